@@ -1,0 +1,97 @@
+"""Bayesian Flow Networks.
+
+    model = bfn.discretised(net, K=256, sigma_1=1e-3)
+    loss = bfn.loss.continuous_time(model, x).mean()
+    x = bfn.generate(model, shape=(64, 3, 32, 32), steps=100)
+
+Names are loaded when first used, so that `import bfn` itself costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "BFN": "bfn.model",
+    "BFNError": "bfn.errors",
+    "Bins": "bfn.output",
+    "Exponential": "bfn.schedule",
+    "MeasurementNoise": "bfn.output",
+    "Quadratic": "bfn.schedule",
+    "Theta": "bfn.flow",
+    "bin_centre": "bfn.output.bins",
+    "bin_index": "bfn.output.bins",
+    "continuous": "bfn.model",
+    "discrete": "bfn.model",
+    "discretise": "bfn.output.bins",
+    "discretised": "bfn.model",
+    "generate": "bfn.generation",
+}
+_MODULES = (
+    "data",
+    "evaluate",
+    "flow",
+    "loss",
+    "nn",
+    "noise",
+    "output",
+    "schedule",
+    "solvers",
+    "train",
+)
+
+__all__ = [
+    "BFN",
+    "BFNError",
+    "Bins",
+    "Exponential",
+    "MeasurementNoise",
+    "Quadratic",
+    "Theta",
+    "__version__",
+    "bin_centre",
+    "bin_index",
+    "continuous",
+    "data",
+    "discrete",
+    "discretise",
+    "discretised",
+    "evaluate",
+    "flow",
+    "generate",
+    "loss",
+    "nn",
+    "noise",
+    "output",
+    "schedule",
+    "solvers",
+    "train",
+]
+
+if TYPE_CHECKING:
+    from bfn import flow, loss, nn, noise, output, schedule, solvers
+    from bfn.errors import BFNError
+    from bfn.flow import Theta
+    from bfn.generation import generate
+    from bfn.model import BFN, continuous, discrete, discretised
+    from bfn.output import Bins, MeasurementNoise
+    from bfn.output.bins import bin_centre, bin_index, discretise
+    from bfn.schedule import Exponential, Quadratic
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+    elif name in _MODULES:
+        value = importlib.import_module(f"bfn.{name}")
+    else:
+        raise AttributeError(f"module 'bfn' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

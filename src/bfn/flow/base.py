@@ -1,0 +1,144 @@
+"""One additive state for every data type.
+
+Whatever the data, the sender's messages add up to a Brownian motion with drift. After total
+accuracy beta the sum V of the messages is distributed as
+
+    V | x  ~  N(beta m(x), v beta),
+
+however the accuracy was divided into steps:
+
+    data                     message counted in V    m(x)        v    the network sees
+    continuous, discretised  alpha_i y               x           1    mu = V / (1 + beta)
+    discrete, K > 2 classes  y + alpha_i             K e_x       K    2 softmax(V) - 1
+    binary                   y_1 - y_0               +2 or -2    4    2 sigmoid(V) - 1
+
+(y is the paper's sender sample; e_x the one-hot vector of class x.) So the Bayesian update is an
+addition; the flow distribution is one draw of V; and the bridge
+
+    V_s | V_t  ~  N((beta_s / beta_t) V_t, v beta_s (beta_t - beta_s) / beta_t)
+
+does not depend on x. The paper's own forms (mu and rho; products of probabilities) follow from V,
+and adding a constant to all K entries of a discrete V changes nothing, which is why alpha_i may be
+added to y.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bfn import noise
+from bfn.errors import BFNError
+from bfn.noise import Source
+from bfn.schedule import Schedule
+
+
+def per_example(t: Tensor, like: Tensor) -> Tensor:
+    """Give a (B,) tensor trailing axes of length 1, so that it broadcasts over `like` (B, ...)."""
+    return t.reshape(t.shape + (1,) * (like.dim() - t.dim()))
+
+
+@dataclass(frozen=True)
+class Theta:
+    """Input parameters: the sum V of all messages, and their total accuracy beta.
+
+    V has the data's shape (B, *shape), with a last axis K for K > 2 classes. beta broadcasts
+    against V: (B, 1, ...) while all variables share a schedule, or one value per variable.
+    """
+
+    V: Tensor
+    beta: Tensor
+
+
+class BayesianFlow(ABC):
+    """p_F, p_S and the update; concrete flows say only what m(x), v and the features are."""
+
+    schedule: Schedule
+    v: float
+
+    @abstractmethod
+    def embed(self, x: Tensor) -> Tensor:
+        """m(x), in the shape of V."""
+
+    @abstractmethod
+    def features(self, theta: Theta) -> Tensor:
+        """What the network sees."""
+
+    @abstractmethod
+    def check(self, x: Tensor) -> None:
+        """Raise `BFNError` unless x is data of this type."""
+
+    def _add_mean(self, V: Tensor, x: Tensor, accuracy: Tensor) -> Tensor:
+        """V + accuracy * m(x), in place."""
+        return V.addcmul_(accuracy, self.embed(x).to(V.dtype))
+
+    def state_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape of V for data of the given shape, batch included."""
+        return tuple(shape)
+
+    def data_shape(self, theta: Theta) -> tuple[int, ...]:
+        """The shape of the data behind theta, batch included."""
+        return tuple(theta.V.shape)
+
+    def prior(
+        self,
+        shape: Sequence[int],
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> Theta:
+        """theta_0: nothing received yet."""
+        V = torch.zeros(self.state_shape(shape), device=device, dtype=dtype)
+        return Theta(V, per_example(V.new_zeros(V.shape[0]), V))
+
+    def message(self, m: Tensor, alpha_i: Tensor, generator: Source = None) -> Tensor:
+        """A message of accuracy alpha_i about m (in the shape of V): N(alpha_i m, v alpha_i)."""
+        epsilon = noise.normal(m.shape, generator, device=m.device, dtype=m.dtype)
+        alpha_i = per_example(alpha_i, m).to(m.dtype)
+        return alpha_i * m + (self.v * alpha_i).sqrt() * epsilon
+
+    def send(self, x: Tensor, alpha_i: Tensor, generator: Source = None) -> Tensor:
+        """The sender's message of accuracy alpha_i about data x; equals message(embed(x), ...)."""
+        dtype = x.dtype if x.is_floating_point() else alpha_i.dtype
+        V = noise.normal(self.state_shape(x.shape), generator, device=x.device, dtype=dtype)
+        alpha_i = per_example(alpha_i, V).to(dtype)
+        return self._add_mean(V.mul_((self.v * alpha_i).sqrt()), x, alpha_i)
+
+    def update(self, theta: Theta, message: Tensor, alpha_i: Tensor) -> Theta:
+        """The Bayesian update h(theta, y, alpha_i)."""
+        return Theta(theta.V + message, theta.beta + per_example(alpha_i, theta.V))
+
+    def sample(self, x: Tensor, t: Tensor, generator: Source = None) -> Theta:
+        """theta ~ p_F(. | x; t), with t of shape (B,): one message of accuracy beta(t)."""
+        V = self.send(x, self.schedule.beta(t), generator)
+        return Theta(V, per_example(self.schedule.beta(t).to(V.dtype), V))
+
+    def bridge(self, theta: Theta, s: Tensor, generator: Source = None) -> Theta:
+        """theta_s ~ p(theta_s | theta): the state at an earlier time s, whatever x is."""
+        V, beta_t = theta.V, theta.beta
+        beta_s = per_example(self.schedule.beta(s).to(V.dtype), V)
+        share = beta_s / beta_t
+        epsilon = noise.normal(V.shape, generator, device=V.device, dtype=V.dtype)
+        variance = (self.v * share * (beta_t - beta_s)).clamp_min(0.0)
+        return Theta(share * V + variance.sqrt() * epsilon, beta_s.expand_as(beta_t))
+
+
+def require(condition: bool, sentence: str) -> None:
+    if not condition:
+        raise BFNError(sentence)
+
+
+def require_values(x: Tensor, low: float, high: float, what: str) -> None:
+    """Every value of x lies in [low, high]; NaN does not. Reads x back, so not for a GPU step."""
+    if x.numel() == 0:
+        raise BFNError(f"the data of shape {tuple(x.shape)} are empty; give at least one value")
+    smallest, largest = (float(value) for value in torch.aminmax(x))
+    if not (low <= smallest and largest <= high):
+        value: Any = largest if smallest >= low else smallest
+        value = int(value) if not x.is_floating_point() else value
+        raise BFNError(f"x contains {value}, outside the range of {what}")

@@ -1,0 +1,85 @@
+"""The flows of discrete data (paper, section 6): K > 2 classes, and binary data.
+
+V holds logits: theta = softmax(V). Probabilities are never multiplied, so nothing overflows and no
+class is lost for good. For two classes only the difference of the two logits matters, so binary
+data carry one number per variable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bfn.errors import BFNError
+from bfn.flow.base import BayesianFlow, Theta, require, require_values
+from bfn.schedule import Schedule
+
+
+def _check_classes(x: Tensor, K: int) -> None:
+    require(
+        x.dtype == torch.int64,
+        f"x has type {x.dtype}, but discrete data are class indices of type torch.int64; "
+        "convert it with x.long()",
+    )
+    require_values(x, 0, K - 1, f"the classes 0 to {K - 1}")
+
+
+@dataclass(frozen=True)
+class CategoricalFlow(BayesianFlow):
+    """Messages are y + alpha_i with y ~ N(alpha_i (K e_x - 1), alpha_i K)."""
+
+    K: int
+    schedule: Schedule
+
+    def __post_init__(self) -> None:
+        if self.K < 3:
+            raise BFNError(
+                f"K = {self.K} classes do not make a categorical flow; "
+                "give at least 3, or use BinaryFlow for 2"
+            )
+
+    @property
+    def v(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return float(self.K)
+
+    def state_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        return (*shape, self.K)
+
+    def data_shape(self, theta: Theta) -> tuple[int, ...]:
+        return tuple(theta.V.shape[:-1])
+
+    def embed(self, x: Tensor) -> Tensor:
+        m = torch.zeros(self.state_shape(x.shape), device=x.device)
+        return m.scatter_(-1, x.unsqueeze(-1), float(self.K))
+
+    def features(self, theta: Theta) -> Tensor:
+        return torch.softmax(theta.V, -1).mul(2.0).sub_(1.0)
+
+    def check(self, x: Tensor) -> None:
+        _check_classes(x, self.K)
+
+    def _add_mean(self, V: Tensor, x: Tensor, accuracy: Tensor) -> Tensor:
+        mean = (self.K * accuracy).expand(*x.shape, 1)
+        return V.scatter_add_(-1, x.unsqueeze(-1), mean)
+
+
+@dataclass(frozen=True)
+class BinaryFlow(BayesianFlow):
+    """Messages are the differences y_1 - y_0 ~ N(+-2 alpha_i, 4 alpha_i)."""
+
+    schedule: Schedule
+    K = 2
+    v = 4.0
+
+    def embed(self, x: Tensor) -> Tensor:
+        return 4.0 * x - 2.0
+
+    def features(self, theta: Theta) -> Tensor:
+        # 2 sigmoid(V) - 1, without the rounding of sigmoid near 1.
+        return torch.tanh(0.5 * theta.V)
+
+    def check(self, x: Tensor) -> None:
+        _check_classes(x, self.K)

@@ -1,0 +1,36 @@
+"""The flow of continuous and discretised data (paper, sections 4 and 5).
+
+The paper's parameters are mu = V / (1 + beta) and rho = 1 + beta; its gamma is beta / (1 + beta).
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from bfn.flow.base import BayesianFlow, Theta, require, require_values
+from bfn.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class GaussianFlow(BayesianFlow):
+    """Messages are alpha_i y with y ~ N(x, 1 / alpha_i)."""
+
+    schedule: Schedule
+    v = 1.0
+
+    def embed(self, x: Tensor) -> Tensor:
+        return x
+
+    def features(self, theta: Theta) -> Tensor:
+        return theta.V / (1.0 + theta.beta)
+
+    def check(self, x: Tensor) -> None:
+        require(
+            x.is_floating_point(),
+            f"x has type {x.dtype}, but continuous and discretised data are floating point; "
+            "convert it, for discretised data with bfn.bin_centre(k, K)",
+        )
+        require_values(x, -sys.float_info.max, sys.float_info.max, "finite numbers")

@@ -1,0 +1,75 @@
+"""Random numbers: every draw in the package passes through here.
+
+A *source* of noise is None (torch's global generator), a `torch.Generator`, or `Keyed`: one
+generator per example. Keyed noise belongs to the example and not to the batch, so an evaluation
+gives the same numbers whatever the batch size or the number of processes.
+
+Numbers are drawn on the generator's own device and then moved, so that a CPU generator gives the
+same noise on every device.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from bfn.errors import BFNError
+
+
+def seed(*parts: int | str) -> int:
+    """Mix e.g. (seed, step, rank) into one 63-bit seed; near keys give unrelated seeds."""
+    text = "/".join(str(part) for part in parts)
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+class Keyed:
+    """One CPU generator per example of a batch, seeded by that example's own key."""
+
+    def __init__(self, seeds: Sequence[int]) -> None:
+        self.generators = [torch.Generator().manual_seed(s) for s in seeds]
+
+    def __len__(self) -> int:
+        return len(self.generators)
+
+
+Source = torch.Generator | Keyed | None
+
+
+def normal(
+    shape: Sequence[int],
+    source: Source,
+    *,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """Standard normal numbers; with `Keyed`, shape[0] is the number of examples."""
+    return _draw(torch.randn, shape, source, device, dtype)
+
+
+def uniform(
+    shape: Sequence[int],
+    source: Source,
+    *,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """Uniform numbers in [0, 1)."""
+    return _draw(torch.rand, shape, source, device, dtype)
+
+
+def _draw(draw, shape, source: Source, device, dtype: torch.dtype) -> Tensor:
+    if isinstance(source, Keyed):
+        if len(source) != shape[0]:
+            raise BFNError(
+                f"keyed noise has {len(source)} generators for a batch of {shape[0]} examples; "
+                "give one seed per example"
+            )
+        rows = [draw(tuple(shape[1:]), generator=g, dtype=dtype) for g in source.generators]
+        return torch.stack(rows).to(device)
+    if source is None:
+        return draw(tuple(shape), device=device, dtype=dtype)
+    return draw(tuple(shape), generator=source, device=source.device, dtype=dtype).to(device)

@@ -1,0 +1,28 @@
+"""Output distributions p_O(. | theta; t): what the network's numbers mean."""
+
+from bfn.output.base import Head, Output
+from bfn.output.binned import BinnedHead, BinnedOutput, FreeBinnedHead, FreeBinnedOutput
+from bfn.output.categorical import (
+    BernoulliHead,
+    BernoulliOutput,
+    CategoricalHead,
+    CategoricalOutput,
+)
+from bfn.output.point import Bins, MeasurementNoise, PointHead, PointOutput
+
+__all__ = [
+    "BernoulliHead",
+    "BernoulliOutput",
+    "BinnedHead",
+    "BinnedOutput",
+    "Bins",
+    "CategoricalHead",
+    "CategoricalOutput",
+    "FreeBinnedHead",
+    "FreeBinnedOutput",
+    "Head",
+    "MeasurementNoise",
+    "Output",
+    "PointHead",
+    "PointOutput",
+]

@@ -1,0 +1,117 @@
+"""What every output distribution can do, and what every head is.
+
+An `Output` is p_O(. | theta; t), factorised over an example's variables. Its numbers are sums over
+those variables: (B,) tensors in nats. With m = E[m(x')] under p_O and v from the flow,
+
+    rate        alpha_t / (2 v) |m(x) - m|^2           nats per unit time, for L^inf
+    divergence  KL(p_S(. | x; alpha_i) || p_R)         for L^n; p_R is p_O seen through the sender
+    log_ratio   ln p_S - ln p_R at a given message     what the divergence is the mean of
+    log_prob    ln p_O(x)                              for L^r
+
+A `Head` turns the network's numbers into an `Output`. It reads the accuracy beta from theta and
+not from t, so that variables may know more than the schedule says.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from bfn.flow.base import Theta, per_example
+from bfn.noise import Source
+
+
+def total(values: Tensor) -> Tensor:
+    """Sum over an example's variables: (B, ...) -> (B,)."""
+    return values.reshape(values.shape[0], -1).sum(1)
+
+
+def accurate(tensor: Tensor) -> Tensor:
+    """The tensor in float64 where the device has it: for differences of nearly equal numbers."""
+    return tensor if tensor.device.type == "mps" else tensor.double()
+
+
+class Output(ABC):
+    """p_O(. | theta; t) for one batch."""
+
+    @property
+    @abstractmethod
+    def m(self) -> Tensor:
+        """E[m(x')] in the shape of V, differentiable."""
+
+    @abstractmethod
+    def rate(self, x: Tensor, alpha_t: Tensor) -> Tensor:
+        """alpha_t / (2 v) |m(x) - m|^2: (B,) nats per unit time."""
+
+    @abstractmethod
+    def divergence(
+        self,
+        x: Tensor,
+        alpha_i: Tensor,
+        generator: Source = None,
+        draws: int = 1,
+        alpha_max: float | None = None,
+    ) -> Tensor:
+        """KL(p_S || p_R) for a message of accuracy alpha_i: (B,) nats.
+
+        Exact where it can be, else unbiased with `draws` antithetic pairs of messages. alpha_max
+        is an upper bound on alpha_i; giving it saves reading alpha_i back from a GPU.
+        """
+
+    @abstractmethod
+    def log_ratio(self, x: Tensor, message: Tensor, alpha_i: Tensor) -> Tensor:
+        """ln p_S(message | x) - ln p_R(message): (B,) nats."""
+
+    @abstractmethod
+    def log_prob(self, x: Tensor) -> Tensor:
+        """ln p_O(x): (B,) nats."""
+
+    def reconstruction(self, x: Tensor) -> Tensor:
+        """The cost of sending x once theta is known: (B,) nats."""
+        return -self.log_prob(x)
+
+    @abstractmethod
+    def sample(self, generator: Source = None) -> Tensor:
+        """x' ~ p_O, in the data's own convention."""
+
+    @abstractmethod
+    def mode(self) -> Tensor:
+        """The most probable x'."""
+
+
+class Head(ABC):
+    """(network output, theta, t) -> Output."""
+
+    parameters: int
+    """Numbers per variable that the network puts out; an axis of length 1 is dropped."""
+
+    @abstractmethod
+    def __call__(self, net_output: Tensor, theta: Theta, t: Tensor) -> Output: ...
+
+    @abstractmethod
+    def check(self, x: Tensor) -> None:
+        """Raise `BFNError` unless x lies in the range of the data."""
+
+
+def data_from_noise(epsilon_hat: Tensor, theta: Theta, early: Tensor) -> Tensor:
+    """The data that prediction epsilon_hat of the input's noise amounts to; 0 where `early`.
+
+    The paper's mu / gamma - sqrt((1 - gamma) / gamma) epsilon_hat is V / beta - epsilon_hat /
+    sqrt(beta). The two terms nearly cancel to a number that fine bins need to many digits, hence
+    float64.
+    """
+    beta = torch.where(early, 1.0, accurate(theta.beta))
+    x = accurate(theta.V) / beta - accurate(epsilon_hat) * beta.rsqrt()
+    return torch.where(early, 0.0, x)
+
+
+def is_early(t: Tensor, t_min: float, like: Tensor) -> Tensor:
+    """Where the paper's rule ignores the network: t < t_min, broadcast over `like`."""
+    return per_example(t < t_min, like)
+
+
+def antithetic_mean(log_ratio, epsilon: Tensor) -> Tensor:
+    """Mean of log_ratio over a draw of noise and its mirror image."""
+    return 0.5 * (log_ratio(epsilon) + log_ratio(-epsilon))

@@ -1,0 +1,214 @@
+"""Discretised data: p_O is a Gaussian cut into K bins (paper, section 5.1).
+
+    mu_x = mu / gamma - sqrt((1 - gamma) / gamma) mu_epsilon      (0 while t < t_min)
+    sigma_x = sqrt((1 - gamma) / gamma) exp(ln sigma_epsilon)     (1 while t < t_min)
+
+The receiver is the mixture sum_k p_k N(c_k, 1 / alpha_i) of the bin centres. With the sender's
+message written as y = x + epsilon / sqrt(alpha_i) and d_k = c_k - x,
+
+    ln p_S - ln p_R = -ln sum_k p_k exp(sqrt(alpha_i) d_k (epsilon - sqrt(alpha_i) d_k / 2)).
+
+`FreeBinnedHead` gives every bin a probability of its own: K numbers per variable, for small K and
+for outputs that no cut Gaussian can express.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bfn import noise
+from bfn.errors import BFNError
+from bfn.flow.base import Theta, per_example, require_values
+from bfn.noise import Source
+from bfn.output import bins
+from bfn.output.base import Head, Output, antithetic_mean, data_from_noise, is_early, total
+from bfn.output.categorical import sample_classes
+
+
+class FreeBinnedOutput(Output):
+    """Any probabilities over the bins: logits (B, *shape, K)."""
+
+    def __init__(self, logits: Tensor) -> None:
+        self.logits = logits
+        self.K = logits.shape[-1]
+
+    @cached_property
+    def log_p(self) -> Tensor:
+        return F.log_softmax(self.logits, -1)
+
+    @property
+    def _centres(self) -> Tensor:
+        k = torch.arange(self.K, device=self.logits.device)
+        return bins.bin_centre(k, self.K, self.logits.dtype)
+
+    @property
+    def m(self) -> Tensor:
+        return self.log_p.exp() @ self._centres
+
+    def rate(self, x: Tensor, alpha_t: Tensor) -> Tensor:
+        residual = (self.log_p.exp() * (self._centres - x.unsqueeze(-1))).sum(-1)
+        return 0.5 * alpha_t * total(residual.square())
+
+    def divergence(
+        self,
+        x: Tensor,
+        alpha_i: Tensor,
+        generator: Source = None,
+        draws: int = 1,
+        alpha_max: float | None = None,
+    ) -> Tensor:
+        estimates = [
+            antithetic_mean(
+                lambda epsilon: self._log_ratio(x, epsilon, alpha_i),
+                noise.normal(x.shape, generator, device=x.device, dtype=x.dtype),
+            )
+            for _ in range(draws)
+        ]
+        return torch.stack(estimates).mean(0)
+
+    def log_ratio(self, x: Tensor, message: Tensor, alpha_i: Tensor) -> Tensor:
+        alpha = per_example(alpha_i, x)
+        return self._log_ratio(x, (message - alpha * x) * alpha.rsqrt(), alpha_i)
+
+    def _log_ratio(self, x: Tensor, epsilon: Tensor, alpha_i: Tensor) -> Tensor:
+        root = per_example(alpha_i, x).sqrt().unsqueeze(-1)
+        distance = root * (self._centres - x.unsqueeze(-1))
+        exponent = distance * (epsilon.unsqueeze(-1) - 0.5 * distance)
+        return -total(torch.logsumexp(self.log_p + exponent, -1))
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        return total(self.log_p.gather(-1, bins.bin_index(x, self.K).unsqueeze(-1)))
+
+    def sample(self, generator: Source = None) -> Tensor:
+        k = sample_classes(self.log_p, generator)
+        return bins.bin_centre(k, self.K, self.logits.dtype)
+
+    def mode(self) -> Tensor:
+        return bins.bin_centre(self.logits.argmax(-1), self.K, self.logits.dtype)
+
+
+class BinnedOutput(Output):
+    """N(mu, sigma^2) cut into K bins; mu (in float64) and sigma are (B, *shape)."""
+
+    def __init__(self, mu: Tensor, sigma: Tensor, K: int) -> None:
+        self.mu, self.sigma, self.K = mu, sigma, K
+
+    @cached_property
+    def _free(self) -> FreeBinnedOutput:
+        k = torch.arange(self.K, device=self.mu.device)
+        log_p = bins.log_prob(k, self.mu.unsqueeze(-1), self.sigma.unsqueeze(-1), self.K)
+        return FreeBinnedOutput(log_p.to(self.sigma.dtype))
+
+    @property
+    def m(self) -> Tensor:
+        return self._free.m
+
+    def rate(self, x: Tensor, alpha_t: Tensor) -> Tensor:
+        return self._free.rate(x, alpha_t)
+
+    def divergence(
+        self,
+        x: Tensor,
+        alpha_i: Tensor,
+        generator: Source = None,
+        draws: int = 1,
+        alpha_max: float | None = None,
+    ) -> Tensor:
+        return self._free.divergence(x, alpha_i, generator, draws)
+
+    def log_ratio(self, x: Tensor, message: Tensor, alpha_i: Tensor) -> Tensor:
+        return self._free.log_ratio(x, message, alpha_i)
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        log_p = bins.log_prob(bins.bin_index(x, self.K), self.mu, self.sigma, self.K)
+        return total(log_p).to(self.sigma.dtype)
+
+    def sample(self, generator: Source = None) -> Tensor:
+        epsilon = noise.normal(
+            self.mu.shape, generator, device=self.mu.device, dtype=self.sigma.dtype
+        )
+        return bins.discretise((self.mu + self.sigma * epsilon), self.K).to(self.sigma.dtype)
+
+    def mode(self) -> Tensor:
+        # Among inner bins the one that holds mu; an end bin may outweigh it with its whole tail.
+        inner = bins.bin_index(self.mu, self.K)
+        candidates = torch.stack(
+            [inner, torch.zeros_like(inner), torch.full_like(inner, self.K - 1)]
+        )
+        best = bins.log_prob(candidates, self.mu, self.sigma, self.K).argmax(0, keepdim=True)
+        k = candidates.gather(0, best).squeeze(0)
+        return bins.bin_centre(k, self.K, self.sigma.dtype)
+
+
+def _check_centres(x: Tensor, K: int) -> None:
+    require_values(x, -1.0, 1.0, "the bins, [-1, 1]")
+    distance = (x - bins.discretise(x, K)).abs().reshape(-1)
+    worst = int(distance.argmax())
+    if float(distance[worst]) > 1e-3 * 2.0 / K:
+        raise BFNError(
+            f"x contains {float(x.reshape(-1)[worst])}, which is not the centre of one of "
+            f"K = {K} bins; use bfn.discretise(x, K)"
+        )
+
+
+@dataclass(frozen=True)
+class BinnedHead(Head):
+    """Two numbers per variable: the noise's mean and log deviation.
+
+    The paper sets no bounds on them; the defaults only keep float32 arithmetic finite. Deviations
+    beyond them are indistinguishable from the bound for any number of bins up to 65,536.
+    """
+
+    K: int
+    t_min: float = 1e-6
+    ln_sigma_epsilon: tuple[float, float] = (-20.0, 20.0)
+    sigma_x: tuple[float, float] = (1e-6, 1e6)
+    parameters = 2
+
+    def __post_init__(self) -> None:
+        bins.check_K(self.K)
+
+    def __call__(self, net_output: Tensor, theta: Theta, t: Tensor) -> Output:
+        mu_epsilon, ln_sigma_epsilon = net_output.unbind(-1)
+        early = is_early(t, self.t_min, mu_epsilon)
+        mu = data_from_noise(mu_epsilon, theta, early)
+        scale = torch.where(early, 1.0, theta.beta).rsqrt().to(net_output.dtype)
+        sigma = scale * torch.exp(ln_sigma_epsilon.clamp(*self.ln_sigma_epsilon))
+        sigma = torch.where(early, 1.0, sigma.clamp(*self.sigma_x))
+        return BinnedOutput(mu, sigma, self.K)
+
+    def check(self, x: Tensor) -> None:
+        _check_centres(x, self.K)
+
+
+@dataclass(frozen=True)
+class FreeBinnedHead(Head):
+    """K numbers per variable: the logits of the bins.
+
+    With t_min > 0 the paper's rule holds: below t_min the output is N(0, 1) cut into bins.
+    """
+
+    K: int
+    t_min: float = 0.0
+
+    def __post_init__(self) -> None:
+        bins.check_K(self.K)
+
+    @property
+    def parameters(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.K
+
+    def __call__(self, net_output: Tensor, theta: Theta, t: Tensor) -> Output:
+        early = is_early(t, self.t_min, net_output)
+        k = torch.arange(self.K, device=net_output.device)
+        one = torch.ones((), device=net_output.device)
+        standard = bins.log_prob(k, 0.0 * one, one, self.K).to(net_output.dtype)
+        return FreeBinnedOutput(torch.where(early, standard, net_output))
+
+    def check(self, x: Tensor) -> None:
+        _check_centres(x, self.K)

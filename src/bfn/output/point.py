@@ -1,0 +1,126 @@
+"""Continuous data: p_O is a point mass at x_hat (paper, section 4.7).
+
+    x_hat = mu / gamma - sqrt((1 - gamma) / gamma) epsilon_hat, clipped to [x_min, x_max];
+    x_hat = 0 while t < t_min.
+
+Sender and receiver are Gaussians of equal variance, so KL(p_S || p_R) = alpha_i / 2 |x - x_hat|^2.
+A point mass cannot pay for real numbers, so L^r needs to be told how finely the data are measured:
+`MeasurementNoise(sigma)` or `Bins(K, sigma)`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from bfn.errors import BFNError
+from bfn.flow.base import Theta, per_example, require_values
+from bfn.noise import Source
+from bfn.output import bins
+from bfn.output.base import Head, Output, data_from_noise, is_early, total
+
+
+@dataclass(frozen=True)
+class MeasurementNoise:
+    """The data carry Gaussian noise of deviation sigma: L^r = |x - x_hat|^2 / (2 sigma^2)."""
+
+    sigma: float
+
+    def __post_init__(self) -> None:
+        if not self.sigma > 0.0:
+            raise BFNError(f"measurement noise sigma = {self.sigma} must be positive")
+
+    def cost(self, x: Tensor, x_hat: Tensor) -> Tensor:
+        return (x - x_hat).square() / (2.0 * self.sigma**2)
+
+
+@dataclass(frozen=True)
+class Bins:
+    """The data are centres of K bins: L^r = -ln of N(x_hat, sigma^2)'s mass in the bin of x."""
+
+    K: int
+    sigma: float
+
+    def __post_init__(self) -> None:
+        bins.check_K(self.K)
+        if not self.sigma > 0.0:
+            raise BFNError(f"the bins' deviation sigma = {self.sigma} must be positive")
+
+    def cost(self, x: Tensor, x_hat: Tensor) -> Tensor:
+        sigma = x_hat.new_full((), self.sigma)
+        return -bins.log_prob(bins.bin_index(x, self.K), x_hat, sigma, self.K).to(x_hat.dtype)
+
+
+@dataclass(frozen=True)
+class PointOutput(Output):
+    """A point mass at x_hat: (B, *shape)."""
+
+    x_hat: Tensor
+    measure: MeasurementNoise | Bins | None = None
+
+    @property
+    def m(self) -> Tensor:
+        return self.x_hat
+
+    def rate(self, x: Tensor, alpha_t: Tensor) -> Tensor:
+        return 0.5 * alpha_t * total((x - self.x_hat).square())
+
+    def divergence(
+        self,
+        x: Tensor,
+        alpha_i: Tensor,
+        generator: Source = None,
+        draws: int = 1,
+        alpha_max: float | None = None,
+    ) -> Tensor:
+        return self.rate(x, alpha_i)
+
+    def log_ratio(self, x: Tensor, message: Tensor, alpha_i: Tensor) -> Tensor:
+        middle = 0.5 * (x + self.x_hat)
+        return total((x - self.x_hat) * (message - per_example(alpha_i, x) * middle))
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        if not isinstance(self.measure, Bins):
+            raise BFNError(
+                "a continuous model gives x no probability; build it with "
+                "reconstruction=bfn.Bins(K, sigma) to measure x in bins"
+            )
+        return -total(self.measure.cost(x, self.x_hat))
+
+    def reconstruction(self, x: Tensor) -> Tensor:
+        if self.measure is None:
+            raise BFNError(
+                "the reconstruction loss of continuous data needs their precision; build the model "
+                "with reconstruction=bfn.MeasurementNoise(sigma) or bfn.Bins(K, sigma)"
+            )
+        return total(self.measure.cost(x, self.x_hat))
+
+    def sample(self, generator: Source = None) -> Tensor:
+        return self.x_hat
+
+    def mode(self) -> Tensor:
+        return self.x_hat
+
+
+@dataclass(frozen=True)
+class PointHead(Head):
+    """One number per variable: the predicted noise epsilon_hat."""
+
+    t_min: float = 1e-6
+    x_min: float = -1.0
+    x_max: float = 1.0
+    reconstruction: MeasurementNoise | Bins | None = None
+    parameters = 1
+
+    def __post_init__(self) -> None:
+        if not self.x_min < self.x_max:
+            raise BFNError(f"x_min = {self.x_min} must be smaller than x_max = {self.x_max}")
+
+    def __call__(self, net_output: Tensor, theta: Theta, t: Tensor) -> Output:
+        early = is_early(t, self.t_min, net_output)
+        x_hat = data_from_noise(net_output, theta, early).to(net_output.dtype)
+        return PointOutput(x_hat.clamp(self.x_min, self.x_max), self.reconstruction)
+
+    def check(self, x: Tensor) -> None:
+        require_values(x, self.x_min, self.x_max, f"the head, [{self.x_min}, {self.x_max}]")

@@ -1,0 +1,148 @@
+"""A model as a folder: config.json and model.safetensors. Nothing is ever unpickled.
+
+config.json holds format_version and, for network, flow and head, a class name and its arguments:
+
+    {"class": "bfn.flow:GaussianFlow", "arguments": {"schedule": {"class": ..., ...}}}
+
+Flows, heads and schedules are dataclasses, so their fields are their arguments. A network remembers
+the (JSON) arguments it was built with in `net.arguments`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from bfn.errors import BFNError
+
+FORMAT_VERSION = 1
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+
+T = TypeVar("T")
+
+
+def class_name(cls: type) -> str:
+    """ "package:Class", by the public package of our own classes (bfn.flow, not bfn.flow.base)."""
+    module = cls.__module__
+    if module.startswith("bfn."):
+        module = ".".join(module.split(".")[:2])
+    return f"{module}:{cls.__qualname__}"
+
+
+def find_class(name: str) -> type:
+    """The class behind "package.module:Class"."""
+    module, _, cls = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), cls)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise BFNError(
+            f"{name!r} could not be imported ({error}); expected package.module:Class of something "
+            "installed here"
+        ) from error
+    if not isinstance(found, type):
+        raise BFNError(f"{name!r} is not a class; expected package.module:Class")
+    return found
+
+
+def describe(value: Any) -> Any:
+    """A dataclass as {"class", "arguments"}; JSON values as they are."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        arguments = {f.name: describe(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {"class": class_name(type(value)), "arguments": arguments}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def build(description: Any, kind: type[T]) -> T:
+    """The inverse of `describe`; refuses anything that is not a dataclass of the given kind."""
+    cls = find_class(description["class"])
+    if not (issubclass(cls, kind) and dataclasses.is_dataclass(cls)):
+        raise BFNError(f"{description['class']!r} is not a {kind.__name__}")
+    return cls(**{name: _restore(value) for name, value in description["arguments"].items()})
+
+
+def _restore(value: Any) -> Any:
+    if isinstance(value, dict):
+        return build(value, object)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def describe_network(net: nn.Module) -> dict[str, Any]:
+    arguments = getattr(net, "arguments", None)
+    if not isinstance(arguments, dict):
+        raise BFNError(
+            f"{type(net).__name__} cannot be saved: it does not remember how it was built; set "
+            "self.arguments = dict(...) of its (JSON) constructor arguments in its __init__"
+        )
+    return {"class": class_name(type(net)), "arguments": arguments}
+
+
+def build_network(description: Mapping[str, Any]) -> nn.Module:
+    cls = find_class(description["class"])
+    if not issubclass(cls, nn.Module):
+        raise BFNError(f"{description['class']!r} is not a torch.nn.Module")
+    try:
+        return cls(**description["arguments"])
+    except TypeError as error:
+        raise BFNError(f"{description['class']} does not take these arguments: {error}") from error
+
+
+def save(folder: Path, config: dict[str, Any], weights: Mapping[str, Tensor]) -> None:
+    """Write both files, each aside first and then renamed, so that no reader sees half of one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(config, indent=2) + "\n"
+    tensors = {name: tensor.detach().contiguous() for name, tensor in weights.items()}
+    aside = folder / (WEIGHTS + ".part")
+    save_file(tensors, aside, metadata={"format": "pt"})
+    os.replace(aside, folder / WEIGHTS)
+    aside = folder / (CONFIG + ".part")
+    aside.write_text(text)
+    os.replace(aside, folder / CONFIG)
+
+
+def load_config(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG
+    if not folder.is_dir():
+        raise BFNError(f"there is no run folder {str(folder)!r}; give the folder of a trained run")
+    if not path.is_file():
+        raise BFNError(f"{str(folder)!r} holds no {CONFIG}; it is not a finished run")
+    try:
+        config = json.loads(path.read_text())
+        version = config["format_version"]
+        missing = {"net", "flow", "head"} - set(config)
+    except (ValueError, KeyError, TypeError) as error:
+        raise BFNError(
+            f"{str(path)!r} is damaged ({error!r}); restore it or train again"
+        ) from error
+    if version != FORMAT_VERSION:
+        raise BFNError(
+            f"{str(path)!r} has format version {version}, this program reads {FORMAT_VERSION}; "
+            "use the version of bfn that wrote it"
+        )
+    if missing:
+        raise BFNError(f"{str(path)!r} is damaged: it lacks {', '.join(sorted(missing))}")
+    return config
+
+
+def load_weights(net: nn.Module, folder: Path) -> None:
+    path = folder / WEIGHTS
+    if not path.is_file():
+        raise BFNError(f"{str(folder)!r} holds no {WEIGHTS}; it is not a finished run")
+    try:
+        weights = load_file(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise BFNError(
+            f"{str(path)!r} is damaged or truncated ({error}); restore it or train again"
+        ) from error
+    try:
+        net.load_state_dict(weights)
+    except RuntimeError as error:
+        raise BFNError(f"{str(path)!r} does not fit its config.json: {error}") from error
