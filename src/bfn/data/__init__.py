@@ -1,0 +1,100 @@
+"""Data sets: `load(source, **arguments)` returns a `DataSet`.
+
+A source is a function that returns a data set. The shipped ones are named in `SOURCES`; any other
+is given as "package.module:function". Nothing is imported before it is asked for.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from bfn.errors import BFNError
+
+if TYPE_CHECKING:
+    from bfn.data.base import DataSet, Rows, Stream
+    from bfn.data.formats import ArrayFormat, Format, ImageFormat, TextFormat
+
+SOURCES: dict[str, str] = {
+    "digits": "bfn.data.digits:digits",
+    "manual": "bfn.data.manual:manual",
+}
+
+_LAZY = {
+    "DataSet": "base",
+    "Rows": "base",
+    "Stream": "base",
+    "Format": "formats",
+    "ImageFormat": "formats",
+    "ArrayFormat": "formats",
+    "TextFormat": "formats",
+}
+
+__all__ = [
+    "SOURCES",
+    "ArrayFormat",
+    "DataSet",
+    "Format",
+    "ImageFormat",
+    "Rows",
+    "Stream",
+    "TextFormat",
+    "load",
+    "read_format",
+    "source",
+]
+
+
+def load(name: str, **arguments: Any) -> DataSet:
+    """The data set of a source, e.g. `load("digits", form="binary")`."""
+    function = source(name)
+    known = inspect.signature(function).parameters
+    for key in arguments:
+        if key not in known and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
+            raise BFNError(
+                f"the data source {name!r} takes no {key!r}{_nearest(key, list(known))}; "
+                f"expected {', '.join(known) or 'no arguments'}"
+            )
+    for key, parameter in known.items():
+        needed = (
+            parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+        )
+        if needed and key not in arguments:
+            raise BFNError(f"the data source {name!r} needs {key!r}; give it, as in {key}=...")
+    return function(**arguments)
+
+
+def source(name: str) -> Callable[..., DataSet]:
+    """The function behind a source's name, or behind "package.module:function"."""
+    place = SOURCES.get(name, name)
+    module, colon, attribute = place.partition(":")
+    if not colon:
+        raise BFNError(
+            f"unknown data source {name!r}{_nearest(name, list(SOURCES))}; expected one of "
+            f"{', '.join(SOURCES)}, or package.module:function"
+        )
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise BFNError(f"the data source {name!r} cannot be imported: {error}") from error
+
+
+def read_format(description: dict[str, Any]) -> Format:
+    """The format that `DataSet.format.describe()` described: decodes without the data."""
+    from bfn.data import formats
+
+    return formats.read(description)
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(f"bfn.data.{_LAZY[name]}"), name)
+    raise AttributeError(f"module 'bfn.data' has no attribute {name!r}")

@@ -1,0 +1,82 @@
+"""Alphabets: characters <-> classes 0, ..., K - 1, a whole text at once."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from bfn.errors import BFNError
+
+LETTERS = " abcdefghijklmnopqrstuvwxyz"
+
+_CHUNK = 1 << 24  # characters mapped at a time: bounds the memory of intermediate arrays
+
+
+@dataclass(frozen=True)
+class Alphabet:
+    """The characters of the classes 0, 1, ..., K - 1 in order; None stands for the 256 bytes."""
+
+    characters: str | None
+
+    def __post_init__(self) -> None:
+        if self.characters is None:
+            return
+        if len(self.characters) < 2:
+            raise BFNError(f"the alphabet {self.characters!r} is too short; give 2 or more letters")
+        twice = [c for i, c in enumerate(self.characters) if c in self.characters[:i]]
+        if twice:
+            raise BFNError(f"the alphabet holds {twice[0]!r} twice; give every character once")
+
+    @property
+    def K(self) -> int:
+        return 256 if self.characters is None else len(self.characters)
+
+    def classes(self, text: str | bytes, where: str = "the text") -> np.ndarray:
+        """Classes of a text as uint8 (int32 when K > 256); `where` names it in errors."""
+        if self.characters is None:
+            raw = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
+            return np.frombuffer(raw, np.uint8)
+        if isinstance(text, str) and text.isascii():
+            text = text.encode("ascii")
+        if isinstance(text, bytes) and not self.characters.isascii() and not text.isascii():
+            raise BFNError(f"{where} came as bytes; decode it to a string first")
+        dtype = np.uint8 if self.K <= 256 else np.int32
+        out = np.empty(len(text), dtype)
+        for start in range(0, len(text), _CHUNK):
+            chunk = text[start : start + _CHUNK]
+            if isinstance(chunk, bytes):
+                codes = np.frombuffer(chunk, np.uint8)
+            else:
+                codes = np.frombuffer(chunk.encode("utf-32-le", "surrogatepass"), np.uint32)
+            classes = self._lookup(codes)
+            wrong = classes < 0
+            if wrong.any():
+                at = int(wrong.argmax())
+                raise BFNError(
+                    f"{where} holds {chr(codes[at])!r} at position {start + at}, which is not in "
+                    f"the alphabet {self.characters!r}; add it to the alphabet or clean the text"
+                )
+            out[start : start + len(chunk)] = classes
+        return out
+
+    def text(self, classes: np.ndarray) -> str | bytes:
+        """The text of an array of classes: bytes for the alphabet of bytes."""
+        if self.characters is None:
+            return classes.astype(np.uint8).tobytes()
+        codes = np.frombuffer(self.characters.encode("utf-32-le", "surrogatepass"), np.uint32)
+        return codes[classes].tobytes().decode("utf-32-le", "surrogatepass")
+
+    @functools.cached_property
+    def _table(self) -> np.ndarray:
+        codes = [ord(c) for c in self.characters or ""]
+        table = np.full(max(256, max(codes) + 1), -1, np.int32)
+        table[codes] = np.arange(len(codes))
+        return table.astype(np.int16) if self.K < 1 << 15 else table
+
+    def _lookup(self, codes: np.ndarray) -> np.ndarray:
+        if codes.dtype == np.uint8:
+            return self._table[codes]
+        inside = codes < len(self._table)
+        return np.where(inside, self._table[np.where(inside, codes, 0)], -1)

@@ -1,0 +1,260 @@
+"""Data sets: splits held as one tensor each, from which batches are cut at once.
+
+An example is named by an index. Of rows, it is the row; of a text, the position of the window's
+first character, so that training can take a window anywhere (`indices`) while evaluation takes
+windows that do not overlap (`examples`).
+
+The order of training is a pure function of (seed, step): step s of batch size B takes positions
+s B, ..., s B + B - 1 of an endless sequence made of one shuffled epoch after another, the
+permutation of epoch e being seeded by (seed, e); of a text, step s takes B positions drawn with a
+generator seeded by (seed, s). A resumed run therefore repeats the same batches, and any process of
+several can work out its share alone.
+"""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Self, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bfn import noise
+from bfn.data.formats import Format, TextFormat
+from bfn.errors import BFNError
+
+SPLITS = ("train", "validation", "test")
+
+
+class DataSet(ABC):
+    """Three splits of one kind of example.
+
+    Args:
+        name: what error messages and reports call it.
+        format: what one example is; `encode`, `decode`, `render` and the properties are its own.
+        splits: stored values of "train", "validation" and "test"; checked here, once.
+        labels: int64 labels of each split, (N,), handed out by `batch` as `cond["label"]`.
+        label_names: the names of labels 0, 1, ...
+    """
+
+    def __init__(
+        self,
+        name: str,
+        format: Format,
+        splits: Mapping[str, Tensor | np.ndarray],
+        *,
+        labels: Mapping[str, Tensor | np.ndarray] | None = None,
+        label_names: tuple[str, ...] = (),
+    ) -> None:
+        self.name = name
+        self.format = format
+        self.label_names = label_names
+        self._splits = {split: torch.as_tensor(splits[split]) for split in SPLITS}
+        self._labels = {s: torch.as_tensor(v).long() for s, v in (labels or {}).items()}
+        for split, values in self._splits.items():
+            format.form.check(values, f"the {split} split of {name}")
+            if len(self._labels.get(split, values)) != len(values):
+                raise BFNError(
+                    f"the {split} split of {name} has {len(values)} examples but "
+                    f"{len(self._labels[split])} labels; give one label to each"
+                )
+
+    # What one example is.
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one example x, without the batch."""
+        return self.format.shape
+
+    @property
+    def K(self) -> int | None:
+        """Number of bins or classes of a variable; None for continuous data."""
+        return self.format.K
+
+    @property
+    def unit(self) -> str:
+        """What likelihoods are reported in: "bits per dimension", "nats per image", ..."""
+        return self.format.unit
+
+    @property
+    def medium(self) -> str:
+        """What `render` returns: "image", "text" or "array"."""
+        return self.format.medium
+
+    @property
+    def labels(self) -> Mapping[str, Tensor]:
+        """int64 labels (N,) of each split; empty when batches come without them."""
+        return self._labels
+
+    def encode(self, raw: Any, generator: noise.Source = None) -> Tensor:
+        """A batch as people have it (levels, strings) -> x in the model's convention."""
+        return self.format.encode(raw, generator)
+
+    def decode(self, x: Tensor) -> Any:
+        """x -> levels (uint8) or strings; the other way round of `encode`."""
+        return self.format.decode(x)
+
+    def render(self, x: Tensor) -> Any:
+        """x to look at: uint8 pictures (B, H, W, C), printable strings, or a numpy array."""
+        return self.format.render(x)
+
+    # Batches.
+
+    def split(self, name: str) -> Tensor:
+        """The stored values of a split as one tensor."""
+        if name not in self._splits:
+            raise BFNError(f"unknown split {name!r}; expected {', '.join(SPLITS)}")
+        return self._splits[name]
+
+    def batch(
+        self, split: str, indices: Tensor, generator: noise.Source = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The examples of the given indices (B,): x of shape (B, *shape) and the conditioning.
+
+        Dynamic binarisation draws from `generator`; give `noise.Keyed`, one seed per index, for
+        examples that do not depend on the batch they come in.
+        """
+        indices = indices.to(self.split(split).device, non_blocking=True)
+        x = self.format.form.encode(self._cut(split, indices), generator)
+        cond = {"label": self._labels[split][indices]} if split in self._labels else {}
+        return x, cond
+
+    def to(self, device: torch.device | str) -> Self:
+        """Move the splits; batches are then cut on that device. Returns the data set itself."""
+        self._splits = {split: values.to(device) for split, values in self._splits.items()}
+        self._labels = {split: values.to(device) for split, values in self._labels.items()}
+        return self
+
+    @abstractmethod
+    def examples(self, split: str) -> Tensor:
+        """The indices to evaluate a split on, (N,): every example once, none overlapping."""
+
+    @abstractmethod
+    def indices(self, seed: int, step: int, batch: int, split: str = "train") -> Tensor:
+        """The indices (batch,) of a training step: a pure function of its arguments."""
+
+    @abstractmethod
+    def _cut(self, split: str, indices: Tensor) -> Tensor:
+        """Stored values (B, *shape) of the given indices."""
+
+
+def _check_batch(step: int, batch: int) -> None:
+    if step < 0:
+        raise BFNError(f"step = {step} is negative; give 0 for the first batch")
+    if batch < 1:
+        raise BFNError(f"batch = {batch} is empty; give a batch size of 1 or more")
+
+
+@functools.lru_cache(maxsize=4)
+def _permutation(count: int, seed: int, epoch: int) -> Tensor:
+    generator = torch.Generator().manual_seed(noise.seed(seed, "epoch", epoch))
+    return torch.randperm(count, generator=generator)
+
+
+@final
+class Rows(DataSet):
+    """One example per row: stored values of a split have shape (N, *shape)."""
+
+    def __init__(self, name: str, format: Format, splits, **keywords) -> None:
+        super().__init__(name, format, splits, **keywords)
+        for split, values in self._splits.items():
+            if tuple(values.shape[1:]) != format.shape:
+                raise BFNError(
+                    f"the {split} split of {name} has examples of shape "
+                    f"{tuple(values.shape[1:])}; expected {format.shape}"
+                )
+        if len(self._splits["train"]) == 0:
+            raise BFNError(f"{name} has no training examples; give it more data")
+
+    def examples(self, split: str) -> Tensor:
+        count = len(self.split(split))
+        if count == 0:
+            raise BFNError(f"the {split} split of {self.name} is empty; hold out more examples")
+        return torch.arange(count)
+
+    def indices(self, seed: int, step: int, batch: int, split: str = "train") -> Tensor:
+        _check_batch(step, batch)
+        count = len(self.examples(split))
+        start, stop = step * batch, (step + 1) * batch
+        parts = []
+        for epoch in range(start // count, (stop - 1) // count + 1):
+            first = epoch * count
+            order = _permutation(count, seed, epoch)
+            parts.append(order[max(start - first, 0) : stop - first])
+        return torch.cat(parts)
+
+    def _cut(self, split: str, indices: Tensor) -> Tensor:
+        return self.split(split)[indices]
+
+
+@final
+class Stream(DataSet):
+    """One long text per split, stored as classes (n,); an example is a window of it."""
+
+    def __init__(self, name: str, format: TextFormat, splits, **keywords) -> None:
+        super().__init__(name, format, splits, **keywords)
+        if self._labels:
+            raise BFNError(f"{name} is a text, whose windows have no labels; leave them out")
+        for split, values in self._splits.items():
+            if len(values) < format.length:
+                raise BFNError(
+                    f"the {split} split of {name} has {len(values)} characters, fewer than one "
+                    f"window of {format.length}; give a longer text or a smaller length"
+                )
+
+    def examples(self, split: str) -> Tensor:
+        length = self.shape[0]
+        return torch.arange(0, len(self.split(split)) - length + 1, length)
+
+    def indices(self, seed: int, step: int, batch: int, split: str = "train") -> Tensor:
+        _check_batch(step, batch)
+        generator = torch.Generator().manual_seed(noise.seed(seed, "crops", step))
+        last = len(self.split(split)) - self.shape[0]
+        return torch.randint(last + 1, (batch,), generator=generator)
+
+    def _cut(self, split: str, indices: Tensor) -> Tensor:
+        # Windows as overlapping rows of a view: the text is never copied.
+        return self.split(split).unfold(0, self.shape[0], 1)[indices]
+
+
+def scattered(count: int) -> np.ndarray:
+    """A fixed reordering of 0, ..., count - 1 that never changes with a library's version.
+
+    Rows are sorted by a 64-bit mix of their number, which decides once and for all which rows of
+    a file are held out.
+    """
+    z = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.argsort(z ^ (z >> np.uint64(31)), kind="stable")
+
+
+def hold_out(count: int, validation: float = 0.0, test: float = 0.0) -> dict[str, np.ndarray]:
+    """Rows of each split when fractions are held out at random; each keeps the file's order."""
+    for name, fraction in (("validation", validation), ("test", test)):
+        if not 0 <= fraction < 1:
+            raise BFNError(f"{name} = {fraction} is not a fraction; give 0 or more and below 1")
+    held = [max(1, round(count * f)) if f else 0 for f in (validation, test)]
+    if sum(held) >= count:
+        raise BFNError(
+            f"holding out {held[0]} validation and {held[1]} test examples leaves none of "
+            f"{count} to train on; give more data or smaller fractions"
+        )
+    order = scattered(count)
+    cuts = np.split(order, [held[0], sum(held)])
+    rows = dict(zip(("validation", "test", "train"), map(np.sort, cuts), strict=True))
+    return {split: rows[split] for split in SPLITS}
+
+
+def cut_text(count: int) -> dict[str, slice]:
+    """Contiguous splits of a text: the last 5M characters are the test set and the 5M before them
+    the validation set; below 50M characters, 5% each."""
+    held = 5_000_000 if count >= 50_000_000 else count * 5 // 100
+    return {
+        "train": slice(0, count - 2 * held),
+        "validation": slice(count - 2 * held, count - held),
+        "test": slice(count - held, count),
+    }

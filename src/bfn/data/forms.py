@@ -1,0 +1,291 @@
+"""Forms: how stored values become the numbers a model is trained on, and back.
+
+Most data is stored as levels v = 0, ..., L - 1 (L = 256 for photographs, 17 for the digits, K for
+text). A form says what the model sees of them:
+
+    continuous     x = 2 v / (L - 1) - 1                                   float32 in [-1, 1]
+    discretised    x = (2 k + 1) / K - 1,  k = floor(v K / L)              float32, K bin centres
+    discrete       x = k,                  k = floor(v K / L)              int64 classes
+    binary         x ~ Bernoulli(v / (L - 1)), drawn anew at every call    int64, 0 or 1
+
+and `Real` takes values that are real numbers to begin with. `decode` returns levels, such that
+encode(decode(x)) = x for every x a form can put out, and decode(encode(v)) = v whenever no level
+is lost on the way (continuous data, and K = L).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from bfn import noise
+from bfn.errors import BFNError
+
+
+class Form(ABC):
+    """Stored values <-> model values, elementwise, for tensors of any shape."""
+
+    name: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def classes(self) -> int | None:
+        """K, the number of bins or classes; None for continuous values."""
+
+    @abstractmethod
+    def encode(self, values: Tensor, generator: noise.Source = None) -> Tensor: ...
+
+    @abstractmethod
+    def decode(self, x: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def brightness(self, x: Tensor) -> Tensor:
+        """x as a shade from 0 (lowest value) to 1 (highest), for drawing."""
+
+    @abstractmethod
+    def check(self, values: Tensor, where: str) -> None:
+        """Raise `BFNError` unless all stored values are legal; `where` names them."""
+
+    def describe(self) -> dict[str, Any]:
+        """JSON values from which `read` makes an equal form."""
+        return {"name": self.name, **dataclasses.asdict(self)}  # pyright: ignore[reportArgumentType]
+
+
+def _check_levels(values: Tensor, levels: int, where: str) -> None:
+    if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
+        raise BFNError(
+            f"{where} holds {values.dtype} values; expected integer levels 0 to {levels - 1}: "
+            "convert it to uint8"
+        )
+    if values.numel() == 0:
+        return
+    low, high = (int(v) for v in torch.aminmax(values))
+    if low < 0 or high >= levels:
+        raise BFNError(
+            f"{where} holds the value {low if low < 0 else high}; expected 0 to {levels - 1}"
+        )
+
+
+def _as_levels(values: Tensor, levels: int) -> Tensor:
+    return values.to(torch.uint8 if levels <= 256 else torch.int64)
+
+
+def _check_bins(K: int, levels: int) -> None:
+    if not 2 <= K <= levels:
+        raise BFNError(f"bins = {K} does not fit data of {levels} levels; give 2 to {levels}")
+
+
+def _bin_of_level(values: Tensor, K: int, levels: int) -> Tensor:
+    values = values.long()
+    return values if levels == K else values * K // levels
+
+
+def _level_of_bin(k: Tensor, K: int, levels: int) -> Tensor:
+    # The middle one of the levels that fall into bin k; K <= L leaves no bin empty.
+    first = -(-k * levels // K)
+    last = -(-(k + 1) * levels // K) - 1
+    return _as_levels((first + last + 1) // 2, levels)
+
+
+def _centre(k: Tensor, K: int) -> Tensor:
+    # (2k + 1 - K) / K is rounded once; (2k + 1) / K - 1 would lose digits near 0.
+    return (2 * k + (1 - K)).to(torch.float32) / K
+
+
+def _bin_of_x(x: Tensor, K: int) -> Tensor:
+    return ((x.double() + 1) * (K / 2)).floor().long().clamp(0, K - 1)
+
+
+@dataclass(frozen=True)
+class Continuous(Form):
+    """Levels spread evenly over [-1, 1]; decoding takes the nearest level."""
+
+    levels: int
+    name: ClassVar[str] = "continuous"
+
+    @property
+    def classes(self) -> int | None:
+        return None
+
+    def encode(self, values: Tensor, generator: noise.Source = None) -> Tensor:
+        return values.to(torch.float32) * 2 / (self.levels - 1) - 1
+
+    def decode(self, x: Tensor) -> Tensor:
+        top = self.levels - 1
+        return _as_levels(((x.double() + 1) * (top / 2)).round().clamp(0, top), self.levels)
+
+    def brightness(self, x: Tensor) -> Tensor:
+        return ((x + 1) / 2).clamp(0, 1)
+
+    def check(self, values: Tensor, where: str) -> None:
+        _check_levels(values, self.levels, where)
+
+
+@dataclass(frozen=True)
+class Discretised(Form):
+    """Levels gathered into K bins, each represented by its centre in [-1, 1]."""
+
+    K: int
+    levels: int
+    name: ClassVar[str] = "discretised"
+
+    def __post_init__(self) -> None:
+        _check_bins(self.K, self.levels)
+
+    @property
+    def classes(self) -> int | None:
+        return self.K
+
+    def encode(self, values: Tensor, generator: noise.Source = None) -> Tensor:
+        return _centre(_bin_of_level(values, self.K, self.levels), self.K)
+
+    def decode(self, x: Tensor) -> Tensor:
+        return _level_of_bin(_bin_of_x(x, self.K), self.K, self.levels)
+
+    def brightness(self, x: Tensor) -> Tensor:
+        return _bin_of_x(x, self.K).to(torch.float32) / (self.K - 1)
+
+    def check(self, values: Tensor, where: str) -> None:
+        _check_levels(values, self.levels, where)
+
+
+@dataclass(frozen=True)
+class Discrete(Form):
+    """Levels gathered into K classes without order; for text, levels are the classes."""
+
+    K: int
+    levels: int
+    name: ClassVar[str] = "discrete"
+
+    def __post_init__(self) -> None:
+        _check_bins(self.K, self.levels)
+
+    @property
+    def classes(self) -> int | None:
+        return self.K
+
+    def encode(self, values: Tensor, generator: noise.Source = None) -> Tensor:
+        return _bin_of_level(values, self.K, self.levels)
+
+    def decode(self, x: Tensor) -> Tensor:
+        return _level_of_bin(x.long(), self.K, self.levels)
+
+    def brightness(self, x: Tensor) -> Tensor:
+        return x.to(torch.float32) / (self.K - 1)
+
+    def check(self, values: Tensor, where: str) -> None:
+        _check_levels(values, self.levels, where)
+
+
+@dataclass(frozen=True)
+class Binary(Form):
+    """Dynamic binarisation: a level is the probability of class 1; two levels are the classes."""
+
+    levels: int
+    name: ClassVar[str] = "binary"
+
+    @property
+    def classes(self) -> int | None:
+        return 2
+
+    def encode(self, values: Tensor, generator: noise.Source = None) -> Tensor:
+        if self.levels == 2:
+            return values.long()
+        u = noise.uniform(values.shape, generator, device=values.device)
+        # u lies in [0, 1): level 0 never gives 1, the highest level always does.
+        return (u * (self.levels - 1) < values).long()
+
+    def decode(self, x: Tensor) -> Tensor:
+        return _as_levels(x.long() * (self.levels - 1), self.levels)
+
+    def brightness(self, x: Tensor) -> Tensor:
+        return x.to(torch.float32)
+
+    def check(self, values: Tensor, where: str) -> None:
+        _check_levels(values, self.levels, where)
+
+
+@dataclass(frozen=True)
+class Real(Form):
+    """Real numbers in [low, high], mapped to [-1, 1]; rounded to K bin centres when K is given."""
+
+    low: float = -1.0
+    high: float = 1.0
+    K: int | None = None
+    name: ClassVar[str] = "real"
+
+    def __post_init__(self) -> None:
+        if not self.low < self.high:
+            raise BFNError(f"low = {self.low} must be below high = {self.high}")
+        if self.K is not None and self.K < 2:
+            raise BFNError(f"bins = {self.K} is too few; give at least 2")
+
+    @property
+    def classes(self) -> int | None:
+        return self.K
+
+    def encode(self, values: Tensor, generator: noise.Source = None) -> Tensor:
+        x = values.to(torch.float32)
+        if (self.low, self.high) != (-1.0, 1.0):
+            x = ((x - self.low) * (2 / (self.high - self.low)) - 1).clamp(-1, 1)
+        return x if self.K is None else _centre(_bin_of_x(x, self.K), self.K)
+
+    def decode(self, x: Tensor) -> Tensor:
+        if (self.low, self.high) == (-1.0, 1.0):
+            return x.to(torch.float32)
+        return (x.double() + 1).mul((self.high - self.low) / 2).add(self.low).to(torch.float32)
+
+    def brightness(self, x: Tensor) -> Tensor:
+        return ((x + 1) / 2).clamp(0, 1)
+
+    def check(self, values: Tensor, where: str) -> None:
+        if values.numel() == 0:
+            return
+        low, high = (float(v) for v in torch.aminmax(values))  # NaN wherever there is one
+        if low != low or high != high:
+            raise BFNError(f"{where} holds NaN; expected real numbers: remove those examples")
+        if low < self.low or high > self.high:
+            raise BFNError(
+                f"{where} spans [{low:.6g}, {high:.6g}], which leaves [{self.low:g}, "
+                f"{self.high:g}]; give its own range with low and high"
+            )
+
+
+_FORMS: dict[str, type[Form]] = {
+    form.name: form for form in (Continuous, Discretised, Discrete, Binary, Real)
+}
+NAMES = ("continuous", "discretised", "discrete", "binary")
+
+
+def choose(name: str, bins: int | None, levels: int) -> Form:
+    """The form `name` for data of so many levels; `bins` is K, by default one per level."""
+    if name not in NAMES:
+        near = difflib.get_close_matches(str(name), NAMES, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise BFNError(f"unknown form {name!r}; {hint}expected one of {', '.join(NAMES)}")
+    if name in ("continuous", "binary"):
+        if bins is not None:
+            raise BFNError(f"bins = {bins} has no meaning for {name} data; leave it out")
+        return Continuous(levels) if name == "continuous" else Binary(levels)
+    K = levels if bins is None else bins
+    if isinstance(K, bool) or not isinstance(K, int):
+        raise BFNError(f"bins = {K!r} is not a whole number; give 2 to {levels}")
+    return Discretised(K, levels) if name == "discretised" else Discrete(K, levels)
+
+
+def read(description: dict[str, Any]) -> Form:
+    """The form that `Form.describe` described."""
+    arguments = dict(description)
+    name = arguments.pop("name", None)
+    if name not in _FORMS:
+        raise BFNError(f"unknown form {name!r} in a data description; expected {', '.join(_FORMS)}")
+    try:
+        return _FORMS[name](**arguments)
+    except TypeError as error:
+        raise BFNError(f"the data description of form {name!r} is damaged: {error}") from None
