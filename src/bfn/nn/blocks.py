@@ -1,0 +1,147 @@
+"""The parts the networks are built from. Images are (B, C, H, W) in any memory format."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bfn.nn.shapes import check_divides
+
+
+def zeroed(layer: nn.Conv2d | nn.Linear) -> nn.Conv2d | nn.Linear:
+    """Start a layer at zero, so that the branch it ends adds nothing at first."""
+    nn.init.zeros_(layer.weight)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+    return layer
+
+
+def conv3x3(inputs: int, outputs: int, *, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1)
+
+
+class GroupNormAct(nn.Module):
+    """dropout(silu(group_norm(x + shift))): every normalisation of the image networks.
+
+    It is memory traffic, not arithmetic, and with it goes most of the time that the
+    convolutions leave over; one module holds all of it, so that one fused kernel can stand in.
+
+    Args:
+        channels: of x; a multiple of groups.
+        groups: of channels that share a mean and a deviation.
+        silu: whether the activation follows.
+        dropout: probability, in training only.
+    """
+
+    def __init__(
+        self, channels: int, groups: int, *, silu: bool = True, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        check_divides("groups", groups, "the number of channels", channels)
+        self.groups = groups
+        self.silu = silu
+        self.dropout = dropout
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: Tensor, shift: Tensor | None = None) -> Tensor:
+        """x (B, C, H, W); shift (B, C), added to every pixel first."""
+        if shift is not None:
+            x = x + shift[:, :, None, None]
+        x = F.group_norm(x, self.groups, self.weight, self.bias)
+        if self.silu:
+            x = F.silu(x)
+        return F.dropout(x, self.dropout, self.training)
+
+
+class ResidualBlock(nn.Module):
+    """skip(x) + conv(dropout(silu(norm(conv(silu(norm(x))) + W c)))), c the conditioning.
+
+    The second convolution starts at zero: a fresh block is its skip connection, the identity
+    or, where the number of channels changes, a 1x1 convolution. With zero_condition W starts at
+    zero too and has no bias (the VDM form).
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        condition: int,
+        *,
+        groups: int,
+        dropout: float,
+        zero_condition: bool = False,
+    ) -> None:
+        super().__init__()
+        self.norm_1 = GroupNormAct(inputs, groups)
+        self.conv_1 = conv3x3(inputs, outputs)
+        self.condition = nn.Linear(condition, outputs, bias=not zero_condition)
+        if zero_condition:
+            zeroed(self.condition)
+        self.norm_2 = GroupNormAct(outputs, groups, dropout=dropout)
+        self.conv_2 = zeroed(conv3x3(outputs, outputs))
+        self.skip = nn.Identity() if inputs == outputs else nn.Conv2d(inputs, outputs, 1)
+
+    def forward(self, x: Tensor, c: Tensor) -> Tensor:
+        h = self.conv_1(self.norm_1(x))
+        h = self.conv_2(self.norm_2(h, self.condition(c)))
+        return self.skip(x) + h
+
+
+class SelfAttention(nn.Module):
+    """Softmax attention of every token to every token, (B, N, width) -> (B, N, width).
+
+    The rows of `qkv` are all queries, then all keys, then all values, head by head within each.
+    """
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        check_divides("heads", heads, "width", width)
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.output = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # (B, N, 3, heads, width / heads): q, k, v are views, the kernel takes their strides.
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).transpose(1, 3).unbind(2)
+        h = F.scaled_dot_product_attention(q, k, v)
+        return self.output(h.transpose(1, 2).flatten(2))
+
+
+class ImageAttention(nn.Module):
+    """x + attention(norm(x)) over the pixels; the attention's output starts at zero."""
+
+    def __init__(self, channels: int, heads: int, groups: int) -> None:
+        super().__init__()
+        self.norm = GroupNormAct(channels, groups, silu=False)
+        self.attention = SelfAttention(channels, heads)
+        zeroed(self.attention.output)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # Of a channels-last image the tokens are a view.
+        tokens = self.norm(x).flatten(2).transpose(1, 2)
+        return x + self.attention(tokens).transpose(1, 2).unflatten(2, x.shape[2:])
+
+
+class Middle(nn.Module):
+    """Residual block, attention over all pixels, residual block."""
+
+    def __init__(
+        self,
+        channels: int,
+        condition: int,
+        *,
+        heads: int,
+        groups: int,
+        dropout: float,
+        zero_condition: bool = False,
+    ) -> None:
+        super().__init__()
+        block = {"groups": groups, "dropout": dropout, "zero_condition": zero_condition}
+        self.before = ResidualBlock(channels, channels, condition, **block)
+        self.attention = ImageAttention(channels, heads, groups)
+        self.after = ResidualBlock(channels, channels, condition, **block)
+
+    def forward(self, x: Tensor, c: Tensor) -> Tensor:
+        return self.after(self.attention(self.before(x, c)), c)

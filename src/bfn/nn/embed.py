@@ -1,0 +1,135 @@
+"""How times, labels, positions and pixel values enter a network.
+
+Sinusoids of a time t in [0, 1], h = width / 2 frequencies each:
+
+    U-Net        a_i = 4000 t exp(-ln(10000) i / h)            (cos a_0 ..., sin a_0 ...)
+    VDM U-Net    a_i = 1000 (t + 0.001) 10^(-4 i / (h - 1))    (sin a_0 ..., cos a_0 ...)
+
+Positions p of a sequence, column j of width d: a = p 1000^(-j / d), sin a where j is even and
+cos a where it is odd. Fourier features of pixel values x: sin(2 pi 2^k x) and cos(2 pi 2^k x),
+appended to x, so that a network tells neighbouring grey levels apart.
+
+All frequencies are buffers: a call creates nothing on the host and waits for nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bfn.nn.shapes import check_divides, check_labels
+
+
+class TimeSinusoid(nn.Module):
+    """Cosines and sines of scale (t + offset) f_i, (B,) -> (B, 2 h)."""
+
+    frequencies: Tensor
+
+    def __init__(
+        self, frequencies: Tensor, *, scale: float, offset: float = 0.0, cosine_first: bool
+    ) -> None:
+        super().__init__()
+        # Not persistent: they follow from the arguments, and checkpoints stay weights only.
+        self.register_buffer(
+            "frequencies", frequencies.to(torch.get_default_dtype()), persistent=False
+        )
+        self.scale = scale
+        self.offset = offset
+        self.cosine_first = cosine_first
+
+    def forward(self, t: Tensor) -> Tensor:
+        # Time is scaled before the frequency is applied, as in the published networks: angles
+        # reach 4000, where one rounding in float32 already moves a sine by 1e-4.
+        angle = (self.scale * (t + self.offset))[:, None] * self.frequencies
+        waves = (angle.cos(), angle.sin()) if self.cosine_first else (angle.sin(), angle.cos())
+        return torch.cat(waves, dim=-1)
+
+
+def unet_times(width: int) -> TimeSinusoid:
+    """The sinusoid of the MNIST U-Net."""
+    check_divides("the number of waves, 2,", 2, "width", width)
+    i = torch.arange(width // 2, dtype=torch.float64)
+    frequencies = torch.exp(-math.log(10_000) * i / (width // 2))
+    return TimeSinusoid(frequencies, scale=4000.0, cosine_first=True)
+
+
+def vdm_times(width: int) -> TimeSinusoid:
+    """The sinusoid of the CIFAR-10 VDM U-Net."""
+    check_divides("the number of waves, 2,", 2, "width", width)
+    frequencies = torch.logspace(0, -4, width // 2, dtype=torch.float64)
+    return TimeSinusoid(frequencies, scale=1000.0, offset=0.001, cosine_first=False)
+
+
+class LabelEmbedding(nn.Module):
+    """A learned vector per class label; label -1 gives zeros, as no label at all does."""
+
+    def __init__(self, labels: int, width: int) -> None:
+        super().__init__()
+        self.labels = labels
+        self.table = nn.Embedding(labels, width)
+        # Small, so that a fresh network hardly depends on the label.
+        nn.init.normal_(self.table.weight, std=0.02)
+
+    def forward(self, label: Tensor) -> Tensor:
+        known = (label >= 0)[:, None]
+        vectors = self.table(label.clamp(min=0))
+        return torch.where(known, vectors, torch.zeros_like(vectors))
+
+
+class Conditioning(nn.Module):
+    """silu(W_2 silu(W_1 s(t) + b_1) + b_2 + label vector): what every residual block is told.
+
+    The last SiLU stands here once, not in front of every block's own projection.
+    """
+
+    def __init__(self, sinusoid: TimeSinusoid, width: int, features: int, labels: int) -> None:
+        super().__init__()
+        self.sinusoid = sinusoid
+        self.hidden = nn.Linear(width, features)
+        self.output = nn.Linear(features, features)
+        self.labels = LabelEmbedding(labels, features) if labels else None
+
+    def forward(self, t: Tensor, label: Tensor | None) -> Tensor:
+        waves = self.sinusoid(t).to(self.hidden.weight.dtype)
+        vector = self.output(F.silu(self.hidden(waves)))
+        if label is not None:
+            vector = vector + embed_labels(self.labels, label, t.shape[0])
+        return F.silu(vector)
+
+
+def embed_labels(embedding: LabelEmbedding | None, label: Tensor, batch: int) -> Tensor:
+    """The label vectors, or the sentence that says why there are none."""
+    check_labels(label, 0 if embedding is None else embedding.labels, batch)
+    assert embedding is not None
+    return embedding(label)
+
+
+class FourierFeatures(nn.Module):
+    """(B, C, H, W) -> (B, C (1 + 2 n), H, W): x, then all sines, then all cosines.
+
+    Within the sines and the cosines the n frequencies 2 pi 2^k come one after another, each
+    with all C channels.
+    """
+
+    frequencies: Tensor
+
+    def __init__(self, exponents: Sequence[int]) -> None:
+        super().__init__()
+        frequencies = torch.tensor([2.0 * math.pi * 2.0**k for k in exponents])
+        self.register_buffer("frequencies", frequencies, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        angle = (self.frequencies[:, None, None, None] * x[:, None]).flatten(1, 2)
+        return torch.cat((x, angle.sin(), angle.cos()), dim=1)
+
+
+def positions(length: int, width: int) -> Tensor:
+    """Sinusoids of the positions 0 to length - 1, (length, width)."""
+    j = torch.arange(width, dtype=torch.float64)
+    angle = torch.arange(length, dtype=torch.float64)[:, None] * 1000.0 ** (-j / width)
+    waves = torch.where(j % 2 == 0, angle.sin(), angle.cos())
+    return waves.to(torch.get_default_dtype())

@@ -1,0 +1,253 @@
+"""The tensors of the published checkpoints, in our names and shapes.
+
+Each table maps a published name (without its `net.`) to ours and follows from a network's
+arguments alone. Four things differ besides names:
+
+- a map applied to every pixel is a linear layer or a 1-d convolution in one place and a 1x1
+  convolution in another: the same numbers with other trailing axes of length 1;
+- the U-Net's attention interleaves query, key and value within each head;
+- the U-Net is fed class 0's probability of binary data, our features are class 1's. After
+  rescaling to [-1, 1] one is the negative of the other, and they enter through a linear map
+  alone, so its weights are negated: the same function, bit for bit, with nothing to switch on;
+- sinusoidal tables are stored there and computed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bfn.errors import BFNError
+from bfn.nn.transformer import Transformer
+from bfn.nn.unet import UNet
+from bfn.nn.vdm import VDMUNet
+
+Arguments = Mapping[str, Any]
+
+POSITIONS = "input_adapter.pos_embedding"
+UNUSED = "input_adapter.pos_feats"  # stored by the image networks, read by none
+
+
+def unet_modules(arguments: Arguments) -> Iterator[tuple[str, str]]:
+    """(published, ours) for every module of the U-Net that holds a weight and a bias."""
+    levels, blocks = len(arguments["multipliers"]), arguments["blocks"]
+    attends = [2**level in arguments["attention"] for level in range(levels)]
+
+    def residual(theirs: str, ours: str, skip: bool) -> Iterator[tuple[str, str]]:
+        yield f"{theirs}.in_layers.0", f"{ours}.norm_1"
+        yield f"{theirs}.in_layers.2", f"{ours}.conv_1"
+        yield f"{theirs}.emb_layers.1", f"{ours}.condition"
+        yield f"{theirs}.out_layers.0", f"{ours}.norm_2"
+        yield f"{theirs}.out_layers.3", f"{ours}.conv_2"
+        if skip:
+            yield f"{theirs}.skip_connection", f"{ours}.skip"
+
+    def attention(theirs: str, ours: str) -> Iterator[tuple[str, str]]:
+        yield f"{theirs}.norm", f"{ours}.norm"
+        yield f"{theirs}.qkv", f"{ours}.attention.qkv"
+        yield f"{theirs}.proj_out", f"{ours}.attention.output"
+
+    yield "input_projection", "project"
+    yield "time_embed.0", "conditioning.hidden"
+    yield "time_embed.2", "conditioning.output"
+    yield "input_blocks.0.0", "stem"
+    number = 1  # they count blocks and halvings in one list
+    before = 1
+    for level, multiplier in enumerate(arguments["multipliers"]):
+        for i in range(blocks):
+            ours = f"down.{level}"
+            changes = multiplier != before
+            yield from residual(f"input_blocks.{number}.0", f"{ours}.blocks.{i}", changes)
+            if attends[level]:
+                yield from attention(f"input_blocks.{number}.1", f"{ours}.attentions.{i}")
+            before = multiplier
+            number += 1
+        if level < levels - 1:
+            yield f"input_blocks.{number}.0.op", f"down.{level}.shrink"
+            number += 1
+    yield from residual("middle_block.0", "middle.before", False)
+    yield from attention("middle_block.1", "middle.attention")
+    yield from residual("middle_block.2", "middle.after", False)
+    number = 0
+    for stage, level in enumerate(reversed(range(levels))):
+        for i in range(blocks + 1):
+            theirs, ours = f"output_blocks.{number}", f"up.{stage}"
+            yield from residual(f"{theirs}.0", f"{ours}.blocks.{i}", True)
+            if attends[level]:
+                yield from attention(f"{theirs}.1", f"{ours}.attentions.{i}")
+            if i == blocks and level:
+                yield f"{theirs}.{1 + attends[level]}.conv", f"{ours}.grow"
+            number += 1
+    yield "out.0", "last_norm"
+    yield "out.2", "last_conv"
+    yield "output_adapter.output_projection", "readout"
+
+
+def vdm_modules(arguments: Arguments) -> Iterator[tuple[str, str]]:
+    """(published, ours) for every module of the VDM U-Net that holds weights."""
+
+    def residual(theirs: str, ours: str, skip: bool) -> Iterator[tuple[str, str]]:
+        yield f"{theirs}.net1.0", f"{ours}.norm_1"
+        yield f"{theirs}.net1.2", f"{ours}.conv_1"
+        yield f"{theirs}.cond_proj", f"{ours}.condition"
+        yield f"{theirs}.net2.0", f"{ours}.norm_2"
+        yield f"{theirs}.net2.3", f"{ours}.conv_2"
+        if skip:
+            yield f"{theirs}.skip_conv", f"{ours}.skip"
+
+    yield "embed_conditioning.0", "conditioning.hidden"
+    yield "embed_conditioning.2", "conditioning.output"
+    yield "conv_in", "stem"
+    for i in range(arguments["blocks"]):
+        yield from residual(f"down_blocks.{i}.resnet_block", f"down.{i}", False)
+    yield from residual("mid_resnet_block_1", "middle.before", False)
+    yield "mid_attn_block.layers.0", "middle.attention.norm"
+    yield "mid_attn_block.layers.1", "middle.attention.attention.qkv"
+    yield "mid_attn_block.layers.3", "middle.attention.attention.output"
+    yield from residual("mid_resnet_block_2", "middle.after", False)
+    for i in range(arguments["blocks"] + 1):
+        yield from residual(f"up_blocks.{i}.resnet_block", f"up.{i}", True)
+    yield "conv_out.0", "last_norm"
+    yield "conv_out.2", "last_conv"
+    yield "output_adapter.output_projection", "readout"
+
+
+def transformer_modules(arguments: Arguments) -> Iterator[tuple[str, str]]:
+    """(published, ours) for every module of the transformer that holds a weight and a bias."""
+    yield "input_adapter.inp_embedding", "embed"
+    yield "input_adapter.t_embedding", "time"
+    for i in range(arguments["layers"]):
+        theirs, ours = f"transformer.h.{i}", f"layers.{i}"
+        yield f"{theirs}.ln_1", f"{ours}.norm_1"
+        yield f"{theirs}.attn.c_attn", f"{ours}.attention.qkv"
+        yield f"{theirs}.attn.c_proj", f"{ours}.attention.output"
+        yield f"{theirs}.ln_2", f"{ours}.norm_2"
+        yield f"{theirs}.mlp.c_fc", f"{ours}.hidden"
+        yield f"{theirs}.mlp.c_proj", f"{ours}.output"
+    yield "transformer.ln_f", "last_norm"
+    yield "lm_head", "readout"
+
+
+def published_names(net: nn.Module) -> dict[str, str]:
+    """Published tensor name -> our tensor name, for a network of this package."""
+    for kind, modules in (
+        (UNet, unet_modules),
+        (VDMUNet, vdm_modules),
+        (Transformer, transformer_modules),
+    ):
+        if isinstance(net, kind):
+            own = net.state_dict()
+            return {
+                f"{theirs}.{tensor}": f"{ours}.{tensor}"
+                for theirs, ours in modules(net.arguments)
+                for tensor in ("weight", "bias")
+                if f"{ours}.{tensor}" in own
+            }
+    raise BFNError(
+        f"published weights were given to a {type(net).__name__}; they fit a UNet, a VDMUNet or "
+        "a Transformer."
+    )
+
+
+def load_published(
+    net: nn.Module, state_dict: Mapping[str, Tensor], *, negate_features: bool | None = None
+) -> None:
+    """Copy the tensors of a published checkpoint into a network of the same sizes.
+
+    Either every tensor finds its place or nothing is changed.
+
+    Args:
+        net: a UNet, VDMUNet or Transformer built with the checkpoint's sizes and labels=0.
+        state_dict: published names, with or without their leading `net.`.
+        negate_features: whether the checkpoint expects the negative of our features; None means
+            yes for a UNet, whose one published checkpoint is of binary data, otherwise no.
+    """
+    names = published_names(net)
+    given = {name.removeprefix("net."): tensor for name, tensor in state_dict.items()}
+    given.pop(UNUSED, None)
+    table = given.pop(POSITIONS, None)
+    own = net.state_dict()
+    fitting = {
+        theirs: _reshaped(given[theirs], own[ours])
+        for theirs, ours in names.items()
+        if theirs in given
+    }
+    _report(
+        net,
+        missing=[name for name in names if name not in given]
+        + [name for name in own if name not in names.values()],
+        extra=[name for name in given if name not in names],
+        misshapen=[
+            f"{name} {_sizes(given[name])} instead of {_sizes(own[names[name]])}"
+            for name, tensor in fitting.items()
+            if tensor is None
+        ],
+    )
+    if isinstance(net, Transformer) and table is not None:
+        _check_positions(net.positions, table)
+    converted = {names[name]: tensor for name, tensor in fitting.items() if tensor is not None}
+    if isinstance(net, UNet):
+        for name in converted:
+            if ".qkv." in name:
+                converted[name] = _heads_inside(converted[name], net.arguments["heads"])
+        if negate_features is None or negate_features:
+            converted["project.weight"] = _negated(converted["project.weight"])
+    elif negate_features:
+        raise BFNError("negate_features=True was given; only a UNet's features can be negated.")
+    net.load_state_dict(converted)
+
+
+def _reshaped(tensor: Tensor, ours: Tensor) -> Tensor | None:
+    """The same numbers in our shape where only trailing axes of length 1 differ, else None."""
+    shapes = [list(shape) for shape in (tensor.shape, ours.shape)]
+    for shape in shapes:
+        while len(shape) > 2 and shape[-1] == 1:
+            shape.pop()
+    return tensor.reshape(ours.shape) if shapes[0] == shapes[1] else None
+
+
+def _heads_inside(tensor: Tensor, heads: int) -> Tensor:
+    """Rows ordered (head, q k v, channel) -> (q k v, head, channel)."""
+    return tensor.unflatten(0, (heads, 3, -1)).transpose(0, 1).flatten(0, 2)
+
+
+def _negated(weight: Tensor) -> Tensor:
+    """Negate what the features are multiplied by; the last input is the time."""
+    return torch.cat((-weight[:, :-1], weight[:, -1:]), dim=1)
+
+
+def _check_positions(ours: Tensor, theirs: Tensor) -> None:
+    if tuple(theirs.shape) != tuple(ours.shape):
+        raise BFNError(
+            f"the checkpoint's positions have shape {tuple(theirs.shape)}, the network's "
+            f"{tuple(ours.shape)}; build it with length={theirs.shape[0]} and the same width."
+        )
+    # On the meta device there are shapes alone.
+    if not (ours.is_meta or theirs.is_meta) and not torch.allclose(
+        theirs.to(ours), ours, rtol=0.0, atol=1e-4
+    ):
+        raise BFNError(
+            "the checkpoint's positions are not the sinusoids of base 1000; learned positions "
+            "are not supported: use a checkpoint without them."
+        )
+
+
+def _report(net: nn.Module, **problems: list[str]) -> None:
+    """Raise one sentence that names the tensors which do not fit."""
+    parts = []
+    for kind, names in problems.items():
+        if names:
+            more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+            parts.append(f"{len(names)} {kind} ({', '.join(names[:8])}{more})")
+    if parts:
+        raise BFNError(
+            f"the published tensors do not fit this {type(net).__name__}: {'; '.join(parts)}; "
+            "build it with the checkpoint's own sizes."
+        )
+
+
+def _sizes(tensor: Tensor) -> str:
+    return f"({', '.join(str(n) for n in tensor.shape)})"

@@ -1,0 +1,129 @@
+"""The transformer of the paper's text8 experiments (section 7.3), for sequences."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bfn.errors import BFNError
+from bfn.nn.blocks import SelfAttention
+from bfn.nn.embed import LabelEmbedding, embed_labels, positions
+from bfn.nn.shapes import check_dropout, check_positive, check_times
+
+
+class TransformerLayer(nn.Module):
+    """x <- x + attention(norm(x)); x <- x + W_2 gelu(W_1 norm(x)), gelu in its tanh form."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.dropout = dropout
+        self.norm_1 = nn.LayerNorm(width)
+        self.attention = SelfAttention(width, heads)
+        self.norm_2 = nn.LayerNorm(width)
+        self.hidden = nn.Linear(width, 4 * width)
+        self.output = nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.attention(self.norm_1(x))
+        x = x + F.dropout(h, self.dropout, self.training)
+        h = self.output(F.gelu(self.hidden(self.norm_2(x)), approximate="tanh"))
+        return x + F.dropout(h, self.dropout, self.training)
+
+
+class Transformer(nn.Module):
+    """Every position attends to every other; as built by default, the published text8 network.
+
+        x = W features + positions + (w (2 t - 1) + b) + label vector,
+        output = readout(norm(layers(x)) || x)
+
+    Args:
+        length: the longest sequence accepted; shorter ones pass too.
+        inputs: numbers per variable in the features (K for K > 2 classes, otherwise 1).
+        outputs: parameters per variable P (K for K > 2 classes).
+        width: of the residual stream; a multiple of heads.
+        layers: of attention and feed-forward (4 width) each.
+        heads: of every attention.
+        dropout: on the embedded input and on every branch before it is added.
+        labels: number of class labels that forward() may be given; 0 for none.
+    """
+
+    positions: Tensor
+
+    def __init__(
+        self,
+        length: int = 256,
+        inputs: int = 27,
+        outputs: int = 27,
+        *,
+        width: int = 768,
+        layers: int = 24,
+        heads: int = 12,
+        dropout: float = 0.0,
+        labels: int = 0,
+    ) -> None:
+        super().__init__()
+        check_positive(length=length, inputs=inputs, outputs=outputs, width=width, layers=layers)
+        check_dropout(dropout)
+        self.arguments = {
+            "length": length,
+            "inputs": inputs,
+            "outputs": outputs,
+            "width": width,
+            "layers": layers,
+            "heads": heads,
+            "dropout": dropout,
+            "labels": labels,
+        }
+        self.length, self.inputs, self.outputs = length, inputs, outputs
+        self.dropout = dropout
+        self.embed = nn.Linear(inputs, width)
+        self.time = nn.Linear(1, width)
+        self.register_buffer("positions", positions(length, width), persistent=False)
+        self.layers = nn.ModuleList(TransformerLayer(width, heads, dropout) for _ in range(layers))
+        self.last_norm = nn.LayerNorm(width)
+        self.readout = nn.Linear(2 * width, outputs)
+        self.reset_parameters()
+        self.labels = LabelEmbedding(labels, width) if labels else None
+
+    def reset_parameters(self) -> None:
+        """N(0, 0.02^2), and less on what is added to the residual stream 2 * layers times."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=0.02)
+                nn.init.zeros_(module.bias)
+        for layer in self.layers:
+            assert isinstance(layer, TransformerLayer)
+            for branch in (layer.attention.output, layer.output):
+                nn.init.normal_(branch.weight, std=0.02 / math.sqrt(2 * len(self.layers)))
+
+    def forward(self, features: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
+        """features (B, L[, inputs]), t and label (B,) -> (B, L[, outputs])."""
+        x = self.embed(self.sequences_in(features, t)) + self.positions[: features.shape[1]]
+        x = x + self.time((2.0 * t - 1.0).to(x.dtype)[:, None])[:, None]
+        if label is not None:
+            x = x + embed_labels(self.labels, label, t.shape[0])[:, None]
+        h = x = F.dropout(x, self.dropout, self.training)
+        for layer in self.layers:
+            h = layer(h)
+        output = self.readout(torch.cat((self.last_norm(h), x), dim=-1))
+        return output.squeeze(-1) if self.outputs == 1 else output
+
+    def sequences_in(self, features: Tensor, t: Tensor) -> Tensor:
+        """Check (B, L[, inputs]) and give single numbers an axis of their own."""
+        shape = tuple(features.shape)
+        last = "" if self.inputs == 1 else f", {self.inputs}"
+        if len(shape) != (2 if self.inputs == 1 else 3) or shape[2:] not in ((), (self.inputs,)):
+            raise BFNError(
+                f"features have shape {shape}, but the network was built for (B, L{last}); "
+                "reshape them, or build it with another inputs."
+            )
+        if not 1 <= shape[1] <= self.length:
+            raise BFNError(
+                f"sequences are {shape[1]} long, but the network was built for 1 to "
+                f"{self.length}; cut them, or build it with length={shape[1]}."
+            )
+        check_times(t, shape[0])
+        return features[..., None] if self.inputs == 1 else features

@@ -1,0 +1,190 @@
+"""The U-Net of the paper's MNIST experiments (section 7.1), for images of any kind of data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bfn.nn.blocks import GroupNormAct, ImageAttention, Middle, ResidualBlock, conv3x3, zeroed
+from bfn.nn.embed import Conditioning, unet_times
+from bfn.nn.shapes import (
+    check_dropout,
+    check_halvings,
+    check_positive,
+    images_in,
+    images_out,
+    pair,
+)
+
+
+class DownLevel(nn.Module):
+    """The blocks of one resolution on the way down, then (but for the last) a halving.
+
+    Everything it passes on, block by block, is kept for the way up.
+    """
+
+    def __init__(
+        self, blocks: list[ResidualBlock], attentions: list[nn.Module], shrink: nn.Conv2d | None
+    ) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+        self.attentions = nn.ModuleList(attentions)
+        self.shrink = shrink
+
+    def forward(self, x: Tensor, c: Tensor) -> list[Tensor]:
+        kept: list[Tensor] = []
+        for block, attention in zip(self.blocks, self.attentions, strict=True):
+            x = attention(block(x, c))
+            kept.append(x)
+        if self.shrink is not None:
+            kept.append(self.shrink(x))
+        return kept
+
+
+class UpLevel(nn.Module):
+    """The blocks of one resolution on the way up, each fed what was kept, then a doubling."""
+
+    def __init__(
+        self, blocks: list[ResidualBlock], attentions: list[nn.Module], grow: nn.Conv2d | None
+    ) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+        self.attentions = nn.ModuleList(attentions)
+        self.grow = grow
+
+    def forward(self, x: Tensor, c: Tensor, kept: list[Tensor]) -> Tensor:
+        for block, attention in zip(self.blocks, self.attentions, strict=True):
+            x = attention(block(torch.cat((x, kept.pop()), dim=1), c))
+        if self.grow is not None:
+            x = self.grow(F.interpolate(x, scale_factor=2.0, mode="nearest"))
+        return x
+
+
+class UNet(nn.Module):
+    """A convolutional U-Net; as built by default, the published one for 28 x 28 binary images.
+
+        x = project(features || 2 t - 1),  h = up(middle(down(conv(x), c), c), c),
+        output = readout(x || conv(silu(norm(h))))
+
+    where || joins channels and c is the conditioning on t and the label. The output starts
+    as a projection of the input: all residual branches and the last convolution start at zero.
+
+    For binary data the features are those of class 1. The published network is fed class 0's;
+    since the features enter through a linear map alone, `load_published` negates that map's
+    weights, and the network needs no switch for it.
+
+    Args:
+        channels: of the images.
+        inputs: numbers per variable in the features (K for K > 2 classes, otherwise 1).
+        outputs: parameters per variable P.
+        width: channels at full resolution; even and a multiple of groups.
+        multipliers: of the width, one per resolution, halving from one to the next.
+        blocks: residual blocks per resolution on the way down; one more on the way up.
+        heads: of every attention.
+        attention: down-sampling factors (1, 2, 4, ...) at which attention follows each block;
+            the middle always has one. Factors that do not occur are allowed, as published.
+        groups: of the group normalisation.
+        dropout: before each block's second convolution.
+        image_size: the only size accepted (a number, or height and width); None accepts every
+            size that halves evenly.
+        labels: number of class labels that forward() may be given; 0 for none.
+    """
+
+    def __init__(
+        self,
+        channels: int = 1,
+        inputs: int = 1,
+        outputs: int = 1,
+        *,
+        width: int = 128,
+        multipliers: Sequence[int] = (1, 2, 2),
+        blocks: int = 2,
+        heads: int = 4,
+        attention: Sequence[int] = (),
+        groups: int = 32,
+        dropout: float = 0.5,
+        image_size: int | Sequence[int] | None = None,
+        labels: int = 0,
+    ) -> None:
+        super().__init__()
+        check_positive(channels=channels, inputs=inputs, outputs=outputs, width=width)
+        check_positive(blocks=blocks, multipliers=min(multipliers, default=0))
+        check_dropout(dropout)
+        self.size = pair(image_size)
+        self.halvings = len(multipliers) - 1
+        if self.size is not None:
+            check_halvings(self.size, self.halvings)
+        self.arguments = {
+            "channels": channels,
+            "inputs": inputs,
+            "outputs": outputs,
+            "width": width,
+            "multipliers": list(multipliers),
+            "blocks": blocks,
+            "heads": heads,
+            "attention": list(attention),
+            "groups": groups,
+            "dropout": dropout,
+            "image_size": None if self.size is None else list(self.size),
+            "labels": labels,
+        }
+        self.channels, self.inputs, self.outputs = channels, inputs, outputs
+        condition = 4 * width
+
+        def residual(before: int, after: int) -> ResidualBlock:
+            return ResidualBlock(before, after, condition, groups=groups, dropout=dropout)
+
+        def attend(level: int, here: int) -> nn.Module:
+            present = 2**level in attention
+            return ImageAttention(here, heads, groups) if present else nn.Identity()
+
+        self.conditioning = Conditioning(unet_times(width), width, condition, labels)
+        self.project = nn.Conv2d(channels * inputs + 1, width, 1)
+        self.stem = conv3x3(width, width)
+
+        widths = [width * multiplier for multiplier in multipliers]
+        kept = [width]  # the channels of everything kept on the way down
+        now = width
+        self.down = nn.ModuleList()
+        for level, here in enumerate(widths):
+            residuals = [residual(now if i == 0 else here, here) for i in range(blocks)]
+            kept += [here] * blocks
+            shrink = None
+            if level < self.halvings:
+                shrink = conv3x3(here, here, stride=2)
+                kept.append(here)
+            attentions = [attend(level, here) for _ in range(blocks)]
+            self.down.append(DownLevel(residuals, attentions, shrink))
+            now = here
+        self.middle = Middle(now, condition, heads=heads, groups=groups, dropout=dropout)
+        self.up = nn.ModuleList()
+        for level, here in reversed(list(enumerate(widths))):
+            residuals = []
+            for _ in range(blocks + 1):
+                residuals.append(residual(now + kept.pop(), here))
+                now = here
+            attentions = [attend(level, here) for _ in range(blocks + 1)]
+            self.up.append(UpLevel(residuals, attentions, conv3x3(here, here) if level else None))
+
+        self.last_norm = GroupNormAct(now, groups)
+        self.last_conv = zeroed(conv3x3(now, width))
+        self.readout = nn.Conv2d(2 * width, channels * outputs, 1)
+
+    def forward(self, features: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
+        """features (B, C, H, W[, inputs]), t and label (B,) -> (B, C, H, W[, outputs])."""
+        x = images_in(features, t, self.channels, self.inputs, self.size)
+        check_halvings(x.shape[2:], self.halvings)
+        c = self.conditioning(t, label)
+        time = (2.0 * t - 1.0).to(x.dtype)[:, None, None, None].expand(-1, 1, *x.shape[2:])
+        x = self.project(torch.cat((x, time), dim=1))
+        kept = [self.stem(x)]
+        for level in self.down:
+            kept += level(kept[-1], c)
+        h = self.middle(kept[-1], c)
+        for level in self.up:
+            h = level(h, c, kept)
+        h = self.last_conv(self.last_norm(h))
+        return images_out(self.readout(torch.cat((x, h), dim=1)), self.channels, self.outputs)
