@@ -21,7 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bfn.nn.shapes import check_divides, check_labels
+from bfn.errors import BFNError
+from bfn.nn.shapes import check_even, check_labels
 
 
 class TimeSinusoid(nn.Module):
@@ -51,7 +52,7 @@ class TimeSinusoid(nn.Module):
 
 def unet_times(width: int) -> TimeSinusoid:
     """The sinusoid of the MNIST U-Net."""
-    check_divides("the number of waves, 2,", 2, "width", width)
+    check_even(width)
     i = torch.arange(width // 2, dtype=torch.float64)
     frequencies = torch.exp(-math.log(10_000) * i / (width // 2))
     return TimeSinusoid(frequencies, scale=4000.0, cosine_first=True)
@@ -59,7 +60,7 @@ def unet_times(width: int) -> TimeSinusoid:
 
 def vdm_times(width: int) -> TimeSinusoid:
     """The sinusoid of the CIFAR-10 VDM U-Net."""
-    check_divides("the number of waves, 2,", 2, "width", width)
+    check_even(width)
     frequencies = torch.logspace(0, -4, width // 2, dtype=torch.float64)
     return TimeSinusoid(frequencies, scale=1000.0, offset=0.001, cosine_first=False)
 
@@ -91,7 +92,7 @@ class Conditioning(nn.Module):
         self.sinusoid = sinusoid
         self.hidden = nn.Linear(width, features)
         self.output = nn.Linear(features, features)
-        self.labels = LabelEmbedding(labels, features) if labels else None
+        self.labels = label_embedding(labels, features)
 
     def forward(self, t: Tensor, label: Tensor | None) -> Tensor:
         waves = self.sinusoid(t).to(self.hidden.weight.dtype)
@@ -99,6 +100,13 @@ class Conditioning(nn.Module):
         if label is not None:
             vector = vector + embed_labels(self.labels, label, t.shape[0])
         return F.silu(vector)
+
+
+def label_embedding(labels: int, width: int) -> LabelEmbedding | None:
+    """None for labels=0, so that a network without labels has no parameter more."""
+    if labels < 0:
+        raise BFNError(f"labels={labels} was given; give the number of labels, or 0 for none.")
+    return LabelEmbedding(labels, width) if labels else None
 
 
 def embed_labels(embedding: LabelEmbedding | None, label: Tensor, batch: int) -> Tensor:

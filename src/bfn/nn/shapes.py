@@ -29,6 +29,12 @@ def check_divides(what: str, divisor: int, name: str, width: int) -> None:
         )
 
 
+def check_even(width: int) -> None:
+    """Half of the time's waves are sines, half cosines."""
+    if width < 2 or width % 2:
+        raise BFNError(f"width={width} was given; half of it are sines of t: make it even.")
+
+
 def check_dropout(dropout: float) -> None:
     if not 0.0 <= dropout < 1.0:
         raise BFNError(f"dropout={dropout} was given; choose a probability from 0 up to below 1.")

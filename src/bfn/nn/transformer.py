@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bfn.errors import BFNError
 from bfn.nn.blocks import SelfAttention
-from bfn.nn.embed import LabelEmbedding, embed_labels, positions
+from bfn.nn.embed import embed_labels, label_embedding, positions
 from bfn.nn.shapes import check_dropout, check_positive, check_times
 
 
@@ -86,7 +86,7 @@ class Transformer(nn.Module):
         self.last_norm = nn.LayerNorm(width)
         self.readout = nn.Linear(2 * width, outputs)
         self.reset_parameters()
-        self.labels = LabelEmbedding(labels, width) if labels else None
+        self.labels = label_embedding(labels, width)
 
     def reset_parameters(self) -> None:
         """N(0, 0.02^2), and less on what is added to the residual stream 2 * layers times."""

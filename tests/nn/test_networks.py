@@ -1,0 +1,373 @@
+"""What every network promises, checked on small instances of all of them."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bfn.errors import BFNError
+from bfn.nn import Transformer, UNet, VDMUNet
+
+
+def unet(**arguments: Any) -> UNet:
+    sizes = {"width": 16, "multipliers": (1, 2), "blocks": 1, "groups": 4, "heads": 2}
+    return UNet(**(sizes | arguments))
+
+
+def vdm(**arguments: Any) -> VDMUNet:
+    sizes = {"channels": 1, "width": 16, "blocks": 1, "groups": 4, "fourier": (1, 2)}
+    return VDMUNet(**(sizes | arguments))
+
+
+def transformer(**arguments: Any) -> Transformer:
+    sizes = {"length": 12, "inputs": 1, "outputs": 1, "width": 16, "layers": 2, "heads": 2}
+    return Transformer(**(sizes | arguments))
+
+
+BUILDERS: list[Callable[..., nn.Module]] = [unet, vdm, transformer]
+every_network = pytest.mark.parametrize("build", BUILDERS)
+image_network = pytest.mark.parametrize("build", [unet, vdm])
+
+
+def randomised(net: nn.Module) -> nn.Module:
+    """In float64 with every parameter random: nothing hides behind a branch that starts at 0."""
+    generator = torch.Generator().manual_seed(0)
+    for parameter in net.parameters():
+        parameter.data.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
+    return net.double()
+
+
+def inputs(net: nn.Module, batch: int = 3, side: int = 8) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    variables = (side,) if isinstance(net, Transformer) else (net.channels, side, side - 4)
+    last = () if net.inputs == 1 else (net.inputs,)
+    x = torch.randn(batch, *variables, *last, generator=generator, dtype=torch.float64)
+    return x, torch.linspace(0, 1, batch, dtype=torch.float64)
+
+
+@every_network
+@pytest.mark.parametrize(("numbers_in", "numbers_out"), [(1, 1), (1, 2), (5, 5)])
+def test_shapes_follow_the_contract(build: Callable, numbers_in: int, numbers_out: int) -> None:
+    net = randomised(build(inputs=numbers_in, outputs=numbers_out))
+    x, t = inputs(net)
+    variables = x.shape if numbers_in == 1 else x.shape[:-1]
+    output = net(x, t)
+    assert output.shape == (variables if numbers_out == 1 else (*variables, numbers_out))
+    assert output.std() > 0.1
+
+
+@every_network
+def test_arguments_rebuild_the_network(build: Callable) -> None:
+    net = build(outputs=2, labels=3)
+    arguments = json.loads(json.dumps(net.arguments))
+    assert arguments == net.arguments
+    assert set(arguments) == set(inspect.signature(type(net)).parameters)
+    again = type(net)(**arguments)
+    again.load_state_dict(net.state_dict())
+    x, t = inputs(net)
+    label = torch.tensor([0, 1, 2])
+    net, again = net.double().eval(), again.double().eval()
+    assert torch.equal(net(x, t, label), again(x, t, label))
+
+
+@every_network
+def test_gradients_reach_every_parameter(build: Callable) -> None:
+    extra = {"attention": (1, 2)} if build is unet else {}
+    net = randomised(build(outputs=2, labels=2, **extra))
+    x, t = inputs(net)
+    net(x.requires_grad_(), t, label=torch.tensor([0, 1, 0])).square().sum().backward()
+    for name, parameter in net.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().max() > 1e-9, name
+    assert x.grad is not None
+    assert (x.grad != 0).all()
+
+
+@every_network
+def test_evaluation_is_deterministic_and_training_drops(build: Callable) -> None:
+    net = randomised(build(dropout=0.5))
+    x, t = inputs(net)
+    torch.manual_seed(0)
+    assert not torch.equal(net(x, t), net(x, t))
+    assert torch.equal(net.eval()(x, t), net(x, t))
+
+
+@every_network
+def test_examples_do_not_see_each_other(build: Callable) -> None:
+    net = randomised(build(labels=3)).eval()
+    x, t = inputs(net)
+    label = torch.tensor([2, -1, 0])
+    together = net(x, t, label)
+    for i in range(3):
+        alone = net(x[i : i + 1], t[i : i + 1], label[i : i + 1])
+        torch.testing.assert_close(together[i : i + 1], alone, rtol=1e-9, atol=1e-9)
+
+
+@every_network
+def test_time_and_input_matter(build: Callable) -> None:
+    net = randomised(build()).eval()
+    x, t = inputs(net)
+    assert (net(x, t) - net(x, t.flip(0)))[[0, 2]].abs().mean() > 1e-3
+    assert (net(x, t) - net(-x, t)).abs().mean() > 1e-3
+
+
+@every_network
+def test_label_minus_one_is_no_label(build: Callable) -> None:
+    net = randomised(build(labels=3)).eval()
+    x, t = inputs(net)
+    none = net(x, t)
+    assert torch.equal(net(x, t, label=torch.full((3,), -1)), none)
+    mixed = net(x, t, label=torch.tensor([-1, 2, -1]))
+    assert torch.equal(mixed[[0, 2]], none[[0, 2]])
+    assert (mixed[1] - none[1]).abs().max() > 1e-3
+
+
+@every_network
+def test_labels_cost_nothing_when_there_are_none(build: Callable) -> None:
+    torch.manual_seed(0)
+    plain = build()
+    torch.manual_seed(0)
+    labelled = build(labels=4)
+    (table,) = set(labelled.state_dict()) - set(plain.state_dict())
+    width = labelled.state_dict()[table].shape[1]
+    count = sum(p.numel() for p in labelled.parameters())
+    assert count == sum(p.numel() for p in plain.parameters()) + 4 * width
+
+
+@every_network
+def test_wrong_labels_are_answered(build: Callable) -> None:
+    net = build(labels=3).double()
+    x, t = inputs(net)
+    with pytest.raises(BFNError, match="labels run from 0 to 3"):
+        net(x, t, label=torch.tensor([0, 3, 1]))
+    with pytest.raises(BFNError, match="labels run from -2 to 1"):
+        net(x, t, label=torch.tensor([0, -2, 1]))
+    with pytest.raises(BFNError, match=r"one whole number per example"):
+        net(x, t, label=torch.tensor([0, 1]))
+    with pytest.raises(BFNError, match=r"torch.float32 of shape"):
+        net(x, t, label=torch.tensor([0.0, 1.0, 2.0]))
+    with pytest.raises(BFNError, match="build it with labels=N"):
+        build().double()(x, t, label=torch.tensor([0, 1, 2]))
+    with pytest.raises(BFNError, match="labels=-1"):
+        build(labels=-1)
+
+
+@every_network
+def test_wrong_shapes_are_answered(build: Callable) -> None:
+    net = build().double()
+    x, t = inputs(net)
+    with pytest.raises(BFNError, match=r"t has shape \(3, 1\), but there are 3 examples"):
+        net(x, t[:, None])
+    with pytest.raises(BFNError, match=r"features have shape"):
+        net(x[..., None], t)
+    with pytest.raises(BFNError, match=r"features have shape"):
+        build(inputs=4).double()(x, t)
+    with pytest.raises(BFNError, match="width=0"):
+        build(width=0)
+    with pytest.raises(BFNError, match=r"dropout=1\.5"):
+        build(dropout=1.5)
+
+
+@image_network
+def test_wrong_images_are_answered(build: Callable) -> None:
+    net = build(image_size=8).double()
+    t = torch.zeros(2, dtype=torch.float64)
+    with pytest.raises(BFNError, match=r"images are 8 x 12, but .* image_size=\[8, 8\]"):
+        net(torch.zeros(2, 1, 8, 12, dtype=torch.float64), t)
+    with pytest.raises(BFNError, match=r"built for \(B, 1, H, W\)"):
+        net(torch.zeros(2, 3, 8, 8, dtype=torch.float64), t)
+    with pytest.raises(BFNError, match="image_size="):
+        build(image_size=(8, 8, 8))
+    assert build(image_size=(8, 4)).arguments["image_size"] == [8, 4]
+
+
+def test_sizes_that_do_not_halve_are_answered() -> None:
+    net = unet(multipliers=(1, 1, 1))
+    sentence = r"images of 8 x 6 cannot be halved 2 times; pad them to multiples of 4"
+    with pytest.raises(BFNError, match=sentence):
+        net(torch.zeros(2, 1, 8, 6), torch.zeros(2))
+    with pytest.raises(BFNError, match=sentence):
+        unet(multipliers=(1, 1, 1), image_size=(8, 6))
+    with pytest.raises(BFNError, match="multipliers=0"):
+        unet(multipliers=())
+
+
+@pytest.mark.parametrize("size", [(4, 4), (8, 12), (20, 4)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_any_size_that_halves_passes(size: tuple[int, int], channels: int) -> None:
+    net = randomised(unet(channels=channels, multipliers=(1, 2, 1), outputs=2)).eval()
+    x = torch.randn(2, channels, *size, dtype=torch.float64)
+    output = net(x, torch.tensor([0.1, 0.9], dtype=torch.float64))
+    assert output.shape == (2, channels, *size, 2)
+    assert output.isfinite().all()
+
+
+@image_network
+@pytest.mark.parametrize("numbers", [1, 2])
+def test_channels_last_changes_nothing(build: Callable, numbers: int) -> None:
+    net = randomised(build(channels=3, outputs=numbers)).eval()
+    x, t = inputs(net)
+    expected = net(x, t)
+    net = net.to(memory_format=torch.channels_last)
+    output = net(x.to(memory_format=torch.channels_last), t)
+    torch.testing.assert_close(output, expected, rtol=1e-9, atol=1e-9)
+    # The parameters per variable are a view of the channels: no copy was made.
+    assert output.is_contiguous(memory_format=torch.channels_last) or numbers > 1
+    assert output._base is None or output._base.shape[1] == 3 * numbers
+
+
+@image_network
+def test_transposing_kernels_and_image_transposes_the_output(build: Callable) -> None:
+    net = randomised(build(channels=2, outputs=2)).eval()
+    x, t = inputs(net)
+    output = net(x, t)
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d):
+            module.weight.data = module.weight.data.transpose(2, 3).contiguous()
+    transposed = net(x.transpose(2, 3), t)
+    torch.testing.assert_close(transposed.transpose(2, 3), output, rtol=1e-9, atol=1e-9)
+
+
+@image_network
+def test_parameters_per_variable_come_channel_by_channel(build: Callable) -> None:
+    net = randomised(build(channels=2, outputs=3)).eval()
+    x, t = inputs(net)
+    net.readout.weight.data.zero_()
+    net.readout.bias.data.copy_(torch.arange(6.0))
+    output = net(x, t)
+    for channel in range(2):
+        for parameter in range(3):
+            assert (output[:, channel, :, :, parameter] == 3 * channel + parameter).all()
+
+
+@image_network
+def test_classes_are_channels_of_their_own(build: Callable) -> None:
+    net = randomised(build(channels=2, inputs=3, outputs=3)).eval()
+    flat = type(net)(**(net.arguments | {"channels": 6, "inputs": 1, "outputs": 1})).double().eval()
+    flat.load_state_dict(net.state_dict())
+    x, t = inputs(net)
+    joined = torch.stack([x[:, c, :, :, k] for c in range(2) for k in range(3)], dim=1)
+    output = net(x, t)
+    together = flat(joined, t)
+    for c in range(2):
+        for k in range(3):
+            torch.testing.assert_close(output[:, c, :, :, k], together[:, 3 * c + k])
+
+
+def test_a_fresh_unet_is_a_projection_of_its_input() -> None:
+    torch.manual_seed(0)
+    net = unet(channels=2, outputs=2).double()
+    x, t = inputs(net)
+    w_in, w_out = net.project.weight[:, :, 0, 0], net.readout.weight[:, :16, 0, 0]
+    seen = torch.cat((x, (2 * t - 1)[:, None, None, None].expand(-1, 1, 8, 4)), dim=1)
+    projected = torch.einsum("oi,bihw->bohw", w_in, seen) + net.project.bias[:, None, None]
+    expected = torch.einsum("oi,bihw->bohw", w_out, projected) + net.readout.bias[:, None, None]
+    output = net(x, t)
+    for c in range(2):
+        for p in range(2):
+            torch.testing.assert_close(output[:, c, :, :, p], expected[:, 2 * c + p])
+
+
+def test_a_fresh_vdm_unet_is_a_projection_of_its_input() -> None:
+    torch.manual_seed(0)
+    net = vdm(channels=3).double()
+    x, t = inputs(net)
+    expected = torch.einsum("oi,bihw->bohw", net.readout.weight[:, :3, 0, 0], x)
+    torch.testing.assert_close(net(x, t), expected + net.readout.bias[:, None, None])
+
+
+def test_unet_attention_sits_where_it_is_asked_for() -> None:
+    def at(net: UNet) -> list[str]:
+        return [name for name, _ in net.named_parameters() if name.endswith("qkv.weight")]
+
+    assert at(unet(attention=(8, 16))) == ["middle.attention.attention.qkv.weight"]
+    assert at(unet(attention=(2,)))[:1] == ["down.1.attentions.0.attention.qkv.weight"]
+    assert len(at(unet(attention=(1, 2)))) == 1 + 2 * (1 + 2)
+
+
+def test_vdm_sees_a_grey_level_next_to_another() -> None:
+    """Fourier features: with them alone feeding the first layer, steps of 2^-6 are visible."""
+    net = vdm(fourier=(5, 6)).eval()
+    assert net.stem.weight.shape[1] == 5
+    assert vdm(fourier=()).stem.weight.shape[1] == 1
+    x = torch.full((1, 1, 4, 4), 0.25)
+    near = net.fourier(x + 2**-7)[:, 1:] - net.fourier(x)[:, 1:]
+    assert near.abs().max() > 1.9
+
+
+def test_transformer_without_positions_follows_a_permutation() -> None:
+    net = randomised(transformer(inputs=5, outputs=5)).eval()
+    x, t = inputs(net)
+    order = torch.tensor([3, 1, 7, 0, 2, 6, 5, 4])
+    assert (net(x[:, order], t) - net(x, t)[:, order]).abs().max() > 1e-3
+    net.positions.zero_()
+    torch.testing.assert_close(net(x[:, order], t), net(x, t)[:, order])
+
+
+def test_transformer_looks_both_ways() -> None:
+    net = randomised(transformer()).eval()
+    x, t = inputs(net)
+    for changed in (0, 7):
+        y = x.clone()
+        y[:, changed] += 1
+        assert ((net(x, t) - net(y, t)).abs() > 1e-9).all()
+
+
+def test_transformer_takes_shorter_sequences_only() -> None:
+    net = randomised(transformer()).eval()
+    x, t = inputs(net, side=12)
+    assert net(x[:, :5], t).shape == (3, 5)
+    with pytest.raises(BFNError, match=r"sequences are 13 long, but .* 1 to 12"):
+        net(torch.zeros(3, 13, dtype=torch.float64), t)
+
+
+def test_transformer_initialisation() -> None:
+    torch.manual_seed(0)
+    net = transformer(width=128, layers=8, heads=4, labels=2)
+    branch = 0.02 / math.sqrt(16)
+    for layer in net.layers:
+        # 128 x 128 numbers and more: the standard error of a deviation is below 0.6%.
+        assert layer.attention.qkv.weight.std().item() == pytest.approx(0.02, rel=0.03)
+        assert layer.hidden.weight.std().item() == pytest.approx(0.02, rel=0.03)
+        assert layer.attention.output.weight.std().item() == pytest.approx(branch, rel=0.03)
+        assert layer.output.weight.std().item() == pytest.approx(branch, rel=0.03)
+        assert layer.hidden.bias.abs().max() == 0
+
+
+@every_network
+def test_nothing_depends_on_values(build: Callable) -> None:
+    """On the meta device there are none: any look at a value would raise."""
+    with torch.device("meta"):
+        net = build(outputs=2, labels=3)
+        x, t = inputs(build())[0].float(), torch.empty(3)
+        output = net(x.to("meta"), t, label=torch.empty(3, dtype=torch.int64))
+    assert output.shape == (*x.shape, 2)
+
+
+@every_network
+def test_compiles_to_one_graph(build: Callable) -> None:
+    net = build(outputs=2, labels=3, dropout=0.0)
+    randomised(net)
+    x, t = inputs(net)
+    label = torch.tensor([0, -1, 2])
+    compiled = torch.compile(net, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x, t, label), net(x, t, label))
+
+
+@every_network
+def test_runs_in_bfloat16_autocast(build: Callable) -> None:
+    net = randomised(build(dropout=0.0)).float()
+    x, t = inputs(net)
+    x, t = x.float(), t.float()
+    expected = net(x, t)
+    with torch.autocast("cpu", torch.bfloat16):
+        output = net(x, t)
+    error = (output.float() - expected).square().mean() / expected.square().mean()
+    assert error.sqrt() < 0.1
