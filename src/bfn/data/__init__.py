@@ -6,27 +6,37 @@ is given as "package.module:function". Nothing is imported before it is asked fo
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import inspect
+import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from bfn.errors import BFNError
 
 if TYPE_CHECKING:
+    from bfn.data.array import from_arrays
     from bfn.data.base import DataSet, Rows, Stream
     from bfn.data.formats import ArrayFormat, Format, ImageFormat, TextFormat
 
 SOURCES: dict[str, str] = {
     "digits": "bfn.data.digits:digits",
     "manual": "bfn.data.manual:manual",
+    "mnist": "bfn.data.mnist:mnist",
+    "cifar10": "bfn.data.cifar10:cifar10",
+    "text8": "bfn.data.text8:text8",
+    "images": "bfn.data.images:images",
+    "text": "bfn.data.text:text",
+    "array": "bfn.data.array:array",
 }
 
 _LAZY = {
     "DataSet": "base",
     "Rows": "base",
     "Stream": "base",
+    "from_arrays": "array",
     "Format": "formats",
     "ImageFormat": "formats",
     "ArrayFormat": "formats",
@@ -42,6 +52,7 @@ __all__ = [
     "Rows",
     "Stream",
     "TextFormat",
+    "from_arrays",
     "load",
     "read_format",
     "source",
@@ -49,7 +60,10 @@ __all__ = [
 
 
 def load(name: str, **arguments: Any) -> DataSet:
-    """The data set of a source, e.g. `load("digits", form="binary")`."""
+    """The data set of a source, e.g. `load("digits", form="binary")`.
+
+    Numbers may come as text (`bins="16"`), as they do from a command line.
+    """
     function = source(name)
     known = inspect.signature(function).parameters
     for key in arguments:
@@ -64,7 +78,10 @@ def load(name: str, **arguments: Any) -> DataSet:
         )
         if needed and key not in arguments:
             raise BFNError(f"the data source {name!r} needs {key!r}; give it, as in {key}=...")
-    return function(**arguments)
+    hints = get_type_hints(function)
+    return function(
+        **{key: _fitted(name, key, value, hints.get(key, Any)) for key, value in arguments.items()}
+    )
 
 
 def source(name: str) -> Callable[..., DataSet]:
@@ -87,6 +104,28 @@ def read_format(description: dict[str, Any]) -> Format:
     from bfn.data import formats
 
     return formats.read(description)
+
+
+def _fitted(name: str, key: str, value: Any, hint: Any) -> Any:
+    """A value as its argument's type wants it; text is read as the number or truth it spells."""
+    kinds = set(get_args(hint)) or {hint}
+    simple = {str, int, float, bool, type(None)}
+    if hint is Any or type(value) in kinds or (kinds - simple and not isinstance(value, str)):
+        return value
+    if isinstance(value, os.PathLike) and str in kinds:
+        return os.fspath(value)
+    if type(value) is int and float in kinds:
+        return float(value)
+    if isinstance(value, str):
+        if bool in kinds and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        for kind in (int, float):
+            with contextlib.suppress(ValueError):
+                if kind in kinds:
+                    return kind(value)
+    words = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+    wanted = " or ".join(word for kind, word in words.items() if kind in kinds)
+    raise BFNError(f"{key} = {value!r} of the data source {name!r} should be {wanted}")
 
 
 def _nearest(name: str, known: list[str]) -> str:

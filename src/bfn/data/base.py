@@ -52,8 +52,8 @@ class DataSet(ABC):
         self.name = name
         self.format = format
         self.label_names = label_names
-        self._splits = {split: torch.as_tensor(splits[split]) for split in SPLITS}
-        self._labels = {s: torch.as_tensor(v).long() for s, v in (labels or {}).items()}
+        self._splits = {split: _tensor(splits[split]) for split in SPLITS}
+        self._labels = {split: _tensor(values).long() for split, values in (labels or {}).items()}
         for split, values in self._splits.items():
             format.form.check(values, f"the {split} split of {name}")
             if len(self._labels.get(split, values)) != len(values):
@@ -139,6 +139,13 @@ class DataSet(ABC):
     @abstractmethod
     def _cut(self, split: str, indices: Tensor) -> Tensor:
         """Stored values (B, *shape) of the given indices."""
+
+
+def _tensor(values: Tensor | np.ndarray) -> Tensor:
+    if isinstance(values, Tensor):
+        return values
+    # Bytes of a file are read-only in numpy, which a tensor cannot be.
+    return torch.from_numpy(np.require(values, requirements=["C", "W"]))
 
 
 def _check_batch(step: int, batch: int) -> None:

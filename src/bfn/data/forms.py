@@ -82,8 +82,7 @@ def _check_bins(K: int, levels: int) -> None:
 
 
 def _bin_of_level(values: Tensor, K: int, levels: int) -> Tensor:
-    values = values.long()
-    return values if levels == K else values * K // levels
+    return values if levels == K else values.long() * K // levels
 
 
 def _level_of_bin(k: Tensor, K: int, levels: int) -> Tensor:
@@ -95,7 +94,7 @@ def _level_of_bin(k: Tensor, K: int, levels: int) -> Tensor:
 
 def _centre(k: Tensor, K: int) -> Tensor:
     # (2k + 1 - K) / K is rounded once; (2k + 1) / K - 1 would lose digits near 0.
-    return (2 * k + (1 - K)).to(torch.float32) / K
+    return k.to(torch.float32).mul(2).add(1 - K).div(K)
 
 
 def _bin_of_x(x: Tensor, K: int) -> Tensor:
@@ -171,7 +170,7 @@ class Discrete(Form):
         return self.K
 
     def encode(self, values: Tensor, generator: noise.Source = None) -> Tensor:
-        return _bin_of_level(values, self.K, self.levels)
+        return _bin_of_level(values, self.K, self.levels).long()
 
     def decode(self, x: Tensor) -> Tensor:
         return _level_of_bin(x.long(), self.K, self.levels)
