@@ -14,6 +14,7 @@ for outputs that no cut Gaussian can express.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,8 +27,34 @@ from bfn.errors import BFNError
 from bfn.flow.base import Theta, per_example, require_values
 from bfn.noise import Source
 from bfn.output import bins
-from bfn.output.base import Head, Output, antithetic_mean, data_from_noise, is_early, total
+from bfn.output.base import Head, Output, data_from_noise, is_early, total
 from bfn.output.categorical import sample_classes
+from bfn.output.mixture import NODES, log_mixture
+from bfn.output.residual import residual, squared_residual
+
+FEW_BINS = NODES + 2
+"""Up to here the sum over all bins is also the cheaper way to the mixture."""
+
+
+def mean_over_messages(
+    log_ratio: Callable[[Tensor, Tensor, Tensor], Tensor],
+    x: Tensor,
+    alpha_i: Tensor,
+    generator: Source,
+    draws: int,
+) -> Tensor:
+    """The mean of log_ratio(x, epsilon, alpha_i) over antithetic pairs of the message's noise."""
+    estimates = []
+    for _ in range(draws):
+        epsilon = noise.normal(x.shape, generator, device=x.device, dtype=x.dtype)
+        estimates += [log_ratio(x, epsilon, alpha_i), log_ratio(x, -epsilon, alpha_i)]
+    return torch.stack(estimates).mean(0)
+
+
+def noise_of(message: Tensor, x: Tensor, alpha_i: Tensor) -> Tensor:
+    """epsilon of the message alpha_i x + sqrt(alpha_i) epsilon."""
+    alpha = per_example(alpha_i, x)
+    return (message - alpha * x) * alpha.rsqrt()
 
 
 class FreeBinnedOutput(Output):
@@ -62,18 +89,10 @@ class FreeBinnedOutput(Output):
         draws: int = 1,
         alpha_max: float | None = None,
     ) -> Tensor:
-        estimates = [
-            antithetic_mean(
-                lambda epsilon: self._log_ratio(x, epsilon, alpha_i),
-                noise.normal(x.shape, generator, device=x.device, dtype=x.dtype),
-            )
-            for _ in range(draws)
-        ]
-        return torch.stack(estimates).mean(0)
+        return mean_over_messages(self._log_ratio, x, alpha_i, generator, draws)
 
     def log_ratio(self, x: Tensor, message: Tensor, alpha_i: Tensor) -> Tensor:
-        alpha = per_example(alpha_i, x)
-        return self._log_ratio(x, (message - alpha * x) * alpha.rsqrt(), alpha_i)
+        return self._log_ratio(x, noise_of(message, x, alpha_i), alpha_i)
 
     def _log_ratio(self, x: Tensor, epsilon: Tensor, alpha_i: Tensor) -> Tensor:
         root = per_example(alpha_i, x).sqrt().unsqueeze(-1)
@@ -106,10 +125,14 @@ class BinnedOutput(Output):
 
     @property
     def m(self) -> Tensor:
-        return self._free.m
+        # The residual of the bin that holds mu is small, so its rounding is, too.
+        k = bins.bin_index(self.mu.detach(), self.K)
+        centre = bins.bin_centre(k, self.K, self.sigma.dtype)
+        return centre + residual(self.mu, self.sigma, k, self.K)
 
     def rate(self, x: Tensor, alpha_t: Tensor) -> Tensor:
-        return self._free.rate(x, alpha_t)
+        k = bins.bin_index(x, self.K)
+        return 0.5 * alpha_t * total(squared_residual(self.mu, self.sigma, k, self.K))
 
     def divergence(
         self,
@@ -119,10 +142,16 @@ class BinnedOutput(Output):
         draws: int = 1,
         alpha_max: float | None = None,
     ) -> Tensor:
-        return self._free.divergence(x, alpha_i, generator, draws)
+        return mean_over_messages(self._log_ratio, x, alpha_i, generator, draws)
 
     def log_ratio(self, x: Tensor, message: Tensor, alpha_i: Tensor) -> Tensor:
-        return self._free.log_ratio(x, message, alpha_i)
+        return self._log_ratio(x, noise_of(message, x, alpha_i), alpha_i)
+
+    def _log_ratio(self, x: Tensor, epsilon: Tensor, alpha_i: Tensor) -> Tensor:
+        if self.K <= FEW_BINS:
+            return self._free._log_ratio(x, epsilon, alpha_i)
+        k, root_alpha = bins.bin_index(x, self.K), per_example(alpha_i, x).sqrt()
+        return -total(log_mixture(self.mu, self.sigma, k, epsilon, root_alpha, self.K))
 
     def log_prob(self, x: Tensor) -> Tensor:
         log_p = bins.log_prob(bins.bin_index(x, self.K), self.mu, self.sigma, self.K)

@@ -2,12 +2,8 @@
 
 Bin k = 0 .. K-1 (the paper counts from 1) has centre c_k = (2k + 1 - K) / K and width h = 2 / K.
 The first and the last bin reach to -inf and +inf, so with X ~ N(mu, sigma^2) the bin of the clipped
-X has probability Phi(z_r) - Phi(z_l), z = (edge - mu) / sigma, z_l = -inf for k = 0, z_r = +inf for
-k = K - 1. Its expected centre is k_hat = sum_k p_k c_k, and the residual
-
-    k_hat - c_k = h [sum_{j > k} Phi(-z_j) - sum_{1 <= j <= k} Phi(z_j)],   z_j at edge (2j - K) / K
-
-is a sum of tail masses: it keeps its digits where k_hat - c_k would lose them all.
+X has probability p_k = Phi(z_r) - Phi(z_l), z = (edge - mu) / sigma, with z_l = -inf for k = 0 and
+z_r = +inf for k = K - 1.
 """
 
 from __future__ import annotations
@@ -47,47 +43,39 @@ def discretise(x: Tensor, K: int) -> Tensor:
 
 
 def log_prob(k: Tensor, mu: Tensor, sigma: Tensor, K: int) -> Tensor:
-    """ln(Phi(z_r) - Phi(z_l)) of bin k, to full relative accuracy in both tails; in float64.
-
-    With A = |c_k - mu| / sigma, d = h / sigma, the bin spans a = A - d/2 to b = A + d/2 on the far
-    side of mu. Three cases: a narrow bin (3-point Gauss-Legendre, all terms positive); a bin that
-    lies beyond mu (scaled complementary error functions); a bin that straddles mu (one minus the
-    tails). Each branch sees only arguments it can bear, so that no gradient is NaN.
-    """
+    """ln p of bin k, to full relative accuracy in both tails; in float64."""
     mu, sigma = accurate(mu), accurate(sigma)
-    centre = accurate(2 * k + 1 - K) / K
-    z = (centre - mu) / sigma
-    A, d = z.abs(), 2.0 / K / sigma
     first, last = k == 0, k == K - 1
+    ends = first | last
+    # w: how far the end bin's edge lies on the far side of mu, in deviations.
+    edge = torch.where(first, 2.0 - K, K - 2.0).to(mu.dtype) / K
+    w = torch.where(first, edge - mu, mu - edge) / sigma
+    ln_end = torch.special.log_ndtr(torch.where(ends, w, 0.0))
+    centre = accurate(2 * k + 1 - K) / K
+    return torch.where(ends, ln_end, log_mass((centre - mu).abs() / sigma, 2.0 / K / sigma))
 
-    narrow = (d.maximum(A * d) < 0.5) & ~first & ~last
+
+def log_mass(A: Tensor, d: Tensor) -> Tensor:
+    """ln(Phi(A + d/2) - Phi(A - d/2)) for A >= 0, d > 0: a bin of width d centred at A.
+
+    Three cases: a narrow bin (3-point Gauss-Legendre, all terms positive); a bin that lies beyond
+    0 (scaled complementary error functions); a bin that holds 0 (error functions). Each branch
+    sees only arguments it can bear, so that no gradient is NaN.
+    """
+    narrow = d.maximum(A * d) < 0.5
     A_n, d_n = torch.where(narrow, A, 0.0), torch.where(narrow, d, 0.25)
     r = d_n * (0.5 * math.sqrt(0.6))
     q = 0.5 * (torch.expm1(A_n * r - 0.5 * r * r) + torch.expm1(-A_n * r - 0.5 * r * r))
     ln_narrow = -0.5 * A_n * A_n - HALF_LN_2PI + torch.log(d_n) + torch.log1p((5.0 / 9.0) * q)
 
     a = A - 0.5 * d
-    beyond = (a > 0.0) & ~narrow & ~first & ~last
+    beyond = (a > 0.0) & ~narrow
     a_b, d_b = torch.where(beyond, a, 1.0), torch.where(beyond, d, 1.0)
     far = torch.exp(-(a_b + 0.5 * d_b) * d_b) * torch.special.erfcx((a_b + d_b) * SQRT_HALF)
-    ln_beyond = -0.5 * a_b * a_b + torch.log(0.5 * (torch.special.erfcx(a_b * SQRT_HALF) - far))
+    near = torch.special.erfcx(a_b * SQRT_HALF)
+    ln_beyond = -0.5 * a_b * a_b + torch.log(0.5 * (near - far))
 
-    straddles = (a <= 0.0) & ~narrow & ~first & ~last
-    a_s = torch.where(straddles, -a, 1.0)
-    b_s = torch.where(straddles, A + 0.5 * d, 1.0)
-    tails = 0.5 * (torch.erfc(a_s * SQRT_HALF) + torch.erfc(b_s * SQRT_HALF))
-    middle = 0.5 * (torch.erf(a_s * SQRT_HALF) + torch.erf(b_s * SQRT_HALF))
-    mostly = tails < 0.5
-    ln_straddles = torch.where(
-        mostly,
-        torch.log1p(-torch.where(mostly, tails, 0.0)),
-        torch.log(torch.where(mostly, 1.0, middle)),
-    )
-
-    # The end bins reach to infinity; w is the signed distance of their edge on the far side of mu.
-    edge = torch.where(first, 2.0 - K, K - 2.0) / K
-    w = torch.where(first, edge - mu, mu - edge) / sigma
-    ln_end = torch.special.log_ndtr(torch.where(first | last, w, 0.0))
-
-    inner = torch.where(narrow, ln_narrow, torch.where(beyond, ln_beyond, ln_straddles))
-    return torch.where(first | last, ln_end, inner)
+    holds = ~beyond & ~narrow
+    a_h, b_h = torch.where(holds, -a, 1.0), torch.where(holds, A + 0.5 * d, 1.0)
+    ln_holds = torch.log(0.5 * (torch.erf(a_h * SQRT_HALF) + torch.erf(b_h * SQRT_HALF)))
+    return torch.where(narrow, ln_narrow, torch.where(beyond, ln_beyond, ln_holds))
