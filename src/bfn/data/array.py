@@ -142,10 +142,10 @@ def from_arrays(
 
 def _read(path: Path) -> dict[str, np.ndarray]:
     try:
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return {"train": loaded}
-        with loaded:
+        with path.open("rb") as file:  # numpy leaves its own file open when it fails
+            loaded = np.load(file, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                return {"train": loaded}
             return {name: loaded[name] for name in loaded.files}
     except FileNotFoundError:
         raise BFNError(f"{path} does not exist; expected a .npy or .npz file") from None

@@ -66,7 +66,7 @@ def mnist(
 
 
 def _read(name: str, axes: int, dir: str | None) -> np.ndarray:
-    """One idx file: the magic number 0x08 (bytes) and its axes, the sizes, then the values."""
+    """One idx file: the number 8 for bytes and that of its axes, the sizes, then the values."""
     # torchvision's own layout is looked into as well: many have the files there.
     names = [folder + name + end for folder in ("", "MNIST/raw/") for end in ("", ".gz")]
     path = files.find("mnist", dir, names)
@@ -74,11 +74,11 @@ def _read(name: str, axes: int, dir: str | None) -> np.ndarray:
         urls = tuple(f"{home}{name}.gz" for home in _HOMES)
         path = files.fetch("mnist", files.Remote(f"{name}.gz", _SHA256[name], urls), dir)
     raw = _bytes(path)
-    header = np.frombuffer(raw[: 4 + 4 * axes], ">u4")
-    if len(header) != 1 + axes or header[0] != 0x0800 + axes:
+    start = 4 + 4 * axes
+    if len(raw) < start or raw[:4] != bytes([0, 0, 8, axes]):
         raise files.damaged(path, f"is no idx file of bytes with {axes} axes")
-    shape = tuple(int(n) for n in header[1:])
-    values = np.frombuffer(raw, np.uint8, offset=4 + 4 * axes)
+    shape = tuple(int(n) for n in np.frombuffer(raw[4:start], ">u4"))
+    values = np.frombuffer(raw, np.uint8, offset=start)
     if values.size != np.prod(shape, dtype=np.int64):
         raise files.damaged(path, f"holds {values.size} values where {shape} were announced")
     return values.reshape(shape)

@@ -50,9 +50,6 @@ def text(
             occurring = set().union(*map(set, texts)) | ({"\n"} if len(texts) > 1 else set())
             letters = Alphabet("".join(sorted(occurring)) if alphabet is None else alphabet)
         parts = [letters.classes(t, str(p)) for t, p in zip(texts, paths, strict=True)]
-    for part, p in zip(parts, paths, strict=True):
-        if part.size == 0:
-            raise BFNError(f"{p} holds no text; remove it or give another")
     classes = _joined(parts, letters)
     splits = {split: classes[part] for split, part in cut_text(len(classes)).items()}
     return Stream(str(path), TextFormat(letters, length), splits)
@@ -71,9 +68,12 @@ def _paths(path: Path) -> list[Path]:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        content = path.read_bytes()
     except OSError as error:
         raise BFNError(f"cannot read {path}: {error.strerror}") from None
+    if not content:
+        raise BFNError(f"{path} is empty; remove it or give another text")
+    return content
 
 
 def _decoded(path: Path) -> str:

@@ -1,0 +1,473 @@
+"""MNIST, CIFAR-10 and text8 from small files in their official formats, and their downloads."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import hashlib
+import io
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bfn import data
+from bfn.data import cifar10, files, mnist, text8
+from bfn.data.base import SPLITS, hold_out
+from bfn.errors import BFNError
+
+
+@pytest.fixture(autouse=True)
+def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No test reads or fills the user's own folders, or asks an outside server."""
+    monkeypatch.delenv("BFN_DATA", raising=False)
+    monkeypatch.setenv("NO_PROXY", "*")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(mnist, "_HOMES", ("http://127.0.0.1:9/",))
+    for module in (cifar10, text8):
+        archive = module._ARCHIVE
+        offline = files.Remote(archive.name, archive.sha256, ("http://127.0.0.1:9/x",))
+        monkeypatch.setattr(module, "_ARCHIVE", offline)
+
+
+def noise(*shape: int, below: int = 256) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).integers(0, below, shape).astype(np.uint8)
+
+
+def idx(values: np.ndarray) -> bytes:
+    sizes = b"".join(n.to_bytes(4, "big") for n in values.shape)
+    return bytes([0, 0, 8, values.ndim]) + sizes + values.tobytes()
+
+
+def write_mnist(folder: Path, train: int = 200, test: int = 40) -> dict[str, np.ndarray]:
+    folder.mkdir(parents=True, exist_ok=True)
+    arrays = {
+        "train-images-idx3-ubyte": noise(train, 28, 28),
+        "train-labels-idx1-ubyte": noise(train, below=10),
+        "t10k-images-idx3-ubyte": noise(test, 28, 28),
+        "t10k-labels-idx1-ubyte": noise(test, below=10),
+    }
+    for name, values in arrays.items():
+        (folder / f"{name}.gz").write_bytes(gzip.compress(idx(values)))
+    return arrays
+
+
+# MNIST.
+
+
+@pytest.mark.parametrize("place", [".", "mnist", "MNIST/raw"])
+def test_mnist_splits_and_levels(tmp_path: Path, place: str) -> None:
+    arrays = write_mnist(tmp_path / place)
+    images = data.load("mnist", form="discretised", labels=True, dir=str(tmp_path))
+    assert [len(images.split(split)) for split in SPLITS] == [198, 2, 40]
+    rows = hold_out(200, validation=0.01)
+    for split, name, part in (
+        ("train", "train", rows["train"]),
+        ("validation", "train", rows["validation"]),
+        ("test", "t10k", np.arange(40)),
+    ):
+        x, cond = images.batch(split, images.examples(split))
+        original = arrays[f"{name}-images-idx3-ubyte"][part]
+        assert np.array_equal(images.decode(x)[:, 0].numpy(), original)
+        assert np.array_equal(cond["label"].numpy(), arrays[f"{name}-labels-idx1-ubyte"][part])
+    assert images.shape == (1, 28, 28)
+
+
+def test_mnist_is_binarised_anew_at_every_batch(tmp_path: Path) -> None:
+    arrays = write_mnist(tmp_path)
+    images = data.load("mnist", dir=str(tmp_path))
+    assert (images.K, images.unit) == (2, "nats per image")
+    generator = torch.Generator().manual_seed(0)
+    test = images.examples("test")
+    draws = torch.stack([images.batch("test", test, generator)[0] for _ in range(64)]).double()
+    assert not torch.equal(draws[0], draws[1])
+    v = torch.from_numpy(arrays["t10k-images-idx3-ubyte"]).double()[:, None] / 255
+    z = (draws.mean(0) - v) / (v * (1 - v) / 64).sqrt().clamp(min=1e-9)
+    # 31,360 pixels: the mean square of a standard normal, within four standard errors
+    inner = z[(v > 0.05) & (v < 0.95)]
+    assert abs(inner.square().mean().item() - 1) < 4 * (2 / inner.numel()) ** 0.5
+    assert draws.mean(0)[v == 0].sum() == 0
+    assert (draws.mean(0)[v == 1] == 1).all()
+
+
+def test_mnist_unpacked_and_from_the_environment(tmp_path: Path, monkeypatch) -> None:
+    arrays = write_mnist(tmp_path)
+    for packed in tmp_path.glob("*.gz"):
+        packed.with_suffix("").write_bytes(gzip.decompress(packed.read_bytes()))
+        packed.unlink()
+    monkeypatch.setenv("BFN_DATA", str(tmp_path))
+    images = data.load("mnist", form="discrete")
+    assert np.array_equal(images.split("test")[:, 0].numpy(), arrays["t10k-images-idx3-ubyte"])
+
+
+def test_mnist_damage_names_the_file(tmp_path: Path) -> None:
+    write_mnist(tmp_path)
+    path = tmp_path / "t10k-images-idx3-ubyte.gz"
+    intact = path.read_bytes()
+    for wrong, words in (
+        (intact[:-2000], "cannot be unpacked"),
+        (b"hello", "cannot be unpacked"),
+        (gzip.compress(b"\0\0\x08\x01" + b"\0" * 80), "no idx file"),
+        (gzip.compress(b"\0\0"), "no idx file"),
+        (gzip.compress(gzip.decompress(intact)[:-1]), "values where"),
+    ):
+        path.write_bytes(wrong)
+        with pytest.raises(BFNError) as error:
+            data.load("mnist", dir=str(tmp_path))
+        assert str(path) in str(error.value)
+        assert words in str(error.value)
+
+
+def test_mnist_labels_must_match(tmp_path: Path) -> None:
+    write_mnist(tmp_path)
+    labels = tmp_path / "train-labels-idx1-ubyte.gz"
+    labels.write_bytes(gzip.compress(idx(noise(7, below=10))))
+    assert len(data.load("mnist", dir=str(tmp_path)).split("train")) == 198
+    with pytest.raises(BFNError, match="200 training images but 7 labels"):
+        data.load("mnist", labels=True, dir=str(tmp_path))
+
+
+# CIFAR-10.
+
+
+def cifar_batches(count: int = 20) -> dict[str, np.ndarray]:
+    batches = {}
+    for i, name in enumerate(cifar10._BATCHES):
+        records = noise(count, 3073 + i)[:, :3073]
+        records[:, 0] %= 10
+        batches[name] = records
+    return batches
+
+
+def write_tar(path: Path, members: dict[str, bytes]) -> None:
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+
+
+def write_cifar(folder: Path, form: str) -> dict[str, np.ndarray]:
+    batches = cifar_batches()
+    if form == "archive":
+        members = {f"cifar-10-batches-bin/{n}": r.tobytes() for n, r in batches.items()}
+        write_tar(folder / "cifar-10-binary.tar.gz", members)
+    else:
+        inner = folder / "cifar-10-batches-bin" if form == "folder" else folder
+        inner.mkdir(exist_ok=True)
+        for name, records in batches.items():
+            (inner / name).write_bytes(records.tobytes())
+    return batches
+
+
+@pytest.mark.parametrize("form", ["archive", "folder", "files"])
+@pytest.mark.parametrize("bins", [256, 16])
+def test_cifar10(tmp_path: Path, form: str, bins: int) -> None:
+    batches = write_cifar(tmp_path, form)
+    images = data.load("cifar10", bins=bins, labels=True, dir=str(tmp_path))
+    assert [len(images.split(split)) for split in SPLITS] == [99, 1, 20]
+    assert (images.K, images.shape, images.unit) == (bins, (3, 32, 32), "bits per dimension")
+    train = np.concatenate([batches[f"data_batch_{i}.bin"] for i in range(1, 6)])
+    rows = hold_out(100, validation=0.01)
+    for split, records in (
+        ("train", train[rows["train"]]),
+        ("validation", train[rows["validation"]]),
+        ("test", batches["test_batch.bin"]),
+    ):
+        x, cond = images.batch(split, images.examples(split))
+        pixels = records[:, 1:].reshape(-1, 3, 32, 32)
+        back = images.decode(x).numpy()
+        assert np.array_equal(back if bins == 256 else back // 16, pixels // (256 // bins))
+        assert torch.equal(images.encode(images.decode(x)), x)
+        assert np.array_equal(cond["label"].numpy(), records[:, 0])
+    assert images.label_names[3] == "cat"
+    picture = images.render(images.batch("test", torch.tensor([0]))[0])
+    if bins == 256:
+        record = batches["test_batch.bin"][0, 1:].reshape(3, 32, 32)
+        assert np.array_equal(picture[0], record.transpose(1, 2, 0))
+
+
+@pytest.mark.parametrize("name", ["cifar-10-python.tar.gz", "cifar-10-batches-py"])
+def test_pickled_cifar10_is_refused(tmp_path: Path, name: str) -> None:
+    if name.endswith("gz"):
+        write_tar(tmp_path / name, {"cifar-10-batches-py/data_batch_1": b"\x80\x04."})
+    else:
+        (tmp_path / name).mkdir()
+    for place in (tmp_path, tmp_path / name):
+        with pytest.raises(BFNError) as error:
+            data.load("cifar10", dir=str(place))
+        assert name in str(error.value)
+        assert "cifar-10-binary.tar.gz" in str(error.value)
+        assert "pickle" in str(error.value)
+
+
+def test_wrong_or_damaged_cifar10(tmp_path: Path) -> None:
+    path = tmp_path / "cifar-10-binary.tar.gz"
+    write_cifar(tmp_path, "archive")
+    intact = path.read_bytes()
+    records = cifar_batches()
+    short = {name: r.tobytes()[: -5 if "3" in name else None] for name, r in records.items()}
+    label = {name: (b"\x0b" + r.tobytes()[1:]) for name, r in records.items()}
+
+    def packed(members: dict[str, bytes]) -> bytes:
+        write_tar(path, members)
+        return path.read_bytes()
+
+    for wrong, words in (
+        (intact[: len(intact) // 2], ["cifar-10-binary.tar.gz", "replace it"]),
+        (b"not an archive", ["cifar-10-binary.tar.gz", "replace it"]),
+        (packed({"cifar-10-batches-py/data_batch_1": b"x"}), ["lacks", "data_batch_1.bin"]),
+        (packed(short), ["data_batch_3.bin", "61455 bytes"]),
+        (packed(label), ["label 11", "0 to 9"]),
+    ):
+        path.write_bytes(wrong)
+        with pytest.raises(BFNError) as error:
+            data.load("cifar10", dir=str(tmp_path))
+        for word in words:
+            assert word in str(error.value)
+
+
+# text8.
+
+
+def letters(count: int) -> bytes:
+    table = np.frombuffer(b" abcdefghijklmnopqrstuvwxyz", np.uint8)
+    return table[noise(count, below=27)].tobytes()
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("place", [".", "text8"])
+def test_text8(tmp_path: Path, packed: bool, place: str) -> None:
+    content = letters(10_000)
+    folder = tmp_path / place
+    folder.mkdir(exist_ok=True)
+    if packed:
+        with zipfile.ZipFile(folder / "text8.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("text8", content)
+    else:
+        (folder / "text8").write_bytes(content)
+    text = data.load("text8", length=32, dir=str(tmp_path))
+    assert [len(text.split(split)) for split in SPLITS] == [9000, 500, 500]
+    whole = torch.cat([text.split(split) for split in SPLITS])
+    expected = [0 if c == 32 else c - 96 for c in content]
+    assert whole.tolist() == expected
+    x, _ = text.batch("test", text.examples("test"))
+    assert "".join(text.decode(x)) == content[9500:9980].decode()
+    assert (text.K, text.unit) == (27, "bits per character")
+
+
+def test_wrong_or_damaged_text8(tmp_path: Path) -> None:
+    (tmp_path / "text8").write_bytes(letters(3000) + b"Q" + letters(3000))
+    with pytest.raises(BFNError, match=r"text8 holds 'Q' at position 3000"):
+        data.load("text8", dir=str(tmp_path))
+    (tmp_path / "text8").write_bytes(letters(100))
+    with pytest.raises(BFNError, match="fewer than one window of 256"):
+        data.load("text8", dir=str(tmp_path))
+    (tmp_path / "text8").unlink()
+    with zipfile.ZipFile(tmp_path / "text8.zip", "w") as archive:
+        archive.writestr("other", letters(100))
+    with pytest.raises(BFNError, match="does not hold a file text8"):
+        data.load("text8", dir=str(tmp_path))
+    (tmp_path / "text8.zip").write_bytes(b"PK nothing")
+    with pytest.raises(BFNError, match=r"text8\.zip cannot be unpacked"):
+        data.load("text8", dir=str(tmp_path))
+
+
+# Downloads, from a server on this machine.
+
+
+class Server(ThreadingHTTPServer):
+    content = b""
+    mode = "whole"
+    requests = 0
+    half_sent = threading.Event()
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        self.server.requests += 1
+        content, mode = self.server.content, self.server.mode
+        if mode == "absent":
+            self.send_error(404)
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if mode == "slow":
+            self.wfile.write(content[: len(content) // 2])
+            self.server.half_sent.set()
+            time.sleep(5)
+            return
+        if mode == "cut":
+            content = content[: len(content) // 2]
+        elif mode == "corrupt":
+            content = content[:-1] + bytes([content[-1] ^ 1])
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server(("127.0.0.1", 0), Handler)
+    poll = functools.partial(server.serve_forever, poll_interval=0.02)
+    thread = threading.Thread(target=poll, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def text8_at(server: Server, monkeypatch) -> Server:
+    """text8.zip of 10,000 characters, served with its own hash."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("text8", letters(10_000))
+    server.content = packed.getvalue()
+    digest = hashlib.sha256(server.content).hexdigest()
+    url = f"http://127.0.0.1:{server.server_port}/text8.zip"
+    monkeypatch.setattr(text8, "_ARCHIVE", files.Remote("text8.zip", digest, (url,)))
+    return server
+
+
+def everything_under(folder: Path) -> list[str]:
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+
+
+def test_download_once_then_found(tmp_path: Path, text8_at: Server) -> None:
+    for _ in range(2):
+        text = data.load("text8", length=16, dir=str(tmp_path / "new"))
+        assert len(text.split("train")) == 9000
+    assert text8_at.requests == 1
+    assert everything_under(tmp_path / "new") == ["text8/text8.zip"]
+    assert (tmp_path / "new/text8/text8.zip").stat().st_mode & 0o777 == 0o644
+
+
+def test_download_into_the_cache_or_the_environments_folder(
+    tmp_path: Path, text8_at: Server, monkeypatch
+) -> None:
+    data.load("text8", length=16)
+    assert everything_under(tmp_path) == ["cache/bfn/text8/text8.zip"]
+    monkeypatch.setenv("BFN_DATA", str(tmp_path / "shared"))
+    data.load("text8", length=16)
+    assert "shared/text8/text8.zip" in everything_under(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [
+        ("absent", "the server answered 404"),
+        ("cut", "the connection broke off"),
+        ("corrupt", "damaged"),
+    ],
+)
+def test_failed_downloads_leave_nothing(
+    tmp_path: Path, text8_at: Server, mode: str, words: str
+) -> None:
+    text8_at.mode = mode
+    with pytest.raises(BFNError) as error:
+        data.load("text8", dir=str(tmp_path))
+    assert words in str(error.value)
+    assert f"put text8.zip into {tmp_path / 'text8'} yourself" in str(error.value)
+    assert everything_under(tmp_path) == []
+    text8_at.mode = "whole"
+    assert data.load("text8", length=16, dir=str(tmp_path)).K == 27
+
+
+def test_offline(tmp_path: Path) -> None:
+    for source, name in (
+        ("mnist", "train-images-idx3-ubyte.gz"),
+        ("cifar10", "cifar-10-binary.tar.gz"),
+        ("text8", "text8.zip"),
+    ):
+        with pytest.raises(BFNError) as error:
+            data.load(source, dir=str(tmp_path))
+        assert f"could not download {name}" in str(error.value)
+        assert "no connection" in str(error.value)
+    assert everything_under(tmp_path) == []
+
+
+def test_interrupted_download_leaves_nothing(tmp_path: Path, text8_at: Server, monkeypatch) -> None:
+    import pooch.core
+
+    def interrupt(*args, **keywords) -> None:
+        raise KeyboardInterrupt
+
+    # the file has arrived under its temporary name when Ctrl-C strikes
+    monkeypatch.setattr(pooch.core, "hash_matches", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        data.load("text8", dir=str(tmp_path))
+    assert text8_at.requests == 1
+    assert everything_under(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_a_real_interrupt_leaves_nothing(tmp_path: Path, text8_at: Server) -> None:
+    text8_at.mode = "slow"
+    remote = text8._ARCHIVE
+    code = (
+        "from bfn import data; from bfn.data import files, text8; "
+        f"text8._ARCHIVE = files.Remote({remote.name!r}, {remote.sha256!r}, {remote.urls!r}); "
+        f"data.load('text8', dir={str(tmp_path)!r})"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
+    assert text8_at.half_sent.wait(60)
+    for _ in range(200):  # until the first half lies on the disk
+        if any((tmp_path / "text8").glob("*")):
+            break
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, words = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert b"KeyboardInterrupt" in words
+    assert everything_under(tmp_path) == []
+
+
+def test_the_second_address_is_tried(tmp_path: Path, text8_at: Server, monkeypatch) -> None:
+    good = text8._ARCHIVE
+    both = files.Remote(good.name, good.sha256, ("http://127.0.0.1:9/text8.zip", *good.urls))
+    monkeypatch.setattr(text8, "_ARCHIVE", both)
+    assert data.load("text8", length=16, dir=str(tmp_path)).K == 27
+
+
+def test_mnist_downloads_what_is_missing(tmp_path: Path, server: Server, monkeypatch) -> None:
+    write_mnist(tmp_path)
+    path = tmp_path / "t10k-images-idx3-ubyte.gz"
+    server.content = path.read_bytes()
+    path.unlink()
+    digest = hashlib.sha256(server.content).hexdigest()
+    monkeypatch.setattr(mnist, "_HOMES", (f"http://127.0.0.1:{server.server_port}/",))
+    monkeypatch.setitem(mnist._SHA256, "t10k-images-idx3-ubyte", digest)
+    images = data.load("mnist", dir=str(tmp_path))
+    assert (len(images.split("test")), server.requests) == (40, 1)
+
+
+def test_unwritable_place(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BFNError, match=r"cannot create .*file/below/text8"):
+        data.load("text8", dir=str(tmp_path / "file" / "below"))
+    with pytest.raises(BFNError, match=r"file is not a file that text8 can read"):
+        data.load("text8", dir=str(tmp_path / "file"))
+
+
+def test_missing_pooch_names_the_extra(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "pooch", None)
+    with pytest.raises(BFNError) as error:
+        data.load("text8", dir=str(tmp_path))
+    assert 'pip install "bfn[data]"' in str(error.value)
+    assert "put text8.zip into" in str(error.value)

@@ -1,0 +1,376 @@
+"""A user's own pictures, texts and arrays."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from bfn import data
+from bfn.data.base import SPLITS, hold_out
+from bfn.errors import BFNError
+
+
+def pixels(seed: int, height: int = 6, width: int = 8, channels: int = 3) -> np.ndarray:
+    values = np.random.default_rng(seed).integers(0, 256, (height, width, channels))
+    return values.astype(np.uint8)
+
+
+def packed(values: np.ndarray, kind: str = "png") -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(values.squeeze()).save(file, kind, lossless=True)
+    return file.getvalue()
+
+
+def write(folder: Path, name: str, content: bytes) -> None:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(content)
+
+
+# Pictures.
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("colour", ["rgb", "grey"])
+def test_pictures_come_back_pixel_by_pixel(tmp_path: Path, zipped: bool, colour: str) -> None:
+    channels = 3 if colour == "rgb" else 1
+    originals = [pixels(i, channels=channels) for i in range(20)]
+    folder = tmp_path / "pictures"
+    for i, values in enumerate(originals):
+        write(
+            folder,
+            f"p{i:02}.{'PNG' if i % 2 else 'webp'}",
+            packed(values, "png" if i % 2 else "webp"),
+        )
+    write(folder, "notes.txt", b"not a picture")
+    write(folder, "._p00.png", b"a Mac's shadow of a picture")
+    path = folder
+    if zipped:
+        path = tmp_path / "pictures.zip"
+        with zipfile.ZipFile(path, "w") as archive:
+            for p in folder.rglob("*"):
+                archive.write(p, f"pictures/{p.name}")
+            archive.writestr("__MACOSX/pictures/p00.png", b"junk")
+    images = data.load("images", path=path, colour=colour)
+    assert images.shape == (channels, 6, 8)
+    assert [len(images.split(split)) for split in SPLITS] == [18, 1, 1]
+    for split, rows in hold_out(20, 0.05, 0.05).items():
+        x, cond = images.batch(split, images.examples(split))
+        assert cond == {}
+        expected = np.stack([originals[i].reshape(6, 8, channels) for i in rows])
+        assert np.array_equal(images.decode(x).numpy(), expected.transpose(0, 3, 1, 2))
+        assert np.array_equal(images.render(x), expected)
+
+
+def test_pictures_are_resized_and_cropped_around_the_centre(tmp_path: Path) -> None:
+    wide = np.zeros((10, 30, 3), np.uint8)
+    wide[:, :10], wide[:, 10:20], wide[:, 20:] = (255, 0, 0), (0, 255, 0), (0, 0, 255)
+    for i, values in enumerate((wide, wide.transpose(1, 0, 2), np.repeat(wide, 3, 0).repeat(3, 1))):
+        write(tmp_path, f"{i}.png", packed(values))
+    images = data.load("images", path=tmp_path, size=5, validation=0, test=0)
+    assert images.shape == (3, 5, 5)
+    # the middle third of each is green; the filter takes a little from its neighbours
+    green = torch.tensor([0, 255, 0])[:, None, None]
+    assert (images.split("train") - green).abs().max() < 20
+    assert (images.split("train")[..., 1:4, 1:4] - green).abs().max() < 4
+    tall = data.load("images", path=tmp_path, size=[4, 2], validation=0, test=0)
+    assert tall.shape == (3, 4, 2)
+
+
+def test_jpeg_orientation_palette_and_deep_grey(tmp_path: Path) -> None:
+    values = np.full((8, 16, 3), 200, np.uint8)
+    values[:, :8] = 30
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turned by a quarter: shown upright it is 8 wide and 16 high
+    Image.fromarray(values).save(tmp_path / "a.jpg", exif=exif, quality=100)
+    turned = data.load("images", path=tmp_path, colour="grey", validation=0, test=0)
+    assert turned.shape == (1, 16, 8)
+    top, bottom = turned.split("train")[0, 0, :7].double(), turned.split("train")[0, 0, 9:].double()
+    assert top.mean().item() == pytest.approx(30, abs=2)
+    assert bottom.mean().item() == pytest.approx(200, abs=2)
+    deep = tmp_path / "deep"
+    deep.mkdir()
+    Image.fromarray((np.arange(256, dtype=np.uint16) * 257).reshape(16, 16)).save(deep / "d.png")
+    levels = data.load("images", path=deep, colour="grey", validation=0, test=0).split("train")
+    assert torch.equal(levels.flatten(), torch.arange(256, dtype=torch.uint8))
+
+
+def test_labels_and_splits_from_folders(tmp_path: Path) -> None:
+    for split, count in (("train", 12), ("test", 4)):
+        for i in range(count):
+            kind = ("cat", "ant", "dog")[i % 3]
+            write(
+                tmp_path, f"{split}/{kind}/{i:02}.png", packed(np.full((2, 2, 3), i * 10, np.uint8))
+            )
+    images = data.load("images", path=tmp_path, labels=True, validation=0.25)
+    assert images.label_names == ("ant", "cat", "dog")
+    assert [len(images.split(split)) for split in SPLITS] == [9, 3, 4]
+    seen = []
+    for split in SPLITS:
+        x, cond = images.batch(split, images.examples(split))
+        number = images.decode(x)[:, 0, 0, 0].long() // 10
+        assert torch.equal(cond["label"], torch.tensor([1, 0, 2])[number % 3])
+        seen += [(split == "test", n) for n in number.tolist()]
+    assert sorted(seen) == [(False, n) for n in range(12)] + [(True, n) for n in range(4)]
+
+
+def test_labels_of_an_archive_around_a_folder(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        for i in range(6):
+            archive.writestr(f"all/{'xy'[i % 2]}/{i}.png", packed(pixels(i)))
+    images = data.load("images", path=tmp_path / "a.zip", labels=True, test=0, validation=0)
+    assert images.label_names == ("x", "y")
+    assert images.labels["train"].tolist() == [0, 0, 0, 1, 1, 1]
+
+
+def picture_mistakes(folder: Path) -> list[tuple[dict, list[str]]]:
+    for i in range(3):
+        write(folder, f"mixed/{i}.png", packed(pixels(i, 6, 8 if i < 2 else 9)))
+        write(folder, f"broken/{i}.png", packed(pixels(i)) if i != 1 else b"no picture at all")
+        write(folder, f"cut/{i}.png", packed(pixels(i, 50, 50))[: None if i != 1 else 3000])
+    write(folder, "empty/readme.md", b"nothing here")
+    write(folder, "file.png", packed(pixels(0)))
+    write(folder, "bad.zip", b"PK\x03\x04 cut off")
+    with zipfile.ZipFile(folder / "one.zip", "w") as archive:
+        archive.writestr("a.png", b"\x89PNG\r\n\x1a\n")
+    return [
+        ({"path": folder / "mixed"}, ["2.png", "9 x 6", "0.png", "8 x 6", "size"]),
+        ({"path": folder / "broken"}, ["1.png", "broken", "picture"]),
+        ({"path": folder / "cut"}, ["1.png", "cut", "picture"]),
+        ({"path": folder / "empty"}, ["empty", "no pictures", ".jpeg"]),
+        ({"path": folder / "absent"}, ["absent", "does not exist"]),
+        ({"path": folder / "file.png"}, ["file.png", "neither a folder"]),
+        ({"path": folder / "bad.zip"}, ["bad.zip", "zip"]),
+        ({"path": folder / "one.zip"}, ["a.png", "one.zip", "picture"]),
+        ({"path": folder / "mixed", "size": 0}, ["size = 0"]),
+        ({"path": folder / "mixed", "size": [1, 2, 3]}, ["[1, 2, 3]"]),
+        ({"path": folder / "mixed", "colour": "red"}, ["'red'", "grey"]),
+        ({"path": folder / "mixed", "size": 4, "labels": True}, ["0.png", "sub-folder"]),
+        ({"path": folder / "mixed", "size": 4, "bins": 300}, ["300", "256"]),
+        ({"path": folder / "mixed", "size": 4, "test": 0.9}, ["leaves none of 3"]),
+        ({"path": folder / "mixed", "labels": "maybe"}, ["labels", "'maybe'", "true or false"]),
+        ({"path": folder / "mixed", "test": "much"}, ["test", "'much'", "number"]),
+        ({}, ["needs 'path'"]),
+    ]
+
+
+def test_picture_mistakes_get_a_sentence(tmp_path: Path) -> None:
+    for arguments, words in picture_mistakes(tmp_path):
+        with pytest.raises(BFNError) as error:
+            data.load("images", **arguments)
+        for word in words:
+            assert word in str(error.value), (arguments, str(error.value))
+
+
+def test_missing_pillow_names_the_extra(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    with pytest.raises(BFNError, match=r'needs pillow.*pip install "bfn\[data\]"'):
+        data.load("images", path=tmp_path)
+
+
+# Texts.
+
+POEM = "Ein Bär, 漢字 und 😀.\n" * 60
+
+
+def joined(text) -> torch.Tensor:
+    return torch.cat([text.split(split) for split in SPLITS])
+
+
+def test_characters_of_a_text(tmp_path: Path) -> None:
+    (tmp_path / "poem.txt").write_bytes(("\ufeff" + POEM.replace("\n", "\r\n")).encode())
+    text = data.load("text", path=tmp_path / "poem.txt", length=20)
+    alphabet = "".join(sorted(set(POEM)))
+    assert (text.K, text.unit, text.medium) == (len(alphabet), "bits per character", "text")
+    assert "".join(alphabet[k] for k in joined(text).tolist()) == POEM
+    n = len(POEM)
+    assert [len(text.split(s)) for s in SPLITS] == [n - 2 * (n // 20), n // 20, n // 20]
+    x, _ = text.batch("train", torch.tensor([0, 3]))
+    assert text.decode(x) == [POEM[:20], POEM[3:23]] == text.render(x)
+    assert torch.equal(text.encode(text.decode(x)), x)
+
+
+def test_bytes_of_any_file(tmp_path: Path) -> None:
+    content = bytes(range(256)) * 4
+    (tmp_path / "blob").write_bytes(content)
+    text = data.load("text", path=tmp_path / "blob", tokens="bytes", length="32")
+    assert (text.K, text.unit) == (256, "bits per byte")
+    assert bytes(joined(text).tolist()) == content
+    x, _ = text.batch("test", text.examples("test"))
+    assert text.decode(x)[0] == content[-51:][:32]
+    assert torch.equal(text.encode(text.decode(x)), x)
+    assert all(isinstance(shown, str) for shown in text.render(x))
+
+
+def test_a_folder_of_texts_in_order(tmp_path: Path) -> None:
+    write(tmp_path, "b.txt", b"second " * 40)
+    write(tmp_path, "a/z.txt", b"first " * 40)
+    write(tmp_path, "c.md", b"not read")
+    whole = "first " * 40 + "\n" + "second " * 40
+    text = data.load("text", path=tmp_path, length=16)
+    alphabet = "".join(sorted(set(whole)))
+    assert "".join(alphabet[k] for k in joined(text).tolist()) == whole
+    given = data.load("text", path=tmp_path, alphabet=" cdefinorst", length=16)
+    assert given.K == 11
+    assert "".join(" cdefinorst"[k] for k in joined(given).tolist()) == whole.replace("\n", " ")
+
+
+def test_letters_of_a_text(tmp_path: Path) -> None:
+    (tmp_path / "poem.txt").write_text("Hello, World! 42 " * 30)
+    text = data.load("text", path=tmp_path / "poem.txt", tokens="letters", length=8)
+    assert text.K == 27
+    x, _ = text.batch("train", torch.tensor([0]))
+    assert text.decode(x) == ["hello wo"]
+
+
+def test_text_mistakes_get_a_sentence(tmp_path: Path) -> None:
+    write(tmp_path, "latin.txt", "Bär".encode("latin-1") * 99)
+    write(tmp_path, "empty.txt", b"")
+    write(tmp_path, "folder/full.txt", b"full" * 99)
+    write(tmp_path, "folder/void.txt", b"")
+    write(tmp_path, "none/text.md", b"full")
+    write(tmp_path, "short.txt", b"too short")
+    write(tmp_path, "poem.txt", b"abcx" * 999)
+    write(tmp_path, "same.txt", b"aaaa" * 999)
+    for arguments, words in (
+        ({"path": "latin.txt"}, ["latin.txt", "not UTF-8", "byte 1", "bytes"]),
+        ({"path": "empty.txt"}, ["empty.txt", "is empty"]),
+        ({"path": "folder"}, ["void.txt", "is empty"]),
+        ({"path": "none"}, ["none", "no .txt files"]),
+        ({"path": "absent.txt"}, ["absent.txt", "does not exist"]),
+        ({"path": "short.txt"}, ["short.txt", "characters, fewer than one window of 256"]),
+        ({"path": "same.txt"}, ["alphabet", "'a'"]),
+        ({"path": "poem.txt", "alphabet": "abc"}, ["poem.txt", "'x'", "position 3"]),
+        ({"path": "poem.txt", "alphabet": "abcxa"}, ["'a'", "twice"]),
+        ({"path": "poem.txt", "tokens": "words"}, ["'words'", "characters, letters, bytes"]),
+        ({"path": "poem.txt", "tokens": "bytes", "alphabet": "ab"}, ["bytes", "alphabet"]),
+        ({"path": "poem.txt", "length": -1}, ["length = -1"]),
+        ({"path": "poem.txt", "length": 2.5}, ["2.5", "whole number"]),
+    ):
+        with pytest.raises(BFNError) as error:
+            data.load("text", **{**arguments, "path": str(tmp_path / arguments["path"])})
+        for word in words:
+            assert word in str(error.value), (arguments, str(error.value))
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may read everything")
+def test_unreadable_text_is_named(tmp_path: Path) -> None:
+    write(tmp_path, "secret.txt", b"x" * 1000)
+    (tmp_path / "secret.txt").chmod(0)
+    with pytest.raises(BFNError, match=r"cannot read .*secret\.txt"):
+        data.load("text", path=tmp_path / "secret.txt")
+
+
+# Arrays.
+
+
+def test_real_numbers_come_back_bit_by_bit(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).uniform(-1, 1, (40, 3, 2))
+    np.save(tmp_path / "a.npy", values)
+    numbers = data.load("array", path=tmp_path / "a.npy")
+    assert (numbers.K, numbers.shape, numbers.unit) == (None, (3, 2), "bits per dimension")
+    for split, rows in hold_out(40, 0.05, 0.05).items():
+        x, _ = numbers.batch(split, numbers.examples(split))
+        assert np.array_equal(x.numpy(), values[rows].astype(np.float32))
+        assert torch.equal(numbers.encode(numbers.decode(x)), x)
+    binned = data.load("array", path=tmp_path / "a.npy", bins=8)
+    x, _ = binned.batch("train", binned.examples("train"))
+    assert binned.K == 8
+    assert torch.equal(x * 8, (x * 8).round())
+    assert (x - binned.split("train")).abs().max() <= 1 / 8
+
+
+def test_given_splits_labels_and_range(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    arrays = {
+        s: rng.uniform(0, 10, (n, 5)).astype(np.float32) for s, n in (("train", 9), ("test", 4))
+    }
+    tags = {f"{split}_labels": np.arange(len(a)) % 3 for split, a in arrays.items()}
+    np.savez(tmp_path / "a.npz", **arrays, **tags)
+    path = str(tmp_path / "a.npz")
+    numbers = data.load("array", path=path, low=0, high="10", labels="true", validation=0.3)
+    assert [len(numbers.split(split)) for split in SPLITS] == [6, 3, 4]
+    x, cond = numbers.batch("test", numbers.examples("test"))
+    assert torch.allclose(x, torch.from_numpy(arrays["test"]) / 5 - 1, atol=1e-6)
+    assert cond["label"].tolist() == [0, 1, 2, 0]
+    assert data.load("array", path=path, low=0, high=10).labels == {}
+
+
+@pytest.mark.parametrize(
+    ("values", "arguments", "K", "dtype"),
+    [
+        (np.arange(40).reshape(20, 2), {}, 40, torch.int64),
+        (np.arange(40).reshape(20, 2), {"levels": 50}, 50, torch.int64),
+        (np.arange(400, dtype=np.uint16).reshape(20, 20), {}, 400, torch.int64),
+        (np.arange(40, dtype=np.uint8).reshape(20, 2), {}, 256, torch.float32),
+        (np.arange(40, dtype=np.uint8).reshape(20, 2), {"form": "discrete"}, 40, torch.int64),
+        (np.arange(20) % 2 == 0, {}, 2, torch.int64),
+        ((np.arange(20) % 2).astype(np.uint8), {"form": "binary"}, 2, torch.int64),
+        ((np.arange(40) % 2).reshape(20, 2), {}, 2, torch.int64),
+    ],
+)
+def test_integers(values: np.ndarray, arguments: dict, K: int, dtype: torch.dtype) -> None:
+    numbers = data.from_arrays(values, test=0, validation=0, **arguments)
+    x, _ = numbers.batch("train", numbers.examples("train"))
+    assert (numbers.K, x.dtype) == (K, dtype)
+    assert np.array_equal(numbers.decode(x).numpy(), values.reshape(20, -1))
+    assert torch.equal(numbers.encode(numbers.decode(x)), x)
+
+
+def test_arrays_of_pictures_from_memory() -> None:
+    values = torch.randint(256, (30, 4, 4), dtype=torch.uint8)
+    tags = torch.arange(30)
+    images = data.from_arrays(values, image=True, labels=tags, test=0.2)
+    assert (images.medium, images.shape) == ("image", (1, 4, 4))
+    x, cond = images.batch("test", images.examples("test"))
+    assert torch.equal(images.decode(x)[:, 0], values[cond["label"]])
+    assert len(images.label_names) == 30
+
+
+def test_array_mistakes_get_a_sentence(tmp_path: Path) -> None:
+    np.save(tmp_path / "objects.npy", np.array([{}, {}]), allow_pickle=True)
+    np.savez(tmp_path / "two.npz", a=np.zeros(3), b=np.zeros(3))
+    np.savez(tmp_path / "tags.npz", train=np.zeros(30), train_labels=np.zeros(7, int))
+    np.savez(
+        tmp_path / "half.npz", train=np.zeros(30), test=np.zeros(3), test_labels=np.zeros(3, int)
+    )
+    np.save(tmp_path / "nan.npy", np.array([[0.5], [np.nan]] * 20))
+    np.save(tmp_path / "wide.npy", np.linspace(0, 255, 40))
+    np.save(tmp_path / "minus.npy", np.arange(-1, 39))
+    np.save(tmp_path / "none.npy", np.zeros((0, 3)))
+    np.save(tmp_path / "words.npy", np.array(["a", "b"]))
+    np.save(tmp_path / "fine.npy", np.zeros((40, 7)))
+    (tmp_path / "text.npy").write_text("hello")
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "two.npz").read_bytes()[:200])
+    for name, arguments, words in (
+        ("objects.npy", {}, ["objects.npy", "Python objects"]),
+        ("two.npz", {}, ["a, b", "train"]),
+        ("tags.npz", {"labels": True}, ["(7,)", "30 examples"]),
+        ("half.npz", {"labels": True}, ["labels for test", "train, test"]),
+        ("fine.npy", {"labels": True}, ["no labels"]),
+        ("nan.npy", {}, ["nan.npy", "NaN"]),
+        ("wide.npy", {}, ["255", "low and high"]),
+        ("minus.npy", {}, ["-1", "0 to 38"]),
+        ("minus.npy", {"form": "binary", "levels": 2}, ["-1", "0 to 1"]),
+        ("none.npy", {}, ["(0, 3)"]),
+        ("words.npy", {}, ["<U1"]),
+        ("text.npy", {}, ["text.npy", "cannot be read"]),
+        ("cut.npz", {}, ["cut.npz", "cannot be read"]),
+        ("absent.npy", {}, ["absent.npy", "does not exist"]),
+        ("fine.npy", {"form": "discrete"}, ["real numbers", "'discrete'"]),
+        ("fine.npy", {"form": "discretised"}, ["bins"]),
+        ("fine.npy", {"low": 1}, ["low = 1.0"]),
+        ("fine.npy", {"image": True}, ["(7,)", "(H, W)"]),
+        ("fine.npy", {"lvels": 3}, ["'lvels'", "'levels'"]),
+    ):
+        with pytest.raises(BFNError) as error:
+            data.load("array", path=str(tmp_path / name), **arguments)
+        for word in words:
+            assert word in str(error.value), (name, str(error.value))
