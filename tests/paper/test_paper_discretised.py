@@ -1,0 +1,247 @@
+"""Section 5: discretised data, algorithms 4 to 6, with the library's own noise put in."""
+
+from __future__ import annotations
+
+import math
+
+import literal
+import numpy as np
+import pytest
+import torch
+from scipy.integrate import quad
+from torch import Tensor
+
+import bfn
+from bfn.flow import Theta
+from bfn.output import BinnedHead, FreeBinnedHead
+from toys import Toy, generator, paper_network, standard_error
+
+B, D = 5, 3
+# A narrow bin's mass is a quadrature good to 7e-8, and sums over many bins may be shortened too.
+BINS = [(2, 1e-10), (3, 1e-10), (10, 1e-7), (16, 3e-6), (100, 3e-6)]
+every_count = pytest.mark.parametrize(("K", "tolerance"), BINS)
+
+
+def model(K: int, sigma_1: float, **options) -> bfn.BFN:
+    # Predictions near the truth: the literal difference of cdfs is 0 in a far tail.
+    return bfn.discretised(Toy(2, seed=3, scale=0.2), K, sigma_1, **options)
+
+
+def centres(K: int, shape: tuple[int, ...] = (B, D)) -> Tensor:
+    k = torch.randint(K, shape, generator=generator(0))
+    k.view(-1)[:2] = torch.tensor([0, K - 1])  # the end bins take part
+    return torch.from_numpy(literal.bin_centres(K))[k]
+
+
+def test_bins() -> None:
+    for K in (2, 3, 17, 256, 65536):
+        k = torch.arange(K)
+        centre = bfn.bin_centre(k, K, torch.float64)
+        np.testing.assert_allclose(centre, literal.bin_centres(K), rtol=0, atol=3e-16)
+        assert torch.equal(bfn.bin_index(centre, K), k)
+        assert torch.equal(bfn.bin_index(bfn.bin_centre(k, K), K), k)  # in float32
+        inside = 0.999 / K
+        assert torch.equal(bfn.bin_index(centre - inside, K), k)
+        assert torch.equal(bfn.bin_index(centre + inside, K), k)
+    # The paper's example: "if the red channel in an 8-bit RGB image has index 110", from 1.
+    assert float(bfn.bin_centre(torch.tensor(109), 256)) == -0.14453125
+    assert bfn.bin_index(torch.tensor([-1.0, 1.0, -7.0, 7.0]), 9).tolist() == [0, 8, 0, 8]
+
+
+@every_count
+@pytest.mark.parametrize("t", [0.0, 9.9e-7, 1e-3, 0.5, 1.0])
+def test_output_distribution(t: float, K: int, tolerance: float) -> None:
+    bfn_model = model(K, 0.1)
+    x = centres(K, (6,))
+    theta = bfn_model.flow.sample(x, torch.full((6,), t), generator(1))
+    output = bfn_model(theta, torch.full((6,), t))
+    p = np.stack(
+        [output.log_prob(c.expand(6)).exp() for c in torch.from_numpy(literal.bin_centres(K))], -1
+    )
+    gamma = -math.expm1(2 * t * math.log(0.1))
+    mu = bfn_model.flow.features(theta).numpy()
+    expected = np.concatenate(
+        [
+            literal.discretised_output_distribution(
+                paper_network(bfn_model), mu[b : b + 1], t, K, gamma
+            )
+            for b in range(6)
+        ]
+    )
+    # The network is called with one variable by the paper and one by the library: shape (B,).
+    np.testing.assert_allclose(p, expected, rtol=1e-7, atol=1e-13)
+    np.testing.assert_allclose(p.sum(-1), 1.0, rtol=1e-7)
+    k_hat = expected @ literal.bin_centres(K)
+    np.testing.assert_allclose(output.m, k_hat, atol=min(tolerance, 1e-8))
+
+
+def test_bounds_of_the_head() -> None:
+    """The published bounds: ln sigma_epsilon and sigma_x clamped, in this order."""
+    head = BinnedHead(8, ln_sigma_epsilon=(-1.0, 2.0), sigma_x=(0.1, 50.0))
+    beta = torch.tensor([0.04, 4.0, 100.0, 1e-3])
+    V = beta * torch.tensor([0.5, -0.3, 0.2, 0.1])
+    ln_sigma = torch.tensor([5.0, -9.0, -9.0, 5.0])
+    mu_epsilon = torch.tensor([0.1, -0.02, 0.3, 0.2])
+    out = head(torch.stack([mu_epsilon, ln_sigma], -1), Theta(V, beta), torch.ones(4))
+    sigma = np.exp(np.clip(ln_sigma.numpy(), -1.0, 2.0)) / np.sqrt(beta.numpy())
+    sigma = np.clip(sigma, 0.1, 50.0)
+    np.testing.assert_allclose(sigma, [5 * math.exp(2), math.exp(-1) / 2, 0.1, 50.0])
+    mu = V / beta - mu_epsilon / beta.sqrt()
+    p = literal.cut_normal(mu.numpy(), sigma, 8)
+    for k, c in enumerate(literal.bin_centres(8)):
+        np.testing.assert_allclose(out.log_prob(torch.full((4,), c)).exp(), p[:, k], atol=1e-12)
+
+
+@every_count
+@pytest.mark.parametrize(("n", "sigma_1"), [(1, 0.1), (4, 0.1), (50, 0.03)])
+def test_algorithm_4(n: int, sigma_1: float, K: int, tolerance: float) -> None:
+    """The library's estimate is the mean over the noise of the message and its mirror image."""
+    bfn_model, x = model(K, sigma_1), centres(K)
+    for i in sorted({1, (n + 1) // 2, n}):
+        loss = bfn.loss.discrete_time(
+            bfn_model, x, n, steps=torch.full((B,), i), generator=generator(2)
+        )
+        g = generator(2)
+        epsilon = torch.randn(B, D, generator=g).numpy()
+        message = torch.randn(B, D, generator=g).numpy()
+        for b in range(B):
+            fixed = (paper_network(bfn_model), x[b].numpy(), K, sigma_1, n, i, epsilon[b])
+            expected = 0.5 * sum(literal.algorithm_4(*fixed, s * message[b]) for s in (1, -1))
+            assert float(loss[b]) == pytest.approx(expected, rel=tolerance, abs=n * tolerance)
+
+
+@every_count
+@pytest.mark.parametrize("t", [0.0, 0.01, 0.4, 1.0])
+def test_algorithm_5(t: float, K: int, tolerance: float) -> None:
+    bfn_model, x, sigma_1 = model(K, 0.1), centres(K), 0.1
+    loss = bfn.loss.continuous_time(bfn_model, x, times=torch.full((B,), t), generator=generator(3))
+    epsilon = torch.randn(B, D, generator=generator(3)).numpy()
+    for b in range(B):
+        expected = literal.algorithm_5(
+            paper_network(bfn_model), x[b].numpy(), K, sigma_1, t, epsilon[b]
+        )
+        assert float(loss[b]) == pytest.approx(expected, rel=tolerance, abs=tolerance)
+
+
+@pytest.mark.parametrize("K", [2, 5, 16, 100])
+@pytest.mark.parametrize(("n", "sigma_1"), [(1, 0.3), (2, 0.1), (12, 0.1)])
+def test_algorithm_6(n: int, sigma_1: float, K: int) -> None:
+    """A bin is drawn as that of a normal number X; the paper's cdf at X is the same uniform."""
+    bfn_model, count = model(K, sigma_1), 8
+    drawn = bfn.generate(bfn_model, (count, D), n, generator=generator(5), dtype=torch.float64)
+    g = generator(5)
+    picks, messages = [], []
+    for _ in range(n):
+        picks.append(torch.randn(count, D, generator=g))
+        messages.append(torch.randn(count, D, generator=g))
+    picks.append(torch.randn(count, D, generator=g))
+    u = torch.special.ndtr(torch.stack(picks)).numpy()
+    epsilon = torch.stack(messages).numpy()
+    for b in range(count):
+        expected = literal.algorithm_6(
+            paper_network(bfn_model), K, sigma_1, n, u[:, b], epsilon[:, b]
+        )
+        np.testing.assert_allclose(drawn[b], expected, atol=1e-12)
+
+
+@every_count
+def test_reconstruction(K: int, tolerance: float) -> None:
+    bfn_model, x, sigma_1 = model(K, 0.3), centres(K), 0.3
+    loss = bfn.loss.reconstruction(bfn_model, x, generator=generator(6))
+    epsilon = torch.randn(B, D, generator=generator(6)).numpy()
+    gamma = 1 - sigma_1**2
+    for b in range(B):
+        mu = gamma * x[b].numpy() + math.sqrt(gamma * (1 - gamma)) * epsilon[b]
+        p = literal.discretised_output_distribution(paper_network(bfn_model), mu, 1.0, K, gamma)
+        expected = -np.log(p[np.arange(D), bfn.bin_index(x[b], K)]).sum()
+        assert float(loss[b]) == pytest.approx(expected, rel=1e-7)
+
+
+@every_count
+def test_log_ratio_at_any_message(K: int, tolerance: float) -> None:
+    bfn_model, x = model(K, 0.1), centres(K)
+    t = torch.full((B,), 0.3)
+    theta = bfn_model.flow.sample(x, t, generator(8))
+    output = bfn_model(theta, t)
+    mu = bfn_model.flow.features(theta).numpy()
+    alpha = torch.tensor([1e-3, 0.1, 1.0, 10.0, 100.0])
+    y = x + torch.randn(B, D, generator=generator(9)) / alpha.sqrt()[:, None]
+    ratio = output.log_ratio(x, alpha[:, None] * y, alpha)
+    for b in range(B):
+        p = literal.discretised_output_distribution(
+            paper_network(bfn_model), mu[b], 0.3, K, literal.cts_gamma(0.3, 0.1)
+        )
+        expected = literal.discretised_log_ratio(p, x[b].numpy(), y[b].numpy(), float(alpha[b]))
+        assert float(ratio[b]) == pytest.approx(expected, rel=tolerance, abs=tolerance)
+
+
+def kl_by_quadrature(p: np.ndarray, x: float, alpha: float) -> float:
+    """KL(N(x, 1 / alpha) || sum_k p_k N(k_c, 1 / alpha)), literally."""
+    K, deviation = len(p), alpha**-0.5
+
+    def integrand(y: float) -> float:
+        ratio = literal.discretised_log_ratio(p[None], np.array([x]), np.array([y]), alpha)
+        return math.exp(literal.normal_log_density(np.array(y), x, 1 / alpha)) * ratio
+
+    # 8 deviations either side, cut where neighbouring bins take over from one another.
+    edges = [e for e in literal.bin_right(K)[:-1] if abs(e - x) < 8 * deviation]
+    value, _ = quad(
+        integrand, x - 8 * deviation, x + 8 * deviation, points=edges or None, limit=400
+    )
+    return value
+
+
+@pytest.mark.parametrize("alpha", [0.01, 1.0, 30.0, 1000.0])
+@pytest.mark.parametrize("K", [2, 4, 16])
+def test_divergence_is_unbiased(K: int, alpha: float) -> None:
+    """The mean of the library's estimates against quadrature, within four standard errors."""
+    N, mu_x, sigma_x = 4000, 0.2, 0.4
+    x = literal.bin_centres(K)[0]
+    # A head that is handed mu_x and sigma_x: with beta = 1 and V = 0 they are -mu_eps and sigma_eps.
+    numbers = torch.tensor([-mu_x, math.log(sigma_x)]).expand(N, 2)
+    output = BinnedHead(K)(numbers, Theta(torch.zeros(N), torch.ones(N)), torch.ones(N))
+    estimates = output.divergence(torch.full((N,), x), torch.full((N,), alpha), generator(10))
+    expected = kl_by_quadrature(
+        literal.cut_normal(np.array([mu_x]), np.array([sigma_x]), K)[0], x, alpha
+    )
+    error = standard_error(estimates)
+    assert abs(float(estimates.mean()) - expected) < 4 * error + 1e-9
+    assert error < 0.03 * expected + 1e-9  # the comparison means something
+
+
+def test_free_head_is_the_binned_head_with_its_probabilities() -> None:
+    K, x = 6, centres(6)
+    mu, sigma = (
+        torch.randn(B, D, generator=generator(11)),
+        torch.rand(B, D, generator=generator(15)) + 0.4,
+    )
+    theta = Theta(torch.zeros(B, D), torch.ones(B, 1))
+    p = np.stack([literal.cut_normal(mu[b].numpy(), sigma[b].numpy(), K) for b in range(B)])
+    t, alpha = torch.ones(B), torch.tensor([0.01, 0.1, 1.0, 10.0, 100.0])
+    binned = BinnedHead(K)(torch.stack([-mu, sigma.log()], -1), theta, t)
+    # Logits need not be normalised.
+    free = FreeBinnedHead(K)(torch.from_numpy(np.log(p)) + 3.0, theta, t)
+    message = torch.randn(B, D, generator=generator(12))
+    for number in (
+        lambda output: output.rate(x, alpha),
+        lambda output: output.log_prob(x),
+        lambda output: output.reconstruction(x),
+        lambda output: output.log_ratio(x, message, alpha),
+        lambda output: output.divergence(x, alpha, generator(13)),
+    ):
+        a, b = number(binned), number(free)
+        torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-10)
+    torch.testing.assert_close(binned.m, free.m, rtol=1e-7, atol=1e-10)
+    assert torch.equal(binned.mode(), free.mode())
+
+
+def test_free_head_obeys_t_min() -> None:
+    """Below t_min N(0, 1) cut into bins, whatever the network says."""
+    K, logits = 5, torch.randn(2, 5, generator=generator(14))
+    theta = Theta(torch.zeros(2), torch.zeros(2))
+    output = FreeBinnedHead(K, t_min=0.1)(logits, theta, torch.tensor([0.05, 0.1]))
+    standard = literal.cut_normal(np.zeros(1), np.ones(1), K)[0]
+    for k, c in enumerate(literal.bin_centres(K)):
+        p = output.log_prob(torch.full((2,), c)).exp()
+        assert float(p[0]) == pytest.approx(standard[k], rel=1e-6)
+        assert float(p[1]) == pytest.approx(float(torch.softmax(logits[1], -1)[k]), rel=1e-12)

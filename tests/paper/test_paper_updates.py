@@ -1,0 +1,278 @@
+"""Sections 3.4, 4.1-4.6 and 6.3-6.9: the paper's updates against the one additive state.
+
+mu = V / (1 + beta) and rho = 1 + beta; theta = softmax(V), or (sigmoid(V), sigmoid(-V)) for two
+classes. A paper message y is counted in V as alpha y (continuous), y + alpha (discrete) or
+y_1 - y_2 (binary).
+"""
+
+from __future__ import annotations
+
+import math
+
+import literal
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from bfn.flow import BayesianFlow, BinaryFlow, CategoricalFlow, GaussianFlow, Theta
+from bfn.schedule import Exponential, Quadratic
+
+N = 20_000  # draws of one variable, as a batch
+FLOWS = {
+    "gaussian": GaussianFlow(Exponential(0.1)),
+    "categorical": CategoricalFlow(3, Quadratic(1.5)),
+    "binary": BinaryFlow(Quadratic(1.5)),
+}
+every_flow = pytest.mark.parametrize("name", FLOWS)
+
+
+def datum(name: str, count: int = N) -> Tensor:
+    return torch.full((count,), 0.7) if name == "gaussian" else torch.ones(count, dtype=torch.long)
+
+
+def parameters(flow: BayesianFlow, theta: Theta) -> Tensor:
+    """The paper's theta: mu, or the probabilities of the classes."""
+    if isinstance(flow, GaussianFlow):
+        return (theta.V / (1 + theta.beta)).unsqueeze(-1)
+    if isinstance(flow, BinaryFlow):
+        return torch.stack([torch.sigmoid(theta.V), torch.sigmoid(-theta.V)], -1)
+    return torch.softmax(theta.V, -1)
+
+
+def assert_same_law(a: Tensor, b: Tensor) -> None:
+    """Equal means and variances within four standard errors, and a two-sample test per column."""
+    assert a.shape == b.shape
+    for u, v in zip(a.T, b.T, strict=True):
+        difference = float(u.mean() - v.mean())
+        assert abs(difference) < 4 * math.sqrt(float(u.var() + v.var()) / len(u))
+        spread = [(w - w.mean()).square() for w in (u, v)]
+        error = math.sqrt(sum(float(s.var()) for s in spread) / len(u))
+        assert abs(float(spread[0].mean() - spread[1].mean())) < 4 * error
+        assert stats.ks_2samp(u.numpy(), v.numpy()).pvalue > 1e-3
+
+
+def test_gaussian_update_is_the_mu_rho_update() -> None:
+    rng = np.random.default_rng(1)
+    flow = FLOWS["gaussian"]
+    theta = flow.prior((2, 3), dtype=torch.float64)
+    mu, rho = np.zeros((2, 3)), 1.0
+    for alpha in (0.3, 2.0, 40.0, 1e5):
+        y = rng.normal(size=(2, 3))
+        theta = flow.update(theta, alpha * torch.from_numpy(y), torch.full((2,), alpha))
+        mu, rho = literal.cts_update(mu, rho, y, alpha)
+        np.testing.assert_allclose(flow.features(theta), mu, rtol=1e-13)
+        np.testing.assert_allclose(1 + theta.beta, rho, rtol=1e-13)
+
+
+@pytest.mark.parametrize("K", [3, 27])
+def test_categorical_update_is_the_product_of_probabilities(K: int) -> None:
+    rng = np.random.default_rng(2)
+    flow = CategoricalFlow(K, Quadratic(1.0))
+    theta = flow.prior((2, 3), dtype=torch.float64)
+    product = np.full((2, 3, K), 1 / K)
+    np.testing.assert_allclose(parameters(flow, theta), product, rtol=1e-15)
+    for alpha in (0.05, 0.2, 0.4):
+        y = rng.normal(size=(2, 3, K)) * math.sqrt(alpha * K)
+        theta = flow.update(theta, torch.from_numpy(y) + alpha, torch.full((2,), alpha))
+        product = literal.disc_update(product, y)
+        np.testing.assert_allclose(parameters(flow, theta), product, rtol=1e-12)
+        np.testing.assert_allclose(flow.features(theta), 2 * product - 1, atol=1e-15)
+
+
+def test_binary_update_is_the_product_of_two_probabilities() -> None:
+    rng = np.random.default_rng(3)
+    flow = FLOWS["binary"]
+    theta = flow.prior((2, 3), dtype=torch.float64)
+    product = np.full((2, 3, 2), 0.5)
+    for alpha in (0.1, 1.0, 2.0):
+        y = rng.normal(size=(2, 3, 2)) * math.sqrt(2 * alpha)
+        message = torch.from_numpy(y[..., 0] - y[..., 1])
+        theta = flow.update(theta, message, torch.full((2,), alpha))
+        product = literal.disc_update(product, y)
+        np.testing.assert_allclose(parameters(flow, theta), product, rtol=1e-12)
+        np.testing.assert_allclose(flow.features(theta), 2 * product[..., 0] - 1, rtol=1e-12)
+
+
+@pytest.mark.parametrize("K", [2, 5])
+def test_update_is_the_posterior_after_counting_classes(K: int) -> None:
+    """p(k | c; omega) of m noisy draws is h(theta, y) with y_k = (c_k - m / K) ln xi, exactly."""
+    omega, m = 0.1, 40
+    rng = np.random.default_rng(4)
+    prior = rng.dirichlet(np.ones(K))
+    p = (1 - omega) / K + omega * np.eye(K)  # row x: p(k | x; omega)
+    c = rng.multinomial(m, p[0])
+    posterior = prior * np.array([stats.multinomial.pmf(c, m, p[k]) for k in range(K)])
+    posterior /= posterior.sum()
+
+    y = (c - m / K) * math.log(1 + omega * K / (1 - omega))
+    flow: BayesianFlow
+    if K == 2:
+        flow = FLOWS["binary"]
+        V, message = math.log(prior[0] / prior[1]), y[0] - y[1]
+    else:
+        flow = CategoricalFlow(K, Quadratic(1.0))
+        V, message = np.log(prior), y
+    theta = Theta(torch.tensor(np.array([V])), torch.zeros(1, *np.shape(V)))
+    theta = flow.update(theta, torch.tensor(np.array([message])), torch.tensor([m * omega**2]))
+    np.testing.assert_allclose(parameters(flow, theta)[0], posterior, rtol=1e-12)
+
+
+@pytest.mark.parametrize("K", [2, 5])
+def test_sender_is_the_limit_of_counting_classes(K: int) -> None:
+    """Exact moments of the counts as omega -> 0: drift m(x) and variance v of every difference."""
+    alpha, omega = 0.7, 1e-5
+    m = alpha / omega**2
+    ln_xi = math.log(1 + omega * K / (1 - omega))
+    p = (1 - omega) / K + omega * np.eye(K)[0]  # x is the first class
+    mean = (m * p - m / K) * ln_xi
+    covariance = m * (np.diag(p) - np.outer(p, p)) * ln_xi**2
+    difference = np.eye(K)[0] - np.eye(K)[1]
+    if K == 2:
+        flow: BayesianFlow = FLOWS["binary"]
+        drift, variance = float(flow.embed(torch.tensor([1]))), flow.v
+    else:
+        flow = CategoricalFlow(K, Quadratic(1.0))
+        m_x = flow.embed(torch.tensor([0]))[0].numpy()
+        drift, variance = m_x @ difference, flow.v * (difference @ difference)
+    assert mean @ difference == pytest.approx(alpha * drift, rel=1e-3)
+    assert difference @ covariance @ difference == pytest.approx(alpha * variance, rel=1e-3)
+
+
+@every_flow
+def test_update_distribution(name: str) -> None:
+    """p_U(. | theta, x; alpha), drawn by the library and by the paper's formulas."""
+    flow, alpha = FLOWS[name], 0.6
+    g = torch.Generator().manual_seed(5)
+    x, alphas = datum(name), torch.full((N,), alpha)
+    theta = flow.prior((N,), dtype=torch.float64)
+    first = flow.update(theta, flow.send(x, torch.full((N,), 0.2), g), torch.full((N,), 0.2))
+    drawn = parameters(flow, flow.update(first, flow.send(x, alphas, g), alphas))
+    before = parameters(flow, first).numpy()
+    epsilon = np.random.default_rng(6).standard_normal
+    if name == "gaussian":
+        rho = 1.2
+        mean = (alpha * 0.7 + before * rho) / (rho + alpha)
+        expected = mean + math.sqrt(alpha) / (rho + alpha) * epsilon((N, 1))
+    else:
+        K = 2 if name == "binary" else 3
+        # The first of two classes is library class 1.
+        k = np.zeros(N, int) if K == 2 else x.numpy()
+        y = literal.disc_sender_sample(k, K, alpha, epsilon((N, K)))
+        expected = literal.disc_update(before, y)
+    assert_same_law(drawn, torch.from_numpy(expected))
+
+
+@every_flow
+@pytest.mark.parametrize(("a", "b"), [(0.3, 0.5), (0.01, 1.0)])
+def test_accuracies_are_additive(name: str, a: float, b: float) -> None:
+    """One update of accuracy a + b, and one of a followed by one of b."""
+    flow, x = FLOWS[name], datum(name)
+    g = torch.Generator().manual_seed(7)
+
+    def updated(theta: Theta, alpha: float) -> Theta:
+        alphas = torch.full((N,), alpha)
+        return flow.update(theta, flow.send(x, alphas, g), alphas)
+
+    prior = flow.prior((N,), dtype=torch.float64)
+    once, twice = updated(prior, a + b), updated(updated(prior, a), b)
+    torch.testing.assert_close(once.beta, twice.beta, rtol=1e-14, atol=0.0)
+    assert_same_law(parameters(flow, once), parameters(flow, twice))
+
+
+@every_flow
+@pytest.mark.parametrize("t", [0.2, 1.0])
+def test_flow_distribution_is_composed_updates(name: str, t: float) -> None:
+    flow, x, n = FLOWS[name], datum(name), 5
+    g = torch.Generator().manual_seed(8)
+    times = torch.linspace(0, t, n + 1)
+    theta = flow.prior((N,), dtype=torch.float64)
+    for s, e in zip(times[:-1], times[1:], strict=True):
+        alpha_i = flow.schedule.increment(s, e).expand(N)
+        theta = flow.update(theta, flow.send(x, alpha_i, g), alpha_i)
+    drawn = flow.sample(x, torch.full((N,), t), g)
+    torch.testing.assert_close(theta.beta, drawn.beta, rtol=1e-13, atol=0.0)
+    assert_same_law(parameters(flow, theta), parameters(flow, drawn))
+
+
+@pytest.mark.parametrize("t", [0.05, 0.4, 1.0])
+def test_flow_distribution_of_continuous_data(t: float) -> None:
+    """mu ~ N(gamma x, gamma (1 - gamma)): the same numbers from the same noise."""
+    sigma_1 = 0.1
+    x, times = datum("gaussian", 50), torch.full((50,), t)
+    theta = FLOWS["gaussian"].sample(x, times, torch.Generator().manual_seed(9))
+    epsilon = torch.randn(50, generator=torch.Generator().manual_seed(9)).numpy()
+    gamma = literal.cts_gamma(t, sigma_1)
+    expected = gamma * 0.7 + math.sqrt(gamma * (1 - gamma)) * epsilon
+    np.testing.assert_allclose(FLOWS["gaussian"].features(theta), expected, rtol=1e-11)
+
+
+@pytest.mark.parametrize("t", [0.05, 0.4, 1.0])
+@pytest.mark.parametrize("K", [3, 27])
+def test_flow_distribution_of_discrete_data(K: int, t: float) -> None:
+    """theta = softmax(y), y ~ N(beta (K e_x - 1), beta K I): the same numbers, the same noise."""
+    flow, count = CategoricalFlow(K, Quadratic(0.75)), 40
+    k = torch.arange(count) % K
+    theta = flow.sample(k, torch.full((count,), t), torch.Generator().manual_seed(10))
+    epsilon = torch.randn(count, K, generator=torch.Generator().manual_seed(10)).numpy()
+    y = literal.disc_sender_sample(k.numpy(), K, literal.disc_beta(t, 0.75), epsilon)
+    np.testing.assert_allclose(parameters(flow, theta), literal.softmax(y), rtol=1e-11)
+
+
+def test_flow_distribution_of_binary_data() -> None:
+    """Two-class y from any noise whose difference is sqrt(2) epsilon: its common part is free."""
+    flow, count, t = FLOWS["binary"], 60, 0.8
+    x = torch.arange(count) % 2
+    theta = flow.sample(x, torch.full((count,), t), torch.Generator().manual_seed(11))
+    epsilon = torch.randn(count, generator=torch.Generator().manual_seed(11)).numpy()
+    common = np.random.default_rng(0).normal(size=count)
+    noise = np.stack([common + epsilon / math.sqrt(2), common - epsilon / math.sqrt(2)], -1)
+    y = literal.disc_sender_sample(1 - x.numpy(), 2, literal.disc_beta(t, 1.5), noise)
+    np.testing.assert_allclose(parameters(flow, theta), literal.softmax(y), rtol=1e-10)
+
+
+@every_flow
+def test_bridge_agrees_with_the_joint_law(name: str) -> None:
+    """(V_s, V_t) drawn forwards, and drawn as V_t first and V_s back from it: one joint law."""
+    flow, x = FLOWS[name], datum(name)
+    g = torch.Generator().manual_seed(12)
+    s, t = torch.full((N,), 0.45), torch.full((N,), 0.8)
+    early = flow.sample(x, s, g)
+    alpha = flow.schedule.increment(s, t)
+    late = flow.update(early, flow.send(x, alpha, g), alpha)
+    late_first = flow.sample(x, t, g)
+    back = flow.bridge(late_first, s, g)
+    torch.testing.assert_close(back.beta, early.beta, rtol=1e-13, atol=0.0)
+
+    def views(a: Theta, b: Theta) -> Tensor:
+        """Both ends, their difference (the message) and their product (the covariance)."""
+        columns = [a.V, b.V, b.V - a.V, (a.V - a.V.mean(0)) * (b.V - b.V.mean(0))]
+        return torch.stack(columns, -1).reshape(N, -1)
+
+    assert_same_law(views(early, late), views(back, late_first))
+
+
+@every_flow
+def test_bridge_has_the_stated_moments_for_a_given_end(name: str) -> None:
+    """V_s | V_t ~ N((beta_s / beta_t) V_t, v beta_s (beta_t - beta_s) / beta_t), whatever x."""
+    flow = FLOWS[name]
+    shape = (N, 3) if name == "categorical" else (N,)
+    end = torch.full(shape, 1.7)
+    t, s = torch.full((N,), 0.9), torch.full((N,), 0.3)
+    beta_t, beta_s = flow.schedule.beta(t), flow.schedule.beta(s)
+    theta = Theta(end, beta_t.reshape(N, *(1,) * (end.dim() - 1)))
+    V = flow.bridge(theta, s, torch.Generator().manual_seed(13)).V.reshape(N, -1)[:, 0].numpy()
+    share = float(beta_s[0] / beta_t[0])
+    deviation = math.sqrt(flow.v * share * float(beta_t[0] - beta_s[0]))
+    assert stats.kstest(V, "norm", args=(share * 1.7, deviation)).pvalue > 1e-3
+
+
+@every_flow
+def test_bridge_to_the_ends(name: str) -> None:
+    flow, x = FLOWS[name], datum(name, 4)
+    theta = flow.sample(x, torch.full((4,), 0.6), torch.Generator().manual_seed(14))
+    start = flow.bridge(theta, torch.zeros(4))
+    assert torch.equal(start.V, torch.zeros_like(theta.V))
+    same = flow.bridge(theta, torch.full((4,), 0.6))
+    torch.testing.assert_close(same.V, theta.V, rtol=0, atol=1e-7)
