@@ -8,7 +8,7 @@ means have the same length, so the Gaussian densities cancel to
 and only differences of y matter: the message V-increment, y + alpha_i, serves as well. Under the
 sender y_k - y_x = -alpha_i K + sqrt(alpha_i K) (epsilon_k - epsilon_x) for k != x. For two classes
 w = y_1 - y_0 alone matters, so the divergence is a one-dimensional Gaussian integral. Its integrand
-is analytic within pi / (2 sqrt(alpha_i)) of the real line, where the trapezoidal rule converges
+is analytic within pi / (2 sqrt(alpha_i)) of the real line, so the trapezoidal rule converges
 exponentially: the number of nodes follows from alpha_i.
 """
 
@@ -156,8 +156,10 @@ def _log_mixture(logit_x: Tensor, other: Tensor) -> Tensor:
 
 def normal_nodes(alpha_max: float, like: Tensor) -> tuple[Tensor, Tensor]:
     """Nodes and weights of E[f(xi)], xi ~ N(0, 1), for divergences with alpha_i <= alpha_max."""
-    # Error exp(-2 pi distance / step), distance pi / (2 sqrt(alpha)): 1e-9 at this step.
-    step = min(0.75, 0.477 / math.sqrt(max(alpha_max, 1e-12)))
+    # Shifted by d off the real line the integrand stays analytic up to d = pi / (2 sqrt(alpha)) and
+    # grows like exp(d^2 / 2), so the error is exp(d^2 / 2 - 2 pi d / step): e^-22 at this step.
+    d = min(0.5 * math.pi / math.sqrt(max(alpha_max, 1e-12)), 4.0)
+    step = 2.0 * math.pi * d / (22.0 + 0.5 * d * d)
     half = math.ceil(7.5 / step)
     xi = step * torch.arange(-half, half + 1, device=like.device, dtype=like.dtype)
     weight = torch.exp(-0.5 * xi.square())
