@@ -197,7 +197,7 @@ def test_divergence_is_unbiased(K: int, alpha: float) -> None:
     """The mean of the library's estimates against quadrature, within four standard errors."""
     N, mu_x, sigma_x = 4000, 0.2, 0.4
     x = literal.bin_centres(K)[0]
-    # A head that is handed mu_x and sigma_x: with beta = 1 and V = 0 they are -mu_eps and sigma_eps.
+    # With beta = 1 and V = 0 the head's mu_x and sigma_x are -mu_epsilon and sigma_epsilon.
     numbers = torch.tensor([-mu_x, math.log(sigma_x)]).expand(N, 2)
     output = BinnedHead(K)(numbers, Theta(torch.zeros(N), torch.ones(N)), torch.ones(N))
     estimates = output.divergence(torch.full((N,), x), torch.full((N,), alpha), generator(10))

@@ -1,4 +1,4 @@
-"""Sections 3.5, 4.5, 4.6 and 6.8: alpha(t), beta(t), gamma(t), alpha_i and what they were made for."""
+"""Sections 3.5, 4.5, 4.6 and 6.8: alpha(t), beta(t), gamma(t), alpha_i and their purpose."""
 
 from __future__ import annotations
 

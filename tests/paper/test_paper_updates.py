@@ -8,6 +8,7 @@ y_1 - y_2 (binary).
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import literal
 import numpy as np
@@ -188,7 +189,7 @@ def test_flow_distribution_is_composed_updates(name: str, t: float) -> None:
     g = torch.Generator().manual_seed(8)
     times = torch.linspace(0, t, n + 1)
     theta = flow.prior((N,), dtype=torch.float64)
-    for s, e in zip(times[:-1], times[1:], strict=True):
+    for s, e in pairwise(times):
         alpha_i = flow.schedule.increment(s, e).expand(N)
         theta = flow.update(theta, flow.send(x, alpha_i, g), alpha_i)
     drawn = flow.sample(x, torch.full((N,), t), g)
