@@ -1,0 +1,58 @@
+"""Averages with standard errors, and what it means for one to agree."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import bfn
+
+from .sources import Toy
+
+BATCH = 8192
+
+
+def seed(*parts: object) -> int:
+    return bfn.noise.seed(*[str(part) for part in parts])
+
+
+def averaged(
+    toy: Toy, loss: Callable[..., Tensor], *arguments: object, batch: int = BATCH, **options: object
+) -> Callable[[torch.Generator], Tensor]:
+    """loss(model, x, ...) of fresh data x."""
+
+    def cost(generator: torch.Generator) -> Tensor:
+        x = toy.sample(batch, generator)
+        return loss(toy.model, x, *arguments, generator=generator, **options)
+
+    return cost
+
+
+def assert_mean(
+    cost: Callable[[torch.Generator], Tensor],
+    expected: float,
+    *,
+    seed: int,
+    precision: float = 0.003,
+    most_repeats: int = 300,
+) -> None:
+    """The mean of cost(generator) is `expected`, within four standard errors.
+
+    Standard errors come from independent repeats, for stratified times make the examples of one
+    batch dependent. Repeats go on (24 at least) until the error is below `precision` times the
+    value, so that the test has teeth.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    means: list[float] = []
+    error = float("inf")
+    while len(means) < 24 or (error > precision * abs(expected) and len(means) < most_repeats):
+        means.append(float(cost(generator).double().mean()))
+        if len(means) >= 24:
+            error = statistics.stdev(means) / len(means) ** 0.5
+    assert error < precision * abs(expected), f"{error} is too large an error of {expected}"
+    # Expected values are given to six decimals.
+    assert sum(means) / len(means) == pytest.approx(expected, abs=max(4.0 * error, 1e-6))

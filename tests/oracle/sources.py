@@ -1,0 +1,254 @@
+"""Known sources of data and their exact networks.
+
+A `Source` is a table of joint probabilities over D variables of K values each. Seen through a
+flow, variable d has collected the evidence
+
+    evidence_d(k) = ln p(V_d | x_d = k) + const = (V_d . m(k) - beta |m(k)|^2 / 2) / v,
+
+so the posterior of the whole vector is softmax over all K^D values of ln P(x) + sum_d
+evidence_d(x_d), and the network that reports its marginals is the best any network can be: with it
+every loss has a known value (see `reference`) and generation has a known law. A network sees
+features and t only; it recovers V from them. It computes in float64 and answers in the type of its
+features.
+
+    toy = Source(P).discretised(sigma_1=0.2)     # or .binary, .discrete, .continuous
+    x = toy.data(toy.source.sample(1000, generator))
+    loss = bfn.loss.discrete_time(toy.model, x, n=10)
+    toy.source.total_variation(toy.classes(bfn.generate(toy.model, (1000, toy.source.D))))
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import bfn
+from bfn.flow import GaussianFlow
+from bfn.output import FreeBinnedHead, PointHead
+from bfn.schedule import Exponential, Schedule
+
+LARGEST_CHUNK = 2**20
+"""Joint probabilities held at a time."""
+
+
+class Source:
+    """D variables of K values each, with joint probabilities P of shape (K,) * D."""
+
+    def __init__(self, joint: Tensor | list[Any]) -> None:
+        P = torch.as_tensor(joint, dtype=torch.float64)
+        assert len(set(P.shape)) == 1, "every variable has the same number of values"
+        assert bool((P >= 0).all())
+        assert math.isclose(float(P.sum()), 1.0, abs_tol=1e-12)
+        self.joint, self.K, self.D = P, P.shape[0], P.dim()
+        self.probabilities = P.reshape(-1)
+        self.table = torch.cartesian_prod(*[torch.arange(self.K)] * self.D).reshape(-1, self.D)
+        """All K^D values: (K^D, D), in the order of `probabilities`."""
+
+    @property
+    def entropy(self) -> float:
+        """H(x) in nats."""
+        return -float(torch.special.xlogy(self.probabilities, self.probabilities).sum())
+
+    @property
+    def marginals(self) -> Tensor:
+        """P(x_d = k): (D, K)."""
+        p = [self.joint.movedim(d, 0).reshape(self.K, -1).sum(1) for d in range(self.D)]
+        return torch.stack(p)
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """n values: (n, D) int64."""
+        rows = torch.multinomial(self.probabilities, n, replacement=True, generator=generator)
+        return self.table[rows]
+
+    def frequencies(self, k: Tensor) -> Tensor:
+        """The share of every value in a sample k of shape (n, D): (K,) * D."""
+        place = self.K ** torch.arange(self.D - 1, -1, -1)
+        rows = (k.reshape(-1, self.D) * place).sum(1)
+        counts = torch.bincount(rows, minlength=self.probabilities.numel())
+        return (counts / counts.sum()).reshape(self.joint.shape)
+
+    def total_variation(self, k: Tensor) -> float:
+        """Half the absolute difference between the frequencies of a sample and P."""
+        return 0.5 * float((self.frequencies(k) - self.joint).abs().sum())
+
+    def sampling_floor(self, n: int, repeats: int = 20, seed: int = 0) -> tuple[float, float]:
+        """Mean and deviation of the total variation of n true samples."""
+        generator = torch.Generator().manual_seed(seed)
+        values = [self.total_variation(self.sample(n, generator)) for _ in range(repeats)]
+        tv = torch.tensor(values, dtype=torch.float64)
+        return float(tv.mean()), float(tv.std())
+
+    def log_marginals(self, evidence: Tensor) -> Tensor:
+        """ln p(x_d = k | evidence), evidence (B, D, K) in float64: (B, D, K)."""
+        rows = max(1, LARGEST_CHUNK // self.probabilities.numel())
+        return torch.cat([self._log_marginals(part) for part in evidence.split(rows)])
+
+    def _log_marginals(self, evidence: Tensor) -> Tensor:
+        log_weight = self.joint.log()
+        for d in range(self.D):
+            shape = [-1] + [1] * self.D
+            shape[1 + d] = self.K
+            log_weight = log_weight + evidence[:, d].reshape(shape)
+        weight = torch.softmax(log_weight.flatten(1), 1).reshape(log_weight.shape)
+        axes = range(1, 1 + self.D)
+        marginals = [
+            weight.sum([a for a in axes if a != d]) if self.D > 1 else weight for d in axes
+        ]
+        # Not -inf, which would make 0 * inf of values that cannot occur.
+        return torch.stack(marginals, 1).clamp_min(1e-300).log()
+
+    def binary(self, beta_1: float) -> Toy:
+        """Classes 0 and 1."""
+        assert self.K == 2
+        return Toy(self, bfn.discrete(BinaryPosterior(self), 2, beta_1), _same, _same)
+
+    def discrete(self, beta_1: float) -> Toy:
+        """Classes 0 .. K-1, K > 2."""
+        assert self.K > 2
+        net = CategoricalPosterior(self)
+        return Toy(self, bfn.discrete(net, self.K, beta_1), _same, _same)
+
+    def discretised(self, sigma_1: float, t_min: float = 0.0) -> Toy:
+        """Value k is the centre of bin k. With t_min > 0 the paper's rule holds below it."""
+        flow = GaussianFlow(Exponential(sigma_1))
+        net = BinnedPosterior(self, flow.schedule)
+        model = bfn.BFN(net, flow, FreeBinnedHead(self.K, t_min=t_min))
+        return Toy(self, model, self._centre, lambda x: bfn.bin_index(x, self.K))
+
+    def continuous(self, sigma_1: float, values: Tensor | None = None, **head: Any) -> Toy:
+        """Value k is a real number: values[k], or the centre of bin k. The range is infinite."""
+        atoms = self._centre(torch.arange(self.K)).double() if values is None else values.double()
+        flow = GaussianFlow(Exponential(sigma_1))
+        head = {"x_min": -math.inf, "x_max": math.inf, **head}
+        model = bfn.BFN(NoisePosterior(self, flow.schedule, atoms), flow, PointHead(**head))
+
+        def nearest(x: Tensor) -> Tensor:
+            return (x.unsqueeze(-1) - atoms).abs().argmin(-1)
+
+        return Toy(self, model, lambda k: atoms.to(torch.get_default_dtype())[k], nearest)
+
+    def _centre(self, k: Tensor) -> Tensor:
+        return bfn.bin_centre(k, self.K, torch.get_default_dtype())
+
+
+def _same(k: Tensor) -> Tensor:
+    return k
+
+
+@dataclass(frozen=True)
+class Toy:
+    """A source, its exact model, and the way between the source's values and the model's data."""
+
+    source: Source
+    model: bfn.BFN
+    data: Callable[[Tensor], Tensor]
+    classes: Callable[[Tensor], Tensor]
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """n examples in the model's own convention: (n, D)."""
+        return self.data(self.source.sample(n, generator))
+
+
+class Posterior(nn.Module):
+    """The exact marginals of a source, given features of shape (B, *shape) with D variables."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__()
+        self.source = source
+
+
+class BinaryPosterior(Posterior):
+    """The logit of class 1. The features tanh(V / 2) give V back."""
+
+    def forward(self, features: Tensor, t: Tensor) -> Tensor:
+        # Beyond |V| = 37 float64 rounds tanh to 1; the posterior has long been certain.
+        theta = features.double().reshape(-1, self.source.D)
+        V = 2.0 * torch.atanh(theta.clamp(-1 + 2e-16, 1 - 2e-16))
+        log_p = self.source.log_marginals(torch.stack([torch.zeros_like(V), V], -1))
+        return (log_p[..., 1] - log_p[..., 0]).reshape(features.shape).to(features.dtype)
+
+
+class CategoricalPosterior(Posterior):
+    """Logits. The features 2 softmax(V) - 1 give V back but for a constant, which is no matter."""
+
+    def forward(self, features: Tensor, t: Tensor) -> Tensor:
+        theta = 0.5 * (features.double() + 1.0).reshape(-1, self.source.D, self.source.K)
+        log_p = self.source.log_marginals(theta.clamp_min(1e-17).log())
+        return log_p.reshape(features.shape).to(features.dtype)
+
+
+class BinnedPosterior(Posterior):
+    """Logits of the bins. V = mu (1 + beta(t))."""
+
+    def __init__(self, source: Source, schedule: Schedule, values: Tensor | None = None) -> None:
+        super().__init__(source)
+        self.schedule = schedule
+        k = torch.arange(source.K, dtype=torch.float64)
+        self.values = (2 * k + 1 - source.K) / source.K if values is None else values
+
+    def posterior(self, features: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """V (B, D), beta (B, 1) and the log marginals (B, D, K)."""
+        beta = self.schedule.beta(t.double()).unsqueeze(-1)
+        V = features.double().reshape(-1, self.source.D) * (1.0 + beta)
+        evidence = V.unsqueeze(-1) * self.values - 0.5 * beta.unsqueeze(-1) * self.values.square()
+        return V, beta, self.source.log_marginals(evidence)
+
+    def forward(self, features: Tensor, t: Tensor) -> Tensor:
+        log_p = self.posterior(features, t)[2]
+        return log_p.reshape(*features.shape, self.source.K).to(features.dtype)
+
+
+class NoisePosterior(BinnedPosterior):
+    """The noise that makes x_hat the posterior mean: epsilon = (V - beta x_hat) / sqrt(beta)."""
+
+    def forward(self, features: Tensor, t: Tensor) -> Tensor:
+        V, beta, log_p = self.posterior(features, t)
+        x_hat = log_p.exp() @ self.values
+        return _noise(V, beta, x_hat).reshape(features.shape).to(features.dtype)
+
+
+def _noise(V: Tensor, beta: Tensor, x_hat: Tensor) -> Tensor:
+    # At beta = 0 the head does not ask.
+    return (V - beta * x_hat) * torch.where(beta > 0, beta, 1.0).rsqrt()
+
+
+class GaussianPosterior(nn.Module):
+    """The noise for x ~ N(mean, covariance): x_hat = mean + S (1 + beta S)^-1 (V - beta mean)."""
+
+    def __init__(self, mean: Tensor, covariance: Tensor, schedule: Schedule) -> None:
+        super().__init__()
+        self.mean, self.schedule = mean.double(), schedule
+        self.variances, self.axes = torch.linalg.eigh(covariance.double())
+
+    def forward(self, features: Tensor, t: Tensor) -> Tensor:
+        beta = self.schedule.beta(t.double()).unsqueeze(-1)
+        V = features.double() * (1.0 + beta)
+        gain = self.variances / (1.0 + beta * self.variances)
+        x_hat = self.mean + ((V - beta * self.mean) @ self.axes * gain) @ self.axes.T
+        return _noise(V, beta, x_hat).to(features.dtype)
+
+
+class GaussianSource:
+    """x ~ N(mean, covariance), D variables."""
+
+    def __init__(self, covariance: Tensor | list[Any], mean: Tensor | list[Any] | None = None):
+        self.covariance = torch.as_tensor(covariance, dtype=torch.float64)
+        self.D = self.covariance.shape[0]
+        zero = torch.zeros(self.D, dtype=torch.float64)
+        self.mean = zero if mean is None else torch.as_tensor(mean, dtype=torch.float64)
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        epsilon = torch.randn(n, self.D, generator=generator, dtype=torch.float64)
+        x = self.mean + epsilon @ torch.linalg.cholesky(self.covariance).T
+        return x.to(torch.get_default_dtype())
+
+    def continuous(self, sigma_1: float, **head: Any) -> bfn.BFN:
+        flow = GaussianFlow(Exponential(sigma_1))
+        head = {"x_min": -math.inf, "x_max": math.inf, **head}
+        net = GaussianPosterior(self.mean, self.covariance, flow.schedule)
+        return bfn.BFN(net, flow, PointHead(**head))
