@@ -80,6 +80,12 @@ def test_crops_reach_both_ends() -> None:
     assert text.examples("test").tolist() == [0]
 
 
+def test_windows_use_a_text_up_to_its_last_character() -> None:
+    splits = {split: np.arange(30, dtype=np.uint8) % 12 for split in SPLITS}
+    text = Stream("abc", TextFormat(Alphabet("abcdefghijkl"), 10), splits)
+    assert text.examples("test").tolist() == [0, 10, 20]
+
+
 # Splits.
 
 
