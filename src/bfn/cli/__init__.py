@@ -1,0 +1,49 @@
+"""The command line: `bfn demo | recipes | train | eval | sample`.
+
+Exit codes: 0 done, 1 failed, 2 used wrongly, 130 interrupted. A mistake is answered with one
+sentence on standard error. torch is imported only by commands that need it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+# With another busy process, spinning OpenMP threads make a small step take fifty times as long.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    from cyclopts import CycloptsError
+
+    from bfn.cli.app import run
+    from bfn.errors import BFNError
+
+    # A network or data source of one's own may live in a file beside the recipe.
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        run(list(sys.argv[1:] if arguments is None else arguments))
+    except CycloptsError as error:
+        error.verbose = False
+        return _answer(" ".join(str(error).split()), MISUSED)
+    except BFNError as error:
+        return _answer(" ".join(str(error).split()), MISUSED)
+    except KeyboardInterrupt as interruption:
+        return _answer(str(interruption) or "interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except (ArithmeticError, MemoryError, OSError, RuntimeError) as error:
+        return _answer(" ".join(str(error).split()) or type(error).__name__, FAILED)
+    return DONE
+
+
+def _answer(sentence: str, code: int) -> int:
+    ending = "" if sentence.endswith((".", "?")) else "."
+    print(f"bfn: {sentence}{ending}", file=sys.stderr)
+    return code

@@ -1,0 +1,221 @@
+"""The commands and what they take."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import App, Parameter
+
+import bfn
+from bfn.errors import BFNError
+from bfn.train.values import Text
+
+app = App(
+    name="bfn",
+    help="Bayesian Flow Networks: train, evaluate and sample.",
+    version=bfn.__version__,
+    help_format="plaintext",
+    result_action="return_value",
+)
+
+Overrides = Annotated[dict[str, Text], Parameter(parse=False)]
+
+
+def run(arguments: list[str]) -> None:
+    """Parse and carry out one command line."""
+    rest, overrides = split_overrides(arguments)
+    command, bound, ignored = app.parse_args(rest, print_error=False, exit_on_error=False)
+    if overrides and "overrides" not in ignored and "--help" not in rest and "-h" not in rest:
+        raise BFNError(
+            f"this command takes no recipe keys such as --{next(iter(overrides))}; see bfn "
+            f"{rest[0] if rest else ''} --help"
+        )
+    if "overrides" in ignored:
+        command(*bound.args, **{**bound.kwargs, "overrides": overrides})
+    else:
+        command(*bound.args, **bound.kwargs)
+
+
+def split_overrides(arguments: list[str]) -> tuple[list[str], dict[str, Text]]:
+    """Take `--section.key value` and `--section.key=value` out of a command line."""
+    rest: list[str] = []
+    overrides: dict[str, Text] = {}
+    queue = list(arguments)
+    while queue:
+        token = queue.pop(0)
+        match = re.fullmatch(r"--([A-Za-z_]+\.[\w.-]+)(?:=(.*))?", token, re.DOTALL)
+        if match is None:
+            rest.append(token)
+            continue
+        key, value = match[1].replace("-", "_"), match[2]
+        if value is None:
+            if not queue or queue[0].startswith("--"):
+                raise BFNError(f"{token} has no value; write {token} VALUE")
+            value = queue.pop(0)
+        if key in overrides:
+            raise BFNError(f"{token} is given twice; give it once")
+        overrides[key] = Text(value)
+    return rest, overrides
+
+
+def _keys() -> str:
+    from bfn.train import config
+
+    lines = ["Recipe keys, as --section.key VALUE (lists as 1,2,3), with their defaults:", ""]
+    for section, chooser in config.FREE.items():
+        lines.append(f"--{section}.{chooser} NAME, and NAME's own arguments as --{section}.KEY")
+    for key, _, default, meaning in config.options():
+        shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
+        lines.append(f"--{key} {shown}: {meaning}")
+    return "\n".join(lines)
+
+
+@app.command
+def recipes(*, json: bool = False) -> None:
+    """List the shipped recipes.
+
+    Parameters
+    ----------
+    json
+        Print JSON instead of a table.
+    """
+    from bfn.cli import recipes as command
+
+    command.show(json)
+
+
+@app.command(help_epilogue=_keys())
+def train(
+    recipe: str,
+    /,
+    *,
+    out: Path | None = None,
+    resume: Literal["auto"] | None = None,
+    force: bool = False,
+    overrides: Overrides,
+) -> None:
+    """Train a recipe.
+
+    Parameters
+    ----------
+    recipe
+        A shipped name (see `bfn recipes`) or the path of a .toml file.
+    out
+        The run folder; runs/NAME by default.
+    resume
+        auto goes on from the newest checkpoint, or starts if there is none.
+    force
+        Replace the run that is in the folder.
+    """
+    from bfn.cli import train as command
+
+    command.train(recipe, out, resume is not None, force, overrides)
+
+
+@app.command
+def eval(
+    run: Path,
+    /,
+    *,
+    steps: str | None = None,
+    split: str | None = None,
+    repeats: int | None = None,
+    batch: int | None = None,
+    seed: int | None = None,
+    json: Path | None = None,
+    force: bool = False,
+) -> None:
+    """Evaluate a run: L^n + L^r for several n, in nats and bits per dimension.
+
+    Parameters
+    ----------
+    run
+        The run folder.
+    steps
+        The n of each row, as in 10,25,100,inf.
+    split
+        train, validation or test.
+    repeats
+        Passes over the split with fresh noise.
+    batch
+        Examples at once; results do not depend on it.
+    seed
+        Of the noise.
+    json
+        Also write the table to this file; - is standard output, without the table.
+    force
+        Replace that file if it exists.
+    """
+    from bfn.cli import evaluate as command
+
+    given = {"steps": steps, "split": split, "repeats": repeats, "batch": batch, "seed": seed}
+    command.evaluate(run, _given(given), json, force)
+
+
+@app.command
+def sample(
+    run: Path,
+    /,
+    *,
+    out: Path,
+    n: int | None = None,
+    steps: int | None = None,
+    final: Literal["sample", "mode"] | None = None,
+    solver: str | None = None,
+    seed: int | None = None,
+    separate: bool = False,
+    force: bool = False,
+) -> None:
+    """Draw samples from a run.
+
+    Parameters
+    ----------
+    run
+        The run folder.
+    out
+        The file to write: a .png sheet, .txt, or .npy; with --separate, a folder.
+    n
+        Number of samples.
+    steps
+        Bayesian updates.
+    final
+        How the last output becomes data: a draw from it, or its mode.
+    solver
+        The step rule.
+    seed
+        Of the noise.
+    separate
+        Write every sample to a file of its own.
+    force
+        Replace what is there.
+    """
+    from bfn.cli import sample as command
+
+    given = {"n": n, "steps": steps, "final": final, "solver": solver, "seed": seed}
+    command.sample(run, _given(given), out, separate, force)
+
+
+@app.command
+def demo(
+    *, out: Path = Path("demo"), seconds: float = 170.0, force: bool = False, overrides: Overrides
+) -> None:
+    """Train the digits in about three minutes on two cores, evaluate, and draw samples.
+
+    Parameters
+    ----------
+    out
+        The folder for the pictures, the table and the run.
+    seconds
+        The most time to spend on training; a slow machine takes fewer steps.
+    force
+        Replace what is there.
+    """
+    from bfn.cli import demo as command
+
+    command.demo(out, seconds, force, overrides)
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}

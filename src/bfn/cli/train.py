@@ -1,0 +1,40 @@
+"""`bfn train`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from bfn import train as training
+from bfn.errors import BFNError
+from bfn.train import config
+from bfn.train.folder import RunFolder
+from bfn.train.values import Text
+
+
+def train(
+    name: str, out: Path | None, resume: bool, force: bool, overrides: Mapping[str, Text]
+) -> None:
+    recipe = config.read(name, overrides)
+    folder = RunFolder(out or Path("runs") / recipe.name)
+    if resume and force:
+        raise BFNError("--resume goes on and --force starts again; give one of them")
+    if resume and folder.is_run():
+        recipe = _resumed(recipe, folder, overrides)
+    fit = training.run(recipe, folder.path, resume=resume, force=force)
+    if fit.history:
+        line = fit.history[-1]
+        print(f"{folder.path}: step {fit.step}, loss {line['loss']:.4f} {line['unit']}")
+
+
+def _resumed(
+    asked: config.Recipe, folder: RunFolder, overrides: Mapping[str, Text]
+) -> config.Recipe:
+    """A run goes on with its own recipe; the command line may override it, within limits."""
+    own = folder.recipe()
+    if own.name != asked.name:
+        raise BFNError(
+            f"{str(folder.path)!r} is a run of the recipe {own.name!r}, not of {asked.name!r}; "
+            "resume it with its own recipe, or give another folder with --out"
+        )
+    return config.read(folder.path / "recipe.toml", overrides)

@@ -1,0 +1,260 @@
+"""Likelihoods: L^n for any n, L^inf, L^r and their sums, with standard errors.
+
+Every example has its own noise, seeded by (seed, repeat, example), and its own time
+
+    t_i = (u + p_i / N) mod 1,
+
+where p is a fixed random order of the N examples and u a number per repeat: the times of a data
+set are even together. So results do not depend on the batch size or on the order of the work, and
+all n share times and noise, which makes the rows of a table comparable.
+
+Standard errors. Times are spread evenly, so the spread over examples overstates the error of their
+mean. Examples that are neighbours in p have nearly the same time, and half the mean square of
+their differences estimates the variance that remains (successive differences, as for systematic
+samples). It covers both the noise and the choice of the examples. With two repeats or more the
+spread of the repeats gives the error for these very examples, the noise alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bfn import loss, noise
+from bfn.data.base import DataSet
+from bfn.errors import BFNError
+from bfn.model import BFN
+from bfn.train.tensors import as_data_set
+
+Steps = int | float | str
+LN2 = math.log(2.0)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over examples, in nats per example."""
+
+    nats: float
+    standard_error: float
+    """Of the mean, the examples being drawn at random too."""
+    noise_error: float | None = None
+    """Of the mean over these very examples, from repeats; None with one repeat."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: n = math.inf is the continuous-time loss."""
+
+    n: float
+    loss: Estimate
+    reconstruction: Estimate
+    total: Estimate
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """All that was measured. Per-example values are (repeats, N) tensors, float64, in nats."""
+
+    rows: list[Row]
+    examples: int
+    dimensions: int
+    unit: str
+    scale: float
+    """`unit` per nat of one example."""
+    indices: Tensor = field(repr=False)
+    times: Tensor = field(repr=False)
+    losses: dict[float, Tensor] = field(repr=False)
+    reconstructions: Tensor = field(repr=False)
+
+    def bits(self, nats: float) -> float:
+        """Nats per example as bits per dimension."""
+        return nats / (LN2 * self.dimensions)
+
+    def per_example(self, n: float) -> Tensor:
+        """The total of every example, (N,): mean over repeats of L^n + L^r."""
+        return (self.losses[n] + self.reconstructions).mean(0)
+
+    def to_json(self) -> dict[str, Any]:
+        """The table as plain values."""
+
+        def plain(estimate: Estimate) -> dict[str, Any]:
+            return {
+                "nats": estimate.nats,
+                "nats_error": estimate.standard_error,
+                "noise_error": estimate.noise_error,
+                "bits_per_dimension": self.bits(estimate.nats),
+                "bits_error": self.bits(estimate.standard_error),
+            }
+
+        return {
+            "examples": self.examples,
+            "dimensions": self.dimensions,
+            "repeats": len(self.times),
+            "unit": self.unit,
+            "rows": [
+                {
+                    "n": "inf" if math.isinf(row.n) else int(row.n),
+                    "loss": plain(row.loss),
+                    "reconstruction": plain(row.reconstruction),
+                    "total": plain(row.total),
+                    "in_unit": row.total.nats * self.scale,
+                }
+                for row in self.rows
+            ],
+        }
+
+
+def evaluate(
+    model: BFN,
+    data: DataSet | Tensor,
+    *,
+    steps: Iterable[Steps] = (10, 25, 100, math.inf),
+    split: str = "test",
+    batch: int = 256,
+    repeats: int = 1,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Evaluation:
+    """Measure L^n + L^r of a split for every n in `steps`; math.inf or "inf" is L^inf.
+
+    Args:
+        model: on any device; dropout is off meanwhile, and its mode is restored.
+        data: a data set, or a tensor (N, *shape) in the model's convention.
+        batch: examples at once; results do not depend on it.
+        repeats: passes over the split with fresh noise, averaged.
+        progress: called with examples done and examples in all.
+    """
+    counts = [step_count(n) for n in steps]
+    for name, value in (("steps", len(counts)), ("batch", batch), ("repeats", repeats)):
+        if value < 1:
+            raise BFNError(f"{name} = {value}; evaluation needs at least 1")
+    if isinstance(data, Tensor):
+        data, split = as_data_set(model, data), "train"
+    examples = data.examples(split)
+    order = torch.randperm(len(examples), generator=_generator(seed, "order"))
+    times = torch.empty(repeats, len(examples), dtype=torch.float64)
+    losses = {n: torch.empty_like(times) for n in counts}
+    reconstructions = torch.empty_like(times)
+    with model.evaluating():
+        for repeat in range(repeats):
+            u = torch.rand((), generator=_generator(seed, "times", repeat), dtype=torch.float64)
+            times[repeat] = ((u + order / len(examples)) % 1.0).clamp_max(1 - 2**-24)
+            for start in range(0, len(examples), batch):
+                rows = slice(start, start + batch)
+                indices = examples[rows]
+
+                def keyed(use: str, indices: Tensor = indices, repeat: int = repeat):
+                    return noise.Keyed(
+                        [noise.seed("evaluation", seed, repeat, use, i) for i in indices.tolist()]
+                    )
+
+                x, cond = data.batch(split, indices, keyed("data"))
+                x = x.to(model.device)
+                cond = {name: value.to(model.device) for name, value in cond.items()}
+                t = times[repeat, rows].to(torch.float32)
+                for n in counts:
+                    nats = _loss(model, x, n, t, keyed("loss"), cond)
+                    losses[n][repeat, rows] = nats.double().cpu()
+                nats = loss.reconstruction(model, x, generator=keyed("reconstruction"), **cond)
+                reconstructions[repeat, rows] = nats.double().cpu()
+                if progress is not None:
+                    done = repeat * len(examples) + min(start + batch, len(examples))
+                    progress(done, repeats * len(examples))
+    table = [
+        Row(
+            n,
+            _estimate(losses[n], order),
+            _estimate(reconstructions, order),
+            _estimate(losses[n] + reconstructions, order),
+        )
+        for n in counts
+    ]
+    return Evaluation(
+        rows=table,
+        examples=len(examples),
+        dimensions=data.format.dimensions,
+        unit=data.unit,
+        scale=data.format.scale,
+        indices=examples,
+        times=times,
+        losses=losses,
+        reconstructions=reconstructions,
+    )
+
+
+def step_count(n: Steps) -> float:
+    """n of L^n as a number: a whole one of at least 1, or math.inf."""
+    value = math.inf if n == "inf" else n
+    if isinstance(value, str) or not (value == math.inf or (value >= 1 and value == int(value))):
+        raise BFNError(f"steps = {n!r}; expected whole numbers of at least 1, or inf")
+    return value if value == math.inf else int(value)
+
+
+def loss_by_time(
+    evaluation: Evaluation, bins: int = 20
+) -> tuple[list[float], list[float], list[float]]:
+    """Bin centres, mean and standard error of the L^inf integrand, in the data's unit."""
+    if math.inf not in evaluation.losses:
+        raise BFNError("the loss by time needs L^inf; evaluate with inf among the steps")
+    t = evaluation.times.reshape(-1)
+    values = evaluation.losses[math.inf].reshape(-1) * evaluation.scale
+    index = (t * bins).long().clamp_max(bins - 1)
+    count = torch.bincount(index, minlength=bins).clamp_min(1)
+    mean = torch.bincount(index, values, bins) / count
+    square = torch.bincount(index, (values - mean[index]).square(), bins) / count
+    centres = (torch.arange(bins) + 0.5) / bins
+    return centres.tolist(), mean.tolist(), (square / count).sqrt().tolist()
+
+
+def independent_entropy(data: DataSet, split: str = "test", smoothing: float = 0.5) -> float:
+    """What a model of independent variables would cost, in nats per example.
+
+    Every variable has its own table of frequencies, counted on the training split with `smoothing`
+    added to each of the K counts; the examples of `split` are coded with it.
+    """
+    if data.K is None:
+        raise BFNError(f"{data.name} is continuous; the entropy of its variables needs K bins")
+    train, test = _levels(data, "train"), _levels(data, split)
+    seen, symbols = torch.unique(torch.cat([train, test]), return_inverse=True)
+    train, test = symbols[: len(train)], symbols[len(train) :]
+    counts = torch.stack([torch.bincount(column, minlength=len(seen)) for column in train.T])
+    p = (counts + smoothing) / (len(train) + data.K * smoothing)  # (D, symbols seen)
+    return float(-p.log().gather(1, test.T).sum(0).mean())
+
+
+def _levels(data: DataSet, split: str) -> Tensor:
+    """Every example of a split as a row of whole numbers."""
+    x, _ = data.batch(split, data.examples(split), _generator(0, "levels"))
+    return data.format.form.decode(x).long().flatten(1).cpu()
+
+
+def _loss(
+    model: BFN, x: Tensor, n: float, t: Tensor, generator: noise.Source, cond: dict[str, Tensor]
+) -> Tensor:
+    if math.isinf(n):
+        return loss.continuous_time(model, x, times=t, generator=generator, **cond)
+    return loss.discrete_time(model, x, int(n), times=t, generator=generator, **cond)
+
+
+def _estimate(values: Tensor, order: Tensor) -> Estimate:
+    """Mean and errors of (repeats, N) values; order[i] is the place of example i in time."""
+    repeats, count = values.shape
+    mean = values.mean(0)
+    in_order = torch.empty_like(mean)
+    in_order[order] = mean
+    error = math.nan
+    if count > 1:
+        error = float(in_order.diff().square().mean() / 2 / count) ** 0.5
+    noise_error = None
+    if repeats > 1:
+        noise_error = float(values.mean(1).std() / repeats**0.5)
+    return Estimate(float(mean.mean()), error, noise_error)
+
+
+def _generator(*key: int | str) -> torch.Generator:
+    return torch.Generator().manual_seed(noise.seed("evaluation", *key))

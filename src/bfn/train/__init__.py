@@ -1,0 +1,53 @@
+"""Training: `fit` for one's own network and data, `run` for recipes.
+
+    result = bfn.train.fit(model, x, steps=2000, batch=128, out="runs/mine")
+
+Names are loaded when first used: reading a recipe needs no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bfn.train.config import Eval, Recipe, Sample, Train, read
+    from bfn.train.ema import EMA
+    from bfn.train.fit import Fit, fit, run
+    from bfn.train.loop import Diverged, Interrupted, Trainer
+
+_HOMES = {
+    "Diverged": "loop",
+    "EMA": "ema",
+    "Eval": "config",
+    "Fit": "fit",
+    "Interrupted": "loop",
+    "Recipe": "config",
+    "Sample": "config",
+    "Train": "config",
+    "Trainer": "loop",
+    "fit": "fit",
+    "read": "config",
+    "run": "fit",
+}
+
+__all__ = [
+    "EMA",
+    "Diverged",
+    "Eval",
+    "Fit",
+    "Interrupted",
+    "Recipe",
+    "Sample",
+    "Train",
+    "Trainer",
+    "fit",
+    "read",
+    "run",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"bfn.train.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'bfn.train' has no attribute {name!r}")

@@ -1,0 +1,256 @@
+"""Recipes: a TOML file with the sections data, net, flow, train, eval and sample.
+
+    [data]   source = "digits"        and the source's own arguments
+    [net]    class = "bfn.nn:UNet"    and the constructor's arguments
+    [flow]   kind = "discretised"     and the arguments of bfn.discretised
+    [train]  [eval]  [sample]         the dataclasses below
+
+The first key of data, net and flow names a function or class (a shipped one, or
+"package.module:name"); the section's other keys are its arguments, checked against its signature
+when it is called. Overriding that first key drops the arguments meant for the old one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from bfn import recipes
+from bfn.errors import BFNError
+from bfn.train import values
+from bfn.train.values import Mismatch, Text
+
+FREE = {"data": "source", "net": "class", "flow": "kind"}
+"""Sections of free arguments, and the key that says whose arguments they are."""
+
+
+def option(default: Any, meaning: str, *, least: float | None = None, above: float | None = None):
+    """A dataclass field with its meaning (for --help) and its bounds."""
+    metadata = {"meaning": meaning, "least": least, "above": above}
+    return field(default=default, metadata=metadata)
+
+
+class Section:
+    """Typed keys with bounds."""
+
+    def __post_init__(self) -> None:
+        for each in dataclasses.fields(self):  # pyright: ignore[reportArgumentType]
+            self.check(each.name, getattr(self, each.name))
+
+    @classmethod
+    def title(cls) -> str:
+        return cls.__name__.lower()
+
+    @classmethod
+    def check(cls, name: str, value: Any) -> None:
+        metadata = cls.__dataclass_fields__[name].metadata  # pyright: ignore[reportAttributeAccessIssue]
+        least, above = metadata["least"], metadata["above"]
+        for item in value if isinstance(value, tuple) else (value,):
+            if least is not None and not item >= least:
+                raise BFNError(
+                    f"{cls.title()}.{name} = {item} is too small; expected {least} or more"
+                )
+            if above is not None and not item > above:
+                raise BFNError(
+                    f"{cls.title()}.{name} = {item} is too small; expected more than {above}"
+                )
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any], origin: Mapping[str, str]) -> Self:
+        hints = typing.get_type_hints(cls)
+        arguments = {}
+        for key, value in given.items():
+            name = f"{cls.title()}.{key}"
+            where = origin.get(name, "")
+            if key not in hints:
+                raise BFNError(f"unknown key {name}{where}{_nearest(name, cls, hints)}")
+            arguments[key] = typed(name, value, hints[key], where)
+            try:
+                cls.check(key, arguments[key])
+            except BFNError as error:
+                raise BFNError(f"{error}{where}") from None
+        return cls(**arguments)
+
+
+def _nearest(name: str, cls: type[Section], keys: typing.Iterable[str]) -> str:
+    keys = list(keys)
+    hint = values.nearest(name, [f"{cls.title()}.{key}" for key in keys])
+    return hint or f"; expected one of {', '.join(keys)}"
+
+
+def typed(name: str, value: Any, hint: Any, where: str = "") -> Any:
+    try:
+        return values.conform(value, hint)
+    except Mismatch as mismatch:
+        raise BFNError(f"{name} = {value!r}{where} is not right; expected {mismatch}") from None
+
+
+Steps = int | Literal["inf"]
+
+
+@dataclass(frozen=True)
+class Train(Section):
+    """How to train."""
+
+    steps: int = option(1000, "optimiser steps", least=1)
+    batch: int = option(64, "examples per step", least=1)
+    loss_steps: Steps = option("inf", "train on L^n for this n; inf for L^inf")  # noqa: RUF009
+    learning_rate: float = option(1e-3, "of AdamW, at its highest", above=0)
+    betas: tuple[float, float] = option((0.9, 0.99), "of AdamW", least=0)
+    weight_decay: float = option(0.01, "of AdamW, on weights of two or more axes", least=0)
+    warmup: int = option(0, "steps over which the learning rate rises from 0", least=0)
+    decay: float = option(0.0, "last share of the steps, over which it falls to 0", least=0)
+    clip: float = option(5.0, "largest gradient norm (of nats per variable); inf for none", above=0)
+    ema_decay: float = option(0.9999, "of the weights' moving average, once warm", least=0)
+    seed: int = option(0, "of initial weights, order of the data, times and noise")
+    log_every: int = option(50, "steps per line of metrics.jsonl", least=1)
+    checkpoint_every: int = option(500, "steps per checkpoint", least=1)
+    keep: int = option(2, "checkpoints to keep", least=1)
+    sample_every: int = option(0, "steps per sheet of samples; 0 for none", least=0)
+    device: str = option("auto", "cpu, cuda, ...; auto is cuda where there is one")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.loss_steps, int) and self.loss_steps < 1:
+            raise BFNError(f"train.loss_steps = {self.loss_steps}; expected 1 or more, or inf")
+        for name, share in (("ema_decay", self.ema_decay), ("betas", max(self.betas))):
+            if not share < 1:
+                raise BFNError(f"train.{name} = {share} is too large; expected less than 1")
+        if self.decay > 1:
+            raise BFNError(f"train.decay = {self.decay} is a share of the steps; expected 0 to 1")
+
+
+@dataclass(frozen=True)
+class Eval(Section):
+    """How to evaluate."""
+
+    steps: tuple[Steps, ...] = option((10, 25, 100, "inf"), "the n of each row; inf for L^inf")
+    split: str = option("test", "train, validation or test")
+    batch: int = option(256, "examples at once; results do not depend on it", least=1)
+    repeats: int = option(1, "passes with fresh noise, averaged", least=1)
+    seed: int = option(0, "of the noise")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.steps or any(isinstance(n, int) and n < 1 for n in self.steps):
+            raise BFNError(f"eval.steps = {list(self.steps)}; expected counts of 1 or more, or inf")
+
+
+@dataclass(frozen=True)
+class Sample(Section):
+    """How to draw samples."""
+
+    n: int = option(64, "number of samples", least=1)
+    steps: int = option(100, "Bayesian updates; one more network call than that", least=1)
+    final: Literal["sample", "mode"] = option("sample", "how the last output becomes data")
+    solver: str = option("ancestral", "the step rule")
+    seed: int = option(0, "of the noise")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A resolved recipe. `origin` says where each key was given, for error messages."""
+
+    name: str
+    description: str = ""
+    data: dict[str, Any] = field(default_factory=dict)
+    net: dict[str, Any] = field(default_factory=dict)
+    flow: dict[str, Any] = field(default_factory=dict)
+    train: Train = Train()
+    eval: Eval = Eval()
+    sample: Sample = Sample()
+    origin: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    def document(self) -> dict[str, Any]:
+        """Every key with its value: sections of plain values."""
+        document = dataclasses.asdict(self)
+        del document["origin"]
+        return document
+
+    def to_toml(self) -> str:
+        return values.to_toml(self.document())
+
+
+SECTIONS: dict[str, type[Section]] = {"train": Train, "eval": Eval, "sample": Sample}
+_TOP = ("name", "description")
+
+
+def read(recipe: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
+    """The recipe of a shipped name or a path, with overrides such as {"train.steps": 500}."""
+    path = recipes.find(recipe)
+    try:
+        document = tomllib.loads(path.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BFNError(f"{str(path)!r} is not valid TOML: {error}") from None
+    except OSError as error:
+        raise BFNError(f"{str(path)!r} cannot be read: {error.strerror}") from None
+    return resolve(document, overrides or {}, name=path.stem, source=f" in {path}")
+
+
+def resolve(
+    document: Mapping[str, Any], overrides: Mapping[str, Any], *, name: str, source: str = ""
+) -> Recipe:
+    """A recipe from the tables of a document; `source` is named in error messages."""
+    sections: dict[str, dict[str, Any]] = {key: {} for key in (*FREE, *SECTIONS)}
+    top: dict[str, str] = {"name": name}
+    origin: dict[str, str] = {}
+    for key, value in document.items():
+        if key in _TOP:
+            top[key] = typed(key, value, str, source)
+        elif key not in sections:
+            known = [*sections, *_TOP]
+            hint = values.nearest(key, known) or f"; expected {', '.join(known)}"
+            raise BFNError(f"unknown section {key}{source}{hint}")
+        elif not isinstance(value, Mapping):
+            raise BFNError(
+                f"{key} = {value!r}{source} is not a section; write [{key}] above its keys"
+            )
+        else:
+            sections[key].update(value)
+            origin.update({f"{key}.{k}": source for k in value})
+    _override(sections, origin, overrides)
+    typed_sections = {key: cls.read(sections[key], origin) for key, cls in SECTIONS.items()}
+    free = {key: sections[key] for key in FREE}
+    return Recipe(**top, **free, **typed_sections, origin=origin)  # pyright: ignore[reportArgumentType]
+
+
+def _override(
+    sections: dict[str, dict[str, Any]], origin: dict[str, str], overrides: Mapping[str, Any]
+) -> None:
+    split = []
+    for name, value in overrides.items():
+        section, dot, key = name.partition(".")
+        if not dot or section not in sections:
+            raise BFNError(
+                f"unknown key {name!r} on the command line{values.nearest(section, sections)}"
+                f"; expected section.key with a section of {', '.join(sections)}"
+            )
+        split.append((section, key, value))
+    for section, chooser in FREE.items():
+        chosen = [value for s, key, value in split if (s, key) == (section, chooser)]
+        if chosen and chosen[0] != sections[section].get(chooser):
+            sections[section].clear()
+    for section, key, value in split:
+        *path, last = key.split(".")
+        table = sections[section]
+        for step in path:
+            table[step] = dict(table.get(step) or {})
+            table = table[step]
+        if section in FREE and isinstance(value, Text):
+            value = str(value) if key == FREE[section] else values.plain(value)
+        table[last] = value
+        origin[f"{section}.{key}"] = " on the command line"
+
+
+def options() -> Sequence[tuple[str, str, Any, str]]:
+    """(key, type, default, meaning) of every typed key, for --help."""
+    rows = []
+    for title, cls in SECTIONS.items():
+        for each in dataclasses.fields(cls):  # pyright: ignore[reportArgumentType]
+            rows.append((f"{title}.{each.name}", each.type, each.default, each.metadata["meaning"]))
+    return rows

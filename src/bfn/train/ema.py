@@ -1,0 +1,62 @@
+"""A moving average of the weights, which is what is evaluated, sampled and exported.
+
+After step s the average moves towards the weights by 1 - d_s with
+
+    d_s = min(decay, (1 + s) / (10 + s)).
+
+While the second bound holds, the weights of step r carry a share proportional to (r / s)^8 in the
+average of step s: it spans about the last tenth of the run however short the run is, and the
+random initial weights are forgotten at once. With a constant decay of 0.9999 they would still make
+up 37% of the average after 10,000 steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+
+
+class EMA:
+    """The average of a module's parameters; buffers are copied as they are."""
+
+    def __init__(self, module: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.weights = {name: value.detach().clone() for name, value in _state(module).items()}
+
+    def decay_at(self, step: int) -> float:
+        """d_s after step s = 1, 2, ..."""
+        return min(self.decay, (1 + step) / (10 + step))
+
+    @torch.no_grad()
+    def update(self, module: nn.Module, step: int) -> None:
+        state = _state(module)
+        averaged = [name for name, value in state.items() if value.is_floating_point()]
+        torch._foreach_lerp_(
+            [self.weights[name] for name in averaged],
+            [state[name] for name in averaged],
+            1.0 - self.decay_at(step),
+        )
+        for name in state.keys() - set(averaged):
+            self.weights[name].copy_(state[name])
+
+    @torch.no_grad()
+    def restore(self, weights: Mapping[str, Tensor]) -> None:
+        for name, value in self.weights.items():
+            value.copy_(weights[name])
+
+    @contextlib.contextmanager
+    def in_place(self, module: nn.Module) -> Iterator[None]:
+        """The module with the averaged weights, and with its own again afterwards."""
+        own = {name: value.detach().clone() for name, value in _state(module).items()}
+        module.load_state_dict(self.weights)
+        try:
+            yield
+        finally:
+            module.load_state_dict(own)
+
+
+def _state(module: nn.Module) -> dict[str, Tensor]:
+    return module.state_dict()

@@ -1,0 +1,183 @@
+"""Two ways to start the one training loop: `fit` in Python, `run` for a recipe."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from bfn import noise, pictures
+from bfn.data.base import DataSet
+from bfn.errors import BFNError
+from bfn.generation import generate
+from bfn.model import BFN
+from bfn.train import build, config, progress
+from bfn.train.config import Recipe, Sample, Train
+from bfn.train.folder import RunFolder
+from bfn.train.loop import Trainer
+from bfn.train.progress import Display
+from bfn.train.tensors import as_data_set
+
+CHANGEABLE = ("steps", "log_every", "checkpoint_every", "keep", "sample_every", "device")
+"""Keys of [train] that a resumed run may be given anew: they leave the past as it was."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A finished training: the model (with averaged weights), its steps and its metrics."""
+
+    model: BFN
+    step: int
+    history: list[dict[str, Any]]
+    folder: Path | None
+
+
+def fit(
+    model: BFN,
+    data: DataSet | Tensor,
+    *,
+    labels: Tensor | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    force: bool = False,
+    display: Display | bool = True,
+    stop: Callable[[], bool] | None = None,
+    **settings: Any,
+) -> Fit:
+    """Train a model on data; its weights are the averaged ones afterwards.
+
+        model = bfn.discretised(net, K=256, sigma_1=1e-3)
+        bfn.train.fit(model, x, steps=2000, batch=128, learning_rate=1e-3)
+
+    Args:
+        model: any BFN, around any network.
+        data: a tensor (N, *shape) in the model's own convention, or a `bfn.data.DataSet`.
+        labels: int64 (N,), handed to the network as `label`; for a tensor of data only.
+        out: a run folder for checkpoints, metrics and the exported model; None writes nothing.
+        resume: go on from the folder's newest checkpoint, if it has one.
+        force: replace the run that is in the folder.
+        display: True for a progress bar, False for silence.
+        stop: asked after every step; True ends the training there.
+        settings: the keys of a recipe's [train] section: steps, batch, learning_rate, seed, ...
+    """
+    document = {"train": {key: _plain(value) for key, value in settings.items()}}
+    recipe = config.resolve(document, {}, name="fit")
+    data_set = as_data_set(model, data, labels)
+    folder = None if out is None else RunFolder(out)
+    return _train(recipe, model, data_set, folder, resume, force, display, stop)
+
+
+def run(
+    recipe: Recipe,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    force: bool = False,
+    display: Display | bool = True,
+    stop: Callable[[], bool] | None = None,
+) -> Fit:
+    """Train what a recipe describes, in a run folder."""
+    folder = RunFolder(out)
+    folder.check_free(resume=resume, force=force)
+    data, model = build.data(recipe), build.model(recipe)
+    return _train(recipe, model, data, folder, resume, force, display, stop)
+
+
+def _train(
+    recipe: Recipe,
+    model: BFN,
+    data: DataSet,
+    folder: RunFolder | None,
+    resume: bool,
+    force: bool,
+    display: Display | bool,
+    stop: Callable[[], bool] | None,
+) -> Fit:
+    if isinstance(display, bool):
+        console = Console(stderr=True)
+        display = progress.choose(console) if display else progress.Silent()
+    indices = data.indices(recipe.train.seed, 0, min(recipe.train.batch, 8))
+    model.check(data.batch("train", indices, torch.Generator().manual_seed(0))[0])
+    if folder is not None:
+        model.config()  # a network that cannot be saved says so now, not after the training
+        folder.check_free(resume=resume, force=force)
+        if resume and folder.is_run():
+            _check_same(folder.recipe(), recipe)
+        folder.start(recipe, force=force)
+    sheet = None
+    if folder is not None and recipe.train.sample_every:
+        sheet = _sheets(folder, model, data, recipe.sample)
+    trainer = Trainer(
+        model, data, recipe.train, folder=folder, display=display, sheet=sheet, stop=stop
+    )
+    try:
+        if folder is not None:
+            trainer.restore()
+        if trainer.step >= recipe.train.steps:
+            display.say(f"the run in {folder and folder.path} is finished: step {trainer.step}")
+        elif trainer.step:
+            display.say(f"going on from step {trainer.step}")
+        trainer.run()
+    finally:
+        model.net.load_state_dict(trainer.ema.weights)
+        model.eval()
+        if folder is not None:
+            folder.close()
+    return Fit(model, trainer.step, trainer.history, folder.path if folder else None)
+
+
+def _sheets(
+    folder: RunFolder, model: BFN, data: DataSet, settings: Sample
+) -> Callable[[int], None]:
+    """Writes samples/step-N.png (or .txt, .npy) when called."""
+    suffix = pictures.suffix(data.format)  # a missing extra says so before the training
+
+    def write(step: int) -> None:
+        x = generate(
+            model,
+            (settings.n, *data.shape),
+            settings.steps,
+            solver=settings.solver,
+            final=settings.final,
+            generator=torch.Generator().manual_seed(noise.seed("sample", settings.seed)),
+        )
+        folder.samples.mkdir(exist_ok=True)
+        pictures.write_sheet(folder.samples / f"step-{step}{suffix}", data.format, x)
+
+    return write
+
+
+def _check_same(before: Recipe, now: Recipe) -> None:
+    """A run goes on as what it was: refuse other data, models or training."""
+    old, new = before.document(), now.document()
+    for section in ("name", "data", "net", "flow", "train"):
+        a, b = old[section], new[section]
+        if a == b:
+            continue
+        if not isinstance(a, dict):
+            raise BFNError(
+                f"the run is of the recipe {a!r}, not {b!r}; resume it with its own recipe, or "
+                "give another folder with --out"
+            )
+        for key in {**a, **b}:
+            free = section == "train" and key in CHANGEABLE
+            if a.get(key) != b.get(key) and not free:
+                raise BFNError(
+                    f"the run was started with {section}.{key} = {a.get(key)}, not {b.get(key)}; "
+                    "resume it with the same value, or give another folder with --out"
+                )
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def with_steps(recipe: Recipe, steps: int) -> Recipe:
+    train: Train = dataclasses.replace(recipe.train, steps=steps)
+    return dataclasses.replace(recipe, train=train)

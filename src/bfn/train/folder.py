@@ -1,0 +1,169 @@
+"""A run on disk.
+
+runs/NAME/
+  recipe.toml          the resolved recipe: running it again repeats the run
+  config.json          what from_pretrained needs, and what one example of the data is
+  model.safetensors    EMA weights
+  metrics.jsonl        one line per logged step
+  checkpoints/step-N/  everything to go on exactly
+  samples/             pictures or text along the way
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from torch import Tensor
+
+from bfn import serialise
+from bfn.data import read_format
+from bfn.data.formats import Format
+from bfn.errors import BFNError
+from bfn.model import BFN
+from bfn.train import config
+from bfn.train.config import Recipe
+
+RECIPE, METRICS, CHECKPOINTS, SAMPLES = "recipe.toml", "metrics.jsonl", "checkpoints", "samples"
+_OWN = (RECIPE, METRICS, CHECKPOINTS, SAMPLES, serialise.CONFIG, serialise.WEIGHTS)
+
+
+class RunFolder:
+    """The files of one run."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._metrics: IO[str] | None = None
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / CHECKPOINTS
+
+    @property
+    def samples(self) -> Path:
+        return self.path / SAMPLES
+
+    # Opening.
+
+    def is_run(self) -> bool:
+        return (self.path / RECIPE).is_file()
+
+    def check_free(self, *, resume: bool = False, force: bool = False) -> None:
+        """Refuse, before anything is written, a folder whose contents would be lost or mixed up."""
+        name = str(self.path)
+        if self.path.exists() and not self.path.is_dir():
+            raise BFNError(f"{name!r} is a file; give the run another folder with --out")
+        if not self.path.is_dir() or force or not any(self.path.iterdir()):
+            return
+        if not self.is_run():
+            raise BFNError(f"{name!r} holds other files; give the run a new folder with --out")
+        if not resume:
+            raise BFNError(
+                f"{name!r} holds a run already; go on with --resume auto, replace it with --force, "
+                "or give another folder with --out"
+            )
+
+    def start(self, recipe: Recipe, *, force: bool = False) -> None:
+        """Make the folder and write recipe.toml; with `force`, an older run's files go first."""
+        try:
+            if force:
+                for name in _OWN:
+                    _remove(self.path / name)
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.write_recipe(recipe)
+        except OSError as error:
+            raise BFNError(
+                f"the run folder {str(self.path)!r} cannot be written ({error.strerror}); give "
+                "another one with --out"
+            ) from None
+
+    # The recipe.
+
+    def write_recipe(self, recipe: Recipe) -> None:
+        _write(self.path / RECIPE, recipe.to_toml())
+
+    def recipe(self) -> Recipe:
+        if not self.path.is_dir():
+            raise BFNError(f"there is no run folder {str(self.path)!r}; give the folder of a run")
+        if not self.is_run():
+            raise BFNError(f"{str(self.path)!r} holds no {RECIPE}; it is not the folder of a run")
+        return config.read(self.path / RECIPE)
+
+    def document(self) -> dict[str, Any]:
+        """The tables of recipe.toml as they stand."""
+        self.recipe()
+        return tomllib.loads((self.path / RECIPE).read_text())
+
+    # The exported model.
+
+    def export(self, model: BFN, weights: Mapping[str, Tensor], data: Format) -> None:
+        """config.json and model.safetensors."""
+        try:
+            serialise.save(self.path, {**model.config(), "data": data.describe()}, weights)
+        except OSError as error:
+            raise BFNError(
+                f"the model could not be written to {str(self.path)!r} ({error.strerror}); make "
+                "room and go on with --resume auto"
+            ) from error
+
+    def load_model(self) -> BFN:
+        return BFN.from_pretrained(self.path)
+
+    def format(self) -> Format:
+        """What one example of the run's data is; the data themselves are not needed."""
+        description = serialise.load_config(self.path).get("data")
+        if not isinstance(description, dict):
+            raise BFNError(
+                f"{str(self.path / serialise.CONFIG)!r} does not say what the data are; use "
+                "bfn.generate with a shape of your own"
+            )
+        return read_format(description)
+
+    # Metrics.
+
+    def open_metrics(self, step: int) -> None:
+        """Go on after a step: lines beyond it, or broken off, are dropped."""
+        path = self.path / METRICS
+        lines = path.read_text().splitlines() if path.is_file() else []
+        _write(path, "".join(line + "\n" for line in lines if _step_of(line) <= step))
+        self._metrics = path.open("a")
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        assert self._metrics is not None
+        self._metrics.write(json.dumps(line) + "\n")
+        self._metrics.flush()
+
+    def metrics(self) -> list[dict[str, Any]]:
+        path = self.path / METRICS
+        lines = path.read_text().splitlines() if path.is_file() else []
+        return [json.loads(line) for line in lines]
+
+    def close(self) -> None:
+        if self._metrics is not None:
+            self._metrics.close()
+            self._metrics = None
+
+
+def _step_of(line: str) -> float:
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return float("inf")
+
+
+def _write(path: Path, text: str) -> None:
+    aside = path.with_name(path.name + ".part")
+    aside.write_text(text)
+    os.replace(aside, path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

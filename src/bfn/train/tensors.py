@@ -1,0 +1,58 @@
+"""One's own tensors as a data set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from bfn import noise
+from bfn.data.base import DataSet, Rows
+from bfn.data.formats import ArrayFormat
+from bfn.data.forms import Form
+from bfn.errors import BFNError
+from bfn.model import BFN
+
+
+@dataclass(frozen=True)
+class AsGiven(Form):
+    """Values that are in the model's convention already."""
+
+    K: int | None = None
+    name: ClassVar[str] = "real"
+
+    @property
+    def classes(self) -> int | None:
+        return self.K
+
+    def encode(self, values: Tensor, generator: noise.Source = None) -> Tensor:
+        return values
+
+    def decode(self, x: Tensor) -> Tensor:
+        return x
+
+    def brightness(self, x: Tensor) -> Tensor:
+        return x
+
+    def check(self, values: Tensor, where: str) -> None:
+        """The model checks them."""
+
+
+def as_data_set(model: BFN, data: DataSet | Tensor, labels: Tensor | None = None) -> DataSet:
+    """A tensor as a data set of training examples alone; a data set as it is."""
+    if isinstance(data, DataSet):
+        return data
+    if data.dim() < 2 or len(data) == 0:
+        raise BFNError(
+            f"the data have shape {tuple(data.shape)}; expected (N, *shape): examples, and the "
+            "variables of each"
+        )
+    model.check(data)
+    none = data[:0]
+    return Rows(
+        "the data",
+        ArrayFormat(tuple(data.shape[1:]), AsGiven()),
+        {"train": data, "validation": none, "test": none},
+        labels=None if labels is None else {"train": labels},
+    )
