@@ -110,8 +110,3 @@ def data_from_noise(epsilon_hat: Tensor, theta: Theta, early: Tensor) -> Tensor:
 def is_early(t: Tensor, t_min: float, like: Tensor) -> Tensor:
     """Where the paper's rule ignores the network: t < t_min, broadcast over `like`."""
     return per_example(t < t_min, like)
-
-
-def antithetic_mean(log_ratio, epsilon: Tensor) -> Tensor:
-    """Mean of log_ratio over a draw of noise and its mirror image."""
-    return 0.5 * (log_ratio(epsilon) + log_ratio(-epsilon))

@@ -151,7 +151,7 @@ class BinnedOutput(Output):
         if self.K <= FEW_BINS:
             return self._free._log_ratio(x, epsilon, alpha_i)
         k, root_alpha = bins.bin_index(x, self.K), per_example(alpha_i, x).sqrt()
-        return -total(log_mixture(self.mu, self.sigma, k, epsilon, root_alpha, self.K))
+        return -log_mixture(self.mu, self.sigma, k, epsilon, root_alpha, self.K)
 
     def log_prob(self, x: Tensor) -> Tensor:
         log_p = bins.log_prob(bins.bin_index(x, self.K), self.mu, self.sigma, self.K)

@@ -3,18 +3,28 @@
 The receiver is one mixture over vectors, sum_k p_k N(alpha_i (K e_k - 1), alpha_i K I). All its
 means have the same length, so the Gaussian densities cancel to
 
-    ln p_S - ln p_R = -ln sum_k p_k exp(y_k - y_x),                                          (1)
+    ln p_S - ln p_R = -ln sum_k p_k exp(y_k - y_x),
 
-and only differences of y matter: the message V-increment, y + alpha_i, serves as well. Under the
-sender y_k - y_x = -alpha_i K + sqrt(alpha_i K) (epsilon_k - epsilon_x) for k != x. For two classes
-w = y_1 - y_0 alone matters, so the divergence is a one-dimensional Gaussian integral. Its integrand
-is analytic within pi / (2 sqrt(alpha_i)) of the real line, so the trapezoidal rule converges
-exponentially: the number of nodes follows from alpha_i.
+and only differences of y matter: the message counted in V, y + alpha_i, serves as well. Under the
+sender y_k - y_x = -lam + sqrt(lam) (epsilon_k - epsilon_x) for k != x, with lam = alpha_i K. So
+
+    KL = E[F(S)],  S = sum_{k != x} p_k e^(sqrt(lam) epsilon_k),
+    F(S) = -E_xi ln(p_x + S e^(-lam - sqrt(lam) xi)),
+
+where the expectation over xi = epsilon_x is a sum over fixed nodes (Rao-Blackwell), and that over
+the other epsilon_k is estimated from pairs +-epsilon. S has the known mean S_0 = (1 - p_x)
+e^(lam/2), so c S_0 F'(S_0) (S / S_0 - 1) is subtracted; c = 1 / (1 + Var[S / S_0]) keeps this
+control variate bounded where S scatters. For two classes S is one number, and xi = (epsilon_1 -
+epsilon_0) / sqrt(2) is all there is: the sum over nodes is the divergence itself.
+
+The integrands are analytic within pi / sqrt(lam) of the real line, where the trapezoidal rule
+converges exponentially: the number of nodes follows from lam.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,7 +36,8 @@ from bfn import noise
 from bfn.errors import BFNError
 from bfn.flow.base import Theta, per_example
 from bfn.noise import Source
-from bfn.output.base import Head, Output, antithetic_mean, total
+from bfn.output.base import Head, Output, total
+from bfn.output.chunks import sum_in_chunks
 
 
 def sample_classes(log_p: Tensor, generator: Source) -> Tensor:
@@ -40,27 +51,38 @@ def sample_classes(log_p: Tensor, generator: Source) -> Tensor:
 
 
 class CategoricalOutput(Output):
-    """softmax(logits) per variable, logits (B, *shape, K)."""
+    """softmax(logits) per variable, logits (B, *shape, K).
 
-    def __init__(self, logits: Tensor) -> None:
-        self.logits = logits
+    Losses take `chunk` variables of each example at a time (all of them if None). Whatever K is,
+    a loss and its gradient hold at most three tensors of the size of the logits, beside them and
+    beside what one chunk needs.
+    """
+
+    def __init__(self, logits: Tensor, chunk: int | None = None) -> None:
+        self.logits, self.chunk = logits, chunk
         self.K = logits.shape[-1]
 
     @cached_property
     def log_p(self) -> Tensor:
         return F.log_softmax(self.logits, -1)
 
-    def _log_p_x(self, x: Tensor) -> Tensor:
-        return self.log_p.gather(-1, x.unsqueeze(-1))
-
     @property
     def m(self) -> Tensor:
         return self.K * self.log_p.exp()
 
+    def _sum(self, function: Callable[..., Tensor], x: Tensor, *rest: Tensor) -> Tensor:
+        """The sum over variables of function(log_p, x as (B, d, 1), *rest) (B, d)."""
+
+        def summed(logits: Tensor, *rest: Tensor) -> Tensor:
+            return function(F.log_softmax(logits, -1), *rest).sum(1)
+
+        batch = x.shape[0]
+        logits = self.logits.reshape(batch, -1, self.K)
+        rest = (x.reshape(batch, -1, 1), *(r.reshape(batch, -1, self.K) for r in rest))
+        return sum_in_chunks(summed, [logits], rest, self.chunk)
+
     def rate(self, x: Tensor, alpha_t: Tensor) -> Tensor:
-        # e_hat - e_x, with 1 - p_x from expm1: p_x is often 1 to float32's last digit.
-        error = self.log_p.exp().scatter(-1, x.unsqueeze(-1), torch.expm1(self._log_p_x(x)))
-        return 0.5 * self.K * alpha_t * total(error.square())
+        return 0.5 * self.K * alpha_t * self._sum(_squared_error, x)
 
     def divergence(
         self,
@@ -70,32 +92,61 @@ class CategoricalOutput(Output):
         draws: int = 1,
         alpha_max: float | None = None,
     ) -> Tensor:
-        log_p, index = self.log_p, x.unsqueeze(-1)
-        strength = (self.K * per_example(alpha_i, log_p)).to(log_p.dtype)
+        bound = self.K * (float(alpha_i.max()) if alpha_max is None else alpha_max)
+        lam = (self.K * alpha_i).to(self.logits.dtype).reshape(-1, 1)
 
-        def log_ratio(epsilon: Tensor) -> Tensor:
-            difference = strength.sqrt() * (epsilon - epsilon.gather(-1, index)) - strength
-            difference = difference.scatter(-1, index, 0.0)
-            return -total(torch.logsumexp(log_p + difference, -1))
+        def function(log_p: Tensor, index: Tensor) -> Tensor:
+            epsilon = noise.normal(log_p.shape, generator, device=log_p.device, dtype=log_p.dtype)
+            pair = (_divergence(log_p, index, sign * epsilon, lam, bound) for sign in (1.0, -1.0))
+            return 0.5 * sum(pair, start=torch.zeros_like(lam))
 
-        shape, kind = log_p.shape, {"device": log_p.device, "dtype": log_p.dtype}
-        estimates = [
-            antithetic_mean(log_ratio, noise.normal(shape, generator, **kind)) for _ in range(draws)
-        ]
-        return torch.stack(estimates).mean(0)
+        return torch.stack([self._sum(function, x) for _ in range(draws)]).mean(0)
 
     def log_ratio(self, x: Tensor, message: Tensor, alpha_i: Tensor) -> Tensor:
-        difference = message - message.gather(-1, x.unsqueeze(-1))
-        return -total(torch.logsumexp(self.log_p + difference, -1))
+        def function(log_p: Tensor, index: Tensor, message: Tensor) -> Tensor:
+            return -torch.logsumexp(log_p + (message - message.gather(-1, index)), -1)
+
+        return self._sum(function, x, message)
 
     def log_prob(self, x: Tensor) -> Tensor:
-        return total(self._log_p_x(x))
+        return self._sum(lambda log_p, index: log_p.gather(-1, index).squeeze(-1), x)
 
     def sample(self, generator: Source = None) -> Tensor:
         return sample_classes(self.log_p, generator)
 
     def mode(self) -> Tensor:
         return self.logits.argmax(-1)
+
+
+def _squared_error(log_p: Tensor, index: Tensor) -> Tensor:
+    """|e_hat - e_x|^2 per variable."""
+    # 1 - p_x from expm1: p_x is often 1 to float32's last digit.
+    error = log_p.exp().scatter(-1, index, torch.expm1(log_p.gather(-1, index)))
+    return error.square().sum(-1)
+
+
+def _divergence(log_p: Tensor, index: Tensor, epsilon: Tensor, lam: Tensor, bound: float) -> Tensor:
+    """F(S) less its control variate, per variable: (B, d). bound >= lam."""
+    root = lam.sqrt()
+    log_p_x = log_p.gather(-1, index).squeeze(-1)
+    others = log_p.scatter(-1, index, -torch.inf)  # ln p_k for k != x
+    log_rest = torch.logsumexp(others, -1)  # ln(1 - p_x), exact where p_x rounds to 1
+    log_S = torch.logsumexp(others + root.unsqueeze(-1) * epsilon, -1)
+    log_S_0 = log_rest + 0.5 * lam
+
+    xi, weight = normal_nodes(0.25 * bound, log_p)
+    shift = -lam.unsqueeze(-1) - root.unsqueeze(-1) * xi  # (B, 1, nodes)
+    p_x, rest = log_p_x.exp().unsqueeze(-1), log_rest.exp().unsqueeze(-1)
+    if bound < 0.1:
+        # Near 0 the logarithm of a sum close to 1 would keep no digits of a small divergence.
+        excess = (others.exp() * torch.expm1(root.unsqueeze(-1) * epsilon)).sum(-1, keepdim=True)
+        value = torch.log1p(excess + (rest + excess) * torch.expm1(shift))
+    else:
+        value = torch.logaddexp(log_p_x.unsqueeze(-1), log_S.unsqueeze(-1) + shift)
+    at_mean = torch.exp(log_S_0.unsqueeze(-1) + shift)
+    slope = (at_mean / (p_x + at_mean)) @ weight  # -S_0 F'(S_0)
+    scatter = torch.expm1(lam) * torch.exp(torch.logsumexp(2.0 * others, -1) - 2.0 * log_rest)
+    return slope / (1.0 + scatter) * torch.expm1(log_S - log_S_0) - value @ weight
 
 
 class BernoulliOutput(Output):
@@ -168,20 +219,23 @@ def normal_nodes(alpha_max: float, like: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class CategoricalHead(Head):
-    """K numbers per variable: logits."""
+    """K numbers per variable: logits. `chunk` variables at a time go through a loss."""
 
     K: int
+    chunk: int | None = None
 
     def __post_init__(self) -> None:
         if self.K < 3:
             raise BFNError(f"K = {self.K} classes; a categorical head needs at least 3")
+        if self.chunk is not None and self.chunk < 1:
+            raise BFNError(f"chunk = {self.chunk}; at least 1 variable must be taken at a time")
 
     @property
     def parameters(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.K
 
     def __call__(self, net_output: Tensor, theta: Theta, t: Tensor) -> Output:
-        return CategoricalOutput(net_output)
+        return CategoricalOutput(net_output, self.chunk)
 
     def check(self, x: Tensor) -> None:
         """The flow has checked the classes."""

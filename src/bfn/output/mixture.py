@@ -15,17 +15,15 @@ Gauss-Legendre over all bins within 20 nats of the largest, with the Euler-Macla
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from bfn.output import bins
 from bfn.output.base import accurate
+from bfn.output.chunks import sum_in_chunks
 
 NODES = 32
 CHUNK = 1 << 13
@@ -34,12 +32,18 @@ CHUNK = 1 << 13
 def log_mixture(
     mu: Tensor, sigma: Tensor, k: Tensor, epsilon: Tensor, root_alpha: Tensor, K: int
 ) -> Tensor:
-    """ln(p_R / p_S) at message noise epsilon, per variable; k is the bin of x, int64."""
+    """ln(p_R / p_S) at message noise epsilon, summed over variables: (B,), in the type of sigma.
 
-    def function(mu: Tensor, sigma: Tensor, *rest: Tensor) -> Tensor:
-        return _log_mixture(mu, sigma, *rest, K=K)
+    k is the bin of x, int64; all are (B, *shape), root_alpha may broadcast.
+    """
 
-    return _Elementwise.apply(function, mu, sigma, k, epsilon, root_alpha)  # pyright: ignore
+    def function(*tensors: Tensor) -> Tensor:
+        return _log_mixture(*tensors, K=K).sum(1).to(sigma.dtype)
+
+    batch = mu.shape[0]
+    tensors = torch.broadcast_tensors(mu, sigma, k, epsilon, root_alpha)
+    tensors = [tensor.reshape(batch, -1) for tensor in tensors]
+    return sum_in_chunks(function, tensors[:2], tensors[2:], CHUNK // batch)
 
 
 def _log_mixture(
@@ -108,42 +112,3 @@ def _gauss_legendre(device: torch.device, dtype: torch.dtype) -> tuple[Tensor, T
     nodes, weights = np.polynomial.legendre.leggauss(NODES)
     unit = torch.tensor(0.5 * (nodes + 1.0), device=device, dtype=dtype)
     return unit, torch.tensor(0.5 * weights, device=device, dtype=dtype)
-
-
-class _Elementwise(torch.autograd.Function):
-    """function(mu, sigma, *rest), one variable at a time in effect, with two numbers saved each.
-
-    Value and derivatives are computed together, in chunks, so that the many numbers each variable
-    needs on the way never exist for all of them. Differentiable once, in mu and sigma.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, function: Callable[..., Tensor], mu: Tensor, sigma: Tensor, *rest: Tensor
-    ) -> Tensor:
-        shape, dtype = mu.shape, sigma.dtype
-        flat = [t.reshape(-1) for t in torch.broadcast_tensors(mu, sigma, *rest)]
-        wanted = ctx.needs_input_grad[1] or ctx.needs_input_grad[2]
-        values: list[Tensor] = []
-        slopes: list[tuple[Tensor, ...]] = []
-        for chunk in zip(*(t.split(CHUNK) for t in flat), strict=True):
-            leaves = [t.detach().requires_grad_(wanted) for t in chunk[:2]]
-            with torch.set_grad_enabled(wanted):
-                value = function(*leaves, *chunk[2:])
-                if wanted:
-                    slopes.append(torch.autograd.grad(value.sum(), leaves))
-            values.append(value.detach().to(dtype))
-        if wanted:
-            saved = (torch.cat(part).reshape(shape) for part in zip(*slopes, strict=True))
-            ctx.save_for_backward(*saved)
-        ctx.rest = len(rest)
-        return torch.cat(values).reshape(shape)
-
-    @staticmethod
-    @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, *grad_outputs: Tensor
-    ) -> tuple[Tensor | None, ...]:
-        d_mu, d_sigma = ctx.saved_tensors
-        (grad,) = grad_outputs
-        return None, grad * d_mu, grad * d_sigma, *([None] * ctx.rest)
