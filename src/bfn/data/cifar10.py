@@ -55,18 +55,19 @@ def cifar10(
             BFN_DATA, else the cache, into which the archive is downloaded.
     """
     batches = {name: _records(name, raw) for name, raw in _read(dir).items()}
-    train = np.concatenate([batches[name] for name in _BATCHES[:-1]])
+    test = batches.pop("test_batch.bin")
+    train = np.concatenate([batches.pop(name) for name in _BATCHES[:-1]])
     rows = hold_out(len(train), validation=0.01)
-    records = {
-        "train": train[rows["train"]],
-        "validation": train[rows["validation"]],
-        "test": batches["test_batch.bin"],
+    parts = {
+        "train": (train, rows["train"]),
+        "validation": (train, rows["validation"]),
+        "test": (test, np.arange(len(test))),
     }
     return Rows(
         "cifar10",
         ImageFormat((3, 32, 32), forms.choose(form, bins, 256)),
-        {split: r[:, 1:].reshape(-1, 3, 32, 32) for split, r in records.items()},
-        labels={split: r[:, 0] for split, r in records.items()} if labels else None,
+        {s: r[:, 1:].take(part, 0).reshape(-1, 3, 32, 32) for s, (r, part) in parts.items()},
+        labels={s: r[part, 0] for s, (r, part) in parts.items()} if labels else None,
         label_names=CLASSES if labels else (),
     )
 
