@@ -41,7 +41,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(READY)
-	OMP_WAIT_POLICY=PASSIVE $(BIN)/bfn demo
+	$(BIN)/bfn demo --out demo --force
 
 test: $(READY)
 	$(PYTEST) -m 'not slow'

@@ -1,0 +1,104 @@
+"""What a wheel holds, that the version is said once, and what importing costs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import bfn
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def wheel_files() -> set[str]:
+    """The paths a wheel of this checkout would have, as its builder decides them."""
+    wheel = pytest.importorskip("hatchling.builders.wheel")
+    builder = wheel.WheelBuilder(str(ROOT))
+    return {Path(file.distribution_path).as_posix() for file in builder.recurse_included_files()}
+
+
+def test_wheel_holds_every_file_of_the_package(wheel_files: set[str]) -> None:
+    source = ROOT / "src"
+    expected = {
+        path.relative_to(source).as_posix()
+        for path in (source / "bfn").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert expected == wheel_files
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "bfn/py.typed",
+        "bfn/data/digits.npz",
+        "bfn/data/digits.txt",
+        "bfn/recipes/digits.toml",
+        "bfn/recipes/digits-binary.toml",
+        "bfn/recipes/digits-continuous.toml",
+        "bfn/recipes/manual-text.toml",
+    ],
+)
+def test_wheel_holds(wheel_files: set[str], path: str) -> None:
+    assert path in wheel_files
+
+
+def test_version_is_the_same_everywhere() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        document = tomllib.load(file)
+    assert "version" in document["project"]["dynamic"]
+    assert document["tool"]["hatch"]["version"]["path"] == "src/bfn/__init__.py"
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert re.search(r"^version: (\S+)$", citation, re.M)[1] == bfn.__version__  # pyright: ignore
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    assert re.search(r"^## \[([^]]+)\]", changelog, re.M)[1] == bfn.__version__  # pyright: ignore
+
+
+def test_constraints_pin_every_dependency() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
+    assert pins["torch"] == "2.13.0"  # no local label: it must match every build of that release
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        project = tomllib.load(file)["project"]
+    needed = [*project["dependencies"], "hatchling", "editables"]
+    for extra in project["optional-dependencies"].values():
+        needed += extra
+    names = {re.match(r"[\w.-]+", each)[0].lower().replace("_", "-") for each in needed}  # pyright: ignore
+    assert names - {"bfn"} <= pins.keys()
+
+
+def run_python(program: str) -> str:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_import_is_lazy() -> None:
+    program = "import sys, bfn; print(bfn.__version__, 'torch' in sys.modules)"
+    assert run_python(program) == f"{bfn.__version__} False"
+
+
+def test_help_imports_no_torch() -> None:
+    program = """
+import sys
+sys.argv = ["bfn", "--help"]
+from bfn.cli import main
+try:
+    main()
+except SystemExit as stop:
+    assert not stop.code, stop.code
+print([name for name in ("torch", "numpy", "matplotlib") if name in sys.modules])
+"""
+    assert run_python(program).splitlines()[-1] == "[]"
+
+
+def test_every_public_name_loads() -> None:
+    for name in bfn.__all__:
+        assert getattr(bfn, name) is not None
+    assert set(dir(bfn)) == set(bfn.__all__)

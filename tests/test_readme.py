@@ -1,0 +1,56 @@
+"""The README's example runs as printed, and what the README points to exists."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "docs" / "notation.md"]
+
+
+def test_example_runs_as_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", README, re.S)
+    lines = [line for line in example.splitlines() if line.strip()]
+    assert len(lines) <= 20
+
+    names: dict = {}
+    with torch.random.fork_rng():
+        exec(compile(example, "README.md", "exec"), names)
+
+    # It has learnt something: far below the cost of uniform pixels.
+    bits = float(names["nats"].mean()) / (64 * math.log(2))
+    assert 1.0 < bits < 2.6
+    assert f"{bits:.2f} bits per pixel" in capsys.readouterr().out
+    # The background of the generated digits is black, as that of the true ones: their margins.
+    levels = names["digits"].decode(names["samples"]).float()
+    true = names["digits"].decode(names["x"]).float()
+    assert levels.shape == (16, 1, 8, 8)
+    assert levels[..., 0].mean() < 1.0
+    assert true[..., 0].mean() < 1.0
+    assert levels.mean() == pytest.approx(float(true.mean()), abs=1.5)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
+    for link in links:
+        if not link.startswith("http"):
+            assert (page.parent / link).exists(), link
+
+
+def test_tree_names_what_exists() -> None:
+    """Every path of the annotated source tree is there, and every module is in the tree."""
+    (tree,) = re.findall(r"```text\n(src/bfn/.*?)```", README, re.S)
+    named = set(re.findall(r"^  (\S+)", tree, re.M))
+    package = ROOT / "src" / "bfn"
+    there = {
+        path.name + ("/" if path.is_dir() else "")
+        for path in package.iterdir()
+    }
+    assert named == there - {"py.typed", "__pycache__/"}
