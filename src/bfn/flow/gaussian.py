@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from bfn.flow.base import BayesianFlow, Theta, require, require_values
@@ -29,8 +30,8 @@ class GaussianFlow(BayesianFlow):
 
     def check(self, x: Tensor) -> None:
         require(
-            x.is_floating_point(),
-            f"x has type {x.dtype}, but continuous and discretised data are floating point; "
-            "convert it, for discretised data with bfn.bin_centre(k, K)",
+            x.dtype in (torch.float32, torch.float64),
+            f"x has type {x.dtype}, but continuous and discretised data are torch.float32 or "
+            "torch.float64; convert it with x.float(), or from bin indices with bfn.bin_centre",
         )
         require_values(x, -sys.float_info.max, sys.float_info.max, "finite numbers")
