@@ -27,14 +27,15 @@ def generate(
     final: Literal["sample", "mode"] = "sample",
     callback: Callback | None = None,
     generator: Source = None,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | None = None,
     **cond: Any,
 ) -> Tensor:
     """Draw data of the given shape, batch included: int64 classes, or floats in [-1, 1].
 
     `steps` updates take steps + 1 network calls. `final` is how x comes from the last output: a
-    draw, as in the paper, or its mode. `callback(i, t, theta, output)` is called at every
-    step i = 0 .. steps - 1 before its update, and once more with the last output as i = steps. Dropout is off meanwhile.
+    draw, as in the paper, or its mode. `callback(i, t, theta, output)` is called at every step
+    i = 0 .. steps - 1 before its update, and once more with the last output as i = steps. Dropout
+    is off meanwhile.
     """
     if steps < 1:
         raise BFNError(f"steps = {steps}; generation needs at least 1")
@@ -43,9 +44,10 @@ def generate(
     if final not in ("sample", "mode"):
         raise BFNError(f'final = {final!r}; expected "sample" or "mode"')
     step = solvers.find(solver)
-    flow, device = model.flow, model.device
+    flow, device, dtype = model.flow, model.device, dtype or model.dtype
     theta = flow.prior(shape, device=device, dtype=dtype)
     times = torch.arange(steps + 1, device=device, dtype=dtype) / steps
+    alpha = flow.schedule.step_sizes(steps).to(device, dtype)
 
     def look(i: int, theta: Theta) -> Output:
         t = times[i].expand(shape[0])
@@ -56,7 +58,6 @@ def generate(
 
     with model.evaluating():
         for i in range(steps):
-            alpha_i = flow.schedule.increment(times[i], times[i + 1]).expand(shape[0])
-            theta = step(flow, theta, look(i, theta), alpha_i, generator)
+            theta = step(flow, theta, look(i, theta), alpha[i].expand(shape[0]), generator)
         output = look(steps, theta)
         return output.sample(generator) if final == "sample" else output.mode()

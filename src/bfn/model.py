@@ -67,6 +67,12 @@ class BFN(nn.Module):
     def device(self) -> torch.device:
         return next((p.device for p in self.parameters()), torch.device("cpu"))
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of theta where the data are integers: the network's, but at least float32."""
+        dtype = next((p.dtype for p in self.parameters()), torch.get_default_dtype())
+        return dtype if dtype == torch.float64 else torch.float32
+
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
         """Dropout off and no gradients; every submodule's mode is restored afterwards."""

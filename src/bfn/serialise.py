@@ -23,6 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from bfn.errors import BFNError
+from bfn.schedule import Schedule
 
 FORMAT_VERSION = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -40,10 +41,10 @@ def class_name(cls: type) -> str:
 
 def find_class(name: str) -> type:
     """The class behind "package.module:Class"."""
-    module, _, cls = name.partition(":")
     try:
+        module, _, cls = name.partition(":")
         found = getattr(importlib.import_module(module), cls)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise BFNError(
             f"{name!r} could not be imported ({error}); expected package.module:Class of something "
             "installed here"
@@ -63,16 +64,36 @@ def describe(value: Any) -> Any:
 
 def build(description: Any, kind: type[T]) -> T:
     """The inverse of `describe`; refuses anything that is not a dataclass of the given kind."""
-    cls = find_class(description["class"])
+    name, arguments = _parts(description)
+    cls = find_class(name)
     if not (issubclass(cls, kind) and dataclasses.is_dataclass(cls)):
-        raise BFNError(f"{description['class']!r} is not a {kind.__name__}")
-    return cls(**{name: _restore(value) for name, value in description["arguments"].items()})
+        raise BFNError(f"{name!r} is not a {kind.__name__}; its config.json is damaged")
+    return _construct(cls, name, {key: _restore(value) for key, value in arguments.items()})
 
 
 def _restore(value: Any) -> Any:
     if isinstance(value, dict):
-        return build(value, object)
+        # A part of a flow or head: a schedule, which may be the user's own, or one of our own.
+        ours = str(value.get("class")).startswith("bfn.")
+        return build(value, object if ours else Schedule)
     return tuple(value) if isinstance(value, list) else value
+
+
+def _parts(description: Any) -> tuple[Any, dict[str, Any]]:
+    try:
+        return description["class"], dict(description["arguments"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise BFNError(
+            f"{description!r} describes nothing that could be built; expected its class and "
+            "its arguments"
+        ) from error
+
+
+def _construct(cls: type[T], name: str, arguments: dict[str, Any]) -> T:
+    try:
+        return cls(**arguments)
+    except TypeError as error:
+        raise BFNError(f"{name} does not take these arguments: {error}") from error
 
 
 def describe_network(net: nn.Module) -> dict[str, Any]:
@@ -86,20 +107,19 @@ def describe_network(net: nn.Module) -> dict[str, Any]:
 
 
 def build_network(description: Mapping[str, Any]) -> nn.Module:
-    cls = find_class(description["class"])
+    name, arguments = _parts(description)
+    cls = find_class(name)
     if not issubclass(cls, nn.Module):
-        raise BFNError(f"{description['class']!r} is not a torch.nn.Module")
-    try:
-        return cls(**description["arguments"])
-    except TypeError as error:
-        raise BFNError(f"{description['class']} does not take these arguments: {error}") from error
+        raise BFNError(f"{name!r} is not a torch.nn.Module")
+    return _construct(cls, name, arguments)
 
 
 def save(folder: Path, config: dict[str, Any], weights: Mapping[str, Tensor]) -> None:
     """Write both files, each aside first and then renamed, so that no reader sees half of one."""
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(config, indent=2) + "\n"
-    tensors = {name: tensor.detach().contiguous() for name, tensor in weights.items()}
+    # Copied, because the file format takes no two tensors that share memory (tied weights).
+    tensors = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in weights.items()}
     aside = folder / (WEIGHTS + ".part")
     save_file(tensors, aside, metadata={"format": "pt"})
     os.replace(aside, folder / WEIGHTS)
@@ -142,6 +162,9 @@ def load_weights(net: nn.Module, folder: Path) -> None:
         raise BFNError(
             f"{str(path)!r} is damaged or truncated ({error}); restore it or train again"
         ) from error
+    kinds = {weight.dtype for weight in weights.values() if weight.is_floating_point()}
+    if len(kinds) == 1:
+        net.to(kinds.pop())  # a float64 network comes back as one
     try:
         net.load_state_dict(weights)
     except RuntimeError as error:
