@@ -29,6 +29,8 @@ _HOMES = {
     "discretise": "bfn.output.bins",
     "discretised": "bfn.model",
     "generate": "bfn.generation",
+    "suggest_beta_1": "bfn.suggest",
+    "suggest_sigma_1": "bfn.suggest",
 }
 _MODULES = (
     "data",
@@ -40,6 +42,7 @@ _MODULES = (
     "output",
     "schedule",
     "solvers",
+    "times",
     "train",
 )
 
@@ -68,11 +71,14 @@ __all__ = [
     "output",
     "schedule",
     "solvers",
+    "suggest_beta_1",
+    "suggest_sigma_1",
+    "times",
     "train",
 ]
 
 if TYPE_CHECKING:
-    from bfn import flow, loss, nn, noise, output, schedule, solvers
+    from bfn import data, evaluate, flow, loss, nn, noise, output, schedule, solvers, times, train
     from bfn.errors import BFNError
     from bfn.flow import Theta
     from bfn.generation import generate
@@ -80,6 +86,7 @@ if TYPE_CHECKING:
     from bfn.output import Bins, MeasurementNoise
     from bfn.output.bins import bin_centre, bin_index, discretise
     from bfn.schedule import Exponential, Quadratic
+    from bfn.suggest import suggest_beta_1, suggest_sigma_1
 
 
 def __getattr__(name: str) -> Any:

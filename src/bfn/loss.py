@@ -6,13 +6,11 @@
 
 L^n + L^r (or L^inf + L^r) is the expected length of a message that transmits x.
 
-A time sampler returns (t, weight), each (B,), such that E[weight f(t)] is the integral of f over
-[0, 1] for every example. For L^n the step is i = floor(n t) + 1.
+Times come from a sampler of `bfn.times`. For L^n the step is i = floor(n t) + 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,29 +20,10 @@ from bfn import noise
 from bfn.errors import BFNError
 from bfn.model import BFN
 from bfn.noise import Source
+from bfn.output.base import accurate
+from bfn.times import Times, independent, stratified
 
-Times = Callable[..., tuple[Tensor, Tensor]]
-
-
-def independent(
-    batch: int, generator: Source = None, *, device: Any = None, dtype: torch.dtype = torch.float32
-) -> tuple[Tensor, Tensor]:
-    """t ~ U(0, 1) for every example on its own."""
-    t = noise.uniform((batch,), generator, device=device, dtype=dtype)
-    return t, torch.ones_like(t)
-
-
-def stratified(
-    batch: int, generator: Source = None, *, device: Any = None, dtype: torch.dtype = torch.float32
-) -> tuple[Tensor, Tensor]:
-    """t_i = (u + i / B) mod 1 with one u ~ U(0, 1): each t_i is uniform, together they are even.
-
-    The examples of a batch are then dependent: take standard errors over batches, not over them.
-    """
-    u = noise.uniform((1,), generator, device=device, dtype=dtype)
-    # In float32 the sum may round up to exactly 1.
-    t = ((u + torch.arange(batch, device=device, dtype=dtype) / batch) % 1.0).clamp_max(1 - 2**-24)
-    return t, torch.ones_like(t)
+__all__ = ["continuous_time", "discrete_time", "independent", "reconstruction", "stratified"]
 
 
 def continuous_time(
@@ -54,9 +33,13 @@ def continuous_time(
     generator: Source = None,
     **cond: Any,
 ) -> Tensor:
-    """An unbiased estimate of L^inf(x): one time per example."""
+    """An unbiased estimate of L^inf(x): one time per example.
+
+    times: a time sampler, or the times themselves, (B,) in [0, 1]. By default they are stratified,
+    with keyed noise independent.
+    """
     _check(model, x)
-    t, weight = _draw_times(x, times, generator)
+    t, weight = _draw_times(model, x, times, generator)
     output = model(model.flow.sample(x, t, generator), t, **cond)
     return weight * output.rate(x, model.flow.schedule.alpha(t))
 
@@ -77,17 +60,19 @@ def discrete_time(
     n steps, or a (B,) tensor of steps i in 1 .. n. `draws` is the number of antithetic pairs of
     messages where the divergence is not computed exactly.
     """
-    if n < 1:
-        raise BFNError(f"n = {n} steps; the discrete-time loss needs at least 1")
+    if not n >= 1 or n % 1:
+        raise BFNError(f"n = {n} steps; the discrete-time loss needs a whole number, at least 1")
     if draws < 1:
         raise BFNError(f"draws = {draws}; at least 1 pair of messages must be drawn")
     _check(model, x)
-    alpha_max = float(model.flow.schedule.step_sizes(n).max())
+    alpha_max, dtype = float(model.flow.schedule.step_sizes(n).max()), _floating(model, x)
 
     def cost(i: Tensor) -> Tensor:
-        s, t = (i - 1).to(_floating(x)) / n, i.to(_floating(x)) / n
+        # Accurately: in float32 i / n - (i - 1) / n has lost four of its digits by n = 1000.
+        s, t = accurate(i - 1) / n, accurate(i) / n
+        alpha_i = model.flow.schedule.increment(s, t).to(dtype)
+        s = s.to(dtype)
         output = model(model.flow.sample(x, s, generator), s, **cond)
-        alpha_i = model.flow.schedule.increment(s, t)
         return output.divergence(x, alpha_i, generator, draws, alpha_max)
 
     batch = x.shape[0]
@@ -97,8 +82,8 @@ def discrete_time(
         every = torch.arange(1, n + 1, device=x.device)
         return torch.stack([cost(i.expand(batch)) for i in every]).sum(0)
     if steps is not None:
-        return n * cost(steps.to(x.device))
-    t, weight = _draw_times(x, times, generator)
+        return n * cost(_given_steps(steps, n, x))
+    t, weight = _draw_times(model, x, times, generator)
     i = (t.double() * n).floor().clamp_max(n - 1).long() + 1
     return n * weight * cost(i)
 
@@ -110,28 +95,49 @@ def reconstruction(
     if not 0.0 <= t <= 1.0:
         raise BFNError(f"t = {t} is not a time between 0 and 1")
     _check(model, x)
-    times = torch.full((x.shape[0],), t, device=x.device, dtype=_floating(x))
+    times = torch.full((x.shape[0],), t, device=x.device, dtype=_floating(model, x))
     return model(model.flow.sample(x, times, generator), times, **cond).reconstruction(x)
 
 
-def _floating(x: Tensor) -> torch.dtype:
-    return x.dtype if x.is_floating_point() else torch.get_default_dtype()
+def _floating(model: BFN, x: Tensor) -> torch.dtype:
+    return x.dtype if x.is_floating_point() else model.dtype
 
 
 def _check(model: BFN, x: Tensor) -> None:
+    if x.dim() == 0:
+        raise BFNError("x is a single number; expected a batch, (B, *shape): try x.reshape(1)")
     # Reading values back would make a GPU step wait; its data were checked when they were loaded.
     if x.device.type == "cpu":
         model.check(x)
 
 
 def _draw_times(
-    x: Tensor, times: Times | Tensor | None, generator: Source
+    model: BFN, x: Tensor, times: Times | Tensor | None, generator: Source
 ) -> tuple[Tensor, Tensor]:
     if isinstance(times, Tensor):
-        t = times.to(x.device, _floating(x))
+        t = times.to(x.device, _floating(model, x))
         if t.shape != x.shape[:1]:
             raise BFNError(
                 f"times has shape {tuple(t.shape)}; expected one per example, ({x.shape[0]},)"
             )
+        if t.device.type == "cpu" and not bool(((t >= 0) & (t <= 1)).all()):
+            raise BFNError(
+                f"times lie between {float(t.min())} and {float(t.max())}; expected 0 to 1"
+            )
         return t, torch.ones_like(t)
-    return (times or stratified)(x.shape[0], generator, device=x.device, dtype=_floating(x))
+    if times is None:
+        times = independent if isinstance(generator, noise.Keyed) else stratified
+    return times(x.shape[0], generator, device=x.device, dtype=_floating(model, x))
+
+
+def _given_steps(steps: Tensor, n: int, x: Tensor) -> Tensor:
+    if steps.shape != x.shape[:1] or steps.is_floating_point():
+        raise BFNError(
+            f"steps has shape {tuple(steps.shape)} and type {steps.dtype}; expected one whole "
+            f"number per example, ({x.shape[0]},)"
+        )
+    if steps.device.type == "cpu" and not bool(((steps >= 1) & (steps <= n)).all()):
+        raise BFNError(
+            f"steps lie between {int(steps.min())} and {int(steps.max())}; expected 1 to n = {n}"
+        )
+    return steps.to(x.device)
