@@ -37,6 +37,11 @@ def stratified(
 
     The examples of a batch are then dependent: take standard errors over batches, not over them.
     """
+    if isinstance(generator, noise.Keyed):
+        raise BFNError(
+            "stratified times are shared by a batch, but keyed noise belongs to each example; "
+            "use bfn.loss.independent, or give the times"
+        )
     u = noise.uniform((1,), generator, device=device, dtype=dtype)
     even = torch.arange(batch, device=device, dtype=dtype) / batch
     t = ((u + even) % 1.0).clamp_max(BELOW_ONE)

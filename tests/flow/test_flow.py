@@ -1,0 +1,147 @@
+"""Every flow as code: shapes, types, noise, broadcasting. Its laws are in tests/paper."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import bfn
+from bfn import noise
+from bfn.flow import BinaryFlow, CategoricalFlow, GaussianFlow, Theta
+from toys import KINDS, data, generator, model
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+every_shape = pytest.mark.parametrize("shape", [(3,), (3, 4), (3, 2, 5), (3, 1, 4, 4)])
+SMALL = torch.tensor([0.2, 0.5, 0.9])
+
+
+@every_kind
+@every_shape
+def test_prior_is_nothing_received(kind: str, shape: tuple[int, ...]) -> None:
+    flow = model(kind).flow
+    theta = flow.prior(shape, dtype=torch.float64)
+    assert theta.V.dtype == theta.beta.dtype == torch.float64
+    assert theta.V.shape == flow.state_shape(shape) == (*shape, *((4,) * (kind == "discrete")))
+    assert flow.data_shape(theta) == shape
+    assert not theta.V.any()
+    assert not theta.beta.any()
+    assert torch.broadcast_shapes(theta.V.shape, theta.beta.shape) == theta.V.shape
+    assert not flow.features(theta).sub(-0.5 if kind == "discrete" else 0.0).any()
+
+
+@every_kind
+@every_shape
+def test_sending_is_a_message_about_the_embedded_data(kind: str, shape: tuple[int, ...]) -> None:
+    flow, x = model(kind).flow, data(kind, shape)
+    m = flow.embed(x)
+    assert m.shape == flow.state_shape(shape)
+    a = flow.send(x, SMALL, generator(1))
+    b = flow.message(m, SMALL, generator(1))
+    torch.testing.assert_close(a, b)
+
+
+@every_kind
+@every_shape
+def test_flow_sample_is_one_message(kind: str, shape: tuple[int, ...]) -> None:
+    flow, x = model(kind).flow, data(kind, shape)
+    theta = flow.sample(x, SMALL, generator(2))
+    beta = flow.schedule.beta(SMALL)
+    assert torch.equal(theta.V, flow.send(x, beta, generator(2)))
+    assert torch.equal(theta.beta.flatten(), beta)
+    # Every example has its own time.
+    alone = flow.sample(x[1:2], SMALL[1:2], noise.Keyed([7]))
+    together = flow.sample(x, SMALL, noise.Keyed([6, 7, 8]))
+    torch.testing.assert_close(alone.V, together.V[1:2], rtol=1e-6, atol=1e-6)
+
+
+@every_kind
+def test_embedding(kind: str) -> None:
+    flow = model(kind).flow
+    if kind == "discrete":
+        expected = 4.0 * torch.eye(4)
+        assert torch.equal(flow.embed(torch.arange(4)), expected)
+        assert torch.equal(flow.embed(torch.tensor([[3, 0]])), expected[[3, 0]][None])
+    elif kind == "binary":
+        assert flow.embed(torch.tensor([0, 1])).tolist() == [-2.0, 2.0]
+    else:
+        x = data(kind, (3, 4))
+        assert torch.equal(flow.embed(x), x)
+
+
+def test_variances() -> None:
+    assert GaussianFlow(bfn.Exponential(0.1)).v == 1.0
+    assert CategoricalFlow(27, bfn.Quadratic(1.0)).v == 27.0
+    assert BinaryFlow(bfn.Quadratic(1.0)).v == 4.0
+
+
+@every_kind
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_type_of_theta(kind: str, dtype: torch.dtype) -> None:
+    """That of floating-point data; for classes, that of the times."""
+    flow, x = model(kind).flow, data(kind, (3, 4), dtype=dtype)
+    theta = flow.sample(x, SMALL.to(dtype), generator(3))
+    assert theta.V.dtype == theta.beta.dtype == dtype
+    assert flow.features(theta).dtype == dtype
+    early = flow.bridge(theta, 0.5 * SMALL.to(dtype), generator(4))
+    assert early.V.dtype == early.beta.dtype == dtype
+
+
+@every_kind
+def test_update_adds(kind: str) -> None:
+    flow = model(kind).flow
+    shape = flow.state_shape((3, 2))
+    V, message = torch.randn(shape, generator=generator(5)), torch.randn(shape)
+    beta = torch.rand(3, *(1,) * (len(shape) - 1))
+    theta = flow.update(Theta(V, beta), message, SMALL)
+    assert torch.equal(theta.V, V + message)
+    assert torch.equal(theta.beta, beta + SMALL.reshape(beta.shape))
+
+
+@every_kind
+def test_one_accuracy_per_variable(kind: str) -> None:
+    """beta may differ between variables: bridge and features use each variable's own."""
+    flow = model(kind).flow
+    shape = flow.state_shape((2, 3))
+    extra = (1,) * (len(shape) - 2)
+    beta = torch.tensor([[0.5, 1.0, 2.0], [4.0, 0.1, 3.0]]).reshape(2, 3, *extra)
+    V = torch.randn(shape, generator=generator(6))
+    theta = Theta(V, beta)
+    if kind in ("continuous", "discretised"):
+        assert torch.equal(flow.features(theta), V / (1 + beta))
+    s = flow.schedule.time(torch.full((2,), 0.05))
+    back = flow.bridge(theta, s, generator(7))
+    epsilon = torch.randn(shape, generator=generator(7))
+    share = 0.05 / beta
+    expected = share * V + (flow.v * share * (beta - 0.05)).sqrt() * epsilon
+    torch.testing.assert_close(back.V, expected, rtol=1e-5, atol=1e-6)
+    assert back.beta.shape == beta.shape
+
+
+def test_logits_do_not_overflow() -> None:
+    """beta K = 100,000 in one message: a product of probabilities would be NaN."""
+    flow = CategoricalFlow(1000, bfn.Quadratic(100.0))
+    theta = flow.sample(torch.tensor([[3, 999]]), torch.ones(1), generator(8))
+    features = flow.features(theta)
+    assert bool(features.isfinite().all())
+    assert float(features[0, 0, 3]) == 1.0
+    torch.testing.assert_close((features + 1).sum(-1), torch.full((1, 2), 2.0))
+
+
+def test_binary_features_keep_their_digits_near_one() -> None:
+    """1 - 2 sigmoid(-V) near 1: tanh rounds once."""
+    V = torch.tensor([9.0, 12.0, 15.0])
+    features = BinaryFlow(bfn.Quadratic(1.0)).features(Theta(V, V))
+    exact = torch.tensor([math.tanh(v / 2) for v in (9.0, 12.0, 15.0)])
+    assert torch.equal(features, exact)
+
+
+@every_kind
+def test_data_are_not_changed(kind: str) -> None:
+    """The mean is added in place to the noise, never to the data."""
+    flow, x = model(kind).flow, data(kind, (3, 4))
+    before = x.clone()
+    flow.sample(x, SMALL, generator(9))
+    flow.send(x, SMALL, generator(9))
+    assert torch.equal(x, before)

@@ -1,0 +1,65 @@
+"""Random numbers: seeds, keys and devices."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from scipy import stats
+
+import bfn
+from bfn import noise
+from toys import generator
+
+
+@pytest.mark.parametrize("draw", [noise.normal, noise.uniform])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_equal_seeds_give_equal_numbers(draw, dtype: torch.dtype) -> None:
+    a, b = (draw((3, 4), generator(s), dtype=dtype) for s in (1, 1))
+    assert torch.equal(a, b)
+    assert a.dtype == dtype
+    assert not torch.equal(a, draw((3, 4), generator(2), dtype=dtype))
+    torch.manual_seed(3)
+    first = draw((3, 4), None, dtype=dtype)
+    torch.manual_seed(3)
+    assert torch.equal(first, draw((3, 4), None, dtype=dtype))
+
+
+@pytest.mark.parametrize(("draw", "law"), [(noise.normal, "norm"), (noise.uniform, "uniform")])
+def test_laws(draw, law: str) -> None:
+    for source in (generator(4), noise.Keyed(range(50))):
+        values = draw((50, 200), source, dtype=torch.float64).flatten().numpy()
+        assert stats.kstest(values, law).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("draw", [noise.normal, noise.uniform])
+@pytest.mark.parametrize("shape", [(), (1,), (5, 7)])
+def test_keyed_noise_belongs_to_the_example(draw, shape: tuple[int, ...]) -> None:
+    seeds = [noise.seed(0, i) for i in range(6)]
+    together = draw((6, *shape), noise.Keyed(seeds))
+    for order in ([5, 0, 3], [2], [1, 4]):
+        apart = draw((len(order), *shape), noise.Keyed([seeds[i] for i in order]))
+        assert torch.equal(apart, together[order])
+    # A second draw goes on, and is still the example's own.
+    a, b = noise.Keyed(seeds), noise.Keyed(seeds[2:3])
+    draw((6, *shape), a), draw((1, *shape), b)
+    assert torch.equal(draw((6, *shape), a)[2:3], draw((1, *shape), b))
+
+
+def test_keyed_noise_for_another_batch_gets_a_sentence() -> None:
+    with pytest.raises(bfn.BFNError, match="2 generators for a batch of 3"):
+        noise.normal((3, 4), noise.Keyed([1, 2]))
+
+
+def test_numbers_are_moved_to_the_device() -> None:
+    for source in (generator(5), noise.Keyed([1, 2]), None):
+        assert noise.normal((2, 3), source, device="meta").device.type == "meta"
+
+
+def test_seeds_of_near_keys_are_unrelated() -> None:
+    keys = [(s, i) for s in range(30) for i in range(30)] + [("a", 1), ("a1",), (1,), (11,)]
+    seeds = [noise.seed(*key) for key in keys]
+    assert len(set(seeds)) == len(seeds)
+    assert all(0 <= s < 2**63 for s in seeds)
+    assert stats.kstest([s / 2**63 for s in seeds], "uniform").pvalue > 1e-3
+    assert noise.seed(1, 2) == noise.seed(1, 2)
+    assert noise.seed(1, 2, "x") != noise.seed(1, 2)
