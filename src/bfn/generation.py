@@ -37,13 +37,13 @@ def generate(
     i = 0 .. steps - 1 before its update, and once more with the last output as i = steps. Dropout
     is off meanwhile.
     """
-    if steps < 1:
-        raise BFNError(f"steps = {steps}; generation needs at least 1")
+    if not steps >= 1 or steps % 1:
+        raise BFNError(f"steps = {steps}; generation needs a whole number, at least 1")
     if not shape or min(shape) < 1:
         raise BFNError(f"shape = {tuple(shape)}; expected positive sizes, the batch first")
     if final not in ("sample", "mode"):
         raise BFNError(f'final = {final!r}; expected "sample" or "mode"')
-    step = solvers.find(solver)
+    step, steps = solvers.find(solver), int(steps)
     flow, device, dtype = model.flow, model.device, dtype or model.dtype
     theta = flow.prior(shape, device=device, dtype=dtype)
     times = torch.arange(steps + 1, device=device, dtype=dtype) / steps
