@@ -89,6 +89,8 @@ def cost_of_bins(K: int, beta: float) -> float:
     """E[-ln p(bin of x | y)] nats for y ~ N(x, 1 / beta) and x uniform over the K bin centres."""
     few = min(K, 64)
     q = math.sqrt(beta) * 2.0 / K
+    if few < K and q < 0.5:
+        return _cost_of_fine_bins(K, q)
     if q == 0.0:
         return math.log(K)
     step = min(0.25, 0.25 / q)
@@ -107,6 +109,27 @@ def cost_of_bins(K: int, beta: float) -> float:
     ends = sum(cost(k, K - 1 - k) for k in range((few + 1) // 2))
     ends += sum(cost(k, K - 1 - k) for k in range(few // 2))
     return (ends + (K - few) * cost(K // 2, K // 2)) / K
+
+
+def _cost_of_fine_bins(K: int, q: float) -> float:
+    """The same where bins are narrower than the noise: ln K - I(x; y), I = h(y) - h(noise).
+
+    In units of the noise the density of y is a midpoint sum over the bins, here its integral
+    (Phi(y + a) - Phi(y - a)) / (2 a), a = q K / 2, with the first Euler-Maclaurin term of its ends.
+    """
+    a = 0.5 * q * K
+    if a == 0.0:
+        return math.log(K)
+    flat = max(0.0, a - 9.0)  # up to here from 0 the density is 1 / (2 a)
+    y = np.linspace(flat, a + 9.0, 1 + math.ceil((a + 9.0 - flat) / 0.05))
+    near, far = y - a, y + a
+    tails = np.array([math.erfc(z * math.sqrt(0.5)) for z in (*near, *far)]).reshape(2, -1)
+    ends = near * np.exp(-0.5 * near**2) - far * np.exp(-0.5 * far**2)
+    density = 0.5 * (tails[0] - tails[1]) - q * q / (24.0 * math.sqrt(2.0 * math.pi)) * ends
+    density = np.maximum(density / (2.0 * a), 1e-300)
+    entropy = 2.0 * (flat / (2.0 * a) * math.log(2.0 * a))
+    entropy -= 2.0 * float(np.trapezoid(density * np.log(density), y))
+    return math.log(K) - (entropy - 0.5 * math.log(2.0 * math.pi * math.e))
 
 
 def _bisect(cost: Callable[[float], float], target: float, start: float) -> float:

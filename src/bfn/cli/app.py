@@ -217,5 +217,41 @@ def demo(
     command.demo(out, seconds, force, overrides)
 
 
+@app.command
+def schedule(
+    K: str,
+    /,
+    *,
+    bins: bool = False,
+    cost: float = 0.01,
+    rows: int = 11,
+    json: bool = False,
+    out: Path | None = None,
+    force: bool = False,
+) -> None:
+    """Suggest beta_1 for K classes, or sigma_1 for K bins, and draw the entropy over time.
+
+    Parameters
+    ----------
+    K
+        The number of classes, or of bins.
+    bins
+        Discretised data: K bins of [-1, 1] instead of K classes.
+    cost
+        Nats per variable left at t = 1.
+    rows
+        Times in the table.
+    json
+        Print JSON instead of the table and the curve.
+    out
+        Also draw the curve to this .png, .svg or .pdf.
+    force
+        Replace that file if it exists.
+    """
+    from bfn.cli import schedule as command
+
+    command.schedule(K, bins, cost, rows, json, out, force)
+
+
 def _given(values: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}

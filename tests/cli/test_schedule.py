@@ -1,0 +1,155 @@
+"""`bfn schedule`: its numbers against sums over all bins and classes, its curve, its refusals."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bfn import suggest
+from bfn.cli import main
+from bfn.cli.schedule import bars, plot, suggestion
+
+
+def entropy_by_all_bins(K: int, beta: float) -> float:
+    """E[-ln p(x | y)] for y = x + epsilon / sqrt(beta): every bin sent, every bin summed."""
+    centres = (2.0 * np.arange(K) + 1.0 - K) / K
+    epsilon, weight = np.polynomial.hermite_e.hermegauss(80)
+    y = centres[:, None] + epsilon / math.sqrt(beta)  # (x, node)
+    log_density = -0.5 * beta * (y[None] - centres[:, None, None]) ** 2  # (bin, x, node)
+    largest = log_density.max(0)
+    log_sum = largest + np.log(np.exp(log_density - largest).sum(0))
+    posterior = log_density[np.arange(K), np.arange(K)] - log_sum
+    return float(-(posterior @ weight).mean() / weight.sum())
+
+
+@pytest.mark.parametrize("K", [4, 65, 200])
+@pytest.mark.parametrize("per_bin", [0.002, 0.1, 0.49, 0.51])
+def test_entropy_of_bins(K: int, per_bin: float) -> None:
+    """Bins finer or coarser than the noise, and the case where the two ways to sum meet."""
+    beta = (per_bin * K / 2) ** 2
+    assert suggest.cost_of_bins(K, beta) == pytest.approx(entropy_by_all_bins(K, beta), abs=2e-6)
+
+
+def test_entropy_of_many_bins_is_that_of_a_continuous_source() -> None:
+    """x uniform in [-1, 1], coarsely known: ln K less a mutual information that K cannot change."""
+    for beta in (0.01, 1.0, 300.0):
+        information = [math.log(K) - suggest.cost_of_bins(K, beta) for K in (1 << 16, 10**9)]
+        assert information[0] == pytest.approx(information[1], abs=1e-6)
+    # h(y) - h(noise) for y = x + noise; far from the ends that is ln 2 - ln sqrt(2 pi e / beta).
+    beta = 1e6
+    left = math.log(65536) - (math.log(2) - 0.5 * math.log(2 * math.pi * math.e / beta))
+    assert suggest.cost_of_bins(65536, beta) == pytest.approx(left, abs=2e-3)
+
+
+def test_entropy_of_classes() -> None:
+    """27 classes: -ln softmax(V)_x of V ~ N(beta K e_x, beta K)."""
+    K, beta = 27, 0.3
+    V = math.sqrt(beta * K) * np.random.default_rng(0).standard_normal((200_000, K))
+    V[:, 0] += beta * K
+    cost = np.log(np.exp(V - V[:, :1]).sum(1))
+    standard_error = cost.std() / math.sqrt(len(cost))
+    assert abs(suggest.cost_of_classes(K, beta) - cost.mean()) < 4 * standard_error
+
+
+@pytest.mark.parametrize(("K", "bins"), [(2, False), (27, False), (16, True), (65536, True)])
+def test_curve_falls_from_all_to_the_cost(K: int, bins: bool) -> None:
+    found = suggestion(K, bins, 0.01)
+    times, nats = zip(*found.curve(21), strict=True)
+    assert times[0] == 0.0
+    assert times[-1] == 1.0
+    assert nats[0] == pytest.approx(math.log(K))
+    assert nats[-1] == pytest.approx(0.01, rel=1e-3)
+    assert all(later < earlier for earlier, later in itertools.pairwise(nats))
+
+
+def test_the_schedules_are_the_papers() -> None:
+    classes, bins = suggestion(27, False, 0.01), suggestion(256, True, 0.01)
+    assert classes.beta(0.3) == pytest.approx(classes.value * 0.09)
+    assert bins.beta(0.3) == pytest.approx(bins.value**-0.6 - 1)
+
+
+def test_output(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schedule", "27"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("27 classes: beta_1 = 0.9621 leaves 0.01 nats (0.0144 bits) of 3.296")
+    assert text.count("\n  0.") == 9  # a row for each tenth between 0 and 1
+    assert "t = 0" in text
+    assert "t = 1" in text
+    assert main(["schedule", "256", "--bins", "--rows", "3"]) == 0
+    assert "sigma_1 = 0.001339" in capsys.readouterr().out
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schedule", "16", "--bins", "--json", "--rows", "5", "--cost", "0.1"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["sigma_1"] == pytest.approx(suggest.suggest_sigma_1(16, cost=0.1))
+    assert found["cost_left_nats"] == pytest.approx(0.1, rel=1e-3)
+    assert [row["t"] for row in found["entropy"]] == [0.0, 0.25, 0.5, 0.75, 1.0]
+    for row in found["entropy"][1:]:
+        assert row["nats"] == pytest.approx(entropy_by_all_bins(16, row["beta"]), abs=1e-6)
+
+
+def test_bars() -> None:
+    assert bars([1.0, 0.5, 0.0, 0.75], 2, " #") == ["#  #", "## #"]
+    assert bars([0.625], 2, " ▂▄▆█") == ["▂", "█"]
+
+
+def test_plot_without_unicode() -> None:
+    assert plot(suggestion(3, False, 0.01), unicode=False).isascii()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["1"], "K = 1 classes; there must be at least 2"),
+        (["0", "--bins"], "K = 0 bins; there must be at least 2"),
+        (["2.5"], "'2.5' is not a whole number"),
+        (["many"], "'many' is not a whole number"),
+        ([str(10**30)], "beyond 1000000000"),
+        (["27", "--cost", "4"], "expected a number between 0 and 3.3"),
+        (["27", "--rows", "1"], "--rows 1"),
+        (["27", "--out", "curve.txt"], "expected a name ending in .png"),
+        ([], "K"),
+    ],
+)
+def test_mistakes_are_answered(
+    arguments: list[str], answer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["schedule", *arguments]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert answer in printed.err
+    assert printed.err.count("\n") == 1
+
+
+def test_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image = pytest.importorskip("PIL.Image")
+    pytest.importorskip("matplotlib")
+    out = tmp_path / "curve.png"
+    assert main(["schedule", "27", "--out", str(out)]) == 0
+    with image.open(out) as picture:
+        assert picture.size == (720, 432)
+        colours = picture.convert("RGB").getcolors(1 << 20)
+    assert any(colour == (31, 119, 180) for _, colour in colours)  # the curve was drawn
+    before = out.read_bytes()
+    assert main(["schedule", "5", "--out", str(out)]) == 2
+    assert "--force" in capsys.readouterr().err
+    assert out.read_bytes() == before
+    assert main(["schedule", "5", "--out", str(out), "--force"]) == 0
+    assert out.read_bytes() != before
+
+
+def test_needs_no_torch() -> None:
+    program = (
+        "import sys; from bfn.cli import main; code = main(['schedule', '256', '--bins']); "
+        "sys.exit(code or 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
+    assert done.returncode == 0
