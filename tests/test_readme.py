@@ -49,8 +49,5 @@ def test_tree_names_what_exists() -> None:
     (tree,) = re.findall(r"```text\n(src/bfn/.*?)```", README, re.S)
     named = set(re.findall(r"^  (\S+)", tree, re.M))
     package = ROOT / "src" / "bfn"
-    there = {
-        path.name + ("/" if path.is_dir() else "")
-        for path in package.iterdir()
-    }
+    there = {path.name + ("/" if path.is_dir() else "") for path in package.iterdir()}
     assert named == there - {"py.typed", "__pycache__/"}
