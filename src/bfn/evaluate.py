@@ -29,6 +29,7 @@ from bfn import loss, noise
 from bfn.data.base import DataSet
 from bfn.errors import BFNError
 from bfn.model import BFN
+from bfn.times import BELOW_ONE
 from bfn.train.tensors import as_data_set
 
 Steps = int | float | str
@@ -143,7 +144,7 @@ def evaluate(
     with model.evaluating():
         for repeat in range(repeats):
             u = torch.rand((), generator=_generator(seed, "times", repeat), dtype=torch.float64)
-            times[repeat] = ((u + order / len(examples)) % 1.0).clamp_max(1 - 2**-24)
+            times[repeat] = ((u + order / len(examples)) % 1.0).clamp_max(BELOW_ONE)
             for start in range(0, len(examples), batch):
                 rows = slice(start, start + batch)
                 indices = examples[rows]
@@ -153,10 +154,10 @@ def evaluate(
                         [noise.seed("evaluation", seed, repeat, use, i) for i in indices.tolist()]
                     )
 
-                x, cond = data.batch(split, indices, keyed("data"))
+                x, labels = data.batch(split, indices, keyed("data"))
                 x = x.to(model.device)
-                cond = {name: value.to(model.device) for name, value in cond.items()}
-                t = times[repeat, rows].to(torch.float32)
+                cond: dict[str, Any] = {k: v.to(model.device) for k, v in labels.items()}
+                t = times[repeat, rows]
                 for n in counts:
                     nats = _loss(model, x, n, t, keyed("loss"), cond)
                     losses[n][repeat, rows] = nats.double().cpu()
@@ -234,7 +235,7 @@ def _levels(data: DataSet, split: str) -> Tensor:
 
 
 def _loss(
-    model: BFN, x: Tensor, n: float, t: Tensor, generator: noise.Source, cond: dict[str, Tensor]
+    model: BFN, x: Tensor, n: float, t: Tensor, generator: noise.Source, cond: dict[str, Any]
 ) -> Tensor:
     if math.isinf(n):
         return loss.continuous_time(model, x, times=t, generator=generator, **cond)

@@ -22,6 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     from bfn.cli.app import run
     from bfn.errors import BFNError
+    from bfn.train.outcome import Diverged
 
     # A network or data source of one's own may live in a file beside the recipe.
     if os.getcwd() not in sys.path:
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
-    except (ArithmeticError, MemoryError, OSError, RuntimeError) as error:
+    except (Diverged, MemoryError, OSError) as error:
         return _answer(" ".join(str(error).split()) or type(error).__name__, FAILED)
     return DONE
 

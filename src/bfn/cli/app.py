@@ -150,7 +150,13 @@ def eval(
     """
     from bfn.cli import evaluate as command
 
-    given = {"steps": steps, "split": split, "repeats": repeats, "batch": batch, "seed": seed}
+    given = {
+        "steps": steps and Text(steps),
+        "split": split,
+        "repeats": repeats,
+        "batch": batch,
+        "seed": seed,
+    }
     command.evaluate(run, _given(given), json, force)
 
 

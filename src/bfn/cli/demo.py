@@ -19,7 +19,6 @@ from bfn.cli.files import write_text
 from bfn.data.base import DataSet
 from bfn.errors import BFNError
 from bfn.train import build, config
-from bfn.train.fit import with_steps
 from bfn.train.folder import RunFolder
 from bfn.train.loop import Trainer
 from bfn.train.values import Text
@@ -39,7 +38,7 @@ def demo(out: Path, seconds: float, force: bool, overrides: Mapping[str, Text]) 
     steps = affordable_steps(recipe, data, seconds)
     if steps < recipe.train.steps:
         console.print(f"this machine has time for {steps} of {recipe.train.steps} steps")
-        recipe = with_steps(recipe, steps)
+        recipe = recipe.with_steps(steps)
     began = time.monotonic()
     # The trial's rate is a guess; training ends soon after the time is up, whatever it was.
     fit = training.run(

@@ -19,21 +19,12 @@ from bfn.errors import BFNError
 from bfn.train import build
 from bfn.train.config import Eval
 from bfn.train.folder import RunFolder
-from bfn.train.values import Text
 
 
 def evaluate(run: Path, given: Mapping[str, Any], json: Path | None, force: bool) -> None:
     folder = RunFolder(run)
     recipe = folder.recipe()
-    asked = {key: Text(value) if key == "steps" else value for key, value in given.items()}
-    options = " on the command line"
-    settings = dataclasses.replace(
-        recipe.eval,
-        **{
-            key: getattr(Eval.read({key: value}, {f"eval.{key}": options}), key)
-            for key, value in asked.items()
-        },
-    )
+    settings = recipe.eval.updated(given)
     to_stdout = json is not None and str(json) == "-"
     if json is not None and not to_stdout:
         check_free(json, force)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ def sample(run: Path, given: Mapping[str, Any], out: Path, separate: bool, force
     folder = RunFolder(run)
     model, format = folder.load_model(), folder.format()
     own = folder.recipe().sample if folder.is_run() else Sample()
-    settings = dataclasses.replace(own, **given)
+    settings = own.updated(given)
     solvers.find(settings.solver)
     into_folder = separate and out.suffix != ".npy"
     check_free(out, force, folder=into_folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -37,4 +38,11 @@ def _resumed(
             f"{str(folder.path)!r} is a run of the recipe {own.name!r}, not of {asked.name!r}; "
             "resume it with its own recipe, or give another folder with --out"
         )
-    return config.read(folder.path / "recipe.toml", overrides)
+    own = config.read(folder.path / "recipe.toml", overrides)
+    differing = own.differences(asked)
+    if differing:
+        print(
+            f"going on with the run's own recipe.toml, which differs in {', '.join(differing)}",
+            file=sys.stderr,
+        )
+    return own

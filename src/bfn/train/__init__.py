@@ -14,14 +14,15 @@ if TYPE_CHECKING:
     from bfn.train.config import Eval, Recipe, Sample, Train, read
     from bfn.train.ema import EMA
     from bfn.train.fit import Fit, fit, run
-    from bfn.train.loop import Diverged, Interrupted, Trainer
+    from bfn.train.loop import Trainer
+    from bfn.train.outcome import Diverged, Interrupted
 
 _HOMES = {
-    "Diverged": "loop",
+    "Diverged": "outcome",
     "EMA": "ema",
     "Eval": "config",
     "Fit": "fit",
-    "Interrupted": "loop",
+    "Interrupted": "outcome",
     "Recipe": "config",
     "Sample": "config",
     "Train": "config",

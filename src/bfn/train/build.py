@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -39,7 +40,18 @@ def model(recipe: Recipe) -> BFN:
         raise BFNError(f"unknown flow.kind {kind!r}{recipe.origin.get('flow.kind', '')}{hint}")
     flow = _checked(recipe, "flow", kind, KINDS[kind], flow, given=("net",))
     flow = {key: _construct(recipe, f"flow.{key}", value) for key, value in flow.items()}
-    return KINDS[kind](network(recipe), **flow)
+    net = network(recipe)
+    try:
+        return KINDS[kind](net, **flow)
+    except TypeError as error:
+        # Keys that the head is to take are known to it alone.
+        unknown = re.search(r"argument '(\w+)'", str(error))
+        key = unknown[1] if unknown else ""
+        hint = values.nearest(key, values.signature(KINDS[kind])[0])
+        where = recipe.origin.get(f"flow.{key}", "")
+        raise BFNError(
+            f"unknown key flow.{key}{where}: {kind} data take no such argument{hint}"
+        ) from None
 
 
 def network(recipe: Recipe) -> nn.Module:
@@ -50,7 +62,10 @@ def network(recipe: Recipe) -> nn.Module:
     arguments = _checked(recipe, "net", name, cls, arguments)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(noise.seed(recipe.train.seed, "weights"))
-        return cls(**arguments)
+        try:
+            return cls(**arguments)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise BFNError(f"the network {name} cannot be built: {error}") from error
 
 
 def _split(recipe: Recipe, section: str) -> tuple[str, dict[str, Any]]:

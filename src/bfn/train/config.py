@@ -40,25 +40,22 @@ class Section:
 
     def __post_init__(self) -> None:
         for each in dataclasses.fields(self):  # pyright: ignore[reportArgumentType]
-            self.check(each.name, getattr(self, each.name))
+            self.check(each.name, getattr(self, each.name), "")
 
     @classmethod
     def title(cls) -> str:
         return cls.__name__.lower()
 
     @classmethod
-    def check(cls, name: str, value: Any) -> None:
+    def check(cls, name: str, value: Any, where: str) -> None:
         metadata = cls.__dataclass_fields__[name].metadata  # pyright: ignore[reportAttributeAccessIssue]
         least, above = metadata["least"], metadata["above"]
         for item in value if isinstance(value, tuple) else (value,):
+            given = f"{cls.title()}.{name} = {item}{where}"
             if least is not None and not item >= least:
-                raise BFNError(
-                    f"{cls.title()}.{name} = {item} is too small; expected {least} or more"
-                )
+                raise BFNError(f"{given} is too small; expected {least} or more")
             if above is not None and not item > above:
-                raise BFNError(
-                    f"{cls.title()}.{name} = {item} is too small; expected more than {above}"
-                )
+                raise BFNError(f"{given} is too small; expected more than {above}")
 
     @classmethod
     def read(cls, given: Mapping[str, Any], origin: Mapping[str, str]) -> Self:
@@ -70,11 +67,14 @@ class Section:
             if key not in hints:
                 raise BFNError(f"unknown key {name}{where}{_nearest(name, cls, hints)}")
             arguments[key] = typed(name, value, hints[key], where)
-            try:
-                cls.check(key, arguments[key])
-            except BFNError as error:
-                raise BFNError(f"{error}{where}") from None
+            cls.check(key, arguments[key], where)
         return cls(**arguments)
+
+    def updated(self, given: Mapping[str, Any]) -> Self:
+        """The section with some keys given anew on a command line, as its options."""
+        origin = {f"{self.title()}.{key}": " on the command line" for key in given}
+        mine = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # pyright: ignore[reportArgumentType]
+        return self.read({**mine, **given}, origin)
 
 
 def _nearest(name: str, cls: type[Section], keys: typing.Iterable[str]) -> str:
@@ -171,6 +171,19 @@ class Recipe:
         document = dataclasses.asdict(self)
         del document["origin"]
         return document
+
+    def differences(self, other: Recipe) -> list[str]:
+        """The keys, as section.key, that the two do not share."""
+        mine, theirs = self.document(), other.document()
+        return [
+            f"{section}.{key}"
+            for section in (*FREE, *SECTIONS)
+            for key in {**mine[section], **theirs[section]}
+            if mine[section].get(key) != theirs[section].get(key)
+        ]
+
+    def with_steps(self, steps: int) -> Recipe:
+        return dataclasses.replace(self, train=dataclasses.replace(self.train, steps=steps))
 
     def to_toml(self) -> str:
         return values.to_toml(self.document())

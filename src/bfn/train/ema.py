@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 
 class EMA:
@@ -34,11 +35,8 @@ class EMA:
     def update(self, module: nn.Module, step: int) -> None:
         state = _state(module)
         averaged = [name for name, value in state.items() if value.is_floating_point()]
-        torch._foreach_lerp_(
-            [self.weights[name] for name in averaged],
-            [state[name] for name in averaged],
-            1.0 - self.decay_at(step),
-        )
+        average = get_ema_multi_avg_fn(self.decay_at(step))
+        average([self.weights[name] for name in averaged], [state[name] for name in averaged], step)
         for name in state.keys() - set(averaged):
             self.weights[name].copy_(state[name])
 

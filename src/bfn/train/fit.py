@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,14 +17,17 @@ from bfn.errors import BFNError
 from bfn.generation import generate
 from bfn.model import BFN
 from bfn.train import build, config, progress
-from bfn.train.config import Recipe, Sample, Train
+from bfn.train.config import Recipe, Sample
 from bfn.train.folder import RunFolder
 from bfn.train.loop import Trainer
 from bfn.train.progress import Display
 from bfn.train.tensors import as_data_set
 
-CHANGEABLE = ("steps", "log_every", "checkpoint_every", "keep", "sample_every", "device")
-"""Keys of [train] that a resumed run may be given anew: they leave the past as it was."""
+CHANGEABLE = tuple(
+    f"train.{key}"
+    for key in ("steps", "log_every", "checkpoint_every", "keep", "sample_every", "device")
+)
+"""Keys that a resumed run may be given anew: they leave the past as it was."""
 
 
 @dataclass(frozen=True)
@@ -156,28 +158,16 @@ def _sheets(
 def _check_same(before: Recipe, now: Recipe) -> None:
     """A run goes on as what it was: refuse other data, models or training."""
     old, new = before.document(), now.document()
-    for section in ("name", "data", "net", "flow", "train"):
-        a, b = old[section], new[section]
-        if a == b:
+    for name in before.differences(now):
+        section, _, key = name.partition(".")
+        if section in ("eval", "sample") or name in CHANGEABLE:
             continue
-        if not isinstance(a, dict):
-            raise BFNError(
-                f"the run is of the recipe {a!r}, not {b!r}; resume it with its own recipe, or "
-                "give another folder with --out"
-            )
-        for key in {**a, **b}:
-            free = section == "train" and key in CHANGEABLE
-            if a.get(key) != b.get(key) and not free:
-                raise BFNError(
-                    f"the run was started with {section}.{key} = {a.get(key)}, not {b.get(key)}; "
-                    "resume it with the same value, or give another folder with --out"
-                )
+        raise BFNError(
+            f"the run was started with {name} = {old[section].get(key)}, not "
+            f"{new[section].get(key)}; resume it with the same value, or give another folder with "
+            "--out"
+        )
 
 
 def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
-
-
-def with_steps(recipe: Recipe, steps: int) -> Recipe:
-    train: Train = dataclasses.replace(recipe.train, steps=steps)
-    return dataclasses.replace(recipe, train=train)

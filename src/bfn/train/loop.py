@@ -24,20 +24,14 @@ from torch import Tensor
 
 from bfn import loss, noise
 from bfn.data.base import DataSet
+from bfn.errors import BFNError
 from bfn.model import BFN
 from bfn.train import checkpoint
 from bfn.train.config import Train
 from bfn.train.ema import EMA
 from bfn.train.folder import RunFolder
+from bfn.train.outcome import Diverged, Interrupted
 from bfn.train.progress import Display, Silent
-
-
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM stopped the training; its state is saved if it has a folder."""
-
-
-class Diverged(RuntimeError):
-    """The loss or the gradient is no longer finite."""
 
 
 class Trainer:
@@ -67,7 +61,7 @@ class Trainer:
         self.settings, self.folder = settings, folder
         self.display = display or Silent()
         self.sheet, self.stop = sheet, stop
-        self.device = torch.device(_device(settings.device))
+        self.device = find_device(settings.device)
         self.model, self.data = model.to(self.device), data.to(self.device)
         self.rank = 0
         self.step = 0
@@ -103,7 +97,8 @@ class Trainer:
         torch.manual_seed(noise.seed("dropout", *key))
         generator = torch.Generator(self.device).manual_seed(noise.seed(*key))
         indices = self.data.indices(settings.seed, self.step, settings.batch)
-        x, cond = self.data.batch("train", indices, generator)
+        x, labels = self.data.batch("train", indices, generator)
+        cond: dict[str, Any] = dict(labels)
         if settings.loss_steps == "inf":
             nats = loss.continuous_time(self.model, x, generator=generator, **cond)
         else:
@@ -123,11 +118,14 @@ class Trainer:
             display.begin(self.step, settings.steps)
             while self.step < settings.steps:
                 self.advance()
+                over = self.stop is not None and self.stop()
+                last = over or self.step == settings.steps
                 if self.step % settings.log_every == 0:
                     self.log()
-                over = self.stop is not None and self.stop()
-                due = self.step % settings.checkpoint_every == 0
-                if due or over or caught or self.step == settings.steps:
+                    self._pending.clear()
+                elif last:
+                    self.log()  # of an unfinished window, which a longer run would go on with
+                if last or caught or self.step % settings.checkpoint_every == 0:
                     self.save()
                 if self.sheet and settings.sample_every and self.step % settings.sample_every == 0:
                     with self.ema.in_place(self.model.net):
@@ -153,7 +151,6 @@ class Trainer:
             "learning_rate": self.optimiser.param_groups[0]["lr"],
             "examples_per_second": round(len(losses) * self.settings.batch / max(seconds, 1e-9), 1),
         }
-        self._pending.clear()
         self.history.append(line)
         if self.folder is not None:
             self.folder.log(line)
@@ -252,8 +249,17 @@ def _adamw(model: BFN, settings: Train) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=settings.betas, fused=True)
 
 
-def _device(name: str) -> str:
-    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
+def find_device(name: str) -> torch.device:
+    """A device by name; "auto" is CUDA where there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise BFNError(
+            f"train.device = {name!r} is not to be had here; expected cpu, auto, or a device that "
+            "torch can use"
+        ) from None
 
 
 @contextlib.contextmanager

@@ -1,0 +1,11 @@
+"""How a training can end other than well."""
+
+from __future__ import annotations
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM stopped the training; its state is saved if it has a folder."""
+
+
+class Diverged(RuntimeError):
+    """The loss or the gradient is no longer finite."""
