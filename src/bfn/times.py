@@ -73,8 +73,8 @@ class ImportanceTimes:
         """q on each interval: (bins,), mean 1, at least `floor`; 1 before anything is learned."""
         pooled = self.squares.sum() / self.counts.sum()
         pooled = torch.where(torch.isfinite(pooled) & (pooled > 0), pooled, 1.0)
-        # One example's worth of the average keeps intervals with little evidence near it.
-        q = ((self.squares + pooled) / (self.counts + 1.0)).sqrt()
+        # A little of the average stands in for evidence in intervals that have none.
+        q = ((self.squares + 1e-3 * pooled) / (self.counts + 1e-3)).sqrt()
         return self.floor + (1.0 - self.floor) * q / q.mean()
 
     def __call__(

@@ -19,6 +19,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
+from bfn.errors import BFNError
 from bfn.flow.base import Theta, per_example
 from bfn.noise import Source
 
@@ -31,6 +32,15 @@ def total(values: Tensor) -> Tensor:
 def accurate(tensor: Tensor) -> Tensor:
     """The tensor in float64 where the device has it: for differences of nearly equal numbers."""
     return tensor if tensor.device.type == "mps" else tensor.double()
+
+
+def refuse_second_derivatives() -> None:
+    """For backward passes that know only first derivatives: create_graph=True is an error."""
+    if torch.is_grad_enabled():
+        raise BFNError(
+            "this loss can be differentiated once, but create_graph=True asks for more; "
+            "leave it out"
+        )
 
 
 class Output(ABC):

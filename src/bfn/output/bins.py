@@ -62,8 +62,8 @@ def log_mass(A: Tensor, d: Tensor) -> Tensor:
     0 (scaled complementary error functions); a bin that holds 0 (error functions). Each branch
     sees only arguments it can bear, so that no gradient is NaN.
     """
-    narrow = d.maximum(A * d) < 0.5
-    A_n, d_n = torch.where(narrow, A, 0.0), torch.where(narrow, d, 0.25)
+    narrow = d.maximum(A * d) < 0.1
+    A_n, d_n = torch.where(narrow, A, 0.0), torch.where(narrow, d, 0.05)
     r = d_n * (0.5 * math.sqrt(0.6))
     q = 0.5 * (torch.expm1(A_n * r - 0.5 * r * r) + torch.expm1(-A_n * r - 0.5 * r * r))
     ln_narrow = -0.5 * A_n * A_n - HALF_LN_2PI + torch.log(d_n) + torch.log1p((5.0 / 9.0) * q)

@@ -136,16 +136,18 @@ def _divergence(log_p: Tensor, index: Tensor, epsilon: Tensor, lam: Tensor, boun
 
     xi, weight = normal_nodes(0.25 * bound, log_p)
     shift = -lam.unsqueeze(-1) - root.unsqueeze(-1) * xi  # (B, 1, nodes)
-    p_x, rest = log_p_x.exp().unsqueeze(-1), log_rest.exp().unsqueeze(-1)
     if bound < 0.1:
         # Near 0 the logarithm of a sum close to 1 would keep no digits of a small divergence.
+        rest = log_rest.exp().unsqueeze(-1)
         excess = (others.exp() * torch.expm1(root.unsqueeze(-1) * epsilon)).sum(-1, keepdim=True)
         value = torch.log1p(excess + (rest + excess) * torch.expm1(shift))
     else:
         value = torch.logaddexp(log_p_x.unsqueeze(-1), log_S.unsqueeze(-1) + shift)
-    at_mean = torch.exp(log_S_0.unsqueeze(-1) + shift)
-    slope = (at_mean / (p_x + at_mean)) @ weight  # -S_0 F'(S_0)
-    scatter = torch.expm1(lam) * torch.exp(torch.logsumexp(2.0 * others, -1) - 2.0 * log_rest)
+    slope = torch.sigmoid((log_S_0 - log_p_x).unsqueeze(-1) + shift) @ weight  # -S_0 F'(S_0)
+    # Beyond lam = 60 there is nothing left to subtract, and e^lam would overflow.
+    scatter = torch.expm1(lam.clamp_max(60.0)) * torch.exp(
+        torch.logsumexp(2.0 * others, -1) - 2.0 * log_rest
+    )
     return slope / (1.0 + scatter) * torch.expm1(log_S - log_S_0) - value @ weight
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from bfn.flow.base import per_example
+from bfn.output.base import refuse_second_derivatives
 
 
 def sum_in_chunks(
@@ -47,10 +47,10 @@ class _PerExample(torch.autograd.Function):
         return value.detach()
 
     @staticmethod
-    @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grad_outputs: Tensor
     ) -> tuple[Tensor | None, ...]:
+        refuse_second_derivatives()
         (grad,) = grad_outputs
         slopes = (slope * per_example(grad, slope).to(slope.dtype) for slope in ctx.saved_tensors)
         return None, None, *slopes, *([None] * ctx.others)

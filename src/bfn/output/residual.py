@@ -25,9 +25,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from bfn.output.base import accurate
+from bfn.output.base import accurate, refuse_second_derivatives
 
 FEW_EDGES = 16
 REACH = 6
@@ -57,16 +56,16 @@ class _Residual(torch.autograd.Function):
     def forward(ctx: Any, mu: Tensor, sigma: Tensor, k: Tensor, K: int, squared: bool) -> Tensor:
         h = 2.0 / K
         R, dR_dM, dR_dlns = _parts(mu, sigma, k, K)
-        slope = 2.0 * h * R if squared else h
+        slope = 2.0 * h * h * R if squared else h  # d result / dR
         ctx.save_for_backward(slope * dR_dM / h, slope * dR_dlns / sigma)
         ctx.mu_dtype = mu.dtype
         return (h * R).square() if squared else h * R
 
     @staticmethod
-    @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grad_outputs: Tensor
     ) -> tuple[Tensor | None, ...]:
+        refuse_second_derivatives()
         d_mu, d_sigma = ctx.saved_tensors
         (grad,) = grad_outputs
         return (grad * d_mu).to(ctx.mu_dtype), grad * d_sigma, None, None, None

@@ -1,0 +1,165 @@
+"""Categorical and Bernoulli outputs at their limits: rare classes, certain ones, strong messages."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from bfn.output import BernoulliOutput, CategoricalHead, CategoricalOutput
+from bfn.output.categorical import normal_nodes, sample_classes
+from toys import generator
+
+
+def test_draws_with_given_uniforms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first class whose cumulative probability exceeds u; never one of probability 0."""
+    from bfn import noise
+
+    p = torch.tensor([0.0, 0.25, 0.0, 0.5, 0.25, 0.0], dtype=torch.float64)
+    cases = {0.0: 1, 0.2499: 1, 0.25: 3, 0.7499: 3, 0.75: 4, 1 - 2**-53: 4}
+    for u, k in cases.items():
+        monkeypatch.setattr(
+            noise, "uniform", lambda shape, *_, u=u, **kind: torch.full(tuple(shape), u, **kind)
+        )
+        drawn = sample_classes(p.log().expand(2, 3, 6), None)
+        assert drawn.shape == (2, 3)
+        assert drawn.unique().tolist() == [k]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rare_classes_are_drawn_as_often_as_they_should(dtype: torch.dtype) -> None:
+    """1,000 classes of 1e-6 after a first one of almost 1: their cumulative sums need float64."""
+    N, rare = 100_000, 1e-6
+    p = torch.full((1001,), rare, dtype=torch.float64)
+    p[0] = 1 - 1000 * rare
+    drawn = torch.cat(
+        [sample_classes(p.log().to(dtype).expand(N // 10, 1001), generator(s)) for s in range(10)]
+    )
+    expected = N * 1000 * rare
+    assert abs(int((drawn > 0).sum()) - expected) < 4 * math.sqrt(expected)
+    upper = int((drawn > 500).sum())
+    assert abs(upper - expected / 2) < 4 * math.sqrt(expected / 2)
+
+
+def test_small_probabilities_of_one_logit() -> None:
+    logit = torch.full((200_000,), math.log(1e-4 / (1 - 1e-4)))
+    ones = int(BernoulliOutput(logit).sample(generator(1)).sum())
+    assert abs(ones - 20) < 4 * math.sqrt(20)
+
+
+@pytest.mark.parametrize("gap", [20.0, 40.0, 80.0])
+def test_near_certainty_keeps_its_digits(gap: float) -> None:
+    """1 - p_x = e^-gap is far below float32's last digit of p_x."""
+    exact = math.exp(-gap)
+    x, one = torch.zeros(1, 1, dtype=torch.long), torch.ones(1)
+    bernoulli = BernoulliOutput(torch.tensor([[-gap]]))
+    assert float(bernoulli.rate(x, one)) == pytest.approx(2 * exact**2, rel=1e-5)
+    assert float(bernoulli.log_prob(x)) == pytest.approx(-exact, rel=1e-5)
+    wrong = BernoulliOutput(torch.tensor([[gap]]))
+    assert float(wrong.log_prob(x)) == pytest.approx(-gap, rel=1e-6)
+    assert float(wrong.rate(x, one)) == pytest.approx(2.0, rel=1e-6)
+    # The greatest divergence is what it costs to send the class outright.
+    assert float(wrong.divergence(x, torch.tensor([90.0]))) == pytest.approx(gap, rel=1e-4)
+
+
+@pytest.mark.parametrize("lam", [1e-6, 0.05, 1.0, 10.0, 80.0, 100.0, 3000.0])
+@pytest.mark.parametrize("K", [3, 27, 1000])
+@pytest.mark.parametrize("scale", [1.0, 30.0, 1000.0])
+def test_divergence_and_gradient_are_finite(lam: float, K: int, scale: float) -> None:
+    logits = (scale * torch.randn(4, 2, K, generator=generator(2))).requires_grad_()
+    x = torch.randint(K, (4, 2), generator=generator(3))
+    x[:, 0] = logits[:, 0].argmax(-1)  # one near certainty, one (probably) far from the truth
+    value = CategoricalOutput(logits).divergence(x, torch.full((4,), lam / K), generator(4))
+    (gradient,) = torch.autograd.grad(value.sum(), logits)
+    assert bool(value.isfinite().all())
+    assert bool(gradient.isfinite().all())
+    log_p = torch.log_softmax(logits.detach(), -1).gather(-1, x.unsqueeze(-1)).sum((1, 2))
+    if lam >= 3000:  # nothing is left to learn: the divergence is -ln p_x
+        torch.testing.assert_close(value.detach(), -log_p, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("lam", [1e-3, 0.3, 4.0])
+def test_forbidden_classes(lam: float) -> None:
+    """Logits of minus infinity are probabilities of 0, and the rest goes on as if they were not."""
+    K, free = 5, torch.randn(6, 1, 3, generator=generator(5), dtype=torch.float64)
+    logits = torch.full((6, 1, K), -math.inf, dtype=torch.float64)
+    logits[..., [0, 2, 3]] = free
+    logits.requires_grad_()
+    x = torch.tensor([0, 2, 3] * 2).reshape(6, 1)
+    alpha = torch.full((6,), lam / K, dtype=torch.float64)
+    output = CategoricalOutput(logits)
+    p = torch.softmax(free, -1)
+    index = torch.tensor([0, 1, 2] * 2).reshape(6, 1)
+    distance = (p - torch.eye(3, dtype=torch.float64)[index]).square().sum((1, 2))
+    torch.testing.assert_close(output.rate(x, alpha).detach(), 0.5 * K * alpha * distance)
+    value = output.divergence(x, alpha, generator(6)) + output.rate(x, alpha)
+    (gradient,) = torch.autograd.grad(value.sum(), logits)
+    assert bool(value.isfinite().all())
+    assert bool(gradient[..., [0, 2, 3]].isfinite().all())
+    assert set(output.sample(generator(7)).flatten().tolist()) <= {0, 2, 3}
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 100, None])
+def test_chunks_change_nothing(chunk: int | None) -> None:
+    logits = torch.randn(3, 2, 4, 6, generator=generator(8), dtype=torch.float64)
+    x = torch.randint(6, (3, 2, 4), generator=generator(9))
+    alpha = torch.tensor([0.01, 0.2, 2.0], dtype=torch.float64)
+    message = torch.randn(logits.shape, generator=generator(10), dtype=torch.float64)
+    weight = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+
+    def results(chunk: int | None) -> list[torch.Tensor]:
+        leaf = logits.clone().requires_grad_()
+        output = CategoricalHead(6, chunk)(leaf, None, alpha)  # pyright: ignore
+        values = [output.rate(x, alpha), output.log_prob(x), output.log_ratio(x, message, alpha)]
+        gradients = [torch.autograd.grad((weight * v).sum(), leaf)[0] for v in values]
+        return [*values, *gradients]
+
+    for a, b in zip(results(chunk), results(None), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("alpha", np.geomspace(1e-6, 300, 25))
+def test_quadrature_of_smooth_functions(alpha: float) -> None:
+    """Nodes and weights are those of a standard normal: even moments and a shifted exponential."""
+    xi, weight = normal_nodes(alpha, torch.zeros((), dtype=torch.float64))
+    for power, moment in ((0, 1), (1, 0), (2, 1), (4, 3), (6, 15)):
+        assert float((xi**power) @ weight) == pytest.approx(moment, abs=1e-8)
+    shift = -2 * alpha + 2 * math.sqrt(alpha) * xi
+    if alpha < 1:
+        assert float(shift.exp() @ weight) == pytest.approx(1.0, abs=1e-8)
+
+
+def test_number_of_nodes_follows_the_accuracy() -> None:
+    counts = [len(normal_nodes(a, torch.zeros(()))[0]) for a in (0.0, 1e-4, 1.0, 9.0, 100.0)]
+    assert counts == sorted(counts)
+    assert counts[0] < 30
+    assert counts[-1] < 500
+
+
+def test_binary_divergence_in_float32() -> None:
+    """Over all logits and accuracies, to seven digits of the larger of the value and 1e-2."""
+    logit = torch.linspace(-30, 30, 61)
+    for alpha in (1e-4, 1e-2, 1.0, 9.0, 100.0):
+        for x in (torch.zeros(61, dtype=torch.long), torch.ones(61, dtype=torch.long)):
+            values = [
+                BernoulliOutput(logit.to(d)).divergence(x, torch.full((61,), alpha, dtype=d))
+                for d in (torch.float32, torch.float64)
+            ]
+            assert bool((values[1] >= 0).all())
+            torch.testing.assert_close(values[0].double(), values[1], rtol=2e-6, atol=1e-7)
+
+
+def test_binary_gradients_are_finite() -> None:
+    logit = torch.tensor([-1e4, -80.0, -1.0, 0.0, 1.0, 80.0, 1e4], requires_grad=True)
+    for alpha in (1e-6, 1.0, 100.0):
+        for x in (0, 1):
+            target = torch.full((7,), x)
+            output = BernoulliOutput(logit)
+            alphas = torch.full((7,), alpha)
+            total = output.divergence(target, alphas) + output.rate(target, alphas)
+            total = total - output.log_prob(target)
+            (gradient,) = torch.autograd.grad(total.sum(), logit)
+            assert bool(total.isfinite().all())
+            assert bool(gradient.isfinite().all())

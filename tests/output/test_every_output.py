@@ -1,0 +1,197 @@
+"""What every output distribution promises: its numbers fit together and have right gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import bfn
+from bfn.flow import Theta
+from bfn.output import FreeBinnedHead, Output
+from toys import KINDS, PARAMETERS, K, data, generator, model, standard_error
+
+CASES = (*KINDS, "free")
+every_case = pytest.mark.parametrize("case", CASES)
+T = torch.tensor([0.3, 0.6, 0.9], dtype=torch.float64)
+ALPHA = torch.tensor([0.05, 0.7, 3.0], dtype=torch.float64)
+
+
+def bfn_model(case: str) -> bfn.BFN:
+    if case != "free":
+        return model(case).double()
+    return bfn.BFN(torch.nn.Identity(), model("discretised").flow, FreeBinnedHead(5))
+
+
+def kind_of(case: str) -> str:
+    return "discretised" if case == "free" else case
+
+
+def numbers(case: str, shape: tuple[int, ...] = (3, 2)) -> Tensor:
+    P = 5 if case == "free" else PARAMETERS[case]
+    size = shape if P == 1 else (*shape, P)
+    return torch.randn(size, generator=generator(1), dtype=torch.float64)
+
+
+def state(case: str, x: Tensor, t: Tensor = T) -> Theta:
+    return bfn_model(case).flow.sample(x, t, generator(2))
+
+
+def output_of(case: str, net_output: Tensor, x: Tensor, t: Tensor = T) -> Output:
+    return bfn_model(case).head(net_output, state(case, x, t), t)
+
+
+NUMBERS: dict[str, Callable[[Output, Tensor, Tensor], Tensor]] = {
+    "rate": lambda output, x, V: output.rate(x, ALPHA),
+    "divergence": lambda output, x, V: output.divergence(x, ALPHA, generator(3), 2),
+    "log_ratio": lambda output, x, V: output.log_ratio(x, V, ALPHA),
+    "log_prob": lambda output, x, V: output.log_prob(x),
+    "reconstruction": lambda output, x, V: output.reconstruction(x),
+    "m": lambda output, x, V: output.m,
+}
+
+
+@every_case
+@pytest.mark.parametrize("name", NUMBERS)
+def test_gradients(case: str, name: str) -> None:
+    """Each number against finite differences, for the numbers the network puts out."""
+    x = data(kind_of(case), (3, 2), dtype=torch.float64)
+    V = bfn_model(case).flow.send(x, ALPHA, generator(4))
+
+    def function(net_output: Tensor) -> Tensor:
+        return NUMBERS[name](output_of(case, net_output, x), x, V)
+
+    leaf = (0.3 * numbers(case)).requires_grad_()  # x_hat off its clips
+    assert torch.autograd.gradcheck(function, (leaf,), atol=1e-6, rtol=1e-5)
+
+
+@every_case
+def test_rate_is_the_squared_distance_of_means(case: str) -> None:
+    """alpha / (2 v) |m(x) - m|^2, written without bins or one-hot vectors."""
+    x = data(kind_of(case), (3, 2), dtype=torch.float64)
+    output, flow = output_of(case, numbers(case), x), bfn_model(case).flow
+    distance = (flow.embed(x).double() - output.m).square().reshape(3, -1).sum(1)
+    torch.testing.assert_close(output.rate(x, ALPHA), ALPHA / (2 * flow.v) * distance)
+
+
+@every_case
+def test_divergence_is_the_mean_of_log_ratio(case: str) -> None:
+    """Messages of the sender, their log ratios averaged: within four standard errors."""
+    N, kind = 20_000, kind_of(case)
+    x = data(kind, (3, 2), dtype=torch.float64)
+    net_output = 0.5 * numbers(case)
+    exact = output_of(case, net_output, x)
+    for row in range(3):
+        pick = [row] * N
+        alpha = ALPHA[pick]
+        theta = state(case, x)
+        many = bfn_model(case).head(
+            net_output[pick], Theta(theta.V[pick], theta.beta[pick]), T[pick]
+        )
+        message = bfn_model(case).flow.send(x[pick], alpha, generator(5))
+        ratio = many.log_ratio(x[pick], message, alpha)
+        if kind in ("continuous", "binary"):
+            divergence, error = exact.divergence(x, ALPHA)[row], 0.0
+        else:
+            estimates = many.divergence(x[pick], alpha, generator(6))
+            divergence, error = estimates.mean(), standard_error(estimates)
+        error = math.hypot(standard_error(ratio), error)
+        assert abs(float(ratio.mean() - divergence)) < 4 * error
+
+
+@pytest.mark.parametrize("case", ["discretised", "discrete", "binary", "free"])
+def test_draws_follow_the_probabilities(case: str) -> None:
+    N, kind = 20_000, kind_of(case)
+    x = data(kind, (3,), dtype=torch.float64)
+    net_output, theta = numbers(case, (3,)), state(case, x)
+    wide = model(kind).double() if kind != "discretised" else bfn_model(case)
+    for row in range(3):
+        pick = [row] * N
+        output = wide.head if case != "free" else FreeBinnedHead(5)
+        output = output(net_output[pick], Theta(theta.V[pick], theta.beta[pick]), T[pick])
+        drawn = output.sample(generator(7))
+        total = 0.0
+        for value in values(kind):
+            p = float(output.log_prob(torch.full_like(drawn, value))[0].exp())
+            frequency = float((drawn == value).double().mean())
+            assert abs(frequency - p) < 4 * math.sqrt(p * (1 - p) / N) + 1e-9
+            total += p
+        assert total == pytest.approx(1.0, abs=1e-7)
+        mean = bfn_model(case).flow.embed(drawn).double()
+        error = mean.std(0) / math.sqrt(N)
+        assert bool(((mean.mean(0) - output.m[0]).abs() < 4 * error + 1e-9).all())
+
+
+def values(kind: str) -> list[float]:
+    k = range(K[kind])
+    return [(2 * j + 1 - K[kind]) / K[kind] if kind == "discretised" else j for j in k]
+
+
+@pytest.mark.parametrize("case", ["discretised", "discrete", "binary", "free"])
+def test_mode_is_the_most_probable_value(case: str) -> None:
+    kind = kind_of(case)
+    x = data(kind, (50,), dtype=torch.float64)
+    t = torch.linspace(0.02, 1, 50, dtype=torch.float64)
+    output = output_of(case, numbers(case, (50,)), x, t)
+    mode = output.mode()
+    best = torch.stack([output.log_prob(torch.full_like(mode, v)) for v in values(kind)])
+    torch.testing.assert_close(output.log_prob(mode), best.max(0).values)
+    assert len(mode.unique()) > 1
+    assert mode.dtype == x.dtype
+
+
+@every_case
+@pytest.mark.parametrize("shape", [(3,), (3, 1), (3, 2, 3), (3, 1, 2, 2)])
+def test_shapes(case: str, shape: tuple[int, ...]) -> None:
+    kind = kind_of(case)
+    x = data(kind, shape, dtype=torch.float64)
+    output = output_of(case, numbers(case, shape), x)
+    V = bfn_model(case).flow.send(x, ALPHA, generator(4))
+    assert output.m.shape == V.shape
+    for name, number in NUMBERS.items():
+        if name != "m":
+            assert number(output, x, V).shape == (3,)
+    for drawn in (output.sample(generator(8)), output.mode()):
+        assert drawn.shape == shape
+        assert drawn.dtype == x.dtype
+
+
+@every_case
+def test_float32_agrees_with_float64(case: str) -> None:
+    kind = kind_of(case)
+    x = data(kind, (3, 2), dtype=torch.float64)
+    theta, message = state(case, x), bfn_model(case).flow.send(x, ALPHA, generator(4))
+    wide = bfn_model(case).head(numbers(case), theta, T)
+    narrow = bfn_model(case).head(
+        numbers(case).float(), Theta(theta.V.float(), theta.beta.float()), T.float()
+    )
+    x32 = x.float() if x.is_floating_point() else x
+    alpha, message32 = ALPHA.float(), message.float()
+    pairs = [
+        (narrow.rate(x32, alpha), wide.rate(x, ALPHA)),
+        (narrow.log_prob(x32), wide.log_prob(x)),
+        (narrow.log_ratio(x32, message32, alpha), wide.log_ratio(x, message, ALPHA)),
+        (narrow.m, wide.m),
+    ]
+    for a, b in pairs:
+        assert a.dtype == torch.float32
+        torch.testing.assert_close(a.double(), b, rtol=2e-5, atol=2e-5)
+
+
+@every_case
+def test_keyed_draws_belong_to_the_example(case: str) -> None:
+    from bfn.noise import Keyed
+
+    kind = kind_of(case)
+    x = data(kind, (3, 2), dtype=torch.float64)
+    output = output_of(case, numbers(case), x)
+    theta = state(case, x)
+    alone = bfn_model(case).head(numbers(case)[1:2], Theta(theta.V[1:2], theta.beta[1:2]), T[1:2])
+    assert torch.equal(output.sample(Keyed([1, 2, 3]))[1:2], alone.sample(Keyed([2])))
+    torch.testing.assert_close(
+        output.divergence(x, ALPHA, Keyed([1, 2, 3]), 2)[1:2],
+        alone.divergence(x[1:2], ALPHA[1:2], Keyed([2]), 2, alpha_max=float(ALPHA.max())),
+    )

@@ -1,0 +1,74 @@
+"""The point mass of continuous data, and its heads' rules."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import bfn
+from bfn.flow import Theta
+from bfn.output import PointHead, PointOutput
+from toys import generator
+
+
+def test_x_hat_is_clipped_and_gradients_stop_there() -> None:
+    noise = torch.tensor([[-5.0, 0.1, 5.0]], requires_grad=True)
+    output = PointHead(x_min=-0.5, x_max=0.75)(
+        noise, Theta(torch.zeros(1, 3), torch.ones(1, 1)), torch.ones(1)
+    )
+    assert output.m.tolist() == [[0.75, pytest.approx(-0.1), -0.5]]
+    (gradient,) = torch.autograd.grad(output.m.sum(), noise)
+    assert gradient.tolist() == [[0.0, -1.0, 0.0]]
+
+
+def test_early_times_per_example() -> None:
+    """Each example has its own time; below t_min theta may hold beta = 0 without harm."""
+    V, beta = torch.tensor([[0.0], [2.0], [2.0]]), torch.tensor([[0.0], [4.0], [4.0]])
+    net_output = torch.ones(3, 1, requires_grad=True)
+    output = PointHead(t_min=0.1)(net_output, Theta(V, beta), torch.tensor([0.0, 0.0999, 0.1]))
+    assert output.m.flatten().tolist() == [0.0, 0.0, 0.0]  # 2 / 4 - 1 / 2 at the last
+    (gradient,) = torch.autograd.grad(output.m.sum(), net_output)
+    assert gradient.flatten().tolist() == [0.0, 0.0, -0.5]
+
+
+def test_x_hat_is_formed_in_float64() -> None:
+    """V / beta and epsilon / sqrt(beta) of a far-off prediction nearly cancel."""
+    beta = torch.full((1, 1), 1e-3)
+    V, noise = torch.full((1, 1), 0.4), torch.full((1, 1), 12.64)
+    exact = V.double() / beta.double() - noise.double() / beta.double().sqrt()
+    output = PointHead(x_min=-math.inf, x_max=math.inf)(noise, Theta(V, beta), torch.ones(1))
+    assert abs(float(exact)) < 0.5
+    assert float(output.m) == float(exact.float())
+
+
+def test_one_accuracy_per_variable() -> None:
+    """The head reads beta from theta, not from t."""
+    beta = torch.tensor([[1.0, 4.0, 16.0]])
+    V = 0.5 * beta
+    output = PointHead()(torch.full((1, 3), 0.4), Theta(V, beta), torch.full((1,), 0.2))
+    torch.testing.assert_close(output.m, 0.5 - 0.4 / beta.sqrt())
+
+
+def test_bins_in_the_far_tail_are_finite() -> None:
+    """x_hat a hundred deviations from x: -ln p, not an infinity; and its gradient."""
+    x_hat = torch.tensor([[-1.0, 0.0, 1.0]], requires_grad=True)
+    output = PointOutput(x_hat, bfn.Bins(16, 0.01))
+    x = bfn.bin_centre(torch.tensor([[15, 12, 0]]), 16)
+    value = output.reconstruction(x)
+    edge = torch.tensor([1 - 2 / 16 + 1.0, 0.5, 1 - 2 / 16 + 1.0]).double() / 0.01
+    leading = 0.5 * edge.square() + torch.log(edge * math.sqrt(2 * math.pi))
+    assert float(value) == pytest.approx(float(leading.sum()), rel=1e-4)
+    (gradient,) = torch.autograd.grad(value.sum(), x_hat)
+    assert bool(gradient.isfinite().all())
+    assert gradient.sign().tolist() == [[-1.0, -1.0, 1.0]]
+    torch.testing.assert_close(output.log_prob(x), -value)
+
+
+def test_sample_and_mode_are_the_point() -> None:
+    x_hat = torch.rand(2, 3)
+    output = PointOutput(x_hat)
+    assert torch.equal(output.sample(generator(1)), x_hat)
+    assert torch.equal(output.mode(), x_hat)
+    assert torch.equal(output.m, x_hat)

@@ -1,0 +1,91 @@
+"""beta_1 and sigma_1 by the cost left at t = 1, against direct integrals and Monte-Carlo."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from bfn import BFNError, suggest_beta_1, suggest_sigma_1
+from bfn.suggest import cost_of_bins, cost_of_classes
+
+
+@pytest.mark.parametrize("beta", [0.01, 0.5, 4.0, 9.0])
+def test_two_classes_by_a_single_integral(beta: float) -> None:
+    """E ln(1 + e^-V), V ~ N(2 beta, 4 beta)."""
+    xi = np.linspace(-10, 10, 20_001)
+    weight = np.exp(-0.5 * xi**2) / math.sqrt(2 * math.pi) * 1e-3
+    exact = float(weight @ np.logaddexp(0, -(2 * beta + 2 * math.sqrt(beta) * xi)))
+    assert cost_of_classes(2, beta) == pytest.approx(exact, rel=1e-8)
+
+
+@pytest.mark.parametrize(("K", "beta"), [(3, 1.0), (27, 0.1), (27, 0.5625), (1000, 0.02)])
+def test_many_classes_by_monte_carlo(K: int, beta: float) -> None:
+    g = torch.Generator().manual_seed(0)
+    n = 4_000_000 // K
+    V = math.sqrt(beta * K) * torch.randn(n, K, generator=g, dtype=torch.float64)
+    V[:, 0] += beta * K
+    cost = -torch.log_softmax(V, -1)[:, 0]
+    error = float(cost.std()) / math.sqrt(n)
+    assert abs(cost_of_classes(K, beta) - float(cost.mean())) < 4 * error
+
+
+@pytest.mark.parametrize(("K", "beta"), [(2, 3.0), (4, 24.0), (16, 999.0), (100, 3e4), (256, 1e5)])
+def test_bins_by_monte_carlo(K: int, beta: float) -> None:
+    g = torch.Generator().manual_seed(1)
+    n = 40_000
+    c = (2 * torch.arange(K, dtype=torch.float64) + 1 - K) / K
+    k = torch.randint(0, K, (n,), generator=g)
+    y = c[k] + torch.randn(n, generator=g, dtype=torch.float64) / math.sqrt(beta)
+    cost = -torch.log_softmax(-0.5 * beta * (y[:, None] - c).square(), -1).gather(1, k[:, None])
+    error = float(cost.std()) / math.sqrt(n)
+    assert abs(cost_of_bins(K, beta) - float(cost.mean())) < 4 * error
+
+
+def test_limits() -> None:
+    assert cost_of_classes(27, 1e-6) == pytest.approx(math.log(27), rel=1e-3)
+    assert cost_of_bins(16, 1e-9) == pytest.approx(math.log(16), rel=1e-4)
+    assert cost_of_classes(27, 4.0) < 1e-9
+
+
+def test_suggestions_meet_their_criterion() -> None:
+    for K in (2, 3, 27, 1000, 50_000):
+        assert cost_of_classes(K, suggest_beta_1(K)) == pytest.approx(0.01, rel=1e-3)
+    for K in (2, 16, 17, 256, 65536):
+        beta_1 = suggest_sigma_1(K) ** -2 - 1
+        assert cost_of_bins(K, beta_1) == pytest.approx(0.01, rel=1e-3)
+    assert cost_of_classes(27, suggest_beta_1(27, cost=0.1)) == pytest.approx(0.1, rel=1e-3)
+
+
+def test_published_choices_are_within_a_factor_of_two() -> None:
+    for suggested, published in [
+        (suggest_beta_1(2), 9.0),
+        (suggest_beta_1(27), 0.5625),
+        (suggest_sigma_1(256), 0.001),
+        (suggest_sigma_1(16), math.sqrt(0.001)),
+    ]:
+        assert 0.5 < suggested / published < 2.0
+
+
+def test_measurement_noise() -> None:
+    for noise in (0.5, 0.1, 1e-3):
+        sigma_1 = suggest_sigma_1(noise=noise)
+        assert sigma_1 < noise / 2
+        assert sigma_1**2 / (2 * noise**2) == pytest.approx(0.01)
+
+
+def test_wrong_use() -> None:
+    with pytest.raises(BFNError, match="K = 1 classes"):
+        suggest_beta_1(1)
+    with pytest.raises(BFNError, match="K = 0 bins"):
+        suggest_sigma_1(0)
+    with pytest.raises(BFNError, match="either K"):
+        suggest_sigma_1()
+    with pytest.raises(BFNError, match="either K"):
+        suggest_sigma_1(4, noise=0.1)
+    with pytest.raises(BFNError, match=r"noise = -1\.0"):
+        suggest_sigma_1(noise=-1.0)
+    with pytest.raises(BFNError, match=r"cost = 5\.0"):
+        suggest_beta_1(27, cost=5.0)
