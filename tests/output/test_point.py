@@ -59,7 +59,7 @@ def test_bins_in_the_far_tail_are_finite() -> None:
     value = output.reconstruction(x)
     edge = torch.tensor([1 - 2 / 16 + 1.0, 0.5, 1 - 2 / 16 + 1.0]).double() / 0.01
     leading = 0.5 * edge.square() + torch.log(edge * math.sqrt(2 * math.pi))
-    assert float(value) == pytest.approx(float(leading.sum()), rel=1e-4)
+    assert value.item() == pytest.approx(float(leading.sum()), rel=1e-4)
     (gradient,) = torch.autograd.grad(value.sum(), x_hat)
     assert bool(gradient.isfinite().all())
     assert gradient.sign().tolist() == [[-1.0, -1.0, 1.0]]
