@@ -1,0 +1,192 @@
+"""Imports point downwards only, and `import bfn` costs nothing.
+
+    cli  web                                   what people touch
+    train  evaluate  codec  figures  pictures  what they do
+    generation  solvers  loss                  the algorithms
+    model  serialise                           BFN = net + flow + head
+    output  times
+    flow
+    schedule  suggest
+    noise  errors
+
+nn, data and recipes stand aside: networks know only errors, data sets also noise and the bins.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import bfn
+
+SOURCE = Path(bfn.__file__).parent
+LAYERS: list[set[str]] = [
+    {"errors", "noise"},
+    {"schedule", "suggest"},
+    {"flow"},
+    {"output", "times"},
+    {"model", "serialise"},
+    {"generation", "solvers", "loss"},
+    {"train", "evaluate", "codec", "figures", "pictures"},
+    {"cli", "web", "__main__"},
+]
+RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
+ASIDE = {
+    "nn": {"errors"},
+    "recipes": {"errors"},
+    "data": {"errors", "noise", "output.bins"},
+}
+"""Parts outside the layers, and all they may import. Anything that does things may import them."""
+WHO_MAY_LOOK_ASIDE = RANK["train"]
+
+
+def modules() -> list[str]:
+    """Every module of the package, as flow.base, relative to it."""
+    found = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        parts = parts[:-1] if parts[-1] == "__init__" else parts
+        if parts:
+            found.append(".".join(parts))
+    return found
+
+
+def file_of(module: str) -> Path:
+    path = SOURCE.joinpath(*module.split("."))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def imported(module: str) -> Iterator[str]:
+    """The modules of the package that a module imports anywhere, even inside a function."""
+    known = set(modules())
+    package = module if file_of(module).name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(file_of(module).read_text())):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = ["bfn", *(p for p in package.split(".") if p)]
+                above = above[: len(above) - node.level + 1]
+                base = ".".join([*above, base] if base else above)
+            names = [f"{base}.{alias.name}" for alias in node.names]
+        for name in names:
+            if name != "bfn" and not name.startswith("bfn."):
+                continue
+            inner = name.removeprefix("bfn").removeprefix(".")
+            while inner and inner not in known:
+                inner = inner.rpartition(".")[0]  # a name inside a module
+            # A public name of the package itself (bfn.BFN) comes from where it lives.
+            if not inner:
+                public = name.removeprefix("bfn").removeprefix(".")
+                inner = bfn._HOMES.get(public, "bfn").removeprefix("bfn").removeprefix(".")
+            if inner:
+                yield inner
+
+
+def allowed(importer: str, target: str) -> bool:
+    a, b = importer.split(".")[0], target.split(".")[0]
+    if a == b:
+        return True
+    if a in ASIDE:
+        return any(target == given or target.startswith(given + ".") for given in ASIDE[a])
+    if b in ASIDE:
+        return RANK[a] >= WHO_MAY_LOOK_ASIDE
+    return RANK[a] >= RANK[b]
+
+
+def test_every_part_has_its_place() -> None:
+    parts = {module.split(".")[0] for module in modules()}
+    assert parts <= set(RANK) | set(ASIDE)
+    assert {"model", "flow", "nn", "data", "cli"} <= parts
+
+
+@pytest.mark.parametrize("module", modules())
+def test_imports_point_downwards(module: str) -> None:
+    upward = sorted({target for target in imported(module) if not allowed(module, target)})
+    assert not upward, f"bfn.{module} must not import {', '.join('bfn.' + u for u in upward)}"
+
+
+def test_the_walk_sees_imports() -> None:
+    """The test itself: known imports are found, and an upward one would be refused."""
+    assert {"flow", "output", "serialise", "schedule"} <= set(imported("model"))
+    assert {"noise", "errors", "schedule"} <= set(imported("flow.base"))
+    assert {"model", "noise"} <= set(imported("loss"))
+    for importer, target in (
+        ("flow.base", "output.base"),
+        ("output.base", "model"),
+        ("model", "loss"),
+        ("loss", "train"),
+        ("schedule", "flow"),
+        ("errors", "schedule"),
+        ("noise", "flow.base"),
+        ("train.loop", "cli"),
+        ("nn.unet", "model"),
+        ("nn.unet", "noise"),
+        ("data.base", "model"),
+        ("data.base", "output.binned"),
+        ("model", "nn"),
+        ("loss", "data"),
+    ):
+        assert not allowed(importer, target), (importer, target)
+
+
+def test_no_part_imports_itself_in_a_circle() -> None:
+    """Modules of one layer may know one another, but not both ways."""
+    graph = {module: set(imported(module)) - {module} for module in modules()}
+    # A package's own __init__ gathers its modules; what they import is what counts.
+    packages = {module for module in graph if file_of(module).name == "__init__.py"}
+
+    def reach(module: str) -> set[str]:
+        seen, todo = set(), [module]
+        while todo:
+            for target in graph[todo.pop()] - seen:
+                seen.add(target)
+                if target not in packages or not module.startswith(target + "."):
+                    todo.append(target)
+        return seen
+
+    circles = sorted(module for module in set(graph) - packages if module in reach(module))
+    assert not circles
+
+
+def run(code: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120
+    ).stdout.strip()
+
+
+def test_importing_the_package_loads_nothing() -> None:
+    heavy = ("torch", "numpy", "safetensors", "rich", "cyclopts")
+    code = f"import bfn, sys; print([m for m in {heavy} if m in sys.modules])"
+    assert run(code) == "[]"
+    assert run("import bfn; print(bfn.__version__)") == bfn.__version__
+    assert "BFN" in run("import bfn; print(dir(bfn))")
+
+
+def test_public_names_cost_little_beside_torch() -> None:
+    """All of them at once: our own modules and safetensors, nothing more of torch, no extras."""
+    code = (
+        "import sys, torch\n"
+        "before = set(sys.modules)\n"
+        "import bfn\n"
+        "for name in bfn.__all__: getattr(bfn, name)\n"
+        "new = {m.split('.')[0] for m in set(sys.modules) - before}\n"
+        "print(sorted(new - set(sys.stdlib_module_names)))"
+    )
+    assert run(code) == "['bfn', 'safetensors']"
+
+
+def test_public_names_are_what_they_say() -> None:
+    for name in bfn.__all__:
+        assert getattr(bfn, name) is not None
+    assert set(bfn._HOMES) | set(bfn._MODULES) | {"__version__"} == set(bfn.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = bfn.nonsense  # pyright: ignore
+    assert issubclass(bfn.BFNError, ValueError)
