@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bfn.train.config import Eval, Recipe, Sample, Train, read
     from bfn.train.ema import EMA
-    from bfn.train.fit import Fit, fit, run
     from bfn.train.loop import Trainer
     from bfn.train.outcome import Diverged, Interrupted
+    from bfn.train.start import Fit, fit, run
 
 _HOMES = {
     "Diverged": "outcome",
     "EMA": "ema",
     "Eval": "config",
-    "Fit": "fit",
+    "Fit": "start",
     "Interrupted": "outcome",
     "Recipe": "config",
     "Sample": "config",
     "Train": "config",
     "Trainer": "loop",
-    "fit": "fit",
+    "fit": "start",
     "read": "config",
-    "run": "fit",
+    "run": "start",
 }
 
 __all__ = [

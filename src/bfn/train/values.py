@@ -93,13 +93,13 @@ def _conform_items(value: Any, origin: Any, hints: tuple[Any, ...]) -> Any:
 
 def _conform_text(text: Text, hint: Any) -> Any:
     """Read as a TOML value where that fits, as a list without its brackets, or as it stands."""
-    failure = Mismatch("a value")
+    failures = []
     for candidate in _readings(text):
         try:
             return conform(candidate, hint)
         except Mismatch as mismatch:
-            failure = mismatch
-    raise failure
+            failures.append(mismatch)
+    raise failures[0]
 
 
 def _readings(text: str) -> Iterable[Any]:

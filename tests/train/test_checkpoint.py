@@ -1,0 +1,143 @@
+"""Checkpoints are whole or not used."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from bfn.errors import BFNError
+from bfn.train import checkpoint
+from bfn.train.checkpoint import Damaged
+
+TENSORS = {
+    "weights": {"a": torch.arange(6.0).reshape(2, 3).T, "b": torch.tensor(3)},
+    "ema": {"a": torch.ones(2, dtype=torch.float64)},
+}
+
+
+def save(folder: Path, step: int, keep: int = 2) -> Path:
+    return checkpoint.save(folder, step, TENSORS, {"pending": [(0.1, 1 / 3)]}, keep)
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    found = checkpoint.load(save(tmp_path, 7))
+    assert found.step == 7
+    assert found.state["pending"] == [[0.1, 1 / 3]]
+    for group, tensors in TENSORS.items():
+        for name, value in tensors.items():
+            assert torch.equal(found.tensors[group][name], value)
+            assert found.tensors[group][name].dtype == value.dtype
+
+
+def test_keeps_the_last_by_number(tmp_path: Path) -> None:
+    for step in (2, 9, 10, 100):
+        save(tmp_path, step)
+    assert {path.name for path in tmp_path.iterdir()} == {"step-10", "step-100"}
+    found = checkpoint.newest(tmp_path, pytest.fail)
+    assert found is not None
+    assert found.step == 100
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    assert checkpoint.newest(tmp_path / "none", pytest.fail) is None
+
+
+def _truncate(path: Path) -> None:
+    data = (path / "weights.safetensors").read_bytes()
+    (path / "weights.safetensors").write_bytes(data[:-4])
+
+
+def _flip(path: Path) -> None:
+    data = bytearray((path / "ema.safetensors").read_bytes())
+    data[-1] ^= 1
+    (path / "ema.safetensors").write_bytes(bytes(data))
+
+
+def _edit(path: Path) -> None:
+    state = json.loads((path / "state.json").read_text())
+    state["pending"] = []
+    (path / "state.json").write_text(json.dumps(state))
+
+
+def _cut_state(path: Path) -> None:
+    (path / "state.json").write_text((path / "state.json").read_text()[:40])
+
+
+def _lose(path: Path) -> None:
+    (path / "weights.safetensors").unlink()
+
+
+def _empty(path: Path) -> None:
+    for file in path.iterdir():
+        file.unlink()
+
+
+@pytest.mark.parametrize("damage", [_truncate, _flip, _edit, _cut_state, _lose, _empty])
+def test_damage_falls_back_and_says_so(damage, tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    damage(save(tmp_path, 2))
+    heard: list[str] = []
+    found = checkpoint.newest(tmp_path, heard.append)
+    assert found is not None
+    assert found.step == 1
+    assert len(heard) == 1
+    assert "step-2" in heard[0]
+    assert "trying the one before" in heard[0]
+    damage(tmp_path / "step-1")
+    with pytest.raises(BFNError, match=r"no checkpoint in .* is whole"):
+        checkpoint.newest(tmp_path, heard.append)
+
+
+def test_renamed_checkpoint_is_damaged(tmp_path: Path) -> None:
+    os.replace(save(tmp_path, 3), tmp_path / "step-4")
+    with pytest.raises(Damaged):
+        checkpoint.load(tmp_path / "step-4")
+
+
+def test_other_format_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "FORMAT_VERSION", 99)
+    path = save(tmp_path, 3)
+    monkeypatch.undo()
+    with pytest.raises(BFNError, match="format version 99, this program reads 1"):
+        checkpoint.load(path)
+
+
+def test_left_overs_of_a_kill_are_removed(tmp_path: Path) -> None:
+    save(tmp_path, 3)
+    (tmp_path / ".part-step-4").mkdir()
+    (tmp_path / ".part-step-4" / "weights.safetensors").write_bytes(b"half")
+    found = checkpoint.newest(tmp_path, pytest.fail)
+    assert found is not None
+    assert found.step == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["step-3"]
+
+
+def test_failed_write_leaves_the_previous_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, 3)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(BFNError, match=r"step-4.* could not be written .*No space left"):
+        save(tmp_path, 4)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-3"]
+    assert checkpoint.load(tmp_path / "step-3").step == 3
+
+
+def test_optimiser_state_round_trip() -> None:
+    parameter = torch.nn.Parameter(torch.ones(2))
+    optimiser = torch.optim.AdamW([parameter], lr=0.1)
+    parameter.grad = torch.ones(2)
+    optimiser.step()
+    state = optimiser.state_dict()["state"]
+    again = checkpoint.unflatten_optimiser(checkpoint.flatten_optimiser(state))
+    assert again.keys() == state.keys()
+    for name, value in state[0].items():
+        assert torch.equal(again[0][name], value)

@@ -1,0 +1,58 @@
+"""The moving average against its definition."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from bfn.train import EMA
+
+
+class Module(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(3, dtype=torch.float64))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+
+def test_average_against_the_recursion() -> None:
+    module = Module()
+    ema = EMA(module, decay=0.9)
+    average = torch.zeros(3, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    for step in range(1, 200):
+        with torch.no_grad():
+            module.weight.copy_(torch.randn(3, generator=generator, dtype=torch.float64))
+            module.count.fill_(step)
+        ema.update(module, step)
+        d = min(0.9, (1 + step) / (10 + step))
+        average = d * average + (1 - d) * module.weight.detach()
+        torch.testing.assert_close(ema.weights["weight"], average, rtol=1e-12, atol=1e-14)
+    assert int(ema.weights["count"]) == 199
+
+
+def test_warm_up_forgets_the_start_and_spans_a_tenth() -> None:
+    """Share of the weights of step r in the average of step s, with a decay that never binds."""
+    ema, s = EMA(Module(), decay=0.99999), 1000
+    shares, left = [], 1.0
+    for r in range(s, 0, -1):
+        d = ema.decay_at(r)
+        shares.append(left * (1 - d))
+        left *= d
+    assert left < 1e-8  # nothing of the initial weights
+    mean = sum(share * r for share, r in zip(shares, range(s, 0, -1), strict=True))
+    assert mean == pytest.approx(0.9 * s, rel=0.01)
+    assert shares[500] / shares[0] == pytest.approx(0.5**8, rel=0.2)
+
+
+def test_in_place_restores() -> None:
+    module = Module()
+    ema = EMA(module, decay=0.5)
+    with torch.no_grad():
+        module.weight.fill_(1.0)
+    ema.update(module, 100)
+    with pytest.raises(ZeroDivisionError), ema.in_place(module):
+        assert module.weight.tolist() == [0.5] * 3
+        raise ZeroDivisionError
+    assert module.weight.tolist() == [1.0] * 3

@@ -1,0 +1,125 @@
+"""`fit` in a few lines, with a network and data of one's own."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import bfn
+from bfn.errors import BFNError
+from bfn.train.config import Train
+
+K = 4
+
+
+class Net(nn.Module):
+    """Logits of two coordinates from both."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.arguments = {"width": width}
+        self.layers = nn.Sequential(
+            nn.Linear(2 * K + 1, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU(),
+            nn.Linear(width, 2 * K),
+        )  # fmt: skip
+
+    def forward(self, features: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
+        assert label is None or label.shape == t.shape
+        inputs = torch.cat([features.flatten(1), t[:, None]], 1)
+        return self.layers(inputs).unflatten(1, (2, K))
+
+
+@pytest.fixture
+def x() -> Tensor:
+    """Two equal coordinates: ln 4 nats in all, though each alone looks uniform."""
+    first = torch.randint(K, (500, 1), generator=torch.Generator().manual_seed(0))
+    return first.expand(-1, 2).contiguous()
+
+
+def model() -> bfn.BFN:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return bfn.discrete(Net(), K=K, beta_1=3.0)
+
+
+def test_learns_a_dependent_source(x: Tensor) -> None:
+    """Near the entropy ln 4; coordinates coded one by one would cost 2 ln 4."""
+    trained = model()
+    state = torch.random.get_rng_state()
+    result = bfn.train.fit(
+        trained, x, steps=400, batch=128, learning_rate=1e-2, decay=0.5, display=False
+    )
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert result.model is trained
+    assert result.folder is None
+    assert not trained.training
+    found = bfn.evaluate.evaluate(trained, x, steps=["inf"])
+    assert found.rows[0].total.nats == pytest.approx(math.log(4), abs=0.15)
+    assert result.history[-1]["nats"] < result.history[0]["nats"]
+    samples = bfn.generate(trained, (500, 2), steps=30, generator=torch.Generator().manual_seed(1))
+    assert (samples[:, 0] == samples[:, 1]).float().mean() > 0.9
+
+
+def test_run_folder_and_resume(x: Tensor, tmp_path: Path) -> None:
+    arguments = {"steps": 20, "batch": 16, "log_every": 5, "checkpoint_every": 10}
+    whole, parts = model(), model()
+    bfn.train.fit(whole, x, display=False, **arguments)
+    seen = []
+    bfn.train.fit(
+        parts, x, out=tmp_path / "run", display=False, **arguments,
+        stop=lambda: seen.append(1) or len(seen) == 13,
+    )  # fmt: skip
+    again = model()
+    result = bfn.train.fit(again, x, out=tmp_path / "run", resume=True, display=False, **arguments)
+    assert result.folder == tmp_path / "run"
+    for a, b in zip(whole.parameters(), again.parameters(), strict=True):
+        assert torch.equal(a, b)
+    loaded = bfn.BFN.from_pretrained(tmp_path / "run")
+    for a, b in zip(loaded.parameters(), again.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_labels_reach_the_network(x: Tensor) -> None:
+    heard: list[Tensor] = []
+
+    class Listening(Net):
+        def forward(self, features: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
+            assert label is not None
+            heard.append(label)
+            return super().forward(features, t, label)
+
+    trained = bfn.discrete(Listening(), K=K, beta_1=3.0)
+    bfn.train.fit(trained, x, labels=x[:, 0], steps=2, batch=8, display=False)
+    data = bfn.train.tensors.as_data_set(trained, x, x[:, 0])
+    for step, label in enumerate(heard):
+        assert torch.equal(label, x[data.indices(0, step, 8), 0])
+
+
+def test_defaults_are_the_recipes(x: Tensor) -> None:
+    with pytest.raises(BFNError, match="unknown key train.stps; did you mean 'train.steps'"):
+        bfn.train.fit(model(), x, stps=3)
+    with pytest.raises(BFNError, match="train.batch = 0 is too small"):
+        bfn.train.fit(model(), x, batch=0)
+    assert Train().steps == 1000
+
+
+def test_bad_data(x: Tensor) -> None:
+    with pytest.raises(BFNError, match="outside the range"):
+        bfn.train.fit(model(), x + 3, display=False)
+    with pytest.raises(BFNError, match=r"the data have shape \(500,\)"):
+        bfn.train.fit(model(), x[:, 0], display=False)
+    with pytest.raises(BFNError, match="one label to each"):
+        bfn.train.fit(model(), x, labels=x[:3, 0], display=False)
+
+
+def test_network_that_cannot_be_saved_says_so_first(x: Tensor, tmp_path: Path) -> None:
+    nameless = model()
+    del nameless.net.arguments
+    with pytest.raises(BFNError, match="does not remember how it was built"):
+        bfn.train.fit(nameless, x, out=tmp_path / "run", steps=1, display=False)
+    assert not (tmp_path / "run").exists()
+    bfn.train.fit(nameless, x, steps=1, batch=4, display=False)

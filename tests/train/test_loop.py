@@ -1,0 +1,288 @@
+"""The training loop: exact resuming, interruption, divergence, and that it learns."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+import bfn
+import tiny_runs
+from bfn.errors import BFNError
+from bfn.train import Diverged, Interrupted, Trainer, build, checkpoint
+from bfn.train.config import Train
+from bfn.train.folder import RunFolder
+from bfn.train.loop import learning_rate
+
+
+def run(recipe, folder: Path, **keywords):
+    return bfn.train.run(recipe, folder, display=False, **keywords)
+
+
+def metrics(folder: Path) -> list[dict]:
+    """The lines without what a clock decides."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        assert line.pop("examples_per_second") > 0
+    return lines
+
+
+def same_tensors(one: dict, other: dict) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
+
+
+def after(steps: int):
+    """A `stop` that ends training after so many steps of this call."""
+    seen = []
+    return lambda: seen.append(1) or len(seen) >= steps
+
+
+@pytest.mark.parametrize("kind", tiny_runs.RECIPES)
+@pytest.mark.parametrize("at", [4, 7])
+def test_resumed_run_equals_the_uninterrupted_one(kind: str, at: int, tmp_path: Path) -> None:
+    """Bit for bit: weights, average, optimiser, metrics; at a checkpoint's own step and between."""
+    recipe = tiny_runs.read(tmp_path, kind)
+    run(recipe, tmp_path / "whole")
+    torch.manual_seed(at)  # whatever the state of the process was
+    run(recipe, tmp_path / "parts", stop=after(at))
+    assert (tmp_path / "parts" / "checkpoints" / f"step-{at}").is_dir()
+    torch.manual_seed(0)
+    result = run(recipe, tmp_path / "parts", resume=True)
+    assert result.step == 12
+    whole, parts = (
+        checkpoint.load(tmp_path / name / "checkpoints" / "step-12") for name in ("whole", "parts")
+    )
+    for group in ("weights", "ema", "optimiser"):
+        assert same_tensors(whole.tensors[group], parts.tensors[group])
+    expected = metrics(tmp_path / "whole")
+    assert [line["step"] for line in expected] == [2, 4, 6, 8, 10, 12]
+    # A stop in the middle of a window leaves a line of its own.
+    assert [line for line in metrics(tmp_path / "parts") if line["step"] % 2 == 0] == expected
+
+
+def test_metrics_beyond_the_checkpoint_are_dropped(tmp_path: Path) -> None:
+    """As after a kill: lines up to step 10 are there, the newest checkpoint is of step 8."""
+    recipe = tiny_runs.read(tmp_path)
+    run(recipe, tmp_path / "whole")
+    folder = tmp_path / "killed"
+    run(recipe, folder, stop=after(8))
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 10, "loss": 99, "examples_per_second": 1}\n{"step": 11, "lo')
+    run(recipe, folder, resume=True)
+    assert metrics(folder) == metrics(tmp_path / "whole")
+
+
+def test_damaged_checkpoint_falls_back_to_the_same_end(tmp_path: Path) -> None:
+    recipe = tiny_runs.read(tmp_path)
+    run(recipe, tmp_path / "whole")
+    run(recipe, tmp_path / "parts", stop=after(9))
+    newest = tmp_path / "parts" / "checkpoints" / "step-9" / "weights.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    run(recipe, tmp_path / "parts", resume=True)
+    whole, parts = (
+        (tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts")
+    )
+    assert whole == parts
+
+
+def test_run_folder(tmp_path: Path) -> None:
+    recipe = tiny_runs.read(tmp_path, train__sample_every=6)
+    result = run(recipe, tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    assert folder.recipe() == recipe
+    assert {path.name for path in folder.path.iterdir()} == {
+        "recipe.toml",
+        "config.json",
+        "model.safetensors",
+        "metrics.jsonl",
+        "checkpoints",
+        "samples",
+    }
+    assert {path.name for path in folder.checkpoints.iterdir()} == {"step-8", "step-12"}
+    assert {path.name for path in folder.samples.iterdir()} == {"step-6.png", "step-12.png"}
+    loaded = folder.load_model()
+    ema = checkpoint.load(folder.checkpoints / "step-12").tensors["ema"]
+    assert same_tensors(dict(loaded.net.state_dict()), ema)
+    assert same_tensors(dict(result.model.net.state_dict()), ema)
+    assert not result.model.training
+    assert folder.format() == build.data(recipe).format
+    for path in folder.path.rglob("*"):
+        assert path.is_dir() or path.suffix in {".toml", ".json", ".jsonl", ".safetensors", ".png"}
+
+
+def test_samples_do_not_disturb_the_training(tmp_path: Path) -> None:
+    run(tiny_runs.read(tmp_path), tmp_path / "plain")
+    run(tiny_runs.read(tmp_path, train__sample_every=3), tmp_path / "sampled")
+    assert metrics(tmp_path / "plain") == metrics(tmp_path / "sampled")
+
+
+def test_another_seed_is_another_run(tmp_path: Path) -> None:
+    run(tiny_runs.read(tmp_path), tmp_path / "a")
+    run(tiny_runs.read(tmp_path, train__seed=1), tmp_path / "b")
+    assert metrics(tmp_path / "a") != metrics(tmp_path / "b")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_save_and_stop(number: signal.Signals, tmp_path: Path) -> None:
+    recipe = tiny_runs.read(tmp_path)
+    run(recipe, tmp_path / "whole")
+    before = signal.getsignal(number)
+    calls = []
+
+    def interrupt() -> bool:
+        calls.append(1)
+        if len(calls) == 5:
+            os.kill(os.getpid(), number)
+        return False
+
+    with pytest.raises(Interrupted, match=r"interrupted at step 5 of 12; its state is saved"):
+        run(recipe, tmp_path / "parts", stop=interrupt)
+    assert signal.getsignal(number) is before
+    assert (tmp_path / "parts" / "checkpoints" / "step-5").is_dir()
+    run(recipe, tmp_path / "parts", resume=True)
+    assert metrics(tmp_path / "parts") == metrics(tmp_path / "whole")
+
+
+def test_finished_run(tmp_path: Path) -> None:
+    recipe = tiny_runs.read(tmp_path)
+    run(recipe, tmp_path / "run")
+    before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
+    result = run(recipe, tmp_path / "run", resume=True)
+    assert result.step == 12
+    assert [line["step"] for line in result.history] == [2, 4, 6, 8, 10, 12]
+    assert {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()} == before
+
+
+def test_more_steps_later(tmp_path: Path) -> None:
+    """With a constant learning rate, stopping at 8 and going on to 12 is training for 12."""
+    run(tiny_runs.read(tmp_path), tmp_path / "whole")
+    run(tiny_runs.read(tmp_path, train__steps=8), tmp_path / "parts")
+    run(tiny_runs.read(tmp_path), tmp_path / "parts", resume=True)
+    assert metrics(tmp_path / "parts") == metrics(tmp_path / "whole")
+    assert RunFolder(tmp_path / "parts").recipe().train.steps == 12
+
+
+def test_another_recipe_is_not_resumed(tmp_path: Path) -> None:
+    run(tiny_runs.read(tmp_path), tmp_path / "run")
+    other = tiny_runs.read(tmp_path, train__batch=4)
+    with pytest.raises(BFNError, match=r"started with train.batch = 8, not 4"):
+        run(other, tmp_path / "run", resume=True)
+
+
+def test_existing_folders(tmp_path: Path) -> None:
+    recipe = tiny_runs.read(tmp_path, train__steps=2)
+    run(recipe, tmp_path / "run")
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    with pytest.raises(BFNError, match="holds a run already"):
+        run(recipe, tmp_path / "run")
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+    (tmp_path / "run" / "notes.md").write_text("mine")
+    longer = tiny_runs.read(tmp_path, train__steps=4)
+    run(longer, tmp_path / "run", force=True)
+    assert [line["step"] for line in metrics(tmp_path / "run")] == [2, 4]
+    assert (tmp_path / "run" / "notes.md").read_text() == "mine"
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("mine")
+    with pytest.raises(BFNError, match="holds other files"):
+        run(recipe, tmp_path / "other")
+    assert [p.name for p in (tmp_path / "other").iterdir()] == ["thesis.tex"]
+
+
+class Bomb(torch.nn.Module):
+    """A network whose output is not a number from a given call on."""
+
+    def __init__(self, fuse: int) -> None:
+        super().__init__()
+        self.arguments = {"fuse": fuse}
+        self.fuse = fuse
+        self.weight = torch.nn.Parameter(torch.zeros(2))
+
+    def forward(self, features: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        self.fuse -= 1
+        output = features[..., None] * self.weight
+        return output * float("nan") if self.fuse < 0 else output
+
+
+@pytest.mark.parametrize(
+    ("fuse", "sentence"),
+    [
+        (6, r"loss became nan at step 7; the last good checkpoint is .*step-4: .*learning_rate"),
+        (2, r"loss became nan at step 3; there is no checkpoint before it"),
+    ],
+)
+def test_divergence(fuse: int, sentence: str, tmp_path: Path) -> None:
+    model = bfn.discretised(Bomb(fuse), K=17, sigma_1=0.1)
+    data = bfn.data.load("digits")
+    with pytest.raises(Diverged, match=sentence):
+        bfn.train.fit(
+            model, data, out=tmp_path / "run", display=False, steps=20, batch=4, log_every=8,
+            checkpoint_every=4,
+        )  # fmt: skip
+    kept = list((tmp_path / "run" / "checkpoints").glob("step-*"))
+    assert [path.name for path in kept] == (["step-4"] if fuse == 6 else [])
+
+
+def test_infinite_gradient_stops_too(tmp_path: Path) -> None:
+    class Steep(Bomb):
+        def forward(self, features: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+            # sqrt has an infinite slope at 0, and a finite value.
+            return features[..., None] * self.weight.abs().sqrt()
+
+    model = bfn.discretised(Steep(0), K=17, sigma_1=0.1)
+    with pytest.raises(Diverged, match="gradient's norm became (nan|inf) at step 1"):
+        bfn.train.fit(model, bfn.data.load("digits"), display=False, steps=2, batch=4)
+
+
+def test_learning_rate() -> None:
+    settings = Train(steps=100, learning_rate=2.0, warmup=10, decay=0.5)
+    rates = [learning_rate(settings, step) for step in range(100)]
+    assert rates[0] == pytest.approx(0.2)
+    assert rates[9:51] == [2.0] * 42
+    assert rates[75] == pytest.approx(1.0)
+    assert rates[99] == pytest.approx(2.0 / 50)
+    constant = Train(steps=3, learning_rate=2.0)
+    assert [learning_rate(constant, step) for step in range(3)] == [2.0] * 3
+
+
+def test_the_step_is_adamw_on_the_clipped_gradient(tmp_path: Path) -> None:
+    """One step, retyped: batch, seeds, loss per variable, clipping, decay of matrices alone."""
+    recipe = tiny_runs.read(tmp_path, net__dropout=0.0, train__clip=0.01, train__weight_decay=0.3)
+    data, trained, plain = build.data(recipe), build.model(recipe), build.model(recipe)
+    trainer = Trainer(trained, data, recipe.train)
+    trainer.advance()
+    x, _ = data.batch("train", data.indices(0, 0, 8))
+    generator = torch.Generator().manual_seed(bfn.noise.seed(0, 0, 0))
+    (bfn.loss.continuous_time(plain, x, generator=generator).mean() / 64).backward()
+    norm = sum(p.grad.square().sum() for p in plain.parameters()).sqrt()  # pyright: ignore
+    lr, (b1, b2) = recipe.train.learning_rate, recipe.train.betas
+    for (name, p), q in zip(plain.named_parameters(), trained.parameters(), strict=True):
+        assert p.grad is not None
+        gradient = p.grad * min(1.0, 0.01 / (float(norm) + 1e-6))
+        m, v = (1 - b1) * gradient / (1 - b1), (1 - b2) * gradient.square() / (1 - b2)
+        shrunk = p.detach() * (1 - lr * 0.3 if p.dim() > 1 else 1.0)
+        expected = shrunk - lr * m / (v.sqrt() + 1e-8)
+        torch.testing.assert_close(q.detach(), expected, rtol=2e-3, atol=2e-6, msg=name)
+    assert float(norm) > 0.01
+
+
+def test_loss_steps_trains_on_the_discrete_time_loss(tmp_path: Path) -> None:
+    recipe = tiny_runs.read(tmp_path, train__loss_steps=5, net__dropout=0.0)
+    data, model = build.data(recipe), build.model(recipe)
+    trainer = Trainer(model, data, recipe.train)
+    value = trainer.objective()
+    x, _ = data.batch("train", data.indices(0, 0, 8))
+    generator = torch.Generator().manual_seed(bfn.noise.seed(0, 0, 0))
+    expected = bfn.loss.discrete_time(model, x, 5, generator=generator).mean() / 64
+    assert torch.equal(value, expected)
+    trainer.settings = dataclasses.replace(recipe.train, loss_steps="inf")
+    assert not torch.equal(trainer.objective(), expected)
+
+
+def test_unknown_device(tmp_path: Path) -> None:
+    with pytest.raises(BFNError, match="train.device = 'warp'"):
+        run(tiny_runs.read(tmp_path, train__device="warp"), tmp_path / "run")
