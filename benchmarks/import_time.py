@@ -13,10 +13,17 @@ import statistics
 import subprocess
 import sys
 
+EVERYTHING = """
+import bfn
+for name in bfn.__all__:
+    value = getattr(bfn, name)
+    for inner in getattr(value, "__all__", []):
+        getattr(value, inner)
+"""
 IMPORTS = {
     "torch": "import torch",
     "bfn, nothing used": "import bfn",
-    "bfn, every public name": "import bfn\nfor name in bfn.__all__: getattr(bfn, name)",
+    "bfn, every public name": EVERYTHING,
 }
 
 
