@@ -1,4 +1,4 @@
-"""What a wheel holds, that the version is said once, and what importing costs."""
+"""What a wheel holds, that versions agree, and what `bfn --help` does without."""
 
 from __future__ import annotations
 
@@ -73,17 +73,6 @@ def test_constraints_pin_every_dependency() -> None:
     assert names - {"bfn"} <= pins.keys()
 
 
-def run_python(program: str) -> str:
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
-def test_import_is_lazy() -> None:
-    program = "import sys, bfn; print(bfn.__version__, 'torch' in sys.modules)"
-    assert run_python(program) == f"{bfn.__version__} False"
-
-
 def test_help_imports_no_torch() -> None:
     program = """
 import sys
@@ -95,10 +84,7 @@ except SystemExit as stop:
     assert not stop.code, stop.code
 print([name for name in ("torch", "numpy", "matplotlib") if name in sys.modules])
 """
-    assert run_python(program).splitlines()[-1] == "[]"
-
-
-def test_every_public_name_loads() -> None:
-    for name in bfn.__all__:
-        assert getattr(bfn, name) is not None
-    assert set(dir(bfn)) == set(bfn.__all__)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "train" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"
