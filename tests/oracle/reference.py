@@ -143,6 +143,18 @@ def discrete_time(P: Array, a: Array, beta: Array, digits: float = 8.0) -> float
     return float(loss)
 
 
+def wrong_first_output(P: Array, a: Array, alpha_1: float, q: Array) -> float:
+    """What it costs to say q at t = 0 instead of the marginals: KL of the two first messages."""
+    sd = 1.0 / np.sqrt(alpha_1)
+    y = np.linspace(a.min() - 12.0 * sd, a.max() + 12.0 * sd, 20001)
+    densities = np.exp(-0.5 * ((y[:, None] - a[:, 0]) / sd) ** 2) / (np.sqrt(2.0 * np.pi) * sd)
+    loss = 0.0
+    for p in _marginals(P[None]):
+        true, said = densities @ p[0], densities @ q
+        loss += float((true * np.log(true / said)).sum() * (y[1] - y[0]))
+    return loss
+
+
 def continuous_time(P: Array, a: Array, beta_1: float, digits: float = 8.0) -> float:
     """L^inf = H(x) - E[-ln p(x | theta_1)]."""
 
@@ -157,3 +169,49 @@ def discrete_time_of_numbers(P: Array, a: Array, beta: Array, digits: float = 8.
     """L^n of a point estimate, sum_i alpha_i / 2 E|x - x_hat_{i-1}|^2."""
     steps = itertools.pairwise(beta)
     return sum(0.5 * (t - s) * squared_error(P, a, s, digits) for s, t in steps)
+
+
+def generated_law(P: Array, a: Array, beta: Array, first_output: Array | None = None) -> Array:
+    """What ancestral sampling with accuracies beta_0 .. beta_n draws, of D = 2: (K, K).
+
+    first_output (K,) stands for the marginals at t = 0 where a rule overrides the network there.
+
+    The density of the state W ~ N(beta a_x, beta) is carried from step to step on a grid. A step
+    draws x' from the product of the marginals at W and adds N(alpha a_x', alpha); the last output
+    is drawn from in the same way.
+    """
+    K = len(a)
+    points = a[:, 0]
+    alpha = np.diff(beta)
+    # A normal density summed at 0.7 deviations is exact to exp(-2 pi^2 / 0.7^2) = 3e-18.
+    step = 0.7 * np.sqrt(alpha.min())
+    reach = 7.5 * np.sqrt(beta[-1])
+    low, high = beta[-1] * points.min() - reach, beta[-1] * points.max() + reach
+    W = np.arange(low, high + step, step)
+
+    def arrivals(alpha_i: float, k: int, start: Array) -> Array:
+        """Density at W (rows) after a message about value k, from each start (columns)."""
+        z = (W[:, None] - start - alpha_i * points[k]) / np.sqrt(alpha_i)
+        return np.exp(-0.5 * z**2) / np.sqrt(2.0 * np.pi * alpha_i)
+
+    def outputs(accuracy: float) -> list[Array]:
+        """Marginals at every state: two arrays (G, G, K)."""
+        evidence = W[:, None] * points - 0.5 * accuracy * points**2
+        likelihood = np.exp(evidence - evidence.max(1, keepdims=True))
+        first = likelihood[:, None] * (likelihood @ P.T)
+        second = (likelihood @ P)[:, None] * likelihood
+        return [m / m.sum(-1, keepdims=True) for m in (first, second)]
+
+    start = np.stack([arrivals(alpha[0], k, np.zeros(1))[:, 0] for k in range(K)], -1)
+    marginals = (P.sum(1), P.sum(0)) if first_output is None else (first_output, first_output)
+    density = np.outer(start @ marginals[0], start @ marginals[1])
+    for accuracy, alpha_i in zip(beta[1:-1], alpha[1:], strict=True):
+        first, second = outputs(accuracy)
+        kernels = [arrivals(alpha_i, k, W) * step for k in range(K)]
+        density = sum(
+            kernels[k] @ (density * first[..., k] * second[..., j]) @ kernels[j].T
+            for k in range(K)
+            for j in range(K)
+        )
+    first, second = outputs(beta[-1])
+    return np.einsum("uv,uvi,uvj->ij", density, first, second) * step**2

@@ -11,7 +11,7 @@ every loss has a known value (see `reference`) and generation has a known law. A
 features and t only; it recovers V from them. It computes in float64 and answers in the type of its
 features.
 
-    toy = Source(P).discretised(sigma_1=0.2)     # or .binary, .discrete, .continuous
+    toy = Source(P).discretised(sigma_1=0.2)     # or .binary, .discrete, .binned, .continuous
     x = toy.data(toy.source.sample(1000, generator))
     loss = bfn.loss.discrete_time(toy.model, x, n=10)
     toy.source.total_variation(toy.classes(bfn.generate(toy.model, (1000, toy.source.D))))
@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 import bfn
 from bfn.flow import GaussianFlow
-from bfn.output import FreeBinnedHead, PointHead
+from bfn.output import BinnedHead, FreeBinnedHead, PointHead
 from bfn.schedule import Exponential, Schedule
 
 LARGEST_CHUNK = 2**20
@@ -120,6 +120,14 @@ class Source:
         model = bfn.BFN(net, flow, FreeBinnedHead(self.K, t_min=t_min))
         return Toy(self, model, self._centre, lambda x: bfn.bin_index(x, self.K))
 
+    def binned(self, sigma_1: float, **head: Any) -> Toy:
+        """Value k is the centre of bin k, of 2 or 3: as many as a cut Gaussian can give any law."""
+        assert self.K <= 3
+        flow = GaussianFlow(Exponential(sigma_1))
+        net = CutGaussianPosterior(self, flow.schedule)
+        model = bfn.BFN(net, flow, BinnedHead(self.K, **head))
+        return Toy(self, model, self._centre, lambda x: bfn.bin_index(x, self.K))
+
     def continuous(self, sigma_1: float, values: Tensor | None = None, **head: Any) -> Toy:
         """Value k is a real number: values[k], or the centre of bin k. The range is infinite."""
         atoms = self._centre(torch.arange(self.K)).double() if values is None else values.double()
@@ -134,6 +142,26 @@ class Source:
 
     def _centre(self, k: Tensor) -> Tensor:
         return bfn.bin_centre(k, self.K, torch.get_default_dtype())
+
+
+def chain(start: list[float], stay: float, D: int) -> Source:
+    """A Markov chain of D variables: each repeats the one before it with probability `stay`."""
+    K = len(start)
+    step = torch.full((K, K), (1.0 - stay) / (K - 1), dtype=torch.float64)
+    step.fill_diagonal_(stay)
+    P = torch.tensor(start, dtype=torch.float64)
+    for _ in range(D - 1):
+        P = P.unsqueeze(-1) * step
+    return Source(P)
+
+
+def ridge(K: int) -> Source:
+    """Two variables in K bins along a tilted ridge, with most of the mass at one of its ends."""
+    x = torch.linspace(-1.0 + 1.0 / K, 1.0 - 1.0 / K, K, dtype=torch.float64)
+    heavy, light = ((x - c) / w for c, w in ((-0.6, 0.3), (0.5, 0.2)))
+    first = torch.exp(-heavy.square()) + 0.3 * torch.exp(-light.square())
+    P = first.unsqueeze(1) * torch.exp(-((x.unsqueeze(1) - x + 0.1) / 0.25).square())
+    return Source(P / P.sum())
 
 
 def _same(k: Tensor) -> Tensor:
@@ -210,6 +238,31 @@ class NoisePosterior(BinnedPosterior):
         V, beta, log_p = self.posterior(features, t)
         x_hat = log_p.exp() @ self.values
         return _noise(V, beta, x_hat).reshape(features.shape).to(features.dtype)
+
+
+class CutGaussianPosterior(BinnedPosterior):
+    """The noise's mean and log deviation that give 2 or 3 bins their exact probabilities.
+
+    Two probabilities are two quantiles: z_1 = Phi^-1(p_0) and z_2 = -Phi^-1(p_2) at the edges
+    -1/3 and 1/3 have sigma_x = (2/3) / (z_2 - z_1) and mu_x = -(z_1 + z_2) sigma_x / 2.
+    """
+
+    def forward(self, features: Tensor, t: Tensor) -> Tensor:
+        V, beta, log_p = self.posterior(features, t)
+        p = log_p.exp()
+        # From the smaller side, where the probability has all its digits.
+        below = torch.where(p[..., 0] < 0.5, p[..., 0], p[..., 1:].sum(-1))
+        above = torch.where(p[..., -1] < 0.5, p[..., -1], p[..., :-1].sum(-1))
+        z_1 = torch.special.ndtri(below) * torch.where(p[..., 0] < 0.5, 1.0, -1.0)
+        z_2 = -torch.special.ndtri(above) * torch.where(p[..., -1] < 0.5, 1.0, -1.0)
+        if self.source.K == 2:  # one edge at 0, and any deviation will do
+            sigma_x = torch.ones_like(z_1)
+        else:
+            sigma_x = (2.0 / 3.0) / (z_2 - z_1)
+        mu_x = -0.5 * (z_1 + z_2) * sigma_x
+        ln_sigma = sigma_x.log() + 0.5 * torch.where(beta > 0, beta, 1.0).log()
+        parameters = torch.stack([_noise(V, beta, mu_x), ln_sigma], -1)
+        return parameters.reshape(*features.shape, 2).to(features.dtype)
 
 
 def _noise(V: Tensor, beta: Tensor, x_hat: Tensor) -> Tensor:

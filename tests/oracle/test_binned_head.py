@@ -1,0 +1,105 @@
+"""The paper's discretised head, with the exact posterior: a cut Gaussian can give 3 bins any law.
+
+Its rule for t < t_min, N(0, 1) cut into bins whatever the network says, costs the first step the
+divergence between the messages it predicts and those that come; the rest is as without it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+
+import bfn
+
+from . import quadrature, reference
+from .monte_carlo import assert_mean, averaged, seed
+from .sources import Source
+
+SIGMA_1 = 0.2
+ONE = Source([0.5, 0.2, 0.3])
+TWO = Source([[0.25, 0.05, 0.02], [0.03, 0.20, 0.05], [0.02, 0.08, 0.30]])
+TWO_HALVES = Source([[0.4, 0.1], [0.15, 0.35]])
+SOURCES = {"one variable": ONE, "two variables": TWO, "two variables of 2 bins": TWO_HALVES}
+
+
+def standard(K: int) -> np.ndarray:
+    """N(0, 1) cut into K bins, retyped."""
+    inner = [0.5 * (1.0 + math.erf((-1.0 + 2.0 * k / K) / math.sqrt(2.0))) for k in range(1, K)]
+    return np.diff([0.0, *inner, 1.0])
+
+
+def expected_loss(source: Source, n: int) -> float:
+    P, points = source.joint.numpy(), reference.bin_points(source.K)
+    accuracies = reference.exponential(SIGMA_1, n)
+    wrong = reference.wrong_first_output(P, points, accuracies[1], standard(source.K))
+    assert wrong > 5e-4  # the quadrature below sees a hundredth of that
+    return reference.discrete_time(P, points, accuracies) + wrong
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+@pytest.mark.parametrize("name", SOURCES)
+def test_discrete_time(name: str, n: int) -> None:
+    toy = SOURCES[name].binned(SIGMA_1)
+    expected = expected_loss(toy.source, n)
+    assert quadrature.mixture_discrete_time(toy, n) == pytest.approx(expected, abs=3e-6)
+    cost = averaged(toy, bfn.loss.discrete_time, n)
+    assert_mean(cost, expected, seed=seed("binned", name, n))
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_continuous_time_and_reconstruction(name: str) -> None:
+    toy = SOURCES[name].binned(SIGMA_1)
+    P, points = toy.source.joint.numpy(), reference.bin_points(toy.source.K)
+    L_inf, L_r = (f(P, points, 24.0) for f in (reference.continuous_time, reference.reconstruction))
+    assert quadrature.continuous_time(toy) == pytest.approx(L_inf, abs=3e-6)
+    assert quadrature.reconstruction(toy) == pytest.approx(L_r, abs=3e-6)
+    cost = averaged(toy, bfn.loss.continuous_time)
+    assert_mean(cost, L_inf, seed=seed("binned", name))
+
+
+@pytest.mark.parametrize("K", [2, 3])
+def test_output_is_the_exact_posterior(K: int) -> None:
+    """Bin by bin, the cut Gaussian has the probabilities of the head with free ones."""
+    source = TWO if K == 3 else TWO_HALVES
+    cut, free = source.binned(SIGMA_1), source.discretised(SIGMA_1)
+    generator = torch.Generator().manual_seed(0)
+    x = cut.sample(1000, generator)
+    t = torch.linspace(0.001, 1.0, 1000)
+    theta = cut.model.flow.sample(x, t, generator)
+    outputs = [toy.model(theta, t) for toy in (cut, free)]
+    for k in source.table:
+        x = cut.data(k.expand(1000, 2))
+        a, b = (output.log_prob(x) for output in outputs)
+        assert torch.allclose(a, b, rtol=1e-6, atol=1e-7)
+    assert torch.allclose(outputs[0].m, outputs[1].m, atol=1e-8)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+@pytest.mark.parametrize("K", [2, 3])
+def test_law_of_n_steps(K: int, n: int) -> None:
+    source, N = TWO if K == 3 else TWO_HALVES, 200_000
+    toy = source.binned(SIGMA_1)
+    accuracies = reference.exponential(SIGMA_1, n)
+    law = reference.generated_law(
+        source.joint.numpy(), reference.bin_points(K), accuracies, standard(K)
+    )
+    generator = torch.Generator().manual_seed(seed("binned", K, n))
+    x = bfn.generate(toy.model, (N, 2), n, generator=generator)
+    share = source.frequencies(toy.classes(x)).numpy()
+    assert scipy.stats.chisquare(N * share.ravel(), N * law.ravel()).pvalue > 1e-3
+
+
+def test_mode_is_the_most_probable_bin() -> None:
+    toy, outputs = TWO.binned(SIGMA_1), []
+    generator = torch.Generator().manual_seed(0)
+
+    def keep(i: int, t: torch.Tensor, theta: bfn.Theta, output: bfn.output.Output) -> None:
+        outputs.append(output)
+
+    x = bfn.generate(toy.model, (500, 2), 3, final="mode", callback=keep, generator=generator)
+    every = torch.stack([outputs[-1].log_prob(toy.data(k.expand(500, 2))) for k in TWO.table])
+    assert torch.equal(toy.classes(x), TWO.table[every.argmax(0)])

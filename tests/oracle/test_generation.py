@@ -1,0 +1,166 @@
+"""Samples of exact models follow the source: at the sampling floor where theory says so.
+
+The floor is the total variation between the source and as many true samples of it, over 20 seeds;
+"at the floor" means not above its mean by more than four of its deviations.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from torch import Tensor
+
+import bfn
+from bfn.output import Output
+
+from . import reference, rows
+from .monte_carlo import seed
+from .sources import Source, Toy, chain, ridge
+
+SKEWED = [0.62, 0.20, 0.10, 0.05, 0.03]
+ONE_VARIABLE = {
+    "bit": lambda: Source([0.3, 0.7]).binary(4.0),
+    "skewed bit": lambda: Source([0.96, 0.04]).binary(0.5),
+    "five classes": lambda: Source([0.1, 0.3, 0.2, 0.25, 0.15]).discrete(2.0),
+    "skewed classes": lambda: Source(SKEWED).discrete(0.4),
+    "four bins": lambda: Source([0.1, 0.2, 0.3, 0.4]).discretised(0.2),
+    "skewed bins": lambda: Source(SKEWED[:4] + [0.0] * 11 + [0.03]).discretised(0.02),
+}
+# Steps, the last of them enough to reach the floor.
+DEPENDENT = {
+    "bits": (lambda: chain([0.7, 0.3], 0.85, 4).binary(6.0), (2, 8, 32, 128)),
+    "classes": (lambda: chain([0.5, 0.2, 0.15, 0.1, 0.05], 0.7, 2).discrete(3.0), (2, 8, 32, 100)),
+    "bins": (lambda: ridge(16).discretised(0.02), (2, 8, 64)),
+    "numbers": (lambda: Source(rows.COUPLED).continuous(0.05), (2, 8, 32, 256)),
+}
+
+
+def draw(toy: Toy, N: int, n: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """N generated samples as values of the source."""
+    generator = torch.Generator().manual_seed(seed(N, n, toy.source.entropy))
+    x = bfn.generate(toy.model, (N, toy.source.D), n, generator=generator, dtype=dtype)
+    return toy.classes(x)
+
+
+def floor(source: Source, N: int) -> float:
+    mean, deviation = source.sampling_floor(N)
+    return mean + 4.0 * deviation
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+@pytest.mark.parametrize("name", ONE_VARIABLE)
+def test_one_variable_is_exact_for_every_n(name: str, n: int) -> None:
+    toy, N = ONE_VARIABLE[name](), 200_000
+    k = draw(toy, N, n)
+    assert toy.source.total_variation(k) < floor(toy.source, N)
+    possible = toy.source.joint.numpy() > 0
+    share = toy.source.frequencies(k).numpy()
+    assert share[~possible].sum() == 0.0
+    test = scipy.stats.chisquare(N * share[possible], N * toy.source.joint.numpy()[possible])
+    assert test.pvalue > 1e-3
+
+
+@pytest.mark.parametrize("name", DEPENDENT)
+def test_dependent_variables_fall_to_the_floor(name: str) -> None:
+    """Four times the steps at least halve the distance, until it is at the floor."""
+    make, steps = DEPENDENT[name]
+    toy, N = make(), 20_000
+    distance = [toy.source.total_variation(draw(toy, N, n)) for n in steps]
+    independent = toy.source.marginals[0].double()
+    for p in toy.source.marginals[1:]:
+        independent = independent.unsqueeze(-1) * p
+    assert 0.5 * float((independent - toy.source.joint).abs().sum()) > 0.3  # dependence to lose
+    at_floor = floor(toy.source, N)
+    for few, many in itertools.pairwise(distance):
+        assert many < max(0.5 * few, at_floor)
+    assert distance[0] > 2.0 * at_floor
+    assert distance[-1] < at_floor
+
+
+LAWS = {
+    "two bits": (rows.TWO_BITS, reference.class_points(2), lambda n: reference.quadratic(4.0, n)),
+    "equal bits": (
+        rows.EQUAL_BITS,
+        reference.class_points(2),
+        lambda n: reference.quadratic(4.0, n),
+    ),
+    "two bins": (rows.TWO_BINS, reference.bin_points(4), lambda n: reference.exponential(0.2, n)),
+}
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 10])
+@pytest.mark.parametrize("name", LAWS)
+def test_law_of_n_steps(name: str, n: int) -> None:
+    """n steps have a known law of their own, further from the source the fewer they are."""
+    row, points, accuracies = LAWS[name]
+    toy, N = row.make(), 200_000
+    law = reference.generated_law(toy.source.joint.numpy(), points, accuracies(n))
+    share = toy.source.frequencies(draw(toy, N, n)).numpy()
+    assert scipy.stats.chisquare(N * share.ravel(), N * law.ravel()).pvalue > 1e-3
+    assert law.sum() == pytest.approx(1.0, abs=1e-9)
+
+
+def test_law_tends_to_the_source() -> None:
+    """The total variation of the exact law itself falls like 1 / n."""
+    P, points = np.array([[0.4, 0.1], [0.15, 0.35]]), reference.class_points(2)
+    distance = [
+        0.5 * np.abs(reference.generated_law(P, points, reference.quadratic(6.0, n)) - P).sum()
+        for n in (2, 4, 8)
+    ]
+    assert distance[1] == pytest.approx(0.5 * distance[0], rel=0.15)
+    assert distance[2] == pytest.approx(0.5 * distance[1], rel=0.15)
+
+
+EACH_KIND = {
+    "bits": rows.TWO_BITS.make,
+    "classes": rows.TWO_CLASSES.make,
+    "bins": rows.TWO_BINS.make,
+}
+
+
+@pytest.mark.parametrize("name", EACH_KIND)
+def test_mode_is_the_most_probable_value_of_the_last_output(name: str) -> None:
+    toy, N, outputs = EACH_KIND[name](), 500, []
+
+    def keep(i: int, t: Tensor, theta: bfn.Theta, output: Output) -> None:
+        outputs.append((i, float(t[0]), theta, output))
+
+    generator = torch.Generator().manual_seed(0)
+    x = bfn.generate(
+        *(toy.model, (N, 2), 4),
+        final="mode",
+        callback=keep,
+        generator=generator,
+        dtype=torch.float64,
+    )
+    assert [i for i, *_ in outputs] == [0, 1, 2, 3, 4]
+    assert [t for _, t, *_ in outputs] == [0.0, 0.25, 0.5, 0.75, 1.0]
+    for _, t, theta, _ in outputs:
+        beta = toy.model.flow.schedule.beta(torch.tensor(t))
+        assert torch.allclose(theta.beta, beta)
+    last = outputs[-1][-1]
+    every = torch.stack([last.log_prob(toy.data(k.expand(N, 2))) for k in toy.source.table])
+    assert torch.equal(toy.classes(x), toy.source.table[every.argmax(0)])
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_law_of_the_mode(n: int) -> None:
+    """Of one bit: the mode is 1 where V > ln(p_0 / p_1), and V ~ N(+-2 beta, 4 beta)."""
+    p, beta_1, N = 0.35, 0.5, 200_000
+    toy = Source([1.0 - p, p]).binary(beta_1)
+    generator = torch.Generator().manual_seed(n)
+    x = bfn.generate(toy.model, (N, 1), n, final="mode", generator=generator)
+    threshold = math.log((1.0 - p) / p)
+
+    def above(mean: float) -> float:
+        return 0.5 * math.erfc((threshold - mean) / math.sqrt(8.0 * beta_1))
+
+    expected = (1.0 - p) * above(-2.0 * beta_1) + p * above(2.0 * beta_1)
+    error = math.sqrt(expected * (1.0 - expected) / N)
+    assert abs(expected - p) > 20.0 * error  # a drawn sample has another law
+    assert float(x.double().mean()) == pytest.approx(expected, abs=4.0 * error)
