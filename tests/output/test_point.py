@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from scipy import stats
 
 import bfn
 from bfn.flow import Theta
@@ -72,3 +73,21 @@ def test_sample_and_mode_are_the_point() -> None:
     assert torch.equal(output.sample(generator(1)), x_hat)
     assert torch.equal(output.mode(), x_hat)
     assert torch.equal(output.m, x_hat)
+
+
+@pytest.mark.parametrize("deviations", [0.5, 30.0, 1e5, 1e7, 1e9, 1e12])
+def test_bins_have_right_gradients_however_far_off(deviations: float) -> None:
+    """-ln p grows like z^2 / 2 and its gradient like z / sigma, also where torch's own fails."""
+    sigma = 1e-6
+    for sign in (1.0, -1.0):
+        x_hat = torch.tensor([[sign * sigma * deviations]], dtype=torch.float64, requires_grad=True)
+        output = PointOutput(x_hat, bfn.Bins(2, sigma))
+        x = torch.tensor([[-0.5 * sign]], dtype=torch.float64)  # the bin on the other side of 0
+        value = output.reconstruction(x)
+        (gradient,) = torch.autograd.grad(value.sum(), x_hat)
+        exact = -stats.norm.logsf(deviations)
+        assert value.item() == pytest.approx(exact, rel=1e-12)
+        # phi / (1 - Phi), which is the number of deviations once there are many
+        density = stats.norm.logpdf(deviations)
+        hazard = deviations if deviations > 1e3 else math.exp(density + exact)
+        assert float(gradient) == pytest.approx(sign * hazard / sigma, rel=1e-6)

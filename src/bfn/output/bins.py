@@ -50,9 +50,17 @@ def log_prob(k: Tensor, mu: Tensor, sigma: Tensor, K: int) -> Tensor:
     # w: how far the end bin's edge lies on the far side of mu, in deviations.
     edge = torch.where(first, 2.0 - K, K - 2.0).to(mu.dtype) / K
     w = torch.where(first, edge - mu, mu - edge) / sigma
-    ln_end = torch.special.log_ndtr(torch.where(ends, w, 0.0))
+    ln_end = _log_ndtr(torch.where(ends, w, 0.0))
     centre = accurate(2 * k + 1 - K) / K
     return torch.where(ends, ln_end, log_mass((centre - mu).abs() / sigma, 2.0 / K / sigma))
+
+
+def _log_ndtr(w: Tensor) -> Tensor:
+    """ln Phi(w). The gradient of torch's own is wrong beyond 1e7 deviations, and then NaN."""
+    tail = w < -1.0
+    u, v = torch.where(tail, -w, 1.0), torch.where(tail, 0.0, w)
+    ln_tail = -0.5 * u * u + torch.log(0.5 * torch.special.erfcx(u * SQRT_HALF))
+    return torch.where(tail, ln_tail, torch.log1p(-0.5 * torch.erfc(v * SQRT_HALF)))
 
 
 def log_mass(A: Tensor, d: Tensor) -> Tensor:
