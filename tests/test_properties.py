@@ -1,0 +1,190 @@
+"""Properties of any model: shapes, seeds, ranges, and finite numbers at extreme parameters."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import bfn
+from bfn import noise
+from toys import KINDS, data, generator, model
+
+few = settings(
+    max_examples=12,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+kinds = st.sampled_from(KINDS)
+shapes = st.lists(st.integers(1, 3), min_size=1, max_size=4).map(tuple)
+seeds = st.integers(0, 2**31)
+types = st.sampled_from([torch.float32, torch.float64])
+
+
+def losses(bfn_model: bfn.BFN, x: Tensor, n: int, seed: int) -> list[Tensor]:
+    return [
+        bfn.loss.continuous_time(bfn_model, x, generator=generator(seed)),
+        bfn.loss.discrete_time(bfn_model, x, n, generator=generator(seed)),
+        bfn.loss.discrete_time(bfn_model, x, n, draws=2, generator=generator(seed)),
+        bfn.loss.reconstruction(bfn_model, x, generator=generator(seed)),
+    ]
+
+
+@few
+@given(kind=kinds, shape=shapes, seed=seeds, dtype=types, n=st.integers(1, 50))
+def test_losses_are_one_finite_number_per_example(
+    kind: str, shape: tuple[int, ...], seed: int, dtype: torch.dtype, n: int
+) -> None:
+    bfn_model = model(kind, seed=seed % 100).to(dtype)
+    x = data(kind, shape, seed=seed, dtype=dtype)
+    first, again = (losses(bfn_model, x, n, seed) for _ in range(2))
+    for a, b in zip(first, again, strict=True):
+        assert a.shape == shape[:1]
+        assert a.dtype == dtype
+        assert bool(a.isfinite().all())
+        assert torch.equal(a, b)
+    assert bool((first[0] >= 0).all())
+
+
+@few
+@given(kind=kinds, shape=shapes, seed=seeds, steps=st.integers(1, 8), mode=st.booleans())
+def test_samples_are_data(
+    kind: str, shape: tuple[int, ...], seed: int, steps: int, mode: bool
+) -> None:
+    bfn_model = model(kind, seed=seed % 100)
+    final = "mode" if mode else "sample"
+    x, again = (
+        bfn.generate(bfn_model, shape, steps, final=final, generator=generator(seed))
+        for _ in range(2)
+    )
+    assert x.shape == shape
+    assert torch.equal(x, again)
+    bfn_model.check(x)
+
+
+@few
+@given(kind=kinds, shape=shapes, seed=seeds)
+def test_keyed_noise_does_not_see_the_batch(kind: str, shape: tuple[int, ...], seed: int) -> None:
+    bfn_model = model(kind).double()
+    x = data(kind, shape, seed=seed, dtype=torch.float64)
+    keys = [noise.seed(seed, i) for i in range(len(x))]
+    whole = bfn.loss.discrete_time(bfn_model, x, 5, generator=noise.Keyed(keys))
+    last = bfn.loss.discrete_time(bfn_model, x[-1:], 5, generator=noise.Keyed(keys[-1:]))
+    torch.testing.assert_close(whole[-1:], last, rtol=1e-9, atol=1e-9)
+
+
+class Extreme(nn.Module):
+    """Puts out its parameter, whatever it sees: as far from sense as a test may ask."""
+
+    def __init__(self, numbers: Tensor) -> None:
+        super().__init__()
+        self.numbers = nn.Parameter(numbers)
+
+    def forward(self, features: Tensor, t: Tensor) -> Tensor:
+        return self.numbers
+
+
+EXTREMES: dict[str, tuple[Any, int]] = {
+    "continuous": (lambda net: bfn.continuous(net, 1e-5, reconstruction=bfn.Bins(256, 1e-3)), 0),
+    "measured": (
+        lambda net: bfn.continuous(net, 1e-5, reconstruction=bfn.MeasurementNoise(1e-3)),
+        0,
+    ),
+    "2 bins": (lambda net: bfn.discretised(net, 2, 1e-5), 2),
+    "256 bins": (lambda net: bfn.discretised(net, 256, 1e-5), 256),
+    "1000 bins": (lambda net: bfn.discretised(net, 1000, 1e-5), 1000),
+    "1000 wide bins": (lambda net: bfn.discretised(net, 1000, 0.99), 1000),
+    "2 classes": (lambda net: bfn.discrete(net, 2, 100.0), 2),
+    "3 classes": (lambda net: bfn.discrete(net, 3, 100.0), 3),
+    "1000 classes": (lambda net: bfn.discrete(net, 1000, 100.0), 1000),
+    "1000 calm classes": (lambda net: bfn.discrete(net, 1000, 1e-6), 1000),
+}
+
+
+@pytest.mark.parametrize("name", EXTREMES)
+@settings(few, max_examples=8)
+@given(
+    scale=st.sampled_from([0.0, 1e-3, 1.0, 30.0, 1e4]),
+    n=st.sampled_from([1, 2, 100, 100_000]),
+    seed=st.integers(0, 1000),
+)
+def test_extremes_have_finite_losses_and_gradients(
+    name: str, scale: float, n: int, seed: int
+) -> None:
+    build, K = EXTREMES[name]
+    g = generator(seed)
+    k = torch.randint(max(K, 1), (4, 3), generator=g)
+    if K == 0:
+        x = torch.rand(4, 3, generator=g) * 2 - 1
+        x[0] = torch.tensor([-1.0, 1.0, 0.0])
+    elif "bins" in name:
+        k[0, :2] = torch.tensor([0, K - 1])
+        x = bfn.bin_centre(k, K)
+    else:
+        x = k
+    P = build(Extreme(torch.zeros(()))).head.parameters
+    numbers = scale * torch.randn((4, 3) if P == 1 else (4, 3, P), generator=g)
+    bfn_model = build(Extreme(numbers))
+    for value in losses(bfn_model, x, n, seed):
+        assert bool(value.isfinite().all())
+        bfn_model.zero_grad()
+        value.sum().backward()
+        gradient = bfn_model.net.numbers.grad
+        assert gradient is None or bool(gradient.isfinite().all())
+    drawn = bfn.generate(bfn_model, (4, 3), 3, generator=generator(seed))
+    bfn_model.check(drawn)
+
+
+@pytest.mark.parametrize("name", EXTREMES)
+def test_extremes_through_time(name: str) -> None:
+    """Every time from 0 to 1, t_min on both sides included: no step divides by a vanished beta."""
+    build, K = EXTREMES[name]
+    t = torch.tensor([0.0, 1e-9, 9.99e-7, 1e-6, 1.01e-6, 1e-4, 0.5, 1 - 2**-24, 1.0])
+    k = torch.randint(max(K, 1), (9, 2), generator=generator(1))
+    x = k if "classes" in name else bfn.bin_centre(k, K) if K else torch.rand(9, 2) * 2 - 1
+    P = build(Extreme(torch.zeros(()))).head.parameters
+    shape = (9, 2) if P == 1 else (9, 2, P)
+    bfn_model = build(Extreme(torch.randn(shape, generator=generator(2))))
+    value = bfn.loss.continuous_time(bfn_model, x, times=t, generator=generator(3))
+    value.sum().backward()
+    assert bool(value.isfinite().all())
+    assert bool(bfn_model.net.numbers.grad.isfinite().all())
+
+
+@settings(few, max_examples=30)
+@given(
+    sigma_1=st.floats(1e-5, 0.999),
+    s=st.floats(0, 1, width=32),
+    t=st.floats(0, 1, width=32),
+)
+def test_accuracy_grows(sigma_1: float, s: float, t: float) -> None:
+    early, late = sorted((s, t))
+    for schedule in (bfn.Exponential(sigma_1), bfn.Quadratic(100 * sigma_1)):
+        ends = torch.tensor([early, late])
+        beta = schedule.beta(ends)
+        assert bool((beta >= 0).all())
+        assert float(beta[0]) <= float(beta[1]) * (1 + 1e-6)
+        step = float(schedule.increment(*ends))
+        assert step >= 0
+        assert math.isclose(float(beta[1]), float(beta[0]) + step, rel_tol=1e-5, abs_tol=1e-30)
+
+
+@settings(few, max_examples=30)
+@given(K=st.integers(2, 70_000), x=st.floats(-1, 1, width=32))
+def test_discretising_is_idempotent_and_near(K: int, x: float) -> None:
+    value = torch.tensor([x])
+    centre = bfn.discretise(value, K)
+    assert torch.equal(bfn.discretise(centre, K), centre)
+    assert abs(float(centre.double() - value.double())) <= 1 / K + 1e-7
+    index = bfn.bin_index(centre, K)
+    assert 0 <= int(index) < K
+    assert torch.equal(bfn.bin_centre(index, K), centre)
+    with pytest.raises(bfn.BFNError):
+        bfn.discretise(value, 1)
