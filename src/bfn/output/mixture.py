@@ -43,7 +43,7 @@ def log_mixture(
     batch = mu.shape[0]
     tensors = torch.broadcast_tensors(mu, sigma, k, epsilon, root_alpha)
     tensors = [tensor.reshape(batch, -1) for tensor in tensors]
-    return sum_in_chunks(function, tensors[:2], tensors[2:], CHUNK // batch)
+    return sum_in_chunks(function, tensors[:2], tensors[2:], max(1, CHUNK // batch))
 
 
 def _log_mixture(
