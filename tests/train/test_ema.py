@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 from torch import nn
@@ -52,7 +54,7 @@ def test_in_place_restores() -> None:
     with torch.no_grad():
         module.weight.fill_(1.0)
     ema.update(module, 100)
-    with pytest.raises(ZeroDivisionError), ema.in_place(module):
+    with contextlib.suppress(ZeroDivisionError), ema.in_place(module):
         assert module.weight.tolist() == [0.5] * 3
         raise ZeroDivisionError
     assert module.weight.tolist() == [1.0] * 3

@@ -100,9 +100,9 @@ def test_labels_reach_the_network(x: Tensor) -> None:
 
 
 def test_defaults_are_the_recipes(x: Tensor) -> None:
-    with pytest.raises(BFNError, match="unknown key train.stps; did you mean 'train.steps'"):
+    with pytest.raises(BFNError, match=r"unknown key train.stps; did you mean 'train.steps'"):
         bfn.train.fit(model(), x, stps=3)
-    with pytest.raises(BFNError, match="train.batch = 0 is too small"):
+    with pytest.raises(BFNError, match=r"train.batch = 0 is too small"):
         bfn.train.fit(model(), x, batch=0)
     assert Train().steps == 1000
 

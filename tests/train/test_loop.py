@@ -234,7 +234,7 @@ def test_infinite_gradient_stops_too(tmp_path: Path) -> None:
             return features[..., None] * self.weight.abs().sqrt()
 
     model = bfn.discretised(Steep(0), K=17, sigma_1=0.1)
-    with pytest.raises(Diverged, match="gradient's norm became (nan|inf) at step 1"):
+    with pytest.raises(Diverged, match=r"gradient's norm became (nan|inf) at step 1"):
         bfn.train.fit(model, bfn.data.load("digits"), display=False, steps=2, batch=4)
 
 
@@ -284,5 +284,5 @@ def test_loss_steps_trains_on_the_discrete_time_loss(tmp_path: Path) -> None:
 
 
 def test_unknown_device(tmp_path: Path) -> None:
-    with pytest.raises(BFNError, match="train.device = 'warp'"):
+    with pytest.raises(BFNError, match=r"train.device = 'warp'"):
         run(tiny_runs.read(tmp_path, train__device="warp"), tmp_path / "run")

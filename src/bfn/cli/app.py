@@ -21,6 +21,8 @@ app = App(
 )
 
 Overrides = Annotated[dict[str, Text], Parameter(parse=False)]
+OutFile = Annotated[Path, Parameter(allow_leading_hyphen=True)]
+"""A file, or - for standard output."""
 
 
 def run(arguments: list[str]) -> None:
@@ -124,7 +126,7 @@ def eval(
     repeats: int | None = None,
     batch: int | None = None,
     seed: int | None = None,
-    json: Path | None = None,
+    json: OutFile | None = None,
     force: bool = False,
 ) -> None:
     """Evaluate a run: L^n + L^r for several n, in nats and bits per dimension.

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor
 
-from bfn import noise, pictures, solvers
+from bfn import noise, pictures
 from bfn.cli.files import check_free
 from bfn.data.formats import Format
 from bfn.errors import BFNError
@@ -26,7 +26,6 @@ def sample(run: Path, given: Mapping[str, Any], out: Path, separate: bool, force
     model, format = folder.load_model(), folder.format()
     own = folder.recipe().sample if folder.is_run() else Sample()
     settings = own.updated(given)
-    solvers.find(settings.solver)
     into_folder = separate and out.suffix != ".npy"
     check_free(out, force, folder=into_folder)
     if into_folder:

@@ -10,6 +10,7 @@ from bfn import train as training
 from bfn.errors import BFNError
 from bfn.train import config
 from bfn.train.folder import RunFolder
+from bfn.train.start import check_same
 from bfn.train.values import Text
 
 
@@ -39,6 +40,7 @@ def _resumed(
             "resume it with its own recipe, or give another folder with --out"
         )
     own = config.read(folder.path / "recipe.toml", overrides)
+    check_same(folder.recipe(), own)
     differing = own.differences(asked)
     if differing:
         print(

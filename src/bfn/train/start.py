@@ -19,7 +19,7 @@ from bfn.model import BFN
 from bfn.train import build, config, progress
 from bfn.train.config import Recipe, Sample
 from bfn.train.folder import RunFolder
-from bfn.train.loop import Trainer
+from bfn.train.loop import Trainer, find_device
 from bfn.train.progress import Display
 from bfn.train.tensors import as_data_set
 
@@ -106,11 +106,12 @@ def _train(
         display = progress.choose(console) if display else progress.Silent()
     indices = data.indices(recipe.train.seed, 0, min(recipe.train.batch, 8))
     model.check(data.batch("train", indices, torch.Generator().manual_seed(0))[0])
+    find_device(recipe.train.device)
     if folder is not None:
         model.config()  # a network that cannot be saved says so now, not after the training
         folder.check_free(resume=resume, force=force)
         if resume and folder.is_run():
-            _check_same(folder.recipe(), recipe)
+            check_same(folder.recipe(), recipe)
         folder.start(recipe, force=force)
     sheet = None
     if folder is not None and recipe.train.sample_every:
@@ -155,7 +156,7 @@ def _sheets(
     return write
 
 
-def _check_same(before: Recipe, now: Recipe) -> None:
+def check_same(before: Recipe, now: Recipe) -> None:
     """A run goes on as what it was: refuse other data, models or training."""
     old, new = before.document(), now.document()
     for name in before.differences(now):
