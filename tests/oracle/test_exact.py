@@ -16,7 +16,7 @@ from .sources import Source
 
 def tolerance(row: Row) -> float:
     """The rounding of one or two numbers of the table, or the quadrature's own error."""
-    return {9.0: 1.1e-6, 5.0: 1e-5, 4.0: 8e-5}[row.digits]
+    return {9.0: 1.1e-6, 8.0: 1.2e-6, 5.0: 1e-5, 4.0: 8e-5}[row.digits]
 
 
 def cases(*some: Row, largest: int = 1000) -> list:
@@ -32,7 +32,7 @@ def test_entropy_and_reconstruction(row: Row) -> None:
     assert quadrature.reconstruction(toy, row.digits) == pytest.approx(row.L_r, abs=tolerance(row))
 
 
-@pytest.mark.parametrize("row", [row for row in rows.ROWS if row.digits == 9.0], ids=str)
+@pytest.mark.parametrize("row", [row for row in rows.ROWS if row.digits >= 8.0], ids=str)
 def test_continuous_time(row: Row) -> None:
     L_inf = quadrature.continuous_time(row.make(), row.digits)
     assert L_inf == pytest.approx(row.L_inf, abs=tolerance(row))

@@ -33,10 +33,10 @@ ONE_VARIABLE = {
 }
 # Steps, the last of them enough to reach the floor.
 DEPENDENT = {
-    "bits": (lambda: chain([0.7, 0.3], 0.85, 4).binary(6.0), (2, 8, 32, 128)),
+    "bits": (lambda: chain([0.7, 0.3], 0.85, 4).binary(6.0), (2, 8, 32, 100)),
     "classes": (lambda: chain([0.5, 0.2, 0.15, 0.1, 0.05], 0.7, 2).discrete(3.0), (2, 8, 32, 100)),
     "bins": (lambda: ridge(16).discretised(0.02), (2, 8, 64)),
-    "numbers": (lambda: Source(rows.COUPLED).continuous(0.05), (2, 8, 32, 256)),
+    "numbers": (lambda: Source(rows.COUPLED).continuous(0.05), (2, 8, 32, 200)),
 }
 
 
@@ -69,7 +69,7 @@ def test_one_variable_is_exact_for_every_n(name: str, n: int) -> None:
 def test_dependent_variables_fall_to_the_floor(name: str) -> None:
     """Four times the steps at least halve the distance, until it is at the floor."""
     make, steps = DEPENDENT[name]
-    toy, N = make(), 20_000
+    toy, N = make(), 12_000
     distance = [toy.source.total_variation(draw(toy, N, n)) for n in steps]
     independent = toy.source.marginals[0].double()
     for p in toy.source.marginals[1:]:
