@@ -209,12 +209,13 @@ def test_bad_arguments_get_a_sentence(
 
 
 def test_a_solver_is_found_by_name() -> None:
-    def still(flow, theta, output, alpha_i, source) -> Theta:
+    def still(flow, theta, output, step) -> Theta:
         """Receives nothing at all."""
+        alpha_i = theta.V.new_full(theta.V.shape[:1], step.alpha_i)
         return flow.update(theta, torch.zeros_like(theta.V), alpha_i)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(solvers, "_SOLVERS", dict(solvers._SOLVERS))
+        patch.setattr(solvers, "SOLVERS", dict(solvers.SOLVERS))
         solvers.register("still")(still)
         seen = []
         bfn.generate(
@@ -226,19 +227,19 @@ def test_a_solver_is_found_by_name() -> None:
         )
         assert not torch.stack(seen).any()
     with pytest.raises(bfn.BFNError, match="unknown solver 'still'"):
-        solvers.find("still")
+        bfn.generate(model("continuous"), (2, 3), 3, solver="still")
 
 
 def test_float32_steps_add_up_to_the_schedule() -> None:
     """From float32 times a step of 1,000 would have an accuracy off by 5e-5."""
     bfn_model, sizes = model("continuous", sigma_1=1e-3), []
 
-    def spy(flow, theta, output, alpha_i, source) -> Theta:
-        sizes.append(float(alpha_i[0]))
+    def spy(flow, theta, output, step) -> Theta:
+        sizes.append(step.alpha_i)
         return theta
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(solvers, "_SOLVERS", {"spy": spy})
+        patch.setattr(solvers, "SOLVERS", {"spy": solvers.Solver(spy, "time")})
         bfn.generate(bfn_model, (1, 1), 1000, solver="spy")
     exact = bfn_model.flow.schedule.step_sizes(1000)
     torch.testing.assert_close(torch.tensor(sizes).double(), exact, rtol=2e-7, atol=0)

@@ -1,4 +1,4 @@
-"""Sample generation: n Bayesian updates from the prior, then one last look at the output."""
+"""Sample generation: updates from the prior to t = 1, then one last look at the output."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ def generate(
     shape: Sequence[int],
     steps: int = 100,
     *,
+    calls: int | None = None,
     solver: str = "ancestral",
+    grid: str | None = None,
+    first: float | None = None,
     final: Literal["sample", "mode"] = "sample",
     callback: Callback | None = None,
     generator: Source = None,
@@ -32,32 +35,59 @@ def generate(
 ) -> Tensor:
     """Draw data of the given shape, batch included: int64 classes, or floats in [-1, 1].
 
-    `steps` updates take steps + 1 network calls. `final` is how x comes from the last output: a
-    draw, as in the paper, or its mode. `callback(i, t, theta, output)` is called at every step
-    i = 0 .. steps - 1 before its update, and once more with the last output as i = steps. Dropout
-    is off meanwhile.
+    `steps` updates take steps + 1 network calls; `calls`, if given, sets that number instead.
+    `solver` names a rule of `bfn.solvers`, `grid` the spacing of its steps; each has a default.
+    `final` is how x comes from the last output: a draw, as in the paper, or its mode.
+
+    Below its t_min the head of continuous and discretised data ignores the network, as in the
+    paper. That wastes the first call and, on skewed data, stalls the fast solvers; so the network
+    may be asked at the time `first` in place of t = 0.
+
+    `callback(i, t, theta, output)` is called at every step i = 0 .. steps - 1 before its update,
+    and once more with the last output as i = steps. Dropout is off meanwhile.
     """
+    if calls is not None:
+        if calls < 2:
+            raise BFNError(f"calls = {calls}; one step and the last look need at least 2")
+        steps = calls - 1
     if not steps >= 1 or steps % 1:
         raise BFNError(f"steps = {steps}; generation needs a whole number, at least 1")
     if not shape or min(shape) < 1:
         raise BFNError(f"shape = {tuple(shape)}; expected positive sizes, the batch first")
     if final not in ("sample", "mode"):
         raise BFNError(f'final = {final!r}; expected "sample" or "mode"')
-    step, steps = solvers.find(solver), int(steps)
-    flow, device, dtype = model.flow, model.device, dtype or model.dtype
-    theta = flow.prior(shape, device=device, dtype=dtype)
-    times = torch.arange(steps + 1, device=device, dtype=dtype) / steps
-    alpha = flow.schedule.step_sizes(steps).to(device, dtype)
+    chosen = solvers.find("solver", solver, solvers.SOLVERS)
+    first = chosen.first if first is None else first
+    if not 0.0 <= first < 1.0:
+        raise BFNError(f"first = {first}; expected a small time, at least 0 and below 1")
+    steps, flow, device, dtype = int(steps), model.flow, model.device, dtype or model.dtype
+    spacing = grid or chosen.grid or flow.grid
+    r = solvers.grid(spacing, flow.schedule, steps)
+    times = flow.schedule.time(r.square()).clamp(0.0, 1.0).clamp_min(first).to(device, dtype)
+    points, memory = r.tolist(), {}
 
     def look(i: int, theta: Theta) -> Output:
         t = times[i].expand(shape[0])
+        if i == 0 and first > 0.0:
+            beta = flow.schedule.beta(times[0]).expand_as(theta.beta)
+            theta = Theta(theta.V, beta)
         output = model(theta, t, **cond)
         if callback is not None:
             callback(i, t, theta, output)
         return output
 
+    theta = flow.prior(shape, device=device, dtype=dtype)
     with model.evaluating():
         for i in range(steps):
-            theta = step(flow, theta, look(i, theta), alpha[i].expand(shape[0]), generator)
+            step = solvers.Step(
+                index=i,
+                r=points[i],
+                r_next=points[i + 1],
+                r_before=points[max(i - 1, 0)],
+                logarithmic=spacing == "geometric",
+                generator=generator,
+                memory=memory,
+            )
+            theta = chosen.rule(flow, theta, look(i, theta), step)
         output = look(steps, theta)
         return output.sample(generator) if final == "sample" else output.mode()

@@ -60,6 +60,8 @@ class BayesianFlow(ABC):
 
     schedule: Schedule
     v: float
+    grid = "power"
+    """The spacing of steps that suits deterministic generation with this flow."""
 
     @abstractmethod
     def embed(self, x: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ class GaussianFlow(BayesianFlow):
 
     schedule: Schedule
     v = 1.0
+    grid = "geometric"
 
     def embed(self, x: Tensor) -> Tensor:
         return x
