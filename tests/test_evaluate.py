@@ -1,0 +1,207 @@
+"""Evaluation: right numbers, right errors, whatever the batch."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import bfn
+import tiny_runs
+from bfn import evaluate, noise
+from bfn.errors import BFNError
+from bfn.evaluate import LN2
+from bfn.train import build
+
+
+class Posterior(nn.Module):
+    """The exact posterior of one bit that is 1 with probability 0.7."""
+
+    def forward(self, features: Tensor, t: Tensor) -> Tensor:
+        return 2.0 * torch.atanh(features.double().clamp(-1 + 1e-15, 1 - 1e-15)) + math.log(7 / 3)
+
+
+BITS = torch.tensor([0] * 60 + [1] * 140)[:, None]
+
+
+def test_exact_posterior_costs_the_entropy_for_every_n(double: None) -> None:
+    """D = 1: E[L^n] + E[L^r] = H(x), whatever n is."""
+    model = bfn.discrete(Posterior(), K=2, beta_1=4.0)
+    H = -0.3 * math.log(0.3) - 0.7 * math.log(0.7)
+    result = evaluate.evaluate(model, BITS, steps=[1, 2, 10, "inf"], repeats=40, seed=3)
+    assert [row.n for row in result.rows] == [1, 2, 10, math.inf]
+    for row in result.rows:
+        assert row.total.noise_error is not None
+        assert row.total.noise_error < 0.02
+        assert abs(row.total.nats - H) < 4 * row.total.noise_error
+        assert row.total.nats == pytest.approx(row.loss.nats + row.reconstruction.nats)
+        assert row.loss.nats == pytest.approx(0.5561497, abs=0.05)
+        assert row.reconstruction.nats == pytest.approx(0.0547146, abs=0.02)
+    assert result.unit == "bits per dimension"
+    assert result.bits(H) == pytest.approx(0.8812909)
+
+
+@pytest.mark.parametrize("kind", tiny_runs.RECIPES)
+def test_batch_size_does_not_matter(kind: str, tmp_path: Path) -> None:
+    recipe = tiny_runs.read(tmp_path, kind)
+    data, model = build.data(recipe), build.model(recipe)
+    small = dict.fromkeys(("train", "validation", "test"), data.split("validation")[:66])
+    data = type(data)(data.name, data.format, small)
+    results = [
+        evaluate.evaluate(model, data, steps=[7, "inf"], batch=batch) for batch in (1, 7, 64)
+    ]
+    for result in results[1:]:
+        assert torch.equal(result.times, results[0].times)
+        for n in (7, math.inf):
+            torch.testing.assert_close(result.losses[n], results[0].losses[n], rtol=2e-5, atol=1e-5)
+            torch.testing.assert_close(
+                result.per_example(n), results[0].per_example(n), rtol=2e-5, atol=1e-5
+            )
+        for row, first in zip(result.rows, results[0].rows, strict=True):
+            assert row.total.nats == pytest.approx(first.total.nats, rel=1e-6)
+            assert row.total.standard_error == pytest.approx(first.total.standard_error, rel=1e-4)
+
+
+def test_against_the_losses_themselves(tmp_path: Path) -> None:
+    """One example's numbers, from its own seeds and its own time."""
+    recipe = tiny_runs.read(tmp_path)
+    data, model = build.data(recipe), build.model(recipe).eval()
+    result = evaluate.evaluate(
+        model, data, steps=[5, math.inf], split="validation", repeats=2, seed=11
+    )
+    example, repeat = 17, 1
+    x, _ = data.batch("validation", torch.tensor([example]))
+
+    def keyed(use: str) -> noise.Keyed:
+        return noise.Keyed([noise.seed("evaluation", 11, repeat, use, example)])
+
+    t = result.times[repeat, example : example + 1]
+    with torch.no_grad():
+        for n, nats in (
+            (5, bfn.loss.discrete_time(model, x, 5, times=t, generator=keyed("loss"))),
+            (math.inf, bfn.loss.continuous_time(model, x, times=t, generator=keyed("loss"))),
+        ):
+            assert float(result.losses[n][repeat, example]) == pytest.approx(float(nats), rel=1e-5)
+        nats = bfn.loss.reconstruction(model, x, generator=keyed("reconstruction"))
+    found = float(result.reconstructions[repeat, example])
+    assert found == pytest.approx(float(nats), rel=1e-5)
+
+
+def test_times_are_even_and_differ_between_repeats(tmp_path: Path) -> None:
+    recipe = tiny_runs.read(tmp_path)
+    data, model = build.data(recipe), build.model(recipe)
+    result = evaluate.evaluate(model, data, steps=["inf"], split="validation", repeats=3)
+    assert result.times.shape == (3, 100)
+    for times in result.times:
+        assert torch.bincount((times * 100).long().clamp_max(99), minlength=100).max() <= 2
+    assert not torch.equal(result.times[0], result.times[1])
+    again = evaluate.evaluate(model, data, steps=["inf"], split="validation", repeats=3)
+    assert torch.equal(again.losses[math.inf], result.losses[math.inf])
+    other = evaluate.evaluate(model, data, steps=["inf"], split="validation", seed=1)
+    assert not torch.equal(other.losses[math.inf][0], result.losses[math.inf][0])
+
+
+def test_dropout_is_off_and_the_mode_restored(tmp_path: Path) -> None:
+    recipe = tiny_runs.read(tmp_path, net__dropout=0.9)
+    data, model = build.data(recipe), build.model(recipe)
+    model.train()
+    model.net.middle.eval()  # pyright: ignore
+    modes = [module.training for module in model.modules()]
+    first = evaluate.evaluate(model, data, steps=["inf"], split="validation")
+    assert [module.training for module in model.modules()] == modes
+    second = evaluate.evaluate(model.eval(), data, steps=["inf"], split="validation")
+    assert torch.equal(first.losses[math.inf], second.losses[math.inf])
+
+
+def test_standard_errors_are_right(double: None) -> None:
+    """Over fresh data and noise the total spreads as its standard error says; over fresh noise
+    alone, as its noise error says."""
+    model = bfn.discrete(Posterior(), K=2, beta_1=4.0)
+    generator = torch.Generator().manual_seed(0)
+    totals, errors = [], []
+    for seed in range(120):
+        x = (torch.rand(50, 1, generator=generator) < 0.7).long()
+        row = evaluate.evaluate(model, x, steps=["inf"], seed=seed).rows[0]
+        totals.append(row.total.nats)
+        errors.append(row.total.standard_error)
+    spread = torch.tensor(totals).std()
+    # 120 draws know a spread to 6.5%; the mean square is what is unbiased.
+    assert float(torch.tensor(errors).square().mean().sqrt()) == pytest.approx(
+        float(spread), rel=0.2
+    )
+
+    fixed, noise_errors = [], []
+    for seed in range(100):
+        row = evaluate.evaluate(model, BITS[40:80], steps=["inf"], seed=seed, repeats=3).rows[0]
+        fixed.append(row.total.nats)
+        assert row.total.noise_error is not None
+        noise_errors.append(row.total.noise_error)
+    spread = torch.tensor(fixed).std()
+    found = float(torch.tensor(noise_errors).square().mean().sqrt())
+    assert found == pytest.approx(float(spread), rel=0.25)
+
+
+def test_units(tmp_path: Path) -> None:
+    for kind, unit in (("discretised", "bits per dimension"), ("binary", "nats per image")):
+        recipe = tiny_runs.read(tmp_path, kind)
+        data = build.data(recipe)
+        result = evaluate.evaluate(build.model(recipe), data, steps=[2], split="validation")
+        assert result.unit == unit
+        document = result.to_json()
+        (row,) = document["rows"]
+        total = result.rows[0].total
+        assert row["n"] == 2
+        assert row["total"]["nats"] == total.nats
+        assert row["total"]["bits_per_dimension"] == pytest.approx(total.nats / 64 / LN2)
+        expected = total.nats if unit.startswith("nats") else total.nats / 64 / LN2
+        assert row["in_unit"] == pytest.approx(expected)
+
+
+def test_loss_by_time(tmp_path: Path) -> None:
+    recipe = tiny_runs.read(tmp_path)
+    result = evaluate.evaluate(
+        build.model(recipe), build.data(recipe), steps=["inf"], split="validation", repeats=5
+    )
+    centres, means, errors = evaluate.loss_by_time(result, bins=5)
+    assert centres == pytest.approx([0.1, 0.3, 0.5, 0.7, 0.9])
+    # Even times: every bin holds a fifth of them, so the bins average to the whole.
+    assert sum(means) / 5 == pytest.approx(result.bits(result.rows[0].loss.nats), rel=0.02)
+    inside = (result.times >= 0.2) & (result.times < 0.4)
+    values = result.losses[math.inf][inside] * result.scale
+    assert means[1] == pytest.approx(float(values.mean()))
+    assert errors[1] == pytest.approx(float(values.std(correction=0)) / len(values) ** 0.5)
+    with pytest.raises(BFNError, match=r"needs L\^inf"):
+        evaluate.loss_by_time(evaluate.evaluate(build.model(recipe), build.data(recipe), steps=[2]))
+
+
+def test_independent_entropy_retyped() -> None:
+    data = bfn.data.load("digits")
+    train, test = data.split("train").flatten(1).tolist(), data.split("test").flatten(1).tolist()
+    counts = [[0.5] * 17 for _ in range(64)]
+    for image in train:
+        for pixel, level in enumerate(image):
+            counts[pixel][level] += 1
+    total = 1400 + 0.5 * 17
+    nats = -sum(math.log(counts[p][v] / total) for image in test for p, v in enumerate(image))
+    found = evaluate.independent_entropy(data)
+    assert found == pytest.approx(nats / len(test), rel=1e-5)
+    assert found / 64 / LN2 == pytest.approx(2.43, abs=0.02)
+    with pytest.raises(BFNError, match="continuous"):
+        evaluate.independent_entropy(bfn.data.load("digits", form="continuous"))
+
+
+@pytest.mark.parametrize("n", [0, -1, 1.5, "many", math.nan])
+def test_bad_steps(n: object) -> None:
+    model = bfn.discrete(Posterior(), K=2, beta_1=4.0)
+    with pytest.raises(BFNError, match="expected whole numbers of at least 1, or inf"):
+        evaluate.evaluate(model, BITS, steps=[n])  # pyright: ignore[reportArgumentType]
+
+
+def test_bad_counts() -> None:
+    model = bfn.discrete(Posterior(), K=2, beta_1=4.0)
+    for bad in ({"batch": 0}, {"repeats": 0}, {"steps": []}):
+        with pytest.raises(BFNError, match="at least 1"):
+            evaluate.evaluate(model, BITS, **bad)
