@@ -61,10 +61,9 @@ def generate(
     if not 0.0 <= first < 1.0:
         raise BFNError(f"first = {first}; expected a small time, at least 0 and below 1")
     steps, flow, device, dtype = int(steps), model.flow, model.device, dtype or model.dtype
-    spacing = grid or chosen.grid or flow.grid
-    r = solvers.grid(spacing, flow.schedule, steps)
-    times = flow.schedule.time(r.square()).clamp(0.0, 1.0).clamp_min(first).to(device, dtype)
-    points, memory = r.tolist(), {}
+    points, coordinate = solvers.grid(grid or chosen.grid or flow.grid, flow.schedule, steps)
+    times = flow.schedule.time(points.square()).clamp(first, 1.0).to(device, dtype)
+    r, c, memory = points.tolist(), coordinate.tolist(), {}
 
     def look(i: int, theta: Theta) -> Output:
         t = times[i].expand(shape[0])
@@ -79,15 +78,8 @@ def generate(
     theta = flow.prior(shape, device=device, dtype=dtype)
     with model.evaluating():
         for i in range(steps):
-            step = solvers.Step(
-                index=i,
-                r=points[i],
-                r_next=points[i + 1],
-                r_before=points[max(i - 1, 0)],
-                logarithmic=spacing == "geometric",
-                generator=generator,
-                memory=memory,
-            )
+            before = c[i - 1] if i > 0 else None
+            step = solvers.Step(i, r[i], r[i + 1], c[i], c[i + 1], before, generator, memory)
             theta = chosen.rule(flow, theta, look(i, theta), step)
         output = look(steps, theta)
         return output.sample(generator) if final == "sample" else output.mode()

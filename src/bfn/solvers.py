@@ -7,12 +7,15 @@ output and U = V / r, generation is either of
     dU = m dr,  U(0) ~ N(0, v)                 (the same marginals without noise on the way)
 
 and nothing is singular at t = 0. A rule is a plain function (flow, theta, output, step) -> theta;
-`register` gives it a name. Rules of second order use the previous output as well and extrapolate m
-linearly in the coordinate in which their grid is even, r or ln r.
+`register` gives it a name. Rules of second order use the previous output as well: they extrapolate
+m to the middle of the step, linearly in a coordinate c that belongs to the grid.
 
-A grid is the sequence of r from 0 to sqrt(beta(1)). The grid "time" has equal steps in t, as in the
-paper; "power" r_i = r_n (i / n)^p, p = 1.5; "geometric" equal ratios after a first point r_1 that
-shrinks as n grows, since what happens before it is only resolved by one step.
+A grid is a sequence of r from 0 to sqrt(beta(1)) with its coordinate:
+
+    time       equal steps in t, as in the paper; c = t
+    power      r_i = r_n (i / n)^1.5; c = r
+    geometric  equal ratios; c = ln r. The first point, 0.4 at most, shrinks as n grows, since
+               what happens before it is only resolved by one step.
 """
 
 from __future__ import annotations
@@ -37,15 +40,15 @@ from bfn.schedule import Schedule
 
 @dataclass
 class Step:
-    """One step of a run: from r to r_next, number `index` of the run."""
+    """One step of a run: number `index`, from r to r_next."""
 
     index: int
     r: float
     r_next: float
-    r_before: float
-    """r one step earlier; equal to r in the first step."""
-    logarithmic: bool
-    """Whether the grid is even in ln r rather than in r."""
+    c: float
+    c_next: float
+    c_before: float | None
+    """The grid's coordinate here, at the next and at the previous point, if there was one."""
     generator: Source = None
     memory: dict[str, Tensor] = field(default_factory=dict)
     """Whatever a rule keeps from step to step."""
@@ -54,23 +57,9 @@ class Step:
     def alpha_i(self) -> float:
         return (self.r_next - self.r) * (self.r_next + self.r)
 
-    def slope(self, m: Tensor) -> Tensor | None:
-        """How much m grew over the last step, per unit of the grid's coordinate; None at first.
-
-        Remembers m for the next step. On a logarithmic grid the step from r = 0 has no length.
-        """
-        before = self.memory.get("m")
-        self.memory["m"] = m
-        if before is None or (self.logarithmic and self.r_before == 0.0):
-            return None
-        return (m - before) / (self.coordinate(self.r) - self.coordinate(self.r_before))
-
-    def coordinate(self, r: float) -> float:
-        return math.log(r) if self.logarithmic else r
-
 
 Rule = Callable[[BayesianFlow, Theta, Output, Step], Theta]
-Grid = Callable[[Schedule, int], Tensor]
+Grid = Callable[[Schedule, int], tuple[Tensor, Tensor]]
 T = TypeVar("T")
 
 
@@ -119,22 +108,13 @@ def ancestral(flow: BayesianFlow, theta: Theta, output: Output, step: Step) -> T
 @register("sde", grid="time")
 def sde(flow: BayesianFlow, theta: Theta, output: Output, step: Step) -> Theta:
     """A message about the expectation in place of a draw: Euler's rule for the innovations."""
-    alpha_i = theta.V.new_full(theta.V.shape[:1], step.alpha_i)
-    return flow.update(theta, flow.message(output.m, alpha_i, step.generator), alpha_i)
+    return _send(flow, theta, output.m, step)
 
 
 @register("sde2", grid="time")
 def sde2(flow: BayesianFlow, theta: Theta, output: Output, step: Step) -> Theta:
-    """The drift's integral with m extrapolated from the last two outputs, plus the same noise."""
-    theta, slope = sde(flow, theta, output, step), step.slope(output.m)
-    if slope is None:
-        return theta
-    r, r_next = step.r, step.r_next
-    if step.logarithmic:  # the integral of ln(rho / r) d(rho^2) from r to r_next
-        weight = r_next**2 * math.log(r_next / r) - 0.5 * step.alpha_i
-    else:  # the integral of (rho - r) d(rho^2)
-        weight = (r_next - r) ** 2 * (r + 2.0 * r_next) / 3.0
-    return Theta(theta.V + weight * slope, theta.beta)
+    """A message about the expectation in the middle of the step."""
+    return _send(flow, theta, _ahead(output.m, step), step)
 
 
 @register("ode")
@@ -145,11 +125,23 @@ def ode(flow: BayesianFlow, theta: Theta, output: Output, step: Step) -> Theta:
 
 @register("ode2")
 def ode2(flow: BayesianFlow, theta: Theta, output: Output, step: Step) -> Theta:
-    """U += (r_next - r) m at the middle of the step, extrapolated from the last two outputs."""
-    m, slope = output.m, step.slope(output.m)
-    if slope is not None:
-        m = m + 0.5 * (step.coordinate(step.r_next) - step.coordinate(step.r)) * slope
-    return _move(flow, theta, m, step)
+    """U += (r_next - r) m, with m in the middle of the step."""
+    return _move(flow, theta, _ahead(output.m, step), step)
+
+
+def _ahead(m: Tensor, step: Step) -> Tensor:
+    """m in the middle of the step, extrapolated from the last two; m itself in the first step."""
+    before = step.memory.get("m")
+    step.memory["m"] = m
+    # On a geometric grid the first step starts at ln 0, so there is no slope before the third.
+    if before is None or step.c_before is None or math.isinf(step.c_before):
+        return m
+    return m + 0.5 * (step.c_next - step.c) / (step.c - step.c_before) * (m - before)
+
+
+def _send(flow: BayesianFlow, theta: Theta, m: Tensor, step: Step) -> Theta:
+    alpha_i = theta.V.new_full(theta.V.shape[:1], step.alpha_i)
+    return flow.update(theta, flow.message(m, alpha_i, step.generator), alpha_i)
 
 
 def _move(flow: BayesianFlow, theta: Theta, m: Tensor, step: Step) -> Theta:
@@ -164,26 +156,31 @@ def _move(flow: BayesianFlow, theta: Theta, m: Tensor, step: Step) -> Theta:
     return Theta(V, per_example(beta, V))
 
 
-def grid(name: str, schedule: Schedule, steps: int) -> Tensor:
-    """r_0 = 0 .. r_n = sqrt(beta(1)): (n + 1,), float64, on the CPU."""
+def grid(name: str, schedule: Schedule, steps: int) -> tuple[Tensor, Tensor]:
+    """r from 0 to sqrt(beta(1)) and the coordinate c there: (n + 1,) each, float64, on the CPU."""
     return find("grid", name, GRIDS)(schedule, steps)
 
 
-def _time(schedule: Schedule, steps: int) -> Tensor:
-    return schedule.beta(torch.arange(steps + 1, dtype=torch.float64) / steps).sqrt()
+def _last(schedule: Schedule) -> float:
+    return float(schedule.beta(torch.ones((), dtype=torch.float64)).sqrt())
 
 
-def _power(schedule: Schedule, steps: int) -> Tensor:
-    fraction = torch.arange(steps + 1, dtype=torch.float64) / steps
-    return schedule.beta(torch.ones((), dtype=torch.float64)).sqrt() * fraction**1.5
+def _time(schedule: Schedule, steps: int) -> tuple[Tensor, Tensor]:
+    t = torch.arange(steps + 1, dtype=torch.float64) / steps
+    return schedule.beta(t).sqrt(), t
 
 
-def _geometric(schedule: Schedule, steps: int) -> Tensor:
-    last = float(schedule.beta(torch.ones((), dtype=torch.float64)).sqrt())
-    first = min(0.3, 3.0 / steps, 0.5 * last)
+def _power(schedule: Schedule, steps: int) -> tuple[Tensor, Tensor]:
+    r = _last(schedule) * (torch.arange(steps + 1, dtype=torch.float64) / steps) ** 1.5
+    return r, r
+
+
+def _geometric(schedule: Schedule, steps: int) -> tuple[Tensor, Tensor]:
+    last = _last(schedule)
+    first = min(0.4, 4.0 / steps, 0.5 * last) if steps > 1 else last
     ratio = torch.arange(steps, dtype=torch.float64) / max(steps - 1, 1)
-    points = first * (last / first) ** ratio if steps > 1 else torch.tensor([last])
-    return torch.cat([torch.zeros(1), points.double()])
+    r = torch.cat([torch.zeros(1, dtype=torch.float64), first * (last / first) ** ratio])
+    return r, r.log()
 
 
 GRIDS.update(time=_time, power=_power, geometric=_geometric)
