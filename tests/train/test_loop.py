@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,15 @@ def test_samples_do_not_disturb_the_training(tmp_path: Path) -> None:
     run(tiny_runs.read(tmp_path), tmp_path / "plain")
     run(tiny_runs.read(tmp_path, train__sample_every=3), tmp_path / "sampled")
     assert metrics(tmp_path / "plain") == metrics(tmp_path / "sampled")
+
+
+def test_missing_extra_leaves_the_samples_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    result = run(tiny_runs.read(tmp_path, train__sample_every=3), tmp_path / "run")
+    assert result.step == 12
+    assert not (tmp_path / "run" / "samples").exists()
 
 
 def test_another_seed_is_another_run(tmp_path: Path) -> None:

@@ -31,6 +31,8 @@ def demo(out: Path, seconds: float, force: bool, overrides: Mapping[str, Text]) 
     if not seconds > 0:
         raise BFNError(f"--seconds {seconds:g} leaves no time to train; give a positive number")
     recipe = config.read("digits", overrides)
+    # Pictures along the way would take time from the training.
+    recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, sample_every=0))
     folder = RunFolder(out / "run")
     _check(out, folder, force)
     data = build.data(recipe)

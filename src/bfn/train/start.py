@@ -115,7 +115,7 @@ def _train(
         folder.start(recipe, force=force)
     sheet = None
     if folder is not None and recipe.train.sample_every:
-        sheet = _sheets(folder, model, data, recipe.sample)
+        sheet = _sheets(folder, model, data, recipe.sample, display)
     trainer = Trainer(
         model, data, recipe.train, folder=folder, display=display, sheet=sheet, stop=stop
     )
@@ -136,10 +136,14 @@ def _train(
 
 
 def _sheets(
-    folder: RunFolder, model: BFN, data: DataSet, settings: Sample
-) -> Callable[[int], None]:
-    """Writes samples/step-N.png (or .txt, .npy) when called."""
-    suffix = pictures.suffix(data.format)  # a missing extra says so before the training
+    folder: RunFolder, model: BFN, data: DataSet, settings: Sample, display: Display
+) -> Callable[[int], None] | None:
+    """Writes samples/step-N.png (or .txt, .npy) when called; None if nothing can write them."""
+    try:
+        suffix = pictures.suffix(data.format)
+    except BFNError as error:
+        display.say(f"no samples along the way: {error}")
+        return None
 
     def write(step: int) -> None:
         x = generate(
