@@ -62,7 +62,8 @@ def generate(
         raise BFNError(f"first = {first}; expected a small time, at least 0 and below 1")
     steps, flow, device, dtype = int(steps), model.flow, model.device, dtype or model.dtype
     points, coordinate = solvers.grid(grid or chosen.grid or flow.grid, flow.schedule, steps)
-    times = flow.schedule.time(points.square()).clamp(first, 1.0).to(device, dtype)
+    times = flow.schedule.time(points.square()).clamp(0.0, 1.0).to(device, dtype)
+    times[0] = first
     r, c, memory = points.tolist(), coordinate.tolist(), {}
 
     def look(i: int, theta: Theta) -> Output:
