@@ -54,7 +54,7 @@ def noise_nodes(toy: Toy, beta: float, variables: int, digits: float) -> tuple[T
         spread, dimensions = float(values.max() - values.min()), 1
     else:
         spread, dimensions = math.sqrt(2.0 * K), K - 1
-    pole = math.pi / (math.sqrt(max(beta, 1e-9)) * spread)
+    pole = math.inf if toy.smooth else math.pi / (math.sqrt(max(beta, 1e-9)) * spread)
     z, weight = (torch.from_numpy(w) for w in normal_grid(pole, variables * dimensions, digits))
     if isinstance(flow, CategoricalFlow):
         # A constant added to all K logits is no information: integrate over the rest.

@@ -17,7 +17,7 @@ import bfn
 
 from . import quadrature, reference
 from .monte_carlo import assert_mean, averaged, seed
-from .sources import Source
+from .sources import Source, fine_gaussian
 
 SIGMA_1 = 0.2
 ONE = Source([0.5, 0.2, 0.3])
@@ -91,6 +91,25 @@ def test_law_of_n_steps(K: int, n: int) -> None:
     x = bfn.generate(toy.model, (N, 2), n, generator=generator)
     share = source.frequencies(toy.classes(x)).numpy()
     assert scipy.stats.chisquare(N * share.ravel(), N * law.ravel()).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(("K", "excess"), [(64, 3e-5), (256, 2.5e-6)])
+def test_fine_bins_cost_their_entropy(K: int, excess: float) -> None:
+    """N(0, s_0^2) in fine bins: L^n + L^r is the entropy and what the rule for t < t_min costs.
+
+    The posterior is a cut Gaussian but for the width of a bin, and nothing can cost less.
+    """
+    sigma_1 = 0.1 if K == 64 else 0.05
+    toy = fine_gaussian(K, s_0=0.2, sigma_1=sigma_1)
+    P, points = toy.source.joint.numpy(), reference.bin_points(K)
+    L_r = quadrature.reconstruction(toy)
+    for n in (1, 2, 5):
+        accuracies = reference.exponential(sigma_1, n)
+        wrong = reference.wrong_first_output(P, points, accuracies[1], standard(K))
+        total = quadrature.mixture_discrete_time(toy, n, 6.0) + L_r - wrong
+        assert -1e-7 < total - toy.source.entropy < excess
+    total = quadrature.continuous_time(toy) + L_r
+    assert -1e-7 < total - toy.source.entropy < excess
 
 
 def test_mode_is_the_most_probable_bin() -> None:
