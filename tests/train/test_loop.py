@@ -204,7 +204,7 @@ def test_existing_folders(tmp_path: Path) -> None:
 
 
 class Bomb(torch.nn.Module):
-    """A network whose output is not a number from a given call on."""
+    """A network whose output is not a number from a given call in training on."""
 
     def __init__(self, fuse: int) -> None:
         super().__init__()
@@ -213,7 +213,7 @@ class Bomb(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.zeros(2))
 
     def forward(self, features: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-        self.fuse -= 1
+        self.fuse -= self.training
         output = features[..., None] * self.weight
         return output * float("nan") if self.fuse < 0 else output
 
@@ -291,6 +291,28 @@ def test_loss_steps_trains_on_the_discrete_time_loss(tmp_path: Path) -> None:
     assert torch.equal(value, expected)
     trainer.settings = dataclasses.replace(recipe.train, loss_steps="inf")
     assert not torch.equal(trainer.objective(), expected)
+
+
+def test_what_does_not_fit_says_so_first(tmp_path: Path) -> None:
+    for overrides, sentence in (
+        ({"net__outputs": 1}, r"the network returned shape"),
+        ({"flow__K": 16}, r"not the centre of one of K = 16 bins"),
+        ({"data__form": "binary"}, r"x has type torch.int64"),
+        ({"net__image_size": 16}, r"images are 8 x 8"),
+    ):
+        with pytest.raises(BFNError, match=sentence):
+            run(tiny_runs.read(tmp_path, **overrides), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+
+def test_lost_export_is_made_again(tmp_path: Path) -> None:
+    """As after a kill between a checkpoint and its export."""
+    recipe = tiny_runs.read(tmp_path)
+    run(recipe, tmp_path / "run")
+    weights = (tmp_path / "run" / "model.safetensors").read_bytes()
+    (tmp_path / "run" / "model.safetensors").unlink()
+    run(recipe, tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == weights
 
 
 def test_unknown_device(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from bfn import noise, pictures
+from bfn import loss, noise, pictures
 from bfn.data.base import DataSet
 from bfn.errors import BFNError
 from bfn.generation import generate
@@ -104,9 +104,8 @@ def _train(
     if isinstance(display, bool):
         console = Console(stderr=True)
         display = progress.choose(console) if display else progress.Silent()
-    indices = data.indices(recipe.train.seed, 0, min(recipe.train.batch, 8))
-    model.check(data.batch("train", indices, torch.Generator().manual_seed(0))[0])
     find_device(recipe.train.device)
+    _try(model, data)
     if folder is not None:
         model.config()  # a network that cannot be saved says so now, not after the training
         folder.check_free(resume=resume, force=force)
@@ -122,6 +121,9 @@ def _train(
     try:
         if folder is not None:
             trainer.restore()
+        if folder is not None and trainer.step:
+            # A kill may have come between the last checkpoint and its export.
+            folder.export(model, trainer.ema.weights, data.format)
         if trainer.step >= recipe.train.steps:
             display.say(f"the run in {folder and folder.path} is finished: step {trainer.step}")
         elif trainer.step:
@@ -133,6 +135,15 @@ def _train(
         if folder is not None:
             folder.close()
     return Fit(model, trainer.step, trainer.history, folder.path if folder else None)
+
+
+def _try(model: BFN, data: DataSet) -> None:
+    """One example through the model: what does not fit says so before anything is written."""
+    generator = torch.Generator().manual_seed(0)
+    x, labels = data.batch("train", data.indices(0, 0, 1), generator)
+    cond: dict[str, Any] = {name: value.to(model.device) for name, value in labels.items()}
+    with model.evaluating():
+        loss.continuous_time(model, x.to(model.device), generator=generator, **cond)
 
 
 def _sheets(
