@@ -1,13 +1,13 @@
 """Imports point downwards only, and `import bfn` costs nothing.
 
     cli  web                                   what people touch
-    train  evaluate  codec  figures  pictures  what they do
+    train  evaluate  published  share  ...     what they do
     generation  solvers  loss                  the algorithms
-    model  serialise                           BFN = net + flow + head
+    model  serialise  hub  card                BFN = net + flow + head
     output  times
     flow
     schedule  suggest
-    noise  errors
+    noise  memory  errors
 
 nn, data and recipes stand aside: networks know only errors, data sets also noise and the bins.
 """
@@ -26,13 +26,13 @@ import bfn
 
 SOURCE = Path(bfn.__file__).parent
 LAYERS: list[set[str]] = [
-    {"errors", "noise"},
+    {"errors", "memory", "noise"},
     {"schedule", "suggest"},
     {"flow"},
     {"output", "times"},
-    {"model", "serialise"},
+    {"model", "serialise", "hub", "card"},
     {"generation", "solvers", "loss"},
-    {"train", "evaluate", "codec", "figures", "pictures"},
+    {"train", "evaluate", "codec", "figures", "pictures", "published", "share"},
     {"cli", "web", "__main__"},
 ]
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}

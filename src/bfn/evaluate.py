@@ -13,22 +13,27 @@ mean. Examples that are neighbours in p have nearly the same time, and half the 
 their differences estimates the variance that remains (successive differences, as for systematic
 samples). It covers both the noise and the choice of the examples. With two repeats or more the
 spread of the repeats gives the error for these very examples, the noise alone.
+
+Of a text the examples are windows that do not overlap, or crops at random positions.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bfn import loss, noise
+from bfn import loss, memory, noise
 from bfn.data.base import DataSet
 from bfn.errors import BFNError
 from bfn.model import BFN
+from bfn.output.base import Output
+from bfn.output.published import published_divergence
 from bfn.times import BELOW_ONE
 from bfn.train.tensors import as_data_set
 
@@ -55,6 +60,8 @@ class Row:
     loss: Estimate
     reconstruction: Estimate
     total: Estimate
+    total_by_published_ln: Estimate | None = None
+    """L^n as the published code computes it, and L^r; None unless asked for."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,7 @@ class Evaluation:
     times: Tensor = field(repr=False)
     losses: dict[float, Tensor] = field(repr=False)
     reconstructions: Tensor = field(repr=False)
+    published_losses: dict[float, Tensor] = field(repr=False, default_factory=dict)
 
     def bits(self, nats: float) -> float:
         """Nats per example as bits per dimension."""
@@ -92,6 +100,11 @@ class Evaluation:
                 "bits_error": self.bits(estimate.standard_error),
             }
 
+        def other(row: Row) -> dict[str, Any]:
+            if row.total_by_published_ln is None:
+                return {}
+            return {"total_by_published_ln": plain(row.total_by_published_ln)}
+
         return {
             "examples": self.examples,
             "dimensions": self.dimensions,
@@ -104,6 +117,7 @@ class Evaluation:
                     "reconstruction": plain(row.reconstruction),
                     "total": plain(row.total),
                     "in_unit": row.total.nats * self.scale,
+                    **other(row),
                 }
                 for row in self.rows
             ],
@@ -118,66 +132,93 @@ def evaluate(
     split: str = "test",
     batch: int = 256,
     repeats: int = 1,
+    crops: int = 0,
     seed: int = 0,
+    published_ln: bool = False,
     progress: Callable[[int, int], None] | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Evaluation:
     """Measure L^n + L^r of a split for every n in `steps`; math.inf or "inf" is L^inf.
 
     Args:
         model: on any device; dropout is off meanwhile, and its mode is restored.
         data: a data set, or a tensor (N, *shape) in the model's convention.
-        batch: examples at once; results do not depend on it.
+        batch: examples at once; results do not depend on it. Halved as often as memory runs out.
         repeats: passes over the split with fresh noise, averaged.
-        progress: called with examples done and examples in all.
+        crops: so many crops at random positions of a text; 0 for windows that do not overlap.
+        published_ln: also measure the published code's own L^n of discrete data, which is higher.
+        progress: called with losses done and losses in all, an example having one for each n.
+        say: called with a sentence when the batch is halved.
     """
-    counts = [step_count(n) for n in steps]
+    counts = list(dict.fromkeys(step_count(n) for n in steps))
     for name, value in (("steps", len(counts)), ("batch", batch), ("repeats", repeats)):
         if value < 1:
             raise BFNError(f"{name} = {value}; evaluation needs at least 1")
     if isinstance(data, Tensor):
         data, split = as_data_set(model, data), "train"
-    examples = data.examples(split)
-    order = torch.randperm(len(examples), generator=_generator(seed, "order"))
-    times = torch.empty(repeats, len(examples), dtype=torch.float64)
+    examples, keys = _examples(data, split, crops, seed)
+    N = len(examples)
+    order = torch.randperm(N, generator=_generator(seed, "order"))
+    times = torch.empty(repeats, N, dtype=torch.float64)
     losses = {n: torch.empty_like(times) for n in counts}
+    published = {n: torch.empty_like(times) for n in counts} if published_ln else {}
     reconstructions = torch.empty_like(times)
+
+    def measure(repeat: int, rows: slice) -> None:
+        """Fill in the given rows of one repeat."""
+
+        def keyed(use: str) -> noise.Keyed:
+            return noise.Keyed([noise.seed("evaluation", seed, repeat, use, i) for i in keys[rows]])
+
+        x, labels = data.batch(split, examples[rows], keyed("data"))
+        x = x.to(model.device)
+        cond: dict[str, Any] = {k: v.to(model.device) for k, v in labels.items()}
+        t = times[repeat, rows]
+        done = (repeat * N + rows.start) * len(counts)
+        for i, n in enumerate(counts):
+            with _watched(model) as outputs:
+                nats = _loss(model, x, n, t, keyed("loss"), cond)
+            losses[n][repeat, rows] = nats.double().cpu()
+            if published_ln:
+                nats = _published_loss(model, outputs[-1], x, n, t, nats)
+                published[n][repeat, rows] = nats.double().cpu()
+            del outputs
+            if progress is not None:
+                progress(done + (i + 1) * len(x), repeats * N * len(counts))
+        nats = loss.reconstruction(model, x, generator=keyed("reconstruction"), **cond)
+        reconstructions[repeat, rows] = nats.double().cpu()
+
     with model.evaluating():
         for repeat in range(repeats):
             u = torch.rand((), generator=_generator(seed, "times", repeat), dtype=torch.float64)
-            times[repeat] = ((u + order / len(examples)) % 1.0).clamp_max(BELOW_ONE)
-            for start in range(0, len(examples), batch):
-                rows = slice(start, start + batch)
-                indices = examples[rows]
-
-                def keyed(use: str, indices: Tensor = indices, repeat: int = repeat):
-                    return noise.Keyed(
-                        [noise.seed("evaluation", seed, repeat, use, i) for i in indices.tolist()]
+            times[repeat] = ((u + order / N) % 1.0).clamp_max(BELOW_ONE)
+            start = 0
+            while start < N:
+                stop = min(start + batch, N)
+                if memory.fits(lambda rows=slice(start, stop): measure(repeat, rows)):  # noqa: B023
+                    start = stop
+                    continue
+                batch = (stop - start) // 2
+                if batch == 0:
+                    raise BFNError(
+                        "memory ran out with a single example; free some, or evaluate on another "
+                        "device"
                     )
-
-                x, labels = data.batch(split, indices, keyed("data"))
-                x = x.to(model.device)
-                cond: dict[str, Any] = {k: v.to(model.device) for k, v in labels.items()}
-                t = times[repeat, rows]
-                for n in counts:
-                    nats = _loss(model, x, n, t, keyed("loss"), cond)
-                    losses[n][repeat, rows] = nats.double().cpu()
-                nats = loss.reconstruction(model, x, generator=keyed("reconstruction"), **cond)
-                reconstructions[repeat, rows] = nats.double().cpu()
-                if progress is not None:
-                    done = repeat * len(examples) + min(start + batch, len(examples))
-                    progress(done, repeats * len(examples))
+                if say is not None:
+                    say(f"memory ran out; going on with {batch} examples at once")
     table = [
         Row(
             n,
             _estimate(losses[n], order),
             _estimate(reconstructions, order),
             _estimate(losses[n] + reconstructions, order),
+            _estimate(published[n] + reconstructions, order) if published_ln else None,
         )
         for n in counts
     ]
     return Evaluation(
         rows=table,
-        examples=len(examples),
+        examples=N,
         dimensions=data.format.dimensions,
         unit=data.unit,
         scale=data.format.scale,
@@ -185,7 +226,38 @@ def evaluate(
         times=times,
         losses=losses,
         reconstructions=reconstructions,
+        published_losses=published,
     )
+
+
+def _examples(
+    data: DataSet, split: str, crops: int, seed: int
+) -> tuple[Tensor, list[int] | list[str]]:
+    """The indices to evaluate, and the keys of their noise."""
+    if not crops:
+        examples = data.examples(split)
+        return examples, examples.tolist()
+    if crops < 0:
+        raise BFNError(f"crops = {crops}; give a positive number, or 0 for windows side by side")
+    if data.medium != "text":
+        raise BFNError(f"{data.name} is not a text to take crops = {crops} of; leave them out")
+    # Keyed by number: two crops at the same position have noise of their own.
+    return data.indices(seed, 0, crops, split), [f"crop {i}" for i in range(crops)]
+
+
+@contextlib.contextmanager
+def _watched(model: BFN) -> Iterator[list[Output]]:
+    """The outputs that the model puts out meanwhile."""
+    outputs: list[Output] = []
+
+    def watch(_: Any, given: Any, output: Output) -> None:
+        outputs.append(output)
+
+    handle = model.register_forward_hook(watch)
+    try:
+        yield outputs
+    finally:
+        handle.remove()
 
 
 def step_count(n: Steps) -> float:
@@ -240,6 +312,20 @@ def _loss(
     if math.isinf(n):
         return loss.continuous_time(model, x, times=t, generator=generator, **cond)
     return loss.discrete_time(model, x, int(n), times=t, generator=generator, **cond)
+
+
+def _published_loss(
+    model: BFN, output: Output, x: Tensor, n: float, t: Tensor, nats: Tensor
+) -> Tensor:
+    """The published code's L^n from the output that L^n was computed from; L^inf is the same."""
+    if math.isinf(n):
+        return nats
+    # Rounded as the loss rounds t, or another step might be taken at the edge of one.
+    i = (t.to(model.dtype).double() * n).floor().clamp_max(n - 1).long()
+    alpha = model.flow.schedule.step_sizes(int(n))
+    return n * published_divergence(
+        output, x, alpha[i].to(x.device, model.dtype), float(alpha.max())
+    )
 
 
 def _estimate(values: Tensor, order: Tensor) -> Estimate:

@@ -124,31 +124,43 @@ def eval(
     steps: str | None = None,
     split: str | None = None,
     repeats: int | None = None,
+    crops: int | None = None,
     batch: int | None = None,
     seed: int | None = None,
+    device: str | None = None,
+    published_ln: bool = False,
     json: OutFile | None = None,
+    per_example: Path | None = None,
     force: bool = False,
 ) -> None:
-    """Evaluate a run: L^n + L^r for several n, in nats and bits per dimension.
+    """Evaluate a run: L^n + L^r for several n, in the data's unit, in nats and bits per dimension.
 
     Parameters
     ----------
     run
-        The run folder.
+        The run folder, the name of a shipped model, or owner/name on the hub.
     steps
         The n of each row, as in 10,25,100,inf.
     split
         train, validation or test.
     repeats
         Passes over the split with fresh noise.
+    crops
+        Crops at random positions of a text; 0 for windows that do not overlap.
     batch
-        Examples at once; results do not depend on it.
+        Examples at once; results do not depend on it. Halved when memory runs out.
     seed
         Of the noise.
+    device
+        cpu, cuda, ...; auto is cuda where there is one.
+    published_ln
+        Also show the published code's own L^n of discrete data, which is higher than L^n.
     json
         Also write the table to this file; - is standard output, without the table.
+    per_example
+        Also write every example's total to this .npy or .csv, one column for each n.
     force
-        Replace that file if it exists.
+        Replace those files if they exist.
     """
     from bfn.cli import evaluate as command
 
@@ -156,10 +168,12 @@ def eval(
         "steps": steps and Text(steps),
         "split": split,
         "repeats": repeats,
+        "crops": crops,
         "batch": batch,
         "seed": seed,
+        "device": device,
     }
-    command.evaluate(run, _given(given), json, force)
+    command.evaluate(run, _given(given), json, per_example, published_ln, force)
 
 
 @app.command
@@ -259,6 +273,9 @@ def schedule(
     from bfn.cli import schedule as command
 
     command.schedule(K, bins, cost, rows, json, out, force)
+
+
+app.command("bfn.cli.figures:figures", name="figures", help="Redraw the paper's figures.")
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:

@@ -180,11 +180,11 @@ class BernoulliOutput(Output):
         xi, weight = normal_nodes(bound, self.logit)
         alpha = per_example(alpha_i, self.logit).unsqueeze(-1).to(self.logit.dtype)
         other = 2.0 * alpha.sqrt() * xi - 2.0 * alpha  # y_k - y_x of the wrong class
-        return -total(_log_mixture(self._towards(x).unsqueeze(-1), other) @ weight)
+        return -total(log_binary_mixture(self._towards(x).unsqueeze(-1), other) @ weight)
 
     def log_ratio(self, x: Tensor, message: Tensor, alpha_i: Tensor) -> Tensor:
         other = torch.where(x == 1, -message, message)
-        return -total(_log_mixture(self._towards(x), other))
+        return -total(log_binary_mixture(self._towards(x), other))
 
     def log_prob(self, x: Tensor) -> Tensor:
         return total(F.logsigmoid(self._towards(x)))
@@ -198,7 +198,7 @@ class BernoulliOutput(Output):
         return (self.logit > 0).long()
 
 
-def _log_mixture(logit_x: Tensor, other: Tensor) -> Tensor:
+def log_binary_mixture(logit_x: Tensor, other: Tensor) -> Tensor:
     """ln(p_x + (1 - p_x) e^other), with p_x = sigmoid(logit_x)."""
     # Near 0 the logarithm of a sum close to 1 would keep no digits of a small divergence.
     small = other.abs() < 0.5

@@ -4,6 +4,7 @@
     [net]    class = "bfn.nn:UNet"    and the constructor's arguments
     [flow]   kind = "discretised"     and the arguments of bfn.discretised
     [train]  [eval]  [sample]         the dataclasses below
+    [published]                       results to be shown beside one's own
 
 The first key of data, net and flow names a function or class (a shipped one, or
 "package.module:name"); the section's other keys are its arguments, checked against its signature
@@ -13,6 +14,7 @@ when it is called. Overriding that first key drops the arguments meant for the o
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 import typing
 from collections.abc import Mapping, Sequence
@@ -133,7 +135,9 @@ class Eval(Section):
     split: str = option("test", "train, validation or test")
     batch: int = option(256, "examples at once; results do not depend on it", least=1)
     repeats: int = option(1, "passes with fresh noise, averaged", least=1)
+    crops: int = option(0, "random crops of a text; 0 for windows that do not overlap", least=0)
     seed: int = option(0, "of the noise")
+    device: str = option("auto", "cpu, cuda, ...; auto is cuda where there is one")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -150,6 +154,31 @@ class Sample(Section):
     final: Literal["sample", "mode"] = option("sample", "how the last output becomes data")
     solver: str = option("ancestral", "the step rule")
     seed: int = option(0, "of the noise")
+    device: str = option("auto", "cpu, cuda, ...; auto is cuda where there is one")
+
+
+@dataclass(frozen=True)
+class Published(Section):
+    """Results that others have published for a recipe."""
+
+    unit: str = option("", "of the results")
+    steps: tuple[Steps, ...] = option((), "the n of each result")
+    total: tuple[float, ...] = option((), "L^n + L^r for each n")
+    reconstruction: float = option(0.0, "L^r, which is included in them", least=0)
+    updates: int = option(0, "steps of training", least=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.steps) != len(self.total):
+            raise BFNError(
+                f"published.total has {len(self.total)} results for {len(self.steps)} numbers of "
+                "steps; give one for each"
+            )
+
+    def result(self, n: float) -> float | None:
+        """The result for n steps (math.inf for L^inf), if there is one."""
+        counts = [math.inf if each == "inf" else each for each in self.steps]
+        return self.total[counts.index(n)] if n in counts else None
 
 
 @dataclass(frozen=True)
@@ -164,12 +193,19 @@ class Recipe:
     train: Train = Train()
     eval: Eval = Eval()
     sample: Sample = Sample()
+    parameters: int = 0
+    """Of the network, where the recipe alone decides; 0 if it is not known."""
+    published: Published = Published()
     origin: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def document(self) -> dict[str, Any]:
         """Every key with its value: sections of plain values."""
         document = dataclasses.asdict(self)
         del document["origin"]
+        if not self.parameters:
+            del document["parameters"]
+        if self.published == Published():
+            del document["published"]
         return document
 
     def differences(self, other: Recipe) -> list[str]:
@@ -190,7 +226,7 @@ class Recipe:
 
 
 SECTIONS: dict[str, type[Section]] = {"train": Train, "eval": Eval, "sample": Sample}
-_TOP = ("name", "description")
+_TOP: dict[str, type] = {"name": str, "description": str, "parameters": int}
 
 
 def read(recipe: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
@@ -210,22 +246,29 @@ def resolve(
 ) -> Recipe:
     """A recipe from the tables of a document; `source` is named in error messages."""
     sections: dict[str, dict[str, Any]] = {key: {} for key in (*FREE, *SECTIONS)}
-    top: dict[str, str] = {"name": name}
+    top: dict[str, Any] = {"name": name}
     origin: dict[str, str] = {}
     for key, value in document.items():
         if key in _TOP:
-            top[key] = typed(key, value, str, source)
-        elif key not in sections:
-            known = [*sections, *_TOP]
+            top[key] = typed(key, value, _TOP[key], source)
+        elif key not in (*sections, "published"):
+            known = [*sections, "published", *_TOP]
             hint = values.nearest(key, known) or f"; expected {', '.join(known)}"
             raise BFNError(f"unknown section {key}{source}{hint}")
         elif not isinstance(value, Mapping):
             raise BFNError(
                 f"{key} = {value!r}{source} is not a section; write [{key}] above its keys"
             )
+        elif key == "published":
+            top[key] = Published.read(value, {f"{key}.{k}": source for k in value})
         else:
             sections[key].update(value)
             origin.update({f"{key}.{k}": source for k in value})
+    # What is known of the recipe does not hold for another network, or for other data.
+    if any(key.startswith("net.") for key in overrides):
+        top.pop("parameters", None)
+    if any(key.startswith("data.") and key != "data.dir" for key in overrides):
+        top.pop("published", None)
     _override(sections, origin, overrides)
     typed_sections = {key: cls.read(sections[key], origin) for key, cls in SECTIONS.items()}
     free = {key: sections[key] for key in FREE}

@@ -249,7 +249,7 @@ def _adamw(model: BFN, settings: Train) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=settings.betas, fused=True)
 
 
-def find_device(name: str) -> torch.device:
+def find_device(name: str, key: str = "train.device") -> torch.device:
     """A device by name; "auto" is CUDA where there is one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -257,7 +257,7 @@ def find_device(name: str) -> torch.device:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError, NotImplementedError):
         raise BFNError(
-            f"train.device = {name!r} is not to be had here; expected cpu, auto, or a device that "
+            f"{key} = {name!r} is not to be had here; expected cpu, auto, or a device that "
             "torch can use"
         ) from None
 

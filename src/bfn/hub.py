@@ -1,0 +1,147 @@
+"""Where a saved model lies: in a folder, inside the package, or on the Hugging Face hub.
+
+The hub is reached through huggingface_hub, an extra that is imported when a name of the form
+owner/name is asked for that is no folder here. A model from elsewhere may name only classes and
+data sources of this package: names of other code would be imported, and called, where it is loaded.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bfn.errors import BFNError
+from bfn.serialise import CONFIG, WEIGHTS
+
+RECIPE, README = "recipe.toml", "README.md"
+SHARED = (CONFIG, WEIGHTS, RECIPE, README, "sample.*")
+"""What is uploaded and downloaded; a run's checkpoints and metrics stay where they are."""
+
+_SHIPPED = Path(__file__).parent / "pretrained"
+_REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
+
+
+def shipped() -> list[str]:
+    """The names of the models inside the package."""
+    return sorted(path.parent.name for path in _SHIPPED.glob(f"*/{CONFIG}"))
+
+
+def locate(name: str | Path, *, revision: str | None = None, token: str | None = None) -> Path:
+    """The folder of a model: a folder as it is, a shipped name, or owner/name from the hub.
+
+    A folder goes before a shipped name if it holds a model, and before the hub if it exists. What
+    is nowhere to be found is returned as it was given, for its reader to complain about.
+    """
+    text, path = str(name), Path(name).expanduser()
+    if any((path / file).is_file() for file in (CONFIG, RECIPE)):
+        return path
+    if text in shipped():
+        return _SHIPPED / text
+    if path.exists():
+        return path
+    if _REPOSITORY.fullmatch(text) and not path.parent.is_dir():
+        return download(text, revision=revision, token=token)
+    near = difflib.get_close_matches(text, shipped(), n=1)
+    if near:
+        raise BFNError(
+            f"there is no run folder {text!r}; did you mean {near[0]!r}, which is shipped with bfn?"
+        )
+    return path
+
+
+def download(repository: str, *, revision: str | None = None, token: str | None = None) -> Path:
+    """Fetch a model from the hub, or find it in the hub's own cache; returns its folder."""
+    hub = _hub(f"there is no run folder {repository!r} here, and fetching it from the hub needs")
+    try:
+        folder = hub.snapshot_download(
+            repository, revision=revision, token=token, allow_patterns=list(SHARED)
+        )
+    except Exception as error:  # dozens of types, of the hub's client and of what it stands on
+        raise BFNError(
+            f"there is no run folder {repository!r} here, and it could not be fetched from the hub "
+            f"({_reason(error)}); check the name, the connection, and that you may read it"
+        ) from error
+    check_own_code(Path(folder), repository)
+    return Path(folder)
+
+
+def upload(
+    folder: Path,
+    repository: str,
+    *,
+    private: bool | None = None,
+    token: str | None = None,
+    message: str = "Upload model",
+) -> str:
+    """Put a folder's model on the hub, creating the repository if need be; returns its address."""
+    if not re.fullmatch(r"([\w.-]+/)?[\w.-]+", repository, re.ASCII):
+        raise BFNError(f"{repository!r} is no name of a repository; expected owner/name")
+    missing = [file for file in (CONFIG, WEIGHTS) if not (folder / file).is_file()]
+    if missing:
+        raise BFNError(f"{str(folder)!r} holds no {missing[0]}; there is no model to upload")
+    hub = _hub("uploading a model needs")
+    try:
+        api = hub.HfApi(token=token)
+        created = api.create_repo(repository, private=private, exist_ok=True)
+        api.upload_folder(
+            repo_id=created.repo_id,
+            folder_path=str(folder),
+            allow_patterns=list(SHARED),
+            commit_message=message,
+        )
+    except Exception as error:
+        raise BFNError(
+            f"the model could not be uploaded to {repository!r} ({_reason(error)}); check the name "
+            "and the connection, and log in with: hf auth login"
+        ) from error
+    return str(created)
+
+
+def check_own_code(folder: Path, name: str) -> None:
+    """Refuse a model from elsewhere that names code outside this package."""
+    for file, read in ((CONFIG, json.loads), (RECIPE, tomllib.loads)):
+        try:
+            document = read((folder / file).read_text())
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:
+            raise BFNError(f"{file} of {name!r} is damaged ({error}); fetch it again") from None
+        for key, value in _walk(document):
+            foreign = key == "class" and not re.match(r"bfn[.:]", str(value))
+            # A source is called with arguments, so not even a function of ours will do.
+            if foreign or (key == "source" and ":" in str(value)):
+                raise BFNError(
+                    f"{name!r} names {str(value)!r}, which is not part of bfn and could run any "
+                    f"code; if you trust it, load the folder {str(folder)!r}"
+                )
+
+
+def _walk(value: Any) -> Iterator[tuple[str, Any]]:
+    """Every key with its value, at any depth."""
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, inner in items:
+        if isinstance(inner, dict | list):
+            yield from _walk(inner)
+        else:
+            yield str(key), inner
+
+
+def _hub(purpose: str) -> Any:
+    try:
+        return importlib.import_module("huggingface_hub")
+    except ImportError:
+        raise BFNError(
+            f"{purpose} huggingface_hub, which is not installed; add it with: "
+            "pip install 'bfn[hub]'"
+        ) from None
+
+
+def _reason(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
