@@ -194,6 +194,12 @@ def data_values(kind: str) -> list[Any]:
         ({"solver": "euler"}, "'euler'", "ancestral"),
         ({"solver": "ancestrl"}, "'ancestrl'", "did you mean 'ancestral'"),
         ({"generator": noise.Keyed([1, 2, 3])}, "3 generators", "batch of 2"),
+        ({"calls": 1}, "calls = 1", "at least 2"),
+        ({"calls": 0}, "calls = 0", "at least 2"),
+        ({"grid": "powr"}, "'powr'", "did you mean 'power'"),
+        ({"first": -0.1}, "first = -0.1", "at least 0"),
+        ({"first": 1.0}, "first = 1.0", "below 1"),
+        ({"first": float("nan")}, "first = nan", "at least 0"),
     ],
 )
 def test_bad_arguments_get_a_sentence(
@@ -206,6 +212,50 @@ def test_bad_arguments_get_a_sentence(
         assert value in str(caught.value)
         assert expectation in str(caught.value)
         assert all(module.training for module in bfn_model.modules())
+
+
+@every_kind
+@pytest.mark.parametrize("solver", solvers.SOLVERS)
+@pytest.mark.parametrize("grid", [None, *solvers.GRIDS])
+def test_every_solver_on_every_grid(kind: str, solver: str, grid: str | None) -> None:
+    """Data of the right kind from the first step on, reproducibly, and example by example."""
+    bfn_model, keys = model(kind).double(), [noise.seed(3, i) for i in range(4)]
+    for steps in (1, 2, 5):
+        options: dict[str, Any] = {"solver": solver, "grid": grid, "final": "mode"}
+        a, b = (
+            bfn.generate(bfn_model, (4, 3), steps, generator=noise.Keyed(keys), **options)
+            for _ in range(2)
+        )
+        bfn_model.check(a)
+        assert torch.equal(a, b)
+        last = noise.Keyed(keys[-1:])
+        alone = bfn.generate(bfn_model, (1, 3), steps, generator=last, **options)
+        torch.testing.assert_close(alone, a[-1:], rtol=1e-9, atol=1e-9)
+
+
+@every_kind
+@pytest.mark.parametrize("grid", solvers.GRIDS)
+def test_times_accuracies_and_coordinates_of_a_run_agree(kind: str, grid: str) -> None:
+    """Theta's beta is the schedule's at the time the network is told, whatever the grid."""
+    bfn_model, seen = model(kind).double(), []
+    for solver in ("sde", "ode"):
+        bfn.generate(
+            bfn_model,
+            (2, 3),
+            6,
+            solver=solver,
+            grid=grid,
+            first=1e-3,
+            callback=lambda i, t, theta, output: seen.append((t, theta.beta.flatten())),
+        )
+        for t, beta in seen:
+            expected = bfn_model.flow.schedule.beta(t)
+            torch.testing.assert_close(beta, expected, rtol=1e-10, atol=1e-12)
+        times = torch.stack([t[0] for t, _ in seen])
+        assert float(times[0]) == 1e-3
+        assert bool((times.diff() > 0).all())
+        assert float(times[-1]) == pytest.approx(1.0, abs=1e-12)
+        seen.clear()
 
 
 def test_a_solver_is_found_by_name() -> None:
