@@ -103,6 +103,12 @@ def test_tables_are_whole_in_a_narrow_pipe() -> None:
     assert "Python's own manual" in result.stdout
 
 
+def test_a_reader_that_leaves_is_no_traceback() -> None:
+    command = f"{sys.executable} -m bfn recipes --json | head -c 1"
+    result = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)
+    assert (result.stdout, result.stderr) == ("[", "")
+
+
 def test_a_mistake_in_a_real_process() -> None:
     code, out, err = finish(start("train", "digts"))
     assert (code, out) == (2, "")

@@ -24,11 +24,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from bfn.errors import BFNError
     from bfn.train.outcome import Diverged
 
-    # A network or data source of one's own may live in a file beside the recipe.
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
     try:
+        # A network or data source of one's own may live in a file beside the recipe.
+        if os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())
         run(list(sys.argv[1:] if arguments is None else arguments))
+        sys.stdout.flush()
     except CycloptsError as error:
         error.verbose = False
         return _answer(" ".join(str(error).split()), MISUSED)

@@ -1,0 +1,46 @@
+"""What is shown of a run."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from bfn.train import progress
+
+
+def line(step: int) -> dict:
+    return {"step": step, "loss": 1.2345, "unit": "bits per dimension", "examples_per_second": 99.6}
+
+
+def terminal() -> tuple[Console, io.StringIO]:
+    text = io.StringIO()
+    return Console(file=text, force_terminal=True, width=150, color_system=None), text
+
+
+def test_bar_shows_loss_rate_and_time_left() -> None:
+    console, text = terminal()
+    display = progress.choose(console)
+    with display:
+        display.begin(40, 100)
+        display.show(line(50))
+        display.advance(50)
+        display.say("a message [not markup]")
+    shown = text.getvalue()
+    assert "1.234 bits per dimension  100 examples/s" in shown
+    assert "50/100" in shown
+    assert "left" in shown
+    assert "a message [not markup]" in shown
+
+
+def test_lines_where_there_is_no_terminal() -> None:
+    text = io.StringIO()
+    display = progress.choose(Console(file=text, width=30))
+    with display:
+        display.begin(0, 100)
+        for step in range(1, 101):
+            display.show(line(step))
+            display.advance(step)
+    lines = text.getvalue().splitlines()
+    assert [each.split()[1] for each in lines] == [f"{step}/100" for step in range(10, 101, 10)]
+    assert lines[0] == "step 10/100  1.234 bits per dimension  100 examples/s"
