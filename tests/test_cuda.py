@@ -1,0 +1,69 @@
+"""On a GPU: the CPU's numbers, and no waiting for the device in a training step."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import bfn
+from toys import KINDS, data, generator, model
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+every_kind = pytest.mark.parametrize("kind", KINDS)
+LOSSES = {
+    "continuous_time": lambda m, x, **k: bfn.loss.continuous_time(m, x, **k),
+    "discrete_time": lambda m, x, **k: bfn.loss.discrete_time(m, x, 5, **k),
+    "all_steps": lambda m, x, **k: bfn.loss.discrete_time(m, x, 3, steps="all", **k),
+    "reconstruction": lambda m, x, **k: bfn.loss.reconstruction(m, x, **k),
+}
+
+
+@every_kind
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("bins", [None, 256])
+def test_losses_are_those_of_the_cpu(kind: str, name: str, bins: int | None) -> None:
+    """A CPU generator gives the same noise everywhere."""
+    options = {"K": bins} if bins and kind == "discretised" else {}
+    here, there = (model(kind, **options).double().to(d) for d in ("cpu", "cuda"))
+    x = data(kind, (6, 2, 3), dtype=torch.float64)
+    if options:
+        x = bfn.discretise(x, 256)
+    a = LOSSES[name](here, x, generator=generator(1))
+    b = LOSSES[name](there, x.cuda(), generator=generator(1))
+    assert b.device.type == "cuda"
+    torch.testing.assert_close(a, b.cpu(), rtol=1e-9, atol=1e-9)
+    gradients = [
+        torch.autograd.grad(value.sum(), list(m.parameters()))
+        for value, m in ((a, here), (b, there))
+    ]
+    for g, h in zip(*gradients, strict=True):
+        torch.testing.assert_close(g, h.cpu(), rtol=1e-8, atol=1e-8)
+
+
+@every_kind
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("bins", [None, 256])
+def test_a_training_step_never_waits(kind: str, name: str, bins: int | None) -> None:
+    options = {"K": bins} if bins and kind == "discretised" else {}
+    bfn_model = model(kind, **options).cuda()
+    x = data(kind, (6, 2, 3))
+    x = (bfn.discretise(x, 256) if options else x).cuda()
+    g = torch.Generator("cuda").manual_seed(1)
+    LOSSES[name](bfn_model, x, generator=g).mean().backward()  # tables are made once
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        LOSSES[name](bfn_model, x, generator=g).mean().backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@every_kind
+@pytest.mark.parametrize("solver", ["ancestral", "ode2"])
+def test_samples_are_those_of_the_cpu(kind: str, solver: str) -> None:
+    here, there = (model(kind).double().to(d) for d in ("cpu", "cuda"))
+    a, b = (
+        bfn.generate(m, (6, 4), 5, solver=solver, generator=generator(2)) for m in (here, there)
+    )
+    assert b.device.type == "cuda"
+    torch.testing.assert_close(a, b.cpu(), rtol=1e-7, atol=1e-7)
