@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 import bfn
+from bfn.times import ImportanceTimes
 
 from . import reference, rows
 from .monte_carlo import BATCH, assert_mean, averaged, seed
@@ -61,6 +62,19 @@ class TestOptions:
         assert_mean(cost, row.L_inf, seed=seed("importance", row), precision=0.006)
         cost = averaged(toy, bfn.loss.discrete_time, 5, times=squares)
         assert_mean(cost, row.total[5] - row.L_r, seed=seed("steps", row), precision=0.006)
+
+    def test_learned_times(self, row: Row) -> None:
+        """Importance sampling that learns from past batches is unbiased in each of them."""
+        toy, times = row.make(), ImportanceTimes()
+        fresh = averaged(toy, bfn.loss.continuous_time, times=times)
+
+        def cost(generator: torch.Generator) -> Tensor:
+            loss = fresh(generator)
+            times.update(loss)
+            return loss
+
+        assert_mean(cost, row.L_inf, seed=seed("learned", row))
+        assert float(times.density().std()) > 0.1  # it has learned something
 
     def test_keyed_noise(self, row: Row) -> None:
         """One generator per example, as evaluation draws its noise."""
