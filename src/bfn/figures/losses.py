@@ -1,0 +1,35 @@
+"""A run's losses against time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bfn.figures import style as s
+from bfn.figures.measure import LossCurves, Run, loss_curves
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def draw_losses(run: Run) -> Figure:
+    """Left, L^inf by time; right, its integral up to t, L^r at t, and their sum."""
+    return draw(loss_curves(run))
+
+
+def draw(found: LossCurves) -> Figure:
+    figure = s.new(2.5)
+    left, right = figure.subplots(1, 2)
+    edges = found.edges.numpy()
+    rate, error = found.rate.numpy(), found.rate_error.numpy()
+    left.stairs(rate, edges, baseline=None, color=s.BLUE, linewidth=1.3)
+    band = {"color": s.BLUE, "alpha": 0.25, "fill": True, "linewidth": 0}
+    left.stairs(rate + error, edges, baseline=rate - error, **band)
+    left.set(xlim=(0, 1), ylim=(0, None), xlabel="time $t$")
+    left.set_ylabel(f"$L^\\infty$ ({found.unit}, per unit time)")
+    right.plot(edges, found.cumulative, color=s.BLUE, label=r"cumulative $L^\infty$")
+    if found.reconstruction is not None and found.total is not None:
+        right.plot(edges, found.reconstruction, color=s.RED, linestyle="--", label=r"$L^r$ at $t$")
+        right.plot(edges, found.total, color=s.GREEN, linestyle="-.", label="sum")
+    right.set(xlim=(0, 1), ylim=(0, None), xlabel="time $t$", ylabel=f"loss ({found.unit})")
+    right.legend()
+    return figure
