@@ -27,7 +27,7 @@ def show(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | Non
 
 def _is_number(text: str) -> bool:
     try:
-        float(text)
+        float(text.replace(",", ""))
     except ValueError:
         return text == ""
     return True

@@ -9,6 +9,7 @@ from pathlib import Path
 from bfn import train as training
 from bfn.errors import BFNError
 from bfn.train import config
+from bfn.train.fitted import is_open
 from bfn.train.folder import RunFolder
 from bfn.train.start import check_same
 from bfn.train.values import Text
@@ -41,7 +42,8 @@ def _resumed(
         )
     own = config.read(folder.path / "recipe.toml", overrides)
     check_same(folder.recipe(), own)
-    differing = own.differences(asked)
+    # What the recipe left open, the run's own recipe has from its data.
+    differing = [key for key in own.differences(asked) if not is_open(asked, key)]
     if differing:
         print(
             f"going on with the run's own recipe.toml, which differs in {', '.join(differing)}",

@@ -101,14 +101,17 @@ def _checked(
             )
         result[key] = typed(f"{section}.{key}", value, known.get(key, Any), where)
     for key in sorted(needed - set(given) - set(arguments)):
-        raise BFNError(f"{section}.{key} is missing: {name} needs it; add it to the recipe")
+        raise BFNError(
+            f"{section}.{key} is missing: {name} needs it; give --{section}.{key}, or add it to "
+            "the recipe"
+        )
     return result
 
 
 def _construct(recipe: Recipe, key: str, value: Any) -> Any:
     """A table with a `class` stands for an object of that class; other values for themselves."""
     if not isinstance(value, Mapping):
-        return value
+        return tuple(value) if isinstance(value, list) else value
     arguments = dict(value)
     try:
         cls = serialise.find_class(str(arguments.pop("class")))

@@ -18,6 +18,7 @@ from bfn.generation import generate
 from bfn.model import BFN
 from bfn.train import build, config, progress
 from bfn.train.config import Recipe, Sample
+from bfn.train.fitted import fitted
 from bfn.train.folder import RunFolder
 from bfn.train.loop import Trainer, find_device
 from bfn.train.progress import Display
@@ -87,7 +88,9 @@ def run(
     """Train what a recipe describes, in a run folder."""
     folder = RunFolder(out)
     folder.check_free(resume=resume, force=force)
-    data, model = build.data(recipe), build.model(recipe)
+    data = build.data(recipe)
+    recipe = fitted(recipe, data)
+    model = build.model(recipe)
     return _train(recipe, model, data, folder, resume, force, display, stop)
 
 
