@@ -66,6 +66,24 @@ def test_resumed_run_equals_the_uninterrupted_one(kind: str, at: int, tmp_path: 
     assert [line for line in metrics(tmp_path / "parts") if line["step"] % 2 == 0] == expected
 
 
+def test_learned_times_are_resumed(tmp_path: Path) -> None:
+    """What importance sampling learned goes with the checkpoint, bit for bit."""
+    recipe = tiny_runs.read(tmp_path)
+    recipe = dataclasses.replace(
+        recipe, train=dataclasses.replace(recipe.train, times="importance")
+    )
+    run(recipe, tmp_path / "whole")
+    run(recipe, tmp_path / "parts", stop=after(7))
+    run(recipe, tmp_path / "parts", resume=True)
+    whole, parts = (
+        checkpoint.load(tmp_path / name / "checkpoints" / "step-12") for name in ("whole", "parts")
+    )
+    for group in ("weights", "times"):
+        assert same_tensors(whole.tensors[group], parts.tensors[group])
+    counts = whole.tensors["times"]["counts"]
+    assert float(counts.sum()) == pytest.approx(8 * sum(0.99**i for i in range(12)), rel=1e-4)
+
+
 def test_metrics_beyond_the_checkpoint_are_dropped(tmp_path: Path) -> None:
     """As after a kill: lines up to step 10 are there, the newest checkpoint is of step 8."""
     recipe = tiny_runs.read(tmp_path)

@@ -102,6 +102,9 @@ class Train(Section):
     steps: int = option(1000, "optimiser steps", least=1)
     batch: int = option(64, "examples per step", least=1)
     loss_steps: Steps = option("inf", "train on L^n for this n; inf for L^inf")  # noqa: RUF009
+    times: Literal["stratified", "independent", "importance"] = option(
+        "stratified", "how a batch's times are drawn; importance learns where the loss is"
+    )
     learning_rate: float = option(1e-3, "of AdamW, at its highest", above=0)
     betas: tuple[float, float] = option((0.9, 0.99), "of AdamW", least=0)
     weight_decay: float = option(0.01, "of AdamW, on weights of two or more axes", least=0)

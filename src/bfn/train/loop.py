@@ -26,6 +26,7 @@ from bfn import loss, noise
 from bfn.data.base import DataSet
 from bfn.errors import BFNError
 from bfn.model import BFN
+from bfn.times import ImportanceTimes, Times, independent, stratified
 from bfn.train import checkpoint
 from bfn.train.config import Train
 from bfn.train.ema import EMA
@@ -67,6 +68,7 @@ class Trainer:
         self.step = 0
         self.ema = EMA(model.net, settings.ema_decay)
         self.optimiser = _adamw(model, settings)
+        self.times = _time_sampler(settings.times)
         self.history: list[dict[str, Any]] = []
         self._pending: list[tuple[Tensor, Tensor]] = []  # (loss, gradient norm) of steps unlogged
         self._last_checkpoint: str | None = None
@@ -98,12 +100,13 @@ class Trainer:
         generator = torch.Generator(self.device).manual_seed(noise.seed(*key))
         indices = self.data.indices(settings.seed, self.step, settings.batch)
         x, labels = self.data.batch("train", indices, generator)
-        cond: dict[str, Any] = dict(labels)
+        given: dict[str, Any] = {"times": self.times, "generator": generator, **labels}
         if settings.loss_steps == "inf":
-            nats = loss.continuous_time(self.model, x, generator=generator, **cond)
+            nats = loss.continuous_time(self.model, x, **given)
         else:
-            n = int(settings.loss_steps)
-            nats = loss.discrete_time(self.model, x, n, generator=generator, **cond)
+            nats = loss.discrete_time(self.model, x, int(settings.loss_steps), **given)
+        if isinstance(self.times, ImportanceTimes):
+            self.times.update(nats)
         return nats.mean() / self.data.format.dimensions
 
     # The run.
@@ -189,14 +192,17 @@ class Trainer:
         if self.folder is None:
             return
         optimiser = self.optimiser.state_dict()["state"]
+        tensors = {
+            "weights": self.model.net.state_dict(),
+            "ema": self.ema.weights,
+            "optimiser": checkpoint.flatten_optimiser(optimiser),
+        }
+        if isinstance(self.times, ImportanceTimes):
+            tensors["times"] = self.times.state_dict()
         path = checkpoint.save(
             self.folder.checkpoints,
             self.step,
-            {
-                "weights": self.model.net.state_dict(),
-                "ema": self.ema.weights,
-                "optimiser": checkpoint.flatten_optimiser(optimiser),
-            },
+            tensors,
             {"pending": list(zip(losses, norms, strict=True))},
             keep=self.settings.keep,
         )
@@ -215,6 +221,8 @@ class Trainer:
         state = self.optimiser.state_dict()
         state["state"] = checkpoint.unflatten_optimiser(found.tensors["optimiser"])
         self.optimiser.load_state_dict(state)
+        if isinstance(self.times, ImportanceTimes):
+            self.times.load_state_dict(found.tensors["times"])
         self.step = found.step
         self.history = self.folder.metrics()
         self._pending = [
@@ -236,6 +244,11 @@ def learning_rate(settings: Train, step: int) -> float:
     length = settings.decay * settings.steps
     fall = (settings.steps - step) / length if length else 1.0
     return settings.learning_rate * max(0.0, min(1.0, rise, fall))
+
+
+def _time_sampler(name: str) -> Times:
+    samplers: dict[str, Times] = {"stratified": stratified, "independent": independent}
+    return samplers.get(name) or ImportanceTimes()
 
 
 def _adamw(model: BFN, settings: Train) -> torch.optim.AdamW:
