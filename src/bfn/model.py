@@ -135,10 +135,13 @@ def discretised(net: nn.Module, K: int, sigma_1: float, **head: Any) -> BFN:
     return BFN(net, GaussianFlow(Exponential(sigma_1)), BinnedHead(K, **head))
 
 
-def discrete(net: nn.Module, K: int, beta_1: float) -> BFN:
-    """A model of K classes; for K = 2 the network sees one number and puts out one logit."""
+def discrete(net: nn.Module, K: int, beta_1: float, *, chunk: int | None = None) -> BFN:
+    """A model of K classes; for K = 2 the network sees one number and puts out one logit.
+
+    When memory is short, as for K = 50,000, losses may take `chunk` variables at a time.
+    """
     if K < 2:
         raise BFNError(f"K = {K} classes; discrete data have at least 2")
     if K == 2:
         return BFN(net, BinaryFlow(Quadratic(beta_1)), BernoulliHead())
-    return BFN(net, CategoricalFlow(K, Quadratic(beta_1)), CategoricalHead(K))
+    return BFN(net, CategoricalFlow(K, Quadratic(beta_1)), CategoricalHead(K, chunk))
