@@ -33,7 +33,8 @@ def feature_law(flow: BayesianFlow, x: Tensor, beta: Tensor) -> tuple[Tensor, Te
 
 def normal(y: Tensor, mean: Tensor | float, deviation: Tensor | float) -> Tensor:
     """The density of N(mean, deviation^2)."""
-    return ln_normal(y, torch.as_tensor(mean), torch.as_tensor(deviation)).exp()
+    mean, deviation = (torch.as_tensor(each, dtype=y.dtype) for each in (mean, deviation))
+    return ln_normal(y, mean, deviation).exp()
 
 
 def ln_normal(y: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
@@ -78,13 +79,11 @@ def ln_simplex_density(flow: BayesianFlow, x: int, t: Tensor, theta: Tensor) -> 
     plane = torch.linalg.svd(torch.ones(1, K, dtype=torch.float64)).Vh[1:].T  # (K, K - 1)
     beta = flow.schedule.beta(t)[:, None, None]
     mean, deviation = law(flow, torch.tensor(x), beta)
-    V = theta.log()
-
-    def theta_of(V: Tensor) -> Tensor:
-        # What is seen of classes depends on V alone, so beta is left at 0.
-        return 0.5 * (flow.features(Theta(V, torch.zeros(()))) + 1.0)
-
-    jacobian = torch.func.vmap(torch.func.jacfwd(theta_of))(V)  # (N, K, K)
+    V = theta.log().requires_grad_()
+    # What is seen of classes depends on V alone, so beta is left at 0.
+    seen = 0.5 * (flow.features(Theta(V, torch.zeros(()))) + 1.0)
+    rows = [torch.autograd.grad(each.sum(), V, retain_graph=True)[0] for each in seen.unbind(-1)]
+    jacobian, V = torch.stack(rows, -2), V.detach()  # (N, K, K)
     ln_jacobian = torch.linalg.slogdet(plane.T @ jacobian @ plane).logabsdet
     return ln_normal((V - mean) @ plane, torch.zeros(()), deviation).sum(-1) - ln_jacobian
 

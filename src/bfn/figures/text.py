@@ -121,7 +121,7 @@ def _letters(p: Tensor, x: Tensor, names: list[str]) -> Iterator[tuple[Any, str]
             for k in order[values[order] >= LEAST].tolist():
                 if k not in glyphs:
                     glyphs[k] = _glyph(names[k])
-                share = 0.94 * float(values[k])
+                share = 0.9 * float(values[k])
                 move = transforms.Affine2D().scale(0.9, -share).translate(column + 0.05, base)
                 colour = s.BLUE if k == int(x[column]) else s.ORANGE
                 yield move.transform_path(glyphs[k]), colour

@@ -1,0 +1,256 @@
+"""The numbers behind the explanatory figures, against the paper's formulas retyped in float64."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate, stats
+
+from bfn import suggest
+from bfn.figures import flows, laws, messages, schedules, updates
+from bfn.flow import Theta
+
+SIGMA_1 = 0.02
+
+
+def test_updates_are_the_papers() -> None:
+    found = updates.updates()
+    mu, rho = 0.0, 1.0
+    assert (found.mu[0], found.rho[0]) == (mu, rho)
+    for i, alpha in enumerate((2.0, 4.0, 6.0)):
+        mu = (rho * mu + alpha * found.y[i]) / (rho + alpha)
+        rho += alpha
+        assert found.mu[i + 1] == pytest.approx(mu, abs=1e-14)
+        assert found.rho[i + 1] == pytest.approx(rho, abs=1e-14)
+
+
+def test_sender_samples_of_the_updates_have_their_law() -> None:
+    y = np.array([updates.updates(seed).y for seed in range(400)])
+    alpha = np.array([2.0, 4.0, 6.0])
+    z = (y - 0.7) * np.sqrt(alpha)
+    assert np.all(np.abs(z.mean(0)) < 4 / 20)
+    assert np.all(np.abs(z.var(0) - 1) < 4 * math.sqrt(2 / 400))
+
+
+def test_update_distribution() -> None:
+    mu = torch.linspace(-2.0, 3.0, 7, dtype=torch.float64)
+    density = updates.update_distribution(mu).numpy()
+    for row, power in zip(density, range(-5, 6), strict=True):
+        alpha = math.exp(power)
+        mean, variance = alpha * 0.7 / (1 + alpha), alpha / (1 + alpha) ** 2
+        expected = stats.norm.pdf(mu.numpy(), mean, math.sqrt(variance))
+        np.testing.assert_allclose(row, expected, rtol=1e-11)
+
+
+def test_continuous_heat_map() -> None:
+    """Every column has the mass of N(gamma x, gamma (1 - gamma)) between the ends it shows."""
+    found = flows.continuous_heat_map(times=40, cells=60)
+    width = found.edges.diff()[:, None]
+    for j, t in enumerate(found.t.tolist()):
+        gamma = 1 - SIGMA_1 ** (2 * t)
+        law = stats.norm(0.8 * gamma, math.sqrt(gamma * (1 - gamma)))
+        cells = np.diff(law.cdf(found.edges.numpy()))
+        np.testing.assert_allclose(
+            (found.ln_density[:, [j]].exp() * width).squeeze(1).numpy(), cells, rtol=1e-9, atol=1e-15
+        )
+        ends = law.sf(2.0) + law.cdf(-1.25)
+        assert float((found.ln_density[:, j].exp() * width[:, 0]).sum()) + ends == pytest.approx(1)
+
+
+def test_far_cells_of_the_heat_map_keep_their_digits() -> None:
+    found = flows.continuous_heat_map(times=1, cells=300)  # t = 1/2: gamma = 0.98
+    gamma = 1 - SIGMA_1
+    law = stats.norm(0.8 * gamma, math.sqrt(gamma * (1 - gamma)))
+    a, b = (float(e) for e in found.edges[:2])
+    exact = law.logcdf(b) + math.log1p(-math.exp(law.logcdf(a) - law.logcdf(b)))
+    assert float(found.ln_density[0, 0]) == pytest.approx(exact - math.log(b - a), rel=1e-9)
+    assert float(found.ln_density[0, 0]) < -80
+
+
+def test_binary_heat_map_integrates_to_one() -> None:
+    found = flows.binary_heat_map(times=50, cells=80)
+    total = (found.ln_density.exp() * found.edges.diff()[:, None]).sum(0)
+    np.testing.assert_allclose(total.numpy(), 1.0, rtol=1e-10)
+
+
+def test_binary_heat_map_is_the_papers_law() -> None:
+    """p_1 = softmax(y)_1 with y ~ N(beta (2 e_x - 1), 2 beta I), x = 1, beta = 4 t^2."""
+    found = flows.binary_heat_map(times=4, cells=10)
+    for j, t in enumerate(found.t.tolist()):
+        beta = 4 * t * t
+        # y_1 - y_0 ~ N(2 beta, 4 beta)
+        law = stats.norm(2 * beta, 2 * math.sqrt(beta))
+        with np.errstate(divide="ignore"):
+            logit = np.log(found.edges.numpy()) - np.log1p(-found.edges.numpy())
+        mass = np.diff(law.cdf(logit))
+        density = found.ln_density[:, j].exp().numpy() * 0.1
+        np.testing.assert_allclose(density, mass, rtol=1e-8, atol=1e-14)
+
+
+@pytest.mark.parametrize("flow", [flows.CONTINUOUS, flows.BINARY])
+def test_edges_are_the_features_of_their_messages(flow) -> None:
+    """The V that a heat map takes for an edge has that edge among its features."""
+    t = torch.tensor([0.03, 0.5, 1.0], dtype=torch.float64)
+    beta = flow.schedule.beta(t)
+    if flow is flows.BINARY:
+        edges = torch.tensor([0.01, 0.5, 0.9], dtype=torch.float64)[:, None].expand(3, 3)
+        features = flow.features(Theta(edges.logit(), beta))
+        torch.testing.assert_close(0.5 * (features + 1), edges)
+    else:
+        slope = flow.features(Theta(torch.ones_like(beta), beta))
+        edges = torch.tensor([-0.4, 0.0, 1.3], dtype=torch.float64)[:, None].expand(3, 3)
+        torch.testing.assert_close(flow.features(Theta(edges / slope, beta)), edges)
+
+
+def test_simplex_density_is_the_logistic_normal() -> None:
+    """In the coordinates u = (ln theta_1/theta_3, ln theta_2/theta_3), where it is a Gaussian."""
+    theta = torch.tensor(
+        [[0.2, 0.3, 0.5], [0.9, 0.07, 0.03], [1e-3, 0.6, 0.399], [1 / 3, 1 / 3, 1 / 3]],
+        dtype=torch.float64,
+    )
+    t = torch.tensor([0.02, 0.3, 1.0], dtype=torch.float64)
+    found = laws.ln_simplex_density(flows.TERNARY, 0, t, theta)
+    for i, time in enumerate(t.tolist()):
+        beta = 3.0 * time**2
+        law = stats.multivariate_normal([3 * beta, 0], 3 * beta * np.array([[2, 1], [1, 2]]))
+        u = np.log(theta[:, :2].numpy() / theta[:, 2:].numpy())
+        # Per d theta_1 d theta_2 it is divided by theta_1 theta_2 theta_3; the plane's area
+        # is sqrt(3) times that of its shadow.
+        expected = law.logpdf(u) - theta.log().sum(1).numpy() - 0.5 * math.log(3)
+        np.testing.assert_allclose(found[i].numpy(), expected, rtol=1e-10)
+
+
+def test_simplex_maps_integrate_to_one() -> None:
+    """On the figure's own grid, at times when the grid resolves the law."""
+    cells = 150
+    theta, inside = flows.triangle(cells)
+    torch.testing.assert_close(theta.sum(1), torch.ones(cells * cells, dtype=torch.float64))
+    assert float(inside.double().mean()) == pytest.approx(0.5, abs=0.01)
+    maps = flows.simplex_maps(torch.tensor([0.1, 0.3], dtype=torch.float64), cells)
+    # A cell is 1/cells wide in theta_2 and in theta_3, and sqrt(3) times that in the plane.
+    total = maps.exp().reshape(2, -1)[:, inside].sum(1) * math.sqrt(3) / cells**2
+    np.testing.assert_allclose(total.numpy(), 1.0, atol=3e-3)
+    assert theta[0, 0] > 0.99  # the bottom left is class 1, the data
+
+
+@pytest.mark.parametrize("name", ["continuous", "binary"])
+def test_paths_have_the_law_of_the_flow(name: str) -> None:
+    """Many small updates end where one message of their total accuracy does."""
+    flow = {"continuous": flows.CONTINUOUS, "binary": flows.BINARY}[name]
+    x = torch.full((3000,), 0.8, dtype=torch.float64)
+    x = x if name == "continuous" else torch.ones(3000, dtype=torch.int64)
+    t = torch.linspace(0.0, 0.4, 9, dtype=torch.float64)
+    steps = laws.path(flow, x, t, torch.Generator().manual_seed(0))
+    assert len(steps) == 9
+    assert not steps[0].V.any()
+    beta = SIGMA_1 ** (-0.8) - 1 if name == "continuous" else 4 * 0.16
+    np.testing.assert_allclose(steps[-1].beta.numpy(), beta, rtol=1e-12)
+    mean, variance = (0.8 * beta, beta) if name == "continuous" else (2 * beta, 4 * beta)
+    z = (steps[-1].V.numpy() - mean) / math.sqrt(variance)
+    assert abs(z.mean()) < 4 / math.sqrt(3000)
+    assert abs(z.var() - 1) < 4 * math.sqrt(2 / 3000)
+
+
+def test_input_variance() -> None:
+    found = schedules.variances(points=11)
+    t = np.arange(11) / 10
+    gamma = 1 - 0.001 ** (2 * t)
+    np.testing.assert_allclose(found.flow.numpy(), gamma * (1 - gamma), rtol=1e-10, atol=1e-18)
+    assert float(found.flow[0]) == 0.0
+    kept = np.cumprod(1 - np.linspace(1e-4, 0.02, 1000))
+    linear = [0.0 if s == 0 else 1 - kept[round(1000 * s) - 1] for s in 1 - t]
+    np.testing.assert_allclose(found.linear.numpy(), linear, rtol=1e-10, atol=1e-14)
+    f = np.cos((1 - t + 0.008) / 1.008 * math.pi / 2) ** 2
+    cosine = 1 - f / np.cos(0.008 / 1.008 * math.pi / 2) ** 2
+    np.testing.assert_allclose(found.cosine.numpy(), cosine, atol=1e-14)
+    assert (found.flow < found.linear)[:-1].all()
+
+
+def test_entropy_surface_is_the_librarys() -> None:
+    classes, roots = (2, 27), (0.01, 0.75, 2.5, 3.0)
+    surface = schedules.entropies(classes, roots)
+    for i, K in enumerate(classes):
+        for j, root in enumerate(roots):
+            exact = suggest.cost_of_classes(K, root**2)
+            assert surface[i, j] == pytest.approx(exact, abs=2e-6)
+
+
+@pytest.mark.parametrize("root", [0.01, 0.5, 1.7, 3.0])
+def test_entropy_of_two_classes(root: float) -> None:
+    """E[H(p)], not E[-ln p_x]: the entropy itself, integrated over V ~ N(2 beta, 4 beta)."""
+    beta = root**2
+
+    def integrand(z: float) -> float:
+        p = 1 / (1 + math.exp(-(2 * beta + 2 * math.sqrt(beta) * z)))
+        entropy = -sum(q * math.log(q) for q in (p, 1 - p) if q > 0)
+        return stats.norm.pdf(z) * entropy
+
+    exact, _ = integrate.quad(integrand, -12, 12, epsabs=1e-10, limit=200)
+    assert schedules.entropies((2,), (root,))[0, 0] == pytest.approx(exact, abs=1e-6)
+
+
+def test_grid_and_stars_of_the_entropy_figure() -> None:
+    assert schedules.CLASSES == tuple(range(2, 31))
+    assert schedules.ROOTS[0] == 0.01
+    assert schedules.ROOTS[-1] == 3.0
+    assert schedules.CHOSEN == {2: 3.0, 27: 0.75}
+
+
+def masses(case: messages.Prediction) -> np.ndarray:
+    """The paper's p_O: the clipped CDF between the bins' edges."""
+    edges = -1 + 2 * np.arange(1, case.K) / case.K
+    cdf = stats.norm.cdf(edges, case.mu, case.sigma)
+    return np.diff(np.concatenate([[0.0], cdf, [1.0]]))
+
+
+@pytest.mark.parametrize("case", [messages.OUTPUT, *messages.DISCRETISED])
+def test_bars_are_the_output_distribution(case: messages.Prediction) -> None:
+    centres, p = case.probabilities()
+    k = np.arange(1, case.K + 1)
+    np.testing.assert_allclose(centres.numpy(), (2 * k - 1) / case.K - 1, rtol=1e-14)
+    np.testing.assert_allclose(p.numpy(), masses(case), rtol=1e-9, atol=1e-13)
+
+
+def test_the_output_figure_shows_both_tails() -> None:
+    law = stats.norm(messages.OUTPUT.mu, messages.OUTPUT.sigma)
+    assert min(law.cdf(-1.0), law.sf(1.0)) > 0.003
+
+
+@pytest.mark.parametrize("case", messages.DISCRETISED)
+def test_receivers_and_divergences(case: messages.Prediction) -> None:
+    centres = (2 * np.arange(1, 9) - 1) / 8 - 1
+    p, deviation = masses(case), case.alpha**-0.5
+
+    def mixture(y: np.ndarray | float) -> np.ndarray:
+        return stats.norm.pdf(np.asarray(y)[..., None], centres, deviation) @ p
+
+    y = torch.linspace(-1.4, 1.4, 15, dtype=torch.float64)
+    np.testing.assert_allclose(case.receiver(y).numpy(), mixture(y.numpy()), rtol=1e-8)
+    point = stats.norm.pdf(y.numpy(), case.mu, deviation)
+    np.testing.assert_allclose(case.continuous_receiver(y).numpy(), point, rtol=1e-8, atol=1e-280)
+    sender = stats.norm(case.x, deviation)
+    np.testing.assert_allclose(case.sender(y).numpy(), sender.pdf(y.numpy()), rtol=1e-10)
+
+    def integrand(y: float) -> float:
+        return float(sender.pdf(y) * (sender.logpdf(y) - np.log(mixture(y))))
+
+    ends = case.x - 9 * deviation, case.x + 9 * deviation
+    exact, _ = integrate.quad(integrand, *ends, epsabs=1e-9, limit=200)
+    binned, continuous = case.divergences()
+    assert binned == pytest.approx(exact, abs=1e-8)
+    assert continuous == pytest.approx(case.alpha / 2 * (case.x - case.mu) ** 2, rel=1e-10)
+    assert binned < continuous
+
+
+def test_discretisation_helps_more_and_more() -> None:
+    """What the figure's caption says: relatively, as the prediction approaches x."""
+    shares = [binned / point for binned, point in (c.divergences() for c in messages.DISCRETISED)]
+    assert shares == sorted(shares, reverse=True)
+
+
+def test_continuous_messages() -> None:
+    case = messages.CONTINUOUS
+    assert case.divergences()[1] == pytest.approx(4.0 * 0.55**2, rel=1e-12)
