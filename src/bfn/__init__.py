@@ -40,6 +40,7 @@ _MODULES = (
     "nn",
     "noise",
     "output",
+    "published",
     "schedule",
     "solvers",
     "times",
@@ -69,6 +70,7 @@ __all__ = [
     "nn",
     "noise",
     "output",
+    "published",
     "schedule",
     "solvers",
     "suggest_beta_1",
@@ -78,7 +80,20 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from bfn import data, evaluate, flow, loss, nn, noise, output, schedule, solvers, times, train
+    from bfn import (
+        data,
+        evaluate,
+        flow,
+        loss,
+        nn,
+        noise,
+        output,
+        published,
+        schedule,
+        solvers,
+        times,
+        train,
+    )
     from bfn.errors import BFNError
     from bfn.flow import Theta
     from bfn.generation import generate

@@ -275,6 +275,11 @@ def schedule(
     command.schedule(K, bins, cost, rows, json, out, force)
 
 
+app.command(
+    "bfn.cli.import_:import_",
+    name="import",
+    help="Turn a published checkpoint into a run that eval and sample use.",
+)
 app.command("bfn.cli.figures:figures", name="figures", help="Redraw the paper's figures.")
 
 

@@ -67,6 +67,11 @@ class RunFolder:
                 f"{name!r} holds a run already; go on with --resume auto, replace it with --force, "
                 "or give another folder with --out"
             )
+        if (self.path / serialise.WEIGHTS).is_file() and not self.checkpoints.is_dir():
+            raise BFNError(
+                f"{name!r} holds a model without checkpoints, which training would replace; give "
+                "another folder with --out"
+            )
 
     def start(self, recipe: Recipe, *, force: bool = False) -> None:
         """Make the folder and write recipe.toml; with `force`, an older run's files go first."""
