@@ -136,10 +136,8 @@ def show(result: measure.Evaluation, title: str, published: Published | None = N
         rows.append([*cells, *map(others, values)])
     text = tables.show(columns, rows, title)
     if published is not None:
-        print(
-            f"published: L^r {published.reconstruction:g} {own}, included; "
-            f"{published.updates:,} updates"
-        )
+        updates = f", after {published.updates:,} updates" if published.updates else ""
+        print(f"published: L^r {published.reconstruction:g} {own}, included{updates}")
     return text
 
 
