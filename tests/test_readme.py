@@ -50,4 +50,6 @@ def test_tree_names_what_exists() -> None:
     named = set(re.findall(r"^  (\S+)", tree, re.M))
     package = ROOT / "src" / "bfn"
     there = {path.name + ("/" if path.is_dir() else "") for path in package.iterdir()}
-    assert named == there - {"py.typed", "__pycache__/"}
+    there -= {"py.typed", "__pycache__/"}
+    assert not named - there, "the README's tree names what does not exist"
+    assert not there - named, "the README's tree lacks a part of src/bfn: describe it there"
