@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -95,7 +96,7 @@ def _draw(axes: Axes, found: HeatMap, lines: Tensor, label: str, low: float, hig
     """The heat map between two densities, on a logarithmic scale, and the paths over it."""
     colors = need("matplotlib.colors")
     image = axes.imshow(
-        found.ln_density.exp().clamp_min(low),
+        found.ln_density.exp().clamp_min(low).numpy(),
         origin="lower",
         aspect="auto",
         extent=(0.0, 1.0, float(found.edges[0]), float(found.edges[-1])),
@@ -103,8 +104,8 @@ def _draw(axes: Axes, found: HeatMap, lines: Tensor, label: str, low: float, hig
         cmap=s.heat(),
         interpolation="nearest",
     )
-    t = torch.arange(len(lines)) / (len(lines) - 1)
-    for line in lines.T:
+    t = np.linspace(0.0, 1.0, len(lines))
+    for line in lines.T.numpy():
         s.white(axes, t, line)
     axes.set(xlim=(0, 1), ylim=(float(found.edges[0]), float(found.edges[-1])), xlabel=r"time $t$")
     assert axes.figure is not None
@@ -135,7 +136,7 @@ def simplex_maps(t: Tensor, cells: int = 240) -> Tensor:
 
 def draw_simplex() -> Figure:
     colors, patches = need("matplotlib.colors"), need("matplotlib.patches")
-    theta = 0.5 * (paths(TERNARY, torch.zeros(1, dtype=torch.int64), 3)[:, 0] + 1.0)
+    theta = 0.5 * (paths(TERNARY, torch.zeros(1, dtype=torch.int64), 3)[:, 0].numpy() + 1.0)
     height = math.sqrt(0.75)
     across, up = theta[:, 1] + 0.5 * theta[:, 2], height * theta[:, 2]
     corners = [(0.0, 0.0), (1.0, 0.0), (0.5, height)]
@@ -146,7 +147,7 @@ def draw_simplex() -> Figure:
         panels.flat, SIMPLEX_TIMES.tolist(), simplex_maps(SIMPLEX_TIMES), strict=True
     ):
         image = axes.imshow(
-            values.exp().clamp_min(1e-2),
+            values.exp().clamp_min(1e-2).numpy(),
             origin="lower",
             extent=(0, 1, 0, height),
             norm=colors.LogNorm(1e-2, 1e2),

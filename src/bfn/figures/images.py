@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bfn.figures import style as s
 from bfn.figures.measure import Flow, Run, flow_through_time, real_and_generated
+from bfn.pictures import need
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,21 +35,47 @@ def draw_samples(run: Run) -> Figure:
 
 def draw_array_samples(run: Run) -> Figure:
     """Pairs of numbers as points; any other examples as the rows of a matrix."""
+    pairs = run.data.format.dimensions == 2
     figure = s.new(3.0)
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
+    sides = [
+        (axes, run.data.render(x).reshape(len(x), -1), title)
+        for axes, x, title in _titled(panels, run, 256 if pairs else SHEET)
+    ]
+    low = min(float(values.min()) for _, values, _ in sides)
+    high = max(float(values.max()) for _, values, _ in sides)
     image = None
-    for axes, x, title in _titled(panels, run, 256 if run.data.format.dimensions == 2 else SHEET):
-        values = run.data.render(x).reshape(len(x), -1)
-        if values.shape[1] == 2:
-            axes.plot(values[:, 0], values[:, 1], ".", color=s.BLUE, markersize=3, alpha=0.6)
-            axes.set(xlabel="$x_1$", ylabel="$x_2$", aspect="equal")
-        else:
-            image = axes.imshow(values, aspect="auto", cmap="cividis", interpolation="nearest")
-            axes.set(xlabel="variable", ylabel="example")
+    for axes, values, title in sides:
         axes.set_title(title)
+        if pairs:
+            axes.plot(values[:, 0], values[:, 1], ".", color=s.BLUE, markersize=3, alpha=0.6)
+            axes.set(xlabel="$x_1$", aspect="equal")
+        else:
+            image = _matrix(axes, values, low, high)
+            axes.set_xlabel("variable")
+    panels[0].set_ylabel("$x_2$" if pairs else "example")
     if image is not None:
         figure.colorbar(image, ax=panels, label="value")
     return figure
+
+
+def _matrix(axes: Axes, values: np.ndarray, low: float, high: float, end: float = 0.0) -> Any:
+    """Rows and columns counted from 1; or columns up to time `end`."""
+    integers = need("matplotlib.ticker").MaxNLocator(integer=True)
+    rows, columns = values.shape
+    axes.yaxis.set_major_locator(integers)
+    if not end:
+        axes.xaxis.set_major_locator(integers)
+    sides = (0.0, end) if end else (0.5, columns + 0.5)
+    return axes.imshow(
+        values,
+        aspect="auto",
+        cmap="cividis",
+        vmin=low,
+        vmax=high,
+        extent=(*sides, rows + 0.5, 0.5),
+        interpolation="nearest",
+    )
 
 
 def _titled(panels: Any, run: Run, count: int = SHEET) -> list[tuple[Axes, Tensor, str]]:
@@ -92,16 +119,13 @@ def draw_array_distributions(run: Run) -> Figure:
     for side, values, title in _sides(panels.T, found, "1"):
         lightness = shades(run, values, found.x).flatten(2)
         for axes, example in zip(side, lightness.unbind(1), strict=True):
-            end = float(found.t[-1])
-            extent = (0.0, end, lightness.shape[-1] + 0.5, 0.5)
-            image = axes.imshow(
-                example.T, aspect="auto", cmap="cividis", vmin=0, vmax=1, extent=extent
-            )
-            axes.set_ylabel("variable" if axes in panels[:, 0] else "")
+            image = _matrix(axes, example.T.numpy(), 0.0, 1.0, float(found.t[-1]))
         side[0].set_title(title)
         side[-1].set_xlabel("time $t$")
+    for axes in panels[:, 0]:
+        axes.set_ylabel("variable")
     assert image is not None
-    figure.colorbar(image, ax=panels, label="value, rescaled")
+    figure.colorbar(image, ax=panels, label="from lowest (0) to highest value (1)")
     return figure
 
 

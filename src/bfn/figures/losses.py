@@ -26,10 +26,11 @@ def draw(found: LossCurves) -> Figure:
     left.stairs(rate + error, edges, baseline=rate - error, **band)
     left.set(xlim=(0, 1), ylim=(0, None), xlabel="time $t$")
     left.set_ylabel(f"$L^\\infty$ ({found.unit}, per unit time)")
-    right.plot(edges, found.cumulative, color=s.BLUE, label=r"cumulative $L^\infty$")
+    right.plot(edges, found.cumulative.numpy(), color=s.BLUE, label=r"cumulative $L^\infty$")
     if found.reconstruction is not None and found.total is not None:
-        right.plot(edges, found.reconstruction, color=s.RED, linestyle="--", label=r"$L^r$ at $t$")
-        right.plot(edges, found.total, color=s.GREEN, linestyle="-.", label="sum")
+        left_over, total = found.reconstruction.numpy(), found.total.numpy()
+        right.plot(edges, left_over, color=s.RED, linestyle="--", label=r"$L^r$ at $t$")
+        right.plot(edges, total, color=s.GREEN, linestyle="-.", label="sum")
     right.set(xlim=(0, 1), ylim=(0, None), xlabel="time $t$", ylabel=f"loss ({found.unit})")
     right.legend()
     return figure

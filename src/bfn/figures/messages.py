@@ -79,9 +79,9 @@ def draw_output() -> Figure:
     figure = s.new(2.6)
     axes = figure.subplots()
     _draw_bins(axes, OUTPUT, r"$p_O(x \mid \theta, t)$")
-    y = torch.linspace(-1.7, 2.1, 1201, dtype=torch.float64)
-    density = laws.normal(y, OUTPUT.mu, OUTPUT.sigma)
-    inside = y.abs() <= 1.0
+    grid = torch.linspace(-1.7, 2.1, 1201, dtype=torch.float64)
+    y, density = grid.numpy(), laws.normal(grid, OUTPUT.mu, OUTPUT.sigma).numpy()
+    inside = np.abs(y) <= 1.0
     axes.plot(y[inside], density[inside], color=s.GREEN, label=r"$\mathcal{N}(\mu_x, \sigma_x^2)$")
     for beyond, name in ((y <= -1.0, "added to the end bins"), (y >= 1.0, None)):
         axes.plot(y[beyond], density[beyond], color=s.GREEN, linestyle=":", label=name)
@@ -98,9 +98,9 @@ def draw_continuous() -> Figure:
     y = torch.linspace(-1.6, 1.9, 1201, dtype=torch.float64)
     x_hat = CONTINUOUS.mu
     sender, receiver = CONTINUOUS.sender(y), CONTINUOUS.continuous_receiver(y)
-    axes.plot(y, sender, color=s.RED, label=r"sender $p_S(y \mid x; \alpha)$")
+    axes.plot(y.numpy(), sender.numpy(), color=s.RED, label=r"sender $p_S(y \mid x; \alpha)$")
     name = r"receiver $p_R(y \mid \theta; t, \alpha)$"
-    axes.plot(y, receiver, color=s.BLUE, linestyle="--", label=name)
+    axes.plot(y.numpy(), receiver.numpy(), color=s.BLUE, linestyle="--", label=name)
     top = 1.25 * float(sender.max())
     arrow = {"arrowstyle": "-|>", "color": s.GREEN, "linewidth": 1.6, "shrinkA": 0, "shrinkB": 0}
     axes.annotate("", (x_hat, top), (x_hat, 0), arrowprops=arrow)
@@ -128,7 +128,8 @@ def draw_discretised() -> Figure:
             r"$\mathcal{N}(x \mid \mu_x, \sigma_x^2)$": (cut, s.GREEN, ":"),
         }
         for name, (density, colour, dashes) in curves.items():
-            axes.plot(y, density, color=colour, linestyle=dashes, label=name)
+            line = {"color": colour, "linestyle": dashes, "label": name}
+            axes.plot(y.numpy(), density.numpy(), **line)
         top = 1.12 * max(float(density.max()) for density, _, _ in curves.values())
         discretised, continuous = case.divergences()
         axes.set(xlim=(-1.4, 1.4), ylim=(0, top), ylabel="probability density")
@@ -148,7 +149,8 @@ def _draw_bins(axes: Axes, case: Prediction, name: str) -> None:
     width = 2.0 / case.K
     for k in range(case.K + 1):
         axes.axvline(-1.0 + k * width, color="0.85", linewidth=0.6, zorder=0)
-    axes.bar(centres, p / width, width, color=s.GREEN, alpha=0.3, linewidth=0, zorder=1, label=name)
+    bars = {"color": s.GREEN, "alpha": 0.3, "linewidth": 0, "zorder": 1, "label": name}
+    axes.bar(centres.numpy(), p.numpy() / width, width, **bars)
 
 
 def _right_axis(axes: Axes, K: int) -> Any:

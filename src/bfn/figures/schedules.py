@@ -61,12 +61,13 @@ def variances(points: int = 1001) -> Variances:
 
 def draw_variance() -> Figure:
     found = variances()
+    t = found.t.numpy()
     figure = s.new(2.5)
     axes = figure.subplots()
     name = r"Bayesian flow, $\gamma(t)\,(1 - \gamma(t))$"
-    axes.plot(found.t, found.flow, color=s.BLUE, label=name, zorder=3)
-    axes.plot(found.t, found.linear, color=s.GREEN, linestyle="--", label="diffusion, linear")
-    axes.plot(found.t, found.cosine, color=s.RED, linestyle="-.", label="diffusion, cosine")
+    axes.plot(t, found.flow.numpy(), color=s.BLUE, label=name, zorder=3)
+    axes.plot(t, found.linear.numpy(), color=s.GREEN, linestyle="--", label="diffusion, linear")
+    axes.plot(t, found.cosine.numpy(), color=s.RED, linestyle="-.", label="diffusion, cosine")
     axes.set(xlim=(0, 1), ylim=(0, 1.02), xlabel=r"time $t$", ylabel="variance of the input")
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure

@@ -43,7 +43,7 @@ def draw_samples(run: Run) -> Figure:
         axes.set(xlim=(0, 1), ylim=(count, 0))
         axes.axis("off")
         for i, text in enumerate(run.data.render(x)):
-            shown = "".join(c if c.isprintable() else "\N{MIDDLE DOT}" for c in text)
+            shown = "".join(_shown(c) for c in text)
             cut = "\n".join(shown[j : j + width] for j in range(0, length, width))
             axes.text(0, i + 0.1, cut, va="top", **font)
     return figure
@@ -62,13 +62,13 @@ def draw_distributions(run: Run) -> Figure:
     x = found.x[0, :SHOWN]
     sides = [p[1:, :SHOWN] for p in _sides(found)]
     rows = _rows(sides, x)
-    figure = s.new(1.1 + 3 * 0.081 * len(rows))
+    figure = s.new(1.1 + 3 * 0.081 * max(len(rows), 12))
     panels = figure.subplots(3, 2)
     names = _names(run)
     image = None
     for side, p, title in zip(panels.T, sides, ("Input", "Output"), strict=True):
         for axes, values, t in zip(side, p, found.t[1:].tolist(), strict=True):
-            shown = values[:, rows].T
+            shown = values[:, rows].T.numpy()
             image = axes.imshow(shown, aspect="auto", vmin=0, vmax=1, interpolation="nearest")
             axes.set_title(f"{title} distribution, $t={t:.2f}$", pad=3)
             axes.tick_params(length=0, pad=1)
@@ -90,12 +90,14 @@ def draw_letters(run: Run) -> Figure:
     figure = s.new(6.6)
     panels = figure.subplots(2, 1)
     for axes, p, title in zip(panels, _sides(found), ("Input", "Output"), strict=True):
-        paths, colours = zip(*_letters(p[1:, :SHOWN], x, names), strict=True)
-        collection = need("matplotlib.collections").PathCollection
-        axes.add_collection(
-            collection(paths, facecolors=colours, linewidths=0, transform=axes.transData),
-            autolim=False,
+        placed = list(_letters(p[1:, :SHOWN], x, names))
+        collection = need("matplotlib.collections").PathCollection(
+            [path for path, _ in placed],
+            facecolors=[colour for _, colour in placed],
+            linewidths=0,
+            transform=axes.transData,
         )
+        axes.add_collection(collection, autolim=False)
         axes.set(xlim=(-0.1, len(x) + 0.1), ylim=(len(times) + 0.1, -0.1), ylabel="time $t$")
         axes.set_title(f"{title} distribution; the text\u2019s own characters in blue")
         axes.set_yticks([i + 0.5 for i in range(len(times))], labels=[f"${t:.2f}$" for t in times])
@@ -146,6 +148,13 @@ def _glyph(character: str) -> Any:
     return move.translate(0, -box.y0).scale(1 / ADVANCE, 1 / height).transform_path(path)
 
 
+def _shown(character: str) -> str:
+    """The character itself if it can be printed in our font, else a dot."""
+    fonts = need("matplotlib.font_manager")
+    known = fonts.get_font(fonts.findfont(FONT)).get_char_index(ord(character)) > 0
+    return character if known and character.isprintable() else "\N{MIDDLE DOT}"
+
+
 def _sides(found: Flow) -> list[Tensor]:
     return [probabilities(values, found.x) for values in (found.inputs, found.outputs)]
 
@@ -167,5 +176,5 @@ def _names(run: Run) -> list[str]:
     for k in range(K):
         text = texts.text(torch.tensor([k]).numpy())
         sign = text.decode("latin-1") if isinstance(text, bytes) else text
-        signs.append(SPACE if sign == " " else sign if sign.isprintable() else "\N{MIDDLE DOT}")
+        signs.append(SPACE if sign == " " else _shown(sign))
     return signs

@@ -62,7 +62,7 @@ def draw_updates() -> Figure:
     for i, (mu, rho, colour) in enumerate(steps):
         density = laws.normal(grid, mu, rho**-0.5)
         name = rf"$\theta_{i}$: $\mu_{i}={mu:.2f}$, $\rho_{i}={rho:.0f}$"
-        axes.plot(grid, density, color=colour, label=name)
+        axes.plot(grid.numpy(), density.numpy(), color=colour, label=name)
         axes.plot([mu, mu], [0, float(density.max())], color=colour, linewidth=0.7, linestyle=":")
     for i, (y, accuracy) in enumerate(zip(found.y, ACCURACIES, strict=True), 1):
         name = rf"$y_{i}={y:.2f}$, drawn with $\alpha={accuracy:.0f}$"
@@ -91,7 +91,7 @@ def draw_update_distribution() -> Figure:
     mu = torch.linspace(-1.0, 1.7, 1201, dtype=torch.float64)
     powers, colours = log_accuracies(), s.shades(11)
     for density, colour in zip(update_distribution(mu), colours, strict=True):
-        axes.plot(mu, density, color=colour, linewidth=1.1)
+        axes.plot(mu.numpy(), density.numpy(), color=colour, linewidth=1.1)
     axes.axvline(X, color=s.RED, linewidth=1, linestyle="--")
     axes.axvline(0.0, color=s.GREY, linewidth=1, linestyle=":")
     axes.set(

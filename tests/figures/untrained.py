@@ -1,0 +1,74 @@
+"""Untrained runs of every medium, whose numbers can be worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import bfn
+from bfn.data import from_arrays, load
+from bfn.data.alphabet import Alphabet
+from bfn.data.base import Stream
+from bfn.data.formats import TextFormat
+from bfn.figures.measure import Run
+from bfn.train.config import Sample
+
+
+class Constant(nn.Module):
+    """Puts out zeros: the uniform distribution over classes, or a prediction of no noise."""
+
+    def __init__(self, parameters: int = 1, class_axis: bool = False) -> None:
+        super().__init__()
+        self.parameters_per_variable, self.class_axis = parameters, class_axis
+        self.nothing = nn.Parameter(torch.zeros(()))
+
+    def forward(self, features: Tensor, t: Tensor, **cond: Tensor) -> Tensor:
+        shape = features.shape[:-1] if self.class_axis else features.shape
+        if self.parameters_per_variable > 1:
+            shape = (*shape, self.parameters_per_variable)
+        return self.nothing.expand(shape)
+
+
+SAMPLING = Sample(n=4, steps=3)
+
+
+def binary_images(**settings) -> Run:
+    model = bfn.discrete(Constant(), K=2, beta_1=4.0)
+    return Run(model, load("digits", form="binary"), SAMPLING, **settings)
+
+
+def images(**settings) -> Run:
+    model = bfn.discretised(Constant(2), K=17, sigma_1=0.05)
+    return Run(model, load("digits"), SAMPLING, **settings)
+
+
+def class_images(**settings) -> Run:
+    """Grey levels as classes without order."""
+    model = bfn.discrete(Constant(17, True), K=17, beta_1=1.0)
+    return Run(model, load("digits", form="discrete"), SAMPLING, **settings)
+
+
+def continuous_images(**settings) -> Run:
+    model = bfn.continuous(Constant(), sigma_1=0.05)  # without a precision, so without L^r
+    return Run(model, load("digits", form="continuous"), SAMPLING, **settings)
+
+
+def text(
+    alphabet: str | None = " abcdefghijklmnopqrstuvwxyz",
+    words: str = "the cat sat on a mat and ",
+    **settings,
+) -> Run:
+    symbols = Alphabet(alphabet)
+    classes = symbols.classes(words * 30)
+    splits = {"train": classes, "validation": classes, "test": classes}
+    data = Stream("words", TextFormat(symbols, 12), splits)
+    net = Constant(symbols.K, True) if symbols.K > 2 else Constant()
+    model = bfn.discrete(net, K=symbols.K, beta_1=0.75)
+    return Run(model, data, SAMPLING, **settings)
+
+
+def arrays(width: int, **settings) -> Run:
+    values = np.random.default_rng(0).uniform(-1, 1, (80, width)).astype(np.float32)
+    model = bfn.continuous(Constant(), sigma_1=0.05)
+    return Run(model, from_arrays(values), SAMPLING, **settings)
