@@ -300,6 +300,7 @@ def test_round_trip(kind: str, options: dict[str, Any], tmp_path: Path) -> None:
     for a, b in zip(outputs(saved.eval(), x), outputs(loaded, x), strict=True):
         assert torch.equal(a, b)
     assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
+        "README.md",
         "config.json",
         "model.safetensors",
     ]
