@@ -299,11 +299,9 @@ def test_round_trip(kind: str, options: dict[str, Any], tmp_path: Path) -> None:
     x = data(kind, (3, 4))
     for a, b in zip(outputs(saved.eval(), x), outputs(loaded, x), strict=True):
         assert torch.equal(a, b)
-    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
-        "README.md",
-        "config.json",
-        "model.safetensors",
-    ]
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"config.json", "model.safetensors"} <= names
+    assert not {name for name in names if name.endswith(".part")}
 
 
 def test_free_bins_and_float64_come_back(tmp_path: Path) -> None:
