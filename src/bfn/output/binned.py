@@ -201,6 +201,12 @@ class BinnedHead(Head):
 
     def __post_init__(self) -> None:
         bins.check_K(self.K)
+        for name in ("ln_sigma_epsilon", "sigma_x"):
+            low, high = getattr(self, name)
+            if not low < high:
+                raise BFNError(f"{name} = ({low}, {high}); expected a lower and an upper bound")
+        if not self.sigma_x[0] > 0.0:
+            raise BFNError(f"sigma_x = {self.sigma_x}; a deviation's lower bound must be positive")
 
     def __call__(self, net_output: Tensor, theta: Theta, t: Tensor) -> Output:
         mu_epsilon, ln_sigma_epsilon = net_output.unbind(-1)
