@@ -16,11 +16,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bfn.card import README, SAMPLE
 from bfn.errors import BFNError
 from bfn.serialise import CONFIG, WEIGHTS
 
-RECIPE, README = "recipe.toml", "README.md"
-SHARED = (CONFIG, WEIGHTS, RECIPE, README, "sample.*")
+RECIPE = "recipe.toml"
+SHARED = (CONFIG, WEIGHTS, RECIPE, README, f"{SAMPLE}.*")
 """What is uploaded and downloaded; a run's checkpoints and metrics stay where they are."""
 
 _SHIPPED = Path(__file__).parent / "pretrained"

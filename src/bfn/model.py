@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bfn import serialise
+from bfn import hub, serialise
+from bfn.card import README, Card
 from bfn.errors import BFNError
 from bfn.flow import BayesianFlow, BinaryFlow, CategoricalFlow, GaussianFlow, Theta
 from bfn.output import (
@@ -37,6 +40,8 @@ class BFN(nn.Module):
     def __init__(self, net: nn.Module, flow: BayesianFlow, head: Head) -> None:
         super().__init__()
         self.net, self.flow, self.head = net, flow, head
+        self.data_format: dict[str, Any] | None = None
+        """What one example of the data is, as `bfn.data.Format.describe` says; None if unknown."""
 
     def forward(self, theta: Theta, t: Tensor, **cond: Any) -> Output:
         """p_O(. | theta; t): the only place where the network is called."""
@@ -85,33 +90,78 @@ class BFN(nn.Module):
             for module, training in modes:
                 module.training = training
 
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write config.json and model.safetensors, all that `from_pretrained` needs."""
-        serialise.save(Path(folder), self.config(), self.net.state_dict())
+    def save_pretrained(
+        self, folder: str | Path, *, card: Card | None = None, store: torch.dtype | None = None
+    ) -> None:
+        """Write config.json and model.safetensors, all that `from_pretrained` needs, and a card.
+
+        Args:
+            folder: made if need be; files of these names are replaced.
+            card: what README.md is to say beside what the model itself knows; an existing
+                README.md stays as it is unless a card is given.
+            store: a smaller type for the file, such as torch.float16; the network is loaded in
+                the type it has now.
+        """
+        folder = Path(folder)
+        serialise.save(folder, self.config(), self.net.state_dict(), store)
+        if card is not None or not (folder / README).exists():
+            parameters = sum(p.numel() for p in self.net.parameters())
+            (card or Card()).write(folder, self.config(), parameters)
+
+    def push_to_hub(
+        self,
+        repository: str,
+        *,
+        card: Card | None = None,
+        private: bool | None = None,
+        token: str | None = None,
+    ) -> str:
+        """Upload the model and its card to owner/name on the Hugging Face hub; returns its address.
+
+        Needs huggingface_hub (pip install 'bfn[hub]') and a login or a token.
+        """
+        card = dataclasses.replace(card or Card(title=repository), name=repository)
+        with tempfile.TemporaryDirectory() as folder:
+            self.save_pretrained(folder, card=card)
+            return hub.upload(Path(folder), repository, private=private, token=token)
 
     def config(self) -> dict[str, Any]:
         """What is needed, beside the weights, to build this model again."""
+        data = {} if self.data_format is None else {"data": self.data_format}
         return {
             "format_version": serialise.FORMAT_VERSION,
             "net": serialise.describe_network(self.net),
             "flow": serialise.describe(self.flow),
             "head": serialise.describe(self.head),
+            **data,
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> BFN:
-        return cls(
+        model = cls(
             serialise.build_network(config["net"]),
             serialise.build(config["flow"], BayesianFlow),
             serialise.build(config["head"], Head),
         )
+        model.data_format = config.get("data")
+        return model
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path) -> BFN:
-        """The model saved in a folder by `save_pretrained` or by training, in evaluation mode."""
-        folder = Path(folder)
-        model = cls.from_config(serialise.load_config(folder))
-        serialise.load_weights(model.net, folder)
+    def from_pretrained(
+        cls, name: str | Path, *, revision: str | None = None, token: str | None = None
+    ) -> BFN:
+        """A saved model, in evaluation mode.
+
+        Args:
+            name: a folder written by `save_pretrained` or by training; the name of a model that
+                is shipped with bfn, such as "digits"; or owner/name on the Hugging Face hub.
+            revision: on the hub, a branch, tag or commit.
+            token: on the hub, for models that not everyone may read.
+        """
+        folder = hub.locate(name, revision=revision, token=token)
+        config = serialise.load_config(folder)
+        model = cls.from_config(config)
+        serialise.load_weights(model.net, folder, config.get("dtype"))
         return model.eval()
 
     def extra_repr(self) -> str:

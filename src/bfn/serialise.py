@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -114,18 +115,46 @@ def build_network(description: Mapping[str, Any]) -> nn.Module:
     return _construct(cls, name, arguments)
 
 
-def save(folder: Path, config: dict[str, Any], weights: Mapping[str, Tensor]) -> None:
-    """Write both files, each aside first and then renamed, so that no reader sees half of one."""
+def save(
+    folder: Path,
+    config: dict[str, Any],
+    weights: Mapping[str, Tensor],
+    store: torch.dtype | None = None,
+) -> None:
+    """Write both files, each aside first and then renamed, so that no reader sees half of one.
+
+    With `store`, numbers are written in that type; the network comes back in its own.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(config, indent=2) + "\n"
     # Copied, because the file format takes no two tensors that share memory (tied weights).
     tensors = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in weights.items()}
+    if store is not None:
+        config, tensors = {**config, "dtype": _dtype(tensors)}, _narrowed(tensors, store)
+    text = json.dumps(config, indent=2) + "\n"
     aside = folder / (WEIGHTS + ".part")
     save_file(tensors, aside, metadata={"format": "pt"})
     os.replace(aside, folder / WEIGHTS)
     aside = folder / (CONFIG + ".part")
     aside.write_text(text)
     os.replace(aside, folder / CONFIG)
+
+
+def _dtype(tensors: Mapping[str, Tensor]) -> str:
+    kinds = {str(t.dtype).removeprefix("torch.") for t in tensors.values() if t.is_floating_point()}
+    if len(kinds) != 1:
+        raise BFNError(
+            f"weights of {len(kinds)} types cannot be stored in one; leave out the type to store "
+            "them as they are"
+        )
+    return kinds.pop()
+
+
+def _narrowed(tensors: Mapping[str, Tensor], store: torch.dtype) -> dict[str, Tensor]:
+    narrowed = {k: t.to(store) if t.is_floating_point() else t for k, t in tensors.items()}
+    for name, tensor in narrowed.items():
+        if not torch.equal(tensor.isfinite(), tensors[name].isfinite()):
+            raise BFNError(f"{name} holds numbers beyond {store}; store the weights in another")
+    return narrowed
 
 
 def load_config(folder: Path) -> dict[str, Any]:
@@ -152,7 +181,8 @@ def load_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def load_weights(net: nn.Module, folder: Path) -> None:
+def load_weights(net: nn.Module, folder: Path, dtype: str | None = None) -> None:
+    """Fill a network; it becomes `dtype` if config.json names one, or else as its weights are."""
     path = folder / WEIGHTS
     if not path.is_file():
         raise BFNError(f"{str(folder)!r} holds no {WEIGHTS}; it is not a finished run")
@@ -163,9 +193,18 @@ def load_weights(net: nn.Module, folder: Path) -> None:
             f"{str(path)!r} is damaged or truncated ({error}); restore it or train again"
         ) from error
     kinds = {weight.dtype for weight in weights.values() if weight.is_floating_point()}
-    if len(kinds) == 1:
+    if dtype is not None:
+        net.to(_known_dtype(dtype, folder))
+    elif len(kinds) == 1:
         net.to(kinds.pop())  # a float64 network comes back as one
     try:
         net.load_state_dict(weights)
     except RuntimeError as error:
         raise BFNError(f"{str(path)!r} does not fit its config.json: {error}") from error
+
+
+def _known_dtype(name: str, folder: Path) -> torch.dtype:
+    known = {"float16", "bfloat16", "float32", "float64"}
+    if name not in known:
+        raise BFNError(f"{str(folder / CONFIG)!r} names the type {name!r}; expected a float type")
+    return getattr(torch, name)

@@ -132,8 +132,11 @@ def eval(
     json: OutFile | None = None,
     per_example: Path | None = None,
     force: bool = False,
+    overrides: Overrides,
 ) -> None:
     """Evaluate a run: L^n + L^r for several n, in the data's unit, in nats and bits per dimension.
+
+    Where the data lie may be given anew, as --data.dir or --data.path.
 
     Parameters
     ----------
@@ -173,7 +176,7 @@ def eval(
         "seed": seed,
         "device": device,
     }
-    command.evaluate(run, _given(given), json, per_example, published_ln, force)
+    command.evaluate(run, _given(given), json, per_example, published_ln, force, overrides)
 
 
 @app.command
@@ -181,12 +184,13 @@ def sample(
     run: Path,
     /,
     *,
-    out: Path,
+    out: Path | None = None,
     n: int | None = None,
     steps: int | None = None,
     final: Literal["sample", "mode"] | None = None,
     solver: str | None = None,
     seed: int | None = None,
+    device: str | None = None,
     separate: bool = False,
     force: bool = False,
 ) -> None:
@@ -195,9 +199,10 @@ def sample(
     Parameters
     ----------
     run
-        The run folder.
+        The run folder, the name of a shipped model (digits), or owner/name on the hub.
     out
-        The file to write: a .png sheet, .txt, or .npy; with --separate, a folder.
+        The file to write: a .png sheet, .txt, or .npy; with --separate, a folder. By default it is
+        named after the run.
     n
         Number of samples.
     steps
@@ -208,6 +213,8 @@ def sample(
         The step rule.
     seed
         Of the noise.
+    device
+        cpu, cuda, ...; auto is cuda where there is one.
     separate
         Write every sample to a file of its own.
     force
@@ -216,6 +223,7 @@ def sample(
     from bfn.cli import sample as command
 
     given = {"n": n, "steps": steps, "final": final, "solver": solver, "seed": seed}
+    given["device"] = device
     command.sample(run, _given(given), out, separate, force)
 
 
@@ -279,6 +287,16 @@ app.command(
     "bfn.cli.import_:import_",
     name="import",
     help="Turn a published checkpoint into a run that eval and sample use.",
+)
+app.command(
+    "bfn.cli.share:card",
+    name="card",
+    help="Write a run's model card: evaluate it, draw samples, and put both into its README.md.",
+)
+app.command(
+    "bfn.cli.share:push",
+    name="push",
+    help="Upload a run's model, recipe and card to the Hugging Face hub.",
 )
 app.command("bfn.cli.figures:figures", name="figures", help="Redraw the paper's figures.")
 

@@ -20,9 +20,10 @@ from bfn.cli.waiting import waiting
 from bfn.errors import BFNError
 from bfn.hub import locate
 from bfn.train import build
-from bfn.train.config import Eval, Published
+from bfn.train.config import PLACES, Eval, Published, Recipe
 from bfn.train.folder import RunFolder
 from bfn.train.loop import find_device
+from bfn.train.values import Text
 
 
 def evaluate(
@@ -32,9 +33,10 @@ def evaluate(
     per_example: Path | None,
     published_ln: bool,
     force: bool,
+    overrides: Mapping[str, Text],
 ) -> None:
     folder = RunFolder(locate(run))
-    recipe = folder.recipe()
+    recipe = with_places(folder, overrides)
     settings = recipe.eval.updated(given)
     to_stdout = json is not None and str(json) == "-"
     if json is not None and not to_stdout:
@@ -62,6 +64,17 @@ def evaluate(
         write_text(json, text)
     if per_example is not None:
         print(f"{per_example}: the total of every example, in {result.unit}")
+
+
+def with_places(folder: RunFolder, overrides: Mapping[str, Text]) -> Recipe:
+    """The run's recipe, with its data where the command line says they are."""
+    recipe = folder.recipe()
+    for key in overrides:
+        if not key.startswith("data.") or key.removeprefix("data.") not in PLACES:
+            places = " and ".join(f"--data.{place}" for place in PLACES)
+            raise BFNError(f"--{key} cannot be changed for a trained run; {places} can")
+    data = {**recipe.data, **{key.removeprefix("data."): str(v) for key, v in overrides.items()}}
+    return dataclasses.replace(recipe, data=data)
 
 
 def measure_with_progress(

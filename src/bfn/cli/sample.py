@@ -16,16 +16,24 @@ from bfn.cli.files import check_free
 from bfn.data.formats import Format
 from bfn.errors import BFNError
 from bfn.generation import generate
+from bfn.hub import locate
 from bfn.model import BFN
 from bfn.train.config import Sample
 from bfn.train.folder import RunFolder
+from bfn.train.loop import find_device
 
 
-def sample(run: Path, given: Mapping[str, Any], out: Path, separate: bool, force: bool) -> None:
-    folder = RunFolder(run)
+def sample(
+    run: Path, given: Mapping[str, Any], out: Path | None, separate: bool, force: bool
+) -> None:
+    folder = RunFolder(locate(run))
     model, format = folder.load_model(), folder.format()
     own = folder.recipe().sample if folder.is_run() else Sample()
     settings = own.updated(given)
+    model.to(find_device(settings.device, "device"))
+    if out is None:
+        name = run.resolve().name
+        out = Path(f"{name}-samples" if separate else f"{name}{pictures.suffix(format)}")
     into_folder = separate and out.suffix != ".npy"
     check_free(out, force, folder=into_folder)
     if into_folder:

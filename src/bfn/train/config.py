@@ -30,6 +30,9 @@ from bfn.train.values import Mismatch, Text
 FREE = {"data": "source", "net": "class", "flow": "kind"}
 """Sections of free arguments, and the key that says whose arguments they are."""
 
+PLACES = ("dir", "path")
+"""Keys of [data] that say where files lie on one's own machine."""
+
 
 def option(default: Any, meaning: str, *, least: float | None = None, above: float | None = None):
     """A dataclass field with its meaning (for --help) and its bounds."""
@@ -220,6 +223,11 @@ class Recipe:
             for key in {**mine[section], **theirs[section]}
             if mine[section].get(key) != theirs[section].get(key)
         ]
+
+    def without_places(self) -> Recipe:
+        """For others: without the places of files on one's own machine."""
+        data = {key: value for key, value in self.data.items() if key not in PLACES}
+        return dataclasses.replace(self, data=data)
 
     def with_steps(self, steps: int) -> Recipe:
         return dataclasses.replace(self, train=dataclasses.replace(self.train, steps=steps))

@@ -109,6 +109,7 @@ def _train(
         display = progress.choose(console) if display else progress.Silent()
     find_device(recipe.train.device)
     _try(model, data)
+    model.data_format = data.format.describe()
     if folder is not None:
         model.config()  # a network that cannot be saved says so now, not after the training
         folder.check_free(resume=resume, force=force)

@@ -1,0 +1,109 @@
+"""The model card: README.md beside a saved model, saying what it is and how good it is."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+README, SAMPLE = "README.md", "sample"
+
+_USE = """```python
+import bfn
+
+model = bfn.BFN.from_pretrained("{name}")
+x = bfn.generate(model, shape=(16, {shape}), steps=100)
+```"""
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a model's own files do not say.
+
+    Args:
+        title: the heading.
+        data: what it was trained on, in sentences.
+        recipe: the recipe it was trained with, as TOML.
+        losses: a table in Markdown.
+        sample: a picture or a text file that the model drew; a copy is kept beside the card.
+        name: the folder or the hub's name under which the model is found, as in the example.
+    """
+
+    title: str = "A Bayesian Flow Network"
+    data: str = ""
+    recipe: str = ""
+    losses: str = ""
+    sample: Path | None = None
+    name: str = "FOLDER"
+
+    def write(self, folder: Path, config: Mapping[str, Any], parameters: int) -> None:
+        """README.md, and the sample, in a folder that holds a model of this config."""
+        if self.sample is not None:
+            kept = folder / f"{SAMPLE}{self.sample.suffix}"
+            if self.sample.resolve() != kept.resolve():
+                shutil.copyfile(self.sample, kept)
+        (folder / README).write_text(self.render(config, parameters), encoding="utf-8")
+
+    def render(self, config: Mapping[str, Any], parameters: int) -> str:
+        """The card of a model with this config; sections about which nothing is known are left
+        out, except for the data."""
+        network = str(config["net"]["class"]).rpartition(":")[2]
+        format = config.get("data")
+        shape = "..." if format is None else ", ".join(map(str, _shape(format)))
+        parts = [
+            "---\nlibrary_name: bfn\ntags:\n- bayesian-flow-network\n---",
+            f"# {self.title}",
+            f"A Bayesian Flow Network of {_kind(config)} data: a `{network}` of {parameters:,} "
+            "parameters, saved by `bfn`.",
+            _USE.format(name=self.name, shape=shape),
+            "## Data",
+            " ".join(filter(None, (self.data, _sentence(format)))) or "Not stated.",
+        ]
+        for heading, text in (
+            ("Losses", self.losses),
+            ("A sample", self._sample()),
+            ("Recipe", f"```toml\n{self.recipe.strip()}\n```" if self.recipe else ""),
+        ):
+            if text:
+                parts += [f"## {heading}", text]
+        return "\n\n".join(parts) + "\n"
+
+    def _sample(self) -> str:
+        if self.sample is None:
+            return ""
+        if self.sample.suffix == ".txt":
+            return f"```text\n{self.sample.read_text(encoding='utf-8').rstrip()}\n```"
+        link = "!" if self.sample.suffix == ".png" else ""
+        return f"{link}[drawn by the model]({SAMPLE}{self.sample.suffix})"
+
+
+def _kind(config: Mapping[str, Any]) -> str:
+    flow, head = (config[part]["class"].rpartition(":")[2] for part in ("flow", "head"))
+    names = {
+        ("GaussianFlow", "PointHead"): "continuous",
+        ("GaussianFlow", "BinnedHead"): "discretised",
+        ("GaussianFlow", "FreeBinnedHead"): "discretised",
+        ("CategoricalFlow", "CategoricalHead"): "discrete",
+        ("BinaryFlow", "BernoulliHead"): "binary",
+    }
+    return names.get((flow, head), f"{flow} and {head}")
+
+
+def _shape(format: Mapping[str, Any]) -> list[int]:
+    return [format["length"]] if format.get("medium") == "text" else list(format["shape"])
+
+
+def _sentence(format: Mapping[str, Any] | None) -> str:
+    """What one example is."""
+    if format is None:
+        return ""
+    if format.get("medium") == "text":
+        alphabet = format["alphabet"]
+        of = "bytes" if alphabet is None else f"characters out of {len(alphabet)}"
+        return f"An example is {format['length']} {of}."
+    form = dict(format["form"])
+    name, K = form.pop("name"), form.get("K")
+    what = f"{name}, K = {K}" if K else name
+    return f"An example has the shape ({', '.join(map(str, _shape(format)))}) and is {what}."
