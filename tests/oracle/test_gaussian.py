@@ -115,7 +115,7 @@ def test_average_over_draws(n: float) -> None:
     model = ONE.continuous(0.02)
 
     def cost(generator: torch.Generator) -> Tensor:
-        x = ONE.sample(8192, generator)
+        x = ONE.sample(4096, generator)
         if n == math.inf:
             return bfn.loss.continuous_time(model, x, generator=generator)
         return bfn.loss.discrete_time(model, x, int(n), generator=generator)
@@ -129,7 +129,7 @@ def test_average_within_the_papers_range() -> None:
     model = bfn.continuous(source.continuous(0.02).net, sigma_1=0.02)
 
     def cost(generator: torch.Generator) -> Tensor:
-        x = source.sample(8192, generator).clamp(-1.0, 1.0)
+        x = source.sample(4096, generator).clamp(-1.0, 1.0)
         return bfn.loss.discrete_time(model, x, 10, generator=generator)
 
     assert_mean(cost, closed_form(source, 0.02, 10), seed=seed("range"))
