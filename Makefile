@@ -15,7 +15,7 @@ TEST_PROCESSES ?= 2
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE
 PYTEST := $(TEST_ENV) $(BIN)/python -m pytest -n $(TEST_PROCESSES)
 
-.PHONY: help setup demo test test-slow lint format wheel clean
+.PHONY: help setup demo test test-slow lint format docs wheel clean
 
 help:
 	@echo 'make demo       train on the digits and draw some'
@@ -23,6 +23,7 @@ help:
 	@echo 'make test-slow  the slow ones'
 	@echo 'make lint       ruff and basedpyright'
 	@echo 'make format     let ruff rewrite the files'
+	@echo 'make docs       build the documentation into docs/_build/html'
 	@echo 'make wheel      build the package into dist/'
 	@echo 'make clean      remove .venv and everything built'
 
@@ -58,6 +59,12 @@ lint: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# -W: a warning is a mistake.
+docs: $(READY)
+	$(BIN)/python -m pip install --quiet --no-build-isolation -c constraints.txt -e '.[docs]'
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo 'open docs/_build/html/index.html'
 
 wheel: $(READY)
 	$(BIN)/python -m build --wheel --no-isolation

@@ -1,0 +1,198 @@
+"""The documentation: its commands parse, its recipes and links exist, its small programs run.
+
+That the pages build without a warning is seen to by `make docs`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import bfn
+from bfn import recipes
+from bfn.cli.app import app, split_overrides
+from bfn.errors import BFNError
+from bfn.train import config
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)
+NAMES = [page.relative_to(DOCS).as_posix() for page in PAGES]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.S | re.M)
+
+
+def lines(page: Path) -> list[str]:
+    """Every `bfn ...` command line in a page's shell blocks, continued lines joined."""
+    text = "\n".join(blocks(page, "sh")).replace("\\\n", " ")
+    return [line.strip() for line in text.splitlines() if line.strip().startswith("bfn ")]
+
+
+COMMANDS = [(name, line) for name, page in zip(NAMES, PAGES, strict=True) for line in lines(page)]
+
+
+def read(line: str) -> tuple[list[str], dict]:
+    return split_overrides(shlex.split(line, comments=True)[1:])
+
+
+def test_there_are_commands_to_check() -> None:
+    assert len(COMMANDS) > 40
+    assert {read(line)[0][0] for _, line in COMMANDS} >= {"train", "eval", "sample", "import"}
+
+
+@pytest.mark.parametrize(("page", "line"), COMMANDS, ids=[f"{p}: {c}" for p, c in COMMANDS])
+def test_command_lines_parse(page: str, line: str) -> None:
+    """The command and its options exist, and their values are of the right kind."""
+    rest, overrides = read(line)
+    if rest == ["--version"]:
+        return
+    _, bound, ignored = app.parse_args(rest, print_error=False, exit_on_error=False)
+    if overrides:
+        assert "overrides" in ignored, f"{line} takes no recipe keys"
+    if rest[0] in ("train", "import"):
+        recipe = bound.args[rest[0] == "import"]
+        if not str(recipe).endswith(".toml"):
+            assert recipe in recipes.names()
+            config.read(recipe, overrides)
+            own = config.read(recipe)
+            for key in overrides:
+                section, _, name = key.partition(".")
+                if section == "data":
+                    assert name in takes(own.data["source"], overrides), key
+
+
+def takes(source: str, overrides: dict) -> set[str]:
+    chosen = str(overrides.get("data.source", source))
+    return {"source", *inspect.signature(bfn.data.source(chosen)).parameters}
+
+
+def test_a_wrong_command_would_be_noticed() -> None:
+    with pytest.raises(BFNError):
+        config.read("digits", read("bfn train digits --train.stpes 3")[1])
+    with pytest.raises(Exception, match="stps"):
+        app.parse_args(
+            read("bfn eval runs/digits --stps 10")[0], print_error=False, exit_on_error=False
+        )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_inline_options_and_recipes_exist(name: str) -> None:
+    """`--option` in the text belongs to some command; `section.key` options to some recipe."""
+    text = re.sub(r"^```.*?^```", "", (DOCS / name).read_text(), flags=re.S | re.M)
+    known = {f"--{key}" for key, *_ in config.options()}
+    for command in ("demo", "eval", "figures", "import", "recipes", "sample", "schedule", "train"):
+        for argument in app[command].assemble_argument_collection():
+            known |= set(argument.names)
+    for recipe in recipes.names():
+        document = config.read(recipe).document()
+        known |= {f"--{s}.{key}" for s in ("net", "flow") for key in document[s]}
+    for source in bfn.data.SOURCES:
+        known |= {f"--data.{key}" for key in takes(source, {})}
+    known |= {"--section.key", "--help", "--version"}
+    for option in re.findall(r"`(--[a-z][\w.-]*)", text):
+        assert option in known, option
+    for recipe in re.findall(r"`((?:mnist|cifar10|text8)_\w+|digits-\w+|manual-text)`", text):
+        assert recipe in recipes.names(), recipe
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_links_and_listed_pages_exist(name: str) -> None:
+    page, text = DOCS / name, (DOCS / name).read_text()
+    for link, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", text):
+        if link.startswith("http"):
+            continue
+        target = page.parent / link if link else page
+        assert target.exists(), link
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", target.read_text(), re.M)
+            assert anchor in {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings}
+    for entries in re.findall(r"^```\{toctree\}\n(.*?)^```", text, re.S | re.M):
+        for entry in entries.splitlines():
+            if entry and not entry.startswith(":"):
+                assert (page.parent / f"{entry}.md").is_file(), entry
+
+
+def test_every_page_is_in_the_contents() -> None:
+    listed = re.findall(r"^[\w/-]+$", (DOCS / "index.md").read_text(), re.M)
+    assert {f"{entry}.md" for entry in listed} == set(NAMES) - {"index.md"}
+
+
+def test_published_numbers_are_the_recipes() -> None:
+    """Every row of published results on the pages is that of the recipe."""
+    for name in ("mnist_discrete", "text8_discrete"):
+        results = config.read(name).published.total
+        page = (DOCS / "experiments" / f"{name.split('_')[0]}.md").read_text()
+        (row,) = re.findall(r"^\| published.*$", page, re.M)
+        assert [float(cell) for cell in row.split("|")[2:-1]] == list(results)
+    page = (DOCS / "experiments" / "cifar10.md").read_text()
+    for name in (each for each in recipes.names() if each.startswith("cifar10")):
+        found = config.read(name).published
+        (row,) = re.findall(rf"^\| `{name}` \|.*$", page, re.M)
+        cells = [cell.strip() for cell in row.split("|")[2:-1]]
+        updates = cells[-1].replace("k", "e3").replace("M", "e6")
+        expected = [*found.total, found.reconstruction, found.updates]
+        assert [float(cell) for cell in (*cells[:-1], updates)] == expected
+    overview = (DOCS / "experiments" / "index.md").read_text()
+    for name in recipes.names():
+        recipe = config.read(name)
+        if recipe.published.steps:
+            (row,) = re.findall(rf"^\| `{name}` \|.*$", overview, re.M)
+            assert f"| {recipe.parameters:,} |" in row
+            assert f"| {recipe.published.total[-1]:.2f} {recipe.published.unit} |" in row
+
+
+def test_suggestions_are_those_of_the_library() -> None:
+    page = (DOCS / "schedules.md").read_text()
+    for what in ("beta_1", "sigma_1"):
+        suggest = getattr(bfn, f"suggest_{what}")
+        heads, values = re.findall(
+            rf"^\| (?:classes|bins) K \|(.*)\|\n\|[-|]+\|\n\| `suggest_{what}\(K\)` \|(.*)\|$",
+            page,
+            re.M,
+        )[0]
+        for K, value in zip(heads.split("|"), values.split("|"), strict=True):
+            found = suggest(int(K.replace(",", "")))
+            assert found == pytest.approx(float(value), rel=0.03), K
+
+
+def test_the_tour_shows_the_readme() -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    assert blocks(DOCS / "tour.md", "python")[0] == example
+
+
+def test_python_blocks_compile() -> None:
+    for name, page in zip(NAMES, PAGES, strict=True):
+        for block in blocks(page, "python"):
+            compile(block, name, "exec")
+
+
+def test_api_names_exist() -> None:
+    """What the reference names is there, and every public name is in it."""
+    page = (DOCS / "api.md").read_text()
+    for path in re.findall(r"^\.\. auto(?:function|class|exception):: (\S+)$", page, re.M):
+        value: object = bfn
+        for part in path.split(".")[1:]:
+            home = getattr(value, "__name__", "")
+            value = getattr(value, part, None) or importlib.import_module(f"{home}.{part}")
+    for module, members in re.findall(r"^\.\. automodule:: (\S+)\n   :members: (.*)$", page, re.M):
+        for member in members.split(", "):
+            assert hasattr(getattr(bfn, module.split(".")[1]), member), member
+    for name in bfn.__all__:
+        if name != "__version__":
+            assert re.search(rf"\bbfn\.{name}\b", page), name
+
+
+def test_the_docs_extra_is_pinned() -> None:
+    pins = (ROOT / "constraints.txt").read_text()
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for need in extras["optional-dependencies"]["docs"]:
+        name = re.match(r"[\w-]+", need)[0]  # pyright: ignore
+        assert re.search(rf"^{name}==", pins, re.M), name
