@@ -25,7 +25,7 @@ SHARED = (CONFIG, WEIGHTS, RECIPE, README, f"{SAMPLE}.*")
 """What is uploaded and downloaded; a run's checkpoints and metrics stay where they are."""
 
 _SHIPPED = Path(__file__).parent / "pretrained"
-_REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
+_NAME = r"\w[\w.-]*"
 
 
 def shipped() -> list[str]:
@@ -46,9 +46,9 @@ def locate(name: str | Path, *, revision: str | None = None, token: str | None =
         return _SHIPPED / text
     if path.exists():
         return path
-    if _REPOSITORY.fullmatch(text) and not path.parent.is_dir():
+    if re.fullmatch(f"{_NAME}/{_NAME}", text, re.ASCII) and not path.parent.is_dir():
         return download(text, revision=revision, token=token)
-    near = difflib.get_close_matches(text, shipped(), n=1)
+    near = [] if "/" in text else difflib.get_close_matches(text, shipped(), n=1)
     if near:
         raise BFNError(
             f"there is no run folder {text!r}; did you mean {near[0]!r}, which is shipped with bfn?"
@@ -81,7 +81,7 @@ def upload(
     message: str = "Upload model",
 ) -> str:
     """Put a folder's model on the hub, creating the repository if need be; returns its address."""
-    if not re.fullmatch(r"([\w.-]+/)?[\w.-]+", repository, re.ASCII):
+    if not re.fullmatch(f"({_NAME}/)?{_NAME}", repository, re.ASCII):
         raise BFNError(f"{repository!r} is no name of a repository; expected owner/name")
     missing = [file for file in (CONFIG, WEIGHTS) if not (folder / file).is_file()]
     if missing:

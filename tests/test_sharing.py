@@ -1,0 +1,375 @@
+"""Saving, naming, uploading and fetching models. The hub is a folder here: what stands in for it
+replaces the two calls that would go to the network."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import types
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+
+import bfn
+import tiny_runs
+from bfn import hub, serialise
+from bfn.card import Card
+from bfn.cli import main
+from bfn.errors import BFNError
+from bfn.train import build
+from bfn.train.folder import RunFolder
+
+
+@pytest.fixture
+def model() -> bfn.BFN:
+    torch.manual_seed(0)
+    net = bfn.nn.UNet(outputs=2, width=8, multipliers=(1, 2), blocks=1, groups=4, heads=2)
+    model = bfn.discretised(net, K=17, sigma_1=0.05)
+    for parameter in model.parameters():
+        parameter.data.add_(0.01 * torch.randn_like(parameter))
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sharing")
+    recipe = tiny_runs.read(folder, "discretised", train__steps=2)
+    bfn.train.run(recipe, folder / "run", display=False)
+    return folder / "run"
+
+
+class FakeHub:
+    """huggingface_hub's calls that reach the network, on a folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.failure: Exception | None = None
+
+    def module(self) -> types.ModuleType:
+        found = types.ModuleType("huggingface_hub")
+        found.snapshot_download = self.snapshot_download  # pyright: ignore
+        found.HfApi = lambda token=None: self  # pyright: ignore
+        return found
+
+    def _call(self, name: str, **arguments: Any) -> None:
+        self.calls.append((name, arguments))
+        if self.failure is not None:
+            raise self.failure
+
+    def snapshot_download(
+        self, repo_id: str, *, revision: Any, token: Any, allow_patterns: list[str]
+    ) -> str:
+        self._call("download", repo_id=repo_id, revision=revision, token=token)
+        if not (self.root / repo_id).is_dir():
+            raise FileNotFoundError(f"404 Client Error.\n\nRepository Not Found for {repo_id}")
+        cache = self.root / "cache" / repo_id.replace("/", "--")
+        self._copy(self.root / repo_id, cache, allow_patterns)
+        return str(cache)
+
+    def create_repo(self, repo_id: str, *, private: Any, exist_ok: bool) -> Any:
+        self._call("create", repo_id=repo_id, private=private, exist_ok=exist_ok)
+
+        class Address(str):
+            pass
+
+        address = Address(f"https://hub.example/{repo_id}")
+        address.repo_id = repo_id  # pyright: ignore
+        return address
+
+    def upload_folder(
+        self, *, repo_id: str, folder_path: str, allow_patterns: list[str], commit_message: str
+    ) -> None:
+        self._call("upload", repo_id=repo_id, message=commit_message)
+        self._copy(Path(folder_path), self.root / repo_id, allow_patterns)
+
+    def _copy(self, source: Path, target: Path, patterns: list[str]) -> None:
+        target.mkdir(parents=True, exist_ok=True)
+        for file in source.iterdir():
+            if any(fnmatch(file.name, pattern) for pattern in patterns):
+                shutil.copyfile(file, target / file.name)
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
+    fake = FakeHub(tmp_path / "hub")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", fake.module())
+    monkeypatch.chdir(tmp_path)
+    return fake
+
+
+def same(a: bfn.BFN, b: bfn.BFN) -> bool:
+    first, second = a.state_dict(), b.state_dict()
+    return first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
+
+
+# Folders.
+
+
+def test_what_the_data_are_is_kept(run: Path, tmp_path: Path) -> None:
+    """A model that was loaded and saved again can still be sampled by the command line."""
+    loaded = bfn.BFN.from_pretrained(run)
+    assert loaded.data_format == bfn.data.load("digits").format.describe()
+    loaded.save_pretrained(tmp_path / "copy")
+    again = bfn.BFN.from_pretrained(tmp_path / "copy")
+    assert same(loaded, again)
+    assert again.data_format == loaded.data_format
+    assert RunFolder(tmp_path / "copy").format() == bfn.data.load("digits").format
+    out = tmp_path / "samples.npy"
+    line = ["sample", str(tmp_path / "copy"), "--n", "2", "--steps", "2", "--out", str(out)]
+    assert main(line) == 0
+    assert np.load(out).shape == (2, 1, 8, 8)
+
+
+def test_fitted_models_know_their_data(tmp_path: Path, model: bfn.BFN) -> None:
+    digits = bfn.data.load("digits")
+    fitted = bfn.train.fit(model, digits, steps=1, batch=2, display=False, device="cpu").model
+    assert fitted.config()["data"] == digits.format.describe()
+
+
+@pytest.mark.parametrize("store", [torch.float16, torch.bfloat16])
+def test_smaller_files_come_back_in_the_models_type(
+    store: torch.dtype, model: bfn.BFN, tmp_path: Path
+) -> None:
+    model.save_pretrained(tmp_path / "whole")
+    model.save_pretrained(tmp_path / "half", store=store)
+    sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("whole", "half")]
+    assert sizes[1] < 0.6 * sizes[0]
+    with safe_open(tmp_path / "half" / "model.safetensors", "pt") as file:
+        assert {file.get_tensor(key).dtype for key in file.keys()} == {store}  # noqa: SIM118
+    loaded = bfn.BFN.from_pretrained(tmp_path / "half")
+    for key, tensor in model.state_dict().items():
+        assert loaded.state_dict()[key].dtype == torch.float32
+        assert torch.equal(loaded.state_dict()[key], tensor.to(store).float())
+    doubled = model.double()
+    doubled.save_pretrained(tmp_path / "double", store=store)
+    assert bfn.BFN.from_pretrained(tmp_path / "double").dtype == torch.float64
+
+
+def test_numbers_too_large_for_the_smaller_type(model: bfn.BFN, tmp_path: Path) -> None:
+    next(model.parameters()).data.fill_(1e6)
+    with pytest.raises(BFNError, match=r"holds numbers beyond torch.float16"):
+        model.save_pretrained(tmp_path, store=torch.float16)
+    assert not (tmp_path / "model.safetensors").exists()
+
+
+def test_a_damaged_type_is_named(model: bfn.BFN, tmp_path: Path) -> None:
+    model.save_pretrained(tmp_path, store=torch.float16)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "dtype": "load"}))
+    with pytest.raises(BFNError, match="names the type 'load'"):
+        bfn.BFN.from_pretrained(tmp_path)
+
+
+# Cards.
+
+
+def test_the_card_says_what_is_known(model: bfn.BFN, tmp_path: Path) -> None:
+    model.save_pretrained(tmp_path)
+    card = (tmp_path / "README.md").read_text()
+    parameters = sum(p.numel() for p in model.parameters())
+    assert f"of discretised data: a `UNet` of {parameters:,} parameters" in card
+    assert "Not stated." in card
+    assert "## Losses" not in card
+    (tmp_path / "sheet.png").write_bytes(b"picture")
+    (tmp_path / "README.md").write_text("my own")
+    model.save_pretrained(tmp_path)
+    assert (tmp_path / "README.md").read_text() == "my own"
+    given = Card("Title", "Digits.", "[net]\nwidth = 8\n", "| n |", tmp_path / "sheet.png", "a/b")
+    model.data_format = bfn.data.load("digits").format.describe()
+    model.save_pretrained(tmp_path, card=given)
+    card = (tmp_path / "README.md").read_text()
+    for part in (
+        "# Title", "Digits. An example has the shape (1, 8, 8) and is discretised, K = 17.",
+        "```toml\n[net]\nwidth = 8\n```", "| n |", "![drawn by the model](sample.png)",
+        'from_pretrained("a/b")', "shape=(16, 1, 8, 8)",
+    ):  # fmt: skip
+        assert part in card
+    assert (tmp_path / "sample.png").read_bytes() == b"picture"
+
+
+@pytest.mark.parametrize("kind", ["discretised", "binary", "continuous", "text"])
+def test_cards_of_runs(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    recipe = tiny_runs.read(tmp_path, kind, train__steps=1)
+    bfn.train.run(recipe, run, display=False)
+    crops = ["--crops", "9"] if kind == "text" else []
+    assert main(["card", str(run), "--n", "2", "--sample-steps", "2", *crops]) == 0
+    assert "2 samples drawn" in capsys.readouterr().out
+    card = (run / "README.md").read_text()
+    unit = {"binary": "nats per image", "text": "bits per character"}.get(kind, "bits per dimen")
+    for part in (
+        f"In {unit}", "examples of the validation split, one pass", "| n | L^n | L^r |", "| inf |",
+        "The data source is `", "[train]", "steps = 1", f'from_pretrained("{run.name}")',
+    ):  # fmt: skip
+        assert part in card
+    shown = (run / "sample.txt").read_text().rstrip() if kind == "text" else "(sample.png)"
+    assert shown in card
+    assert ("![" in card) == (kind != "text")
+    # The code in it is right about the shape.
+    start = card.index("shape=(") + len("shape=(")
+    shape = eval(f"({card[start : card.index(')', start)]},)")
+    assert shape == (16, *build.data(recipe).shape)
+    assert main(["card", str(run)]) == 2
+    assert "README.md' exists; give --force" in capsys.readouterr().err
+
+
+def test_cards_do_not_tell_where_data_lie(tmp_path: Path, fake: FakeHub) -> None:
+    text, run = tmp_path / "private" / "diary.txt", tmp_path / "run"
+    text.parent.mkdir()
+    text.write_text("dear diary, nothing happened today. " * 60)
+    net = ["--net.width", "8", "--net.layers", "1", "--net.heads", "2", "--data.length", "8"]
+    line = ["train", "text", "--data.path", str(text), "--out", str(run), *net]
+    assert main([*line, "--train.steps", "1", "--train.batch", "2"]) == 0
+    card = ["card", str(run), "--steps", "2", "--repeats", "1", "--n", "1", "--sample-steps", "2"]
+    assert main(card) == 0
+    assert main(["push", str(run), "me/diary"]) == 0
+    shared = fake.root / "me" / "diary"
+    for file in shared.iterdir():
+        if file.suffix != ".safetensors":
+            assert "private" not in file.read_text(), file.name
+    # Evaluated elsewhere, the data are asked for, and taken from where they lie there.
+    line = ["eval", "me/diary", "--steps", "2", "--repeats", "1"]
+    assert main(line) == 2
+    assert main([*line, "--data.path", str(text)]) == 0
+
+
+# Names.
+
+
+def test_places_in_order(model: bfn.BFN, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shipped = tmp_path / "package" / "digits"
+    model.save_pretrained(shipped)
+    monkeypatch.setattr(hub, "_SHIPPED", tmp_path / "package")
+    monkeypatch.chdir(tmp_path)
+    assert hub.shipped() == ["digits"]
+    assert hub.locate("digits") == shipped
+    Path("digits").mkdir()  # a folder without a model does not hide the shipped one
+    assert hub.locate("digits") == shipped
+    model.save_pretrained("digits")
+    assert hub.locate("digits") == Path("digits")
+    assert hub.locate(tmp_path / "nowhere" / "else") == tmp_path / "nowhere" / "else"
+    with pytest.raises(BFNError, match="did you mean 'digits', which is shipped"):
+        hub.locate("digit")
+    Path("runs").mkdir()
+    assert hub.locate("runs/digits") == Path("runs/digits")  # a missing run is no repository
+
+
+def test_without_the_hubs_client(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model: bfn.BFN,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    monkeypatch.chdir(tmp_path)
+    words = r"no run folder 'me/digits' here.*pip install 'bfn\[hub\]'"
+    with pytest.raises(BFNError, match=words):
+        bfn.BFN.from_pretrained("me/digits")
+    with pytest.raises(BFNError, match=r"uploading a model needs .*pip install 'bfn\[hub\]'"):
+        model.push_to_hub("me/digits")
+    assert main(["sample", "me/digits"]) == 2
+    assert "bfn[hub]" in capsys.readouterr().err
+    assert main(["eval", "me/digits"]) == 2
+
+
+# The hub.
+
+
+def test_up_and_down(fake: FakeHub, model: bfn.BFN) -> None:
+    model.data_format = bfn.data.load("digits").format.describe()
+    address = model.push_to_hub("me/digits", private=True, card=Card("Mine"))
+    assert address == "https://hub.example/me/digits"
+    names = sorted(file.name for file in (fake.root / "me" / "digits").iterdir())
+    assert names == ["README.md", "config.json", "model.safetensors"]
+    card = (fake.root / "me" / "digits" / "README.md").read_text()
+    assert "# Mine" in card
+    assert 'from_pretrained("me/digits")' in card
+    loaded = bfn.BFN.from_pretrained("me/digits", revision="v1", token="t")
+    assert same(loaded, model)
+    assert loaded.data_format == model.data_format
+    assert [name for name, _ in fake.calls] == ["create", "upload", "download"]
+    assert fake.calls[0][1]["private"] is True
+    assert fake.calls[-1][1] == {"repo_id": "me/digits", "revision": "v1", "token": "t"}
+
+
+def test_runs_up_and_down(fake: FakeHub, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["push", str(run), "me/digits"]) == 0
+    assert "is at https://hub.example/me/digits" in capsys.readouterr().out
+    names = sorted(file.name for file in (fake.root / "me" / "digits").iterdir())
+    assert names == ["README.md", "config.json", "model.safetensors", "recipe.toml"]
+    assert not (run / "README.md").exists()  # the run itself stays as it was
+    assert same(bfn.BFN.from_pretrained("me/digits"), bfn.BFN.from_pretrained(run))
+    table = ["eval", "me/digits", "--steps", "2", "--json", "-"]
+    assert main(table) == 0
+    there = json.loads(capsys.readouterr().out)
+    assert main(["eval", str(run), *table[2:]]) == 0
+    here = json.loads(capsys.readouterr().out)
+    assert there["rows"] == here["rows"]
+    assert main(["sample", "me/digits", "--n", "1", "--steps", "2"]) == 0
+    assert Path("digits.png").is_file()
+
+
+def test_failures_of_the_hub(
+    fake: FakeHub, model: bfn.BFN, capsys: pytest.CaptureFixture[str], run: Path
+) -> None:
+    with pytest.raises(BFNError) as error:
+        bfn.BFN.from_pretrained("me/nothing")
+    assert "(FileNotFoundError: 404 Client Error.)" in str(error.value)
+    assert "\n" not in str(error.value)
+    fake.failure = ConnectionError("no route to host")
+    with pytest.raises(BFNError, match=r"could not be fetched.*no route to host"):
+        bfn.BFN.from_pretrained("me/digits")
+    with pytest.raises(BFNError, match=r"could not be uploaded.*no route.*hf auth login"):
+        model.push_to_hub("me/digits")
+    assert main(["push", str(run), "me/digits"]) == 2
+    assert "no route to host" in capsys.readouterr().err
+    for name in ("me/my/digits", "me digits", "", "../digits"):
+        with pytest.raises(BFNError, match="is no name of a repository"):
+            model.push_to_hub(name)
+    assert main(["push", "nowhere", "me/digits"]) == 2
+    assert "there is no run folder 'nowhere'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        ("config.json", {"net": {"class": "os:PathLike", "arguments": {}}}),
+        ("config.json", {"head": {"class": "toys:Toy", "arguments": {}}}),
+        ("recipe.toml", '[data]\nsource = "os:system"\ncommand = "touch trap"\n'),
+        ("recipe.toml", '[data]\nsource = "bfn.cli.files:write_text"\npath = "trap"\n'),
+        ("recipe.toml", '[flow.reconstruction]\nclass = "toys:Toy"\n'),
+    ],
+)
+def test_foreign_code_is_refused(
+    file: str, change: Any, fake: FakeHub, model: bfn.BFN, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A name in a fetched file would be imported and called."""
+    model.push_to_hub("me/digits")
+    path = fake.root / "me" / "digits" / file
+    if isinstance(change, dict):
+        change = json.dumps({**json.loads(path.read_text()), **change})
+    path.write_text(change)
+    with pytest.raises(BFNError, match="which is not part of bfn and could run any code"):
+        bfn.BFN.from_pretrained("me/digits")
+    for command in (["eval", "me/digits"], ["sample", "me/digits"]):
+        assert main(command) == 2
+        assert "could run any code" in capsys.readouterr().err
+    assert not Path("trap").exists()
+
+
+def test_damaged_files_of_the_hub(fake: FakeHub, model: bfn.BFN) -> None:
+    model.push_to_hub("me/digits")
+    (fake.root / "me" / "digits" / "config.json").write_text("{")
+    with pytest.raises(BFNError, match=r"config.json of 'me/digits' is damaged"):
+        bfn.BFN.from_pretrained("me/digits")
+
+
+def test_uploading_what_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(BFNError, match=r"holds no config.json"):
+        hub.upload(tmp_path, "me/digits")
+    assert serialise.CONFIG in hub.SHARED
