@@ -53,3 +53,11 @@ def test_tree_names_what_exists() -> None:
     there -= {"py.typed", "__pycache__/"}
     assert not named - there, "the README's tree names what does not exist"
     assert not there - named, "the README's tree lacks a part of src/bfn: describe it there"
+
+
+def test_tree_lists_the_commands() -> None:
+    from bfn.cli.app import app
+
+    (listed,) = re.findall(r"^  cli/ +bfn (.*)$", README, re.M)
+    commands = {name for name in app if not name.startswith("-")}
+    assert set(listed.split(" | ")) == commands
