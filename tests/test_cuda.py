@@ -40,6 +40,7 @@ def test_losses_are_those_of_the_cpu(kind: str, name: str, bins: int | None) -> 
         torch.testing.assert_close(g, h.cpu(), rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @every_kind
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("bins", [None, 256])

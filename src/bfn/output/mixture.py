@@ -63,7 +63,7 @@ def _log_mixture(
         return bins.log_mass(A, d) + message(position)
 
     m_, s_, q_, x_, epsilon_ = (tensor.unsqueeze(-1) for tensor in (m, s, q, x, epsilon))
-    ends = torch.tensor([0, K - 1], device=mu.device)
+    ends = (K - 1) * torch.arange(2, device=mu.device)
     log_ends = bins.log_prob(ends, mu.unsqueeze(-1), sigma.unsqueeze(-1), K)
     log_ends = log_ends + message(accurate(ends))
 
