@@ -90,6 +90,7 @@ def test_mistakes_are_answered(
     assert answer in printed.err
     assert printed.err.count("\n") == 1
     assert printed.out == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["FILE"]  # nothing was made
 
 
 def test_letters_are_for_text() -> None:

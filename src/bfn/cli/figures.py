@@ -40,7 +40,7 @@ def figures(
     format
         png, or pdf and svg for vector graphics.
     run
-        The folder of a trained run.
+        The folder of a trained run, the name of a shipped model, or owner/name on the hub.
     split
         Of a run's data: train, validation or test.
     examples
@@ -59,6 +59,7 @@ def figures(
     if run is None:
         names = drawing.choose(only)
         paths = _places(out, names, format, force)
+        _make(out)
         for name, path in paths.items():
             drawing.draw(name, path)
             print(f"{path}: {drawing.EXPLANATORY[name].caption}")
@@ -71,6 +72,7 @@ def figures(
     names = drawing.choose(only, medium)
     paths = _places(out, names, format, force)
     loaded = load()
+    _make(out)
     for name, path in paths.items():
         _draw(name, loaded, path)
         print(f"{path}: {drawing.OF_RUN[name].caption}")
@@ -88,22 +90,26 @@ def _places(out: Path, names: Sequence[str], format: str, force: bool) -> dict[s
             raise BFNError(
                 f"{str(path)!r} exists; give --force to replace it, or another folder with --out"
             )
+    return paths
+
+
+def _make(out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BFNError(
             f"the folder {str(out)!r} cannot be made ({error.strerror}); give another with --out"
         ) from None
-    return paths
 
 
 def _open(
     path: Path, split: str, seed: int, examples: int, until: float | None
 ) -> tuple[str, Callable[[], Run]]:
     """The medium of a run's data, and a function that loads the rest."""
+    from bfn.hub import locate
     from bfn.train.folder import RunFolder
 
-    folder = RunFolder(path)
+    folder = RunFolder(locate(path))
     recipe = folder.recipe()
     if not recipe.data:
         raise BFNError(

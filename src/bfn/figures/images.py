@@ -66,14 +66,14 @@ def _matrix(axes: Axes, values: np.ndarray, low: float, high: float, end: float 
     axes.yaxis.set_major_locator(integers)
     if not end:
         axes.xaxis.set_major_locator(integers)
-    sides = (0.0, end) if end else (0.5, columns + 0.5)
+    left, right = (0.0, end) if end else (0.5, columns + 0.5)
     return axes.imshow(
         values,
         aspect="auto",
         cmap="cividis",
         vmin=low,
         vmax=high,
-        extent=(*sides, rows + 0.5, 0.5),
+        extent=(left, right, rows + 0.5, 0.5),
         interpolation="nearest",
     )
 

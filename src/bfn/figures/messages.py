@@ -109,7 +109,7 @@ def draw_continuous() -> Figure:
     axes.axvline(CONTINUOUS.x, color="0.3", linewidth=0.8, linestyle=":")
     axes.set(xlim=(-1.6, 1.9), ylim=(0, 1.12 * top), xlabel="$y$", ylabel="probability density")
     axes.set_xticks([-1, x_hat, CONTINUOUS.x, 1], labels=["$-1$", r"$\hat{x}$", "$x$", "$1$"])
-    _print_divergence(axes, [f"KL = {CONTINUOUS.divergences()[1]:.2f} nats"])
+    axes.set_title(f"KL: {CONTINUOUS.divergences()[1]:.2f} nats", loc="right")
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 
@@ -133,9 +133,9 @@ def draw_discretised() -> Figure:
         top = 1.12 * max(float(density.max()) for density, _, _ in curves.values())
         discretised, continuous = case.divergences()
         axes.set(xlim=(-1.4, 1.4), ylim=(0, top), ylabel="probability density")
-        axes.set_title(rf"$\alpha={case.alpha:g}$")
-        lines = (("discretised", discretised), ("continuous", continuous))
-        _print_divergence(axes, [f"KL, {name}: {nats:.3f} nats" for name, nats in lines])
+        axes.set_title(rf"$\alpha={case.alpha:g}$", loc="left")
+        costs = f"KL: {discretised:.3f} nats discretised, {continuous:.3f} nats continuous"
+        axes.set_title(costs, loc="right")
         _right_axis(axes, case.K).set_ylabel("probability of a bin")
     panels[-1].set_xlabel("$x$, $y$")
     handles, names = panels[0].get_legend_handles_labels()
@@ -159,12 +159,6 @@ def _right_axis(axes: Axes, K: int) -> Any:
     there, back = (lambda d: np.asarray(d) * 2 / K), (lambda p: np.asarray(p) * K / 2)
     right = axes.secondary_yaxis("right", functions=(there, back))
     top = min(1.0, axes.get_ylim()[1] * 2 / K)
-    locator = need("matplotlib.ticker").MaxNLocator(5, steps=[1, 2, 5, 10])
+    locator = need("matplotlib.ticker").MaxNLocator(8, steps=[1, 2, 5, 10])
     right.set_yticks([p for p in locator.tick_values(0, top) if p <= top])
     return right
-
-
-def _print_divergence(axes: Axes, lines: list[str]) -> None:
-    box = {"facecolor": "white", "edgecolor": "none", "pad": 2}
-    place = {"transform": axes.transAxes, "ha": "right", "va": "top", "bbox": box}
-    axes.text(0.985, 0.96, "\n".join(lines), **place)
