@@ -110,7 +110,7 @@ RUNS = {
     "bytes": lambda **settings: untrained.text(None, **settings),
     "two letters": lambda **settings: untrained.text("a$", "aa$a$", **settings),
     "pairs": lambda **settings: untrained.arrays(2, **settings),
-    "arrays": lambda **settings: untrained.arrays(9, **settings),
+    "arrays": lambda **settings: untrained.arrays(9, split="train", **settings),
 }
 
 

@@ -61,11 +61,11 @@ def draw_array_samples(run: Run) -> Figure:
 
 def _matrix(axes: Axes, values: np.ndarray, low: float, high: float, end: float = 0.0) -> Any:
     """Rows and columns counted from 1; or columns up to time `end`."""
-    integers = need("matplotlib.ticker").MaxNLocator(integer=True)
+    integers = need("matplotlib.ticker").MaxNLocator
     rows, columns = values.shape
-    axes.yaxis.set_major_locator(integers)
+    axes.yaxis.set_major_locator(integers(integer=True))
     if not end:
-        axes.xaxis.set_major_locator(integers)
+        axes.xaxis.set_major_locator(integers(integer=True))
     left, right = (0.0, end) if end else (0.5, columns + 0.5)
     return axes.imshow(
         values,
@@ -80,8 +80,7 @@ def _matrix(axes: Axes, values: np.ndarray, low: float, high: float, end: float 
 
 def _titled(panels: Any, run: Run, count: int = SHEET) -> list[tuple[Axes, Tensor, str]]:
     real, generated = real_and_generated(run, count)
-    title = f"Generated data ({run.sampling.steps} steps)"
-    return [(panels[0], real, f"{run.split.capitalize()} data"), (panels[1], generated, title)]
+    return [(panels[0], real, run.titles[0]), (panels[1], generated, run.titles[1])]
 
 
 def shades(run: Run, values: Tensor, x: Tensor) -> Tensor:

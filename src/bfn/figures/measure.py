@@ -44,6 +44,12 @@ class Run:
     """The last time of the distributions; None leaves it to the figure."""
     progress: Progress = lambda done, total: None
 
+    @property
+    def titles(self) -> tuple[str, str]:
+        """Of real and of generated data."""
+        split = {"train": "Training"}.get(self.split, self.split.capitalize())
+        return f"{split} data", f"Generated data ({self.sampling.steps} steps)"
+
     def batch(self, count: int) -> tuple[Tensor, dict[str, Any]]:
         """Examples spread evenly over the split, with their conditioning."""
         indices = self.data.examples(self.split)

@@ -35,10 +35,8 @@ def draw_samples(run: Run) -> Figure:
     figure = s.new(0.3 + 1.3 * size / 72 * count * (lines + 0.7))
     panels = figure.subplots(1, 2)
     real, generated = real_and_generated(run, count)
-    title = f"Generated data ({run.sampling.steps} steps)"
-    columns = ((real, f"{run.split.capitalize()} data"), (generated, title))
     font = {"family": FONT, "fontsize": size, "linespacing": 1.3, "parse_math": False}
-    for axes, (x, name) in zip(panels, columns, strict=True):
+    for axes, x, name in zip(panels, (real, generated), run.titles, strict=True):
         axes.set_title(name, loc="left")
         axes.set(xlim=(0, 1), ylim=(count, 0))
         axes.axis("off")
