@@ -1,9 +1,8 @@
 """How all figures look, and how they are saved.
 
 Sizes are those of a printed page, so that a figure included at the width of the text keeps its
-letters at 8 points. Colours are those of Okabe and Ito, which colour-blind readers can tell apart;
-lines that share axes differ in their dashes too. The same figure is the same file, byte for byte:
-no dates, no random names.
+letters at 8 points. Colours are those of Okabe and Ito, which colour-blind readers can tell apart.
+The same figure is the same file, byte for byte: no dates, no random names.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ WIDTH = 6.3
 """Inches: the width of the text on a page."""
 
 BLUE, RED, GREEN = "#0072B2", "#D55E00", "#009E73"
-ORANGE, CYAN, PURPLE, GREY = "#E69F00", "#56B4E9", "#CC79A7", "#8C8C8C"
+ORANGE, CYAN, GREY = "#E69F00", "#56B4E9", "#8C8C8C"
 
 _STYLE = {
     "font.family": "serif",
@@ -96,11 +95,6 @@ def shades(count: int) -> list[Any]:
     """So many colours in order, from dark blue to a yellow that still shows on white."""
     colours = need("matplotlib").colormaps["viridis"](np.linspace(0.0, 0.9, count))
     return list(colours)
-
-
-def letter(axes: Axes, text: str) -> None:
-    """A panel's letter, above its left corner."""
-    axes.set_title(text, loc="left", fontweight="bold")
 
 
 def white(axes: Axes, x: Any, y: Any, width: float = 0.8) -> None:
