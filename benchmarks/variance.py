@@ -200,7 +200,7 @@ def table_of_times(quick: bool) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description="The variance of the estimators.")
     parser.add_argument("--quick", action="store_true", help="few draws: does everything run?")
     given = parser.parse_args()
     prepare("cpu")
