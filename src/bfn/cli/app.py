@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,6 +22,17 @@ app = App(
 )
 
 Overrides = Annotated[dict[str, Text], Parameter(parse=False)]
+
+
+def _whole(_: Any, tokens: Sequence[Any]) -> int:
+    """A whole number; left alone, cyclopts would round 2.5 in silence."""
+    try:
+        return int(tokens[0].value)
+    except ValueError:
+        raise ValueError(f"{tokens[0].value!r} is not a whole number") from None
+
+
+Whole = Annotated[int, Parameter(converter=_whole)]
 OutFile = Annotated[Path, Parameter(allow_leading_hyphen=True)]
 """A file, or - for standard output."""
 
@@ -123,10 +135,10 @@ def eval(
     *,
     steps: str | None = None,
     split: str | None = None,
-    repeats: int | None = None,
-    crops: int | None = None,
-    batch: int | None = None,
-    seed: int | None = None,
+    repeats: Whole | None = None,
+    crops: Whole | None = None,
+    batch: Whole | None = None,
+    seed: Whole | None = None,
     device: str | None = None,
     published_ln: bool = False,
     json: OutFile | None = None,
@@ -185,11 +197,11 @@ def sample(
     /,
     *,
     out: Path | None = None,
-    n: int | None = None,
-    steps: int | None = None,
+    n: Whole | None = None,
+    steps: Whole | None = None,
     final: Literal["sample", "mode"] | None = None,
     solver: str | None = None,
-    seed: int | None = None,
+    seed: Whole | None = None,
     device: str | None = None,
     separate: bool = False,
     force: bool = False,
@@ -254,7 +266,7 @@ def schedule(
     *,
     bins: bool = False,
     cost: float = 0.01,
-    rows: int = 11,
+    rows: Whole = 11,
     json: bool = False,
     out: Path | None = None,
     force: bool = False,

@@ -5,10 +5,9 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from cyclopts import Parameter
-
+from bfn.cli.app import Whole
 from bfn.errors import BFNError
 
 if TYPE_CHECKING:
@@ -22,10 +21,10 @@ def card(
     *,
     steps: str | None = None,
     split: str | None = None,
-    repeats: int | None = None,
-    crops: int | None = None,
-    n: int | None = None,
-    sample_steps: Annotated[int | None, Parameter(name="--sample-steps")] = None,
+    repeats: Whole | None = None,
+    crops: Whole | None = None,
+    n: Whole | None = None,
+    sample_steps: Whole | None = None,
     device: str | None = None,
     force: bool = False,
 ) -> None:

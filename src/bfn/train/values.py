@@ -77,7 +77,7 @@ def _conform_union(value: Any, hints: tuple[Any, ...]) -> Any:
 
 def _conform_items(value: Any, origin: Any, hints: tuple[Any, ...]) -> Any:
     if not isinstance(value, list | tuple):
-        raise Mismatch("a list in brackets")
+        raise Mismatch(f"a list, each value {_expected(hints[0])}" if hints else "a list")
     one_type = origin is not tuple or (len(hints) == 2 and hints[1] is Ellipsis)
     kinds = (hints[0],) * len(value) if one_type and hints else hints
     if not hints:
@@ -89,6 +89,15 @@ def _conform_items(value: Any, origin: Any, hints: tuple[Any, ...]) -> Any:
     except Mismatch as mismatch:
         raise Mismatch(f"a list, each value {mismatch}") from None
     return tuple(items) if origin is tuple else items
+
+
+def _expected(hint: Any) -> str:
+    """What a value of this type would have to be."""
+    try:
+        conform(object(), hint)
+    except Mismatch as mismatch:
+        return str(mismatch)
+    return "of any kind"
 
 
 def _conform_text(text: Text, hint: Any) -> Any:
