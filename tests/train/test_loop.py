@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -82,6 +83,20 @@ def test_learned_times_are_resumed(tmp_path: Path) -> None:
         assert same_tensors(whole.tensors[group], parts.tensors[group])
     counts = whole.tensors["times"]["counts"]
     assert float(counts.sum()) == pytest.approx(8 * sum(0.99**i for i in range(12)), rel=1e-4)
+
+
+def test_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+    """Two runs that wrote into one folder: one sentence, and nothing is lost."""
+    recipe = tiny_runs.read(tmp_path)
+    run(recipe, tmp_path / "run", stop=after(4))
+    other = tiny_runs.read(tmp_path, "text")
+    run(other, tmp_path / "other", stop=after(8))
+    shutil.copytree(
+        tmp_path / "other" / "checkpoints" / "step-8", tmp_path / "run" / "checkpoints" / "step-8"
+    )
+    with pytest.raises(BFNError, match=r"step-8' is of another model .* --out"):
+        run(recipe, tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "checkpoints" / "step-4").is_dir()
 
 
 def test_metrics_beyond_the_checkpoint_are_dropped(tmp_path: Path) -> None:

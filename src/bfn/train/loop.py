@@ -16,7 +16,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -216,13 +216,14 @@ class Trainer:
         self.folder.open_metrics(found.step if found else 0)
         if found is None:
             return
-        self.model.net.load_state_dict(found.tensors["weights"])
-        self.ema.restore(found.tensors["ema"])
-        state = self.optimiser.state_dict()
-        state["state"] = checkpoint.unflatten_optimiser(found.tensors["optimiser"])
-        self.optimiser.load_state_dict(state)
-        if isinstance(self.times, ImportanceTimes):
-            self.times.load_state_dict(found.tensors["times"])
+        try:
+            self._load(found.tensors)
+        except (RuntimeError, KeyError, ValueError) as error:
+            raise BFNError(
+                f"the checkpoint {str(found.path)!r} is of another model than the run's "
+                f"recipe.toml describes ({str(error).splitlines()[0]}); give another folder with "
+                "--out, or start again with --force"
+            ) from error
         self.step = found.step
         self.history = self.folder.metrics()
         self._pending = [
@@ -230,6 +231,15 @@ class Trainer:
             for value, norm in found.state["pending"]
         ]
         self._last_checkpoint = str(found.path)
+
+    def _load(self, tensors: Mapping[str, dict[str, Tensor]]) -> None:
+        self.model.net.load_state_dict(tensors["weights"])
+        self.ema.restore(tensors["ema"])
+        state = self.optimiser.state_dict()
+        state["state"] = checkpoint.unflatten_optimiser(tensors["optimiser"])
+        self.optimiser.load_state_dict(state)
+        if isinstance(self.times, ImportanceTimes):
+            self.times.load_state_dict(tensors["times"])
 
     def _farewell(self) -> str:
         stopped = f"training was interrupted at step {self.step} of {self.settings.steps}"
