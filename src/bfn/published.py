@@ -1,6 +1,6 @@
 """Models from published checkpoints.
 
-    tensors = bfn.published.read("cifar10_256d_bfn.pt")
+    tensors = bfn.published.read("checkpoint.pt")
     model = bfn.published.load(tensors, "cifar10_discretized_256bins")
 
 A recipe of the same name says how the network was built and what its numbers mean: the flow with
