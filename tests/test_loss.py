@@ -398,3 +398,43 @@ def test_given_steps_and_times_are_not_read_back_either(kind: str) -> None:
     steps, times = torch.full((4,), 2, device="meta"), torch.zeros(4, device="meta")
     assert loss.discrete_time(bfn_model, x, 3, steps=steps).shape == (4,)
     assert loss.continuous_time(bfn_model, x, times=times).shape == (4,)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"x": [[0.1, 0.2]]}, "x is a list; expected a tensor"),
+        ({"generator": 3}, "generator = 3; expected a torch.Generator"),
+        ({"times": "stratified"}, "times = 'stratified'; expected a time sampler"),
+        ({"times": 0.5}, "times = 0.5; expected a time sampler"),
+    ],
+)
+def test_things_of_another_kind_get_a_sentence(arguments: dict[str, Any], sentence: str) -> None:
+    given: dict[str, Any] = {"x": torch.zeros(2, 3), **arguments}
+    bfn_model = bfn.continuous(torch.nn.Identity(), 0.1)
+    for name in ("continuous_time", "discrete_time"):
+        steps = {"n": 3} if name == "discrete_time" else {}
+        with pytest.raises(bfn.BFNError) as caught:
+            getattr(bfn.loss, name)(bfn_model, **given, **steps)
+        assert sentence in str(caught.value)
+
+
+def test_numbers_that_make_no_model_get_a_sentence() -> None:
+    net = torch.nn.Identity()
+    for K in (2.5, "17", 1):
+        with pytest.raises(bfn.BFNError, match="K = "):
+            bfn.discretised(net, K, 0.1)  # pyright: ignore[reportArgumentType]
+        with pytest.raises(bfn.BFNError, match="K = "):
+            bfn.discrete(net, K, 1.0)  # pyright: ignore[reportArgumentType]
+    for t_min in (math.nan, -1.0, 2.0):
+        with pytest.raises(bfn.BFNError, match="t_min = "):
+            bfn.continuous(net, 0.1, t_min=t_min)
+        with pytest.raises(bfn.BFNError, match="t_min = "):
+            bfn.discretised(net, 4, 0.1, t_min=t_min)
+    for sigma in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(bfn.BFNError, match="sigma = "):
+            bfn.Bins(4, sigma)
+        with pytest.raises(bfn.BFNError, match="sigma = "):
+            bfn.MeasurementNoise(sigma)
+    with pytest.raises(bfn.BFNError, match="shape = 16"):
+        bfn.generate(bfn.continuous(net, 0.1), 16)  # pyright: ignore[reportArgumentType]

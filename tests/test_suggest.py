@@ -87,5 +87,9 @@ def test_wrong_use() -> None:
         suggest_sigma_1(4, noise=0.1)
     with pytest.raises(BFNError, match=r"noise = -1\.0"):
         suggest_sigma_1(noise=-1.0)
+    with pytest.raises(BFNError, match=r"cost = 0\.2"):
+        suggest_sigma_1(noise=0.1, cost=0.2)
+    with pytest.raises(BFNError, match=r"K = 2\.5 classes"):
+        suggest_beta_1(2.5)  # pyright: ignore[reportArgumentType]
     with pytest.raises(BFNError, match=r"cost = 5\.0"):
         suggest_beta_1(27, cost=5.0)

@@ -52,6 +52,8 @@ def generate(
         steps = calls - 1
     if not steps >= 1 or steps % 1:
         raise BFNError(f"steps = {steps}; generation needs a whole number, at least 1")
+    if isinstance(shape, int):
+        raise BFNError(f"shape = {shape}; expected a tuple of sizes, the batch first")
     if not shape or min(shape) < 1:
         raise BFNError(f"shape = {tuple(shape)}; expected positive sizes, the batch first")
     if final not in ("sample", "mode"):

@@ -84,7 +84,7 @@ def discrete_time(
     if steps is not None:
         return n * cost(_given_steps(steps, n, x))
     t, weight = _draw_times(model, x, times, generator)
-    i = (t.double() * n).floor().clamp_max(n - 1).long() + 1
+    i = (accurate(t) * n).floor().clamp_max(n - 1).long() + 1
     return n * weight * cost(i)
 
 
@@ -104,6 +104,10 @@ def _floating(model: BFN, x: Tensor) -> torch.dtype:
 
 
 def _check(model: BFN, x: Tensor) -> None:
+    if not isinstance(x, Tensor):
+        raise BFNError(
+            f"x is a {type(x).__name__}; expected a tensor: convert it with torch.as_tensor(x)"
+        )
     if x.dim() == 0:
         raise BFNError("x is a single number; expected a batch, (B, *shape): try x.reshape(1)")
     # Reading values back would make a GPU step wait; its data were checked when they were loaded.
@@ -125,6 +129,11 @@ def _draw_times(
                 f"times lie between {float(t.min())} and {float(t.max())}; expected 0 to 1"
             )
         return t, torch.ones_like(t)
+    if times is not None and not callable(times):
+        raise BFNError(
+            f"times = {times!r}; expected a time sampler such as bfn.times.stratified, or a tensor "
+            "with one time per example"
+        )
     if times is None:
         times = independent if isinstance(generator, noise.Keyed) else stratified
     return times(x.shape[0], generator, device=x.device, dtype=_floating(model, x))

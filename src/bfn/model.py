@@ -190,8 +190,8 @@ def discrete(net: nn.Module, K: int, beta_1: float, *, chunk: int | None = None)
 
     When memory is short, as for K = 50,000, losses may take `chunk` variables at a time.
     """
-    if K < 2:
-        raise BFNError(f"K = {K} classes; discrete data have at least 2")
+    if not isinstance(K, int) or K < 2:
+        raise BFNError(f"K = {K!r} classes; discrete data have a whole number, at least 2")
     if K == 2:
         return BFN(net, BinaryFlow(Quadratic(beta_1)), BernoulliHead())
     return BFN(net, CategoricalFlow(K, Quadratic(beta_1)), CategoricalHead(K, chunk))

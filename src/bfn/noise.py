@@ -72,4 +72,9 @@ def _draw(draw, shape, source: Source, device, dtype: torch.dtype) -> Tensor:
         return torch.stack(rows).to(device)
     if source is None:
         return draw(tuple(shape), device=device, dtype=dtype)
+    if not isinstance(source, torch.Generator):
+        raise BFNError(
+            f"generator = {source!r}; expected a torch.Generator: for a seed, "
+            "torch.Generator().manual_seed(seed)"
+        )
     return draw(tuple(shape), generator=source, device=source.device, dtype=dtype).to(device)

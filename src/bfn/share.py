@@ -20,7 +20,6 @@ def card_of_run(
     name: str = "FOLDER",
 ) -> Card:
     """The card of a model trained with a recipe."""
-    source = recipe.data.get("source")
     recipe = recipe.without_places()
     source = recipe.data.get("source")
     arguments = [f"{key} = {value!r}" for key, value in recipe.data.items() if key != "source"]

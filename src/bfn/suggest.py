@@ -5,9 +5,9 @@ the reconstruction loss is large; too much, and time is spent where nothing is l
 criterion here is the *cost left at t = 1*: the nats that a receiver without any context, who knows
 only that all values are equally likely beforehand, still needs per variable to learn x from its own
 theta_1. By Bayes' rule that is also the expected entropy of the input distribution at t = 1, the
-quantity the paper plots over K and sqrt(beta). A trained network has context and pays less, so this
-bounds L^r from above. The default, 0.01 nats, lies below what images or text cost per variable by
-a factor of about a hundred, and the paper's own choices are near it:
+quantity the paper plots over K and sqrt(beta). A well trained network has context and pays
+less: this is about the most that L^r should be. The default, 0.01 nats, lies below what images or
+text cost per variable by a factor of about a hundred, and the paper's own choices are near it:
 
     data              published              cost left      suggested for 0.01 nats
     2 classes         beta_1 = 9             0.0038         7.24
@@ -51,7 +51,7 @@ def suggest_sigma_1(
     if noise is not None:
         if not 0.0 < noise < 1.0:
             raise BFNError(f"noise = {noise} must lie between 0 and 1, the scale of the data")
-        _check(2, "classes", cost, math.inf)
+        _check(2, "classes", cost, 0.125)  # beyond it sigma_1 < noise / 2 would not hold
         return noise * math.sqrt(2.0 * cost)
     assert K is not None
     _check(K, "bins", cost, math.log(max(K, 1)))
@@ -146,7 +146,7 @@ def _bisect(cost: Callable[[float], float], target: float, start: float) -> floa
 
 
 def _check(K: int, what: str, cost: float, most: float) -> None:
-    if K < 2:
-        raise BFNError(f"K = {K} {what}; there must be at least 2")
+    if not isinstance(K, int) or K < 2:
+        raise BFNError(f"K = {K!r} {what}; there must be a whole number of them, at least 2")
     if not 0.0 < cost < most:
         raise BFNError(f"cost = {cost} nats; expected a number between 0 and {most:.3g}")

@@ -64,6 +64,26 @@ def test_a_loss_and_its_gradient_hold_three(loss: str) -> None:
     assert memory.peak < 3.9 * SIZE
 
 
+@pytest.mark.parametrize("loss", ["rate", "divergence", "log_prob"])
+def test_a_large_vocabulary_is_taken_in_chunks_by_default(loss: str) -> None:
+    """50,000 classes: five variables at a time, of 64."""
+    values = torch.randn(1, 64, 50_000, generator=torch.Generator().manual_seed(0))
+    x = torch.randint(0, 50_000, (1, 64), generator=torch.Generator().manual_seed(1))
+    alpha = torch.tensor([1e-4])
+    output = CategoricalOutput(values.requires_grad_())
+    with PeakMemory() as memory:
+        arguments = {"rate": (x, alpha), "divergence": (x, alpha, None, 1, 1e-4), "log_prob": (x,)}
+        getattr(output, loss)(*arguments[loss]).sum().backward()
+    assert memory.peak < (3 + 12 * 5 / 64) * 4 * values.numel()
+
+
+def test_a_draw_holds_four() -> None:
+    values = logits()
+    with PeakMemory() as memory:
+        CategoricalOutput(values).sample(torch.Generator().manual_seed(3))
+    assert memory.peak < 4.1 * SIZE
+
+
 def test_the_flow_holds_one_and_its_features_two() -> None:
     flow = CategoricalFlow(K, Quadratic(1e-2))
     x = torch.randint(0, K, (B, D), generator=torch.Generator().manual_seed(1))

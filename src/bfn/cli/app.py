@@ -241,7 +241,7 @@ def sample(
 
 @app.command
 def demo(
-    *, out: Path = Path("demo"), seconds: float = 170.0, force: bool = False, overrides: Overrides
+    *, out: Path = Path("demo"), seconds: float = 150.0, force: bool = False, overrides: Overrides
 ) -> None:
     """Train the digits in about three minutes on two cores, evaluate, and draw samples.
 

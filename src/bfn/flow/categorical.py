@@ -35,9 +35,9 @@ class CategoricalFlow(BayesianFlow):
     schedule: Schedule
 
     def __post_init__(self) -> None:
-        if self.K < 3:
+        if not isinstance(self.K, int) or self.K < 3:
             raise BFNError(
-                f"K = {self.K} classes do not make a categorical flow; "
+                f"K = {self.K!r} classes do not make a categorical flow; "
                 "give at least 3, or use BinaryFlow for 2"
             )
 

@@ -31,7 +31,12 @@ def total(values: Tensor) -> Tensor:
 
 def accurate(tensor: Tensor) -> Tensor:
     """The tensor in float64 where the device has it: for differences of nearly equal numbers."""
-    return tensor if tensor.device.type == "mps" else tensor.double()
+    return tensor.to(accurate_dtype(tensor.device))
+
+
+def accurate_dtype(device: torch.device) -> torch.dtype:
+    """float64, but float32 on devices that have no other."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def refuse_second_derivatives() -> None:

@@ -201,6 +201,7 @@ class BinnedHead(Head):
 
     def __post_init__(self) -> None:
         bins.check_K(self.K)
+        bins.check_t_min(self.t_min)
         for name in ("ln_sigma_epsilon", "sigma_x"):
             low, high = getattr(self, name)
             if not low < high:
@@ -233,6 +234,7 @@ class FreeBinnedHead(Head):
 
     def __post_init__(self) -> None:
         bins.check_K(self.K)
+        bins.check_t_min(self.t_min)
 
     @property
     def parameters(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -21,8 +21,13 @@ SQRT_HALF = math.sqrt(0.5)
 
 
 def check_K(K: int) -> None:
-    if K < 2:
-        raise BFNError(f"K = {K} bins; discretised data have at least 2")
+    if not isinstance(K, int) or K < 2:
+        raise BFNError(f"K = {K!r} bins; discretised data have a whole number of them, at least 2")
+
+
+def check_t_min(t_min: float) -> None:
+    if not 0.0 <= t_min < 1.0:
+        raise BFNError(f"t_min = {t_min}; expected a small time, at least 0 and below 1")
 
 
 def bin_index(x: Tensor, K: int) -> Tensor:
@@ -33,7 +38,7 @@ def bin_index(x: Tensor, K: int) -> Tensor:
 def bin_centre(k: Tensor, K: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """The centre of bin k."""
     # (2k + 1 - K) / K: the numerator is exact, so the quotient is the nearest number to c_k.
-    return ((2 * k + 1 - K).double() / K).to(dtype)
+    return (accurate(2 * k + 1 - K) / K).to(dtype)
 
 
 def discretise(x: Tensor, K: int) -> Tensor:

@@ -36,15 +36,19 @@ from bfn import noise
 from bfn.errors import BFNError
 from bfn.flow.base import Theta, per_example
 from bfn.noise import Source
-from bfn.output.base import Head, Output, total
+from bfn.output.base import Head, Output, accurate, accurate_dtype, total
 from bfn.output.chunks import sum_in_chunks
+
+CHUNK = 1 << 18
+"""Logits of one example that go through a loss at a time, unless told otherwise."""
 
 
 def sample_classes(log_p: Tensor, generator: Source) -> Tensor:
     """Class indices drawn with probabilities exp(log_p) over the last axis, one uniform each."""
     # float64: with float32 uniforms and sums, classes rarer than 6e-8 could never be drawn right.
-    cdf = log_p.exp().cumsum(-1, dtype=torch.float64)
-    u = noise.uniform(log_p.shape[:-1], generator, device=log_p.device, dtype=torch.float64)
+    dtype = accurate_dtype(log_p.device)
+    cdf = log_p.exp().cumsum(-1, dtype=dtype)
+    u = noise.uniform(log_p.shape[:-1], generator, device=log_p.device, dtype=dtype)
     u = (u.unsqueeze(-1) * cdf[..., -1:]).contiguous()
     k = torch.searchsorted(cdf, u, right=True).squeeze(-1)
     return k.clamp_max(log_p.shape[-1] - 1)
@@ -53,14 +57,15 @@ def sample_classes(log_p: Tensor, generator: Source) -> Tensor:
 class CategoricalOutput(Output):
     """softmax(logits) per variable, logits (B, *shape, K).
 
-    Losses take `chunk` variables of each example at a time (all of them if None). Whatever K is,
-    a loss and its gradient hold at most three tensors of the size of the logits, beside them and
-    beside what one chunk needs.
+    Losses take `chunk` variables of each example at a time; by default as many as hold 2^18
+    numbers. Whatever K is, a loss and its gradient hold at most three tensors of the size of the
+    logits, beside them and beside the dozen that one chunk needs; a draw holds four.
     """
 
     def __init__(self, logits: Tensor, chunk: int | None = None) -> None:
-        self.logits, self.chunk = logits, chunk
-        self.K = logits.shape[-1]
+        self.logits, self.K = logits, logits.shape[-1]
+        # Not a matter of the batch, so that keyed noise gives the same numbers in any batch.
+        self.chunk = chunk or max(1, CHUNK // self.K)
 
     @cached_property
     def log_p(self) -> Tensor:
@@ -190,8 +195,8 @@ class BernoulliOutput(Output):
         return total(F.logsigmoid(self._towards(x)))
 
     def sample(self, generator: Source = None) -> Tensor:
-        p = torch.sigmoid(self.logit.double())
-        u = noise.uniform(p.shape, generator, device=p.device, dtype=torch.float64)
+        p = torch.sigmoid(accurate(self.logit))
+        u = noise.uniform(p.shape, generator, device=p.device, dtype=p.dtype)
         return (u < p).long()
 
     def mode(self) -> Tensor:
@@ -227,8 +232,8 @@ class CategoricalHead(Head):
     chunk: int | None = None
 
     def __post_init__(self) -> None:
-        if self.K < 3:
-            raise BFNError(f"K = {self.K} classes; a categorical head needs at least 3")
+        if not isinstance(self.K, int) or self.K < 3:
+            raise BFNError(f"K = {self.K!r} classes; a categorical head needs at least 3")
         if self.chunk is not None and self.chunk < 1:
             raise BFNError(f"chunk = {self.chunk}; at least 1 variable must be taken at a time")
 

@@ -10,6 +10,7 @@ A point mass cannot pay for real numbers, so L^r needs to be told how finely the
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -28,8 +29,8 @@ class MeasurementNoise:
     sigma: float
 
     def __post_init__(self) -> None:
-        if not self.sigma > 0.0:
-            raise BFNError(f"measurement noise sigma = {self.sigma} must be positive")
+        if not 0.0 < self.sigma < math.inf:
+            raise BFNError(f"measurement noise sigma = {self.sigma} must be a positive number")
 
     def cost(self, x: Tensor, x_hat: Tensor) -> Tensor:
         return (x - x_hat).square() / (2.0 * self.sigma**2)
@@ -37,15 +38,15 @@ class MeasurementNoise:
 
 @dataclass(frozen=True)
 class Bins:
-    """The data are centres of K bins: L^r = -ln of N(x_hat, sigma^2)'s mass in the bin of x."""
+    """L^r = -ln of N(x_hat, sigma^2)'s mass in the one of K bins of [-1, 1] that holds x."""
 
     K: int
     sigma: float
 
     def __post_init__(self) -> None:
         bins.check_K(self.K)
-        if not self.sigma > 0.0:
-            raise BFNError(f"the bins' deviation sigma = {self.sigma} must be positive")
+        if not 0.0 < self.sigma < math.inf:
+            raise BFNError(f"the bins' deviation sigma = {self.sigma} must be a positive number")
 
     def cost(self, x: Tensor, x_hat: Tensor) -> Tensor:
         sigma = x_hat.new_full((), self.sigma)
@@ -114,6 +115,7 @@ class PointHead(Head):
     parameters = 1
 
     def __post_init__(self) -> None:
+        bins.check_t_min(self.t_min)
         if not self.x_min < self.x_max:
             raise BFNError(f"x_min = {self.x_min} must be smaller than x_max = {self.x_max}")
 
