@@ -167,6 +167,12 @@ def test_a_damaged_type_is_named(model: bfn.BFN, tmp_path: Path) -> None:
         bfn.BFN.from_pretrained(tmp_path)
 
 
+def test_both_files_are_for_the_same_readers(model: bfn.BFN, tmp_path: Path) -> None:
+    model.save_pretrained(tmp_path)
+    modes = {(tmp_path / name).stat().st_mode for name in ("config.json", "model.safetensors")}
+    assert len(modes) == 1
+
+
 # Cards.
 
 

@@ -14,6 +14,7 @@ import dataclasses
 import importlib
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -131,12 +132,12 @@ def save(
     if store is not None:
         config, tensors = {**config, "dtype": _dtype(tensors)}, _narrowed(tensors, store)
     text = json.dumps(config, indent=2) + "\n"
-    aside = folder / (WEIGHTS + ".part")
-    save_file(tensors, aside, metadata={"format": "pt"})
-    os.replace(aside, folder / WEIGHTS)
-    aside = folder / (CONFIG + ".part")
-    aside.write_text(text)
-    os.replace(aside, folder / CONFIG)
+    described, filled = folder / (CONFIG + ".part"), folder / (WEIGHTS + ".part")
+    described.write_text(text)
+    save_file(tensors, filled, metadata={"format": "pt"})
+    shutil.copymode(described, filled)  # save_file's own files are for their owner alone
+    os.replace(filled, folder / WEIGHTS)
+    os.replace(described, folder / CONFIG)
 
 
 def _dtype(tensors: Mapping[str, Tensor]) -> str:
