@@ -39,6 +39,7 @@ def test_wheel_holds_every_file_of_the_package(wheel_files: set[str]) -> None:
         "bfn/py.typed",
         "bfn/data/digits.npz",
         "bfn/data/digits.txt",
+        "bfn/pretrained/digits/model.safetensors",
         "bfn/recipes/digits.toml",
         "bfn/recipes/digits-binary.toml",
         "bfn/recipes/digits-continuous.toml",
