@@ -107,7 +107,9 @@ def surprise(P: Array, a: Array, beta: Array, digits: float = 8.0) -> Array:
     """h_d(beta) = E[-ln p(x_d | theta)] with accuracy beta[d] for variable d: (D,)."""
 
     def f(x: tuple[int, ...], posterior: Array) -> Array:
-        return np.stack([-np.log(m[:, k]) for m, k in zip(_marginals(posterior), x)], -1)  # noqa: B905
+        return np.stack(
+            [-np.log(m[:, k]) for m, k in zip(_marginals(posterior), x, strict=True)], -1
+        )
 
     return _expect(P, a, beta, f, digits)
 
@@ -117,7 +119,7 @@ def squared_error(P: Array, a: Array, beta: float, digits: float = 8.0) -> float
 
     def f(x: tuple[int, ...], posterior: Array) -> Array:
         means = [m @ a[:, 0] for m in _marginals(posterior)]
-        return np.stack([(mean - a[k, 0]) ** 2 for mean, k in zip(means, x)], -1)  # noqa: B905
+        return np.stack([(mean - a[k, 0]) ** 2 for mean, k in zip(means, x, strict=True)], -1)
 
     return float(_expect(P, a, np.full(P.ndim, beta), f, digits).sum())
 

@@ -50,11 +50,13 @@ def test_discrete_time_of_bits(row: Row, n: int) -> None:
     cases(rows.CLASS, largest=10)
     + cases(rows.SKEWED_CLASS, rows.TWO_CLASSES, largest=1)
     + cases(rows.BIN, largest=50)
-    + cases(rows.TWO_BINS, largest=20),
+    + cases(rows.TWO_BINS),
 )
 def test_discrete_time_of_mixtures(row: Row, n: int) -> None:
-    total = quadrature.mixture_discrete_time(row.make(), n, row.digits) + row.L_r
-    assert total == pytest.approx(row.total[n], abs=tolerance(row))
+    many = row is rows.TWO_BINS and n == 50  # fifty integrals over four dimensions: coarser
+    digits = 6.5 if many else row.digits
+    total = quadrature.mixture_discrete_time(row.make(), n, digits) + row.L_r
+    assert total == pytest.approx(row.total[n], abs=1e-5 if many else tolerance(row))
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 10, 50])
