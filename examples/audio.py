@@ -3,11 +3,12 @@
     espeak-ng -w speech.wav "Some sentences to learn from."      # or any 16-bit mono WAV files
     python examples/audio.py speech.wav ... --minutes 5 --out sounds
 
-The loss costs the same for 65,536 bins as for 256. Trains on random windows of the first nine tenths
-of every file, measures the cost of windows of the last tenth in bits per sample (L^inf + L^r, with
-its standard error over windows) beside simple codes for the same samples, and writes sounds of its
-own, longer than the windows. Six minutes of synthetic speech and five minutes of training on two
-busy cores gave 9.6 +- 0.1 bits; a Gaussian code needs 13.7, FLAC's fixed predictors 10.4.
+The loss costs the same for 65,536 bins as for 256. Trains on random windows of the first nine
+tenths of every file, measures the cost of windows of the last tenth in bits per sample (L^inf +
+L^r, with its standard error over windows) beside simple codes for the same samples, and writes
+sounds of its own, longer than the windows. Six minutes of synthetic speech and five minutes of
+training on two busy cores gave 9.6 +- 0.1 bits; a Gaussian code needs 13.7, FLAC's fixed predictors
+10.4.
 """
 
 from __future__ import annotations
