@@ -94,4 +94,6 @@ def test_missing_keys(tmp_path: Path) -> None:
     with pytest.raises(BFNError, match=r"has no net.class|flow.sigma_1 is missing"):
         build.model(recipe)
     with pytest.raises(BFNError, match="does not describe an object"):
+        build.model(tiny_runs.read(tmp_path, "continuous", flow__reconstruction__colour="red"))
+    with pytest.raises(BFNError, match="K = 'x' bins"):
         build.model(tiny_runs.read(tmp_path, "continuous", flow__reconstruction__K="x"))
