@@ -2,7 +2,7 @@
 
     cli  web                                   what people touch
     train  evaluate  published  share  ...     what they do
-    generation  solvers  loss                  the algorithms
+    generation  solvers  loss  guidance        the algorithms
     model  serialise  hub  card                BFN = net + flow + head
     output  times
     flow
@@ -31,7 +31,7 @@ LAYERS: list[set[str]] = [
     {"flow"},
     {"output", "times"},
     {"model", "serialise", "hub", "card"},
-    {"generation", "solvers", "loss"},
+    {"generation", "solvers", "loss", "guidance"},
     {"train", "evaluate", "codec", "figures", "pictures", "published", "share"},
     {"cli", "web", "__main__"},
 ]

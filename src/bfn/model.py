@@ -44,7 +44,11 @@ class BFN(nn.Module):
         """What one example of the data is, as `bfn.data.Format.describe` says; None if unknown."""
 
     def forward(self, theta: Theta, t: Tensor, **cond: Any) -> Output:
-        """p_O(. | theta; t): the only place where the network is called."""
+        """p_O(. | theta; t)."""
+        return self.head(self.predict(theta, t, **cond), theta, t)
+
+    def predict(self, theta: Theta, t: Tensor, **cond: Any) -> Tensor:
+        """What the network puts out, before the head: the only place where it is called."""
         net_output = self.net(self.flow.features(theta), t, **cond)
         expected = self.flow.data_shape(theta)
         if self.head.parameters > 1:
@@ -57,7 +61,7 @@ class BFN(nn.Module):
         # Losses, exponentials and sums of many terms need float32, whatever the network ran in.
         if net_output.dtype in (torch.float16, torch.bfloat16):
             net_output = net_output.float()
-        return self.head(net_output, theta, t)
+        return net_output
 
     def check(self, x: Tensor) -> None:
         """Raise `BFNError` unless x is data this model can have: type, range, no NaN.
