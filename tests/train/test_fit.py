@@ -100,6 +100,40 @@ def test_labels_reach_the_network(x: Tensor) -> None:
         assert torch.equal(label, x[data.indices(0, step, 8), 0])
 
 
+def test_hidden_labels(x: Tensor, tmp_path: Path) -> None:
+    """Each label becomes -1 with the given probability, drawn after nothing but the data."""
+    heard: list[Tensor] = []
+
+    class Listening(Net):
+        def forward(self, features: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
+            assert label is not None
+            heard.extend([label] if self.training else [])
+            return super().forward(features, t, label)
+
+    trained = bfn.discrete(Listening(), K=K, beta_1=3.0)
+    labels = x[:, 0] + 1
+    data = bfn.train.tensors.as_data_set(trained, x, labels)
+    bfn.train.fit(trained, data, steps=3, batch=256, label_dropout=0.3, display=False)
+    for step, label in enumerate(heard):
+        generator = torch.Generator().manual_seed(bfn.noise.seed(0, step, 0))
+        hidden = torch.rand(256, generator=generator) < 0.3
+        expected = torch.where(hidden, -1, labels[data.indices(0, step, 256)])
+        assert torch.equal(label, expected)
+        assert 0.2 < float(hidden.float().mean()) < 0.4
+
+    for given, sentence in (
+        (x, r"label_dropout = 0.3 hides labels, but the data comes without labels"),
+        (data, r"but the network takes none; build it with labels=N"),
+    ):
+        without = model()
+        without.net.arguments = {"labels": 0}
+        with pytest.raises(BFNError, match=sentence):
+            bfn.train.fit(without, given, label_dropout=0.3, out=tmp_path / "run", display=False)
+        assert not (tmp_path / "run").exists()
+    with pytest.raises(BFNError, match=r"label_dropout = 1.5 is a probability"):
+        bfn.train.fit(model(), data, label_dropout=1.5, display=False)
+
+
 def test_defaults_are_the_recipes(x: Tensor) -> None:
     with pytest.raises(BFNError, match=r"unknown key train.stps; did you mean 'train.steps'"):
         bfn.train.fit(model(), x, stps=3)

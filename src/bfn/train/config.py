@@ -114,6 +114,9 @@ class Train(Section):
     warmup: int = option(0, "steps over which the learning rate rises from 0", least=0)
     decay: float = option(0.0, "last share of the steps, over which it falls to 0", least=0)
     clip: float = option(5.0, "largest gradient norm (of nats per variable); inf for none", above=0)
+    label_dropout: float = option(
+        0.0, "probability with which a label is hidden, for guidance without a classifier", least=0
+    )
     ema_decay: float = option(0.9999, "of the weights' moving average, once warm", least=0)
     seed: int = option(0, "of initial weights, order of the data, times and noise")
     log_every: int = option(50, "steps per line of metrics.jsonl", least=1)
@@ -131,6 +134,10 @@ class Train(Section):
                 raise BFNError(f"train.{name} = {share} is too large; expected less than 1")
         if self.decay > 1:
             raise BFNError(f"train.decay = {self.decay} is a share of the steps; expected 0 to 1")
+        if self.label_dropout > 1:
+            raise BFNError(
+                f"train.label_dropout = {self.label_dropout} is a probability; expected 0 to 1"
+            )
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,7 @@ class Trainer:
         self.sheet, self.stop = sheet, stop
         self.device = find_device(settings.device)
         self.model, self.data = model.to(self.device), data.to(self.device)
+        _check_labels(model, data, settings)
         self.rank = 0
         self.step = 0
         self.ema = EMA(model.net, settings.ema_decay)
@@ -100,6 +101,7 @@ class Trainer:
         generator = torch.Generator(self.device).manual_seed(noise.seed(*key))
         indices = self.data.indices(settings.seed, self.step, settings.batch)
         x, labels = self.data.batch("train", indices, generator)
+        labels = self._hide(labels, generator)
         given: dict[str, Any] = {"times": self.times, "generator": generator, **labels}
         if settings.loss_steps == "inf":
             nats = loss.continuous_time(self.model, x, **given)
@@ -108,6 +110,14 @@ class Trainer:
         if isinstance(self.times, ImportanceTimes):
             self.times.update(nats)
         return nats.mean() / self.data.format.dimensions
+
+    def _hide(self, labels: dict[str, Tensor], generator: noise.Source) -> dict[str, Tensor]:
+        """Every label is replaced by -1, "no label", with probability label_dropout."""
+        if not self.settings.label_dropout:
+            return labels
+        label = labels["label"]
+        u = noise.uniform(label.shape, generator, device=label.device)
+        return {**labels, "label": label.masked_fill(u < self.settings.label_dropout, -1)}
 
     # The run.
 
@@ -254,6 +264,19 @@ def learning_rate(settings: Train, step: int) -> float:
     length = settings.decay * settings.steps
     fall = (settings.steps - step) / length if length else 1.0
     return settings.learning_rate * max(0.0, min(1.0, rise, fall))
+
+
+def _check_labels(model: BFN, data: DataSet, settings: Train) -> None:
+    if not settings.label_dropout:
+        return
+    given = f"train.label_dropout = {settings.label_dropout} hides labels, but"
+    if "train" not in data.labels:
+        raise BFNError(
+            f"{given} {data.name} comes without labels; leave it out, or train on data that has "
+            "them"
+        )
+    if getattr(model.net, "arguments", {}).get("labels") == 0:
+        raise BFNError(f"{given} the network takes none; build it with labels=N, or leave it out")
 
 
 def _time_sampler(name: str) -> Times:

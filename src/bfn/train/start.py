@@ -110,18 +110,18 @@ def _train(
     find_device(recipe.train.device)
     _try(model, data)
     model.data_format = data.format.describe()
-    if folder is not None:
-        model.config()  # a network that cannot be saved says so now, not after the training
-        folder.check_free(resume=resume, force=force)
-        if resume and folder.is_run():
-            check_same(folder.recipe(), recipe)
-        folder.start(recipe, force=force)
     sheet = None
     if folder is not None and recipe.train.sample_every:
         sheet = _sheets(folder, model, data, recipe.sample, display)
     trainer = Trainer(
         model, data, recipe.train, folder=folder, display=display, sheet=sheet, stop=stop
     )
+    if folder is not None:
+        model.config()  # a network that cannot be saved says so now, not after the training
+        folder.check_free(resume=resume, force=force)
+        if resume and folder.is_run():
+            check_same(folder.recipe(), recipe)
+        folder.start(recipe, force=force)
     try:
         if folder is not None:
             trainer.restore()
