@@ -8,9 +8,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from bfn import solvers
+from bfn import memory, noise, solvers
 from bfn.errors import BFNError
 from bfn.flow import Theta
+from bfn.guidance import ClassifierFree, Wrapper, labels
 from bfn.model import BFN
 from bfn.noise import Source
 from bfn.output import Output
@@ -19,7 +20,7 @@ Callback = Callable[[int, Tensor, Theta, Output], None]
 
 
 def generate(
-    model: BFN,
+    model: BFN | Wrapper,
     shape: Sequence[int],
     steps: int = 100,
     *,
@@ -28,6 +29,7 @@ def generate(
     grid: str | None = None,
     first: float | None = None,
     final: Literal["sample", "mode"] = "sample",
+    guidance: float | None = None,
     callback: Callback | None = None,
     generator: Source = None,
     dtype: torch.dtype | None = None,
@@ -39,6 +41,10 @@ def generate(
     `solver` names a rule of `bfn.solvers`, `grid` the spacing of its steps; each has a default.
     `final` is how x comes from the last output: a draw, as in the paper, or its mode.
 
+    `label` is a number for all examples, or one for each; -1 is no label. `guidance` multiplies
+    what it adds to the prediction (`bfn.guidance.ClassifierFree`); the network is then called with
+    a doubled batch. Other conditions are handed to the network as they are.
+
     Below its t_min the head of continuous and discretised data ignores the network, as in the
     paper. That wastes the first call and, on skewed data, stalls the fast solvers; so the network
     may be asked at the time `first` in place of t = 0.
@@ -46,27 +52,25 @@ def generate(
     `callback(i, t, theta, output)` is called at every step i = 0 .. steps - 1 before its update,
     and once more with the last output as i = steps. Dropout is off meanwhile.
     """
-    if calls is not None:
-        if calls < 2:
-            raise BFNError(f"calls = {calls}; one step and the last look need at least 2")
-        steps = calls - 1
-    if not steps >= 1 or steps % 1:
-        raise BFNError(f"steps = {steps}; generation needs a whole number, at least 1")
+    chosen = solvers.find("solver", solver, solvers.SOLVERS)
+    steps = _steps(steps, calls, solver, chosen.least)
     if isinstance(shape, int):
         raise BFNError(f"shape = {shape}; expected a tuple of sizes, the batch first")
     if not shape or min(shape) < 1:
         raise BFNError(f"shape = {tuple(shape)}; expected positive sizes, the batch first")
     if final not in ("sample", "mode"):
         raise BFNError(f'final = {final!r}; expected "sample" or "mode"')
-    chosen = solvers.find("solver", solver, solvers.SOLVERS)
     first = chosen.first if first is None else first
     if not 0.0 <= first < 1.0:
         raise BFNError(f"first = {first}; expected a small time, at least 0 and below 1")
-    steps, flow, device, dtype = int(steps), model.flow, model.device, dtype or model.dtype
+    if cond.get("label") is not None:
+        cond["label"] = labels.prepare(model, cond["label"], shape[0])
+    model = _guided(model, guidance, cond)
+    flow, device, dtype = model.flow, model.device, dtype or model.dtype
     points, coordinate = solvers.grid(grid or chosen.grid or flow.grid, flow.schedule, steps)
     times = flow.schedule.time(points.square()).clamp(0.0, 1.0).to(device, dtype)
     times[0] = first
-    r, c, memory = points.tolist(), coordinate.tolist(), {}
+    r, c, kept = points.tolist(), coordinate.tolist(), {}
 
     def look(i: int, theta: Theta) -> Output:
         t = times[i].expand(shape[0])
@@ -82,7 +86,99 @@ def generate(
     with model.evaluating():
         for i in range(steps):
             before = c[i - 1] if i > 0 else None
-            step = solvers.Step(i, r[i], r[i + 1], c[i], c[i + 1], before, generator, memory)
+            step = solvers.Step(i, r[i], r[i + 1], c[i], c[i + 1], before, generator, kept)
             theta = chosen.rule(flow, theta, look(i, theta), step)
         output = look(steps, theta)
         return output.sample(generator) if final == "sample" else output.mode()
+
+
+def in_batches(
+    model: BFN | Wrapper,
+    n: int,
+    shape: Sequence[int],
+    steps: int = 100,
+    *,
+    batch: int = 256,
+    seed: int = 0,
+    static: bool = False,
+    label: Tensor | Sequence[int] | int | None = None,
+    callback: Callback | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    say: Callable[[str], None] | None = None,
+    **options: Any,
+) -> Tensor:
+    """n examples of the given shape, at most `batch` of them at once; on the CPU.
+
+    Every example has its own noise, seeded by (seed, its number), so results do not depend on the
+    batch, and the first of many are the same as few. The batch is halved as often as memory runs
+    out. `options` are those of `generate`.
+
+    Args:
+        static: fill up the last batch, for a network compiled for one shape.
+        label: one number for all, or one for each of the n.
+        callback: sees the first batch.
+        progress: called with network calls done and in all, in batches of the first one's size.
+        say: called with a sentence when the batch is halved.
+    """
+    if n < 1 or batch < 1:
+        raise BFNError(f"n = {n} in batches of {batch}; expected at least 1 of each")
+    label = None if label is None else labels.prepare(model, label, n)
+    calls = options.get("calls") or steps + 1
+    parts: list[Tensor] = []
+    batch, done = min(batch, n), 0
+
+    def draw(start: int, stop: int) -> None:
+        size = batch if static else stop - start
+        rows = [min(i, n - 1) for i in range(start, start + size)]
+
+        def look(i: int, *seen: Any) -> None:
+            if callback is not None and start == 0:
+                callback(i, *seen)
+            if progress is not None:
+                progress(start * calls + (i + 1) * (stop - start), n * calls)
+
+        given = {} if label is None else {"label": label[rows]}
+        keys = noise.Keyed([noise.seed("sample", seed, i) for i in rows])
+        x = generate(
+            model, (size, *shape), steps, generator=keys, callback=look, **given, **options
+        )
+        parts.append(x[: stop - start].cpu())
+
+    while done < n:
+        stop = min(done + batch, n)
+        if memory.fits(lambda start=done, stop=stop: draw(start, stop)):
+            done = stop
+            continue
+        batch = (stop - done) // 2
+        if batch == 0:
+            raise BFNError("memory ran out with a single example; free some, or use another device")
+        if say is not None:
+            say(f"memory ran out; going on with {batch} examples at once")
+    return torch.cat(parts)
+
+
+def _steps(steps: int, calls: int | None, solver: str, least: int) -> int:
+    if calls is not None:
+        if calls < least + 1 or calls % 1:
+            needs = "one step" if least == 1 else f"{least} steps of {solver!r}"
+            raise BFNError(
+                f"calls = {calls}; {needs} and the last look need a whole number, "
+                f"at least {least + 1}"
+            )
+        steps = calls - 1
+    if not steps >= least or steps % 1:
+        who = "generation" if least == 1 else f"the solver {solver!r}"
+        raise BFNError(f"steps = {steps}; {who} needs a whole number, at least {least}")
+    return int(steps)
+
+
+def _guided(model: BFN | Wrapper, guidance: float | None, cond: dict[str, Any]) -> BFN | Wrapper:
+    """The model in the wrappers that the arguments ask for."""
+    if guidance is None:
+        return model
+    if cond.get("label") is None:
+        raise BFNError(
+            f"guidance = {guidance:g} multiplies what a label adds, but no label was given; give "
+            "one, or leave guidance out"
+        )
+    return ClassifierFree(model, guidance)  # pyright: ignore[reportArgumentType]

@@ -72,17 +72,21 @@ class Solver:
     """The grid it is used with unless told otherwise; None for the flow's own."""
     first: float = 0.0
     """The time at which the network is asked in place of t = 0."""
+    least: int = 1
+    """The fewest steps it makes sense with."""
 
 
 SOLVERS: dict[str, Solver] = {}
 GRIDS: dict[str, Grid] = {}
 
 
-def register(name: str, *, grid: str | None = None, first: float = 1e-3) -> Callable[[Rule], Rule]:
+def register(
+    name: str, *, grid: str | None = None, first: float = 1e-3, least: int = 1
+) -> Callable[[Rule], Rule]:
     """Decorator that makes a rule available by name."""
 
     def add(rule: Rule) -> Rule:
-        SOLVERS[name] = Solver(rule, grid, first)
+        SOLVERS[name] = Solver(rule, grid, first, least)
         return rule
 
     return add

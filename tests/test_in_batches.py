@@ -1,0 +1,132 @@
+"""Many examples in batches: the same whatever the batch, with little memory, and counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import bfn
+from bfn import noise, solvers
+from bfn.generation import in_batches
+from toys import KINDS, model
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+OPTIONS: dict[str, Any] = {"solver": "sde2"}
+
+
+@every_kind
+@pytest.mark.parametrize("static", [False, True])
+def test_results_do_not_depend_on_the_batch(kind: str, static: bool) -> None:
+    bfn_model = model(kind).double()
+    label = torch.arange(7) % 3
+    whole = in_batches(bfn_model, 7, (3,), 4, seed=5, label=label, **OPTIONS)
+    for batch in (1, 3, 7, 100):
+        apart = in_batches(
+            bfn_model, 7, (3,), 4, batch=batch, seed=5, label=label, static=static, **OPTIONS
+        )
+        torch.testing.assert_close(apart, whole, rtol=1e-9, atol=1e-9)
+    few = in_batches(bfn_model, 2, (3,), 4, seed=5, label=label[:2], **OPTIONS)
+    torch.testing.assert_close(few, whole[:2], rtol=1e-9, atol=1e-9)
+    keys = noise.Keyed([noise.seed("sample", 5, i) for i in range(7)])
+    direct = bfn.generate(bfn_model, (7, 3), 4, generator=keys, label=label, **OPTIONS)
+    torch.testing.assert_close(direct, whole)
+    assert not torch.equal(in_batches(bfn_model, 7, (3,), 4, seed=6, **OPTIONS), whole)
+
+
+def test_a_static_batch_has_one_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    bfn_model, sizes = model("continuous"), set()
+    forward = bfn_model.net.forward
+
+    def watched(features: torch.Tensor, *rest: Any, **cond: Any) -> torch.Tensor:
+        sizes.add(len(features))
+        return forward(features, *rest, **cond)
+
+    monkeypatch.setattr(bfn_model.net, "forward", watched)
+    assert in_batches(bfn_model, 7, (3,), 2, batch=3, static=True).shape == (7, 3)
+    assert sizes == {3}
+
+
+def test_progress_is_of_calls_and_the_callback_sees_the_first_batch() -> None:
+    told, seen = [], []
+    in_batches(
+        model("binary"),
+        5,
+        (3,),
+        batch=2,
+        calls=4,
+        progress=lambda done, total: told.append((done, total)),
+        callback=lambda i, t, theta, output: seen.append((i, len(theta.V))),
+    )
+    assert {total for _, total in told} == {20}
+    done = [each for each, _ in told]
+    assert done == sorted(done)
+    assert done[-1] == 20
+    assert len(done) == 12
+    assert seen == [(0, 2), (1, 2), (2, 2), (3, 2)]
+
+
+def test_the_batch_is_halved_when_memory_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    bfn_model, said = model("continuous").double(), []
+    whole = in_batches(bfn_model, 9, (3,), 3, seed=1)
+    forward = bfn_model.net.forward
+
+    def small(features: torch.Tensor, *rest: Any, **cond: Any) -> torch.Tensor:
+        if len(features) > 2:
+            raise torch.OutOfMemoryError("no room")
+        return forward(features, *rest, **cond)
+
+    monkeypatch.setattr(bfn_model.net, "forward", small)
+    found = in_batches(bfn_model, 9, (3,), 3, seed=1, say=said.append)
+    torch.testing.assert_close(found, whole, rtol=1e-9, atol=1e-9)
+    assert said == [f"memory ran out; going on with {size} examples at once" for size in (4, 2)]
+
+    def none(*_: Any, **cond: Any) -> torch.Tensor:
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(bfn_model.net, "forward", none)
+    with pytest.raises(bfn.BFNError, match="memory ran out with a single example"):
+        in_batches(bfn_model, 2, (3,), 3)
+
+
+@pytest.mark.parametrize("solver", solvers.SOLVERS)
+def test_nothing_grows_with_the_steps(solver: str) -> None:
+    """However many steps there are, the tensors alive at the last are those of the first few."""
+    import gc
+
+    bfn_model, alive = model("discrete"), {}
+
+    def count(i: int, *_: Any) -> None:
+        if i in (5, 95):
+            gc.collect()
+            alive[i] = sum(isinstance(each, torch.Tensor) for each in gc.get_objects())
+
+    bfn.generate(bfn_model, (2, 3), 100, solver=solver, callback=count)
+    assert alive[95] <= alive[5]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"n": 0}, "n = 0 in batches of 256; expected at least 1"),
+        ({"n": 3, "batch": 0}, "n = 3 in batches of 0"),
+        ({"n": 3, "calls": 1}, "calls = 1; one step and the last look need a whole number, at"),
+        ({"n": 3, "label": [1, 2]}, "2 labels were given for 3 examples"),
+    ],
+)
+def test_mistakes_get_a_sentence(arguments: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(bfn.BFNError, match=sentence):
+        in_batches(model("continuous"), shape=(3,), **arguments)
+
+
+def test_a_solver_may_need_more_steps() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(solvers, "SOLVERS", dict(solvers.SOLVERS))
+        solvers.register("patient", least=3)(solvers.SOLVERS["ode"].rule)
+        bfn_model = model("continuous")
+        bfn.generate(bfn_model, (2, 3), calls=4, solver="patient")
+        with pytest.raises(bfn.BFNError, match=r"calls = 3; 3 steps of 'patient' and .* least 4"):
+            bfn.generate(bfn_model, (2, 3), calls=3, solver="patient")
+        with pytest.raises(bfn.BFNError, match=r"steps = 2; the solver 'patient' needs .* least 3"):
+            bfn.generate(bfn_model, (2, 3), 2, solver="patient")
