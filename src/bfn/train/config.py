@@ -124,6 +124,12 @@ class Train(Section):
     keep: int = option(2, "checkpoints to keep", least=1)
     sample_every: int = option(0, "steps per sheet of samples; 0 for none", least=0)
     device: str = option("auto", "cpu, cuda, ...; auto is cuda where there is one")
+    precision: Literal["auto", "float32", "bfloat16"] = option(
+        "auto", "of products and convolutions; auto is bfloat16 on a GPU"
+    )
+    compile: Literal["auto", "yes", "no"] = option(
+        "auto", "compile the network; auto does on a GPU"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

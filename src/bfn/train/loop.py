@@ -26,6 +26,7 @@ from bfn import loss, noise
 from bfn.data.base import DataSet
 from bfn.errors import BFNError
 from bfn.model import BFN
+from bfn.nn.accelerate import Accelerated
 from bfn.times import ImportanceTimes, Times, independent, stratified
 from bfn.train import checkpoint
 from bfn.train.config import Train
@@ -65,6 +66,8 @@ class Trainer:
         self.device = find_device(settings.device)
         self.model, self.data = model.to(self.device), data.to(self.device)
         _check_labels(model, data, settings)
+        # Before anything copies the weights: it may change how they lie in memory.
+        self.fast = accelerated(self.model, settings)
         self.rank = 0
         self.step = 0
         self.ema = EMA(model.net, settings.ema_decay)
@@ -104,9 +107,9 @@ class Trainer:
         labels = self._hide(labels, generator)
         given: dict[str, Any] = {"times": self.times, "generator": generator, **labels}
         if settings.loss_steps == "inf":
-            nats = loss.continuous_time(self.model, x, **given)
+            nats = loss.continuous_time(self.fast, x, **given)
         else:
-            nats = loss.discrete_time(self.model, x, int(settings.loss_steps), **given)
+            nats = loss.discrete_time(self.fast, x, int(settings.loss_steps), **given)
         if isinstance(self.times, ImportanceTimes):
             self.times.update(nats)
         return nats.mean() / self.data.format.dimensions
@@ -248,6 +251,10 @@ class Trainer:
         state = self.optimiser.state_dict()
         state["state"] = checkpoint.unflatten_optimiser(tensors["optimiser"])
         self.optimiser.load_state_dict(state)
+        for weight, moments in self.optimiser.state.items():
+            for name, value in moments.items():
+                if value.shape == weight.shape:  # in memory as the weights are
+                    moments[name] = torch.empty_like(weight).copy_(value)
         if isinstance(self.times, ImportanceTimes):
             self.times.load_state_dict(tensors["times"])
 
@@ -293,6 +300,13 @@ def _adamw(model: BFN, settings: Train) -> torch.optim.AdamW:
     ]
     groups = [group for group in groups if group["params"]]
     return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=settings.betas, fused=True)
+
+
+def accelerated(model: BFN, settings: Train) -> BFN:
+    """The same model, sharing its weights, whose network runs as fast as the device can."""
+    compile = {"auto": None, "yes": True, "no": False}[settings.compile]
+    net = Accelerated(model.net, settings.precision, compile)
+    return BFN(net, model.flow, model.head)
 
 
 def find_device(name: str, key: str = "train.device") -> torch.device:

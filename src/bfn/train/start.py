@@ -26,7 +26,15 @@ from bfn.train.tensors import as_data_set
 
 CHANGEABLE = tuple(
     f"train.{key}"
-    for key in ("steps", "log_every", "checkpoint_every", "keep", "sample_every", "device")
+    for key in (
+        "steps",
+        "log_every",
+        "checkpoint_every",
+        "keep",
+        "sample_every",
+        "device",
+        "compile",
+    )
 )
 """Keys that a resumed run may be given anew: they leave the past as it was."""
 
