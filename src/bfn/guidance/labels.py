@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bfn.errors import BFNError
 from bfn.guidance.base import Wrapper
@@ -16,7 +17,35 @@ def count(model: BFN | Wrapper) -> int | None:
     """How many labels the network was built for, 0 for none; None if it does not say."""
     while isinstance(model, Wrapper):
         model = model.model
-    return getattr(model.net, "arguments", {}).get("labels")
+    net = model.net
+    # A network may lie within another that only makes it faster.
+    while not hasattr(net, "arguments") and isinstance(getattr(net, "net", None), nn.Module):
+        net = cast(nn.Module, net.net)
+    arguments: dict[str, Any] = getattr(net, "arguments", {})
+    return arguments.get("labels")
+
+
+def read(model: BFN | Wrapper, text: str) -> list[int]:
+    """Labels as a command line names them: "7", "3,7", or "each" for all of them."""
+    known = count(model)
+    if text.strip() == "each":
+        if known is None:
+            raise BFNError(
+                "label = 'each' needs to know how many labels there are, which this network does "
+                "not say; give them, as in 0,1,2"
+            )
+        return list(range(max(known, 1)))  # of a model without labels, `prepare` complains
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise BFNError(
+            f"label = {text!r} is no label; expected a whole number, several as in 3,7, or each"
+        ) from None
+
+
+def in_turn(labels: Sequence[int], n: int) -> list[int]:
+    """n labels: the given ones again and again."""
+    return [labels[i % len(labels)] for i in range(n)]
 
 
 def prepare(model: BFN | Wrapper, label: Tensor | Sequence[int] | int, batch: int) -> Tensor:
