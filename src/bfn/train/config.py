@@ -172,6 +172,10 @@ class Sample(Section):
     steps: int = option(100, "Bayesian updates; one more network call than that", least=1)
     final: Literal["sample", "mode"] = option("sample", "how the last output becomes data")
     solver: str = option("ancestral", "the step rule")
+    grid: str = option("auto", "the spacing of the steps; auto is the solver's own")
+    label: str = option("", "a label, several in turn as in 3,7, or each; empty for none")
+    guidance: float = option(1.0, "multiplies what the label adds to the prediction", least=0)
+    batch: int = option(256, "samples at once; results do not depend on it", least=1)
     seed: int = option(0, "of the noise")
     device: str = option("auto", "cpu, cuda, ...; auto is cuda where there is one")
 

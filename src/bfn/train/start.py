@@ -11,13 +11,13 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from bfn import loss, noise, pictures
+from bfn import loss, pictures
 from bfn.data.base import DataSet
 from bfn.errors import BFNError
-from bfn.generation import generate
 from bfn.model import BFN
 from bfn.train import build, config, progress
 from bfn.train.config import Recipe, Sample
+from bfn.train.draw import draw
 from bfn.train.fitted import fitted
 from bfn.train.folder import RunFolder
 from bfn.train.loop import Trainer, find_device
@@ -169,14 +169,7 @@ def _sheets(
         return None
 
     def write(step: int) -> None:
-        x = generate(
-            model,
-            (settings.n, *data.shape),
-            settings.steps,
-            solver=settings.solver,
-            final=settings.final,
-            generator=torch.Generator().manual_seed(noise.seed("sample", settings.seed)),
-        )
+        x = draw(model, data.shape, settings)
         folder.samples.mkdir(exist_ok=True)
         pictures.write_sheet(folder.samples / f"step-{step}{suffix}", data.format, x)
 
