@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     from bfn.cli.app import run
     from bfn.errors import BFNError
-    from bfn.train.outcome import Diverged
+    from bfn.train.outcome import Diverged, Unwritten
 
     try:
         # A network or data source of one's own may live in a file beside the recipe.
@@ -33,6 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CycloptsError as error:
         error.verbose = False
         return _answer(" ".join(str(error).split()), MISUSED)
+    except Unwritten as error:
+        return _answer(" ".join(str(error).split()), FAILED)
     except BFNError as error:
         return _answer(" ".join(str(error).split()), MISUSED)
     except KeyboardInterrupt as interruption:

@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from bfn.errors import BFNError
+from bfn.train.outcome import Unwritten
 
 FORMAT_VERSION = 1
 STATE = "state.json"
@@ -69,7 +70,7 @@ def save(folder: Path, step: int, tensors: Tensors, state: Mapping[str, Any], ke
         _flush(folder)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(aside, ignore_errors=True)
-        raise BFNError(
+        raise Unwritten(
             f"the checkpoint {str(target)!r} could not be written ({error}); earlier ones are "
             "intact: make room and go on with --resume auto"
         ) from error

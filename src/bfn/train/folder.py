@@ -11,6 +11,7 @@ runs/NAME/
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from safetensors import SafetensorError
 from torch import Tensor
 
 from bfn import serialise
@@ -28,6 +30,7 @@ from bfn.errors import BFNError
 from bfn.model import BFN
 from bfn.train import config
 from bfn.train.config import Recipe
+from bfn.train.outcome import Unwritten
 
 RECIPE, METRICS, CHECKPOINTS, SAMPLES = "recipe.toml", "metrics.jsonl", "checkpoints", "samples"
 _OWN = (RECIPE, METRICS, CHECKPOINTS, SAMPLES, serialise.CONFIG, serialise.WEIGHTS)
@@ -110,10 +113,12 @@ class RunFolder:
         """config.json and model.safetensors."""
         try:
             serialise.save(self.path, {**model.config(), "data": data.describe()}, weights)
-        except OSError as error:
-            raise BFNError(
-                f"the model could not be written to {str(self.path)!r} ({error.strerror}); make "
-                "room and go on with --resume auto"
+        except (OSError, SafetensorError) as error:
+            for name in (serialise.CONFIG, serialise.WEIGHTS):
+                (self.path / f"{name}.part").unlink(missing_ok=True)
+            raise Unwritten(
+                f"the model could not be written to {str(self.path)!r} ({error}); make room and "
+                "go on with --resume auto"
             ) from error
 
     def load_model(self) -> BFN:
@@ -140,8 +145,14 @@ class RunFolder:
 
     def log(self, line: Mapping[str, Any]) -> None:
         assert self._metrics is not None
-        self._metrics.write(json.dumps(line) + "\n")
-        self._metrics.flush()
+        try:
+            self._metrics.write(json.dumps(line) + "\n")
+            self._metrics.flush()
+        except OSError as error:
+            raise Unwritten(
+                f"{str(self.path / METRICS)!r} could not be written ({error.strerror}); make room "
+                "and go on with --resume auto"
+            ) from error
 
     def metrics(self) -> list[dict[str, Any]]:
         path = self.path / METRICS
@@ -150,7 +161,8 @@ class RunFolder:
 
     def close(self) -> None:
         if self._metrics is not None:
-            self._metrics.close()
+            with contextlib.suppress(OSError):  # what could not be written was said already
+                self._metrics.close()
             self._metrics = None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bfn.errors import BFNError
+
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C or SIGTERM stopped the training; its state is saved if it has a folder."""
@@ -9,3 +11,7 @@ class Interrupted(KeyboardInterrupt):
 
 class Diverged(RuntimeError):
     """The loss or the gradient is no longer finite."""
+
+
+class Unwritten(BFNError):
+    """A file of the run could not be written: most often, the disk is full."""
