@@ -1,0 +1,192 @@
+"""The message of one example, as operations on a stack of bits (bits-back coding).
+
+With V_i the sum of the first i messages, the sender
+
+    pops V_n | x,  pushes x | V_n  (the network's output at t = 1),  and for i = n .. 1
+    pops V_{i-1} | V_i  (V_0 = 0: nothing to pop),  pushes V_i | V_{i-1}  (the receiver's mixture).
+
+Pushing costs bits and popping gives them back, so that the stack grows by
+
+    log2 q(V_n | x) prod_i q(V_{i-1} | V_i) / (p(x | V_n) prod_i p(V_i | V_{i-1}))
+
+whose mean over V is L^n + L^r, as far as the grid is fine. The receiver goes through it backwards:
+for i = 1 .. n it pops V_i | V_{i-1} and pushes V_{i-1} | V_i; then it pops x | V_n and pushes
+V_n | x. Because a bridge V_{i-1} | V_i does not depend on x, never more than two of the V have to be
+on the stack: a few bits per number are enough to begin with, whatever n is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bfn.codec.alphabet import alphabet
+from bfn.codec.grid import Grid
+from bfn.codec.receiver import Step, data_distribution, message_distribution
+from bfn.codec.stack import Distribution, Floats, Gaussian, Integers, Stacks, random_words
+from bfn.flow import Theta
+from bfn.flow.base import per_example
+from bfn.model import BFN
+from bfn.output import Output
+
+
+class Chain:
+    """One example per lane, all lanes in lockstep through the same steps."""
+
+    def __init__(
+        self,
+        model: BFN,
+        shape: Sequence[int],
+        steps: int,
+        lanes: int,
+        spacing: float,
+        values: Sequence[float] | None = None,
+    ) -> None:
+        self.model, self.lanes = model, lanes
+        self.shape = (lanes, *shape)
+        self.state_shape = model.flow.state_shape(self.shape)
+        self.grid = Grid.of(model.flow, steps, spacing)
+        self.alphabet = alphabet(model.head, values)
+        self.network_seconds = 0.0
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers V has."""
+        return math.prod(self.state_shape[1:])
+
+    @property
+    def _choices(self) -> float:
+        """About as many bits as choosing the components of a message takes at most."""
+        return min(math.log2(self.alphabet.K), 4.0) * math.prod(self.shape[1:])
+
+    def encode(self, stacks: Stacks, x: Integers, index: Integers) -> tuple[Floats, Floats]:
+        """Push x, indices (lanes, variables), lane by lane; returns the bits of each part.
+
+        index says which examples of their blocks these are, (lanes,).
+
+        The bits are those of the steps, (lanes, n), and of the data, (lanes,). Step i is charged
+        with pushing V_i less popping it, and with the difference of the two entropies that popping
+        V_i and a message of step i have on average. These differences add up to 0, and without them
+        a step would not compare with its term of L^n.
+        """
+        grid, n = self.grid, self.grid.n
+        bits, steps = [stacks.bits()], np.zeros((self.lanes, n))
+        keys = self._keys(index)
+        stacks.scramble(keys[n])
+        k = self._first(x).pop(stacks)
+        bits.append(stacks.bits())
+        data_distribution(self.output(k, n)).push(stacks, x)
+        bits.append(stacks.bits())
+        reconstruction = bits[2] - bits[1]
+        steps[:, n - 1] = bits[1] - bits[0]
+        before = bits[2]
+        for i in range(n, 0, -1):
+            if i > 1:
+                stacks.scramble(keys[i - 1])
+                earlier = self.bridge(k, i).pop(stacks)
+                after = stacks.bits()
+                steps[:, i - 2] = after - before
+                before = after
+            else:
+                earlier = np.zeros_like(k)
+            self.message(earlier, i).push(stacks, k)
+            after = stacks.bits()
+            steps[:, i - 1] += after - before
+            before, k = after, earlier
+        steps[stacks.active] += self.numbers * (grid.popped_bits() - grid.message_bits())
+        return steps, reconstruction
+
+    def decode(self, stacks: Stacks, index: Integers) -> Integers:
+        """Pop indices (lanes, variables)."""
+        n, keys = self.grid.n, self._keys(index)
+        k = np.zeros((self.lanes, self.numbers), np.int64)
+        for i in range(1, n + 1):
+            later = self.message(k, i).pop(stacks)
+            if i > 1:
+                self.bridge(later, i).push(stacks, k)
+                stacks.scramble(keys[i - 1])
+            k = later
+        x = data_distribution(self.output(k, n)).pop(stacks)
+        self._first(x).push(stacks, k)
+        stacks.scramble(keys[n])
+        return x
+
+    def startup_bits(self) -> float:
+        """How many bits the stack should hold before an example is pushed.
+
+        V_n is popped, and V_{n-1} and components before V_n is pushed; the last terms allow for
+        scatter and for whole words.
+        """
+        popped = self.numbers * float(self.grid.popped_bits()[-2:].sum()) + self._choices
+        return popped + 4.0 * self.numbers**0.5 + 32.0
+
+    def marginal(self, t: float) -> Distribution:
+        """The data's distribution as the network sees it at time t when no message has come."""
+        zero = np.zeros((self.lanes, self.numbers))
+        beta = self.model.flow.schedule.beta(torch.tensor(t, dtype=torch.float64))
+        return data_distribution(self._call(zero, float(beta), t))
+
+    def output(self, k: Integers, i: int) -> Output:
+        """The network's output after i steps, V_i = k delta_i."""
+        grid = self.grid
+        return self._call(k * grid.delta[i], float(grid.beta[i]), i / grid.n)
+
+    def _keys(self, index: Integers) -> list[NDArray[np.int32]]:
+        """Random words for all that is popped when V_i is: its cells, and a component each.
+
+        Entry i belongs to V_i. They are different for every example, index (lanes,), of a block.
+        """
+        words = np.ceil((self.numbers * self.grid.popped_bits() + self._choices) / 16.0) + 1
+        ends = np.concatenate([[0], np.cumsum(words)]).astype(np.int64)
+        key = random_words(index, int(ends[-1]))
+        return [key[:, :0], *(key[:, a:b] for a, b in itertools.pairwise(ends))]
+
+    def network(self, k: Integers, i: int) -> Tensor:
+        """The network's bare numbers for `output`."""
+        grid = self.grid
+        theta, t = self._input(k * grid.delta[i], float(grid.beta[i]), i / grid.n)
+        return self.model.net(self.model.flow.features(theta), t)
+
+    def _call(self, V: Floats, beta: float, t: float) -> Output:
+        start = time.perf_counter()
+        output = self.model(*self._input(V, beta, t))
+        self.network_seconds += time.perf_counter() - start
+        return output
+
+    def _input(self, V: Floats, beta: float, t: float) -> tuple[Theta, Tensor]:
+        def on_device(values: Tensor) -> Tensor:
+            return values.to(self.model.device, self.model.dtype)
+
+        state = on_device(torch.from_numpy(V)).reshape(self.state_shape)
+        batch = torch.ones(self.lanes, dtype=torch.float64)
+        return Theta(state, per_example(on_device(beta * batch), state)), on_device(t * batch)
+
+    def message(self, k: Integers, i: int) -> Distribution:
+        """Cells of V_i given those of V_{i-1}."""
+        step = Step(self.grid, i, k * self.grid.delta[i - 1])
+        return message_distribution(self.output(k, i - 1), step)
+
+    def bridge(self, k: Integers, i: int) -> Gaussian:
+        """Cells of V_{i-1} given those of V_i."""
+        grid = self.grid
+        scale = grid.beta[i - 1] / grid.beta[i] * grid.delta[i] / grid.delta[i - 1]
+        std = float(grid.sd[i - 1] / grid.delta[i - 1])
+        return Gaussian(scale * k, std, int(grid.reach[i - 1]))
+
+    def _first(self, x: Integers) -> Gaussian:
+        """Cells of V_n given the data."""
+        grid, n = self.grid, self.grid.n
+        data = self.alphabet.data(torch.from_numpy(x), torch.float64).reshape(self.shape)
+        m = self.model.flow.embed(data).double().reshape(self.lanes, -1).numpy()
+        return Gaussian(
+            m * (grid.beta[n] / grid.delta[n]),
+            float(grid.sd[n] / grid.delta[n]),
+            int(grid.reach[n]),
+        )

@@ -1,0 +1,397 @@
+"""Data to bytes and back, many blocks at a time.
+
+A block is a number of examples on one stack of bits, and decodes on its own. Block b lives in lane
+b mod `lanes`; the lanes run in lockstep, so that the network is always called with the same padded
+batch. Its rows do not depend on one another, but their last digits may depend on the batch, on the
+row, and on the number of threads: all three are fixed.
+
+A stack must hold some bits before the first example can be pushed. They are the block's last
+examples, coded one variable at a time with the network's output for an empty message (at the best
+of a few times). So a block costs no random bits; it only pays for what that coder is worse than the
+chain on a handful of examples.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import bfn
+from bfn.codec.chain import Chain
+from bfn.codec.stack import Distribution, Floats, Integers, Stacks, Uniform, constriction, damaged
+from bfn.errors import BFNError
+from bfn.model import BFN
+
+FORMAT = 1
+"""Changes whenever the same data would become other bytes."""
+LANES = 16
+STARTUP_TIMES = (0.0, 0.0001, 0.001, 0.01, 0.03, 0.1)
+"""Times at which the network may be asked about data of which nothing is known yet."""
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Coded:
+    """A block's bytes, and where its bits went.
+
+    bits: "steps" (a list of n numbers) and "reconstruction" of the examples in the chain,
+    "startup" of those that came before it, and "overhead", which is what is left of
+    8 * len(payload) and may be negative. startup_examples of the block are not in the chain.
+    """
+
+    payload: bytes
+    bits: dict[str, Any]
+    startup_examples: int = 0
+
+
+@dataclass
+class _Block:
+    """A block at work in a lane."""
+
+    place: int
+    count: int
+    x: Integers
+    left: int = 0
+    startup: int = 0
+    startup_bits: float = 0.0
+    choice: int = 0
+    steps: Floats = field(default_factory=lambda: np.zeros(0))
+    reconstruction: float = 0.0
+
+
+class Codec:
+    """A lossless code for data of one shape, by one model.
+
+    Args:
+        model: for data that can be coded: discrete, discretised, or continuous with
+            reconstruction=bfn.Bins(K, sigma).
+        shape: of one example.
+        steps: n, the number of messages: n + 1 calls of the network per example.
+        lanes: the batch of every call. More are faster for many blocks, slower for few.
+        spacing: of the grids, in deviations. Finer needs more bits to begin with; coarser than 1
+            costs bits at every step.
+        threads: for the network and the probabilities.
+        values: for continuous data, the value of every bin that is not its centre.
+
+    Both sides need the same model and the same `settings`.
+    """
+
+    def __init__(
+        self,
+        model: BFN,
+        shape: Sequence[int],
+        steps: int,
+        *,
+        lanes: int = LANES,
+        spacing: float = 0.5,
+        threads: int = 1,
+        values: Sequence[float] | None = None,
+    ) -> None:
+        for name, value in (("steps", steps), ("lanes", lanes), ("threads", threads)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise BFNError(f"{name} = {value!r}; expected a whole number, at least 1")
+        if not 0.0 < spacing <= 4.0:
+            raise BFNError(f"spacing = {spacing!r}; expected a number above 0 and up to 4")
+        if not all(isinstance(size, int) and size > 0 for size in shape):
+            raise BFNError(f"shape = {tuple(shape)}; expected positive whole numbers")
+        constriction()
+        self.model, self.shape = model, tuple(shape)
+        self.steps, self.lanes, self.spacing, self.threads = steps, lanes, spacing, threads
+        self._values = None if values is None else [float(value) for value in values]
+        self.chain = Chain(model, self.shape, steps, lanes, spacing, self._values)
+        self._marginals: dict[int, Distribution] = {}
+        self.seconds = {"network": 0.0, "coder": 0.0, "probabilities": 0.0}
+        """Where the time went, over all calls."""
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """JSON values that have to be the same on both sides.
+
+        "probe" digests what the network and the coder make of fixed inputs: another processor,
+        device or library whose arithmetic differs is found out before anything is decoded.
+        """
+        return {
+            "format": FORMAT,
+            "shape": list(self.shape),
+            "steps": self.steps,
+            "lanes": self.lanes,
+            "spacing": self.spacing,
+            "threads": self.threads,
+            "values": self._values,
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "device": self.model.device.type,
+            "bfn": bfn.__version__,
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "constriction": _version("constriction"),
+            "machine": platform.machine(),
+            "instructions": torch.backends.cpu.get_cpu_capability(),
+            "probe": self._probe(),
+        }
+
+    def encode(self, blocks: Sequence[Tensor], progress: Progress | None = None) -> list[Coded]:
+        """Every block, (N_b, *shape), as bytes of its own.
+
+        progress is called with the number of examples done since it was last called. A block is
+        asked for when its turn comes, so `blocks` may load them one by one.
+        """
+        results: list[Coded | None] = [None] * len(blocks)
+
+        def begin(stacks: Stacks, lane: int, place: int) -> _Block:
+            return self._begin_encoding(stacks, lane, place, blocks[place])
+
+        def work(stacks: Stacks, current: list[_Block | None]) -> None:
+            x = np.zeros((self.lanes, math.prod(self.shape)), np.int64)
+            index = np.zeros(self.lanes, np.int64)
+            for lane, block in enumerate(current):
+                if block is not None:
+                    index[lane] = block.left - 1
+                    x[lane] = block.x[index[lane]]
+            steps, reconstruction = self.chain.encode(stacks, x, index)
+            for lane, block in enumerate(current):
+                if block is not None:
+                    block.steps = block.steps + steps[lane]
+                    block.reconstruction += float(reconstruction[lane])
+
+        def finish(stacks: Stacks, lane: int, block: _Block) -> None:
+            results[block.place] = self._finish_encoding(stacks, lane, block)
+
+        self._run(range(len(blocks)), begin, work, finish, progress)
+        return [coded for coded in results if coded is not None]
+
+    def decode(
+        self,
+        payloads: Sequence[bytes],
+        counts: Sequence[int],
+        progress: Progress | None = None,
+        places: Sequence[int] | None = None,
+    ) -> list[Tensor]:
+        """The blocks again; counts are their numbers of examples.
+
+        places: which of the blocks that were encoded together these are, by default all of them
+        in order. A block alone must be decoded in the lane it was encoded in.
+        """
+        if places is None:
+            places = range(len(payloads))
+        if not len(payloads) == len(counts) == len(places):
+            raise BFNError(
+                f"there are {len(payloads)} payloads, {len(counts)} counts and {len(places)} "
+                "places; give as many of each"
+            )
+        results: dict[int, Tensor] = {}
+        index = {place: j for j, place in enumerate(places)}
+        if len(index) != len(places) or any(place < 0 for place in places):
+            raise BFNError(f"places = {list(places)}; expected different numbers, at least 0")
+
+        def begin(stacks: Stacks, lane: int, place: int) -> _Block:
+            j = index[place]
+            return self._begin_decoding(stacks, lane, place, payloads[j], counts[j])
+
+        def work(stacks: Stacks, current: list[_Block | None]) -> None:
+            index = np.zeros(self.lanes, np.int64)
+            for lane, block in enumerate(current):
+                if block is not None:
+                    index[lane] = block.count - block.startup - block.left
+            x = self.chain.decode(stacks, index)
+            for lane, block in enumerate(current):
+                if block is not None:
+                    block.x[index[lane]] = x[lane]
+
+        def finish(stacks: Stacks, lane: int, block: _Block) -> None:
+            results[block.place] = self._finish_decoding(stacks, lane, block)
+
+        self._run(places, begin, work, finish, progress)
+        return [results[place] for place in places]
+
+    def _run(
+        self,
+        places: Sequence[int],
+        begin: Callable[[Stacks, int, int], _Block],
+        work: Callable[[Stacks, list[_Block | None]], None],
+        finish: Callable[[Stacks, int, _Block], None],
+        progress: Progress | None,
+    ) -> None:
+        """Take every block through its lane, one example of each lane at a time."""
+        queues: list[list[int]] = [[] for _ in range(self.lanes)]
+        for place in sorted(places, reverse=True):
+            queues[place % self.lanes].append(place)
+        stacks = Stacks(self.lanes)
+        blocks: list[_Block | None] = [None] * self.lanes
+        start, network = time.perf_counter(), self.chain.network_seconds
+        with self._fixed():
+            while True:
+                done = 0
+                for lane, queue in enumerate(queues):
+                    while blocks[lane] is None and queue:
+                        block = begin(stacks, lane, queue.pop())
+                        blocks[lane] = block if block.left else None
+                        if not block.left:
+                            finish(stacks, lane, block)
+                            stacks.put(lane, None)
+                            done += block.startup
+                if progress is not None and done:
+                    progress(done)
+                if all(block is None for block in blocks):
+                    break
+                work(stacks, blocks)
+                done = 0
+                for lane, block in enumerate(blocks):
+                    if block is None:
+                        continue
+                    block.left, done = block.left - 1, done + 1
+                    if not block.left:
+                        finish(stacks, lane, block)
+                        stacks.put(lane, None)
+                        blocks[lane], done = None, done + block.startup
+                if progress is not None:
+                    progress(done)
+        network = self.chain.network_seconds - network
+        self.seconds["network"] += network
+        self.seconds["coder"] += stacks.seconds
+        self.seconds["probabilities"] += time.perf_counter() - start - network - stacks.seconds
+
+    def _begin_encoding(self, stacks: Stacks, lane: int, place: int, data: Tensor) -> _Block:
+        x = self._indices(data, place)
+        block = _Block(place, len(x), x, steps=np.zeros(self.steps))
+        stacks.put(lane, b"")
+        if not block.count:
+            return block
+        with stacks.only(lane):
+            trials = []
+            for choice in range(len(STARTUP_TIMES)):
+                stacks.clear(lane)
+                taken = self._push_startup(stacks, lane, x, choice)
+                trials.append((stacks.bits()[lane] / taken, choice))
+            block.choice = min(trials)[1]
+            stacks.clear(lane)
+            block.startup = self._push_startup(stacks, lane, x, block.choice)
+            block.startup_bits = float(stacks.bits()[lane])
+        block.left = block.count - block.startup
+        return block
+
+    def _push_startup(self, stacks: Stacks, lane: int, x: Integers, choice: int) -> int:
+        """Push examples from the end until the chain can begin; returns how many."""
+        marginal, needed, taken = self._marginal(choice), self.chain.startup_bits(), 0
+        row = np.zeros((self.lanes, x.shape[1]), np.int64)
+        while taken < len(x) and stacks.bits()[lane] < needed:
+            row[lane] = x[len(x) - 1 - taken]
+            marginal.push(stacks, row)
+            taken += 1
+        return taken
+
+    def _finish_encoding(self, stacks: Stacks, lane: int, block: _Block) -> Coded:
+        if block.count:
+            with stacks.only(lane):
+                header = np.zeros((self.lanes, 2), np.int64)
+                header[lane] = block.startup, block.choice
+                self._header(block.count).push(stacks, header)
+        payload = stacks.bytes(lane)
+        used = float(block.steps.sum()) + block.reconstruction + block.startup_bits
+        bits = {
+            "steps": block.steps.tolist(),
+            "reconstruction": block.reconstruction,
+            "startup": block.startup_bits,
+            "overhead": 8.0 * len(payload) - used,
+        }
+        return Coded(payload, bits, block.startup)
+
+    def _begin_decoding(
+        self, stacks: Stacks, lane: int, place: int, payload: bytes, count: int
+    ) -> _Block:
+        stacks.put(lane, payload)
+        block = _Block(place, count, np.zeros((count, math.prod(self.shape)), np.int64))
+        if count:
+            with stacks.only(lane):
+                header = self._header(count).pop(stacks)[lane]
+            block.startup, block.choice = int(header[0]), int(header[1])
+        block.left = count - block.startup
+        return block
+
+    def _finish_decoding(self, stacks: Stacks, lane: int, block: _Block) -> Tensor:
+        if block.startup:
+            with stacks.only(lane):
+                marginal = self._marginal(block.choice)
+                for j in range(block.count - block.startup, block.count):
+                    block.x[j] = marginal.pop(stacks)[lane]
+        if not stacks.empty(lane):
+            raise damaged(f"block {block.place} has bits left over")
+        k = torch.from_numpy(block.x).reshape(block.count, *self.shape)
+        return self.chain.alphabet.data(k, self.model.dtype)
+
+    def _header(self, count: int) -> Uniform:
+        """How many examples of a block came first, and at which time."""
+        size = np.array([count + 1, len(STARTUP_TIMES)])
+        return Uniform(np.tile(size, (self.lanes, 1)))
+
+    def _marginal(self, choice: int) -> Distribution:
+        if choice not in self._marginals:
+            self._marginals[choice] = self.chain.marginal(STARTUP_TIMES[choice])
+        return self._marginals[choice]
+
+    def _indices(self, data: Tensor, place: int) -> Integers:
+        if not isinstance(data, Tensor) or tuple(data.shape[1:]) != self.shape:
+            what = tuple(data.shape) if isinstance(data, Tensor) else type(data).__name__
+            raise BFNError(
+                f"block {place} is {what}; expected a tensor of shape (examples, "
+                f"{', '.join(map(str, self.shape))})"
+            )
+        data = data.detach().cpu()
+        if len(data):
+            self.model.check(data)
+        return self.chain.alphabet.index(data).reshape(len(data), -1).numpy()
+
+    @contextlib.contextmanager
+    def _fixed(self) -> Iterator[None]:
+        """Whatever could change a digit is as it is on the other side; restored afterwards."""
+        threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+        device = self.model.device.type
+        cudnn = torch.backends.cudnn.flags(
+            enabled=True, benchmark=False, deterministic=True, allow_tf32=False
+        )
+        torch.set_num_threads(self.threads)
+        torch.set_float32_matmul_precision("highest")
+        try:
+            with self.model.evaluating(), torch.autocast(device, enabled=False), cudnn:
+                yield
+        finally:
+            torch.set_num_threads(threads)
+            torch.set_float32_matmul_precision(precision)
+
+    def _probe(self) -> str:
+        """A digest of what this machine computes from fixed numbers."""
+        digest = hashlib.blake2b(digest_size=16)
+        chain, stacks = self.chain, Stacks(self.lanes)
+        filler = (np.arange(4 * chain.numbers + 8, dtype=np.uint64) * 2654435761) % (1 << 32)
+        size = (self.lanes, chain.numbers)
+        # Fractions that are spread evenly and computed exactly: no generator has to agree.
+        spread = (np.arange(size[0] * size[1], dtype=np.int64) * 7919 % 1009).reshape(size) / 1009
+        with self._fixed():
+            for lane in range(self.lanes):
+                stacks.put(lane, (filler + 1).astype("<u4").tobytes())
+            for i in sorted({1, (self.steps + 1) // 2, self.steps}):
+                cells = (4.0 * spread - 2.0) * (chain.grid.sd[i] / chain.grid.delta[i])
+                k = np.rint(cells).astype(np.int64)
+                digest.update(chain.network(k, i).cpu().numpy().tobytes())
+                earlier = chain.bridge(k, i).pop(stacks) if i > 1 else np.zeros_like(k)
+                chain.message(earlier, i).push(stacks, k)
+            for lane in range(self.lanes):
+                digest.update(stacks.bytes(lane))
+        return digest.hexdigest()
+
+
+def _version(package: str) -> str:
+    from importlib.metadata import version
+
+    return version(package)

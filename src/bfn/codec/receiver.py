@@ -1,0 +1,216 @@
+"""What the network's output makes of the next message, and of the data: distributions to code with.
+
+A message is coded as the cell k of V_i = k delta_i given V_{i-1}. The receiver's distribution of it
+is a mixture over the values m' that the data might have,
+
+    p_R(V_i | V_{i-1}) = sum_m' p_O(m') N(V_i | V_{i-1} + alpha_i m', v alpha_i).
+
+Its cells need no cumulative distribution: to push k, pop a component m' from its posterior
+
+    p(m' | V_i) ~ p_O(m') exp((Delta . m' - alpha_i |m'|^2 / 2) / v),   Delta = V_i - V_{i-1},
+
+push k as a cell of that one Gaussian, and push m' with p_O. What was popped pays back what the
+choice cost: together -log2 p_R bits. Popping k does the same backwards. The posterior only has to
+be the same on both sides; where it is not exact, it costs its divergence from the exact one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import singledispatch
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bfn.codec.grid import Grid
+from bfn.codec.stack import (
+    LEAST,
+    CutGaussian,
+    Distribution,
+    Floats,
+    Gaussian,
+    Integers,
+    Stacks,
+    Table,
+)
+from bfn.output import (
+    BernoulliOutput,
+    BinnedOutput,
+    Bins,
+    CategoricalOutput,
+    FreeBinnedOutput,
+    Output,
+    PointOutput,
+)
+from bfn.output.bins import bin_centre
+
+LN_LEAST = math.log(LEAST)
+
+
+@dataclass(frozen=True)
+class Step:
+    """Step i: from V_{i-1} = before, (lanes, numbers), to cells of V_i."""
+
+    grid: Grid
+    i: int
+    before: Floats
+
+    def gaussian(self, m: Floats, span: float) -> Gaussian:
+        """V_i if the data's value is m; it may be as far as span from the true one."""
+        grid, delta = self.grid, self.grid.delta[self.i]
+        mean = (self.before + grid.alpha[self.i] * m) / delta
+        std = math.sqrt(grid.v * grid.alpha[self.i]) / delta
+        return Gaussian(mean, std, grid.pushed(self.i, span))
+
+    def message(self, k: Integers) -> Tensor:
+        """Delta = V_i - V_{i-1} of cells k."""
+        return torch.from_numpy(k * self.grid.delta[self.i] - self.before)
+
+
+@dataclass(frozen=True)
+class Mixture(Distribution):
+    """Cells of V_i by way of an auxiliary component."""
+
+    prior: Distribution
+    component: Callable[[Integers], Gaussian]
+    posterior: Callable[[Integers], Distribution]
+
+    def push(self, stacks: Stacks, symbols: Integers) -> None:
+        choice = self.posterior(symbols).pop(stacks)
+        self.component(choice).push(stacks, symbols)
+        self.prior.push(stacks, choice)
+
+    def pop(self, stacks: Stacks) -> Integers:
+        choice = self.prior.pop(stacks)
+        symbols = self.component(choice).pop(stacks)
+        self.posterior(symbols).push(stacks, choice)
+        return symbols
+
+
+@singledispatch
+def data_distribution(output: Output) -> Distribution:
+    """p_O as a distribution of the data's indices, (lanes, variables)."""
+    raise NotImplementedError(type(output))
+
+
+@singledispatch
+def message_distribution(output: Output, step: Step) -> Distribution:
+    """p_R as a distribution of the cells of V_i, (lanes, numbers)."""
+    raise NotImplementedError(type(output))
+
+
+def _numbers(tensor: Tensor, *last: int) -> Tensor:
+    """(lanes, *shape, *last) as (lanes, variables, *last), in float64 on the CPU."""
+    return tensor.detach().to("cpu", torch.float64).reshape(tensor.shape[0], -1, *last)
+
+
+def _softmax(logits: Tensor) -> Floats:
+    # Unnormalised: the coder divides by the sum.
+    return torch.exp(logits - logits.amax(-1, keepdim=True)).numpy()
+
+
+@data_distribution.register
+def _(output: BernoulliOutput) -> Distribution:
+    logit = _numbers(output.logit)
+    return Table(torch.stack([torch.sigmoid(-logit), torch.sigmoid(logit)], -1).numpy())
+
+
+@message_distribution.register
+def _(output: BernoulliOutput, step: Step) -> Distribution:
+    # What the coder makes of probabilities below 2^-24.
+    logit = _numbers(output.logit).clamp(LN_LEAST, -LN_LEAST)
+
+    def posterior(k: Integers) -> Distribution:
+        logit_given = logit + step.message(k)
+        both = torch.stack([torch.sigmoid(-logit_given), torch.sigmoid(logit_given)], -1)
+        return Table(both.numpy())
+
+    return Mixture(
+        data_distribution(output),
+        lambda choice: step.gaussian(np.where(choice, 2.0, -2.0), span=4.0),
+        posterior,
+    )
+
+
+@data_distribution.register
+def _(output: CategoricalOutput) -> Distribution:
+    return Table(_softmax(_numbers(output.logits, output.K)))
+
+
+@message_distribution.register
+def _(output: CategoricalOutput, step: Step) -> Distribution:
+    K = output.K
+    logits = _numbers(output.logits, K)
+    log_p = torch.log_softmax(logits, -1).clamp_min(LN_LEAST)
+
+    def component(choice: Integers) -> Gaussian:
+        m = np.zeros((*choice.shape, K))
+        np.put_along_axis(m, choice[..., None], float(K), -1)
+        return step.gaussian(m.reshape(len(m), -1), span=float(K))
+
+    def posterior(k: Integers) -> Distribution:
+        return Table(_softmax(log_p + step.message(k).reshape(log_p.shape)))
+
+    return Mixture(Table(_softmax(logits)), component, posterior)
+
+
+@data_distribution.register
+def _(output: FreeBinnedOutput) -> Distribution:
+    return Table(_softmax(_numbers(output.logits, output.K)))
+
+
+@message_distribution.register
+def _(output: FreeBinnedOutput, step: Step) -> Distribution:
+    log_p = torch.log_softmax(_numbers(output.logits, output.K), -1).clamp_min(LN_LEAST)
+    return _bins(data_distribution(output), log_p, step)
+
+
+def _bins(prior: Distribution, log_p: Tensor, step: Step) -> Mixture:
+    """The mixture of all bin centres: log_p is (lanes, variables, K)."""
+    K = log_p.shape[-1]
+    centres = bin_centre(torch.arange(K), K, torch.float64)
+    base = log_p - 0.5 * step.grid.alpha[step.i] * centres.square()
+
+    def posterior(k: Integers) -> Distribution:
+        return Table(_softmax(torch.addcmul(base, step.message(k).unsqueeze(-1), centres)))
+
+    return Mixture(
+        prior, lambda choice: step.gaussian(centres.numpy()[choice], span=2.0), posterior
+    )
+
+
+@data_distribution.register
+def _(output: BinnedOutput) -> Distribution:
+    return _cut(_numbers(output.mu), _numbers(output.sigma), output.K)
+
+
+def _cut(mu: Tensor, sigma: Tensor, K: int) -> CutGaussian:
+    return CutGaussian(((mu + 1.0) * (0.5 * K) - 0.5).numpy(), (sigma * (0.5 * K)).numpy(), K)
+
+
+@message_distribution.register
+def _(output: BinnedOutput, step: Step) -> Distribution:
+    mu, sigma, K = _numbers(output.mu), _numbers(output.sigma), output.K
+    edges = torch.arange(2 - K, K, 2, dtype=torch.float64) / K
+    cdf = torch.special.ndtr((edges - mu.unsqueeze(-1)) / sigma.unsqueeze(-1))
+    p = torch.empty(*mu.shape, K, dtype=torch.float64)
+    p[..., 0], p[..., 1:] = cdf[..., 0], 1.0 - cdf
+    p[..., 1:-1].sub_(1.0 - cdf[..., 1:])
+    return _bins(_cut(mu, sigma, K), p.clamp_min(LEAST).log_(), step)
+
+
+@data_distribution.register
+def _(output: PointOutput) -> Distribution:
+    measure = output.measure
+    assert isinstance(measure, Bins)
+    x_hat = _numbers(output.x_hat)
+    return _cut(x_hat, torch.full_like(x_hat, measure.sigma), measure.K)
+
+
+@message_distribution.register
+def _(output: PointOutput, step: Step) -> Distribution:
+    # No value that can be coded lies outside [-1, 1].
+    return step.gaussian(_numbers(output.x_hat).clamp(-1.0, 1.0).numpy(), span=2.0)

@@ -1,0 +1,241 @@
+"""Stacks of bits, one per lane, and the distributions that are pushed on them and popped off.
+
+A stack is an asymmetric numeral system (constriction's `AnsCoder`). Pushing a symbol of probability
+p adds -log2 p bits; popping with the same distribution takes them off again and gives the symbol
+back, or, on bits that were never pushed for it, a sample. An empty stack pops the first symbol for
+nothing; also that is undone by pushing it.
+
+All distributions here hold numbers for every lane, shape (lanes, symbols), and do the same to the
+stacks of all lanes that are at work. constriction represents probabilities as multiples of 2^-24
+and gives every symbol of an alphabet at least one: alphabets must be as tight as they can be. A
+table of N symbols loses N 2^-24 / ln 2 bits each time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bfn.errors import BFNError
+
+LEAST = 2.0**-24
+"""The least probability of a symbol."""
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@cache
+def constriction() -> Any:
+    """constriction.stream, imported when first needed."""
+    try:
+        return importlib.import_module("constriction").stream
+    except ImportError:
+        raise BFNError(
+            "lossless coding needs the package constriction, which is not installed: "
+            "pip install 'bfn[compress]'"
+        ) from None
+
+
+def damaged(what: str) -> BFNError:
+    return BFNError(
+        f"the coded data are damaged, or another model or setting wrote them: {what}; "
+        "decode them with the model and the settings that encoded them"
+    )
+
+
+class Stacks:
+    """One stack per lane; a lane without one rests."""
+
+    def __init__(self, lanes: int) -> None:
+        self.coders: list[Any] = [None] * lanes
+        self.active: list[int] = []
+        self.seconds = 0.0
+
+    def put(self, lane: int, payload: bytes | None) -> None:
+        """Give a lane a stack, empty for b"", or none; all lanes that have one are at work."""
+        if payload is None:
+            self.coders[lane] = None
+        else:
+            words = np.frombuffer(payload + bytes(-len(payload) % 4), dtype="<u4").astype(np.uint32)
+            if len(words) and not words[-1]:
+                raise damaged("a stack that ends in zeros")
+            self.coders[lane] = constriction().stack.AnsCoder(words)
+        self.active = [lane for lane, coder in enumerate(self.coders) if coder is not None]
+
+    def clear(self, lane: int) -> None:
+        self.coders[lane].clear()
+
+    def bytes(self, lane: int) -> bytes:
+        """What `put` takes. The last word is not 0, so its zero bytes need not be kept."""
+        return self.coders[lane].get_compressed().astype("<u4").tobytes().rstrip(b"\0")
+
+    def bits(self) -> Floats:
+        """The number of bits on every stack, 0 for lanes at rest: (lanes,)."""
+        result = np.zeros(len(self.coders))
+        for lane in self.active:
+            result[lane] = self.coders[lane].num_valid_bits()
+        return result
+
+    def empty(self, lane: int) -> bool:
+        return self.coders[lane].is_empty()
+
+    @contextlib.contextmanager
+    def only(self, lane: int) -> Iterator[None]:
+        """Let the other lanes rest."""
+        before, self.active = self.active, [lane]
+        try:
+            yield
+        finally:
+            self.active = before
+
+    def scramble(self, key: NDArray[np.int32]) -> None:
+        """Xor the top of every stack with a key, (lanes, words) of 16 bits; twice is not at all.
+
+        What a push leaves is not random: where the network erred, it shows how. The next pop
+        would take it for a sample, and err in the same direction. Combined with random words it is
+        a perfect sample.
+        """
+        words, start = _uniform(1 << 16), time.perf_counter()
+        for lane in self.active:
+            coder = self.coders[lane]
+            coder.encode_reverse(coder.decode(words, key.shape[1]) ^ key[lane], words)
+        self.seconds += time.perf_counter() - start
+
+    def _push(self, symbols: NDArray[np.int32], family: Any, *parameters: NDArray[Any]) -> None:
+        start = time.perf_counter()
+        for lane in self.active:
+            self.coders[lane].encode_reverse(symbols[lane], family, *(p[lane] for p in parameters))
+        self.seconds += time.perf_counter() - start
+
+    def _pop(self, family: Any, shape: tuple[int, ...], *parameters: NDArray[Any]) -> Integers:
+        start, symbols = time.perf_counter(), np.zeros(shape, np.int64)
+        for lane in self.active:
+            symbols[lane] = self.coders[lane].decode(family, *(p[lane] for p in parameters))
+        self.seconds += time.perf_counter() - start
+        return symbols
+
+
+class Distribution(ABC):
+    """Independent symbols, (lanes, symbols) of them."""
+
+    @abstractmethod
+    def push(self, stacks: Stacks, symbols: Integers) -> None: ...
+
+    @abstractmethod
+    def pop(self, stacks: Stacks) -> Integers: ...
+
+
+def _check(symbols: Integers, low: int, high: int, active: Sequence[int]) -> NDArray[np.int32]:
+    part = symbols if len(active) == len(symbols) else symbols[active]
+    if part.size and (part.min() < low or part.max() > high):
+        raise damaged("a symbol outside its alphabet")
+    return symbols.astype(np.int32)
+
+
+class Gaussian(Distribution):
+    """Integers with the mass of N(mean, std^2) within half a unit, up to `reach` from the mean."""
+
+    def __init__(self, mean: Floats, std: float, reach: int) -> None:
+        nearest = np.rint(mean)
+        # Relative to the nearest integer all symbols share one short alphabet.
+        self.base, self.offset = nearest.astype(np.int64), mean - nearest
+        self.reach, self.family = reach, _gaussian(-reach, reach, std)
+
+    def push(self, stacks: Stacks, symbols: Integers) -> None:
+        relative = _check(symbols - self.base, -self.reach, self.reach, stacks.active)
+        stacks._push(relative, self.family, self.offset)
+
+    def pop(self, stacks: Stacks) -> Integers:
+        return self.base + stacks._pop(self.family, self.base.shape, self.offset)
+
+
+class CutGaussian(Distribution):
+    """0 .. K-1 with the mass of N(mean, std^2) within half a unit; the ends have the tails."""
+
+    def __init__(self, mean: Floats, std: Floats, K: int) -> None:
+        if not (np.isfinite(mean).all() and (std > 0.0).all() and np.isfinite(std).all()):
+            raise not_a_number()
+        self.mean, self.std, self.K = mean, std, K
+        self.family = _gaussian(0, K - 1)
+
+    def push(self, stacks: Stacks, symbols: Integers) -> None:
+        symbols_ = _check(symbols, 0, self.K - 1, stacks.active)
+        stacks._push(symbols_, self.family, self.mean, self.std)
+
+    def pop(self, stacks: Stacks) -> Integers:
+        return stacks._pop(self.family, self.mean.shape, self.mean, self.std)
+
+
+class Table(Distribution):
+    """0 .. K-1 with probabilities that need not add up to 1: (lanes, symbols, K)."""
+
+    def __init__(self, weights: Floats) -> None:
+        if not np.isfinite(weights).all():
+            raise not_a_number()
+        self.weights, self.family = weights, _categorical()
+
+    def push(self, stacks: Stacks, symbols: Integers) -> None:
+        symbols_ = _check(symbols, 0, self.weights.shape[-1] - 1, stacks.active)
+        stacks._push(symbols_, self.family, self.weights)
+
+    def pop(self, stacks: Stacks) -> Integers:
+        return stacks._pop(self.family, self.weights.shape[:-1], self.weights)
+
+
+class Uniform(Distribution):
+    """0 .. size-1, all alike."""
+
+    def __init__(self, size: Integers) -> None:
+        self.size, self.family = size.astype(np.int32), _uniform()
+
+    def push(self, stacks: Stacks, symbols: Integers) -> None:
+        symbols_ = _check(symbols, 0, int(self.size.max()) - 1, stacks.active)
+        stacks._push(symbols_, self.family, self.size)
+
+    def pop(self, stacks: Stacks) -> Integers:
+        return stacks._pop(self.family, self.size.shape, self.size)
+
+
+def not_a_number() -> BFNError:
+    return BFNError(
+        "the network put out numbers that are not finite; data cannot be coded with this model"
+    )
+
+
+@cache
+def _gaussian(low: int, high: int, std: float | None = None) -> Any:
+    model = constriction().model.QuantizedGaussian
+    return model(low, high) if std is None else model(low, high, std=std)
+
+
+@cache
+def _categorical() -> Any:
+    # Rounded at once; the best rounding to 24 bits takes a hundred times as long.
+    return constriction().model.Categorical(perfect=False)
+
+
+@cache
+def _uniform(size: int | None = None) -> Any:
+    model = constriction().model.Uniform
+    return model() if size is None else model(size)
+
+
+def random_words(seeds: Integers, number: int) -> NDArray[np.int32]:
+    """So many words of 16 random bits for every seed: SplitMix64 of a counter."""
+    counter = seeds.astype(np.uint64)[:, None] << np.uint64(32) | np.arange(
+        1, number + 1, dtype=np.uint64
+    )
+    with np.errstate(over="ignore"):
+        z = counter * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return (z >> np.uint64(47) & np.uint64(0xFFFF)).astype(np.int32)
