@@ -1,0 +1,201 @@
+"""Outputs moved by a gradient, formula by formula; and what is said of a wrong guide."""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+import pytest
+import torch
+from torch import Tensor
+
+import bfn
+from bfn.flow import GaussianFlow, Theta
+from bfn.guidance.gradient import Guided
+from bfn.guidance.tilt import shift, tilt
+from bfn.output import FreeBinnedHead, Output, PointHead
+from bfn.output.binned import BinnedOutput, FreeBinnedOutput
+from bfn.output.categorical import BernoulliOutput, CategoricalOutput
+from bfn.output.point import PointOutput
+
+HEAD = PointHead()
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.usefixtures("double")
+def test_classes_by_an_exact_gradient() -> None:
+    """p + J, and nothing below 0."""
+    p = torch.tensor([[0.5, 0.3, 0.2], [0.98, 0.02, 1e-9]])
+    J = torch.tensor([[0.1, -0.2, 0.1], [-0.3, 0.31, -0.01]])
+    found = shift(CategoricalOutput(p.log()), J, HEAD, True).m / 3
+    expected = torch.tensor([[0.6, 0.1, 0.3], [0.68, 0.33, 0.0]])
+    torch.testing.assert_close(found, expected / expected.sum(-1, keepdim=True))
+    bit = shift(BernoulliOutput(torch.logit(torch.tensor([0.3, 0.9]))), J[0, :2], HEAD, True)
+    torch.testing.assert_close(bit.m, 4 * torch.tensor([0.4, 0.7]) - 2)
+
+
+@pytest.mark.usefixtures("double")
+def test_classes_by_a_guess() -> None:
+    """p exp(J / p) where J / p <= 3, and its tangent e^3 (J / p - 2) beyond."""
+    p = torch.tensor([0.5, 0.3, 0.19999, 1e-5])
+    J = torch.tensor([0.2, -0.35, 0.1, 0.05])
+    expected = p * torch.exp(J / p)
+    expected[3] = p[3] * math.exp(3.0) * (J[3] / p[3] - 2.0)
+    found = shift(CategoricalOutput(p.log()[None]), J[None], HEAD, False).m[0] / 4
+    torch.testing.assert_close(found, expected / expected.sum())
+    q, j = torch.tensor([0.7]), torch.tensor([0.15])
+    bit = shift(BernoulliOutput(torch.logit(q)), j, HEAD, False)
+    assert isinstance(bit, BernoulliOutput)
+    torch.testing.assert_close(bit.logit, torch.logit(q) + j / (q * (1 - q)))
+
+
+@pytest.mark.usefixtures("double")
+def test_first_order_agrees() -> None:
+    """For small J both ways of moving classes have the mean m + v J."""
+    p = torch.softmax(torch.randn(7, 5, generator=generator()), -1)
+    J = torch.randn(7, 5, generator=generator(1))
+    J = 1e-5 * (J - J.mean(-1, keepdim=True))
+    for exact in (True, False):
+        moved = shift(CategoricalOutput(p.log()), J, HEAD, exact).m / 5
+        torch.testing.assert_close(moved - p, J, atol=1e-8, rtol=0)
+
+
+@pytest.mark.parametrize("K", [2, 16, 256])
+@pytest.mark.parametrize("sigma", [0.003, 0.05, 0.5, 3.0])
+@pytest.mark.usefixtures("double")
+def test_bins_get_the_mean(K: int, sigma: float) -> None:
+    """m + J, up to the outermost bins' centres."""
+    mu = torch.linspace(-0.9, 0.9, 40)
+    output = BinnedOutput(mu, torch.full_like(mu, sigma), K)
+    for J in (0.5 / K, -0.1, 0.02):
+        target = (output.m + J).clamp(-1 + 1 / K, 1 - 1 / K)
+        found = shift(output, torch.full_like(mu, J), HEAD, False)
+        torch.testing.assert_close(found.m, target, atol=0.02 / K, rtol=0)
+        if K < 20 and sigma > 0.3 / K:  # else neighbouring bins have no probability to lend
+            free = FreeBinnedOutput(output._free.log_p)
+            found = shift(free, torch.full_like(mu, J), HEAD, True)
+            torch.testing.assert_close(found.m, target, atol=0.02 / K, rtol=0)
+
+
+@pytest.mark.usefixtures("double")
+def test_numbers_stay_in_range() -> None:
+    x_hat, J = torch.tensor([0.5, -0.2]), torch.tensor([0.2, -3.0])
+    torch.testing.assert_close(
+        shift(PointOutput(x_hat), J, HEAD, False).m, torch.tensor([0.7, -1.0])
+    )
+
+
+@pytest.mark.usefixtures("double")
+def test_network_held_fixed() -> None:
+    """exp(u x) times the output, variable by variable."""
+    u, theta = torch.tensor([[0.3, -2.0]]), Theta(torch.zeros(1, 2), torch.full((1, 1), 3.0))
+    logits = torch.randn(1, 2, 4, generator=generator())
+    centres = torch.tensor([-0.75, -0.25, 0.25, 0.75])
+    expected = torch.softmax(logits + u.unsqueeze(-1) * centres, -1) @ centres
+    torch.testing.assert_close(tilt(FreeBinnedOutput(logits), u, theta, HEAD).m, expected)
+    moved = tilt(BinnedOutput(torch.zeros(1, 2), torch.full((1, 2), 0.2), 64), u, theta, HEAD)
+    assert isinstance(moved, BinnedOutput)
+    torch.testing.assert_close(moved.mu, 0.04 * u)
+    torch.testing.assert_close(tilt(PointOutput(0.0 * u), 2 * u, theta, HEAD).m, 0.5 * u)
+    bit = tilt(BernoulliOutput(0.0 * u), u, theta, HEAD)
+    torch.testing.assert_close(bit.m, 4 * torch.sigmoid(u) - 2)
+    classes = tilt(CategoricalOutput(logits), logits, theta, HEAD)
+    torch.testing.assert_close(classes.m, 4 * torch.softmax(2 * logits, -1))
+
+
+class Line(torch.nn.Module):
+    """A network whose Jacobian is known."""
+
+    def forward(self, features: Tensor, t: Tensor) -> Tensor:
+        return 0.5 * features.sum(-1, keepdim=True) + 0.0 * features
+
+
+def continuous() -> bfn.BFN:
+    return bfn.continuous(Line(), sigma_1=0.1, x_min=-9.0, x_max=9.0)
+
+
+@pytest.mark.usefixtures("double")
+def test_gradient_goes_through_the_network() -> None:
+    """x_hat = V / beta - sum(V) / (2 (1 + beta) sqrt(beta)): the gradient of 3 x_1 by hand."""
+    model, t = continuous(), torch.full((2,), 0.5)
+    beta = model.flow.schedule.beta(t)[0]
+    theta = Theta(torch.randn(2, 3, generator=generator()), beta.expand(2, 1))
+    found = Guided(model, lambda x: 3.0 * x[:, 0], 0.1)(theta, t).m - model(theta, t).m
+    J = torch.full((3,), float(-0.5 / ((1 + beta) * beta.sqrt())))
+    J[0] += 1.0 / beta
+    torch.testing.assert_close(found, 0.3 * J.expand(2, 3))
+    fixed = Guided(model, lambda x: 3.0 * x[:, 0], 0.1, through=False)(theta, t).m
+    torch.testing.assert_close(
+        fixed - model(theta, t).m, torch.tensor([0.3, 0, 0]).expand(2, 3) / (1 + beta)
+    )
+
+
+def test_guide_may_ask_for_the_time() -> None:
+    seen: list[float] = []
+
+    def guide(x: Tensor, t: Tensor) -> Tensor:
+        seen.append(float(t[0]))
+        return t * x.sum(-1)
+
+    model = Guided(continuous(), guide, 0.1)
+    bfn.generate(model, (2, 3), 4, generator=generator())  # pyright: ignore
+    assert seen == [0.0, 0.25, 0.5, 0.75, 1.0]
+
+
+def test_scale_0_is_the_model_itself() -> None:
+    def refuse(x: Tensor) -> Tensor:
+        raise AssertionError("asked in vain")
+
+    draws = [
+        bfn.generate(model, (4, 3), 5, generator=generator())  # pyright: ignore
+        for model in (continuous(), Guided(continuous(), refuse, 0.0))
+    ]
+    assert torch.equal(draws[0], draws[1])
+
+
+WRONG = {
+    "NaN or infinity": lambda x: x.sum(-1) * math.nan,
+    "gradient is NaN": lambda x: (x.sum(-1) * 0.0).sqrt(),
+    r"returned shape \(\)": lambda x: x.sum(),
+    r"returned shape \(2, 3\)": lambda x: x,
+    "returned float": lambda x: 1.0,
+    "no gradient": lambda x: x.detach().sum(-1),
+}
+
+
+@pytest.mark.parametrize("sentence", WRONG)
+def test_wrong_guides(sentence: str) -> None:
+    model = Guided(continuous(), WRONG[sentence])
+    with pytest.raises(bfn.BFNError, match=sentence):
+        bfn.generate(model, (2, 3), 2)  # pyright: ignore
+
+
+def test_wrong_settings() -> None:
+    with pytest.raises(bfn.BFNError, match="scale = nan"):
+        Guided(continuous(), torch.sum, math.nan)
+    with pytest.raises(bfn.BFNError, match="guide = 3"):
+        Guided(continuous(), 3)  # pyright: ignore
+    with pytest.raises(bfn.BFNError, match="of = 'x'"):
+        Guided(continuous(), torch.sum, of="x")  # pyright: ignore
+
+
+def test_unknown_output() -> None:
+    other = cast(Output, object())
+    for move in (
+        lambda: shift(other, torch.zeros(1), HEAD, True),
+        lambda: tilt(other, torch.zeros(1), Theta(torch.zeros(1), torch.zeros(1)), HEAD),
+    ):
+        with pytest.raises(bfn.BFNError, match="does not know object"):
+            move()
+
+
+def test_wrappers_compose() -> None:
+    """Two pulls one after the other are one pull of both, where the gradients do not interact."""
+    model = bfn.BFN(torch.nn.Identity(), GaussianFlow(bfn.Exponential(0.1)), FreeBinnedHead(4))
+    once = Guided(model, lambda x: x.sum(-1))
+    assert once.flow is model.flow
+    assert once.head is model.head
+    assert Guided(once, lambda x: x.sum(-1)).device == model.device
