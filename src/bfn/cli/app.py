@@ -311,6 +311,19 @@ app.command(
     help="Upload a run's model, recipe and card to the Hugging Face hub.",
 )
 app.command("bfn.cli.figures:figures", name="figures", help="Redraw the paper's figures.")
+app.command(
+    "bfn.cli.compress:compress",
+    name="compress",
+    help="Store files in an archive, at the rate of a model's loss.",
+)
+app.command(
+    "bfn.cli.decompress:decompress", name="decompress", help="Restore the files of an archive."
+)
+app.command(
+    "bfn.cli.inspect:inspect",
+    name="inspect",
+    help="Show what an archive holds and where its bits went.",
+)
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:

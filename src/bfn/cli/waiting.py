@@ -19,13 +19,16 @@ from rich.progress import (
 
 EVERY = 30.0  # seconds between lines where there is no terminal
 
-Report = Callable[[int, int], None]
+Report = Callable[..., None]
 Say = Callable[[str], None]
 
 
 @contextlib.contextmanager
 def waiting(title: str) -> Iterator[tuple[Report, Say]]:
-    """A function to call with (done, total), and one for sentences; both write to stderr."""
+    """A function to call with (done, total), and one for sentences; both write to stderr.
+
+    A third argument, if given, is what to call the work now.
+    """
     console = Console(stderr=True)
 
     def say(sentence: str) -> None:
@@ -44,18 +47,22 @@ def waiting(title: str) -> Iterator[tuple[Report, Say]]:
     )
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(title, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total), say
+
+        def report(done: int, total: int, now: str = title) -> None:
+            progress.update(task, completed=done, total=total, description=now)
+
+        yield report, say
 
 
 def _lines(title: str, say: Say) -> Report:
     began = last = time.monotonic()
 
-    def report(done: int, total: int) -> None:
+    def report(done: int, total: int, now: str = title) -> None:
         nonlocal last
-        now = time.monotonic()
-        if done and now - last >= EVERY:
-            last = now
-            left = timedelta(seconds=round((now - began) * (total - done) / done))
-            say(f"{title}: {done / total:.0%} done, {left} left")
+        moment = time.monotonic()
+        if done and moment - last >= EVERY:
+            last = moment
+            left = timedelta(seconds=round((moment - began) * (total - done) / done))
+            say(f"{now}: {done / total:.0%} done, {left} left")
 
     return report

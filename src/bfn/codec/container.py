@@ -1,0 +1,372 @@
+"""The file format: what lies where in a .bfn archive.
+
+    prologue     MAGIC, u16 version
+    blocks       payloads, one after another: examples coded by the model, bytes without it
+    index        deflated: header (JSON), fingerprint, probe, digest, counts, where the bits went,
+                 items, block table
+    footer       u64 place of the index, u32 its length, u32 its length inflated,
+                 8 bytes checksum of all of these and the prologue, END
+
+Blocks are written as they are made and the table comes last, so that an archive may be longer than
+memory. Every byte belongs to exactly one of these, and every one is checked: a block's bytes by the
+CRC in its entry before they are decoded, what they stand for by its digest afterwards. Numbers are
+little-endian; those of the index are LEB128. Checksums find accidents, not forgeries: a reader of a
+forged file is still safe, because all counts are bounded before anything is made room for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from bfn.codec import fallback
+from bfn.codec.fields import Fields, Put
+from bfn.codec.records import Bits, Block, Item, check_names
+from bfn.errors import BFNError
+
+MAGIC, END = b"\x89BFN\r\n\x1a\n", b"BFN\n"
+VERSION = 1
+ENDING = ".bfn"
+_PROLOGUE = MAGIC + struct.pack("<H", VERSION)
+_FOOTER = struct.Struct("<QII8s4s")
+
+MAX_INDEX = 1 << 26
+MAX_HEADER = 1 << 16
+MAX_ITEMS = MAX_BLOCKS = 1 << 20
+MAX_STEPS = 1 << 16
+GROUPS = 64
+"""The most groups of steps whose bits are told apart."""
+
+# What a header usually says: deflated, it then takes few bytes. Part of the file format.
+_USUAL = (
+    b'{"codec":{"format":1,"shape":[64],"steps":100,"lanes":1,"spacing":0.5,"threads":1,'
+    b'"values":null,"dtype":"float32","device":"cpu","bfn":"0.1.0","torch":"2.13.0+cpu",'
+    b'"numpy":"2.4.6","constriction":"0.5.0","machine":"x86_64","instructions":"AVX2"},'
+    b'"data":{"medium":"text","shape":[64],"K":27,"unit":"bits per character"},'
+    b'"medium":"array","medium":"image","shape":[3,32,32],"K":256,"unit":"nats per image"},'
+    b'"run":"text"}{"codec":{"format":1,"shape":[1,8,8],"steps":25,"lanes":16,"spacing":0.5,'
+    b'"threads":1,"values":null,"dtype":"float32","device":"cpu","bfn":"0.1.0",'
+    b'"torch":"2.13.0+cpu","numpy":"2.4.6","constriction":"0.5.0","machine":"x86_64",'
+    b'"instructions":"AVX512"},"data":{"medium":"image","shape":[1,8,8],"K":17,'
+    b'"unit":"bits per dimension"},"run":"digits"}'
+)
+
+
+def digest(data: bytes) -> bytes:
+    """8 bytes that tell contents apart."""
+    return hashlib.blake2b(data, digest_size=8).digest()
+
+
+@dataclass(frozen=True)
+class Index:
+    """All that is known of an archive without decoding it."""
+
+    header: dict[str, Any]
+    """JSON: the codec's settings, what an example is, the run's name."""
+    fingerprint: bytes
+    """16 bytes: of the model's configuration and weights."""
+    probe: bytes
+    """8 bytes: of what fixed inputs came to where the archive was made."""
+    content: bytes
+    """8 bytes: of all restored contents, in order."""
+    block: int
+    """Examples in a block; the last one may have fewer."""
+    input_bytes: int
+    """The size of the files that went in."""
+    bits: Bits
+    items: list[Item]
+    blocks: list[Block]
+
+    @property
+    def examples(self) -> int:
+        return sum(block.count for block in self.blocks if block.model)
+
+
+class Writer:
+    """Writes an archive aside; `finish` gives it its name. Left in any other way, it is removed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        self.blocks: list[Block] = []
+        self._pending = bytearray()
+        try:
+            self._file: IO[bytes] = self.aside.open("xb")
+            self._file.write(_PROLOGUE)
+        except OSError as error:
+            raise _unwritable(path, error) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+        self.aside.unlink(missing_ok=True)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the blocks so far."""
+        return sum(block.length for block in self.blocks)
+
+    def add(self, payload: bytes, examples: int, content: bytes) -> None:
+        """A block of examples; `content` is the digest of what it stands for."""
+        self._write(payload, True, examples, content)
+
+    def keep(self, data: bytes) -> None:
+        """Bytes to be stored without the model."""
+        self._pending += data
+        while len(self._pending) >= fallback.PIECE:
+            self._keep(fallback.PIECE)
+
+    def _keep(self, size: int) -> None:
+        piece = bytes(self._pending[:size])
+        del self._pending[:size]
+        self._write(fallback.encode(piece), False, size, digest(piece))
+
+    def _write(self, payload: bytes, model: bool, count: int, content: bytes) -> None:
+        if len(self.blocks) == MAX_BLOCKS:
+            raise BFNError(
+                f"the archive would have over {MAX_BLOCKS} blocks; give a larger --block"
+            )
+        try:
+            self._file.write(payload)
+        except OSError as error:
+            raise _unwritable(self.path, error) from None
+        self.blocks.append(Block(model, count, len(payload), zlib.crc32(payload), content))
+
+    def flush(self) -> None:
+        """Write what is still to be kept."""
+        if self._pending:
+            self._keep(len(self._pending))
+
+    def close(self, index: Index) -> None:
+        """Write the index; the archive is complete, but still aside."""
+        raw = _pack(index)
+        if len(raw) > MAX_INDEX:
+            raise BFNError(
+                f"the table of contents would take {len(raw)} bytes, above {MAX_INDEX}; make "
+                "several archives, or put many small files into one array"
+            )
+        deflate = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS, zdict=_USUAL)
+        packed = deflate.compress(raw) + deflate.flush()
+        place = (len(_PROLOGUE) + self.size, len(packed), len(raw))
+        check = digest(_PROLOGUE + struct.pack("<QII", *place) + packed)
+        try:
+            self._file.write(packed + _FOOTER.pack(*place, check, END))
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+        except OSError as error:
+            raise _unwritable(self.path, error) from None
+
+    def finish(self) -> None:
+        """Give the archive its name."""
+        try:
+            os.replace(self.aside, self.path)
+        except OSError as error:
+            raise _unwritable(self.path, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> BFNError:
+    return BFNError(f"{str(path)!r} cannot be written ({error.strerror}); give another name")
+
+
+class Archive:
+    """An archive that was opened: its index, and its blocks' payloads on demand."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._file: IO[bytes] = path.open("rb")
+        except FileNotFoundError:
+            raise BFNError(f"there is no archive {str(path)!r}; give the name of a file") from None
+        except OSError as error:
+            raise BFNError(f"cannot read {str(path)!r}: {error.strerror}") from None
+        try:
+            self.size = self._file.seek(0, os.SEEK_END)
+            self.index, self._places = self._read()
+        except BaseException as error:
+            self._file.close()
+            if isinstance(error, OSError):  # a terminal, a pipe: nothing one can move about in
+                raise BFNError(f"cannot read {str(path)!r}: {error.strerror}") from None
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def payload(self, number: int) -> bytes:
+        """The bytes of a block, checked."""
+        block = self.index.blocks[number]
+        self._file.seek(self._places[number])
+        data = self._file.read(block.length)
+        if len(data) != block.length or zlib.crc32(data) != block.crc:
+            raise self.damaged(f"block {number} is not as it was written")
+        return data
+
+    def check(self) -> None:
+        """Every payload once, one at a time."""
+        for number in range(len(self.index.blocks)):
+            self.payload(number)
+
+    def plain(self) -> Iterator[bytes]:
+        """All bytes that were stored without the model, piece by piece."""
+        for number, block in enumerate(self.index.blocks):
+            if not block.model:
+                yield self.plain_block(number)
+
+    def plain_block(self, number: int) -> bytes:
+        block = self.index.blocks[number]
+        try:
+            data = fallback.decode(self.payload(number), block.count)
+        except BFNError as error:
+            raise error if "damaged: block" in str(error) else self.damaged(str(error)) from None
+        if digest(data) != block.digest:
+            raise self.damaged(f"block {number} does not hold what was stored in it")
+        return data
+
+    def damaged(self, how: str) -> BFNError:
+        return BFNError(
+            f"{str(self.path)!r} is damaged: {how}; fetch it again, or make it anew from the "
+            "original files"
+        )
+
+    @property
+    def overhead(self) -> int:
+        """Bytes of the file beside the blocks: prologue, index and footer."""
+        return self.size - sum(block.length for block in self.index.blocks)
+
+    def _read(self) -> tuple[Index, list[int]]:
+        name, size = str(self.path), self.size
+        self._file.seek(0)
+        prologue = self._file.read(len(_PROLOGUE))
+        if prologue[: len(MAGIC)] != MAGIC[: len(prologue)] or not prologue:
+            raise BFNError(
+                f"{name!r} is not an archive of bfn, or its beginning is damaged; give a file that "
+                "bfn compress has written"
+            )
+        cut = self.damaged("it is cut off, or its end is overwritten")
+        if size < len(_PROLOGUE) + _FOOTER.size:
+            raise cut
+        version = int.from_bytes(prologue[len(MAGIC) :], "little")
+        if version != VERSION:
+            raise BFNError(
+                f"{name!r} has format version {version}, this program reads {VERSION}; use the "
+                "version of bfn that wrote it, or fetch the file again if it is damaged"
+            )
+        self._file.seek(size - _FOOTER.size)
+        place, length, inflated, check, end = _FOOTER.unpack(self._file.read(_FOOTER.size))
+        if end != END or place + length + _FOOTER.size != size or place < len(_PROLOGUE):
+            raise cut
+        if inflated > MAX_INDEX:
+            raise self.damaged(f"its table of contents claims {inflated} bytes")
+        self._file.seek(place)
+        packed = self._file.read(length)
+        if digest(prologue + struct.pack("<QII", place, length, inflated) + packed) != check:
+            raise self.damaged("its table of contents does not have its checksum")
+        try:
+            inflate = zlib.decompressobj(-zlib.MAX_WBITS, zdict=_USUAL)
+            raw = inflate.decompress(packed, inflated + 1)
+            if not inflate.eof or inflate.unused_data or len(raw) != inflated:
+                raise BFNError(f"expected {inflated} bytes")
+            index = _unpack(raw)
+            places = _places(index, place)
+        except (zlib.error, BFNError) as error:
+            raise self.damaged(f"its table of contents makes no sense ({error})") from None
+        return index, places
+
+
+def _pack(index: Index) -> bytes:
+    put = Put()
+    header = json.dumps(index.header, separators=(",", ":"), ensure_ascii=False)
+    if len(header.encode()) > MAX_HEADER:
+        raise BFNError(f"the header would take over {MAX_HEADER} bytes; give shorter names")
+    put.text(header)
+    put.raw(index.fingerprint).raw(index.probe).raw(index.content)
+    put.number(index.block).number(index.input_bytes)
+    put.bits(index.bits)
+    if len(index.items) > MAX_ITEMS:
+        raise BFNError(
+            f"{len(index.items)} files are more than an archive of {MAX_ITEMS} holds; put small "
+            "files into one array, or make several archives"
+        )
+    put.number(len(index.items))
+    for item in index.items:
+        put.item(item)
+    put.number(len(index.blocks))
+    for block in index.blocks:
+        put.block(block)
+    return bytes(put.data)
+
+
+def _unpack(raw: bytes) -> Index:
+    fields = Fields(raw)
+    header = _header(fields.text(MAX_HEADER))
+    fingerprint, probe, content = fields.raw(16), fields.raw(8), fields.raw(8)
+    block, input_bytes = fields.number(), fields.number()
+    bits = fields.bits(GROUPS, MAX_STEPS)
+    items = [fields.item() for _ in range(fields.count(MAX_ITEMS))]
+    blocks = [fields.block() for _ in range(fields.count(MAX_BLOCKS))]
+    fields.end()
+    check_names(item.name for item in items)
+    index = Index(header, fingerprint, probe, content, block, input_bytes, bits, items, blocks)
+    _check_counts(index)
+    return index
+
+
+def _header(text: str) -> dict[str, Any]:
+    def refuse(constant: str) -> Any:
+        raise ValueError(f"{constant} is no number")
+
+    try:
+        header = json.loads(text, parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
+        raise BFNError(f"the header is not JSON: {type(error).__name__}") from None
+    if not isinstance(header, dict) or not isinstance(header.get("codec"), dict):
+        raise BFNError("the header says nothing about the codec")
+    return header
+
+
+def _check_counts(index: Index) -> None:
+    """Items and blocks speak of the same examples and bytes; blocks are full but for the last."""
+    model = [block.count for block in index.blocks if block.model]
+    if any(count != index.block for count in model[:-1]) or (
+        model and not 0 < model[-1] <= index.block
+    ):
+        raise BFNError("its blocks are not of the size they should have")
+    plain = [block.count for block in index.blocks if not block.model]
+    if any(not 0 < count <= fallback.PIECE for count in plain):
+        raise BFNError("a piece of stored bytes is too long")
+    if sum(model) != sum(item.examples for item in index.items):
+        raise BFNError("its blocks hold other examples than its files")
+    if sum(plain) != sum(item.plain for item in index.items):
+        raise BFNError("its blocks hold other bytes than its files")
+    if index.bits.total != 8 * sum(block.length for block in index.blocks):
+        raise BFNError("its account of the bits does not add up")
+
+
+def _places(index: Index, end: int) -> list[int]:
+    """Where each block begins; they fill the file up to the index."""
+    places, place = [], len(_PROLOGUE)
+    for block in index.blocks:
+        places.append(place)
+        place += block.length
+    if place != end:
+        raise BFNError("its blocks do not fill the file")
+    return places
