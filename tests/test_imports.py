@@ -2,7 +2,7 @@
 
     cli  web                                   what people touch
     train  evaluate  published  share  ...     what they do
-    generation  solvers  loss  guidance        the algorithms
+    generation  solvers  guidance  ...         the algorithms
     model  serialise  hub  card                BFN = net + flow + head
     output  times
     flow
@@ -31,8 +31,8 @@ LAYERS: list[set[str]] = [
     {"flow"},
     {"output", "times"},
     {"model", "serialise", "hub", "card"},
-    {"generation", "solvers", "loss", "guidance"},
-    {"train", "evaluate", "codec", "figures", "pictures", "published", "share"},
+    {"generation", "solvers", "loss", "guidance", "infilling"},
+    {"train", "evaluate", "codec", "figures", "pictures", "published", "quality", "share"},
     {"cli", "web", "__main__"},
 ]
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}

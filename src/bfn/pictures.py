@@ -39,9 +39,16 @@ def suffix(format: Format) -> str:
     return {"image": ".png", "text": ".txt"}.get(format.medium, ".npy")
 
 
-def write_sheet(path: Path, format: Format, x: Tensor) -> None:
-    """All samples in one file, by its ending: a .png grid, a .txt of one line each, or .npy."""
-    _writer(path, format)(path, format, x)
+def write_sheet(path: Path, format: Format, x: Tensor, columns: int | None = None) -> None:
+    """All samples in one file, by its ending: a .png grid, a .txt of one line each, or .npy.
+
+    A grid has as many columns as rows unless `columns` says otherwise.
+    """
+    writer = _writer(path, format)
+    if writer is _write_grid:
+        _write_grid(path, format, x, columns)
+    else:
+        writer(path, format, x)
 
 
 def check_sheet(path: Path, format: Format) -> None:
@@ -71,8 +78,8 @@ def _writer(path: Path, format: Format) -> Callable[[Path, Format, Tensor], None
     return writers[ending]
 
 
-def _write_grid(path: Path, format: Format, x: Tensor) -> None:
-    write_png(path, grid(format.render(x)) if len(x) > 1 else format.render(x)[0])
+def _write_grid(path: Path, format: Format, x: Tensor, columns: int | None = None) -> None:
+    write_png(path, grid(format.render(x), columns) if len(x) > 1 else format.render(x)[0])
 
 
 def _write_text(path: Path, format: Format, x: Tensor) -> None:

@@ -150,7 +150,7 @@ def test_sample_images(
     assert levels.shape == (5, 1, 8, 8)
     assert (np.load(tmp_path / "y.npy") == levels).all()
     model, format = RunFolder(run).load_model(), RunFolder(run).format()
-    generator = torch.Generator().manual_seed(bfn.noise.seed("sample", 3))
+    generator = bfn.noise.Keyed([bfn.noise.seed("sample", 3, i) for i in range(5)])
     x = bfn.generate(model, (5, 1, 8, 8), 4, generator=generator)
     assert (levels == format.decode(x).numpy()).all()
     files = sorted((tmp_path / "many").iterdir())

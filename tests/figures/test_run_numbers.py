@@ -116,13 +116,17 @@ def test_shades() -> None:
     run = untrained.images()
     x = torch.zeros(1, 1, 2, 2)
     means = torch.tensor([-1.0, 0.0, 0.5, 1.0]).reshape(1, 1, 1, 2, 2)
-    assert images.shades(run, means, x).flatten().tolist() == [0.0, 0.5, 0.75, 1.0]
+    assert images.shades(run.data.format.form, means, x).flatten().tolist() == [0.0, 0.5, 0.75, 1.0]
     classes = torch.zeros(1, 1, 2, 2, dtype=torch.int64)
-    assert torch.equal(images.shades(run, 0.5 * (means + 1), classes), 0.5 * (means + 1))
+    assert torch.equal(
+        images.shades(run.data.format.form, 0.5 * (means + 1), classes), 0.5 * (means + 1)
+    )
     p = torch.zeros(1, 1, 1, 2, 2, 17)
     p[..., 0], p[..., 16] = 0.25, 0.75
     run = untrained.class_images()
-    assert images.shades(run, p, classes).flatten().tolist() == pytest.approx([0.75] * 4)
+    assert images.shades(run.data.format.form, p, classes).flatten().tolist() == pytest.approx(
+        [0.75] * 4
+    )
 
 
 def test_two_letters_have_probabilities_too() -> None:

@@ -199,10 +199,17 @@ def sample(
     out: Path | None = None,
     n: Whole | None = None,
     steps: Whole | None = None,
+    calls: Whole | None = None,
     final: Literal["sample", "mode"] | None = None,
     solver: str | None = None,
+    grid: str | None = None,
+    label: str | None = None,
+    guidance: float | None = None,
+    film: bool = False,
+    batch: Whole | None = None,
     seed: Whole | None = None,
     device: str | None = None,
+    compile: bool = False,
     separate: bool = False,
     force: bool = False,
 ) -> None:
@@ -219,14 +226,28 @@ def sample(
         Number of samples.
     steps
         Bayesian updates.
+    calls
+        Network calls, one more than the steps: give either.
     final
         How the last output becomes data: a draw from it, or its mode.
     solver
-        The step rule.
+        The step rule: ancestral (the paper's), sde, sde2, ode or ode2.
+    grid
+        The spacing of the steps: time, power or geometric; auto is the solver's own.
+    label
+        A label of a model with labels; several in turn, as in 3,7; or each.
+    guidance
+        Multiplies what the label adds to the prediction: 1 is plain, 2 exaggerates.
+    film
+        Also write a .gif of the input and output distributions through time.
+    batch
+        Samples at once; results do not depend on it. Halved when memory runs out.
     seed
         Of the noise.
     device
         cpu, cuda, ...; auto is cuda where there is one.
+    compile
+        Compile the network first, which pays for many calls on a GPU.
     separate
         Write every sample to a file of its own.
     force
@@ -234,9 +255,9 @@ def sample(
     """
     from bfn.cli import sample as command
 
-    given = {"n": n, "steps": steps, "final": final, "solver": solver, "seed": seed}
-    given["device"] = device
-    command.sample(run, _given(given), out, separate, force)
+    given = {"n": n, "steps": steps, "final": final, "solver": solver, "grid": grid}
+    given |= {"label": label, "guidance": guidance, "batch": batch, "seed": seed, "device": device}
+    command.sample(run, _given(given), calls, out, film, compile, separate, force)
 
 
 @app.command
@@ -309,6 +330,11 @@ app.command(
     "bfn.cli.share:push",
     name="push",
     help="Upload a run's model, recipe and card to the Hugging Face hub.",
+)
+app.command(
+    "bfn.cli.solvers:solvers",
+    name="solvers",
+    help="Measure samples of a run by solver and network calls, as a table and a picture.",
 )
 app.command("bfn.cli.figures:figures", name="figures", help="Redraw the paper's figures.")
 app.command(

@@ -2,35 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-from rich.console import Console
-from rich.progress import Progress
 from torch import Tensor
 
-from bfn import noise, pictures
+from bfn import pictures
 from bfn.cli.files import check_free
+from bfn.cli.waiting import waiting
 from bfn.data.formats import Format
 from bfn.errors import BFNError
-from bfn.generation import generate
+from bfn.generation import Callback
+from bfn.guidance import labels
 from bfn.hub import locate
 from bfn.model import BFN
+from bfn.nn.accelerate import Accelerated
+from bfn.train import draw as drawing
 from bfn.train.config import Sample
 from bfn.train.folder import RunFolder
 from bfn.train.loop import find_device
 
 
 def sample(
-    run: Path, given: Mapping[str, Any], out: Path | None, separate: bool, force: bool
+    run: Path,
+    given: Mapping[str, Any],
+    calls: int | None,
+    out: Path | None,
+    film: bool,
+    compile: bool,
+    separate: bool,
+    force: bool,
 ) -> None:
     folder = RunFolder(locate(run))
     model, format = folder.load_model(), folder.format()
     own = folder.recipe().sample if folder.is_run() else Sample()
-    settings = own.updated(given)
+    settings = own.updated(with_calls(given, calls))
     model.to(find_device(settings.device, "device"))
+    settings, columns = with_labels(model, settings, "n" in given)
+    drawing.options(model, settings)  # what cannot be says so before a file is touched
     if out is None:
         name = run.resolve().name
         out = Path(f"{name}-samples" if separate else f"{name}{pictures.suffix(format)}")
@@ -40,27 +52,93 @@ def sample(
         pictures.suffix(format)
     else:
         pictures.check_sheet(out, format)
-    x = draw(model, format, settings)
+    moving = _film(model, format, settings, out, force) if film else None
+    with accelerated(model, compile):
+        x = draw(model, format, settings, callback=moving and moving[0], static=compile)
     try:
         if into_folder:
             pictures.write_separately(out, format, x)
         else:
-            pictures.write_sheet(out, format, x)
+            pictures.write_sheet(out, format, x, columns)
+        if moving:
+            moving[0].write(moving[1])
     except OSError as error:
         raise BFNError(f"{str(out)!r} cannot be written: {error.strerror}") from None
-    print(f"{out}: {len(x)} samples in {settings.steps} steps")
+    print(f"{out}: {len(x)} samples in {settings.steps} steps ({settings.steps + 1} network calls)")
+    if moving:
+        print(f"{moving[1]}: the way there, in {len(moving[0].frames)} frames")
 
 
-def draw(model: BFN, format: Format, settings: Sample) -> Tensor:
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("sampling", total=settings.steps + 1)
-        return generate(
+def draw(
+    model: BFN,
+    format: Format,
+    settings: Sample,
+    callback: Callback | None = None,
+    static: bool = False,
+) -> Tensor:
+    """Samples as the settings ask for them, with progress."""
+    with waiting("sampling") as (report, say):
+        return drawing.draw(
             model,
-            (settings.n, *format.shape),
-            settings.steps,
-            solver=settings.solver,
-            final=settings.final,
-            generator=torch.Generator().manual_seed(noise.seed("sample", settings.seed)),
-            callback=lambda *_: progress.advance(task),
+            format.shape,
+            settings,
+            callback=callback,
+            progress=report,
+            say=say,
+            static=static,
         )
+
+
+def with_calls(given: Mapping[str, Any], calls: int | None) -> dict[str, Any]:
+    """Options of the [sample] section, in which network calls are counted as steps."""
+    if calls is None:
+        return dict(given)
+    if "steps" in given:
+        raise BFNError(
+            f"--calls {calls} and --steps {given['steps']} both say how long to sample; n steps "
+            "take n + 1 calls: give one of them"
+        )
+    if calls < 2:
+        raise BFNError(f"--calls {calls} is too few; one step and the last look need at least 2")
+    return {**given, "steps": calls - 1}
+
+
+def with_labels(model: BFN, settings: Sample, n_given: bool) -> tuple[Sample, int | None]:
+    """Settings whose labels come out even, and the columns of a sheet with one label in each."""
+    if not settings.label:
+        return settings, None
+    chosen = labels.read(model, settings.label)
+    labels.prepare(model, chosen, len(chosen))
+    if len(chosen) == 1:
+        return settings, None
+    if not n_given:
+        rows = -(-settings.n // len(chosen))
+        settings = dataclasses.replace(settings, n=rows * len(chosen))
+    return settings, len(chosen)
+
+
+@contextlib.contextmanager
+def accelerated(model: BFN, compile: bool) -> Iterator[None]:
+    """The network as its GPU likes it best; on a CPU it is left as it is."""
+    if model.device.type != "cuda":
+        if compile:
+            raise BFNError(
+                f"--compile pays on a GPU only, and this is a {model.device.type}; leave it out"
+            )
+        yield
+        return
+    net = model.net
+    model.net = Accelerated(net, compile=compile)
+    try:
+        yield
+    finally:
+        model.net = net
+
+
+def _film(model: BFN, format: Format, settings: Sample, out: Path, force: bool) -> tuple[Any, Path]:
+    from bfn.figures.film import Film
+
+    path = out.with_suffix(".gif")
+    film = Film(model.flow, format, settings.steps)
+    check_free(path, force)
+    return film, path

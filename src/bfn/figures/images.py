@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bfn.data.forms import Form
 from bfn.figures import style as s
 from bfn.figures.measure import Flow, Run, flow_through_time, real_and_generated
 from bfn.pictures import need
@@ -83,10 +84,10 @@ def _titled(panels: Any, run: Run, count: int = SHEET) -> list[tuple[Axes, Tenso
     return [(panels[0], real, run.titles[0]), (panels[1], generated, run.titles[1])]
 
 
-def shades(run: Run, values: Tensor, x: Tensor) -> Tensor:
+def shades(form: Form, values: Tensor, x: Tensor) -> Tensor:
     """Means or probabilities as shades from 0 to 1: (T, B, *shape)."""
     if values.ndim > x.ndim + 1:  # a class axis: the expected shade
-        levels = run.data.format.form.brightness(torch.arange(values.shape[-1]))
+        levels = form.brightness(torch.arange(values.shape[-1]))
         return values @ levels.to(values.dtype)
     return (0.5 * (values + 1.0) if x.is_floating_point() else values).clamp(0.0, 1.0)
 
@@ -99,7 +100,8 @@ def draw_distributions(run: Run) -> Figure:
     figure = s.new(0.4 + 2 * (0.21 + 0.31 * count * height / width))
     panels = figure.subplots(2, 1)
     for axes, values, title in _sides(panels, found, "white"):
-        picture = shades(run, values, found.x).clamp(0, 1).mul(255).round().to(torch.uint8)
+        shade = shades(run.data.format.form, values, found.x).clamp(0, 1)
+        picture = shade.mul(255).round().to(torch.uint8)
         # (T, B, C, H, W): one example after another, each through time.
         rows = picture.transpose(0, 1).reshape(-1, *found.x.shape[1:]).movedim(1, -1).numpy()
         _show(axes, _sheet(rows, STEPS))
@@ -116,7 +118,7 @@ def draw_array_distributions(run: Run) -> Figure:
     panels = figure.subplots(count, 2, squeeze=False, sharex=True, sharey=True)
     image = None
     for side, values, title in _sides(panels.T, found, "1"):
-        lightness = shades(run, values, found.x).flatten(2)
+        lightness = shades(run.data.format.form, values, found.x).flatten(2)
         for axes, example in zip(side, lightness.unbind(1), strict=True):
             image = _matrix(axes, example.T.numpy(), 0.0, 1.0, float(found.t[-1]))
         side[0].set_title(title)

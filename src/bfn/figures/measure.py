@@ -20,10 +20,10 @@ from bfn.data.base import DataSet
 from bfn.errors import BFNError
 from bfn.figures import laws
 from bfn.flow import BayesianFlow, Theta
-from bfn.generation import generate
 from bfn.model import BFN
 from bfn.output import Output
 from bfn.train.config import Sample
+from bfn.train.draw import draw
 
 Progress = Callable[[int, int], None]
 BATCH = 128
@@ -67,18 +67,9 @@ class Run:
 def real_and_generated(run: Run, count: int) -> tuple[Tensor, Tensor]:
     """Examples of the split, and as many samples, drawn as the run's recipe says."""
     x, _ = run.batch(count)
-    drawn = replace(run.sampling, n=len(x))
-    calls = drawn.steps + 1
-    generated = generate(
-        run.model,
-        tuple(x.shape),
-        drawn.steps,
-        solver=drawn.solver,
-        final=drawn.final,
-        generator=run.generator("samples"),
-        callback=lambda i, *_: run.progress(i + 1, calls),
-    )
-    return x.cpu(), generated.cpu()
+    drawn = replace(run.sampling, n=len(x), seed=noise.seed("figures", run.seed))
+    generated = draw(run.model, x.shape[1:], drawn, progress=run.progress)
+    return x.cpu(), generated
 
 
 @dataclass(frozen=True)
@@ -108,17 +99,19 @@ def flow_through_time(run: Run, count: int, steps: int, until: float) -> Flow:
         for theta, time in zip(laws.path(flow, x.cpu(), t, run.generator("flow")), t, strict=True):
             theta = Theta(theta.V.to(**like), theta.beta.to(**like))
             output = model(theta, time.to(**like).expand(len(x)), **cond)
-            inputs.append(_input(flow, theta, x))
-            outputs.append(_output(flow, output, x))
+            inputs.append(input_side(flow, theta, x))
+            outputs.append(output_side(flow, output, x))
     return Flow(t, x.cpu(), torch.stack(inputs).cpu(), torch.stack(outputs).cpu())
 
 
-def _input(flow: BayesianFlow, theta: Theta, x: Tensor) -> Tensor:
+def input_side(flow: BayesianFlow, theta: Theta, x: Tensor) -> Tensor:
+    """The input distribution of data like x: means, or probabilities of classes (see `Flow`)."""
     features = flow.features(theta)
     return features if x.is_floating_point() else 0.5 * (features + 1.0)
 
 
-def _output(flow: BayesianFlow, output: Output, x: Tensor) -> Tensor:
+def output_side(flow: BayesianFlow, output: Output, x: Tensor) -> Tensor:
+    """The output distribution of data like x, in the same form."""
     m = output.m
     if m.ndim > x.ndim:  # sums of one-hot vectors, each as long as K
         return m / m.sum(-1, keepdim=True)

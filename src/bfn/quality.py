@@ -1,0 +1,297 @@
+"""How good samples are, by measures that need no other trained network.
+
+Text: the share of its words that occur in the training text (or in a list), and how many of all its
+words are different ones: fewer than in real text if a solver repeats the words it gets right, more
+if it makes words up. Words that the edge of a window may have cut are left out.
+
+Pictures and arrays: two samples, generated x and held-out y, are compared as points in space.
+
+    energy       (2 E|x - y| - E|x - x'| - E|y - y'|) / (2 E|x - y|): 0 for equal distributions and
+                 only for those, 1 for points far apart. Every pair of points counts; nothing is
+                 learned or chosen. Unbiased but for the ratio, so it may fall below 0.
+    precision    the share of x that lie closer to some y than its third nearest other y does: how
+                 many samples are like data
+    recall       the same with x and y exchanged: how much of the data is like a sample
+
+The last two (Kynkaanniemi et al., 2019) tell unlike pictures from a lack of variety. Their
+neighbours are found among the principal components of the training data that hold nine tenths of
+its variance, since distances between neighbours drown in the noise of many pixels.
+
+The same measures of real training examples against the held-out ones are what a perfect model
+would reach, but for chance.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bfn.data.base import DataSet
+from bfn.data.formats import Format, TextFormat
+from bfn.errors import BFNError
+from bfn.generation import in_batches
+from bfn.model import BFN
+
+NEIGHBOURS = 3
+VARIANCE, COMPONENTS = 0.9, 64
+_CHUNK = 1 << 22  # characters of a text searched for words at a time
+_WORD = re.compile(r"[^\W_]+")
+
+
+@dataclass(frozen=True)
+class Score:
+    """A measured number and its standard error over samples; None where there is none."""
+
+    value: float
+    error: float | None = None
+
+
+@dataclass(frozen=True)
+class Column:
+    """What a number is, and whether more of it is better; None where real data's is best."""
+
+    name: str
+    higher: bool | None
+
+
+class Quality(ABC):
+    """A measure of samples against one data set."""
+
+    columns: tuple[Column, ...]
+
+    @abstractmethod
+    def scores(self, x: Tensor) -> list[Score]:
+        """One number for each column, of samples x in the model's convention."""
+
+    @abstractmethod
+    def real(self, n: int) -> list[Score]:
+        """The same of n real examples."""
+
+
+class Words(Quality):
+    """Spelling: words that occur in the training text, and in a list if one is given."""
+
+    def __init__(self, data: DataSet, split: str, words: set[str] | None = None) -> None:
+        assert isinstance(data.format, TextFormat)
+        self.data, self.split = data, split
+        alphabet = data.format.alphabet
+        text = data.split("train").cpu().numpy()
+        self.known = set(_vocabulary(lambda part: _plain(alphabet.text(text[part])), len(text)))
+        if not self.known:
+            raise BFNError(f"the training text of {data.name} holds no words to compare with")
+        self.listed = words
+        names = ["words in the training text"] + ["words in the list"] * (words is not None)
+        self.columns = (*(Column(name, True) for name in names), Column("different words", None))
+
+    def scores(self, x: Tensor) -> list[Score]:
+        lines = [words_of(text) for text in self.data.format.render(x)]
+        sets = [self.known] if self.listed is None else [self.known, self.listed]
+        every = [word for line in lines for word in line]
+        different = len(set(every)) / len(every) if every else math.nan
+        return [*(share(lines, known) for known in sets), Score(different)]
+
+    def real(self, n: int) -> list[Score]:
+        x, _ = _examples(self.data, self.split, n)
+        return self.scores(x)
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a window in lower case, but those that its edges may have cut."""
+    found = _WORD.finditer(text)
+    return [m[0].lower() for m in found if m.start() > 0 and m.end() < len(text)]
+
+
+def share(lines: Sequence[Sequence[str]], known: set[str]) -> Score:
+    """The share of known words; windows are independent of each other, words within one are not."""
+    hits = torch.tensor([sum(w in known for w in line) for line in lines], dtype=torch.float64)
+    counts = torch.tensor([len(line) for line in lines], dtype=torch.float64)
+    total = float(counts.sum())
+    if not total:
+        return Score(math.nan, math.nan)
+    p = float(hits.sum()) / total
+    return Score(p, float((hits - p * counts).square().sum().sqrt()) / total)
+
+
+def _plain(text: str | bytes) -> str:
+    return text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+
+
+def _vocabulary(text: Callable[[slice], str], length: int) -> Iterator[str]:
+    """Every word of a long text, which is read piece by piece."""
+    rest = ""
+    for start in range(0, length, _CHUNK):
+        piece = rest + text(slice(start, start + _CHUNK))
+        cut = len(piece)
+        while start + _CHUNK < length and cut and _WORD.match(piece[cut - 1]):
+            cut -= 1  # a word that goes on in the next piece
+        rest = piece[cut:]
+        yield from (m[0].lower() for m in _WORD.finditer(piece[:cut]))
+
+
+class TwoSamples(Quality):
+    """Energy distance, precision and recall against held-out examples."""
+
+    columns = (
+        Column("energy distance", False),
+        Column("precision", True),
+        Column("recall", True),
+    )
+
+    def __init__(self, data: DataSet, split: str, n: int) -> None:
+        self.data = data
+        held, _ = _examples(data, split, n)
+        self.held = points(data.format, held)
+        if len(self.held) <= NEIGHBOURS:
+            raise BFNError(
+                f"the {split} split of {data.name} has {len(self.held)} examples; precision and "
+                f"recall need more than {NEIGHBOURS}"
+            )
+        train, _ = _examples(data, "train", 10_000)
+        self.centre, self.axes = principal(points(data.format, train))
+
+    def scores(self, x: Tensor) -> list[Score]:
+        found = points(self.data.format, x)
+        near, held = ((p - self.centre) @ self.axes for p in (found, self.held))
+        return [energy(found, self.held), inside(near, held), inside(held, near)]
+
+    def real(self, n: int) -> list[Score]:
+        x, _ = _examples(self.data, "train", n)
+        return self.scores(x)
+
+
+def points(format: Format, x: Tensor) -> Tensor:
+    """Examples as vectors of shades from 0 to 1, in float64."""
+    return format.form.brightness(x.cpu()).flatten(1).double()
+
+
+def principal(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean, and the directions (D, d) that hold nine tenths of the variance, 64 at most."""
+    centre = x.mean(0)
+    _, s, axes = torch.linalg.svd(x - centre, full_matrices=False)
+    held = s.square().cumsum(0) / s.square().sum()
+    count = min(int((held < VARIANCE).sum()) + 1, COMPONENTS)
+    return centre, axes[:count].T
+
+
+def energy(x: Tensor, y: Tensor) -> Score:
+    """The energy distance of two samples as a share of what it is at most.
+
+    The error is that of the choice of x, to first order.
+    """
+    across, within = torch.cdist(x, y).mean(1), _others(x)
+    if not float(across.mean()) > 0.0:
+        return Score(0.0, 0.0)
+    scale = 2.0 * float(across.mean())
+    value = 2.0 * across.mean() - within.mean() - _others(y).mean()
+    error = (2.0 * (across - within)).std() / len(x) ** 0.5
+    return Score(float(value) / scale, float(error) / scale)
+
+
+def _others(x: Tensor) -> Tensor:
+    """Every point's mean distance from the others."""
+    return torch.cdist(x, x).sum(1) / max(len(x) - 1, 1)
+
+
+def inside(x: Tensor, y: Tensor, k: int = NEIGHBOURS) -> Score:
+    """The share of x within the distance of some y from its own k-th neighbour in y."""
+    k = min(k, len(y) - 1)
+    radius = torch.cdist(y, y).kthvalue(k + 1, 1).values  # each is its own nearest
+    p = float((torch.cdist(x, y) <= radius).any(1).double().mean())
+    return Score(p, math.sqrt(p * (1.0 - p) / len(x)))
+
+
+def quality(data: DataSet, split: str, n: int, words: set[str] | None = None) -> Quality:
+    """The measure that suits a data set."""
+    if data.medium == "text":
+        return Words(data, split, words)
+    if words is not None:
+        raise BFNError(f"a list of words was given, but {data.name} is no text; leave it out")
+    return TwoSamples(data, split, n)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one solver reaches with so many network calls."""
+
+    solver: str
+    calls: int
+    scores: list[Score]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Rows in order of solver, then calls; and what real data reach."""
+
+    columns: tuple[Column, ...]
+    rows: list[Row]
+    real: list[Score]
+    samples: int
+
+    def to_json(self) -> dict[str, Any]:
+        def plain(scores: list[Score]) -> dict[str, Any]:
+            return {
+                column.name: {"value": score.value, "error": score.error}
+                for column, score in zip(self.columns, scores, strict=True)
+            }
+
+        return {
+            "samples": self.samples,
+            "higher_is_better": {column.name: column.higher for column in self.columns},
+            "real": plain(self.real),
+            "rows": [
+                {"solver": row.solver, "calls": row.calls, **plain(row.scores)} for row in self.rows
+            ],
+        }
+
+
+def compare(
+    model: BFN,
+    data: DataSet,
+    solvers: Sequence[str],
+    calls: Sequence[int],
+    *,
+    n: int,
+    split: str = "test",
+    words: set[str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    **options: Any,
+) -> Comparison:
+    """Draw n examples with every solver and number of calls, and measure them.
+
+    A model with labels is given those of the held-out examples. `options` are those of
+    `bfn.generation.in_batches`.
+    """
+    found = quality(data, split, n, words)
+    _, cond = _examples(data, split, n)
+    if "label" in cond:
+        given = cond["label"]
+        options["label"] = given[torch.arange(n) % len(given)]
+    rows, done, total = [], 0, len(solvers) * sum(calls) * n
+    for solver in solvers:
+        for count in calls:
+
+            def report(now: int, _: int, before: int = done) -> None:
+                if progress is not None:
+                    progress(before + now, total)
+
+            x = in_batches(
+                model, n, data.shape, calls=count, solver=solver, progress=report, **options
+            )
+            rows.append(Row(solver, count, found.scores(x)))
+            done += count * n
+    return Comparison(found.columns, rows, found.real(n), n)
+
+
+def _examples(data: DataSet, split: str, n: int) -> tuple[Tensor, dict[str, Tensor]]:
+    """At most n examples spread evenly over a split, with their labels."""
+    indices = data.examples(split)
+    count = min(n, len(indices))
+    indices = indices[torch.arange(count) * len(indices) // count]
+    return data.batch(split, indices, torch.Generator().manual_seed(0))
