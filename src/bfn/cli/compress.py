@@ -27,7 +27,7 @@ def compress(
     *inputs: Path,
     out: Out,
     steps: Whole = 25,
-    block: Whole = 64,
+    block: Whole | None = None,
     allow_fallback: bool = False,
     device: str = "cpu",
     force: bool = False,
@@ -49,7 +49,7 @@ def compress(
     block
         Examples (pictures, rows, windows of text) that are coded together. Small blocks are read
         one by one sooner (--only) and many of them are coded faster; every block costs some bits
-        to begin with.
+        to begin with. By default that is little beside the rest.
     allow_fallback
         Store what the model cannot represent exactly without the model (LZMA), not refuse it.
     device

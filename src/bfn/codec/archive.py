@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,15 +20,16 @@ from torch import Tensor
 
 from bfn.codec import container, files
 from bfn.codec.coder import LANES, Codec, Coded
-from bfn.codec.container import Archive, Index, Writer
+from bfn.codec.container import Archive, Writer
 from bfn.codec.fragments import Translation
+from bfn.codec.index import GROUPS, MAX_STEPS, Index
 from bfn.codec.records import Bits
 from bfn.data.formats import Format
 from bfn.errors import BFNError
 from bfn.model import BFN
 
-BLOCK = 64
-"""Examples in a block, unless the user says otherwise."""
+WORTH = 32
+"""How many times longer than what it takes to begin with a block is, if nobody says how long."""
 MAX_LANES = 64
 MAX_VARIABLES = 1 << 25
 """The most variables that are at work at once: bounds the memory of both sides."""
@@ -73,7 +75,7 @@ def pack(
     out: Path,
     *,
     steps: int,
-    block: int = BLOCK,
+    block: int | None = None,
     run: str = "",
     allow_fallback: bool = False,
     reading: Report = _silent,
@@ -87,21 +89,21 @@ def pack(
         out: the archive; an existing file is replaced when all is done.
         steps: n of the messages: more are slower and need fewer bits.
         block: examples that share a stack. Fewer give quicker access to one of them and keep more
-            lanes busy; every block codes its first few examples at a higher rate.
+            lanes busy; every block codes some of its examples at a higher rate, to begin with.
+            By default it is made long enough for these to be few.
         run: what error messages call the model.
         allow_fallback: store files that the model cannot represent without it.
         reading, report: hear of the files that were read, then of the examples that were coded.
     """
-    if block < 1:
-        raise BFNError(f"block = {block} holds no example; give 1 or more")
-    most = MAX_VARIABLES // format.dimensions
-    if block > most:
-        raise BFNError(f"block = {block} needs too much memory; give at most {most} examples")
-    if not 1 <= steps <= container.MAX_STEPS:
-        raise BFNError(f"steps = {steps}; give 1 to {container.MAX_STEPS}")
+    most = max(1, MAX_VARIABLES // format.dimensions)
+    if block is not None and not 1 <= block <= most:
+        raise BFNError(f"block = {block} examples; give 1 to {most}")
+    if not 1 <= steps <= MAX_STEPS:
+        raise BFNError(f"steps = {steps}; give 1 to {MAX_STEPS}")
     translation = Translation.of(model, format)
     values = values_of(model, format)
-    Codec(model, format.shape, steps, lanes=1, values=values)  # a model that cannot code says so
+    # A model that cannot code says so here, before files are read.
+    single = Codec(model, format.shape, steps, lanes=1, values=values)
     sources = files.scan(
         files.find(inputs),
         translation,
@@ -109,6 +111,8 @@ def pack(
         report=lambda done, total: reading(done, total, ""),
     )
     examples = sum(source.item.examples for source in sources)
+    if block is None:
+        block = min(most, _fair_block(single, examples))
     blocks = -(-examples // block)
     lanes = max(1, min(LANES, blocks, MAX_VARIABLES // (block * format.dimensions)))
     codec = Codec(model, format.shape, steps, lanes=lanes, values=values)
@@ -139,6 +143,13 @@ def pack(
     return index
 
 
+def _fair_block(codec: Codec, examples: int) -> int:
+    """Blocks of one length, `WORTH` times that of the examples a stack must hold to begin with."""
+    one = math.prod(codec.shape) * math.log2(codec.chain.alphabet.K)
+    wanted = WORTH * max(1.0, codec.chain.startup_bits() / one)
+    return max(1, math.ceil(examples / max(1, round(examples / wanted))))
+
+
 def _described(format: Format) -> dict[str, Any]:
     return {
         "medium": format.medium,
@@ -167,7 +178,7 @@ class _Packing:
         self.others = dict.fromkeys(("reconstruction", "startup"), 0.0)
         self.startup_examples = 0
         self._waiting: list[Tensor] = []
-        self._count = self._done = self._written = self._payload = 0
+        self._count = self._done = self._coded = self._payload = 0
 
     def add(self, data: Tensor | bytes, raw: bytes) -> None:
         self.content.update(raw)
@@ -194,6 +205,8 @@ class _Packing:
         blocks = list(x.split(self.block))
         coded = self.codec.encode(blocks, self._advance)
         payloads = [each.payload for each in coded]
+        self._coded += len(x)
+        self._payload += sum(map(len, payloads))
         decoded = self.codec.decode(payloads, [len(b) for b in blocks], self._advance)
         for before, after, each in zip(blocks, decoded, coded, strict=True):
             if not np.array_equal(self.translation.values(before), self.translation.values(after)):
@@ -209,18 +222,16 @@ class _Packing:
         for name in self.others:
             self.others[name] += coded.bits[name]
         self.startup_examples += coded.startup_examples
-        self._written += len(x)
-        self._payload += len(coded.payload)
 
     def _advance(self, examples: int) -> None:
         self._done += examples
-        variables = self._written * self.translation.format.dimensions
+        variables = self._coded * self.translation.format.dimensions
         note = f"{8 * self._payload / variables:.3f} bits per dimension" if variables else ""
         self.report(self._done, 2 * self.total, note)
 
     def account(self) -> Bits:
         """Whole bits that add up to what was written."""
-        group = -(-len(self.steps) // container.GROUPS)
+        group = -(-len(self.steps) // GROUPS)
         grouped = np.add.reduceat(self.steps, np.arange(0, len(self.steps), group))
         steps = tuple(round(float(bits)) for bits in grouped) if self._payload else ()
         reconstruction, startup = (round(bits) for bits in self.others.values())

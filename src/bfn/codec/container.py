@@ -17,20 +17,18 @@ forged file is still safe, because all counts are bounded before anything is mad
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import secrets
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Self
 
 from bfn.codec import fallback
-from bfn.codec.fields import Fields, Put
-from bfn.codec.records import Bits, Block, Item, check_names
+from bfn.codec.index import MAX_BLOCKS, MAX_INDEX, Index
+from bfn.codec.records import Block
 from bfn.errors import BFNError
 
 MAGIC, END = b"\x89BFN\r\n\x1a\n", b"BFN\n"
@@ -38,13 +36,6 @@ VERSION = 1
 ENDING = ".bfn"
 _PROLOGUE = MAGIC + struct.pack("<H", VERSION)
 _FOOTER = struct.Struct("<QII8s4s")
-
-MAX_INDEX = 1 << 26
-MAX_HEADER = 1 << 16
-MAX_ITEMS = MAX_BLOCKS = 1 << 20
-MAX_STEPS = 1 << 16
-GROUPS = 64
-"""The most groups of steps whose bits are told apart."""
 
 # What a header usually says: deflated, it then takes few bytes. Part of the file format.
 _USUAL = (
@@ -64,31 +55,6 @@ _USUAL = (
 def digest(data: bytes) -> bytes:
     """8 bytes that tell contents apart."""
     return hashlib.blake2b(data, digest_size=8).digest()
-
-
-@dataclass(frozen=True)
-class Index:
-    """All that is known of an archive without decoding it."""
-
-    header: dict[str, Any]
-    """JSON: the codec's settings, what an example is, the run's name."""
-    fingerprint: bytes
-    """16 bytes: of the model's configuration and weights."""
-    probe: bytes
-    """8 bytes: of what fixed inputs came to where the archive was made."""
-    content: bytes
-    """8 bytes: of all restored contents, in order."""
-    block: int
-    """Examples in a block; the last one may have fewer."""
-    input_bytes: int
-    """The size of the files that went in."""
-    bits: Bits
-    items: list[Item]
-    blocks: list[Block]
-
-    @property
-    def examples(self) -> int:
-        return sum(block.count for block in self.blocks if block.model)
 
 
 class Writer:
@@ -155,7 +121,7 @@ class Writer:
 
     def close(self, index: Index) -> None:
         """Write the index; the archive is complete, but still aside."""
-        raw = _pack(index)
+        raw = index.pack()
         if len(raw) > MAX_INDEX:
             raise BFNError(
                 f"the table of contents would take {len(raw)} bytes, above {MAX_INDEX}; make "
@@ -285,80 +251,11 @@ class Archive:
             raw = inflate.decompress(packed, inflated + 1)
             if not inflate.eof or inflate.unused_data or len(raw) != inflated:
                 raise BFNError(f"expected {inflated} bytes")
-            index = _unpack(raw)
+            index = Index.unpack(raw)
             places = _places(index, place)
         except (zlib.error, BFNError) as error:
             raise self.damaged(f"its table of contents makes no sense ({error})") from None
         return index, places
-
-
-def _pack(index: Index) -> bytes:
-    put = Put()
-    header = json.dumps(index.header, separators=(",", ":"), ensure_ascii=False)
-    if len(header.encode()) > MAX_HEADER:
-        raise BFNError(f"the header would take over {MAX_HEADER} bytes; give shorter names")
-    put.text(header)
-    put.raw(index.fingerprint).raw(index.probe).raw(index.content)
-    put.number(index.block).number(index.input_bytes)
-    put.bits(index.bits)
-    if len(index.items) > MAX_ITEMS:
-        raise BFNError(
-            f"{len(index.items)} files are more than an archive of {MAX_ITEMS} holds; put small "
-            "files into one array, or make several archives"
-        )
-    put.number(len(index.items))
-    for item in index.items:
-        put.item(item)
-    put.number(len(index.blocks))
-    for block in index.blocks:
-        put.block(block)
-    return bytes(put.data)
-
-
-def _unpack(raw: bytes) -> Index:
-    fields = Fields(raw)
-    header = _header(fields.text(MAX_HEADER))
-    fingerprint, probe, content = fields.raw(16), fields.raw(8), fields.raw(8)
-    block, input_bytes = fields.number(), fields.number()
-    bits = fields.bits(GROUPS, MAX_STEPS)
-    items = [fields.item() for _ in range(fields.count(MAX_ITEMS))]
-    blocks = [fields.block() for _ in range(fields.count(MAX_BLOCKS))]
-    fields.end()
-    check_names(item.name for item in items)
-    index = Index(header, fingerprint, probe, content, block, input_bytes, bits, items, blocks)
-    _check_counts(index)
-    return index
-
-
-def _header(text: str) -> dict[str, Any]:
-    def refuse(constant: str) -> Any:
-        raise ValueError(f"{constant} is no number")
-
-    try:
-        header = json.loads(text, parse_constant=refuse)
-    except (ValueError, RecursionError) as error:
-        raise BFNError(f"the header is not JSON: {type(error).__name__}") from None
-    if not isinstance(header, dict) or not isinstance(header.get("codec"), dict):
-        raise BFNError("the header says nothing about the codec")
-    return header
-
-
-def _check_counts(index: Index) -> None:
-    """Items and blocks speak of the same examples and bytes; blocks are full but for the last."""
-    model = [block.count for block in index.blocks if block.model]
-    if any(count != index.block for count in model[:-1]) or (
-        model and not 0 < model[-1] <= index.block
-    ):
-        raise BFNError("its blocks are not of the size they should have")
-    plain = [block.count for block in index.blocks if not block.model]
-    if any(not 0 < count <= fallback.PIECE for count in plain):
-        raise BFNError("a piece of stored bytes is too long")
-    if sum(model) != sum(item.examples for item in index.items):
-        raise BFNError("its blocks hold other examples than its files")
-    if sum(plain) != sum(item.plain for item in index.items):
-        raise BFNError("its blocks hold other bytes than its files")
-    if index.bits.total != 8 * sum(block.length for block in index.blocks):
-        raise BFNError("its account of the bits does not add up")
 
 
 def _places(index: Index, end: int) -> list[int]:

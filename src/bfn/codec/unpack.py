@@ -20,7 +20,7 @@ from typing import Any
 
 from torch import Tensor
 
-from bfn.codec import container, files
+from bfn.codec import files
 from bfn.codec.archive import (
     MAX_LANES,
     MAX_VARIABLES,
@@ -33,6 +33,7 @@ from bfn.codec.archive import (
 from bfn.codec.coder import Codec
 from bfn.codec.container import Archive
 from bfn.codec.fragments import Translation
+from bfn.codec.index import MAX_STEPS
 from bfn.codec.records import Item, covered
 from bfn.data.formats import Format
 from bfn.errors import BFNError
@@ -88,7 +89,7 @@ _ANYWAY = (
 
 
 def _whole(archive: Archive, stored: dict[str, Any], key: str) -> int:
-    bound = {"steps": container.MAX_STEPS, "lanes": MAX_LANES, "threads": 1024}[key]
+    bound = {"steps": MAX_STEPS, "lanes": MAX_LANES, "threads": 1024}[key]
     value = stored.get(key)
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= bound:
         raise archive.damaged(f"{key} = {value!r}")
