@@ -2,7 +2,8 @@
 
 A *source* of noise is None (torch's global generator), a `torch.Generator`, or `Keyed`: one
 generator per example. Keyed noise belongs to the example and not to the batch, so an evaluation
-gives the same numbers whatever the batch size or the number of processes.
+gives the same numbers whatever the batch size or the number of processes. `Part` is a slice of a
+larger batch's noise, for training in several processes.
 
 Numbers are drawn on the generator's own device and then moved, so that a CPU generator gives the
 same noise on every device.
@@ -36,7 +37,21 @@ class Keyed:
         return len(self.generators)
 
 
-Source = torch.Generator | Keyed | None
+class Part:
+    """A generator of a whole batch's noise, of which one takes the rows of a part of the batch.
+
+    Processes that share a batch, or micro-batches of it, are so given what the whole batch would
+    be given, whatever their number. Every part draws the numbers of all rows and keeps its own.
+    """
+
+    def __init__(self, generator: torch.Generator, rows: range, batch: int) -> None:
+        self.generator, self.rows, self.batch = generator, rows, batch
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+Source = torch.Generator | Keyed | Part | None
 
 
 def normal(
@@ -70,6 +85,14 @@ def _draw(draw, shape, source: Source, device, dtype: torch.dtype) -> Tensor:
             )
         rows = [draw(tuple(shape[1:]), generator=g, dtype=dtype) for g in source.generators]
         return torch.stack(rows).to(device)
+    if isinstance(source, Part):
+        if len(source) != shape[0]:
+            raise BFNError(
+                f"noise for {len(source)} rows of a batch was asked for {shape[0]}; give a part "
+                "of the batch's own size"
+            )
+        whole = _draw(draw, (source.batch, *shape[1:]), source.generator, device, dtype)
+        return whole[source.rows.start : source.rows.stop]
     if source is None:
         return draw(tuple(shape), device=device, dtype=dtype)
     if not isinstance(source, torch.Generator):

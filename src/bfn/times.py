@@ -42,8 +42,11 @@ def stratified(
             "stratified times are shared by a batch, but keyed noise belongs to each example; "
             "use bfn.loss.independent, or give the times"
         )
+    first, whole = 0, batch
+    if isinstance(generator, noise.Part):  # u belongs to the whole batch
+        first, whole, generator = generator.rows.start, generator.batch, generator.generator
     u = noise.uniform((1,), generator, device=device, dtype=dtype)
-    even = torch.arange(batch, device=device, dtype=dtype) / batch
+    even = torch.arange(first, first + batch, device=device, dtype=dtype) / whole
     t = ((u + even) % 1.0).clamp_max(BELOW_ONE)
     return t, torch.ones_like(t)
 
@@ -102,7 +105,14 @@ class ImportanceTimes:
         if self._last is None:
             raise BFNError("update was called before any times were drawn; draw times first")
         interval, weight = self._last
-        square = (loss.detach() / weight).square().to(self.squares.dtype)
+        self._learn(interval, loss.detach() / weight)
+
+    def learn(self, t: Tensor, loss: Tensor) -> None:
+        """Learn from the (B,) losses at the times t, weights left out; in any number of parts."""
+        self._learn((t * self.bins).long().clamp_max(self.bins - 1), loss.detach())
+
+    def _learn(self, interval: Tensor, loss: Tensor) -> None:
+        square = loss.square().to(self.squares.dtype)
         self.squares = (self.decay * self.squares).index_add(0, interval, square)
         self.counts = (self.decay * self.counts).index_add(0, interval, torch.ones_like(square))
 

@@ -20,11 +20,11 @@ def test_shipped_recipes_fit_together(name: str) -> None:
     recipe = config.read(name)
     data, model = build.data(recipe), build.model(recipe)
     x, cond = data.batch("train", data.indices(0, 0, 2), torch.Generator().manual_seed(0))
-    loss = bfn.loss.continuous_time(model, x, generator=torch.Generator().manual_seed(0))
+    assert set(cond) == ({"label"} if recipe.data.get("labels") else set())
+    loss = bfn.loss.continuous_time(model, x, generator=torch.Generator().manual_seed(0), **cond)
     assert loss.shape == (2,)
     assert bool((loss > 0).all())
-    assert bool(torch.isfinite(bfn.loss.reconstruction(model, x)).all())
-    assert cond == {}
+    assert bool(torch.isfinite(bfn.loss.reconstruction(model, x, **cond)).all())
 
 
 def test_weights_follow_from_the_seed_alone(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from bfn.errors import BFNError
 from bfn.train import Diverged, Interrupted, Trainer, build, checkpoint
 from bfn.train.config import Train
 from bfn.train.folder import RunFolder
-from bfn.train.loop import learning_rate
+from bfn.train.optimiser import learning_rate
 
 
 def run(recipe, folder: Path, **keywords):
@@ -136,6 +136,8 @@ def test_run_folder(tmp_path: Path) -> None:
         "metrics.jsonl",
         "checkpoints",
         "samples",
+        "status.json",
+        ".lock",
     }
     assert {path.name for path in folder.checkpoints.iterdir()} == {"step-8", "step-12"}
     assert {path.name for path in folder.samples.iterdir()} == {"step-6.png", "step-12.png"}
@@ -145,7 +147,7 @@ def test_run_folder(tmp_path: Path) -> None:
     assert same_tensors(dict(result.model.net.state_dict()), ema)
     assert not result.model.training
     assert folder.format() == build.data(recipe).format
-    for path in folder.path.rglob("*"):
+    for path in folder.path.rglob("[!.]*"):
         assert path.is_dir() or path.suffix in {".toml", ".json", ".jsonl", ".safetensors", ".png"}
 
 
@@ -317,13 +319,15 @@ def test_loss_steps_trains_on_the_discrete_time_loss(tmp_path: Path) -> None:
     recipe = tiny_runs.read(tmp_path, train__loss_steps=5, net__dropout=0.0)
     data, model = build.data(recipe), build.model(recipe)
     trainer = Trainer(model, data, recipe.train)
-    value = trainer.objective()
+    trainer.advance()
     x, _ = data.batch("train", data.indices(0, 0, 8))
     generator = torch.Generator().manual_seed(bfn.noise.seed(0, 0, 0))
-    expected = bfn.loss.discrete_time(model, x, 5, generator=generator).mean() / 64
-    assert torch.equal(value, expected)
-    trainer.settings = dataclasses.replace(recipe.train, loss_steps="inf")
-    assert not torch.equal(trainer.objective(), expected)
+    fresh = build.model(recipe)
+    expected = bfn.loss.discrete_time(fresh, x, 5, generator=generator).mean() / 64
+    assert torch.equal(trainer.window.losses[0], expected.detach())
+    other = Trainer(build.model(recipe), data, dataclasses.replace(recipe.train, loss_steps="inf"))
+    other.advance()
+    assert not torch.equal(other.window.losses[0], expected.detach())
 
 
 def test_what_does_not_fit_says_so_first(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ class Checkpoint:
 
 
 def save(folder: Path, step: int, tensors: Tensors, state: Mapping[str, Any], keep: int) -> Path:
-    """Write folder/step-N, then remove all but the newest `keep` checkpoints."""
+    """Write folder/step-N, then remove all but the newest `keep` and those they call the best."""
     target = folder / f"step-{step}"
     aside = folder / f"{_ASIDE}{target.name}"
     try:
@@ -74,8 +74,11 @@ def save(folder: Path, step: int, tensors: Tensors, state: Mapping[str, Any], ke
             f"the checkpoint {str(target)!r} could not be written ({error}); earlier ones are "
             "intact: make room and go on with --resume auto"
         ) from error
-    for old in _steps(folder)[:-keep]:
-        _remove(folder / f"step-{old}")
+    steps = _steps(folder)
+    kept = set(steps[-keep:]) | {_best_of(folder / f"step-{new}") for new in steps[-keep:]}
+    for old in steps:
+        if old not in kept:
+            _remove(folder / f"step-{old}")
     return target
 
 
@@ -137,6 +140,14 @@ def unflatten_optimiser(flat: Mapping[str, Tensor]) -> dict[int, dict[str, Tenso
 def _steps(folder: Path) -> list[int]:
     names = [path.name.removeprefix("step-") for path in folder.glob("step-*")]
     return sorted(int(name) for name in names if name.isdigit())
+
+
+def _best_of(path: Path) -> int | None:
+    """The step that a checkpoint's state.json calls the best so far."""
+    try:
+        return json.loads((path / STATE).read_text())["best"]["step"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _hash(path: Path) -> str:

@@ -103,7 +103,10 @@ class Train(Section):
     """How to train."""
 
     steps: int = option(1000, "optimiser steps", least=1)
-    batch: int = option(64, "examples per step", least=1)
+    batch: int = option(64, "examples per step, of all processes together", least=1)
+    accumulate: int = option(
+        1, "parts into which a step's batch is cut, one after another, to save memory", least=1
+    )
     loss_steps: Steps = option("inf", "train on L^n for this n; inf for L^inf")  # noqa: RUF009
     times: Literal["stratified", "independent", "importance"] = option(
         "stratified", "how a batch's times are drawn; importance learns where the loss is"
@@ -121,7 +124,12 @@ class Train(Section):
     seed: int = option(0, "of initial weights, order of the data, times and noise")
     log_every: int = option(50, "steps per line of metrics.jsonl", least=1)
     checkpoint_every: int = option(500, "steps per checkpoint", least=1)
-    keep: int = option(2, "checkpoints to keep", least=1)
+    keep: int = option(2, "checkpoints to keep, beside the best", least=1)
+    validate_every: int = option(0, "steps per look at the validation split; 0 for none", least=0)
+    validate_examples: int = option(1000, "examples of it to look at; 0 for all", least=0)
+    patience: int = option(
+        0, "looks without a better result after which training ends; 0 for never", least=0
+    )
     sample_every: int = option(0, "steps per sheet of samples; 0 for none", least=0)
     device: str = option("auto", "cpu, cuda, ...; auto is cuda where there is one")
     precision: Literal["auto", "float32", "bfloat16"] = option(
@@ -130,6 +138,10 @@ class Train(Section):
     compile: Literal["auto", "yes", "no"] = option(
         "auto", "compile the network; auto does on a GPU"
     )
+    sharding: Literal["none", "full"] = option(
+        "none", "of several processes: full spreads the weights over them (FSDP)"
+    )
+    tensorboard: bool = option(False, "also write the metrics for TensorBoard")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -140,6 +152,16 @@ class Train(Section):
                 raise BFNError(f"train.{name} = {share} is too large; expected less than 1")
         if self.decay > 1:
             raise BFNError(f"train.decay = {self.decay} is a share of the steps; expected 0 to 1")
+        if self.patience and not self.validate_every:
+            raise BFNError(
+                f"train.patience = {self.patience} needs a validation to be patient with; give "
+                "train.validate_every too"
+            )
+        if self.batch % self.accumulate:
+            raise BFNError(
+                f"train.batch = {self.batch} cannot be cut into train.accumulate = "
+                f"{self.accumulate} equal parts; give a multiple of {self.accumulate}"
+            )
         if self.label_dropout > 1:
             raise BFNError(
                 f"train.label_dropout = {self.label_dropout} is a probability; expected 0 to 1"

@@ -19,6 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from bfn.train.shards import like, local
+
 
 class EMA:
     """The average of a module's parameters; buffers are copied as they are."""
@@ -33,17 +35,19 @@ class EMA:
 
     @torch.no_grad()
     def update(self, module: nn.Module, step: int) -> None:
-        state = _state(module)
+        state = {name: local(value) for name, value in _state(module).items()}
+        weights = {name: local(value) for name, value in self.weights.items()}
         averaged = [name for name, value in state.items() if value.is_floating_point()]
         average = get_ema_multi_avg_fn(self.decay_at(step))
-        average([self.weights[name] for name in averaged], [state[name] for name in averaged], step)
+        average([weights[name] for name in averaged], [state[name] for name in averaged], step)
         for name in state.keys() - set(averaged):
-            self.weights[name].copy_(state[name])
+            weights[name].copy_(state[name])
 
     @torch.no_grad()
     def restore(self, weights: Mapping[str, Tensor]) -> None:
+        """From whole tensors, also where this process keeps parts of them."""
         for name, value in self.weights.items():
-            value.copy_(weights[name])
+            value.copy_(like(weights[name], value))
 
     @contextlib.contextmanager
     def in_place(self, module: nn.Module) -> Iterator[None]:

@@ -7,6 +7,7 @@ runs/NAME/
   metrics.jsonl        one line per logged step
   checkpoints/step-N/  everything to go on exactly
   samples/             pictures or text along the way
+  status.json          what the run last did, and which step the exported model is of
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ from bfn.data import read_format
 from bfn.data.formats import Format
 from bfn.errors import BFNError
 from bfn.model import BFN
-from bfn.train import config
+from bfn.train import config, status
 from bfn.train.config import Recipe
 from bfn.train.outcome import Unwritten
 
 RECIPE, METRICS, CHECKPOINTS, SAMPLES = "recipe.toml", "metrics.jsonl", "checkpoints", "samples"
-_OWN = (RECIPE, METRICS, CHECKPOINTS, SAMPLES, serialise.CONFIG, serialise.WEIGHTS)
+BOARD = "tensorboard"
+_OWN = (RECIPE, METRICS, CHECKPOINTS, SAMPLES, BOARD, status.STATUS)
+_OWN += (serialise.CONFIG, serialise.WEIGHTS)
 
 
 class RunFolder:
@@ -42,6 +45,7 @@ class RunFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._metrics: IO[str] | None = None
+        self._lock = status.Lock(self.path)
 
     @property
     def checkpoints(self) -> Path:
@@ -77,12 +81,13 @@ class RunFolder:
             )
 
     def start(self, recipe: Recipe, *, force: bool = False) -> None:
-        """Make the folder and write recipe.toml; with `force`, an older run's files go first."""
+        """Make the folder, lock it and write recipe.toml; with `force`, older files go first."""
         try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock.take()
             if force:
                 for name in _OWN:
                     _remove(self.path / name)
-            self.path.mkdir(parents=True, exist_ok=True)
             self.write_recipe(recipe)
         except OSError as error:
             raise BFNError(
@@ -164,6 +169,7 @@ class RunFolder:
             with contextlib.suppress(OSError):  # what could not be written was said already
                 self._metrics.close()
             self._metrics = None
+        self._lock.release()
 
 
 def _step_of(line: str) -> float:

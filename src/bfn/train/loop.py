@@ -1,23 +1,20 @@
 """The training loop: one for all data types, networks and losses.
 
 Everything random in step s (times, noise, dropout, dynamic data) is drawn from generators seeded by
-(seed, s, rank), and the examples of step s are a function of (seed, s). So a checkpoint needs no
+(seed, s), and the examples of step s are a function of (seed, s). So a checkpoint needs no
 generator states, and a resumed run repeats the uninterrupted one: on a CPU, bit for bit.
 
-Losses stay on the device until they are logged; no step waits for the one before it. Before a line
-is logged or a checkpoint written they are looked at, so that no checkpoint follows a loss or a
-gradient that is not finite.
+Losses stay on the device until they are logged; no step waits for the one before it. Before a
+checkpoint is written they are looked at, so that none follows a loss or a gradient that is not
+finite.
 """
 
 from __future__ import annotations
 
-import contextlib
-import math
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,13 +24,30 @@ from bfn.data.base import DataSet
 from bfn.errors import BFNError
 from bfn.model import BFN
 from bfn.nn.accelerate import Accelerated
-from bfn.times import ImportanceTimes, Times, independent, stratified
-from bfn.train import checkpoint
+from bfn.times import ImportanceTimes
+from bfn.train import shards
 from bfn.train.config import Train
+from bfn.train.distributed import World
 from bfn.train.ema import EMA
 from bfn.train.folder import RunFolder
+from bfn.train.optimiser import adamw, learning_rate, time_sampler
 from bfn.train.outcome import Diverged, Interrupted
 from bfn.train.progress import Display, Silent
+from bfn.train.saving import Best, Saving
+from bfn.train.signals import signals
+from bfn.train.validation import Validation
+from bfn.train.window import Reading, Values, Window
+
+
+class Micro(NamedTuple):
+    """What is kept of a micro-batch: nothing of it is read back."""
+
+    loss: Tensor
+    """The mean loss, in nats per variable: ()."""
+    t: Tensor
+    """The times: (B,)."""
+    nats: Tensor
+    """The loss of every example at its time, in nats, without the time's weight: (B,)."""
 
 
 class Trainer:
@@ -47,7 +61,12 @@ class Trainer:
         display: shows progress and messages.
         sheet: called with the step, with averaged weights in place, every `sample_every` steps.
         stop: asked after every step; when it says True, the run ends there as if it were finished.
+        world: the processes that train together.
     """
+
+    work: tuple[float, float] | None = None
+    """Floating-point operations of one step of this process, and the most its device does in a
+    second: known for some networks and devices, to show the share of the peak."""
 
     def __init__(
         self,
@@ -59,60 +78,117 @@ class Trainer:
         display: Display | None = None,
         sheet: Callable[[int], None] | None = None,
         stop: Callable[[], bool] | None = None,
+        world: World | None = None,
     ) -> None:
         self.settings, self.folder = settings, folder
         self.display = display or Silent()
         self.sheet, self.stop = sheet, stop
-        self.device = find_device(settings.device)
+        self.world = world or World()
+        self.device = find_device(self.world.device(settings.device))
         self.model, self.data = model.to(self.device), data.to(self.device)
         _check_labels(model, data, settings)
+        self.rows = self.world.rows(settings.batch, settings.accumulate)
+        self.validation = None
+        if settings.validate_every:
+            self.validation = Validation(self.data, settings, self.world)
         # Before anything copies the weights: it may change how they lie in memory.
-        self.fast = accelerated(self.model, settings)
-        self.rank = 0
+        self.fast, self.joined = self._networks()
         self.step = 0
         self.ema = EMA(model.net, settings.ema_decay)
-        self.optimiser = _adamw(model, settings)
-        self.times = _time_sampler(settings.times)
+        self.optimiser = adamw(model, settings)
+        self.times = time_sampler(settings.times)
+        self.best = Best()
+        self.saving = Saving(self)
+        self.window = Window(self.device)
         self.history: list[dict[str, Any]] = []
-        self._pending: list[tuple[Tensor, Tensor]] = []  # (loss, gradient norm) of steps unlogged
-        self._last_checkpoint: str | None = None
+        self._unread: deque[tuple[dict[str, Any], Reading]] = deque()
         self._clock = time.monotonic()
+
+    def _networks(self) -> tuple[BFN, BFN]:
+        """The same model, sharing its weights, as fast as the device can; and joined to others'."""
+        model, settings, world = self.model, self.settings, self.world
+        compile = {"auto": None, "yes": True, "no": False}[settings.compile]
+        sharded = settings.sharding == "full" and world.size > 1
+        unused = world.size > 1 and not sharded and self._has_unused()
+        fast = Accelerated(model.net, settings.precision, False if sharded else compile)
+        if sharded:
+            shards.shard(model.net)
+        joined = fast if sharded else world.joined(fast, unused=unused)
+        return BFN(fast, model.flow, model.head), BFN(joined, model.flow, model.head)
+
+    def _has_unused(self) -> bool:
+        """Whether some weights take no part in the loss."""
+        generator = torch.Generator(self.device).manual_seed(0)
+        x, labels = self.data.batch("train", self.data.indices(0, 0, 1), generator)
+        cond: dict[str, Any] = {"generator": generator, **labels}
+        loss.continuous_time(self.model, x, **cond).sum().backward()
+        weights = [p for p in self.model.parameters() if p.requires_grad]
+        unused = any(p.grad is None for p in weights)
+        self.model.zero_grad(set_to_none=True)
+        return unused
 
     # One step.
 
     def advance(self) -> None:
         """One step: batch, loss, gradient, update, average."""
+        settings = self.settings
         for group in self.optimiser.param_groups:
-            group["lr"] = learning_rate(self.settings, self.step)
+            group["lr"] = learning_rate(settings, self.step)
         self.optimiser.zero_grad(set_to_none=True)
-        value = self.objective()
-        value.backward()
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
+        torch.manual_seed(noise.seed("dropout", settings.seed, self.step, self.world.rank))
+        indices = self.data.indices(settings.seed, self.step, settings.batch)
+        parts = []
+        for rows in self.rows:
+            last = rows is self.rows[-1]
+            with self.world.accumulating(self.joined.net, last=last):
+                generator = self._source(rows)
+                chosen = indices[rows.start : rows.stop]
+                x, labels = self.data.batch("train", chosen, generator)
+                labels = self._hide(labels, generator)
+                parts.append(self._backward(x, labels, generator, 1 / len(self.rows)))
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip)
         self.optimiser.step()
         self.step += 1
         self.ema.update(self.model.net, self.step)
-        self._pending.append((value.detach(), norm.detach()))
-
-    def objective(self) -> Tensor:
-        """The mean loss of the step's batch, in nats per variable.
-
-        Per variable, so that one bound on the gradient's norm suits examples of any size.
-        """
-        settings = self.settings
-        key = (settings.seed, self.step, self.rank)
-        torch.manual_seed(noise.seed("dropout", *key))
-        generator = torch.Generator(self.device).manual_seed(noise.seed(*key))
-        indices = self.data.indices(settings.seed, self.step, settings.batch)
-        x, labels = self.data.batch("train", indices, generator)
-        labels = self._hide(labels, generator)
-        given: dict[str, Any] = {"times": self.times, "generator": generator, **labels}
-        if settings.loss_steps == "inf":
-            nats = loss.continuous_time(self.fast, x, **given)
-        else:
-            nats = loss.discrete_time(self.fast, x, int(settings.loss_steps), **given)
+        whole = Micro(*map(_joined, zip(*parts, strict=True)))
         if isinstance(self.times, ImportanceTimes):
-            self.times.update(nats)
-        return nats.mean() / self.data.format.dimensions
+            self.times.learn(self.world.gather(whole.t), self.world.gather(whole.nats))
+        self.window.add(whole.loss, shards.full(norm).detach(), whole.t, whole.nats)
+
+    def _source(self, rows: range) -> noise.Source:
+        """The noise of some rows of the step's batch."""
+        settings = self.settings
+        key = noise.seed(settings.seed, self.step, 0)
+        generator = torch.Generator(self.device).manual_seed(key)
+        return (
+            generator
+            if len(rows) == settings.batch
+            else noise.Part(generator, rows, settings.batch)
+        )
+
+    def _backward(
+        self, x: Tensor, cond: dict[str, Tensor], generator: noise.Source, share: float
+    ) -> Micro:
+        """Add a micro-batch's part of the gradient of the step's mean loss.
+
+        The loss is per variable, so that one bound on the gradient's norm suits examples of any
+        size.
+        """
+        drawn: list[tuple[Tensor, Tensor]] = []
+
+        def times(*arguments: Any, **keywords: Any) -> tuple[Tensor, Tensor]:
+            drawn.append(self.times(*arguments, **keywords))
+            return drawn[-1]
+
+        given: dict[str, Any] = {"times": times, "generator": generator, **cond}
+        if self.settings.loss_steps == "inf":
+            nats = loss.continuous_time(self.joined, x, **given)
+        else:
+            nats = loss.discrete_time(self.joined, x, int(self.settings.loss_steps), **given)
+        value = nats.mean() / self.data.format.dimensions
+        (share * value).backward()
+        ((t, weight),) = drawn
+        return Micro(value.detach(), t, nats.detach() / weight)
 
     def _hide(self, labels: dict[str, Tensor], generator: noise.Source) -> dict[str, Tensor]:
         """Every label is replaced by -1, "no label", with probability label_dropout."""
@@ -130,133 +206,138 @@ class Trainer:
         devices = [] if self.device.type == "cpu" else [self.device]
         self.model.train()
         self._clock = time.monotonic()
-        with torch.random.fork_rng(devices), _signals() as caught, display:
+        launched = self.world.size > 1
+        with torch.random.fork_rng(devices), signals(launched=launched) as caught, display:
             display.begin(self.step, settings.steps)
-            while self.step < settings.steps:
+            while self.step < settings.steps and not self.exhausted():
                 self.advance()
-                over = self.stop is not None and self.stop()
-                last = over or self.step == settings.steps
-                if self.step % settings.log_every == 0:
-                    self.log()
-                    self._pending.clear()
-                elif last:
-                    self.log()  # of an unfinished window, which a longer run would go on with
-                if last or caught or self.step % settings.checkpoint_every == 0:
-                    self.save()
-                if self.sheet and settings.sample_every and self.step % settings.sample_every == 0:
-                    with self.ema.in_place(self.model.net):
-                        self.sheet(self.step)
+                asked = self.stop is not None and self.stop()
+                caught_now, over = self.world.agree(bool(caught), asked)
+                over = self._after(caught_now, over)
                 display.advance(self.step)
-                if caught:
+                if caught_now:
                     raise Interrupted(self._farewell())
                 if over:
                     break
+            self.world.settle()
 
-    def log(self) -> None:
-        """One line of metrics: means over the steps since the last one."""
-        losses, norms = self._look()
-        now = time.monotonic()
-        seconds, self._clock = now - self._clock, now
-        nats = math.fsum(losses) / len(losses) * self.data.format.dimensions
+    def _after(self, caught: bool, over: bool) -> bool:
+        """All that is due after a step; says whether training is over."""
+        settings, step = self.settings, self.step
+        better = False
+        measured: dict[str, float] = {}
+        if self.validation is not None and step % settings.validate_every == 0:
+            measured, better = self._validate(self.validation)
+        over = over or step == settings.steps or self.exhausted()
+        if step % settings.log_every == 0 or measured:
+            self.log(measured)
+            self.window.clear()
+        elif over:
+            self.log()  # of an unfinished window, which a longer run would go on with
+        if self.world.size == 1:
+            self._write_lines(wait=False)
+        if over or caught or better or step % settings.checkpoint_every == 0:
+            self.save()
+        if self.sheet and settings.sample_every and step % settings.sample_every == 0:
+            with self.ema.in_place(self.model.net):
+                self.sheet(step)
+        self.saving.beat()
+        return over
+
+    def _validate(self, validation: Validation) -> tuple[dict[str, float], bool]:
+        """Measure the averaged weights; says whether they are the best so far."""
+        with self.ema.in_place(self.model.net):
+            found = validation.measure(self.fast)
+        scale = self.data.format.scale
+        measured = {
+            "validation": found.total * scale,
+            "validation_loss": found.loss * scale,
+            "validation_reconstruction": found.reconstruction * scale,
+        }
+        self.best, better = self.best.after(self.step, measured["validation"])
+        if better:
+            self.saving.keep_best()
+        if self.exhausted():
+            self.display.say(
+                f"no better validation in {self.best.since} looks: training ends at step "
+                f"{self.step}; the best was {self.best.value:.4f} {self.data.unit} at step "
+                f"{self.best.step}"
+            )
+        return measured, better
+
+    def exhausted(self) -> bool:
+        """Whether patience has run out."""
+        return bool(self.settings.patience) and self.best.since >= self.settings.patience
+
+    def log(self, measured: dict[str, float] | None = None) -> None:
+        """One line of metrics: means over the steps since the last one, and what was measured."""
         line = {
             "step": self.step,
-            "loss": nats * self.data.format.scale,
+            "learning_rate": self.optimiser.param_groups[0]["lr"],
+            "measured": measured or {},
+        }
+        self._unread.append((line, self.window.read(self.world)))
+        # A line waits for nothing; but processes stop together, and a validation waited already.
+        if self.world.size > 1 or measured:
+            self._write_lines()
+
+    def _write_lines(self, *, wait: bool = True) -> None:
+        """Write the lines whose numbers have arrived; or wait for all of them."""
+        while self._unread and (wait or self._unread[0][1].ready()):
+            line, reading = self._unread.popleft()
+            self._write(line, self._checked(reading.values(), line["step"]))
+
+    def _write(self, begun: dict[str, Any], values: Values) -> None:
+        now = time.monotonic()
+        seconds, self._clock = max(now - self._clock, 1e-9), now
+        format = self.data.format
+        steps = len(values.losses)
+        nats = values.loss * format.dimensions
+        line: dict[str, Any] = {
+            "step": begun["step"],
+            "loss": nats * format.scale,
             "unit": self.data.unit,
             "nats": nats,
-            "gradient_norm": math.fsum(norms) / len(norms),
-            "learning_rate": self.optimiser.param_groups[0]["lr"],
-            "examples_per_second": round(len(losses) * self.settings.batch / max(seconds, 1e-9), 1),
+            **begun["measured"],
+            "gradient_norm": values.norm,
+            "learning_rate": begun["learning_rate"],
+            "loss_by_time": values.by_time(format.scale),
+            "examples_per_second": round(steps * self.settings.batch / seconds, 1),
         }
+        if self.work is not None:
+            line["share_of_peak"] = round(steps * self.work[0] / seconds / self.work[1], 4)
         self.history.append(line)
-        if self.folder is not None:
-            self.folder.log(line)
+        self.saving.log(line)
         self.display.show(line)
 
-    def _look(self) -> tuple[list[float], list[float]]:
-        """Losses and gradient norms since the last log; stops training if one is not finite."""
-        if not self._pending:
-            return [], []
-        losses, norms = (torch.stack(part).tolist() for part in zip(*self._pending, strict=True))
-        for i, pair in enumerate(zip(losses, norms, strict=True)):
-            if not all(map(math.isfinite, pair)):
-                step = self.step - len(losses) + i + 1
-                what = (
-                    f"the loss became {pair[0]}"
-                    if not math.isfinite(pair[0])
-                    else (f"the gradient's norm became {pair[1]}")
-                )
-                raise Diverged(f"{what} at step {step}; {self._advice()}")
-        return losses, norms
-
-    def _advice(self) -> str:
+    def _checked(self, values: Values, step: int) -> Values:
+        """The values; training stops if one of them is not finite."""
+        broken = values.broken()
+        if broken is None:
+            return values
+        place, what = broken
         smaller = f"a smaller train.learning_rate (now {self.settings.learning_rate:g})"
-        if self._last_checkpoint is None:
-            return f"there is no checkpoint before it: train again with {smaller} or train.clip"
-        return (
-            f"the last good checkpoint is {self._last_checkpoint}: train again with {smaller} or "
-            "train.clip, or look for extreme examples in the data"
+        at = f"{what} at step {step - len(values.losses) + place + 1}"
+        last = self.saving.last_checkpoint
+        if last is None:
+            raise Diverged(
+                f"{at}; there is no checkpoint before it: train again with {smaller} or train.clip"
+            )
+        raise Diverged(
+            f"{at}; the last good checkpoint is {last}: train again with {smaller} or train.clip, "
+            "or look for extreme examples in the data"
         )
 
     # Saving and going on.
 
     def save(self) -> None:
         """A checkpoint, and the averaged weights as the run's model."""
-        losses, norms = self._look()
-        if self.folder is None:
-            return
-        optimiser = self.optimiser.state_dict()["state"]
-        tensors = {
-            "weights": self.model.net.state_dict(),
-            "ema": self.ema.weights,
-            "optimiser": checkpoint.flatten_optimiser(optimiser),
-        }
-        if isinstance(self.times, ImportanceTimes):
-            tensors["times"] = self.times.state_dict()
-        path = checkpoint.save(
-            self.folder.checkpoints,
-            self.step,
-            tensors,
-            {"pending": list(zip(losses, norms, strict=True))},
-            keep=self.settings.keep,
-        )
-        self._last_checkpoint = str(path)
-        self.folder.export(self.model, self.ema.weights, self.data.format)
+        self._write_lines()
+        self.saving.save(self._checked(self.window.read(self.world).values(), self.step))
 
     def restore(self) -> None:
         """Go on from the newest whole checkpoint of the folder, if there is one."""
-        assert self.folder is not None
-        found = checkpoint.newest(self.folder.checkpoints, self.display.say)
-        self.folder.open_metrics(found.step if found else 0)
-        if found is None:
-            return
-        try:
-            self._load(found.tensors)
-        except (RuntimeError, KeyError, ValueError) as error:
-            raise BFNError(
-                f"the checkpoint {str(found.path)!r} is of another model than the run's "
-                f"recipe.toml describes ({str(error).splitlines()[0]}); give another folder with "
-                "--out, or start again with --force"
-            ) from error
-        self.step = found.step
-        self.history = self.folder.metrics()
-        self._pending = [
-            (torch.tensor(value, device=self.device), torch.tensor(norm, device=self.device))
-            for value, norm in found.state["pending"]
-        ]
-        self._last_checkpoint = str(found.path)
-
-    def _load(self, tensors: Mapping[str, dict[str, Tensor]]) -> None:
-        self.model.net.load_state_dict(tensors["weights"])
-        self.ema.restore(tensors["ema"])
-        state = self.optimiser.state_dict()
-        state["state"] = checkpoint.unflatten_optimiser(tensors["optimiser"])
-        self.optimiser.load_state_dict(state)
-        for weight, moments in self.optimiser.state.items():
-            for name, value in moments.items():
-                if value.shape == weight.shape:  # in memory as the weights are
-                    moments[name] = torch.empty_like(weight).copy_(value)
-        if isinstance(self.times, ImportanceTimes):
-            self.times.load_state_dict(tensors["times"])
+        self.saving.restore()
 
     def _farewell(self) -> str:
         stopped = f"training was interrupted at step {self.step} of {self.settings.steps}"
@@ -265,12 +346,11 @@ class Trainer:
         return f"{stopped}; its state is saved in {self.folder.path}: go on with --resume auto"
 
 
-def learning_rate(settings: Train, step: int) -> float:
-    """Of the step after `step` steps: a linear rise, a plateau, and a linear fall."""
-    rise = (step + 1) / settings.warmup if settings.warmup else 1.0
-    length = settings.decay * settings.steps
-    fall = (settings.steps - step) / length if length else 1.0
-    return settings.learning_rate * max(0.0, min(1.0, rise, fall))
+def _joined(parts: tuple[Tensor, ...]) -> Tensor:
+    """One tensor for all micro-batches: the mean of numbers, rows after rows."""
+    if len(parts) == 1:
+        return parts[0]
+    return torch.stack(parts).mean() if parts[0].dim() == 0 else torch.cat(parts)
 
 
 def _check_labels(model: BFN, data: DataSet, settings: Train) -> None:
@@ -286,29 +366,6 @@ def _check_labels(model: BFN, data: DataSet, settings: Train) -> None:
         raise BFNError(f"{given} the network takes none; build it with labels=N, or leave it out")
 
 
-def _time_sampler(name: str) -> Times:
-    samplers: dict[str, Times] = {"stratified": stratified, "independent": independent}
-    return samplers.get(name) or ImportanceTimes()
-
-
-def _adamw(model: BFN, settings: Train) -> torch.optim.AdamW:
-    trained = [p for p in model.parameters() if p.requires_grad]
-    groups = [
-        # Biases and gains are few and have no reason to shrink.
-        {"params": [p for p in trained if p.dim() > 1], "weight_decay": settings.weight_decay},
-        {"params": [p for p in trained if p.dim() <= 1], "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
-    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=settings.betas, fused=True)
-
-
-def accelerated(model: BFN, settings: Train) -> BFN:
-    """The same model, sharing its weights, whose network runs as fast as the device can."""
-    compile = {"auto": None, "yes": True, "no": False}[settings.compile]
-    net = Accelerated(model.net, settings.precision, compile)
-    return BFN(net, model.flow, model.head)
-
-
 def find_device(name: str, key: str = "train.device") -> torch.device:
     """A device by name; "auto" is CUDA where there is one."""
     if name == "auto":
@@ -320,24 +377,3 @@ def find_device(name: str, key: str = "train.device") -> torch.device:
             f"{key} = {name!r} is not to be had here; expected cpu, auto, or a device that "
             "torch can use"
         ) from None
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[list[int]]:
-    """A list that fills when Ctrl-C or SIGTERM comes; a second one stops the program at once."""
-    caught: list[int] = []
-
-    def handle(number: int, frame: Any) -> None:
-        if caught:
-            raise KeyboardInterrupt
-        caught.append(number)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield caught
-        return
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield caught
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -15,3 +15,7 @@ class Diverged(RuntimeError):
 
 class Unwritten(BFNError):
     """A file of the run could not be written: most often, the disk is full."""
+
+
+class Stranded(RuntimeError):
+    """Another process of the same training is gone."""

@@ -15,25 +15,23 @@ from bfn import loss, pictures
 from bfn.data.base import DataSet
 from bfn.errors import BFNError
 from bfn.model import BFN
-from bfn.train import build, config, progress
+from bfn.train import build, config, distributed, progress, status
 from bfn.train.config import Recipe, Sample
+from bfn.train.distributed import World
 from bfn.train.draw import draw
 from bfn.train.fitted import fitted
 from bfn.train.folder import RunFolder
 from bfn.train.loop import Trainer, find_device
+from bfn.train.outcome import Diverged, Interrupted
 from bfn.train.progress import Display
+from bfn.train.saving import load_weights
 from bfn.train.tensors import as_data_set
 
 CHANGEABLE = tuple(
     f"train.{key}"
     for key in (
-        "steps",
-        "log_every",
-        "checkpoint_every",
-        "keep",
-        "sample_every",
-        "device",
-        "compile",
+        *("steps", "log_every", "checkpoint_every", "keep", "sample_every", "validate_every"),
+        *("patience", "accumulate", "device", "compile", "sharding", "tensorboard"),
     )
 )
 """Keys that a resumed run may be given anew: they leave the past as it was."""
@@ -81,7 +79,8 @@ def fit(
     recipe = config.resolve(document, {}, name="fit")
     data_set = as_data_set(model, data, labels)
     folder = None if out is None else RunFolder(out)
-    return _train(recipe, model, data_set, folder, resume, force, display, stop)
+    with distributed.world() as world:
+        return _train(recipe, model, data_set, folder, resume, force, display, stop, world)
 
 
 def run(
@@ -95,11 +94,12 @@ def run(
 ) -> Fit:
     """Train what a recipe describes, in a run folder."""
     folder = RunFolder(out)
-    folder.check_free(resume=resume, force=force)
-    data = build.data(recipe)
-    recipe = fitted(recipe, data)
-    model = build.model(recipe)
-    return _train(recipe, model, data, folder, resume, force, display, stop)
+    with distributed.world() as world:
+        world.on_main(lambda: folder.check_free(resume=resume, force=force))
+        data = build.data(recipe)
+        recipe = fitted(recipe, data)
+        model = build.model(recipe)
+        return _train(recipe, model, data, folder, resume, force, display, stop, world)
 
 
 def _train(
@@ -111,42 +111,65 @@ def _train(
     force: bool,
     display: Display | bool,
     stop: Callable[[], bool] | None,
+    world: World,
 ) -> Fit:
     if isinstance(display, bool):
-        console = Console(stderr=True)
-        display = progress.choose(console) if display else progress.Silent()
-    find_device(recipe.train.device)
+        display = progress.choose(Console(stderr=True)) if display else progress.Silent()
+    if not world.main:
+        display = progress.Silent()
+    find_device(world.device(recipe.train.device))
     _try(model, data)
     model.data_format = data.format.describe()
     sheet = None
     if folder is not None and recipe.train.sample_every:
-        sheet = _sheets(folder, model, data, recipe.sample, display)
+        sheet = _sheets(folder, model, data, recipe, display, world)
     trainer = Trainer(
-        model, data, recipe.train, folder=folder, display=display, sheet=sheet, stop=stop
-    )
+        model, data, recipe.train, folder=folder, display=display, sheet=sheet, stop=stop,
+        world=world,
+    )  # fmt: skip
     if folder is not None:
         model.config()  # a network that cannot be saved says so now, not after the training
-        folder.check_free(resume=resume, force=force)
-        if resume and folder.is_run():
-            check_same(folder.recipe(), recipe)
-        folder.start(recipe, force=force)
+        world.on_main(lambda: _open(folder, recipe, resume, force))
     try:
         if folder is not None:
             trainer.restore()
-        if folder is not None and trainer.step:
-            # A kill may have come between the last checkpoint and its export.
-            folder.export(model, trainer.ema.weights, data.format)
-        if trainer.step >= recipe.train.steps:
-            display.say(f"the run in {folder and folder.path} is finished: step {trainer.step}")
-        elif trainer.step:
-            display.say(f"going on from step {trainer.step}")
-        trainer.run()
+        _go_on(trainer, display)
     finally:
-        model.net.load_state_dict(trainer.ema.weights)
+        load_weights(model.net, trainer.saving.best_weights or trainer.ema.weights)
         model.eval()
         if folder is not None:
             folder.close()
     return Fit(model, trainer.step, trainer.history, folder.path if folder else None)
+
+
+def _open(folder: RunFolder, recipe: Recipe, resume: bool, force: bool) -> None:
+    folder.check_free(resume=resume, force=force)
+    if resume and folder.is_run():
+        check_same(folder.recipe(), recipe)
+    folder.start(recipe, force=force)
+
+
+def _go_on(trainer: Trainer, display: Display) -> None:
+    """From the step that was restored to the end; the run's status says how it ended."""
+    saving, folder = trainer.saving, trainer.folder
+    if folder is not None and trainer.step:
+        saving.export()
+    if trainer.step >= trainer.settings.steps or trainer.exhausted():
+        display.say(f"the run in {folder and folder.path} is finished: step {trainer.step}")
+        return
+    if trainer.step:
+        display.say(f"going on from step {trainer.step}")
+    saving.tell(status.RUNNING)
+    ending, message = status.FAILED, ""
+    try:
+        trainer.run()
+        ending = status.FINISHED
+    except BaseException as error:
+        kinds = {Diverged: status.DIVERGED, Interrupted: status.INTERRUPTED}
+        ending, message = kinds.get(type(error), status.FAILED), str(error)
+        raise
+    finally:
+        saving.tell(ending, message=message)
 
 
 def _try(model: BFN, data: DataSet) -> None:
@@ -159,9 +182,15 @@ def _try(model: BFN, data: DataSet) -> None:
 
 
 def _sheets(
-    folder: RunFolder, model: BFN, data: DataSet, settings: Sample, display: Display
+    folder: RunFolder,
+    model: BFN,
+    data: DataSet,
+    recipe: Recipe,
+    display: Display,
+    world: World,
 ) -> Callable[[int], None] | None:
     """Writes samples/step-N.png (or .txt, .npy) when called; None if nothing can write them."""
+    settings: Sample = recipe.sample
     try:
         suffix = pictures.suffix(data.format)
     except BFNError as error:
@@ -169,9 +198,13 @@ def _sheets(
         return None
 
     def write(step: int) -> None:
+        # Weights that are spread over the processes need all of them to be used.
+        if not world.main and recipe.train.sharding == "none":
+            return
         x = draw(model, data.shape, settings)
-        folder.samples.mkdir(exist_ok=True)
-        pictures.write_sheet(folder.samples / f"step-{step}{suffix}", data.format, x)
+        if world.main:
+            folder.samples.mkdir(exist_ok=True)
+            pictures.write_sheet(folder.samples / f"step-{step}{suffix}", data.format, x)
 
     return write
 

@@ -1,0 +1,196 @@
+"""Several processes train as one: torchrun starts them, torch's own DDP or FSDP2 joins them.
+
+A step's batch is cut into one slice for each process, and every process draws the noise of the
+whole batch and takes its slice of it (`bfn.noise.Part`). So N processes compute what one process
+with the same batch computes, but for the rounding of sums; only dropout differs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from bfn.errors import BFNError
+from bfn.train import shards
+from bfn.train.outcome import Stranded, Unwritten
+
+PATIENCE = datetime.timedelta(minutes=10)
+"""How long a process waits for the others before it gives up."""
+
+T = TypeVar("T")
+
+
+class World:
+    """The processes that train together; by default this one alone."""
+
+    def __init__(self, rank: int = 0, size: int = 1, local_rank: int = 0) -> None:
+        self.rank, self.size, self.local_rank = rank, size, local_rank
+        # Talk between the hosts, which no GPU has to wait for.
+        self._hosts: Any = dist.new_group(backend="gloo", timeout=PATIENCE) if size > 1 else None
+        self._vote: tuple[Any, Tensor] | None = None
+
+    @property
+    def main(self) -> bool:
+        """Whether this process is the one that writes and speaks."""
+        return self.rank == 0
+
+    def device(self, name: str) -> str:
+        """The device of this process: on a machine of several GPUs each has its own."""
+        if self.size == 1 or not (name == "cuda" or (name == "auto" and torch.cuda.is_available())):
+            return name
+        if self.local_rank >= torch.cuda.device_count():
+            raise BFNError(
+                f"process {self.local_rank} of this machine has no GPU of its own: there are "
+                f"{torch.cuda.device_count()}; start fewer with --nproc_per_node"
+            )
+        torch.cuda.set_device(self.local_rank)
+        return f"cuda:{self.local_rank}"
+
+    def rows(self, batch: int, parts: int = 1) -> list[range]:
+        """This process's slices of a batch, one for each micro-batch."""
+        if batch % (self.size * parts):
+            processes = f"{self.size} processes" if self.size > 1 else ""
+            micro = f"train.accumulate = {parts}" if parts > 1 else ""
+            raise BFNError(
+                f"train.batch = {batch} cannot be shared evenly by "
+                f"{' and '.join(filter(None, (processes, micro)))}; give a multiple of "
+                f"{self.size * parts}"
+            )
+        share = batch // (self.size * parts)
+        first = self.rank * parts * share
+        return [range(first + i * share, first + (i + 1) * share) for i in range(parts)]
+
+    # Numbers of all processes.
+
+    def mean(self, value: Tensor) -> Tensor:
+        return self.sum(value) / self.size if self.size > 1 else value
+
+    def sum(self, value: Tensor) -> Tensor:
+        if self.size > 1:
+            value = value.clone()
+            dist.all_reduce(value)
+        return value
+
+    def gather(self, value: Tensor) -> Tensor:
+        """Rows of all processes, in their order; each has equally many."""
+        if self.size == 1:
+            return value
+        parts = [torch.empty_like(value) for _ in range(self.size)]
+        dist.all_gather(parts, value.contiguous())
+        return torch.cat(parts)
+
+    def on_main(self, work: Callable[[], T]) -> T | None:
+        """Done by the first process alone; a mistake that it meets ends them all."""
+        if self.size == 1:
+            return work()
+        result, error = None, None
+        if self.main:
+            try:
+                result = work()
+            except Exception as caught:
+                error = caught
+        told = [(type(error) is Unwritten, str(error)) if error else None]
+        dist.broadcast_object_list(told, src=0, group=self._hosts)
+        if error is not None:
+            raise error
+        if told[0] is not None:
+            raise (Unwritten if told[0][0] else BFNError)(told[0][1])
+        return result
+
+    def share(self, value: T) -> T:
+        """The first process's value, in all of them."""
+        if self.size == 1:
+            return value
+        told = [value]
+        dist.broadcast_object_list(told, src=0, group=self._hosts)
+        return told[0]
+
+    def agree(self, *wishes: bool) -> tuple[bool, ...]:
+        """Which wishes any process had. Of several processes, a step ago: no step waits for it."""
+        if self.size == 1:
+            return wishes
+        before = self._vote
+        vote = torch.tensor(wishes, dtype=torch.uint8)
+        work = dist.all_reduce(vote, dist.ReduceOp.MAX, group=self._hosts, async_op=True)
+        self._vote = (work, vote)
+        if before is None:
+            return (False,) * len(wishes)
+        before[0].wait()
+        return tuple(map(bool, before[1].tolist()))
+
+    def settle(self) -> None:
+        """Wait for the last vote; the next one starts anew."""
+        if self._vote is not None:
+            self._vote[0].wait()
+            self._vote = None
+
+    # Networks.
+
+    def joined(self, net: nn.Module, *, unused: bool) -> nn.Module:
+        """The network with gradients averaged over the processes (DDP)."""
+        if self.size == 1:
+            return net
+        return DistributedDataParallel(net, find_unused_parameters=unused, broadcast_buffers=False)
+
+    @contextlib.contextmanager
+    def accumulating(self, net: nn.Module, *, last: bool) -> Iterator[None]:
+        """Gradients of a micro-batch: they travel with the last one alone."""
+        if isinstance(net, DistributedDataParallel) and not last:
+            with net.no_sync():
+                yield
+            return
+        shards.synchronise(net, last)
+        yield
+
+
+@contextlib.contextmanager
+def world() -> Iterator[World]:
+    """The processes that torchrun started, or this one alone."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    if dist.is_available() and dist.is_initialized():
+        yield World(dist.get_rank(), dist.get_world_size(), local_rank)
+        return
+    if size == 1:
+        yield World()
+        return
+    cuda = torch.cuda.is_available() and dist.is_nccl_available()
+    dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=PATIENCE)
+    try:
+        with _together():
+            yield World(dist.get_rank(), size, local_rank)
+    finally:
+        _leave()
+
+
+@contextlib.contextmanager
+def _together() -> Iterator[None]:
+    """What the end of another process looks like from here, in a sentence."""
+    try:
+        yield
+    except (dist.DistBackendError, dist.DistNetworkError, RuntimeError) as error:
+        known = isinstance(error, dist.DistBackendError | dist.DistNetworkError)
+        if not known and not any(sign in str(error) for sign in _SIGNS):
+            raise
+        reason = " ".join(str(error).splitlines()[0].split())
+        raise Stranded(
+            f"process {dist.get_rank()} lost another process of this training, which has ended or "
+            f"is out of reach ({reason[-120:]}); checkpoints are intact: start all of them again "
+            "with --resume auto"
+        ) from error
+
+
+_SIGNS = ("Connection closed by peer", "Connection reset by peer", "gloo", "NCCL", "Timed out")
+
+
+def _leave() -> None:
+    with contextlib.suppress(Exception):  # the others may be gone
+        dist.destroy_process_group()

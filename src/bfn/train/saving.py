@@ -1,0 +1,237 @@
+"""What a run leaves on disk, and how it goes on from there.
+
+A checkpoint holds whole tensors, also of weights that are spread over processes, so any number of
+processes can go on from it. The last `keep` are kept, and the one with the best validation. The
+exported model is the averaged weights of the newest checkpoint; with validation, of the best one.
+
+Only the first process writes; all of them take part in gathering what is spread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from bfn.data.base import DataSet
+from bfn.errors import BFNError
+from bfn.model import BFN
+from bfn.times import ImportanceTimes, Times
+from bfn.train import checkpoint, shards, status
+from bfn.train.checkpoint import Checkpoint, Damaged
+from bfn.train.config import Train
+from bfn.train.distributed import World
+from bfn.train.ema import EMA
+from bfn.train.folder import RunFolder
+from bfn.train.progress import Display
+from bfn.train.validation import Validation
+from bfn.train.window import Values, Window
+
+
+class Run(Protocol):
+    """What a trainer has that is saved: see `bfn.train.loop`."""
+
+    settings: Train
+    folder: RunFolder | None
+    world: World
+    display: Display
+    model: BFN
+    data: DataSet
+    ema: EMA
+    optimiser: torch.optim.AdamW
+    times: Times
+    window: Window
+    validation: Validation | None
+    step: int
+    history: list[dict[str, Any]]
+    best: Best
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best validation so far, in the data's unit, and the looks since."""
+
+    step: int = 0
+    value: float = float("inf")
+    since: int = 0
+
+    def after(self, step: int, value: float) -> tuple[Best, bool]:
+        """With one more look; says whether it was better."""
+        if value < self.value:
+            return Best(step, value), True
+        return Best(self.step, self.value, self.since + 1), False
+
+
+class Saving:
+    """The files of one trainer's run."""
+
+    def __init__(self, trainer: Run) -> None:
+        self.trainer = trainer
+        self.last_checkpoint: str | None = None
+        self.best_weights: dict[str, Tensor] | None = None
+        """Of the best validation, whole and on the host."""
+        folder = trainer.folder
+        writes = folder is not None and trainer.world.main
+        self.status = status.Status(folder.path) if folder and writes else None
+
+    # Writing.
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        if self.trainer.folder is not None and self.trainer.world.main:
+            self.trainer.folder.log(line)
+
+    def keep_best(self) -> None:
+        """Remember the averaged weights as the best."""
+        self.best_weights = self._gathered(self.trainer.ema.weights, everywhere=True)
+
+    def save(self, values: Values) -> None:
+        """A checkpoint with the numbers of the unfinished window, and the model."""
+        trainer = self.trainer
+        if trainer.folder is None:
+            return
+        window, pending = trainer.window.state(values)
+        tensors = {
+            "weights": self._gathered(trainer.model.net.state_dict()),
+            "ema": self._gathered(trainer.ema.weights),
+            "optimiser": self._gathered(
+                checkpoint.flatten_optimiser(trainer.optimiser.state_dict()["state"])
+            ),
+            "window": window,
+        }
+        if isinstance(trainer.times, ImportanceTimes):
+            tensors["times"] = trainer.times.state_dict()
+        state: dict[str, Any] = {"pending": pending}
+        if trainer.best.step:
+            state["best"] = asdict(trainer.best)
+        target = trainer.folder.checkpoints
+
+        def write() -> None:
+            path = checkpoint.save(target, trainer.step, tensors, state, trainer.settings.keep)
+            self.last_checkpoint = str(path)
+            self._export(tensors["ema"])
+
+        trainer.world.on_main(write)
+        self.last_checkpoint = str(target / f"step-{trainer.step}")
+
+    def export(self) -> None:
+        """The model again, as a kill may have come between a checkpoint and its export."""
+        weights = self._gathered(self.trainer.ema.weights)
+        self.trainer.world.on_main(lambda: self._export(weights))
+
+    def _export(self, average: dict[str, Tensor]) -> None:
+        trainer = self.trainer
+        assert trainer.folder is not None
+        weights = average if self.best_weights is None else self.best_weights
+        trainer.folder.export(trainer.model, weights, trainer.data.format)
+
+    def _gathered(
+        self, tensors: Mapping[str, Tensor], *, everywhere: bool = False
+    ) -> dict[str, Tensor]:
+        """Whole tensors on the host of the first process; the others help to gather them."""
+        whole = {}
+        for name, value in tensors.items():
+            value = shards.full(value.detach())
+            if self.trainer.world.main or everywhere:
+                whole[name] = value.to("cpu", copy=True)
+        return whole
+
+    # The run's status.
+
+    def beat(self) -> None:
+        """A sign of life, now and then."""
+        self.tell(status.RUNNING, now=False)
+
+    def tell(self, what: str, *, now: bool = True, message: str = "") -> None:
+        trainer = self.trainer
+        if self.status is None:
+            return
+        best = trainer.best if trainer.best.step else None
+        values = {
+            "step": trainer.step,
+            "steps": trainer.settings.steps,
+            "unit": trainer.data.unit,
+            "loss": trainer.history[-1]["loss"] if trainer.history else None,
+            "best": {"step": best.step, "validation": best.value} if best else None,
+            "exported_step": self._exported_step(),
+            "message": message,
+        }
+        self.status.tell(what, values, now=now)
+
+    def _exported_step(self) -> int | None:
+        if self.best_weights is not None:
+            return self.trainer.best.step
+        name = (self.last_checkpoint or "").rpartition("step-")[2]
+        return int(name) if name else None
+
+    # Going on.
+
+    def restore(self) -> None:
+        """Load the newest whole checkpoint, if there is one; all processes load the same one."""
+        trainer = self.trainer
+        folder = trainer.folder
+        assert folder is not None
+        found: Checkpoint | None = None
+
+        def look() -> None:
+            nonlocal found
+            found = checkpoint.newest(folder.checkpoints, trainer.display.say)
+            folder.open_metrics(found.step if found else 0)
+
+        trainer.world.on_main(look)
+        step = trainer.world.share(found.step if found else None)
+        if step is None:
+            return
+        if found is None:
+            found = checkpoint.load(folder.checkpoints / f"step-{step}")
+        try:
+            self._load(found)
+        except (RuntimeError, KeyError, ValueError) as error:
+            raise BFNError(
+                f"the checkpoint {str(found.path)!r} is of another model than the run's "
+                f"recipe.toml describes ({str(error).splitlines()[0]}); give another folder with "
+                "--out, or start again with --force"
+            ) from error
+        trainer.step = found.step
+        trainer.history = folder.metrics()
+        self.last_checkpoint = str(found.path)
+
+    def _load(self, found: Checkpoint) -> None:
+        trainer, tensors = self.trainer, found.tensors
+        load_weights(trainer.model.net, tensors["weights"])
+        trainer.ema.restore(tensors["ema"])
+        state = trainer.optimiser.state_dict()
+        flat = checkpoint.unflatten_optimiser(tensors["optimiser"])
+        parameters = [p for group in trainer.optimiser.param_groups for p in group["params"]]
+        state["state"] = {
+            i: {name: shards.like(value, parameters[i]) for name, value in entry.items()}
+            for i, entry in flat.items()
+        }
+        trainer.optimiser.load_state_dict(state)
+        if isinstance(trainer.times, ImportanceTimes):
+            trainer.times.load_state_dict(tensors["times"])
+        trainer.window.restore(tensors.get("window", {}), found.state["pending"], trainer.world)
+        if trainer.validation is not None and found.state.get("best"):
+            self._load_best(found)
+
+    def _load_best(self, found: Checkpoint) -> None:
+        trainer = self.trainer
+        best = Best(**found.state["best"])
+        if best.step != found.step:
+            assert trainer.folder is not None
+            try:
+                found = checkpoint.load(trainer.folder.checkpoints / f"step-{best.step}")
+            except Damaged as error:
+                trainer.display.say(f"{error}; the best is looked for anew")
+                return
+        trainer.best, self.best_weights = best, dict(found.tensors["ema"])
+
+
+@torch.no_grad()
+def load_weights(net: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Whole tensors into a network, also where this process keeps parts of them."""
+    own = net.state_dict()
+    cut = {name: shards.like(value, own.get(name)) for name, value in weights.items()}
+    net.load_state_dict(cut)

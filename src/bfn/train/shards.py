@@ -1,0 +1,58 @@
+"""Weights spread over processes: torch's FSDP2, whose tensors are DTensors.
+
+Of a DTensor every process holds a part. `full` gathers it, `local` is the part that is here, and
+`like` cuts a whole tensor as another is cut. Plain tensors pass through all three. What is imported
+from torch takes most of a second, so it is imported when something is sharded.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from torch import Tensor, nn
+
+
+def shard(net: nn.Module) -> None:
+    """Spread the weights over all processes: every repeated block, then the rest."""
+    from torch.distributed.fsdp import fully_shard
+
+    for module in list(net.modules()):
+        if isinstance(module, nn.ModuleList):
+            for block in module:
+                if not isinstance(block, nn.ModuleList) and any(True for _ in block.parameters()):
+                    fully_shard(block)
+    # Weights that stay gathered after a call would go stale when the average takes their place.
+    fully_shard(net, reshard_after_forward=True)
+
+
+def synchronise(net: nn.Module, wanted: bool) -> None:
+    """Whether the next backward pass sums gradients over the processes."""
+    for module in net.modules():
+        if hasattr(module, "set_requires_gradient_sync"):
+            module.set_requires_gradient_sync(wanted, recurse=False)  # pyright: ignore
+
+
+def full(value: Tensor) -> Tensor:
+    """The whole of a tensor; all processes must ask for it."""
+    return value.full_tensor() if _is_sharded(value) else value  # pyright: ignore
+
+
+def local(value: Tensor) -> Tensor:
+    """The part of a tensor that is here."""
+    return value.to_local() if _is_sharded(value) else value  # pyright: ignore
+
+
+def like(value: Tensor, model: Any) -> Tensor:
+    """A whole tensor cut as another one of its shape is."""
+    if not _is_sharded(model) or value.shape != model.shape:
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    whole = value.to(model.device)
+    return distribute_tensor(whole, model.device_mesh, model.placements, src_data_rank=None)
+
+
+def _is_sharded(value: Tensor) -> bool:
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(value, module.DTensor)

@@ -1,0 +1,42 @@
+"""Ctrl-C and SIGTERM end a training after the step in hand, when its state is saved."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+_ECHO = 3.0  # seconds within which a launcher may repeat the signal that it was sent itself
+
+
+@contextlib.contextmanager
+def signals(*, launched: bool = False) -> Iterator[list[int]]:
+    """A list that fills when one comes; a second one stops the program at once.
+
+    A process that was `launched` by torchrun may hear the same one twice; it takes a second one
+    seriously after some seconds.
+    """
+    caught: list[int] = []
+    first = 0.0
+
+    def handle(number: int, frame: Any) -> None:
+        nonlocal first
+        now = time.monotonic()
+        if caught and not (launched and now - first < _ECHO):
+            raise KeyboardInterrupt
+        if not caught:
+            first = now
+            caught.append(number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield caught
+        return
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
