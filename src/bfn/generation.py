@@ -11,7 +11,8 @@ from torch import Tensor
 from bfn import memory, noise, solvers
 from bfn.errors import BFNError
 from bfn.flow import Theta
-from bfn.guidance import ClassifierFree, Wrapper, labels
+from bfn.guidance import ClassifierFree, Guided, Wrapper, labels
+from bfn.guidance.gradient import Guide
 from bfn.model import BFN
 from bfn.noise import Source
 from bfn.output import Output
@@ -30,6 +31,8 @@ def generate(
     first: float | None = None,
     final: Literal["sample", "mode"] = "sample",
     guidance: float | None = None,
+    guide: Guide | None = None,
+    scale: float | None = None,
     callback: Callback | None = None,
     generator: Source = None,
     dtype: torch.dtype | None = None,
@@ -44,6 +47,10 @@ def generate(
     `label` is a number for all examples, or one for each; -1 is no label. `guidance` multiplies
     what it adds to the prediction (`bfn.guidance.ClassifierFree`); the network is then called with
     a doubled batch. Other conditions are handed to the network as they are.
+
+    `guide` is a differentiable score of the expected data, one number per example, and `scale` (1
+    by default) how strongly generation is pulled towards high ones (`bfn.guidance.Guided`, which
+    has more choices).
 
     Below its t_min the head of continuous and discretised data ignores the network, as in the
     paper. That wastes the first call and, on skewed data, stalls the fast solvers; so the network
@@ -65,7 +72,7 @@ def generate(
         raise BFNError(f"first = {first}; expected a small time, at least 0 and below 1")
     if cond.get("label") is not None:
         cond["label"] = labels.prepare(model, cond["label"], shape[0])
-    model = _guided(model, guidance, cond)
+    model = _guided(model, guidance, guide, scale, cond)
     flow, device, dtype = model.flow, model.device, dtype or model.dtype
     points, coordinate = solvers.grid(grid or chosen.grid or flow.grid, flow.schedule, steps)
     times = flow.schedule.time(points.square()).clamp(0.0, 1.0).to(device, dtype)
@@ -172,13 +179,23 @@ def _steps(steps: int, calls: int | None, solver: str, least: int) -> int:
     return int(steps)
 
 
-def _guided(model: BFN | Wrapper, guidance: float | None, cond: dict[str, Any]) -> BFN | Wrapper:
+def _guided(
+    model: BFN | Wrapper,
+    guidance: float | None,
+    guide: Guide | None,
+    scale: float | None,
+    cond: dict[str, Any],
+) -> BFN | Wrapper:
     """The model in the wrappers that the arguments ask for."""
-    if guidance is None:
-        return model
-    if cond.get("label") is None:
-        raise BFNError(
-            f"guidance = {guidance:g} multiplies what a label adds, but no label was given; give "
-            "one, or leave guidance out"
-        )
-    return ClassifierFree(model, guidance)  # pyright: ignore[reportArgumentType]
+    if guidance is not None:
+        if cond.get("label") is None:
+            raise BFNError(
+                f"guidance = {guidance:g} multiplies what a label adds, but no label was given; "
+                "give one, or leave guidance out"
+            )
+        model = ClassifierFree(model, guidance)  # pyright: ignore[reportArgumentType]
+    if guide is not None:
+        return Guided(model, guide, 1.0 if scale is None else scale)
+    if scale is not None:
+        raise BFNError(f"scale = {scale:g} has nothing to pull; give a guide, or leave it out")
+    return model
