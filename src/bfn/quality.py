@@ -186,12 +186,13 @@ def energy(x: Tensor, y: Tensor) -> Score:
     The error is that of the choice of x, to first order.
     """
     across, within = torch.cdist(x, y).mean(1), _others(x)
-    if not float(across.mean()) > 0.0:
+    A, B, C = (float(each.mean()) for each in (across, within, _others(y)))
+    if A == 0.0:
         return Score(0.0, 0.0)
-    scale = 2.0 * float(across.mean())
-    value = 2.0 * across.mean() - within.mean() - _others(y).mean()
-    error = (2.0 * (across - within)).std() / len(x) ** 0.5
-    return Score(float(value) / scale, float(error) / scale)
+    value = 1.0 - (B + C) / (2.0 * A)
+    # What one more x would change: the mean of pairs within a sample moves by twice its own.
+    influence = ((1.0 - value) * (across - A) - (within - B)) / A
+    return Score(value, float(influence.std()) / len(x) ** 0.5)
 
 
 def _others(x: Tensor) -> Tensor:

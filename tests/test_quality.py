@@ -1,0 +1,237 @@
+"""Measures of samples: against their definitions, on samples whose answer is known."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import bfn
+import toys
+from bfn import quality
+from bfn.data.alphabet import LETTERS, Alphabet
+from bfn.data.base import Stream
+from bfn.data.formats import TextFormat
+
+
+def normal(n: int, D: int, seed: int, shift: float = 0.0, spread: float = 1.0) -> Tensor:
+    g = torch.Generator().manual_seed(seed)
+    return shift + spread * torch.randn(n, D, generator=g, dtype=torch.float64)
+
+
+def test_energy_is_its_definition() -> None:
+    x, y = normal(7, 3, 0), normal(5, 3, 1, shift=0.7)
+
+    def mean(a: Tensor, b: Tensor, same: bool) -> float:
+        distances = [
+            math.sqrt(sum((float(p) - float(q)) ** 2 for p, q in zip(u, v, strict=True)))
+            for i, u in enumerate(a)
+            for j, v in enumerate(b)
+            if not (same and i == j)
+        ]
+        return math.fsum(distances) / len(distances)
+
+    across = mean(x, y, False)
+    expected = (2 * across - mean(x, x, True) - mean(y, y, True)) / (2 * across)
+    assert quality.energy(x, y).value == pytest.approx(expected, rel=1e-12)
+
+
+def test_energy_of_one_normal_variable() -> None:
+    """E|x - y| of N(d, 1) and N(0, 1) is known, so is the energy distance."""
+    d, root = 0.8, math.sqrt(2.0)
+    across = root * math.sqrt(2 / math.pi) * math.exp(-(d**2) / 4) + d * math.erf(d / 2)
+    exact = (2 * across - 2 * 2 / math.sqrt(math.pi)) / (2 * across)
+    values = torch.tensor(
+        [
+            quality.energy(normal(500, 1, seed, shift=d), normal(500, 1, 99 - seed)).value
+            for seed in range(16)
+        ]
+    )
+    assert float(values.mean()) == pytest.approx(exact, abs=4 * float(values.std()) / 4)
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.3, 0.8])
+def test_the_error_is_that_of_the_choice_of_x(shift: float) -> None:
+    y = normal(300, 1, 0)
+    scores = [quality.energy(normal(300, 1, seed, shift), y) for seed in range(1, 61)]
+    spread = float(torch.tensor([score.value for score in scores]).std())
+    stated = sum(score.error or 0.0 for score in scores) / 60
+    assert 0.7 < spread / stated < 1.35  # the spread of 60 is known to one part in eleven
+
+
+def test_equal_distributions_have_no_distance() -> None:
+    values = [
+        quality.energy(normal(200, 10, seed), normal(200, 10, 99 - seed)).value for seed in range(9)
+    ]
+    t = torch.tensor(values)
+    assert abs(float(t.mean())) < 4 * float(t.std()) / 3
+    assert min(values) < 0  # unbiased: a V-statistic would never be
+
+
+def test_precision_and_recall_of_what_is_known() -> None:
+    y = normal(300, 2, 0)
+    narrow, wide = normal(300, 2, 1, spread=0.3), normal(300, 2, 2, spread=4.0)
+    assert quality.inside(narrow, y).value > 0.97  # all like data
+    assert quality.inside(y, narrow).value < 0.5  # but not all of the data
+    assert quality.inside(wide, y).value < 0.4
+    assert quality.inside(y, wide).value > 0.95
+    assert quality.inside(y + 50.0, y).value == 0.0
+    assert quality.inside(y, y).value == 1.0
+
+
+def test_neighbours_by_hand() -> None:
+    """Points 0, 1, 3, 6 and 2 neighbours: their radii are 3, 2, 3, 5."""
+    y = torch.tensor([[0.0], [1.0], [3.0], [6.0]]).double()
+    x = torch.tensor([[-3.0], [-3.1], [6.2], [11.0], [11.1]]).double()
+    score = quality.inside(x, y, k=2)
+    assert score.value == pytest.approx(3 / 5)  # -3, 6.2 and 11
+    assert score.error == pytest.approx(math.sqrt(0.6 * 0.4 / 5))
+
+
+def test_principal_components() -> None:
+    scales = torch.tensor([3.0, 2.0, 0.5, 0.1]).double()
+    turn, _ = torch.linalg.qr(normal(4, 4, 3))
+    x = 5.0 + (normal(20_000, 4, 4) * scales) @ turn.T
+    centre, axes = quality.principal(x)
+    torch.testing.assert_close(centre, torch.full((4,), 5.0).double(), atol=0.1, rtol=0)
+    assert axes.shape == (4, 2)  # 13 of 13.26 is more than nine tenths, 9 is less
+    torch.testing.assert_close(
+        (turn[:, :2].T @ axes).abs(), torch.eye(2).double(), atol=0.02, rtol=0
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("the cat sat on", ["cat", "sat"]),  # the edges may have cut the others
+        (" the cat ", ["the", "cat"]),
+        ("a", []),
+        ("", []),
+        ("x Don't stop, A2 b_c y", ["don", "t", "stop", "a2", "b", "c"]),
+        ("x naïve Éte y", ["naïve", "éte"]),
+    ],
+)
+def test_words(text: str, words: list[str]) -> None:
+    assert quality.words_of(text) == words
+
+
+def test_share_of_words() -> None:
+    lines = [["the", "cat"], ["the", "the", "zzz", "cat"], [], ["q"]]
+    score = quality.share(lines, {"the", "cat"})
+    p = 5 / 7
+    assert score.value == pytest.approx(p)
+    squares = (2 - 2 * p) ** 2 + (3 - 4 * p) ** 2 + (0 - p) ** 2
+    assert score.error == pytest.approx(math.sqrt(squares) / 7)
+    assert math.isnan(quality.share([[], []], {"a"}).value)
+
+
+def text_data(text: str, length: int = 16) -> Stream:
+    alphabet = Alphabet(LETTERS)
+    classes = alphabet.classes(text)
+    splits = {"train": classes, "validation": classes[:64], "test": classes[:64]}
+    return Stream("a text", TextFormat(alphabet, length), splits)
+
+
+def test_words_of_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "some words again and again in this little text of words " * 4
+    data = text_data(text)
+    found = quality.Words(data, "test", {"again", "and"})
+    assert found.known == set(text.split())
+    assert [column.name for column in found.columns] == [
+        "words in the training text",
+        "words in the list",
+        "different words",
+    ]
+    x = data.encode([" again and agoin"[:16], "x words words yy"])
+    scores = found.scores(x)
+    # again, and; words, words: what touches an edge is left out.
+    assert [score.value for score in scores] == [1.0, 0.5, 0.75]
+    assert found.real(4)[0].value == 1.0
+    # A long text is read in pieces, and no word is cut where they meet.
+    for size in (1, 3, 7, 50):
+        monkeypatch.setattr(quality, "_CHUNK", size)
+        assert quality.Words(data, "test").known == set(text.split())
+
+
+def test_a_text_without_words_says_so() -> None:
+    with pytest.raises(bfn.BFNError, match="holds no words to compare with"):
+        quality.Words(text_data(" " * 200), "test")
+    with pytest.raises(bfn.BFNError, match="digits is no text"):
+        quality.quality(bfn.data.load("digits"), "test", 10, {"word"})
+
+
+@pytest.mark.parametrize("form", ["discretised", "binary", "continuous", "discrete"])
+def test_real_digits_against_spoiled_ones(form: str) -> None:
+    """Real data are near the ceiling; noise, one digit repeated, and blank paper are not."""
+    data = bfn.data.load("digits", form=form)
+    found = quality.quality(data, "test", 200)
+    real = found.real(200)
+    assert abs(real[0].value) < 0.01
+    assert real[1].value > 0.8
+    assert real[2].value > 0.8
+    x, _ = data.batch("train", data.examples("train")[:200], torch.Generator().manual_seed(0))
+    spoiled = {
+        "shuffled": x.flatten(1)[:, torch.randperm(64)].reshape(x.shape),
+        "one": x[:1].expand(200, -1, -1, -1),
+        "blank": x[:1, :, :1, :1].expand(200, 1, 8, 8),
+    }
+    for name, each in spoiled.items():
+        energy, precision, recall = found.scores(each)
+        assert energy.value > 0.1, name
+        assert min(precision.value, recall.value) < 0.2, name
+    assert found.scores(spoiled["one"])[2].value < 0.2  # no variety
+
+
+def test_compare_draws_as_asked() -> None:
+    """Each row is what `in_batches` draws with that solver, and labels come from held-out data."""
+    data = bfn.data.load("digits", form="continuous", labels=True)
+    model = toys.model("continuous")
+    seen: list[Tensor] = []
+    forward = model.net.forward
+
+    def watch(features: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
+        assert label is not None
+        seen.append(label)
+        return forward(features, t, label=label)
+
+    model.net.forward = watch
+    told: list[tuple[int, int]] = []
+    result = quality.compare(
+        model,
+        data,
+        ["ode2", "sde"],
+        [2, 3],
+        n=20,
+        final="mode",
+        progress=lambda done, total: told.append((done, total)),
+    )
+    assert [(row.solver, row.calls) for row in result.rows] == [
+        ("ode2", 2),
+        ("ode2", 3),
+        ("sde", 2),
+        ("sde", 3),
+    ]
+    assert told[-1] == (200, 200)
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    labels = data.labels["test"][torch.arange(20) * 297 // 20]
+    assert all(torch.equal(each, labels) for each in seen)
+    again = bfn.generation.in_batches(
+        model, 20, (1, 8, 8), calls=3, solver="sde", final="mode", label=labels
+    )
+    assert result.rows[-1].scores == quality.quality(data, "test", 20).scores(again)
+    document = result.to_json()
+    assert document["rows"][-1]["recall"]["value"] == result.rows[-1].scores[2].value
+    assert document["higher_is_better"] == {
+        "energy distance": False,
+        "precision": True,
+        "recall": True,
+    }
+
+
+def test_too_few_held_out_examples(tmp_path: Path) -> None:
+    data = bfn.data.load("digits")
+    with pytest.raises(bfn.BFNError, match="the test split of digits has 3 examples"):
+        quality.TwoSamples(data, "test", 3)
