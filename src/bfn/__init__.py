@@ -29,6 +29,7 @@ _HOMES = {
     "discretise": "bfn.output.bins",
     "discretised": "bfn.model",
     "generate": "bfn.generation",
+    "infill": "bfn.infilling",
     "suggest_beta_1": "bfn.suggest",
     "suggest_sigma_1": "bfn.suggest",
 }
@@ -68,6 +69,7 @@ __all__ = [
     "flow",
     "generate",
     "guidance",
+    "infill",
     "loss",
     "nn",
     "noise",
@@ -100,6 +102,7 @@ if TYPE_CHECKING:
     from bfn.errors import BFNError
     from bfn.flow import Theta
     from bfn.generation import generate
+    from bfn.infilling import infill
     from bfn.model import BFN, continuous, discrete, discretised
     from bfn.output import Bins, MeasurementNoise
     from bfn.output.bins import bin_centre, bin_index, discretise

@@ -107,6 +107,13 @@ class Guided(Wrapper):
         """d (s g) / d by, for every example on its own."""
         g = self.guide(given, t=t) if self._timed else self.guide(given)
         _check_score(g, len(t))
+        if isinstance(given, Tensor) and not given.requires_grad:
+            return torch.zeros_like(by)  # a network that does not look at its input
+        if not g.requires_grad:
+            raise BFNError(
+                "the guide's result has no gradient; compute it from the guide's argument with "
+                "differentiable functions of torch, without detach, argmax or rounding"
+            )
         # allow_unused: a guide may look at nothing the gradient is taken by, early in a chain.
         (gradient,) = torch.autograd.grad(g.sum(), by, allow_unused=True)
         if gradient is None:
@@ -137,9 +144,4 @@ def _check_score(g: Any, batch: int) -> None:
         raise BFNError(
             "the guide returned NaN or infinity; keep its roots and logarithms away from 0, for "
             "example with clamp_min"
-        )
-    if not g.requires_grad:
-        raise BFNError(
-            "the guide's result has no gradient; compute it from the guide's argument with "
-            "differentiable functions of torch, without detach, argmax or rounding"
         )

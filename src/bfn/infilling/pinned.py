@@ -1,0 +1,103 @@
+"""A model that knows some variables: whatever it puts out, these have the values observed.
+
+The sender transmits what is observed and the model's own guesses of the rest. For a solver that is
+nothing special: the expectation and the draws of an observed variable are its value, so messages
+about it (or, without noise, its path) are the sender's. What the network is shown of it has two
+forms:
+
+    "schedule"  the messages sent so far, at the accuracy beta(t) of all variables: inputs like
+                those of training. But a network that sees V cannot know x_O better than V says,
+                so early on the rest is guessed from next to nothing.
+    "known"     all there is to know, from the start. Of discrete data the posterior depends on V
+                alone, for all m(x) have the same length; so V_O = m(x) 40 / v, certainty, makes a
+                perfect network condition on x_O exactly. A trained one has never seen certain
+                variables among uncertain ones, and may or may not know what to do. Of numbers the
+                posterior depends on beta as well, which the network reads from t, one for all
+                variables; more than beta(t) cannot be said, and V_O = beta(t) x_O, the messages
+                without their noise, is what remains.
+"""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from bfn.flow import BayesianFlow, BinaryFlow, CategoricalFlow, Theta
+from bfn.guidance import Wrapper
+from bfn.model import BFN
+from bfn.noise import Source
+from bfn.output import Output
+
+CERTAIN = 40.0
+"""Nats between a known class and any other."""
+
+
+@singledispatch
+def told(flow: BayesianFlow, m: Tensor, beta: Tensor) -> Tensor:
+    """V of variables known from the start, m = m(x)."""
+    return beta * m
+
+
+@told.register(BinaryFlow)
+@told.register(CategoricalFlow)
+def _(flow: BayesianFlow, m: Tensor, beta: Tensor) -> Tensor:
+    return CERTAIN / flow.v * m
+
+
+class PinnedOutput(Output):
+    """An output whose observed variables have their values; costs are the output's own."""
+
+    def __init__(self, output: Output, pinned: Pinned) -> None:
+        self.output, self.pinned = output, pinned
+
+    @property
+    def m(self) -> Tensor:
+        m = self.output.m
+        return torch.where(self.pinned.state_mask, self.pinned.m.to(m.dtype), m)
+
+    def sample(self, generator: Source = None) -> Tensor:
+        return self.pinned.insert(self.output.sample(generator))
+
+    def mode(self) -> Tensor:
+        return self.pinned.insert(self.output.mode())
+
+    def rate(self, x: Tensor, alpha_t: Tensor) -> Tensor:
+        return self.output.rate(x, alpha_t)
+
+    def divergence(self, x: Tensor, alpha_i: Tensor, *arguments: Any, **options: Any) -> Tensor:
+        return self.output.divergence(x, alpha_i, *arguments, **options)
+
+    def log_ratio(self, x: Tensor, message: Tensor, alpha_i: Tensor) -> Tensor:
+        return self.output.log_ratio(x, message, alpha_i)
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        return self.output.log_prob(x)
+
+
+class Pinned(Wrapper):
+    """A model with the variables of `mask` at the values in x, (B, *shape) both."""
+
+    def __init__(
+        self,
+        model: BFN | Wrapper,
+        x: Tensor,
+        mask: Tensor,
+        observed: Literal["schedule", "known"] = "schedule",
+    ) -> None:
+        super().__init__(model)
+        self.x, self.mask, self.observed = x, mask, observed
+        self.m = model.flow.embed(x)
+        self.state_mask = mask.reshape(mask.shape + (1,) * (self.m.dim() - mask.dim()))
+
+    def insert(self, x: Tensor) -> Tensor:
+        """x with the observed values in their places."""
+        return torch.where(self.mask, self.x.to(x.dtype), x)
+
+    def __call__(self, theta: Theta, t: Tensor, **cond: Any) -> Output:
+        if self.observed == "known":
+            V = told(self.flow, self.m.to(theta.V.dtype), theta.beta)
+            theta = Theta(torch.where(self.state_mask, V, theta.V), theta.beta)
+        return PinnedOutput(self.model(theta, t, **cond), self)

@@ -1,0 +1,217 @@
+"""Parts of infilling on their own, and what is said of wrong arguments."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import bfn
+from bfn.flow import BinaryFlow, CategoricalFlow, GaussianFlow, Theta
+from bfn.guidance.gradient import Guided
+from bfn.infilling.particles import drawn, redrawn, spread, systematic
+from bfn.infilling.pinned import Pinned, told
+from bfn.output.binned import BinnedOutput, FreeBinnedOutput
+from bfn.output.categorical import BernoulliOutput, CategoricalOutput
+from bfn.output.point import PointOutput
+
+
+class Flat(torch.nn.Module):
+    """A network without an opinion."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.outputs, self.calls = outputs, 0
+
+    def forward(self, features: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
+        self.calls += 1
+        if features.dim() == 3:
+            return torch.zeros_like(features)
+        zeros = torch.zeros_like(features)
+        return zeros if self.outputs == 1 else torch.stack([zeros] * self.outputs, -1)
+
+
+def text() -> bfn.BFN:
+    return bfn.discrete(Flat(4), K=4, beta_1=2.0)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+X = torch.tensor([[0, 1, 2, 3, 0]] * 3)
+MASK = torch.tensor([True, False, True, False, False])
+WAYS: list[dict[str, Any]] = [
+    {},
+    {"particles": 3},
+    {"observed": "known"},
+    {"resample": 2, "jump": 4},
+]
+
+
+@pytest.mark.parametrize("solver", list(bfn.solvers.SOLVERS))
+@pytest.mark.parametrize("observed", ["schedule", "known"])
+def test_observed_values_come_back(solver: str, observed: Any) -> None:
+    for final in ("sample", "mode"):
+        x = bfn.infill(
+            *(text(), X, MASK, 4),
+            observed=observed,
+            solver=solver,
+            final=final,  # pyright: ignore
+        )
+        assert x.dtype == torch.int64
+        assert torch.equal(x[:, MASK], X[:, MASK])
+
+
+def test_calls_are_counted() -> None:
+    for options, calls in zip(WAYS, (11, 11, 11, 31), strict=True):
+        model = text()
+        bfn.infill(model, X, MASK, 10, **options)
+        assert model.net.calls == calls
+
+
+def test_what_is_not_observed_is_never_read() -> None:
+    model = bfn.discretised(Flat(2), K=4, sigma_1=0.1)
+    x = torch.tensor([[0.25, math.nan, -0.75]])
+    seen = torch.tensor([[True, False, True]])
+    for options in WAYS:
+        filled = bfn.infill(model, x, seen, 3, generator=generator(), **options)
+        assert filled.isfinite().all()
+        other = torch.where(seen, x, 0.5)
+        again = bfn.infill(model, other, seen, 3, generator=generator(), **options)
+        assert torch.equal(filled, again)
+
+
+def test_noise_may_belong_to_the_example() -> None:
+    """Keyed noise: a completion is the same in any batch, particles included."""
+    for options in WAYS:
+        keys = [11, 12, 13]
+        together = bfn.infill(text(), X, MASK, 6, generator=bfn.noise.Keyed(keys), **options)
+        alone = bfn.infill(text(), X[1:2], MASK, 6, generator=bfn.noise.Keyed([12]), **options)
+        assert torch.equal(together[1:2], alone)
+    assert spread(None, 3) is None
+
+
+def test_what_the_network_is_shown() -> None:
+    """Certainty of classes; messages without noise of numbers."""
+    beta = torch.full((1, 1, 1), 0.3)
+    flow = CategoricalFlow(4, bfn.Quadratic(2.0))
+    m = flow.embed(torch.tensor([[2]]))
+    shown = flow.features(Theta(told(flow, m, beta), beta))
+    torch.testing.assert_close(shown, torch.tensor([[[-1.0, -1.0, 1.0, -1.0]]]))
+    bit = BinaryFlow(bfn.Quadratic(2.0))
+    shown = bit.features(Theta(told(bit, bit.embed(torch.tensor([[0.0, 1.0]])), beta), beta))
+    torch.testing.assert_close(shown, torch.tensor([[-1.0, 1.0]]))
+    number = GaussianFlow(bfn.Exponential(0.1))
+    x = torch.tensor([[0.5]])
+    assert float(told(number, x, torch.full((1, 1), 3.0))) == 1.5
+
+
+@pytest.mark.usefixtures("double")
+def test_messages_of_no_accuracy_weigh_nothing() -> None:
+    """The weight is that of the observed variables alone, for every kind of output."""
+    alpha, tiny = 0.7, 1e-12
+    x, message = torch.tensor([[0.25, 0.25]]), torch.tensor([[0.4, 0.0]])
+    accuracy = torch.tensor([[alpha, tiny]])
+    logits = torch.randn(1, 2, 4, generator=generator())
+    mu, sigma = torch.tensor([[0.1, -0.3]]), torch.tensor([[0.3, 0.2]])
+    for both, one in (
+        (PointOutput(mu), PointOutput(mu[:, :1])),
+        (FreeBinnedOutput(logits), FreeBinnedOutput(logits[:, :1])),
+        (BinnedOutput(mu, sigma, 4), BinnedOutput(mu[:, :1], sigma[:, :1], 4)),
+        (BinnedOutput(mu, sigma, 256), BinnedOutput(mu[:, :1], sigma[:, :1], 256)),
+    ):
+        expected = one.log_ratio(x[:, :1], message[:, :1], torch.tensor([alpha]))
+        torch.testing.assert_close(
+            both.log_ratio(x, message, accuracy), expected, atol=1e-5, rtol=0
+        )
+    k, y = torch.tensor([[1, 0]]), torch.randn(1, 2, 4, generator=generator(1))
+    y[:, 1] = 0.0
+    classes = CategoricalOutput(logits).log_ratio(k, y, accuracy)
+    expected = CategoricalOutput(logits[:, :1]).log_ratio(k[:, :1], y[:, :1], accuracy)
+    torch.testing.assert_close(classes, expected)
+    bits = BernoulliOutput(mu).log_ratio(k, message, accuracy)
+    expected = BernoulliOutput(mu[:, :1]).log_ratio(k[:, :1], message[:, :1], accuracy)
+    torch.testing.assert_close(bits, expected)
+
+
+def test_systematic_resampling_is_even() -> None:
+    """Every particle is taken P w times, rounded up or down, and on average exactly."""
+    w = torch.tensor([[0.1, 0.6, 0.05, 0.25], [1.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
+    counts = torch.zeros(2, 4, dtype=torch.float64)
+    source = generator()
+    for _ in range(2_000):
+        taken = torch.nn.functional.one_hot(systematic(w, source), 4).sum(1)
+        assert ((taken - 4 * w).abs() < 1).all()
+        counts += taken
+    torch.testing.assert_close(counts / 2_000, 4 * w, atol=0.04, rtol=0)
+
+
+def test_particles_are_redrawn_when_few_count() -> None:
+    V = torch.arange(8.0).reshape(8, 1)
+    log_w = torch.tensor([[0.0, 0.0, 0.0, -0.1], [0.0, -50.0, -50.0, -50.0]])
+    theta, after = redrawn(Theta(V, torch.zeros(8, 1)), log_w.double(), generator())
+    assert theta.V.flatten().tolist() == [0, 1, 2, 3, 4, 4, 4, 4]
+    assert torch.equal(after[0], log_w[0].double())
+    assert (after[1] == 0).all()
+
+
+def test_one_particle_is_drawn_by_its_weight() -> None:
+    log_w = torch.tensor([[0.2, 0.8]], dtype=torch.float64).log().expand(4_000, 2)
+    rows = drawn(log_w, generator())
+    assert torch.equal(rows // 2, torch.arange(4_000))
+    assert float((rows % 2).double().mean()) == pytest.approx(0.8, abs=4 * (0.16 / 4_000) ** 0.5)
+
+
+def test_guided_models_can_be_filled_in() -> None:
+    model = Guided(text(), lambda p: 20 * p[..., 3].sum(-1), through=False)
+    x = bfn.infill(model, X, MASK, 10, generator=generator())
+    assert (x[:, ~MASK] == 3).all()
+    assert torch.equal(x[:, MASK], X[:, MASK])
+
+
+def test_costs_of_a_pinned_output_are_the_models() -> None:
+    model = text()
+    theta, t = model.flow.prior((3, 5)), torch.zeros(3)
+    output, alone = Pinned(model, X, MASK.expand(3, 5))(theta, t), model(theta, t)
+    alpha, message = torch.ones(3), torch.ones(3, 5, 4)
+    torch.testing.assert_close(output.log_prob(X), alone.log_prob(X))
+    torch.testing.assert_close(output.rate(X, alpha), alone.rate(X, alpha))
+    torch.testing.assert_close(
+        output.log_ratio(X, message, alpha), alone.log_ratio(X, message, alpha)
+    )
+    assert torch.equal(
+        output.divergence(X, alpha, generator()), alone.divergence(X, alpha, generator())
+    )
+
+
+WRONG = [
+    ({"mask": MASK[:4]}, r"mask has shape \(4,\), but x has \(3, 5\)"),
+    ({"mask": MASK.float()}, "mask is torch.float32"),
+    ({"mask": [True]}, "mask is list"),
+    ({"x": [1, 2]}, "x = list"),
+    ({"x": X.float()}, "x has type torch.float32"),
+    ({"x": X + 7}, "x contains 9"),
+    ({"steps": 0}, "steps = 0"),
+    ({"steps": 2.5}, "steps = 2.5"),
+    ({"resample": -1}, "resample = -1"),
+    ({"jump": 0}, "jump = 0"),
+    ({"particles": 0}, "particles = 0"),
+    ({"observed": "yes"}, "observed = 'yes'"),
+    ({"final": "best"}, "final = 'best'"),
+    ({"solver": "ancestrel"}, "did you mean 'ancestral'"),
+    ({"first": 2.0}, "first = 2.0"),
+    ({"particles": 2, "solver": "ode"}, "not 'ode'"),
+    ({"particles": 2, "observed": "known"}, "nothing to be weighed by"),
+    ({"particles": 2, "resample": 1}, "give one of them"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "sentence"), WRONG, ids=[s for _, s in WRONG])
+def test_mistakes(wrong: dict[str, Any], sentence: str) -> None:
+    given: dict[str, Any] = {"x": X, "mask": MASK, "steps": 3, **wrong}
+    with pytest.raises(bfn.BFNError, match=sentence):
+        bfn.infill(text(), **given)
