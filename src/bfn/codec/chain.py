@@ -11,8 +11,8 @@ Pushing costs bits and popping gives them back, so that the stack grows by
 
 whose mean over V is L^n + L^r, as far as the grid is fine. The receiver goes through it backwards:
 for i = 1 .. n it pops V_i | V_{i-1} and pushes V_{i-1} | V_i; then it pops x | V_n and pushes
-V_n | x. Because a bridge V_{i-1} | V_i does not depend on x, never more than two of the V have to be
-on the stack: a few bits per number are enough to begin with, whatever n is.
+V_n | x. Because a bridge V_{i-1} | V_i does not depend on x, never more than two of the V have to
+be on the stack: a few bits per number are enough to begin with, whatever n is.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bfn.codec.alphabet import alphabet
-from bfn.codec.grid import Grid
-from bfn.codec.receiver import Step, data_distribution, message_distribution
-from bfn.codec.stack import Distribution, Floats, Gaussian, Integers, Stacks, random_words
+from bfn.codec.grid import Grid, Step
+from bfn.codec.receiver import data_distribution, message_distribution
+from bfn.codec.stack import Distribution, Floats, Integers, Stacks, gaussian, random_words
 from bfn.flow import Theta
 from bfn.flow.base import per_example
 from bfn.model import BFN
@@ -62,9 +62,8 @@ class Chain:
         return math.prod(self.state_shape[1:])
 
     @property
-    def _choices(self) -> float:
-        """About as many bits as choosing the components of a message takes at most."""
-        return min(math.log2(self.alphabet.K), 4.0) * math.prod(self.shape[1:])
+    def variables(self) -> int:
+        return math.prod(self.shape[1:])
 
     def encode(self, stacks: Stacks, x: Integers, index: Integers) -> tuple[Floats, Floats]:
         """Push x, indices (lanes, variables), lane by lane; returns the bits of each part.
@@ -121,11 +120,12 @@ class Chain:
     def startup_bits(self) -> float:
         """How many bits the stack should hold before an example is pushed.
 
-        V_n is popped, and V_{n-1} and components before V_n is pushed; the last terms allow for
-        scatter and for whole words.
+        V_n is popped, and V_{n-1} and components, a bit each or less, before V_n is pushed; the
+        last terms allow for scatter and for whole words. The chain works with fewer bits, too, but
+        an empty stack pops the utmost cells, which are dear to push.
         """
-        popped = self.numbers * float(self.grid.popped_bits()[-2:].sum()) + self._choices
-        return popped + 4.0 * self.numbers**0.5 + 32.0
+        popped = self.numbers * float(self.grid.popped_bits()[-2:].sum()) + self.variables
+        return popped + 3.0 * self.numbers**0.5 + 32.0
 
     def marginal(self, t: float) -> Distribution:
         """The data's distribution as the network sees it at time t when no message has come."""
@@ -139,11 +139,12 @@ class Chain:
         return self._call(k * grid.delta[i], float(grid.beta[i]), i / grid.n)
 
     def _keys(self, index: Integers) -> list[NDArray[np.int32]]:
-        """Random words for all that is popped when V_i is: its cells, and a component each.
+        """Random words for the bits that V_i is popped from: entry i, (lanes, words).
 
-        Entry i belongs to V_i. They are different for every example, index (lanes,), of a block.
+        They are different for every example, index (lanes,), of a block. (The bits from which
+        components are chosen need none: what a component costs does not depend on the choice.)
         """
-        words = np.ceil((self.numbers * self.grid.popped_bits() + self._choices) / 16.0) + 1
+        words = np.ceil(self.numbers * self.grid.popped_bits() / 16.0) + 1
         ends = np.concatenate([[0], np.cumsum(words)]).astype(np.int64)
         key = random_words(index, int(ends[-1]))
         return [key[:, :0], *(key[:, a:b] for a, b in itertools.pairwise(ends))]
@@ -173,19 +174,19 @@ class Chain:
         step = Step(self.grid, i, k * self.grid.delta[i - 1])
         return message_distribution(self.output(k, i - 1), step)
 
-    def bridge(self, k: Integers, i: int) -> Gaussian:
+    def bridge(self, k: Integers, i: int) -> Distribution:
         """Cells of V_{i-1} given those of V_i."""
         grid = self.grid
         scale = grid.beta[i - 1] / grid.beta[i] * grid.delta[i] / grid.delta[i - 1]
         std = float(grid.sd[i - 1] / grid.delta[i - 1])
-        return Gaussian(scale * k, std, int(grid.reach[i - 1]))
+        return gaussian(scale * k, std, int(grid.reach[i - 1]))
 
-    def _first(self, x: Integers) -> Gaussian:
+    def _first(self, x: Integers) -> Distribution:
         """Cells of V_n given the data."""
         grid, n = self.grid, self.grid.n
         data = self.alphabet.data(torch.from_numpy(x), torch.float64).reshape(self.shape)
         m = self.model.flow.embed(data).double().reshape(self.lanes, -1).numpy()
-        return Gaussian(
+        return gaussian(
             m * (grid.beta[n] / grid.delta[n]),
             float(grid.sd[n] / grid.delta[n]),
             int(grid.reach[n]),

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import math
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +28,7 @@ from torch import Tensor
 
 import bfn
 from bfn.codec.chain import Chain
-from bfn.codec.stack import Distribution, Floats, Integers, Stacks, Uniform, constriction, damaged
+from bfn.codec.stack import Distribution, Floats, Integers, Stacks, constriction, damaged, uniform
 from bfn.errors import BFNError
 from bfn.model import BFN
 
@@ -153,7 +152,7 @@ class Codec:
             return self._begin_encoding(stacks, lane, place, blocks[place])
 
         def work(stacks: Stacks, current: list[_Block | None]) -> None:
-            x = np.zeros((self.lanes, math.prod(self.shape)), np.int64)
+            x = np.zeros((self.lanes, self.chain.variables), np.int64)
             index = np.zeros(self.lanes, np.int64)
             for lane, block in enumerate(current):
                 if block is not None:
@@ -311,7 +310,7 @@ class Codec:
         self, stacks: Stacks, lane: int, place: int, payload: bytes, count: int
     ) -> _Block:
         stacks.put(lane, payload)
-        block = _Block(place, count, np.zeros((count, math.prod(self.shape)), np.int64))
+        block = _Block(place, count, np.zeros((count, self.chain.variables), np.int64))
         if count:
             with stacks.only(lane):
                 header = self._header(count).pop(stacks)[lane]
@@ -330,10 +329,10 @@ class Codec:
         k = torch.from_numpy(block.x).reshape(block.count, *self.shape)
         return self.chain.alphabet.data(k, self.model.dtype)
 
-    def _header(self, count: int) -> Uniform:
+    def _header(self, count: int) -> Distribution:
         """How many examples of a block came first, and at which time."""
         size = np.array([count + 1, len(STARTUP_TIMES)])
-        return Uniform(np.tile(size, (self.lanes, 1)))
+        return uniform(np.tile(size, (self.lanes, 1)))
 
     def _marginal(self, choice: int) -> Distribution:
         if choice not in self._marginals:

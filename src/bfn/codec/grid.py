@@ -23,14 +23,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from bfn.codec.stack import Floats, Integers
+from bfn.codec.stack import Distribution, Floats, Integers, Mask, gaussian
 from bfn.errors import BFNError
 from bfn.flow import BayesianFlow
 
 POPPED = 5.5
 """Deviations to either side in the alphabet of what is popped; more would be wasted on 2^-24s."""
-MOST = 2**23
+MOST = 2**23 - 2
 """The most symbols to either side of a mean: alphabets have fewer than 2^24."""
 
 
@@ -98,3 +99,26 @@ class Grid:
 
 def _entropy(deviation: Floats) -> Floats:
     return np.log2(deviation) + 0.5 * math.log2(2.0 * math.pi * math.e)
+
+
+@dataclass(frozen=True)
+class Step:
+    """Step i of a grid: from V_{i-1} = before, (lanes, numbers), to cells of V_i."""
+
+    grid: Grid
+    i: int
+    before: Floats
+
+    def reach(self, span: float) -> int:
+        """The alphabet for `gaussian` when m may be as far as span from the data's own value."""
+        return self.grid.pushed(self.i, span)
+
+    def gaussian(self, m: Floats, reach: int, mask: Mask = None) -> Distribution:
+        """Cells of V_i if the data's value is m."""
+        grid, delta = self.grid, self.grid.delta[self.i]
+        mean = (self.before + grid.alpha[self.i] * m) / delta
+        return gaussian(mean, math.sqrt(grid.v * grid.alpha[self.i]) / delta, reach, mask)
+
+    def message(self, k: Integers) -> Tensor:
+        """Delta = V_i - V_{i-1} of cells k."""
+        return torch.from_numpy(k * self.grid.delta[self.i] - self.before)

@@ -25,16 +25,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bfn.codec.grid import Grid
+from bfn.codec.fine import GROUPS, FineMixture
+from bfn.codec.grid import Step
 from bfn.codec.stack import (
     LEAST,
-    CutGaussian,
     Distribution,
     Floats,
-    Gaussian,
     Integers,
     Stacks,
-    Table,
+    cut_gaussian,
+    table,
 )
 from bfn.output import (
     BernoulliOutput,
@@ -51,31 +51,11 @@ LN_LEAST = math.log(LEAST)
 
 
 @dataclass(frozen=True)
-class Step:
-    """Step i: from V_{i-1} = before, (lanes, numbers), to cells of V_i."""
-
-    grid: Grid
-    i: int
-    before: Floats
-
-    def gaussian(self, m: Floats, span: float) -> Gaussian:
-        """V_i if the data's value is m; it may be as far as span from the true one."""
-        grid, delta = self.grid, self.grid.delta[self.i]
-        mean = (self.before + grid.alpha[self.i] * m) / delta
-        std = math.sqrt(grid.v * grid.alpha[self.i]) / delta
-        return Gaussian(mean, std, grid.pushed(self.i, span))
-
-    def message(self, k: Integers) -> Tensor:
-        """Delta = V_i - V_{i-1} of cells k."""
-        return torch.from_numpy(k * self.grid.delta[self.i] - self.before)
-
-
-@dataclass(frozen=True)
 class Mixture(Distribution):
     """Cells of V_i by way of an auxiliary component."""
 
     prior: Distribution
-    component: Callable[[Integers], Gaussian]
+    component: Callable[[Integers], Distribution]
     posterior: Callable[[Integers], Distribution]
 
     def push(self, stacks: Stacks, symbols: Integers) -> None:
@@ -115,7 +95,7 @@ def _softmax(logits: Tensor) -> Floats:
 @data_distribution.register
 def _(output: BernoulliOutput) -> Distribution:
     logit = _numbers(output.logit)
-    return Table(torch.stack([torch.sigmoid(-logit), torch.sigmoid(logit)], -1).numpy())
+    return table(torch.stack([torch.sigmoid(-logit), torch.sigmoid(logit)], -1).numpy())
 
 
 @message_distribution.register
@@ -126,18 +106,18 @@ def _(output: BernoulliOutput, step: Step) -> Distribution:
     def posterior(k: Integers) -> Distribution:
         logit_given = logit + step.message(k)
         both = torch.stack([torch.sigmoid(-logit_given), torch.sigmoid(logit_given)], -1)
-        return Table(both.numpy())
+        return table(both.numpy())
 
     return Mixture(
         data_distribution(output),
-        lambda choice: step.gaussian(np.where(choice, 2.0, -2.0), span=4.0),
+        lambda choice: step.gaussian(np.where(choice, 2.0, -2.0), step.reach(4.0)),
         posterior,
     )
 
 
 @data_distribution.register
 def _(output: CategoricalOutput) -> Distribution:
-    return Table(_softmax(_numbers(output.logits, output.K)))
+    return table(_softmax(_numbers(output.logits, output.K)))
 
 
 @message_distribution.register
@@ -146,20 +126,20 @@ def _(output: CategoricalOutput, step: Step) -> Distribution:
     logits = _numbers(output.logits, K)
     log_p = torch.log_softmax(logits, -1).clamp_min(LN_LEAST)
 
-    def component(choice: Integers) -> Gaussian:
+    def component(choice: Integers) -> Distribution:
         m = np.zeros((*choice.shape, K))
         np.put_along_axis(m, choice[..., None], float(K), -1)
-        return step.gaussian(m.reshape(len(m), -1), span=float(K))
+        return step.gaussian(m.reshape(len(m), -1), step.reach(float(K)))
 
     def posterior(k: Integers) -> Distribution:
-        return Table(_softmax(log_p + step.message(k).reshape(log_p.shape)))
+        return table(_softmax(log_p + step.message(k).reshape(log_p.shape)))
 
-    return Mixture(Table(_softmax(logits)), component, posterior)
+    return Mixture(table(_softmax(logits)), component, posterior)
 
 
 @data_distribution.register
 def _(output: FreeBinnedOutput) -> Distribution:
-    return Table(_softmax(_numbers(output.logits, output.K)))
+    return table(_softmax(_numbers(output.logits, output.K)))
 
 
 @message_distribution.register
@@ -175,10 +155,10 @@ def _bins(prior: Distribution, log_p: Tensor, step: Step) -> Mixture:
     base = log_p - 0.5 * step.grid.alpha[step.i] * centres.square()
 
     def posterior(k: Integers) -> Distribution:
-        return Table(_softmax(torch.addcmul(base, step.message(k).unsqueeze(-1), centres)))
+        return table(_softmax(torch.addcmul(base, step.message(k).unsqueeze(-1), centres)))
 
     return Mixture(
-        prior, lambda choice: step.gaussian(centres.numpy()[choice], span=2.0), posterior
+        prior, lambda choice: step.gaussian(centres.numpy()[choice], step.reach(2.0)), posterior
     )
 
 
@@ -187,13 +167,15 @@ def _(output: BinnedOutput) -> Distribution:
     return _cut(_numbers(output.mu), _numbers(output.sigma), output.K)
 
 
-def _cut(mu: Tensor, sigma: Tensor, K: int) -> CutGaussian:
-    return CutGaussian(((mu + 1.0) * (0.5 * K) - 0.5).numpy(), (sigma * (0.5 * K)).numpy(), K)
+def _cut(mu: Tensor, sigma: Tensor, K: int) -> Distribution:
+    return cut_gaussian(((mu + 1.0) * (0.5 * K) - 0.5).numpy(), (sigma * (0.5 * K)).numpy(), K)
 
 
 @message_distribution.register
 def _(output: BinnedOutput, step: Step) -> Distribution:
     mu, sigma, K = _numbers(output.mu), _numbers(output.sigma), output.K
+    if K > GROUPS:
+        return FineMixture(mu, sigma, K, step)
     edges = torch.arange(2 - K, K, 2, dtype=torch.float64) / K
     cdf = torch.special.ndtr((edges - mu.unsqueeze(-1)) / sigma.unsqueeze(-1))
     p = torch.empty(*mu.shape, K, dtype=torch.float64)
@@ -213,4 +195,4 @@ def _(output: PointOutput) -> Distribution:
 @message_distribution.register
 def _(output: PointOutput, step: Step) -> Distribution:
     # No value that can be coded lies outside [-1, 1].
-    return step.gaussian(_numbers(output.x_hat).clamp(-1.0, 1.0).numpy(), span=2.0)
+    return step.gaussian(_numbers(output.x_hat).clamp(-1.0, 1.0).numpy(), step.reach(2.0))

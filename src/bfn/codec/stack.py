@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -31,6 +32,7 @@ LEAST = 2.0**-24
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_] | None
 
 
 @cache
@@ -79,10 +81,11 @@ class Stacks:
         return self.coders[lane].get_compressed().astype("<u4").tobytes().rstrip(b"\0")
 
     def bits(self) -> Floats:
-        """The number of bits on every stack, 0 for lanes at rest: (lanes,)."""
+        """The information on every stack, 0 for lanes at rest: (lanes,)."""
         result = np.zeros(len(self.coders))
         for lane in self.active:
-            result[lane] = self.coders[lane].num_valid_bits()
+            words, state = self.coders[lane].pos()
+            result[lane] = 32.0 * words + math.log2(state + 1)
         return result
 
     def empty(self, lane: int) -> bool:
@@ -110,22 +113,36 @@ class Stacks:
             coder.encode_reverse(coder.decode(words, key.shape[1]) ^ key[lane], words)
         self.seconds += time.perf_counter() - start
 
-    def _push(self, symbols: NDArray[np.int32], family: Any, *parameters: NDArray[Any]) -> None:
-        start = time.perf_counter()
+    def push(
+        self, symbols: Integers, family: Any, parameters: Sequence[NDArray[Any]], mask: Mask
+    ) -> None:
+        """Push symbols (lanes, number) where the mask says, the first one last."""
+        start, symbols_ = time.perf_counter(), symbols.astype(np.int32)
         for lane in self.active:
-            self.coders[lane].encode_reverse(symbols[lane], family, *(p[lane] for p in parameters))
+            where = slice(None) if mask is None else np.flatnonzero(mask[lane])
+            chosen = symbols_[lane][where]
+            if len(chosen):
+                self.coders[lane].encode_reverse(
+                    chosen, family, *(p[lane][where] for p in parameters)
+                )
         self.seconds += time.perf_counter() - start
 
-    def _pop(self, family: Any, shape: tuple[int, ...], *parameters: NDArray[Any]) -> Integers:
+    def pop(
+        self, shape: tuple[int, ...], family: Any, parameters: Sequence[NDArray[Any]], mask: Mask
+    ) -> Integers:
+        """What `push` has pushed; 0 elsewhere."""
         start, symbols = time.perf_counter(), np.zeros(shape, np.int64)
         for lane in self.active:
-            symbols[lane] = self.coders[lane].decode(family, *(p[lane] for p in parameters))
+            where = slice(None) if mask is None else np.flatnonzero(mask[lane])
+            chosen = [p[lane][where] for p in parameters]
+            if len(chosen[0]):
+                symbols[lane, where] = self.coders[lane].decode(family, *chosen)
         self.seconds += time.perf_counter() - start
         return symbols
 
 
 class Distribution(ABC):
-    """Independent symbols, (lanes, symbols) of them."""
+    """Independent symbols, (lanes, number) of them."""
 
     @abstractmethod
     def push(self, stacks: Stacks, symbols: Integers) -> None: ...
@@ -134,75 +151,69 @@ class Distribution(ABC):
     def pop(self, stacks: Stacks) -> Integers: ...
 
 
-def _check(symbols: Integers, low: int, high: int, active: Sequence[int]) -> NDArray[np.int32]:
-    part = symbols if len(active) == len(symbols) else symbols[active]
-    if part.size and (part.min() < low or part.max() > high):
-        raise damaged("a symbol outside its alphabet")
-    return symbols.astype(np.int32)
+class Family(Distribution):
+    """Integers `base` + low .. high, with the parameters of one of constriction's models each.
+
+    With a mask (lanes, number) there are symbols only where it says; others are 0.
+    """
+
+    def __init__(
+        self,
+        family: Any,
+        parameters: Sequence[NDArray[Any]],
+        low: int,
+        high: int,
+        base: Integers | None = None,
+        mask: Mask = None,
+    ) -> None:
+        self.family, self.parameters, self.low, self.high = family, parameters, low, high
+        self.base, self.mask = base, mask
+
+    def push(self, stacks: Stacks, symbols: Integers) -> None:
+        relative = symbols if self.base is None else symbols - self.base
+        at_work = relative[stacks.active] if len(stacks.active) < len(relative) else relative
+        if self.mask is not None:
+            at_work = at_work[self.mask[stacks.active]]
+        if at_work.size and (at_work.min() < self.low or at_work.max() > self.high):
+            raise damaged("a symbol outside its alphabet")
+        stacks.push(relative, self.family, self.parameters, self.mask)
+
+    def pop(self, stacks: Stacks) -> Integers:
+        shape = self.parameters[0].shape[:2]
+        relative = stacks.pop(shape, self.family, self.parameters, self.mask)
+        if self.base is None:
+            return relative
+        symbols = relative + self.base
+        return symbols if self.mask is None else np.where(self.mask, symbols, 0)
 
 
-class Gaussian(Distribution):
+def gaussian(mean: Floats, std: float | Floats, reach: int, mask: Mask = None) -> Distribution:
     """Integers with the mass of N(mean, std^2) within half a unit, up to `reach` from the mean."""
-
-    def __init__(self, mean: Floats, std: float, reach: int) -> None:
-        nearest = np.rint(mean)
-        # Relative to the nearest integer all symbols share one short alphabet.
-        self.base, self.offset = nearest.astype(np.int64), mean - nearest
-        self.reach, self.family = reach, _gaussian(-reach, reach, std)
-
-    def push(self, stacks: Stacks, symbols: Integers) -> None:
-        relative = _check(symbols - self.base, -self.reach, self.reach, stacks.active)
-        stacks._push(relative, self.family, self.offset)
-
-    def pop(self, stacks: Stacks) -> Integers:
-        return self.base + stacks._pop(self.family, self.base.shape, self.offset)
+    nearest = np.rint(mean)
+    # Relative to the nearest integer all symbols share one short alphabet.
+    base, offset = nearest.astype(np.int64), mean - nearest
+    if isinstance(std, np.ndarray):
+        return Family(_gaussian(-reach, reach), [offset, std], -reach, reach, base, mask)
+    return Family(_gaussian(-reach, reach, float(std)), [offset], -reach, reach, base, mask)
 
 
-class CutGaussian(Distribution):
+def cut_gaussian(mean: Floats, std: Floats, K: int, mask: Mask = None) -> Distribution:
     """0 .. K-1 with the mass of N(mean, std^2) within half a unit; the ends have the tails."""
-
-    def __init__(self, mean: Floats, std: Floats, K: int) -> None:
-        if not (np.isfinite(mean).all() and (std > 0.0).all() and np.isfinite(std).all()):
-            raise not_a_number()
-        self.mean, self.std, self.K = mean, std, K
-        self.family = _gaussian(0, K - 1)
-
-    def push(self, stacks: Stacks, symbols: Integers) -> None:
-        symbols_ = _check(symbols, 0, self.K - 1, stacks.active)
-        stacks._push(symbols_, self.family, self.mean, self.std)
-
-    def pop(self, stacks: Stacks) -> Integers:
-        return stacks._pop(self.family, self.mean.shape, self.mean, self.std)
+    if not (np.isfinite(mean).all() and (std > 0.0).all() and np.isfinite(std).all()):
+        raise not_a_number()
+    return Family(_gaussian(0, K - 1), [mean, std], 0, K - 1, mask=mask)
 
 
-class Table(Distribution):
-    """0 .. K-1 with probabilities that need not add up to 1: (lanes, symbols, K)."""
-
-    def __init__(self, weights: Floats) -> None:
-        if not np.isfinite(weights).all():
-            raise not_a_number()
-        self.weights, self.family = weights, _categorical()
-
-    def push(self, stacks: Stacks, symbols: Integers) -> None:
-        symbols_ = _check(symbols, 0, self.weights.shape[-1] - 1, stacks.active)
-        stacks._push(symbols_, self.family, self.weights)
-
-    def pop(self, stacks: Stacks) -> Integers:
-        return stacks._pop(self.family, self.weights.shape[:-1], self.weights)
+def table(weights: Floats, mask: Mask = None) -> Distribution:
+    """0 .. K-1 with weights (lanes, number, K), whose sum is no matter."""
+    if not np.isfinite(weights).all():
+        raise not_a_number()
+    return Family(_categorical(), [weights], 0, weights.shape[-1] - 1, mask=mask)
 
 
-class Uniform(Distribution):
-    """0 .. size-1, all alike."""
-
-    def __init__(self, size: Integers) -> None:
-        self.size, self.family = size.astype(np.int32), _uniform()
-
-    def push(self, stacks: Stacks, symbols: Integers) -> None:
-        symbols_ = _check(symbols, 0, int(self.size.max()) - 1, stacks.active)
-        stacks._push(symbols_, self.family, self.size)
-
-    def pop(self, stacks: Stacks) -> Integers:
-        return stacks._pop(self.family, self.size.shape, self.size)
+def uniform(size: Integers, mask: Mask = None) -> Distribution:
+    """0 .. size-1, all alike; the size must be at least 2 where there are symbols."""
+    return Family(_uniform(), [size.astype(np.int32)], 0, int(size.max()) - 1, mask=mask)
 
 
 def not_a_number() -> BFNError:

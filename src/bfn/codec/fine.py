@@ -1,0 +1,192 @@
+"""The receiver's mixture over more bins than a table can hold, at a cost that does not depend on K.
+
+In units of bins let M and s be the mean and deviation of the cut Gaussian p_O, and Y = (Delta /
+alpha_i + 1) K / 2 - 1/2 where the message points, with deviation l = K / (2 sqrt(alpha_i)). Given
+the message, the components follow about N(kappa, tau^2), where
+
+    1 / tau^2 = 1 / s^2 + 1 / l^2,    kappa / tau^2 = M / s^2 + Y / l^2.
+
+A window of 13 tau around kappa, but at least GROUPS bins, is divided into GROUPS groups; the first
+and the last bin are alone, as they may be the ends, which have the tails. A group is chosen from a
+table, (mass of the group under p_O) x (likelihood of its middle), and a bin within it evenly: groups
+are at most tau / 19 wide, which costs 1e-4 bits.
+
+The alphabet of V_i given a bin covers its window only. A network that is certain of something wrong
+may leave no bin near the message; for that there is one more component, SURPRISE of the mixture,
+that spreads V_i evenly over all it can be.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bfn.codec.grid import Step
+from bfn.codec.stack import (
+    LEAST,
+    Distribution,
+    Floats,
+    Integers,
+    Stacks,
+    cut_gaussian,
+    gaussian,
+    table,
+    uniform,
+)
+
+GROUPS = 256
+SURPRISE = 2.0**-14
+REACHES = (2**8, 2**12)
+"""Alphabets of bins around the mean: the whole of 2^16 bins costs 0.006 bits each time."""
+
+
+class CutGaussianBins(Distribution):
+    """0 .. K-1 with the mass of N(mean, std^2) within half a unit, in as tight alphabets as fit."""
+
+    def __init__(self, mean: Floats, std: Floats, K: int, mask: np.ndarray) -> None:
+        self.parts: list[Distribution] = []
+        self.masks: list[np.ndarray] = []
+        left = mask
+        for reach in REACHES:
+            inside = (mean >= reach) & (mean <= K - 1 - reach)
+            fits = left & inside & (10.0 * std + 2.0 <= reach)
+            self._add(gaussian(mean, std, reach, fits), fits)
+            left = left & ~fits
+        self._add(cut_gaussian(mean, std, K, left), left)
+
+    def _add(self, part: Distribution, mask: np.ndarray) -> None:
+        if mask.any():
+            self.parts.append(part)
+            self.masks.append(mask)
+
+    def push(self, stacks: Stacks, symbols: Integers) -> None:
+        for part in self.parts:
+            part.push(stacks, symbols)
+
+    def pop(self, stacks: Stacks) -> Integers:
+        result = None
+        for part, mask in zip(reversed(self.parts), reversed(self.masks), strict=True):
+            symbols = part.pop(stacks)
+            result = symbols if result is None else np.where(mask, symbols, result)
+        assert result is not None
+        return result
+
+
+class FineMixture(Distribution):
+    """Cells of V_i; mu and sigma of p_O are (lanes, variables) in float64."""
+
+    def __init__(self, mu: Tensor, sigma: Tensor, K: int, step: Step) -> None:
+        self.step, self.K = step, K
+        self.M, self.s = (mu + 1.0) * (0.5 * K) - 0.5, sigma * (0.5 * K)
+        alpha, delta = step.grid.alpha[step.i], step.grid.delta[step.i]
+        self.scale = K / (2.0 * alpha)  # bins per unit of V
+        self.spread = K / (2.0 * math.sqrt(alpha))
+        self.cell = self.scale * delta
+        # Half the least window, 7 deviations of the message, and how far it may be from the data.
+        far = (GROUPS + 14.0 * self.spread) / self.cell
+        self.reach = math.ceil(far) + step.grid.pushed(step.i, 0.0)
+        self.whole = step.grid.pushed(step.i, 2.0)
+        self.middle = np.rint(step.before / delta).astype(np.int64)
+        self.prior = table(np.tile([1.0 - SURPRISE, SURPRISE], (*self.M.shape, 1)))
+        self.windows = self.reach < self.whole
+
+    def push(self, stacks: Stacks, symbols: Integers) -> None:
+        choice = _Choice(self, symbols)
+        surprised = ~choice.possible
+        surprised |= choice.surprise.pop(stacks) == 1
+        model = ~surprised
+        group = choice.groups(model).pop(stacks)
+        bin_ = choice.first(group) + choice.within(group, model).pop(stacks)
+        self._cells(bin_, model).push(stacks, symbols)
+        self._anywhere(surprised).push(stacks, symbols - self.middle + self.whole)
+        self._bins(model).push(stacks, bin_)
+        self.prior.push(stacks, surprised.astype(np.int64))
+
+    def pop(self, stacks: Stacks) -> Integers:
+        surprised = self.prior.pop(stacks) == 1
+        model = ~surprised
+        bin_ = self._bins(model).pop(stacks) if model.any() else np.zeros(model.shape, np.int64)
+        anywhere = self._anywhere(surprised).pop(stacks) + self.middle - self.whole
+        symbols = np.where(surprised, anywhere, self._cells(bin_, model).pop(stacks))
+        choice = _Choice(self, symbols)
+        group = choice.group_of(bin_)
+        choice.within(group, model).push(stacks, bin_ - choice.first(group))
+        choice.groups(model).push(stacks, group)
+        choice.surprise.push(stacks, surprised.astype(np.int64))
+        return symbols
+
+    def _cells(self, bin_: Integers, mask: np.ndarray) -> Distribution:
+        centre = (2.0 * bin_ + 1.0 - self.K) / self.K
+        return self.step.gaussian(centre, self.reach, mask)
+
+    def _anywhere(self, mask: np.ndarray) -> Distribution:
+        return uniform(np.full(mask.shape, 2 * self.whole + 1), mask)
+
+    def _bins(self, mask: np.ndarray) -> Distribution:
+        return CutGaussianBins(self.M.numpy(), self.s.numpy(), self.K, mask)
+
+
+class _Choice:
+    """The posterior of the components given cells of V_i."""
+
+    def __init__(self, mixture: FineMixture, symbols: Integers) -> None:
+        K, M, s, spread = mixture.K, mixture.M, mixture.s, mixture.spread
+        self.mixture = mixture
+        self.Y = (mixture.step.message(symbols) * mixture.scale) + (0.5 * K - 0.5)
+        share = 1.0 / (1.0 + (spread / s).square())  # of the message in kappa
+        kappa = M + share * (self.Y - M)
+        tau = spread * share.sqrt()
+        width = (13.0 * tau).ceil().clamp(GROUPS, K)
+        # An even number of bins below kappa as above it, inside 0 .. K-1.
+        low = (kappa - 0.5 * width).round().clamp_min(0.0).minimum(K - width)
+        self.low, self.width = low.long().numpy(), width.long().numpy()
+        distance = torch.maximum((self.Y - low).abs(), (self.Y - low - width).abs())
+        self.possible = (distance / mixture.cell < mixture.reach - 2.0).numpy()
+        # ln p_R of a cell up to what the three parts have in common: all bins as one Gaussian, and
+        # the two ends, where the tails are.
+        total = s.square() + spread**2
+        inner = -0.5 * (self.Y - M).square() / total - 0.5 * total.log()
+        low_end = torch.special.log_ndtr((0.5 - M) / s) - 0.5 * (self.Y / spread).square()
+        high_end = torch.special.log_ndtr((M - K + 1.5) / s)
+        high_end = high_end - 0.5 * ((self.Y - (K - 1)) / spread).square()
+        ends = torch.logaddexp(low_end, high_end) - math.log(spread)
+        log_model = torch.logaddexp(inner, ends) + math.log(mixture.cell / math.sqrt(2.0 * math.pi))
+        odds = math.log(SURPRISE / (2 * mixture.whole + 1)) - log_model
+        weights = torch.stack([torch.sigmoid(-odds), torch.sigmoid(odds)], -1)
+        self.surprise = table(weights.numpy(), self.possible)
+
+    def first(self, group: Integers) -> Integers:
+        """The first bin of a group; group GROUPS is the end of the last."""
+        inner = 1 + (group - 1) * (self.width - 2) // (GROUPS - 2)
+        return self.low + np.where(group == 0, 0, np.where(group == GROUPS, self.width, inner))
+
+    def group_of(self, bin_: Integers) -> Integers:
+        inside = np.clip(bin_ - self.low, 0, self.width - 1)
+        inner = 1 + (inside * (GROUPS - 2) - 1) // (self.width - 2)
+        last = inside == self.width - 1
+        return np.where(inside == 0, 0, np.where(last, GROUPS - 1, inner))
+
+    def groups(self, mask: np.ndarray) -> Distribution:
+        mixture, K = self.mixture, self.mixture.K
+        inner = 1 + np.arange(GROUPS - 1) * (self.width[..., None] - 2) // (GROUPS - 2)
+        edges = torch.from_numpy(self.low[..., None] + np.pad(inner, [(0, 0), (0, 0), (1, 1)]))
+        edges[..., -1] += torch.from_numpy(self.width)
+        edges = edges.double() - 0.5
+        z = (edges - mixture.M.unsqueeze(-1)) / mixture.s.unsqueeze(-1)
+        # The ends have the tails.
+        z = z.masked_fill(edges < 0.0, -torch.inf).masked_fill(edges > K - 1.0, torch.inf)
+        # From the side where the tail is: differences of numbers near 1 have no digits.
+        sign = torch.where(z[..., :1] + z[..., -1:] > 0.0, -1.0, 1.0)
+        mass = torch.special.ndtr(sign * z).diff(dim=-1).abs()
+        middle = 0.5 * (edges[..., 1:] + edges[..., :-1])
+        log_weight = mass.clamp_min(LEAST).log()
+        log_weight -= 0.5 * ((middle - self.Y.unsqueeze(-1)) / mixture.spread).square()
+        log_weight -= log_weight.amax(-1, keepdim=True)
+        return table(log_weight.exp_().numpy(), mask)
+
+    def within(self, group: Integers, mask: np.ndarray) -> Distribution:
+        size = self.first(group + 1) - self.first(group)
+        return uniform(size, mask & (size > 1))
