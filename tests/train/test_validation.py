@@ -1,0 +1,229 @@
+"""Validation with fixed noise, the best checkpoint, and training that ends when it is in vain."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import bfn
+import tiny_runs
+from bfn.errors import BFNError
+from bfn.train import Trainer, build, checkpoint
+from bfn.train.folder import RunFolder
+from bfn.train.validation import Found, Validation
+
+
+def run(recipe, folder: Path, **keywords):
+    return bfn.train.run(recipe, folder, display=False, **keywords)
+
+
+def lines(folder: Path) -> list[dict]:
+    found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for line in found:
+        line.pop("examples_per_second")
+    return found
+
+
+def status(folder: Path) -> dict:
+    return json.loads((folder / "status.json").read_text())
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The totals that validations will find, one after another, in nats."""
+    values: list[float] = []
+    monkeypatch.setattr(Validation, "measure", lambda *_: Found(values.pop(0), 0.0))
+    return values
+
+
+@pytest.mark.parametrize("kind", tiny_runs.RECIPES)
+@pytest.mark.parametrize("loss_steps", ["inf", 5])
+def test_the_loss_of_chosen_examples_with_their_own_noise(
+    kind: str, loss_steps: object, tmp_path: Path
+) -> None:
+    """Example by example, retyped: its noise is its own, its time its place in a fixed order."""
+    recipe = tiny_runs.read(
+        tmp_path, kind, train__validate_every=1, train__validate_examples=11,
+        train__loss_steps=loss_steps,
+    )  # fmt: skip
+    data, model = build.data(recipe), build.model(recipe)
+    trainer = Trainer(model, data, recipe.train)
+    assert trainer.validation is not None
+    found = trainer.validation.measure(trainer.fast)
+
+    def generator(use: str) -> torch.Generator:
+        return torch.Generator().manual_seed(bfn.noise.seed("validation", use))
+
+    every = data.examples("validation")
+    examples = every[torch.randperm(len(every), generator=generator("examples"))[:11]]
+    order = torch.randperm(11, generator=generator("order"))
+    u = torch.rand((), generator=generator("times"), dtype=torch.float64)
+    nats, reconstructions = [], []
+    model.eval()
+    for i, place in zip(examples.tolist(), order.tolist(), strict=True):
+
+        def keyed(use: str, i: int = i) -> bfn.noise.Keyed:
+            return bfn.noise.Keyed([bfn.noise.seed("validation", use, i)])
+
+        x, _ = data.batch("validation", torch.tensor([i]), keyed("data"))
+        t = torch.tensor([(float(u) + place / 11) % 1.0])
+        if loss_steps == "inf":
+            value = bfn.loss.continuous_time(model, x, times=t, generator=keyed("loss"))
+        else:
+            value = bfn.loss.discrete_time(model, x, 5, times=t, generator=keyed("loss"))
+        nats.append(value.item())
+        value = bfn.loss.reconstruction(model, x, generator=keyed("reconstruction"))
+        reconstructions.append(value.item())
+    assert found.loss == pytest.approx(math.fsum(nats) / 11, rel=1e-5)
+    assert found.reconstruction == pytest.approx(math.fsum(reconstructions) / 11, rel=1e-5)
+    assert len({*nats}) > 5
+
+
+def test_noise_is_fixed_and_training_undisturbed(tmp_path: Path) -> None:
+    """Validation moves no weight, and another seed of training does not move validation."""
+    plain = tiny_runs.read(tmp_path)
+    looked = tiny_runs.read(tmp_path, train__validate_every=2, train__validate_examples=20)
+    run(plain, tmp_path / "plain")
+    run(looked, tmp_path / "looked")
+    a, b = lines(tmp_path / "plain"), lines(tmp_path / "looked")
+    for line in b:
+        assert line["validation"] == pytest.approx(
+            line.pop("validation_loss") + line.pop("validation_reconstruction")
+        )
+        del line["validation"]
+    assert a == b
+    ones = [tiny_runs.read(tmp_path, train__seed=s, train__validate_every=1) for s in (0, 1)]
+    data, model = build.data(ones[0]), build.model(ones[0])
+    found = [Validation(data, one.train, Trainer(model, data, one.train).world) for one in ones]
+    assert found[0].measure(model) == found[1].measure(model)
+
+
+def test_the_average_is_validated_and_lines_come_at_its_steps(tmp_path: Path) -> None:
+    recipe = tiny_runs.read(tmp_path, train__validate_every=5, train__validate_examples=20)
+    run(recipe, tmp_path / "run")
+    found = lines(tmp_path / "run")
+    assert [line["step"] for line in found] == [2, 4, 5, 6, 8, 10, 12]
+    assert [line["step"] for line in found if "validation" in line] == [5, 10]
+    best = min(
+        (line for line in found if "validation" in line), key=lambda line: line["validation"]
+    )
+    kept = checkpoint.load(tmp_path / "run" / "checkpoints" / f"step-{best['step']}")
+    data, model = build.data(recipe), build.model(recipe)
+    model.net.load_state_dict(kept.tensors["ema"])
+    trainer = Trainer(model, data, recipe.train)
+    assert trainer.validation is not None
+    again = trainer.validation.measure(trainer.fast)
+    assert again.total * data.format.scale == best["validation"]
+
+
+def test_the_best_is_kept_and_exported(told: list[float], tmp_path: Path) -> None:
+    told += [9.0, 5.0, 7.0, 8.0, 6.0, 7.0]
+    recipe = tiny_runs.read(tmp_path, train__validate_every=2, train__keep=1)
+    result = run(recipe, tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    assert {p.name for p in folder.checkpoints.iterdir()} == {"step-4", "step-12"}
+    best = checkpoint.load(folder.checkpoints / "step-4").tensors["ema"]
+    for model in (folder.load_model(), result.model):
+        assert all(torch.equal(value, best[n]) for n, value in model.net.state_dict().items())
+    found = status(folder.path)
+    scale = build.data(recipe).format.scale
+    assert found["best"] == {"step": 4, "validation": pytest.approx(5.0 * scale)}
+    assert (found["status"], found["step"], found["exported_step"]) == ("finished", 12, 4)
+
+
+def test_a_resumed_run_remembers_the_best(told: list[float], tmp_path: Path) -> None:
+    recipe = tiny_runs.read(tmp_path, train__validate_every=2, train__keep=1)
+    seen: list[int] = []
+    told += [9.0, 5.0, 7.0]
+    run(recipe, tmp_path / "run", stop=lambda: seen.append(1) or len(seen) == 7)
+    told += [8.0, 6.0, 7.0]
+    result = run(recipe, tmp_path / "run", resume=True)
+    best = checkpoint.load(tmp_path / "run" / "checkpoints" / "step-4").tensors["ema"]
+    assert all(torch.equal(v, best[n]) for n, v in result.model.net.state_dict().items())
+    assert status(tmp_path / "run")["best"]["step"] == 4
+
+
+def test_resumed_validation_is_that_of_the_whole_run(tmp_path: Path) -> None:
+    recipe = tiny_runs.read(tmp_path, train__validate_every=3, train__validate_examples=20)
+    run(recipe, tmp_path / "whole")
+    seen: list[int] = []
+    run(recipe, tmp_path / "parts", stop=lambda: seen.append(1) or len(seen) == 8)
+    run(recipe, tmp_path / "parts", resume=True)
+    assert lines(tmp_path / "whole") == lines(tmp_path / "parts")
+    whole, parts = ((tmp_path / n / "model.safetensors").read_bytes() for n in ("whole", "parts"))
+    assert whole == parts
+
+
+def test_a_lost_best_is_said_and_looked_for_anew(told: list[float], tmp_path: Path) -> None:
+    recipe = tiny_runs.read(tmp_path, train__validate_every=2, train__keep=1)
+    seen: list[int] = []
+    told += [9.0, 5.0, 7.0]
+    run(recipe, tmp_path / "run", stop=lambda: seen.append(1) or len(seen) == 7)
+    (tmp_path / "run" / "checkpoints" / "step-4" / "ema.safetensors").write_bytes(b"")
+    told += [8.0, 6.0, 7.0]
+
+    class Heard(bfn.train.progress.Display):
+        said: Iterator[str] | list[str] = []  # noqa: RUF012
+
+        def say(self, message: str) -> None:
+            self.said = [*self.said, message]
+
+    display = Heard()
+    bfn.train.run(recipe, tmp_path / "run", resume=True, display=display)
+    assert any("step-4' is damaged" in said and "looked for anew" in said for said in display.said)
+    assert status(tmp_path / "run")["best"]["step"] == 10
+
+
+def test_patience(told: list[float], tmp_path: Path) -> None:
+    told += [9.0, 5.0, 5.0, 6.0]
+    recipe = tiny_runs.read(tmp_path, train__validate_every=2, train__patience=2)
+    assert run(recipe, tmp_path / "run").step == 8
+    assert status(tmp_path / "run")["status"] == "finished"
+    assert run(recipe, tmp_path / "run", resume=True).step == 8
+    more = tiny_runs.read(tmp_path, train__validate_every=2, train__patience=3)
+    told += [6.0]
+    assert run(more, tmp_path / "run", resume=True).step == 10
+    last = tiny_runs.read(tmp_path, train__validate_every=2)
+    told += [6.0]
+    assert run(last, tmp_path / "run", resume=True).step == 12
+
+
+def test_without_a_folder(told: list[float]) -> None:
+    """`fit` in memory ends with the best weights too."""
+    data = bfn.data.load("digits")
+    weights = []
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(2))
+
+        def forward(self, features: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+            if not self.training and len(weights) < 3:
+                weights.append(self.weight.detach().clone())
+            return features[..., None] * self.weight
+
+    told += [3.0, 2.0, 4.0]
+    model = bfn.discretised(Net(), K=17, sigma_1=0.1)
+    result = bfn.train.fit(model, data, steps=6, batch=4, validate_every=2, display=False)
+    halfway = bfn.discretised(Net(), K=17, sigma_1=0.1)
+    told += [3.0]
+    bfn.train.fit(halfway, data, steps=4, batch=4, validate_every=4, display=False)
+    assert torch.equal(result.model.net.weight, halfway.net.weight)  # pyright: ignore
+
+
+def test_refusals(tmp_path: Path) -> None:
+    with pytest.raises(BFNError, match=r"train.patience = 3 needs a validation"):
+        tiny_runs.read(tmp_path, train__patience=3)
+    model = bfn.discretised(torch.nn.Identity(), K=17, sigma_1=0.1)
+    with pytest.raises(BFNError, match=r"validate_every = 2, but the data holds no examples out"):
+        Trainer(
+            model,
+            bfn.train.tensors.as_data_set(model, torch.zeros(4, 3)),
+            bfn.train.Train(validate_every=2),
+        )
