@@ -10,6 +10,7 @@ import pytest
 
 import bfn
 import tiny_runs
+from bfn.cli import main
 
 
 @pytest.fixture(scope="session")
@@ -30,3 +31,30 @@ def trained(_trained: Path, tmp_path: Path) -> Callable[[str], Path]:
         return tmp_path / "run"
 
     return copy
+
+
+def snapshot(folder: Path) -> dict[Path, bytes | None]:
+    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+@pytest.fixture
+def refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., str]:
+    """Run a command that must be refused; returns its sentence."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object, code: int = 2) -> str:
+        before = snapshot(tmp_path)
+        capsys.readouterr()
+        assert main([str(argument) for argument in arguments]) == code
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert snapshot(tmp_path) == before
+        (sentence,) = captured.err.splitlines()
+        assert sentence.startswith("bfn: ")
+        assert sentence.endswith((".", "?"))
+        assert "Traceback" not in sentence
+        return sentence
+
+    return run

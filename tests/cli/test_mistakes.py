@@ -16,33 +16,6 @@ from bfn.cli import main
 Trained = Callable[..., Path]
 
 
-def snapshot(folder: Path) -> dict[Path, bytes | None]:
-    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
-
-
-@pytest.fixture
-def refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., str]:
-    """Run a command that must be refused; returns its sentence."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object, code: int = 2) -> str:
-        before = snapshot(tmp_path)
-        capsys.readouterr()
-        assert main([str(argument) for argument in arguments]) == code
-        captured = capsys.readouterr()
-        assert captured.out == ""
-        assert snapshot(tmp_path) == before
-        (sentence,) = captured.err.splitlines()
-        assert sentence.startswith("bfn: ")
-        assert sentence.endswith((".", "?"))
-        assert "Traceback" not in sentence
-        return sentence
-
-    return run
-
-
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

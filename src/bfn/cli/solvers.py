@@ -117,7 +117,8 @@ def solvers(
     model = folder.load_model().to(find_device(settings.device, "device"))
     data = build.data(recipe)
     held = len(data.examples(split))
-    settings = dataclasses.replace(settings, n=n or min(held, MOST), label="")
+    count = min(held, MOST) if n is None else n
+    settings = dataclasses.replace(settings, n=count, label="")
     if guidance is not None and not data.labels:
         raise BFNError(
             f"--guidance {guidance:g} multiplies what a label adds, but the data of this run have "

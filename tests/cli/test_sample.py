@@ -1,0 +1,177 @@
+"""`bfn sample`: calls, grids, labels, guidance, films and batches, and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import bfn
+import tiny_runs
+from bfn.cli import main
+from bfn.train.folder import RunFolder
+
+Trained = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny run on labelled digits."""
+    folder = tmp_path_factory.mktemp("labelled")
+    recipe = tiny_runs.read(
+        folder, train__steps=4, data__labels=True, net__labels=10, train__label_dropout=0.5
+    )
+    bfn.train.run(recipe, folder / "run", display=False)
+    return folder / "run"
+
+
+def draw(run: Path, out: Path, *arguments: Any) -> np.ndarray:
+    command = ["sample", run, "--out", out, "--force", *arguments]
+    assert main([str(each) for each in command]) == 0
+    return np.load(out)
+
+
+def expected(run: Path, n: int, steps: int, **options: Any) -> np.ndarray:
+    """What the library draws with the same seeds, as levels."""
+    model, format = RunFolder(run).load_model(), RunFolder(run).format()
+    keys = bfn.noise.Keyed([bfn.noise.seed("sample", 0, i) for i in range(n)])
+    x = bfn.generate(model, (n, *format.shape), steps, generator=keys, **options)
+    return format.decode(x).numpy()
+
+
+def test_calls_solver_and_grid(trained: Trained, tmp_path: Path) -> None:
+    run, out = trained(), tmp_path / "x.npy"
+    found = draw(run, out, "--n", 3, "--calls", 6, "--solver", "sde2", "--grid", "power")
+    assert (found == expected(run, 3, 5, solver="sde2", grid="power")).all()
+    auto = draw(run, out, "--n", 3, "--calls", 6, "--solver", "sde2", "--grid", "auto")
+    assert (auto == expected(run, 3, 5, solver="sde2")).all()
+    assert (auto != found).any()
+
+
+def test_what_is_said(trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    draw(trained(), tmp_path / "x.npy", "--n", 3, "--calls", 6)
+    assert "x.npy: 3 samples in 5 steps (6 network calls)" in capsys.readouterr().out
+
+
+def test_batches_change_nothing(trained: Trained, tmp_path: Path) -> None:
+    run, out = trained(), tmp_path / "x.npy"
+    whole = draw(run, out, "--n", 7, "--steps", 3)
+    assert (draw(run, out, "--n", 7, "--steps", 3, "--batch", 2) == whole).all()
+    assert (draw(run, out, "--n", 3, "--steps", 3) == whole[:3]).all()
+
+
+def test_labels_and_guidance(labelled: Path, tmp_path: Path) -> None:
+    out = tmp_path / "x.npy"
+    base = ("--n", 4, "--steps", 3, "--final", "mode")
+    seven = draw(labelled, out, *base, "--label", 7)
+    assert (seven == expected(labelled, 4, 3, final="mode", label=7)).all()
+    two = draw(labelled, out, *base, "--label", "3,7")
+    assert (two == expected(labelled, 4, 3, final="mode", label=[3, 7, 3, 7])).all()
+    for w in ("2", "0", "0.5"):
+        guided = draw(labelled, out, *base, "--label", 7, "--guidance", w)
+        given = expected(labelled, 4, 3, final="mode", label=7, guidance=float(w))
+        assert (guided == given).all()
+    plain = draw(labelled, out, *base)
+    assert (plain == expected(labelled, 4, 3, final="mode")).all()
+    assert (draw(labelled, out, *base, "--label", "-1") == plain).all()
+
+
+def test_each_label_has_its_column(labelled: Path, tmp_path: Path) -> None:
+    out = tmp_path / "x.npy"
+    each = draw(labelled, out, "--label", "each", "--n", 20, "--steps", 2)
+    labels = [i % 10 for i in range(20)]
+    assert (each == expected(labelled, 20, 2, label=labels)).all()
+    # Without --n, as many rows as hold the recipe's number (4 here): one of ten.
+    assert draw(labelled, out, "--label", "each", "--steps", 2).shape[0] == 10
+    assert draw(labelled, out, "--label", "1,2,3", "--steps", 2).shape[0] == 6
+    picture = tmp_path / "x.png"
+    command = ["sample", labelled, "--label", "each", "--n", 20, "--steps", 2, "--out", picture]
+    assert main([str(part) for part in command]) == 0
+    with Image.open(picture) as sheet:
+        assert sheet.size == (6 * 91, 6 * 19)  # ten columns and two rows of 8 pixels, six times
+
+
+def test_film_of_pictures(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, out = trained(), tmp_path / "x.npy"
+    plain = draw(run, out, "--n", 3, "--steps", 6)
+    assert (draw(run, out, "--n", 3, "--steps", 6, "--film") == plain).all()
+    assert "x.gif: the way there, in 7 frames" in capsys.readouterr().out
+    with Image.open(tmp_path / "x.gif") as film:
+        assert film.n_frames == 7
+        assert film.info["loop"] == 0
+
+
+def test_film_of_text(trained: Trained, tmp_path: Path) -> None:
+    out = tmp_path / "x.txt"
+    command = ["sample", trained("text"), "--n", 3, "--steps", 4, "--film", "--out", out]
+    assert main([str(part) for part in command]) == 0
+    with Image.open(tmp_path / "x.gif") as film:
+        assert film.n_frames == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--calls", "1"], "--calls 1 is too few; one step and the last look need at least 2"),
+        (["--calls", "5", "--steps", "5"], "give one of them"),
+        (["--calls", "x"], "'x' is not a whole number"),
+        (["--solver", "od2"], "unknown solver 'od2'; expected one of"),
+        (["--solver", "od2"], "did you mean 'ode2'?"),
+        (["--grid", "geometri"], "did you mean 'geometric'?"),
+        (["--batch", "0"], "sample.batch = 0 on the command line is too small"),
+        (["--label", "3"], "a label was given to a model without labels"),
+        (["--label", "each"], "a label was given to a model without labels"),
+        (["--guidance", "2"], "guidance = 2 multiplies what a label adds, but no label was given"),
+        (["--guidance", "-1"], "sample.guidance = -1.0 on the command line is too small"),
+        (["--compile", "--device", "cpu"], "--compile pays on a GPU only"),
+    ],
+)
+def test_refusals(
+    refused: Callable[..., str], trained: Trained, arguments: list[str], sentence: str
+) -> None:
+    assert sentence in refused("sample", trained(), "--out", "x.npy", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("label", "sentence"),
+    [
+        ("10", "label = 10 is out of range; the model has the labels 0 to 9"),
+        ("-3", "label = -3 is out of range"),
+        ("3,12", "label = 12 is out of range"),
+        ("seven", "label = 'seven' is no label; expected a whole number, several as in 3,7"),
+        ("7.5", "label = '7.5' is no label"),
+    ],
+)
+def test_refused_labels(
+    refused: Callable[..., str], labelled: Path, label: str, sentence: str
+) -> None:
+    assert sentence in refused("sample", labelled, "--out", "x.npy", f"--label={label}")
+
+
+def test_films_are_not_written_over(
+    refused: Callable[..., str], trained: Trained, tmp_path: Path
+) -> None:
+    (tmp_path / "x.gif").write_text("mine")
+    assert "'x.gif' exists" in refused("sample", trained(), "--film", "--out", "x.npy")
+
+
+def test_on_a_gpu_the_network_is_changed_for_the_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    from bfn.cli.sample import accelerated
+    from bfn.nn.accelerate import Accelerated
+
+    model = bfn.BFN.from_pretrained("digits")
+    net = model.net
+    with accelerated(model, False):
+        assert model.net is net
+    monkeypatch.setattr(bfn.BFN, "device", torch.device("cuda"))
+    with accelerated(model, False):
+        assert isinstance(model.net, Accelerated)
+        assert model.net.net is net
+    assert model.net is net
