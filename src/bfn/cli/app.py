@@ -205,6 +205,7 @@ def sample(
     grid: str | None = None,
     label: str | None = None,
     guidance: float | None = None,
+    prefix: str | None = None,
     film: bool = False,
     batch: Whole | None = None,
     seed: Whole | None = None,
@@ -238,6 +239,8 @@ def sample(
         A label of a model with labels; several in turn, as in 3,7; or each.
     guidance
         Multiplies what the label adds to the prediction: 1 is plain, 2 exaggerates.
+    prefix
+        The first characters of every text; the rest is filled in.
     film
         Also write a .gif of the input and output distributions through time.
     batch
@@ -257,7 +260,7 @@ def sample(
 
     given = {"n": n, "steps": steps, "final": final, "solver": solver, "grid": grid}
     given |= {"label": label, "guidance": guidance, "batch": batch, "seed": seed, "device": device}
-    command.sample(run, _given(given), calls, out, film, compile, separate, force)
+    command.sample(run, _given(given), calls, prefix, out, film, compile, separate, force)
 
 
 @app.command
