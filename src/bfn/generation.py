@@ -112,6 +112,7 @@ def in_batches(
     callback: Callback | None = None,
     progress: Callable[[int, int], None] | None = None,
     say: Callable[[str], None] | None = None,
+    how: Callable[..., Tensor] = generate,
     **options: Any,
 ) -> Tensor:
     """n examples of the given shape, at most `batch` of them at once; on the CPU.
@@ -126,6 +127,7 @@ def in_batches(
         callback: sees the first batch.
         progress: called with network calls done and in all, in batches of the first one's size.
         say: called with a sentence when the batch is halved.
+        how: what draws a batch, called as `generate` is.
     """
     if n < 1 or batch < 1:
         raise BFNError(f"n = {n} in batches of {batch}; expected at least 1 of each")
@@ -146,9 +148,7 @@ def in_batches(
 
         given = {} if label is None else {"label": label[rows]}
         keys = noise.Keyed([noise.seed("sample", seed, i) for i in rows])
-        x = generate(
-            model, (size, *shape), steps, generator=keys, callback=look, **given, **options
-        )
+        x = how(model, (size, *shape), steps, generator=keys, callback=look, **given, **options)
         parts.append(x[: stop - start].cpu())
 
     while done < n:

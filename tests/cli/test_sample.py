@@ -13,7 +13,12 @@ from PIL import Image
 
 import bfn
 import tiny_runs
+import toys
 from bfn.cli import main
+from bfn.guidance import ClassifierFree
+from bfn.infilling import infill
+from bfn.train.config import Sample
+from bfn.train.draw import draw as draw_section
 from bfn.train.folder import RunFolder
 
 Trained = Callable[..., Path]
@@ -96,6 +101,36 @@ def test_each_label_has_its_column(labelled: Path, tmp_path: Path) -> None:
         assert sheet.size == (6 * 91, 6 * 19)  # ten columns and two rows of 8 pixels, six times
 
 
+def test_prefix(trained: Trained, tmp_path: Path) -> None:
+    """Every text begins with it; the rest is what infilling makes of it."""
+    run, out = trained("text"), tmp_path / "x.txt"
+    command = ["sample", run, "--n", 5, "--steps", 4, "--prefix", "of ", "--out", out]
+    assert main([str(part) for part in command]) == 0
+    lines = out.read_text().splitlines()
+    assert all(line.startswith("of ") and len(line) == 8 for line in lines)
+    assert len({line[3:] for line in lines}) > 1
+    model, format = RunFolder(run).load_model(), RunFolder(run).format()
+    x = format.encode(["of aaaaa"] * 5)
+    keys = bfn.noise.Keyed([bfn.noise.seed("sample", 0, i) for i in range(5)])
+    filled = infill(model, x, torch.arange(8) < 3, 4, generator=keys)
+    assert format.render(filled) == lines
+
+
+def test_prefix_with_labels_and_guidance() -> None:
+    """Through the section of a recipe: the guided model is infilled."""
+    model = toys.model("continuous").double()
+    x, mask = torch.tensor([0.5, 0.0, 0.0]).double(), torch.tensor([True, False, False])
+    settings = Sample(n=4, steps=3, label="3,1", guidance=2.0, solver="ode2", batch=3)
+    found = draw_section(model, (3,), settings, known=(x, mask))
+    keys = bfn.noise.Keyed([bfn.noise.seed("sample", 0, i) for i in range(4)])
+    guided = ClassifierFree(model, 2.0)
+    expected = infill(
+        guided, x.expand(4, 3), mask, 3, solver="ode2", generator=keys, label=[3, 1, 3, 1]
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(found[:, 0], torch.full((4,), 0.5).double(), atol=0.05, rtol=0)
+
+
 def test_film_of_pictures(
     trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -153,6 +188,24 @@ def test_refused_labels(
     refused: Callable[..., str], labelled: Path, label: str, sentence: str
 ) -> None:
     assert sentence in refused("sample", labelled, "--out", "x.npy", f"--label={label}")
+
+
+@pytest.mark.parametrize(
+    ("prefix", "sentence"),
+    [
+        ("The ", "the prefix holds 'T' at position 0, which is not in the alphabet"),
+        ("a long prefix", "the prefix has 13 characters, but this run's texts have 8"),
+    ],
+)
+def test_refused_prefixes(
+    refused: Callable[..., str], trained: Trained, prefix: str, sentence: str
+) -> None:
+    assert sentence in refused("sample", trained("text"), "--out", "x.txt", "--prefix", prefix)
+
+
+def test_a_prefix_of_pictures(refused: Callable[..., str], trained: Trained) -> None:
+    sentence = refused("sample", trained(), "--out", "x.npy", "--prefix", "the")
+    assert "this run's data are no text" in sentence
 
 
 def test_films_are_not_written_over(

@@ -8,12 +8,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from bfn import pictures
 from bfn.cli.files import check_free
 from bfn.cli.waiting import waiting
-from bfn.data.formats import Format
+from bfn.data.formats import Format, TextFormat
 from bfn.errors import BFNError
 from bfn.generation import Callback
 from bfn.guidance import labels
@@ -30,6 +32,7 @@ def sample(
     run: Path,
     given: Mapping[str, Any],
     calls: int | None,
+    prefix: str | None,
     out: Path | None,
     film: bool,
     compile: bool,
@@ -43,6 +46,7 @@ def sample(
     model.to(find_device(settings.device, "device"))
     settings, columns = with_labels(model, settings, "n" in given)
     drawing.options(model, settings)  # what cannot be says so before a file is touched
+    known = read_prefix(format, prefix) if prefix else None
     if out is None:
         name = run.resolve().name
         out = Path(f"{name}-samples" if separate else f"{name}{pictures.suffix(format)}")
@@ -54,7 +58,9 @@ def sample(
         pictures.check_sheet(out, format)
     moving = _film(model, format, settings, out, force) if film else None
     with accelerated(model, compile):
-        x = draw(model, format, settings, callback=moving and moving[0], static=compile)
+        x = draw(
+            model, format, settings, callback=moving and moving[0], static=compile, known=known
+        )
     try:
         if into_folder:
             pictures.write_separately(out, format, x)
@@ -75,6 +81,7 @@ def draw(
     settings: Sample,
     callback: Callback | None = None,
     static: bool = False,
+    known: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """Samples as the settings ask for them, with progress."""
     with waiting("sampling") as (report, say):
@@ -86,6 +93,7 @@ def draw(
             progress=report,
             say=say,
             static=static,
+            known=known,
         )
 
 
@@ -101,6 +109,23 @@ def with_calls(given: Mapping[str, Any], calls: int | None) -> dict[str, Any]:
     if calls < 2:
         raise BFNError(f"--calls {calls} is too few; one step and the last look need at least 2")
     return {**given, "steps": calls - 1}
+
+
+def read_prefix(format: Format, prefix: str) -> tuple[Tensor, Tensor]:
+    """A text that begins with the prefix, and the mask of what is known of it."""
+    if not isinstance(format, TextFormat):
+        raise BFNError(
+            f"--prefix {prefix!r} begins a text, but this run's data are no text; leave it out"
+        )
+    begun = torch.from_numpy(format.alphabet.classes(prefix, "the prefix").astype(np.int64))
+    if len(begun) > format.length:
+        raise BFNError(
+            f"the prefix has {len(begun)} characters, but this run's texts have {format.length}; "
+            "give a shorter one"
+        )
+    x = torch.zeros(format.length, dtype=torch.int64)
+    x[: len(begun)] = begun
+    return x, torch.arange(format.length) < len(begun)
 
 
 def with_labels(model: BFN, settings: Sample, n_given: bool) -> tuple[Sample, int | None]:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from bfn.generation import Callback, in_batches
-from bfn.guidance import Wrapper, labels
+from bfn.guidance import ClassifierFree, Wrapper, labels
+from bfn.infilling import infill
 from bfn.model import BFN
 from bfn.train.config import Sample
 
 
 def draw(
-    model: BFN | Wrapper,
+    model: BFN,
     shape: Sequence[int],
     settings: Sample,
     *,
@@ -22,10 +24,18 @@ def draw(
     progress: Callable[[int, int], None] | None = None,
     say: Callable[[str], None] | None = None,
     static: bool = False,
+    known: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """settings.n examples of the given shape; the rest is of `bfn.generation.in_batches`."""
+    """settings.n examples of the given shape; the rest is of `bfn.generation.in_batches`.
+
+    `known` is an example and a mask, true where the samples are to be like it (`bfn.infill`).
+    """
+    given, seen = options(model, settings), model
+    if known is not None:
+        seen = ClassifierFree(model, given.pop("guidance")) if "guidance" in given else model
+        given["how"] = functools.partial(_infilled, *known)
     return in_batches(
-        model,
+        seen,
         settings.n,
         shape,
         settings.steps,
@@ -35,8 +45,12 @@ def draw(
         callback=callback,
         progress=progress,
         say=say,
-        **options(model, settings),
+        **given,
     )
+
+
+def _infilled(x: Tensor, mask: Tensor, model: Any, shape: Any, steps: int, **given: Any) -> Tensor:
+    return infill(model, x.expand(shape), mask, steps, **given)
 
 
 def options(model: BFN | Wrapper, settings: Sample) -> dict[str, Any]:
