@@ -131,7 +131,8 @@ def measure(case: Case, device: str, peak: float, repeats: int, scale: float) ->
     shipped = case.shipped if device == "cuda" and scale == 1 else (0, 0, 0)
     return [
         case.name, f"{batch}", f"{step:.1f}", f"{shipped[0]:g}", f"{rate:.0f}",
-        f"{rate / peak:.0%}", f"{memory:.1f}", f"{shipped[1]:g}", f"{samples}", f"{sampling:.1f}", f"{shipped[2]:g}",
+        f"{rate / peak:.0%}", f"{memory:.1f}", f"{shipped[1]:g}", f"{samples}",
+        f"{sampling:.1f}", f"{shipped[2]:g}",
         f"{compiling:.0f} s", f"{loss:.4g} {data.unit}",
     ]  # fmt: skip
 

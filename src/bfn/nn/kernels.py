@@ -22,13 +22,13 @@ EPS = 1e-5
 
 
 @triton.jit
-def _kept(at, low, high, threshold):
+def _kept(at, low, high, THRESHOLD: tl.constexpr):
     """Whether dropout keeps the number at this position: 32 well mixed bits, compared."""
     h = at.to(tl.uint32) ^ low
     h = (h ^ (h >> 16)) * 0x7FEB352D
     h = (h ^ (h >> 15)) ^ high
     h = h * 0x846CA68B
-    return (h ^ (h >> 16)) >= threshold
+    return (h ^ (h >> 16)) >= tl.full((), THRESHOLD, tl.uint32)
 
 
 @triton.jit
@@ -40,10 +40,11 @@ def _by_group(values, member):
 
 @triton.jit
 def _forward(
-    x, shift, weight, bias, seed, y, moments, threshold, scale, EPS: tl.constexpr,
+    x, shift, weight, bias, seed, y, moments, EPS: tl.constexpr,
     PIXELS: tl.constexpr, C: tl.constexpr, SIZE: tl.constexpr, HERE: tl.constexpr,
     BLOCK: tl.constexpr, GROUPS: tl.constexpr, ROWS: tl.constexpr,
-    SHIFT: tl.constexpr, SILU: tl.constexpr, DROPOUT: tl.constexpr,
+    SHIFT: tl.constexpr, SILU: tl.constexpr, DROPOUT: tl.constexpr, THRESHOLD: tl.constexpr,
+    SCALE: tl.constexpr,
 ):  # fmt: skip
     example, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     c = tl.arange(0, BLOCK)
@@ -74,9 +75,9 @@ def _forward(
     variance = _by_group(own + PIXELS * away * away, member) / (SIZE * PIXELS)
     inverse = 1.0 / tl.sqrt(variance + EPS)
     leader = inside & (c % SIZE == 0)
-    at = moments + example * (C // SIZE) * 2 + (channel // SIZE) * 2
-    tl.store(at, mean, mask=leader)
-    tl.store(at + 1, inverse, mask=leader)
+    moments += (example * (C // SIZE) + channel // SIZE) * 2
+    tl.store(moments, mean, mask=leader)
+    tl.store(moments + 1, inverse, mask=leader)
 
     gain = tl.load(weight + channel, mask=inside, other=0.0).to(tl.float32) * inverse
     offset = tl.load(bias + channel, mask=inside, other=0.0).to(tl.float32)
@@ -92,17 +93,18 @@ def _forward(
         if SILU:
             value = value * tl.sigmoid(value)
         if DROPOUT:
-            kept = _kept(at + example * PIXELS * C, low, high, threshold)
-            value = tl.where(kept, value * scale, 0.0)
+            kept = _kept(at + example * PIXELS * C, low, high, THRESHOLD)
+            value = tl.where(kept, value * SCALE, 0.0)
         tl.store(y + at, value, mask=mask)
 
 
 @triton.jit
 def _backward(
-    dy, x, shift, weight, bias, seed, moments, dx, sums, threshold, scale,
+    dy, x, shift, weight, bias, seed, moments, dx, sums,
     PIXELS: tl.constexpr, C: tl.constexpr, SIZE: tl.constexpr, HERE: tl.constexpr,
     BLOCK: tl.constexpr, GROUPS: tl.constexpr, ROWS: tl.constexpr,
-    SHIFT: tl.constexpr, SILU: tl.constexpr, DROPOUT: tl.constexpr,
+    SHIFT: tl.constexpr, SILU: tl.constexpr, DROPOUT: tl.constexpr, THRESHOLD: tl.constexpr,
+    SCALE: tl.constexpr,
 ):  # fmt: skip
     example, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     c = tl.arange(0, BLOCK)
@@ -115,13 +117,12 @@ def _backward(
     added = tl.zeros((BLOCK,), tl.float32)
     if SHIFT:
         added = tl.load(shift + example * C + channel, mask=inside, other=0.0).to(tl.float32)
-    at = moments + example * (C // SIZE) * 2 + (channel // SIZE) * 2
-    mean = tl.load(at, mask=inside, other=0.0)
-    inverse = tl.load(at + 1, mask=inside, other=0.0)
+    moments += (example * (C // SIZE) + channel // SIZE) * 2
+    mean = tl.load(moments, mask=inside, other=0.0)
+    inverse = tl.load(moments + 1, mask=inside, other=0.0)
     gain = tl.load(weight + channel, mask=inside, other=0.0).to(tl.float32)
     offset = tl.load(bias + channel, mask=inside, other=0.0).to(tl.float32)
     away = (added - mean) * inverse
-    low, high = 0, 0
     if DROPOUT:
         low, high = tl.load(seed).to(tl.uint32), tl.load(seed + 1).to(tl.uint32)
 
@@ -135,8 +136,8 @@ def _backward(
         normal = normal * inverse[None, :] + away[None, :]
         slope = tl.load(dy + at, mask=mask, other=0.0).to(tl.float32)
         if DROPOUT:
-            kept = _kept(at + example * PIXELS * C, low, high, threshold)
-            slope = tl.where(kept, slope * scale, 0.0)
+            kept = _kept(at + example * PIXELS * C, low, high, THRESHOLD)
+            slope = tl.where(kept, slope * SCALE, 0.0)
         if SILU:
             value = normal * gain[None, :] + offset[None, :]
             sigmoid = tl.sigmoid(value)
@@ -160,8 +161,8 @@ def _backward(
         normal = normal * inverse[None, :] + away[None, :]
         slope = tl.load(dy + at, mask=mask, other=0.0).to(tl.float32)
         if DROPOUT:
-            kept = _kept(at + example * PIXELS * C, low, high, threshold)
-            slope = tl.where(kept, slope * scale, 0.0)
+            kept = _kept(at + example * PIXELS * C, low, high, THRESHOLD)
+            slope = tl.where(kept, slope * SCALE, 0.0)
         if SILU:
             value = normal * gain[None, :] + offset[None, :]
             sigmoid = tl.sigmoid(value)
@@ -197,9 +198,9 @@ def _plan(pixels: int, channels: int, groups: int) -> tuple[int, dict[str, int]]
     return part, sizes
 
 
-def _dropout(p: float) -> tuple[int, float]:
-    """The hashes below the first are dropped; what is kept is scaled by the second."""
-    return int(p * 2**32), 1.0 / (1.0 - p)
+def _dropout(p: float) -> dict[str, float]:
+    """Numbers whose hash lies below the first are dropped, the others scaled by the second."""
+    return {"THRESHOLD": int(p * 2**32), "SCALE": 1.0 / (1.0 - p)}
 
 
 @triton_op("bfn::group_norm_act", mutates_args={})
@@ -223,7 +224,7 @@ def group_norm_act(
     parts, sizes = _plan(height * width, channels, groups)
     wrap_triton(_forward)[(batch, parts)](
         x, x if shift is None else shift, weight, bias, x if seed is None else seed, y, moments,
-        *_dropout(dropout), EPS=EPS, **sizes, SHIFT=shift is not None, SILU=silu,
+        EPS=EPS, **sizes, **_dropout(dropout), SHIFT=shift is not None, SILU=silu,
         DROPOUT=seed is not None, num_warps=8,
     )  # fmt: skip
     return y, moments
@@ -249,7 +250,7 @@ def group_norm_act_backward(
     parts, sizes = _plan(height * width, channels, groups)
     wrap_triton(_backward)[(batch, parts)](
         dy, x, x if shift is None else shift, weight, bias, x if seed is None else seed, moments,
-        dx, sums, *_dropout(dropout), **sizes, SHIFT=shift is not None, SILU=silu,
+        dx, sums, **sizes, **_dropout(dropout), SHIFT=shift is not None, SILU=silu,
         DROPOUT=seed is not None, num_warps=8,
     )  # fmt: skip
     return dx, sums
