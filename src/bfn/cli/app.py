@@ -339,6 +339,11 @@ app.command(
     name="solvers",
     help="Measure samples of a run by solver and network calls, as a table and a picture.",
 )
+app.command(
+    "bfn.cli.infill:infill",
+    name="infill",
+    help="Fill in what is missing from a picture, a text or an array.",
+)
 app.command("bfn.cli.figures:figures", name="figures", help="Redraw the paper's figures.")
 app.command(
     "bfn.cli.compress:compress",

@@ -1,0 +1,174 @@
+"""`bfn infill`: what is given stays, what is missing is filled in, and mistakes get a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import bfn
+from bfn.cli import main
+from bfn.cli.infill import observed_text
+from bfn.data.alphabet import Alphabet
+from bfn.data.formats import TextFormat
+
+Trained = Callable[..., Path]
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> np.ndarray:
+    """eight.png, the first digit of the test set, and lower.png, a mask of its lower half."""
+    digits = bfn.data.load("digits")
+    x, _ = digits.batch("test", torch.tensor([0]))
+    image = digits.render(x)[0, ..., 0]
+    Image.fromarray(image).save(tmp_path / "eight.png")
+    lower = np.zeros((8, 8), np.uint8)
+    lower[4:] = 255
+    Image.fromarray(lower).save(tmp_path / "lower.png")
+    return image
+
+
+def test_text(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
+    run = trained("text")
+    for options in ([], ["--observed", "known"], ["--particles", "3"], ["--resample", "1"]):
+        assert main(["infill", str(run), "a__ of", "--n", "3", *options]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) == 3
+        assert {(line[0], line[3:]) for line in lines} == {("a", " of")}
+        assert not any("_" in line for line in lines)
+
+
+def test_text_to_a_file(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, out = trained("text"), tmp_path / "filled.txt"
+    arguments = ["infill", str(run), "?o?", "--blank", "?", "--n", "2", "--out", str(out)]
+    assert main([*arguments, "--whole"]) == 0
+    assert "2 completions in 3 steps" in capsys.readouterr().out
+    lines = out.read_text().splitlines()
+    assert [len(line) for line in lines] == [8, 8]
+    assert [line[1] for line in lines] == ["o", "o"]
+    assert main(arguments) == 2
+    assert "exists" in capsys.readouterr().err
+    assert main([*arguments, "--force"]) == 0
+    assert [len(line) for line in out.read_text().splitlines()] == [3, 3]
+
+
+def test_results_do_not_depend_on_the_batch(
+    trained: Trained, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, seen = trained("text"), []
+    for batch in ("1", "4"):
+        assert main(["infill", str(run), "____", "--n", "5", "--batch", batch]) == 0
+        seen.append(capsys.readouterr().out)
+    assert seen[0] == seen[1]
+    assert len(set(seen[0].splitlines())) > 1
+    assert main(["infill", str(run), "____", "--n", "5", "--seed", "1"]) == 0
+    assert capsys.readouterr().out != seen[0]
+
+
+def test_picture(
+    trained: Trained, picture: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = trained()
+    monkeypatch.chdir(tmp_path)
+    arguments = ["infill", str(run), "eight.png", "--mask", "lower.png", "--n", "3"]
+    assert main([*arguments, "--out", "filled.npy"]) == 0
+    levels = np.load("filled.npy")
+    assert levels.shape == (3, 1, 8, 8)
+    expected = np.round(picture[:4] / 255 * 16)
+    assert (levels[:, 0, :4] == expected).all()
+    assert main([*arguments, "--particles", "2"]) == 0
+    with Image.open("run-infilled.png") as sheet:
+        assert sheet.size == (6 * 19, 6 * 19)
+    assert main([*arguments[:-1], "1", "--out", "one.png"]) == 0
+    with Image.open("one.png") as one:
+        assert (np.asarray(one)[:4] == picture[:4]).all()
+
+
+def test_colour_and_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one example is comes from the run."""
+    monkeypatch.chdir(tmp_path)
+
+    from bfn.cli import infill as command
+    from bfn.data.formats import ArrayFormat, ImageFormat
+    from bfn.data.forms import Discretised, Real
+
+    np.save("x.npy", np.array([0.5, np.nan], np.float32))
+    np.save("hole.npy", np.array([False, True]))
+    x, seen = command.read(ArrayFormat((2,), Real()), "x.npy", Path("hole.npy"), "_")
+    assert seen.tolist() == [True, False]
+    assert float(x[0, 0]) == 0.5
+    colours = np.random.default_rng(0).integers(0, 256, (5, 4, 3), np.uint8)
+    Image.fromarray(colours).save("rgb.png")
+    Image.fromarray(np.eye(5, 4).astype(np.uint8) * 255).save("diagonal.png")
+    format = ImageFormat((3, 5, 4), Discretised(256, 256))
+    x, seen = command.read(format, "rgb.png", Path("diagonal.png"), "_")
+    assert torch.equal(format.decode(x)[0], torch.as_tensor(colours).movedim(-1, 0))
+    assert torch.equal(seen, ~torch.eye(5, 4).bool().expand(3, 5, 4))
+
+
+def test_beginning_of_a_text() -> None:
+    format = TextFormat(Alphabet(" abc"), 6)
+    x, seen = observed_text(format, "a b", None)
+    assert format.render(x) == ["a b   "]
+    assert seen.tolist() == [True, True, True, False, False, False]
+    x, seen = observed_text(TextFormat(Alphabet(None), 4), "a_c", "_")
+    assert x[0, [0, 2]].tolist() == [97, 99]
+    assert seen.tolist() == [True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["abc"], "the text 'abc' has no blank '_' to fill in"),
+        (["a_C"], "the text holds 'C' at position 2, which is not in the alphabet"),
+        (["a_b", "--blank", "__"], "blank = '__'"),
+        (["_" * 9], "the text has 9 characters, but the model's windows have 8"),
+        ([""], "the text is empty"),
+        (["a_b", "--mask", "m.png"], "--mask m.png is for pictures"),
+        (["a_b", "--particles", "0"], "particles = 0"),
+        (["a_b", "--particles", "2", "--solver", "ode"], "not 'ode'"),
+        (["a_b", "--particles", "2", "--resample", "1"], "give one of them"),
+        (["a_b", "--particles", "2", "--observed", "known"], "nothing to be weighed by"),
+        (["a_b", "--observed", "no"], '"no"'),
+        (["a_b", "--label", "3"], "without labels"),
+        (["a_b", "--out", "x.png"], "cannot hold samples"),
+        (["a_b", "--n", "0"], "n = 0"),
+        (["a_b", "--solver", "od"], "unknown solver 'od'"),
+    ],
+)
+def test_mistakes_of_texts(
+    refused: Callable[..., str], trained: Trained, arguments: list[str], sentence: str
+) -> None:
+    assert sentence in refused("infill", trained("text"), *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["eight.png"], "nothing says what to fill in of 'eight.png'"),
+        (["nine.png", "--mask", "lower.png"], "there is no picture 'nine.png'"),
+        (["eight.png", "--mask", "no.png"], "there is no picture 'no.png'"),
+        (["eight.png", "--mask", "large.png"], "'large.png' has 9 x 7 pixels"),
+        (["large.png", "--mask", "lower.png"], "pictures have 8 x 8; resize it"),
+        (["eight.png", "--mask", "black.png"], "is black all over"),
+        (["eight.png", "--mask", "broken.png"], "cannot be read as a picture"),
+    ],
+)
+@pytest.mark.usefixtures("picture")
+def test_mistakes_of_pictures(
+    refused: Callable[..., str],
+    trained: Trained,
+    tmp_path: Path,
+    arguments: list[str],
+    sentence: str,
+) -> None:
+    Image.fromarray(np.zeros((7, 9), np.uint8)).save(tmp_path / "large.png")
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "black.png")
+    (tmp_path / "broken.png").write_bytes(b"no picture")
+    assert sentence in refused("infill", trained(), *arguments)
