@@ -107,10 +107,13 @@ def train(
     *,
     out: Path | None = None,
     resume: Literal["auto"] | None = None,
+    init: str | None = None,
     force: bool = False,
     overrides: Overrides,
 ) -> None:
     """Train a recipe.
+
+    Several processes: torchrun --nproc_per_node=N -m bfn train RECIPE ...
 
     Parameters
     ----------
@@ -120,12 +123,56 @@ def train(
         The run folder; runs/NAME by default.
     resume
         auto goes on from the newest checkpoint, or starts if there is none.
+    init
+        Start with the weights of this run, shipped model or owner/name on the hub, with a fresh
+        optimiser.
     force
         Replace the run that is in the folder.
     """
     from bfn.cli import train as command
 
-    command.train(recipe, out, resume is not None, force, overrides)
+    command.train(recipe, out, resume is not None, force, init, overrides)
+
+
+@app.command
+def runs(folder: Path = Path("runs"), /, *, json: bool = False) -> None:
+    """List runs: running, finished, interrupted or diverged, how far, how good, and when.
+
+    Parameters
+    ----------
+    folder
+        The folder that holds them, or a run itself.
+    json
+        Print JSON instead of a table.
+    """
+    from bfn.cli import runs as command
+
+    command.show(folder, json)
+
+
+@app.command
+def plot(
+    *runs: Path,
+    out: Annotated[Path, Parameter(name=["--out", "-o"])] = Path("curves.png"),
+    smooth: Whole | None = None,
+    force: bool = False,
+) -> None:
+    """Draw the learning curves of one run or several, and where in time their loss is.
+
+    Parameters
+    ----------
+    runs
+        The run folders.
+    out
+        The .png, .pdf or .svg to write.
+    smooth
+        Lines of metrics to average over; by default a thirtieth of them.
+    force
+        Replace that file if it exists.
+    """
+    from bfn.cli import plot as command
+
+    command.plot(runs, out, smooth, force)
 
 
 @app.command

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,8 +17,17 @@ from bfn.train.values import Text
 
 
 def train(
-    name: str, out: Path | None, resume: bool, force: bool, overrides: Mapping[str, Text]
+    name: str,
+    out: Path | None,
+    resume: bool,
+    force: bool,
+    init: str | None,
+    overrides: Mapping[str, Text],
 ) -> None:
+    if init is not None:
+        if "train.init" in overrides:
+            raise BFNError("--init and --train.init are the same; give one of them")
+        overrides = {**overrides, "train.init": Text(init)}
     recipe = config.read(name, overrides)
     folder = RunFolder(out or Path("runs") / recipe.name)
     if resume and force:
@@ -25,7 +35,7 @@ def train(
     if resume and folder.is_run():
         recipe = _resumed(recipe, folder, overrides)
     fit = training.run(recipe, folder.path, resume=resume, force=force)
-    if fit.history:
+    if fit.history and int(os.environ.get("RANK", "0")) == 0:
         line = fit.history[-1]
         print(f"{folder.path}: step {fit.step}, loss {line['loss']:.4f} {line['unit']}")
 

@@ -122,6 +122,7 @@ class Train(Section):
     )
     ema_decay: float = option(0.9999, "of the weights' moving average, once warm", least=0)
     seed: int = option(0, "of initial weights, order of the data, times and noise")
+    init: str = option("", "start with the weights of this run or model; empty for fresh ones")
     log_every: int = option(50, "steps per line of metrics.jsonl", least=1)
     checkpoint_every: int = option(500, "steps per checkpoint", least=1)
     keep: int = option(2, "checkpoints to keep, beside the best", least=1)

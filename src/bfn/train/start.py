@@ -21,6 +21,7 @@ from bfn.train.distributed import World
 from bfn.train.draw import draw
 from bfn.train.fitted import fitted
 from bfn.train.folder import RunFolder
+from bfn.train.initial import start_from
 from bfn.train.loop import Trainer, find_device
 from bfn.train.outcome import Diverged, Interrupted
 from bfn.train.progress import Display
@@ -118,6 +119,9 @@ def _train(
     if not world.main:
         display = progress.Silent()
     find_device(world.device(recipe.train.device))
+    going_on = resume and folder is not None and any(folder.checkpoints.glob("step-*"))
+    if recipe.train.init and not going_on:
+        start_from(model, recipe.train.init, display.say)
     _try(model, data)
     model.data_format = data.format.describe()
     sheet = None

@@ -1,0 +1,111 @@
+"""`bfn runs`: what there is, how far it got, and how good it is. Nothing here needs torch."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bfn.cli import tables
+from bfn.errors import BFNError
+from bfn.train import status
+
+_DEPTH = ("", "*/", "*/*/")
+
+
+def show(folder: Path, as_json: bool) -> None:
+    found = runs(folder)
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    if not found:
+        print(f"no runs in {folder}")
+        return
+    columns = ["run", "status", "step", "loss", "best validation", "unit", "when"]
+    tables.show(columns, [_row(each) for each in found])
+
+
+def runs(folder: Path) -> list[dict[str, Any]]:
+    """Every run at most two folders down, the one that did something last at the end."""
+    if not folder.is_dir():
+        raise BFNError(f"there is no folder {str(folder)!r}; give the folder that holds your runs")
+    paths = {path.parent for depth in _DEPTH for path in folder.glob(f"{depth}recipe.toml")}
+    return sorted(map(describe, paths), key=lambda run: (run["updated"], run["run"]))
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """What the files of a run say about it, whichever of them there are."""
+    recipe, last = _recipe(path), _last_line(path)
+    told = status.read(path)
+    steps = told.get("steps", recipe.get("train", {}).get("steps"))
+    step = last.get("step", told.get("step"))
+    if told.get("status") != status.RUNNING:
+        step = told.get("step", step)
+    return {
+        "run": str(path),
+        "recipe": recipe.get("name"),
+        "status": told.get("status") or _guess(path, step, steps),
+        "step": step,
+        "steps": steps,
+        "loss": last.get("loss", told.get("loss")),
+        "unit": last.get("unit", told.get("unit")),
+        "best": told.get("best"),
+        "exported_step": told.get("exported_step"),
+        "message": told.get("message", ""),
+        "updated": told.get("updated") or _changed(path),
+    }
+
+
+def _guess(path: Path, step: int | None, steps: int | None) -> str:
+    """For runs without a status.json: written by an earlier version, or imported."""
+    if step is None:
+        return "imported" if (path / "model.safetensors").is_file() else status.INTERRUPTED
+    return status.FINISHED if steps is not None and step >= steps else status.INTERRUPTED
+
+
+def _recipe(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads((path / "recipe.toml").read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def _last_line(path: Path) -> dict[str, Any]:
+    """The last whole line of metrics.jsonl, found from its end."""
+    try:
+        with (path / "metrics.jsonl").open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - 65536))
+            lines = file.read().splitlines()
+    except OSError:
+        return {}
+    for line in reversed(lines):
+        try:
+            found = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
+def _changed(path: Path) -> str:
+    newest = max(file.stat().st_mtime for file in path.iterdir())
+    return datetime.fromtimestamp(newest, UTC).isoformat(timespec="seconds")
+
+
+def _row(run: dict[str, Any]) -> list[str]:
+    best = run["best"] or {}
+    steps = f"/{run['steps']}" if run["steps"] is not None else ""
+    when = datetime.fromisoformat(run["updated"]).astimezone()
+    return [
+        run["run"],
+        run["status"],
+        f"{run['step']}{steps}" if run["step"] is not None else "",
+        f"{run['loss']:.4f}" if run["loss"] is not None else "",
+        f"{best['validation']:.4f} at {best['step']}" if best else "",
+        run["unit"] or "",
+        when.strftime("%Y-%m-%d %H:%M"),
+    ]

@@ -1,0 +1,188 @@
+"""`bfn runs` and `bfn plot`."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+import processes
+import tiny_runs
+from bfn.cli import main
+from bfn.cli.runs import describe
+from bfn.errors import BFNError
+from bfn.train import curves, status
+
+
+def listed(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, dict]:
+    assert main(["runs", str(folder), "--json"]) == 0
+    return {Path(run["run"]).name: run for run in json.loads(capsys.readouterr().out)}
+
+
+def test_a_life(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Running, killed, running, asked to stop, finished; and no two processes in one folder."""
+    recipe, run = tiny_runs.write(tmp_path, "text"), tmp_path / "runs" / "one"
+    command = ["train", recipe, "--out", run, "--resume", "auto", "--train.log_every", 1]
+
+    def begin() -> object:
+        process = processes.start(*command, "--train.steps", 100_000)
+        before = processes.lines(run)
+        assert processes.wait(process, lambda: processes.lines(run) > before + 5)
+        found = listed(tmp_path / "runs", capsys)["one"]
+        assert found["status"] == "running"
+        assert found["step"] > 0
+        return process
+
+    process = begin()
+    assert main([*map(str, command)]) == 2
+    assert f"is being trained by process {process.pid} on" in capsys.readouterr().err  # pyright: ignore
+    process.send_signal(signal.SIGKILL)  # pyright: ignore
+    process.communicate()  # pyright: ignore
+    found = listed(tmp_path / "runs", capsys)["one"]
+    assert (found["status"], found["steps"]) == ("interrupted", 100_000)
+    process = begin()
+    process.send_signal(signal.SIGTERM)  # pyright: ignore
+    assert processes.finish(process)[0] == 130  # pyright: ignore
+    found = listed(tmp_path / "runs", capsys)["one"]
+    assert found["status"] == "interrupted"
+    assert "interrupted at step" in found["message"]
+    reached = found["step"]
+    assert main([*map(str, command), "--train.steps", str(reached + 2)]) == 0
+    capsys.readouterr()
+    assert main(["runs", str(tmp_path / "runs")]) == 0
+    shown = capsys.readouterr().out
+    assert f"{reached + 2}/{reached + 2}" in shown
+    assert "finished" in shown
+    assert "bits per character" in shown
+
+
+def test_endings_and_runs_of_other_times(tmp_path: Path) -> None:
+    for name in ("diverged", "old", "old-finished", "imported", "mute"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "recipe.toml").write_text('name = "x"\n[train]\nsteps = 10\n')
+    line = '{"step": 4, "loss": 1.5, "unit": "bits per dimension"}\n'
+    (tmp_path / "old" / "metrics.jsonl").write_text(line + '{"step": 5, "lo')
+    (tmp_path / "old-finished" / "metrics.jsonl").write_text(line.replace("4", "10"))
+    (tmp_path / "imported" / "model.safetensors").write_bytes(b"")
+    status.Status(tmp_path / "diverged").tell("diverged", {"step": 3, "message": "nan"})
+    found = {name: describe(tmp_path / name) for name in ("diverged", "old", "imported")}
+    assert found["diverged"]["status"] == "diverged"
+    assert (found["old"]["status"], found["old"]["step"]) == ("interrupted", 4)
+    assert (found["old"]["loss"], found["old"]["steps"]) == (1.5, 10)
+    assert describe(tmp_path / "old-finished")["status"] == "finished"
+    assert found["imported"]["status"] == "imported"
+    assert describe(tmp_path / "mute")["status"] == "interrupted"
+
+
+def test_without_locks_a_fresh_sign_of_life_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status.Status(tmp_path).tell("running", {"step": 1})
+    assert status.read(tmp_path)["status"] == "interrupted"
+    monkeypatch.setattr(status, "is_locked", lambda _: None)
+    assert status.read(tmp_path)["status"] == "running"
+    text = (tmp_path / "status.json").read_text()
+    year = json.loads(text)["updated"][:4]
+    (tmp_path / "status.json").write_text(text.replace(f'"updated": "{year}', '"updated": "2020'))
+    assert status.read(tmp_path)["status"] == "interrupted"
+
+
+def test_nothing_to_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runs", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"no runs in {tmp_path}\n"
+    assert main(["runs", str(tmp_path / "none")]) == 2
+    assert "there is no folder" in capsys.readouterr().err
+
+
+def test_runs_needs_no_torch(tmp_path: Path) -> None:
+    code = "import sys; from bfn.cli import main; main(sys.argv[1:]); print('torch' in sys.modules)"
+    import subprocess
+
+    command = [sys.executable, "-c", code, "runs", str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert result.stdout.endswith("False\n"), result.stderr
+
+
+def write_metrics(folder: Path, unit: str = "nats per image", validated: bool = True) -> Path:
+    folder.mkdir()
+    lines = []
+    for step in range(10, 210, 10):
+        line = {"step": step, "loss": 5.0 + 100.0 / step, "unit": unit}
+        line["loss_by_time"] = [float(i) if i else None for i in range(10)]
+        if validated and step % 50 == 0:
+            line["validation_loss"] = 6.0
+        lines.append(json.dumps(line))
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + '\n{"step": 21')
+    return folder
+
+
+def test_curves_are_what_was_logged(tmp_path: Path) -> None:
+    curve = curves.read(write_metrics(tmp_path / "a"))
+    assert (curve.name, curve.unit) == ("a", "nats per image")
+    assert curve.steps == [*range(10, 210, 10)]
+    assert curve.losses[:2] == [15.0, 10.0]
+    assert curve.validated == [(50, 6.0), (100, 6.0), (150, 6.0), (200, 6.0)]
+    assert curve.by_time == [None, *map(float, range(1, 10))]
+    assert curves.smoothed([4.0] * 5, 3) == pytest.approx([4.0] * 5)
+    assert curves.smoothed([1.0, 2.0], 1) == [1.0, 2.0]
+    # Weights 1 and 1/2, as 1 - 1 / lines has it.
+    assert curves.smoothed([0.0, 3.0], 2) == pytest.approx([0.0, 2.0])
+
+
+def test_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a = write_metrics(tmp_path / "a")
+    b = write_metrics(tmp_path / "b", validated=False)
+    for name in ("c.png", "c.pdf", "c.svg"):
+        assert main(["plot", str(a), str(b), "-o", str(tmp_path / name)]) == 0
+        assert (tmp_path / name).stat().st_size > 5000
+    assert "look at" in capsys.readouterr().out
+    image = (tmp_path / "c.svg").read_text()
+    assert image.count('<g id="line2d') > 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["plot"], "no run was given"),
+        (["plot", "a", "-o", "c.txt"], "must end in .png, .pdf, .svg"),
+        (["plot", "none", "-o", "c.png"], "there is no run folder 'none'"),
+        (["plot", "empty", "-o", "c.png"], "holds no metrics.jsonl"),
+        (["plot", "quiet", "-o", "c.png"], "has no lines yet"),
+        (["plot", "a", "bits", "-o", "c.png"], "different units (nats per image, bits)"),
+        (["plot", "a", "-o", "taken.png"], "exists"),
+        (["plot", "a", "-o", "c.png", "--smooth", "0"], "--smooth 0 lines"),
+    ],
+)
+def test_refusals(
+    arguments: list[str],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_metrics(Path("a"))
+    write_metrics(Path("bits"), unit="bits")
+    for name in ("empty", "quiet"):
+        Path(name).mkdir()
+    Path("quiet/metrics.jsonl").touch()
+    Path("taken.png").touch()
+    assert main(arguments) == 2
+    assert sentence in capsys.readouterr().err
+    assert not Path("c.png").exists()
+
+
+def test_one_lock_at_a_time(tmp_path: Path) -> None:
+    lock, other = status.Lock(tmp_path), status.Lock(tmp_path)
+    assert status.is_locked(tmp_path) is False
+    lock.take()
+    assert status.is_locked(tmp_path) is True
+    with pytest.raises(BFNError, match="is being trained by process"):
+        other.take()
+    lock.release()
+    other.take()
+    other.release()
+    assert status.is_locked(tmp_path) is False
