@@ -52,7 +52,7 @@ def card(
         Replace the card that is there.
     """
     from bfn.cli.evaluate import comparable, measure_with_progress
-    from bfn.cli.sample import draw
+    from bfn.cli.sample import draw, with_labels
     from bfn.pictures import suffix, write_sheet
     from bfn.share import card_of_run
     from bfn.train import build
@@ -74,7 +74,8 @@ def card(
     picture = run / f"sample{suffix(format)}"  # a missing extra says so before the work
     data = build.data(recipe)
     result = measure_with_progress(model, data, evaluation)
-    write_sheet(picture, format, draw(model, format, sampling))
+    sampling, columns = with_labels(model, sampling, n is not None)
+    write_sheet(picture, format, draw(model, format, sampling), columns)
     written = card_of_run(
         recipe,
         result,
