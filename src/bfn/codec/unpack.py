@@ -63,7 +63,7 @@ def open_codec(
     stored = index.header["codec"]
     numbers = {key: _whole(archive, stored, key) for key in ("steps", "lanes", "threads")}
     spacing = stored.get("spacing")
-    if not isinstance(spacing, float) or not 0.0 < spacing <= 4.0:
+    if not isinstance(spacing, float) or not 0.01 <= spacing <= 4.0:
         raise archive.damaged(f"spacing = {spacing!r}")
     if numbers["lanes"] * max(1, index.block) * format.dimensions > MAX_VARIABLES:
         raise archive.damaged(f"{index.block} examples in a block are too many")
@@ -274,8 +274,12 @@ class _Examples:
             decoded = self.codec.decode(
                 payloads, [block.count for block in blocks], self._advance, batch
             )
-        except (BFNError, ArithmeticError, IndexError) as error:
-            raise elsewhere from error
+        except BaseException as error:
+            # What the coder's own library cannot bear, it answers with an error beside all others.
+            panic = type(error).__name__ == "PanicException"
+            if panic or isinstance(error, ValueError | ArithmeticError | IndexError):
+                raise elsewhere from error
+            raise
         for block, x in zip(blocks, decoded, strict=True):
             if contents(self.translation, x) != block.digest:
                 raise elsewhere

@@ -1,0 +1,400 @@
+"""bfn compress, decompress and inspect, as one types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bfn.cli import main
+from bfn.codec import archive as packing
+from bfn.codec.coder import Codec
+from bfn.codec.container import Archive
+from bfn.codec.stack import damaged
+
+Run = Callable[[str], Path]
+
+
+@pytest.fixture
+def say(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., str]:
+    """Runs a command in an empty folder; returns what it printed. A mistake is one sentence."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: object, code: int = 0) -> str:
+        capsys.readouterr()
+        assert main([str(a) for a in arguments]) == code, capsys.readouterr().err
+        printed = capsys.readouterr()
+        if code:
+            assert len(printed.err.strip().splitlines()) == 1
+            assert printed.err.startswith("bfn: ")
+            return printed.err
+        return printed.out
+
+    return call
+
+
+@pytest.fixture
+def pictures(tmp_path: Path, levels: np.ndarray) -> Path:
+    """Ten digits as PNG files, in a folder with a folder in it."""
+    for i in range(10):
+        place = tmp_path / "pictures" / ("odd" if i % 2 else ".") / f"{i}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.round(levels[i, 0] * (255 / 16)).astype(np.uint8)).save(place)
+    return tmp_path / "pictures"
+
+
+def pixels(folder: Path) -> dict[str, np.ndarray]:
+    found = {}
+    for path in sorted(folder.rglob("*.png")):
+        with Image.open(path) as picture:
+            found[path.relative_to(folder).as_posix()] = np.asarray(picture)
+    return found
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = (p for p in folder.rglob("*") if p.is_file())
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in files}
+
+
+SMALL = ("--steps", 2, "--block", 3)
+
+
+def test_pictures_in_folders(tiny_run: Run, pictures: Path, say: Callable[..., str]) -> None:
+    run = tiny_run("discretised")
+    told = say("compress", run, pictures, "-o", "a.bfn", *SMALL)
+    assert "a.bfn: 10 files" in told
+    assert f"bytes become {Path('a.bfn').stat().st_size}," in told
+    assert say("decompress", "a.bfn", "--run", run, "-o", "out") == "out: 10 files\n"
+    before, after = pixels(pictures), pixels(Path("out/pictures"))
+    assert list(before) == list(after)
+    assert "odd/3.png" in after
+    for name in before:
+        assert np.array_equal(before[name], after[name])
+    assert sorted(os.listdir(".")) == ["a.bfn", "out", "pictures"]
+
+
+@pytest.mark.parametrize("kind", ["discretised", "binary", "continuous"])
+def test_arrays_of_every_kind(
+    tiny_run: Run, levels: np.ndarray, say: Callable[..., str], kind: str
+) -> None:
+    values = levels[:8] if kind != "binary" else (levels[:8] > 8).astype(np.uint8) * 16
+    np.save("a.npy", values)
+    np.savez("b.npz", images=values[:2].astype(">i4"), more=values[2:5, 0])
+    say("compress", tiny_run(kind), "a.npy", "b.npz", "-o", "a.bfn", *SMALL)
+    say("decompress", "a.bfn", "--run", tiny_run(kind), "-o", "out")
+    for name in ("a.npy", "b.npz"):
+        assert (Path("out") / name).read_bytes() == Path(name).read_bytes()
+
+
+def test_texts(tiny_run: Run, say: Callable[..., str]) -> None:
+    Path("texts").mkdir()
+    for length in (0, 1, 5, 8, 11, 40, 103):
+        text = "".join("the cat sat on a mat "[i * i % 21] for i in range(length))
+        (Path("texts") / f"{length}.txt").write_text(text)
+    say("compress", tiny_run("text"), "texts", "-o", "a.bfn", "--steps", 2)
+    say("decompress", "a.bfn", "--run", tiny_run("text"), "-o", "out")
+    assert contents(Path("out/texts")) == contents(Path("texts"))
+
+
+def test_one_of_many(
+    tiny_run: Run, pictures: Path, say: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One file, several, or a folder; only the blocks they lie in are decoded."""
+    run = tiny_run("discretised")
+    say("compress", run, pictures, "-o", "a.bfn", *SMALL)
+    decoded: list[int] = []
+    decode = Codec.decode
+
+    def counting(self: Codec, payloads: Any, counts: Any, *rest: Any) -> Any:
+        decoded.extend(counts)
+        return decode(self, payloads, counts, *rest)
+
+    monkeypatch.setattr(Codec, "decode", counting)
+    for only, names, blocks in (
+        (["pictures/4.png"], ["pictures/4.png"], [3]),
+        (["pictures/odd/"], [f"pictures/odd/{i}.png" for i in (1, 3, 5, 7, 9)], [3, 3, 1]),
+        (
+            ["pictures/0.png", "pictures/odd/9.png"],
+            ["pictures/0.png", "pictures/odd/9.png"],
+            [3, 1],
+        ),
+    ):
+        decoded.clear()
+        shutil.rmtree("out", ignore_errors=True)
+        chosen = [word for name in only for word in ("--only", name)]
+        say("decompress", "a.bfn", "--run", run, "-o", "out", *chosen)
+        after = pixels(Path("out"))
+        assert sorted(after) == names
+        before = pixels(pictures.parent)
+        assert all(np.array_equal(after[name], before[name]) for name in names)
+        assert decoded == blocks
+    told = say("decompress", "a.bfn", "--run", run, "-o", "new", "--only", "4.png", code=2)
+    assert "holds no file '4.png'; it holds 'pictures/0.png'" in told
+    assert "and 5 more" in told
+
+
+def test_what_does_not_fit(
+    tiny_run: Run, pictures: Path, levels: np.ndarray, say: Callable[..., str]
+) -> None:
+    """Refused by name with nothing written, or stored without the model."""
+    run = tiny_run("discretised")
+    Image.fromarray(np.zeros((9, 9), np.uint8)).save(pictures / "large.png")
+    (pictures / "notes.txt").write_text("about these pictures")
+    told = say("compress", run, pictures, "-o", "a.bfn", *SMALL, code=2)
+    assert "large.png' has 9 x 9 pixels" in told
+    assert "and 1 other file does not fit" in told
+    assert os.listdir(".") == ["pictures"]
+    say("compress", run, pictures, "-o", "a.bfn", *SMALL, "--allow-fallback")
+    say("decompress", "a.bfn", "--run", run, "-o", "out")
+    assert len(pixels(Path("out"))) == 11
+    for name in ("large.png", "notes.txt"):
+        assert (Path("out/pictures") / name).read_bytes() == (pictures / name).read_bytes()
+    say("decompress", "a.bfn", "--run", run, "-o", "one", "--only", "pictures/notes.txt")
+    assert contents(Path("one")) == {"pictures/notes.txt": b"about these pictures"}
+
+
+def test_inspecting(tiny_run: Run, pictures: Path, say: Callable[..., str]) -> None:
+    say("compress", tiny_run("discretised"), pictures, "-o", "a.bfn", "--steps", 4, "--block", 5)
+    account = json.loads(say("inspect", "a.bfn", "--json"))
+    bits = account["bits"]
+    names = ("reconstruction", "startup", "overhead", "plain", "container")
+    assert sum(bits["steps"]) + sum(bits[n] for n in names) == 8 * Path("a.bfn").stat().st_size
+    assert account["bytes"] == Path("a.bfn").stat().st_size
+    assert len(bits["steps"]) == account["codec"]["steps"] == 4
+    assert (account["examples"], account["dimensions"], account["blocks"]) == (10, 64, 2)
+    assert account["run"] == "discretised"
+    assert [item["name"] for item in account["items"]][:2] == ["pictures/0.png", "pictures/2.png"]
+    told = say("inspect", "a.bfn", "--plot", "bits.png")
+    assert f"a.bfn: {account['bytes']} bytes" in told
+    assert account["fingerprint"] in told
+    assert "pictures/odd/9.png" in told
+    assert Path("bits.png").read_bytes().startswith(b"\x89PNG")
+    assert "exists" in say("inspect", "a.bfn", "--plot", "bits.png", code=2)
+    assert "no name of a picture" in say("inspect", "a.bfn", "--plot", "bits.xyz", code=2)
+    say("inspect", "a.bfn", "--plot", "bits.svg", "--force")
+
+
+def test_many_steps_are_told_in_groups(tiny_run: Run, say: Callable[..., str]) -> None:
+    Path("a.txt").write_text("the cat " * 40)
+    say("compress", tiny_run("text"), "a.txt", "-o", "a.bfn", "--steps", 100)
+    bits = json.loads(say("inspect", "a.bfn", "--json"))["bits"]
+    assert (len(bits["steps"]), bits["steps_per_group"]) == (50, 2)
+    say("inspect", "a.bfn", "--plot", "bits.png")
+
+
+def test_mistakes(tiny_run: Run, pictures: Path, say: Callable[..., str]) -> None:
+    run = tiny_run("discretised")
+    for told, arguments in {
+        "nothing to compress": ("compress", run, "-o", "a.bfn"),
+        "no name of an archive": ("compress", run, pictures, "-o", "a.zip"),
+        "there is no file 'none'": ("compress", run, "none", "-o", "a.bfn"),
+        "no run folder": ("compress", "nowhere", pictures, "-o", "a.bfn"),
+        "there is no folder": ("compress", run, pictures, "-o", "no/where/a.bfn"),
+        "steps = 0": ("compress", run, pictures, "-o", "a.bfn", "--steps", 0),
+        "block = 0": ("compress", run, pictures, "-o", "a.bfn", "--block", 0),
+        "block = 100000000": ("compress", run, pictures, "-o", "a.bfn", "--block", 10**8),
+        "not a whole number": ("compress", run, pictures, "-o", "a.bfn", "--steps", 2.5),
+        "requires an argument": ("compress", run, pictures),
+        "not to be had here": ("compress", run, pictures, "-o", "a.bfn", "--device", "warp"),
+        "there is no archive": ("decompress", "a.bfn", "--run", run, "-o", "out"),
+        "is not an archive": ("inspect", "pictures/0.png"),
+        "cannot read": ("inspect", "pictures"),
+    }.items():
+        assert told in say(*arguments, code=2)
+    assert os.listdir(".") == ["pictures"]
+    say("compress", run, pictures, "-o", "a.bfn", *SMALL)
+    kept = Path("a.bfn").read_bytes()
+    assert "--force" in say("compress", run, pictures, "-o", "a.bfn", *SMALL, code=2)
+    say("compress", run, pictures, "-o", "a.bfn", *SMALL, "--force")
+    assert Path("a.bfn").read_bytes() == kept
+    assert "--force" in say("decompress", "a.bfn", "--run", run, "-o", "pictures", code=2)
+    assert "is a file" in say("decompress", "a.bfn", "--run", run, "-o", "a.bfn", code=2)
+    assert "requires an argument" in say("decompress", "a.bfn", "-o", "out", code=2)
+
+
+def test_another_model_is_refused(tiny_run: Run, pictures: Path, say: Callable[..., str]) -> None:
+    run = tiny_run("discretised")
+    say("compress", run, pictures, "-o", "a.bfn", *SMALL)
+    told = say("decompress", "a.bfn", "--run", tiny_run("binary"), "-o", "out", code=2)
+    assert "was made with another model ('discretised'" in told
+    # One bit of one weight is enough.
+    shutil.copytree(run, "copy", ignore=shutil.ignore_patterns("checkpoints"))
+    say("decompress", "a.bfn", "--run", "copy", "-o", "good")
+    weights = Path("copy/model.safetensors")
+    data = bytearray(weights.read_bytes())
+    data[-4] ^= 1
+    weights.write_bytes(data)
+    told = say("decompress", "a.bfn", "--run", "copy", "-o", "out", code=2)
+    assert "was made with another model" in told
+    assert not Path("out").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("torch", "1.0", "was made with torch "),
+        ("numpy", "1.0", "install the versions it was made with"),
+        ("constriction", "0.1", "but here is constriction 0.1"),
+        ("instructions", "MMX", "decode it on such a processor"),
+        ("machine", "abacus", "was made with machine "),
+        ("device", "abacus", "decode it on 'cpu'"),
+        ("format", 99, "in another way"),
+        ("probe", "00" * 16, "last digits come out differently"),
+        ("dtype", "float64", "does not belong to this model"),
+    ],
+)
+def test_another_machine_is_refused(
+    tiny_run: Run,
+    pictures: Path,
+    say: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+    key: str,
+    value: object,
+    told: str,
+) -> None:
+    run = tiny_run("discretised")
+    say("compress", run, pictures / "0.png", "-o", "a.bfn", *SMALL)
+    settings = packing.shared
+    monkeypatch.setattr("bfn.codec.unpack.shared", lambda given: settings({**given, key: value}))
+    assert told in say("decompress", "a.bfn", "--run", run, "-o", "out", code=2)
+    assert os.listdir(".") == ["a.bfn", "pictures"] or not Path("out").exists()
+    if key in ("torch", "numpy", "constriction", "instructions", "machine", "probe"):
+        say("decompress", "a.bfn", "--run", run, "-o", "out", "--anyway")
+        assert np.array_equal(pixels(Path("out"))["0.png"], pixels(pictures)["0.png"])
+    # The version of bfn alone does not matter: "format" says whether its code does.
+    monkeypatch.setattr("bfn.codec.unpack.shared", lambda given: settings({**given, "bfn": "9"}))
+    say("decompress", "a.bfn", "--run", run, "-o", "again")
+
+
+def test_other_digits_are_never_written(
+    tiny_run: Run, pictures: Path, say: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the codec makes of the bytes, only what was stored comes out."""
+    run = tiny_run("discretised")
+    say("compress", run, pictures, "-o", "a.bfn", *SMALL)
+    decode = Codec.decode
+
+    def one_level_off(self: Codec, *arguments: Any) -> Any:
+        blocks = decode(self, *arguments)
+        blocks[-1][-1, 0, 3, 3] = 1.0 / 17 if blocks[-1][-1, 0, 3, 3] > 0.5 else 16.0 / 17
+        return blocks
+
+    def no_use(self: Codec, *arguments: Any) -> Any:
+        raise damaged("bits left over")
+
+    for broken in (one_level_off, no_use):
+        monkeypatch.setattr(Codec, "decode", broken)
+        told = say("decompress", "a.bfn", "--run", run, "-o", "out", code=2)
+        assert "does not decode to what was stored" in told
+        assert sorted(os.listdir(".")) == ["a.bfn", "pictures"]
+        told = say("compress", run, pictures, "-o", "b.bfn", *SMALL, code=2)
+        assert sorted(os.listdir(".")) == ["a.bfn", "pictures"]
+
+
+def test_interruption_leaves_nothing(
+    tiny_run: Run, pictures: Path, say: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tiny_run("discretised")
+    decode = Codec.decode
+
+    def interrupted(self: Codec, *arguments: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Codec, "decode", interrupted)
+    say("compress", run, pictures, "-o", "a.bfn", *SMALL, code=130)
+    assert os.listdir(".") == ["pictures"]
+    monkeypatch.setattr(Codec, "decode", decode)
+    say("compress", run, pictures, "-o", "a.bfn", *SMALL)
+    monkeypatch.setattr(Codec, "decode", interrupted)
+    say("decompress", "a.bfn", "--run", run, "-o", "out", code=130)
+    assert sorted(os.listdir(".")) == ["a.bfn", "pictures"]
+
+
+def test_restoring_over_files(tiny_run: Run, pictures: Path, say: Callable[..., str]) -> None:
+    run = tiny_run("discretised")
+    say("compress", run, pictures, "-o", "a.bfn", *SMALL)
+    Path("out/pictures").mkdir(parents=True)
+    Path("out/pictures/0.png").write_bytes(b"older")
+    Path("out/other").write_bytes(b"mine")
+    say("decompress", "a.bfn", "--run", run, "-o", "out", "--force")
+    assert Path("out/other").read_bytes() == b"mine"
+    assert len(pixels(Path("out"))) == 10
+    # A link could lead out of the folder, and a folder is not replaced by a file.
+    shutil.rmtree("out/pictures/odd")
+    Path("elsewhere").mkdir()
+    Path("out/pictures/odd").symlink_to(Path("elsewhere").resolve())
+    told = say("decompress", "a.bfn", "--run", run, "-o", "out", "--force", code=2)
+    assert "odd' is in the way" in told
+    assert os.listdir("elsewhere") == []
+    Path("out/pictures/odd").unlink()
+    Path("out/pictures/0.png").unlink()
+    Path("out/pictures/0.png").mkdir()
+    assert "0.png' is in the way" in say(
+        "decompress", "a.bfn", "--run", run, "-o", "out", "--force", code=2
+    )
+
+
+def test_a_continuous_model_without_bins_says_so(
+    tiny_run: Run, pictures: Path, say: Callable[..., str]
+) -> None:
+    shutil.copytree(tiny_run("continuous"), "copy", ignore=shutil.ignore_patterns("checkpoints"))
+    config = json.loads(Path("copy/config.json").read_text())
+    config["head"]["arguments"]["reconstruction"] = None
+    Path("copy/config.json").write_text(json.dumps(config))
+    told = say("compress", "copy", pictures, "-o", "a.bfn", code=2)
+    assert "real numbers have no finite code" in told
+
+
+def test_memory_does_not_grow_with_the_archive(
+    tiny_run: Run, say: Callable[..., str], monkeypatch: pytest.MonkeyPatch, levels: np.ndarray
+) -> None:
+    """However many blocks there are, no more than a batch of them is at work."""
+    at_once: list[int] = []
+    encode, decode = Codec.encode, Codec.decode
+
+    def encoding(self: Codec, blocks: Any, *rest: Any) -> Any:
+        at_once.append(sum(map(len, blocks)))
+        return encode(self, blocks, *rest)
+
+    def decoding(self: Codec, payloads: Any, counts: Any, *rest: Any) -> Any:
+        at_once.append(sum(counts))
+        return decode(self, payloads, counts, *rest)
+
+    monkeypatch.setattr(Codec, "encode", encoding)
+    monkeypatch.setattr(Codec, "decode", decoding)
+    np.save("a.npy", levels[:50])
+    run = tiny_run("discretised")
+    say("compress", run, "a.npy", "-o", "a.bfn", "--steps", 1, "--block", 1)
+    say("decompress", "a.bfn", "--run", run, "-o", "out")
+    assert at_once == 2 * [16, 16] + [16, 16] + [2, 2] + [16, 16, 16, 2]
+    assert Path("out/a.npy").read_bytes() == Path("a.npy").read_bytes()
+
+
+@pytest.fixture
+def small(tiny_run: Run, say: Callable[..., str]) -> tuple[Path, Path, bytes]:
+    Path("a.txt").write_text("the cat sat on the mat all day")
+    say("compress", tiny_run("text"), "a.txt", "-o", "a.bfn", "--steps", 1)
+    return tiny_run("text"), Path("a.bfn"), Path("a.txt").read_bytes()
+
+
+def test_a_damaged_archive_is_one_sentence(
+    small: tuple[Path, Path, bytes], say: Callable[..., str]
+) -> None:
+    run, path, _ = small
+    data = path.read_bytes()
+    with Archive(path) as archive:
+        block = archive._places[0]
+    for at, told in ((3, "is not an archive"), (block, "block 0"), (len(data) - 3, "cut off")):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+        for command in (("inspect", path), ("decompress", path, "--run", run, "-o", "out")):
+            assert told in say(*command, code=2)
+        assert not Path("out").exists()
