@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from rich.console import Console
 
 from bfn.train import progress
@@ -43,4 +44,28 @@ def test_lines_where_there_is_no_terminal() -> None:
             display.advance(step)
     lines = text.getvalue().splitlines()
     assert [each.split()[1] for each in lines] == [f"{step}/100" for step in range(10, 101, 10)]
-    assert lines[0] == "step 10/100  1.234 bits per dimension  100 examples/s"
+    assert lines[0] == "step 10/100  1.234 bits per dimension  100 examples/s  0:00:00 left"
+    assert lines[-1] == "step 100/100  1.234 bits per dimension  100 examples/s"
+
+
+def test_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the steps of this process: a resumed run has not made the first ones."""
+    clock = iter([100.0, 130.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    text = io.StringIO()
+    display = progress.Lines(Console(file=text, width=30))
+    display.begin(40, 100)
+    display.show(line(50))
+    assert text.getvalue().rstrip().endswith("0:02:30 left")
+
+
+def test_validation_stays_and_the_share_of_the_peak_is_shown() -> None:
+    console, text = terminal()
+    display = progress.Bar(console)
+    with display:
+        display.begin(0, 100)
+        display.show({**line(10), "validation": 1.5})
+        display.show({**line(20), "loss": 1.1, "share_of_peak": 0.413})
+    assert "1.100 bits per dimension  validation 1.500  100 examples/s  41% of peak" in (
+        text.getvalue()
+    )

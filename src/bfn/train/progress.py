@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any, Self
 
 from rich.console import Console
@@ -48,17 +50,25 @@ class Lines(Display):
     def __init__(self, console: Console) -> None:
         self.console = console
         self._steps, self._next, self._share = 1, 0, 1
+        self._first, self._began = 0, 0.0
 
     def begin(self, step: int, steps: int) -> None:
+        self._first, self._began = step, time.monotonic()
         self._steps, self._share = steps, max(1, steps // 10)
         self._next = step + self._share
 
     def show(self, line: Mapping[str, Any]) -> None:
         if line["step"] >= self._next or line["step"] == self._steps:
             self._next = line["step"] + self._share
-            self.console.print(
-                f"step {line['step']}/{self._steps}  {describe(line)}", soft_wrap=True
-            )
+            said = f"step {line['step']}/{self._steps}  {describe(line)}{self._left(line['step'])}"
+            self.console.print(said, soft_wrap=True)
+
+    def _left(self, step: int) -> str:
+        if not self._first < step < self._steps:
+            return ""
+        passed = time.monotonic() - self._began
+        seconds = passed * (self._steps - step) / (step - self._first)
+        return f"  {timedelta(seconds=round(seconds))} left"
 
     def say(self, message: str) -> None:
         self.console.print(message, soft_wrap=True, markup=False, highlight=False)
@@ -79,6 +89,7 @@ class Bar(Display):
             TimeRemainingColumn(compact=True),
             console=console,
         )
+        self._validation: dict[str, float] = {}
         self._task = self.progress.add_task(title, metrics="", start=False)
 
     def __enter__(self) -> Self:
@@ -96,14 +107,23 @@ class Bar(Display):
         self.progress.update(self._task, completed=step)
 
     def show(self, line: Mapping[str, Any]) -> None:
-        self.progress.update(self._task, metrics=describe(line))
+        # The last validation stays in sight.
+        if "validation" in line:
+            self._validation = {"validation": line["validation"]}
+        self.progress.update(self._task, metrics=describe({**self._validation, **line}))
 
     def say(self, message: str) -> None:
         self.console.print(message, soft_wrap=True, markup=False, highlight=False)
 
 
 def describe(line: Mapping[str, Any]) -> str:
-    return f"{line['loss']:.3f} {line['unit']}  {line['examples_per_second']:.0f} examples/s"
+    """The loss in the data's own unit, validation when there is one, the rate, and its share."""
+    parts = [f"{line['loss']:.3f} {line['unit']}", f"{line['examples_per_second']:.0f} examples/s"]
+    if "validation" in line:
+        parts.insert(1, f"validation {line['validation']:.3f}")
+    if "share_of_peak" in line:
+        parts.append(f"{line['share_of_peak']:.0%} of peak")
+    return "  ".join(parts)
 
 
 def choose(console: Console) -> Display:

@@ -21,11 +21,12 @@ from bfn.errors import BFNError
 from bfn.model import BFN
 from bfn.times import ImportanceTimes, Times
 from bfn.train import checkpoint, shards, status
+from bfn.train.board import Board
 from bfn.train.checkpoint import Checkpoint, Damaged
 from bfn.train.config import Train
 from bfn.train.distributed import World
 from bfn.train.ema import EMA
-from bfn.train.folder import RunFolder
+from bfn.train.folder import BOARD, RunFolder
 from bfn.train.progress import Display
 from bfn.train.validation import Validation
 from bfn.train.window import Values, Window
@@ -73,6 +74,7 @@ class Saving:
         self.last_checkpoint: str | None = None
         self.best_weights: dict[str, Tensor] | None = None
         """Of the best validation, whole and on the host."""
+        self.board: Board | None = None
         folder = trainer.folder
         writes = folder is not None and trainer.world.main
         self.status = status.Status(folder.path) if folder and writes else None
@@ -82,6 +84,8 @@ class Saving:
     def log(self, line: Mapping[str, Any]) -> None:
         if self.trainer.folder is not None and self.trainer.world.main:
             self.trainer.folder.log(line)
+            if self.board is not None:
+                self.board.log(line)
 
     def keep_best(self) -> None:
         """Remember the averaged weights as the best."""
@@ -166,6 +170,10 @@ class Saving:
         name = (self.last_checkpoint or "").rpartition("step-")[2]
         return int(name) if name else None
 
+    def close(self) -> None:
+        if self.board is not None:
+            self.board.close()
+
     # Going on.
 
     def restore(self) -> None:
@@ -179,6 +187,9 @@ class Saving:
             nonlocal found
             found = checkpoint.newest(folder.checkpoints, trainer.display.say)
             folder.open_metrics(found.step if found else 0)
+
+            if trainer.settings.tensorboard:
+                self.board = Board(folder.path / BOARD, found.step if found else 0)
 
         trainer.world.on_main(look)
         step = trainer.world.share(found.step if found else None)

@@ -15,7 +15,7 @@ from bfn import loss, pictures
 from bfn.data.base import DataSet
 from bfn.errors import BFNError
 from bfn.model import BFN
-from bfn.train import build, config, distributed, progress, status
+from bfn.train import board, build, config, distributed, progress, status
 from bfn.train.config import Recipe, Sample
 from bfn.train.distributed import World
 from bfn.train.draw import draw
@@ -122,6 +122,10 @@ def _train(
     going_on = resume and folder is not None and any(folder.checkpoints.glob("step-*"))
     if recipe.train.init and not going_on:
         start_from(model, recipe.train.init, display.say)
+    if recipe.train.tensorboard:
+        if folder is None:
+            raise BFNError("train.tensorboard writes into a run folder; give one with out=")
+        board.need()
     _try(model, data)
     model.data_format = data.format.describe()
     sheet = None
@@ -141,6 +145,7 @@ def _train(
     finally:
         load_weights(model.net, trainer.saving.best_weights or trainer.ema.weights)
         model.eval()
+        trainer.saving.close()
         if folder is not None:
             folder.close()
     return Fit(model, trainer.step, trainer.history, folder.path if folder else None)
