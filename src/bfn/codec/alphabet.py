@@ -7,6 +7,7 @@ caller knows better: levels spread over [-1, 1] as 2 v / (L - 1) - 1 are not cen
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import singledispatch
@@ -40,6 +41,10 @@ class Alphabet(ABC):
     def data(self, k: Tensor, dtype: torch.dtype) -> Tensor:
         """The data with these indices; dtype is for data that are real numbers."""
 
+    @abstractmethod
+    def choice_bits(self, beta: float) -> float:
+        """About how uncertain a symbol still is after messages of total accuracy beta."""
+
 
 class Classes(Alphabet):
     """Classes are their own indices."""
@@ -52,6 +57,9 @@ class Classes(Alphabet):
 
     def data(self, k: Tensor, dtype: torch.dtype) -> Tensor:
         return k
+
+    def choice_bits(self, beta: float) -> float:
+        return 1.0
 
 
 class BinValues(Alphabet):
@@ -85,6 +93,11 @@ class BinValues(Alphabet):
 
     def data(self, k: Tensor, dtype: torch.dtype) -> Tensor:
         return self.values[k].to(dtype)
+
+    def choice_bits(self, beta: float) -> float:
+        # The entropy of a Gaussian of deviation 1 / sqrt(1 + beta), counted in bins.
+        deviation = 0.5 * self.K / math.sqrt(1.0 + beta)
+        return math.log2(1.0 + math.sqrt(2.0 * math.pi * math.e) * deviation)
 
 
 @singledispatch

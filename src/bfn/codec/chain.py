@@ -120,12 +120,13 @@ class Chain:
     def startup_bits(self) -> float:
         """How many bits the stack should hold before an example is pushed.
 
-        V_n is popped, and V_{n-1} and components, a bit each or less, before V_n is pushed; the
-        last terms allow for scatter and for whole words. The chain works with fewer bits, too, but
-        an empty stack pops the utmost cells, which are dear to push.
+        V_n is popped, and V_{n-1} and components before V_n is pushed; the last terms allow for
+        scatter and for whole words. The chain works with fewer bits, too, but an empty stack pops
+        the utmost cells, which are dear to push.
         """
-        popped = self.numbers * float(self.grid.popped_bits()[-2:].sum()) + self.variables
-        return popped + 3.0 * self.numbers**0.5 + 32.0
+        popped = self.numbers * float(self.grid.popped_bits()[-2:].sum())
+        chosen = self.variables * self.alphabet.choice_bits(float(self.grid.beta[-2]))
+        return popped + chosen + 3.0 * self.numbers**0.5 + 32.0
 
     def marginal(self, t: float) -> Distribution:
         """The data's distribution as the network sees it at time t when no message has come."""

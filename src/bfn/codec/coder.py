@@ -35,7 +35,7 @@ from bfn.model import BFN
 FORMAT = 1
 """Changes whenever the same data would become other bytes."""
 LANES = 16
-STARTUP_TIMES = (0.0, 0.0001, 0.001, 0.01, 0.03, 0.1)
+STARTUP_TIMES = (0.0, 0.01, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4)
 """Times at which the network may be asked about data of which nothing is known yet."""
 
 Progress = Callable[[int], None]
@@ -349,7 +349,7 @@ class Codec:
         data = data.detach().cpu()
         if len(data):
             self.model.check(data)
-        return self.chain.alphabet.index(data).reshape(len(data), -1).numpy()
+        return self.chain.alphabet.index(data).reshape(len(data), self.chain.variables).numpy()
 
     @contextlib.contextmanager
     def _fixed(self) -> Iterator[None]:
@@ -387,6 +387,8 @@ class Codec:
                 chain.message(earlier, i).push(stacks, k)
             for lane in range(self.lanes):
                 digest.update(stacks.bytes(lane))
+        for numbers in (chain.grid.delta, chain.grid.sd, chain.grid.reach, chain.grid.stray):
+            digest.update(numbers.tobytes())
         return digest.hexdigest()
 
 

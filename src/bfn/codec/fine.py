@@ -8,8 +8,8 @@ the message, the components follow about N(kappa, tau^2), where
 
 A window of 13 tau around kappa, but at least GROUPS bins, is divided into GROUPS groups; the first
 and the last bin are alone, as they may be the ends, which have the tails. A group is chosen from a
-table, (mass of the group under p_O) x (likelihood of its middle), and a bin within it evenly: groups
-are at most tau / 19 wide, which costs 1e-4 bits.
+table, (mass of the group under p_O) x (likelihood of its middle), and a bin within it evenly:
+groups are at most tau / 19 wide, which costs 1e-4 bits.
 
 The alphabet of V_i given a bin covers its window only. A network that is certain of something wrong
 may leave no bin near the message; for that there is one more component, SURPRISE of the mixture,

@@ -67,7 +67,8 @@ class Grid:
         delta[1:n] = spacing * np.minimum(message[1:n], sd[1:n])
         sd[n], delta[n] = math.sqrt(v * beta[n]), spacing * message[n]
         reach, unit = np.zeros(n + 1, np.int64), np.where(delta > 0.0, delta, 1.0)
-        reach[1:] = np.ceil(POPPED * sd[1:] / delta[1:]) + 1
+        # The quotient is often a whole number but for its last digit.
+        reach[1:] = np.ceil(POPPED * sd[1:] / delta[1:] - 1e-6) + 1
         furthest, stray = np.zeros(n + 1), np.zeros(n + 1)
         step = (reach + 1) * delta
         for i in range(n, 0, -1):

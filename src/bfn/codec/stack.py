@@ -189,6 +189,8 @@ class Family(Distribution):
 
 def gaussian(mean: Floats, std: float | Floats, reach: int, mask: Mask = None) -> Distribution:
     """Integers with the mass of N(mean, std^2) within half a unit, up to `reach` from the mean."""
+    if not np.isfinite(mean).all():
+        raise not_a_number()
     nearest = np.rint(mean)
     # Relative to the nearest integer all symbols share one short alphabet.
     base, offset = nearest.astype(np.int64), mean - nearest

@@ -1,0 +1,260 @@
+"""Every bit comes back: all types of data, all sizes of blocks, any network."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import bfn
+import toys
+from bfn.codec import Codec
+from bfn.codec.coder import STARTUP_TIMES
+from bfn.codec.stack import Stacks
+
+SHAPES = {"continuous": (2, 3), "discretised": (1, 4, 4), "discrete": (6,), "binary": (5, 2)}
+
+
+def data(kind: str, count: int, seed: int = 0) -> Tensor:
+    x = toys.data(kind, (count, *SHAPES[kind]), seed)
+    return bfn.discretise(x, 16) if kind == "continuous" else x
+
+
+def codec(kind: str, steps: int = 5, lanes: int = 3, **options) -> Codec:
+    return Codec(toys.model(kind), SHAPES[kind], steps, lanes=lanes, **options)
+
+
+def round_trip(codec: Codec, blocks: list[Tensor]) -> None:
+    coded = codec.encode(blocks)
+    for one in coded:
+        parts = sum(one.bits["steps"]) + one.bits["reconstruction"]
+        total = parts + one.bits["startup"] + one.bits["overhead"]
+        assert total == pytest.approx(8 * len(one.payload), abs=1e-6)
+        assert len(one.bits["steps"]) == codec.steps
+        # The header, a fraction of a word, and what the least blocks' stacks lacked.
+        assert -1.0 <= one.bits["overhead"] <= 64.0
+        json.dumps(one.bits)
+    decoded = codec.decode([one.payload for one in coded], [len(x) for x in blocks])
+    for x, y in zip(blocks, decoded, strict=True):
+        assert x.dtype == y.dtype
+        assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("kind", toys.KINDS)
+@pytest.mark.parametrize("steps", [1, 2, 13])
+def test_blocks_of_all_sizes_come_back(kind: str, steps: int) -> None:
+    """More blocks than lanes, empty ones, single examples, and lanes that rest."""
+    counts = [7, 0, 1, 30, 2, 12, 3]
+    blocks = [data(kind, count, seed) for seed, count in enumerate(counts)]
+    round_trip(codec(kind, steps), blocks)
+    round_trip(codec(kind, steps, lanes=11), blocks)
+    assert codec(kind).encode([]) == []
+
+
+@pytest.mark.parametrize("kind", toys.KINDS)
+@pytest.mark.parametrize("spacing", [0.1, 1.7, 4.0])
+def test_any_spacing_is_lossless(kind: str, spacing: float) -> None:
+    round_trip(codec(kind, spacing=spacing), [data(kind, 20)])
+
+
+def test_blocks_stand_on_their_own() -> None:
+    """One block of many, decoded alone in its lane; in another lane it need not be the same."""
+    codec_, blocks = codec("discretised"), [data("discretised", 9 + j, j) for j in range(8)]
+    payloads = [one.payload for one in codec_.encode(blocks)]
+    for j in (0, 4, 7):
+        (x,) = codec_.decode([payloads[j]], [9 + j], places=[j])
+        assert torch.equal(x, blocks[j])
+    five, one = codec_.decode([payloads[5], payloads[1]], [14, 10], places=[5, 1])
+    assert torch.equal(five, blocks[5])
+    assert torch.equal(one, blocks[1])
+
+
+def test_progress_counts_every_example() -> None:
+    codec_, blocks = codec("binary"), [data("binary", count) for count in (3, 25, 0, 40, 1)]
+    seen: list[int] = []
+    coded = codec_.encode(blocks, seen.append)
+    assert sum(seen) == 69
+    assert min(seen) > 0
+    seen.clear()
+    codec_.decode([one.payload for one in coded], [len(x) for x in blocks], seen.append)
+    assert sum(seen) == 69
+    assert all(seconds > 0.0 for seconds in codec_.seconds.values())
+
+
+class Certain(nn.Module):
+    """Sure of one answer, whatever it sees."""
+
+    def __init__(self, parameters: list[float]) -> None:
+        super().__init__()
+        self.answer = nn.Parameter(torch.tensor(parameters))
+
+    def forward(self, features: Tensor, t: Tensor) -> Tensor:
+        P = len(self.answer)
+        shape = features.shape if P < 3 else features.shape[:-1]
+        answer = self.answer.expand(*shape, P)
+        return answer.squeeze(-1) if P == 1 else answer
+
+
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_a_network_that_is_certain_of_something_wrong(sign: float) -> None:
+    """Costs up to 24 bits a symbol, but no symbol is impossible."""
+    g = torch.Generator().manual_seed(0)
+    k = torch.randint(2, (12, 6), generator=g)
+    round_trip(Codec(bfn.discrete(Certain([sign * 1e6]), 2, 4.0), (6,), 6, lanes=2), [k])
+    k = torch.randint(3, (12, 6), generator=g)
+    answer = [sign * 1e4, 0.0, -sign * 1e4]
+    round_trip(Codec(bfn.discrete(Certain(answer), 3, 4.0), (6,), 6, lanes=2), [k])
+    for K, sigma_1 in ((2, 0.1), (17, 0.03), (256, 1e-3), (300, 1e-2), (65536, 1e-5)):
+        x = bfn.bin_centre(torch.randint(K, (6, 5), generator=g), K)
+        x[0], x[1] = bfn.bin_centre(torch.tensor(0), K), bfn.bin_centre(torch.tensor(K - 1), K)
+        for noise in (0.0, 3.0, 1e6):
+            for ln_sigma in (-20.0, 0.0, 20.0):
+                net = Certain([sign * noise, ln_sigma])
+                model = bfn.discretised(net, K, sigma_1)
+                round_trip(Codec(model, (5,), 4, lanes=2), [x])
+    model = bfn.continuous(Certain([sign * 1e6]), 0.05, reconstruction=bfn.Bins(16, 1e-3))
+    x = bfn.bin_centre(torch.randint(16, (12, 5), generator=g), 16)
+    round_trip(Codec(model, (5,), 6, lanes=2), [x])
+
+
+def test_large_alphabets_of_all_sizes() -> None:
+    """Both sides of the sizes where tables, windows and their groups change."""
+    g = torch.Generator().manual_seed(1)
+    for K in (255, 256, 257, 258, 511, 5000, 65535, 65536, 2**20):
+        net = toys.Toy(P=2, seed=K)
+        x = bfn.bin_centre(torch.randint(K, (8, 7), generator=g), K)
+        round_trip(Codec(bfn.discretised(net, K, 1e-3), (7,), 3, lanes=2), [x])
+
+
+def test_values_of_bins() -> None:
+    """Levels spread over [-1, 1] are not the centres of their bins."""
+    levels = torch.randint(17, (20, 6), generator=torch.Generator().manual_seed(2))
+    values = [2 * v / 16 - 1 for v in range(17)]
+    x = torch.tensor(values)[levels]
+    model = bfn.continuous(toys.Toy(), 0.05, reconstruction=bfn.Bins(17, 0.05))
+    with pytest.raises(bfn.BFNError, match="the only value of its bin"):
+        Codec(model, (6,), 4).encode([x])
+    round_trip(Codec(model, (6,), 4, values=values), [x])
+    wide = bfn.continuous(toys.Toy(), 0.05, reconstruction=bfn.Bins(8, 0.05))
+    with pytest.raises(bfn.BFNError, match="different ones of 8 bins"):
+        Codec(wide, (6,), 4, values=values)
+    for kind in ("discretised", "binary"):
+        with pytest.raises(bfn.BFNError, match="leave out values"):
+            Codec(toys.model(kind), (6,), 4, values=values)
+
+
+def test_startup_bits_are_examples() -> None:
+    """The first bits of a stack are examples, at the cost that the network's own marginals give."""
+    codec_, x = codec("discretised", lanes=1), data("discretised", 30)
+    (coded,) = codec_.encode([x])
+    m = coded.startup_examples
+    needed = codec_.chain.startup_bits()
+    assert 0 < m < 30
+    assert coded.bits["startup"] >= needed
+    costs = []
+    for t in STARTUP_TIMES:
+        theta = bfn.Theta(torch.zeros(m, 1, 4, 4), torch.zeros(m, 1, 1, 1))
+        beta = codec_.model.flow.schedule.beta(torch.tensor(t))
+        theta = bfn.Theta(theta.V, theta.beta + beta)
+        with torch.no_grad():
+            output = codec_.model(theta, torch.full((m,), t))
+        costs.append(-float(output.log_prob(x[30 - m :]).sum()) / math.log(2.0))
+    # The first symbol on an empty stack costs up to 24 bits, whatever its probability.
+    assert min(costs) - 1.0 < coded.bits["startup"] < min(costs) + 24.0
+    # One example is not worth a chain: it costs what its marginals say.
+    (alone,) = codec_.encode([x[:1]])
+    assert alone.startup_examples == 1
+    assert 8 * len(alone.payload) <= alone.bits["startup"] + 16.0
+
+
+def test_an_empty_stack_is_lossless_too() -> None:
+    """Without start-up bits the chain pops the utmost symbols, and still comes back."""
+    for kind in toys.KINDS:
+        codec_, chain = codec(kind, lanes=2), codec(kind, lanes=2).chain
+        x = chain.alphabet.index(data(kind, 2)).reshape(2, -1).numpy()
+        stacks, index = Stacks(2), np.arange(2)
+        for lane in range(2):
+            stacks.put(lane, b"")
+        with codec_._fixed():
+            chain.encode(stacks, x, index)
+            assert np.array_equal(chain.decode(stacks, index), x)
+        assert stacks.empty(0)
+        assert stacks.empty(1)
+
+
+def test_damage_is_told() -> None:
+    """Never a crash; mostly bits are left over at the end, or a symbol has no place."""
+    codec_, x = codec("discretised", lanes=1), data("discretised", 12)
+    payload, rng, told = codec_.encode([x])[0].payload, np.random.default_rng(0), 0
+    for _ in range(30):
+        bad = bytearray(payload)
+        bad[rng.integers(len(bad))] ^= 1 << int(rng.integers(8))
+        try:
+            (y,) = codec_.decode([bytes(bad)], [12])
+            assert not torch.equal(x, y)
+        except bfn.BFNError:
+            told += 1
+    assert told >= 28
+    for bad in (b"", payload[:5], payload + b"\1\2\3\4", payload[4:]):
+        with pytest.raises(bfn.BFNError, match="damaged"):
+            codec_.decode([bad], [12])
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"steps": 0}, "steps = 0"),
+        ({"steps": 2.5}, "steps = 2.5"),
+        ({"lanes": True}, "lanes = True"),
+        ({"threads": 0}, "threads = 0"),
+        ({"spacing": 0.0}, "spacing = 0.0"),
+        ({"spacing": math.nan}, "spacing = nan"),
+        ({"shape": (4, 0)}, r"shape = \(4, 0\)"),
+    ],
+)
+def test_wrong_settings_are_refused(options: dict, sentence: str) -> None:
+    options = {"shape": (4,), "steps": 3, **options}
+    with pytest.raises(bfn.BFNError, match=sentence):
+        Codec(toys.model("binary"), **options)
+
+
+def test_wrong_data_are_refused() -> None:
+    codec_ = codec("discretised")
+    for x, sentence in (
+        (torch.zeros(3, 4, 4), "block 0 is"),
+        (torch.full((3, 1, 4, 4), 0.1), "not the centre"),
+        (torch.full((3, 1, 4, 4), math.nan), "outside the range"),
+        (torch.zeros(3, 1, 4, 4, dtype=torch.int64), "has type"),
+        ([1, 2], "block 0 is list"),
+    ):
+        with pytest.raises(bfn.BFNError, match=sentence):
+            codec_.encode([x])  # pyright: ignore
+    with pytest.raises(bfn.BFNError, match=r"reconstruction=bfn\.Bins"):
+        Codec(toys.model("continuous", reconstruction=None), (4,), 3)
+    with pytest.raises(bfn.BFNError, match="give as many"):
+        codec_.decode([b""], [1, 2])
+    with pytest.raises(bfn.BFNError, match="different numbers"):
+        codec_.decode([b"", b""], [1, 2], places=[1, 1])
+    broken = bfn.discrete(Certain([math.nan]), 2, 4.0)
+    with pytest.raises(bfn.BFNError, match="not finite"):
+        Codec(broken, (6,), 3).encode([torch.zeros(4, 6, dtype=torch.int64)])
+
+
+def test_nothing_of_the_process_is_changed() -> None:
+    model = toys.model("discretised", dropout=0.5).train()
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    codec_ = Codec(model, (1, 4, 4), 3, threads=2)
+    state = torch.get_rng_state()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        coded = codec_.encode([data("discretised", 20)])
+    (x,) = codec_.decode([coded[0].payload], [20])
+    assert torch.equal(x, data("discretised", 20))
+    assert model.training
+    assert torch.get_num_threads() == threads
+    assert torch.get_float32_matmul_precision() == precision
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.is_grad_enabled()

@@ -1,0 +1,179 @@
+"""What is pushed comes back, at the price of its probability; what is popped is a sample."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import bfn
+from bfn.codec import stack
+from bfn.codec.fine import CutGaussianBins
+from bfn.codec.stack import Distribution, Stacks
+
+LANES, NUMBER = 3, 40
+
+
+def filled(words: int = 200, seed: int = 0) -> Stacks:
+    stacks, rng = Stacks(LANES), np.random.default_rng(seed)
+    for lane in range(LANES):
+        stacks.put(lane, rng.integers(1, 2**32, words, dtype=np.uint32).tobytes())
+    return stacks
+
+
+def phi(z: float) -> float:
+    return 0.5 * math.erfc(-z / math.sqrt(2.0))
+
+
+rng = np.random.default_rng(7)
+MEAN, STD = rng.normal(0.0, 30.0, (LANES, NUMBER)), rng.uniform(0.3, 4.0, (LANES, NUMBER))
+MASK = rng.random((LANES, NUMBER)) < 0.5
+WEIGHTS = rng.dirichlet(np.ones(5), (LANES, NUMBER))
+SIZE = rng.integers(2, 1000, (LANES, NUMBER))
+DISTRIBUTIONS: dict[str, Callable[[], Distribution]] = {
+    "gaussian": lambda: stack.gaussian(MEAN, 2.5, 20),
+    "gaussians": lambda: stack.gaussian(MEAN, STD, 30, MASK),
+    "cut": lambda: stack.cut_gaussian(MEAN, STD, 17),
+    "table": lambda: stack.table(3.0 * WEIGHTS),
+    "masked table": lambda: stack.table(WEIGHTS, MASK),
+    "uniform": lambda: stack.uniform(SIZE),
+    "bins": lambda: CutGaussianBins(4000.0 + 130.0 * MEAN, 40.0 * STD, 8192, MASK),
+}
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+@pytest.mark.parametrize("words", [0, 1, 2, 200])
+def test_popping_is_undone_by_pushing(name: str, words: int) -> None:
+    """Also on a stack that is too short: then the symbols are no samples, but nothing is lost."""
+    distribution, stacks = DISTRIBUTIONS[name](), filled(words)
+    before = [stacks.bytes(lane) for lane in range(LANES)]
+    symbols = distribution.pop(stacks)
+    assert symbols.shape == (LANES, NUMBER)
+    distribution.push(stacks, symbols)
+    assert [stacks.bytes(lane) for lane in range(LANES)] == before
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_what_is_pushed_is_popped(name: str) -> None:
+    distribution = DISTRIBUTIONS[name]()
+    symbols = distribution.pop(filled(seed=1))
+    stacks = filled(seed=2)
+    distribution.push(stacks, symbols)
+    assert np.array_equal(distribution.pop(stacks), symbols)
+
+
+def test_a_symbol_costs_its_probability() -> None:
+    """Against the mass of every alphabet, retyped: Gaussians with their tails, tables, sizes."""
+    k = np.full((LANES, NUMBER), 3)
+    expected = {
+        "gaussian": [
+            [-math.log2(phi((d + 0.5) / 2.5) - phi((d - 0.5) / 2.5)) for d in row]
+            for row in np.rint(MEAN) + 3 - MEAN
+        ],
+        "table": -np.log2(WEIGHTS[..., 3]),
+        "uniform": np.log2(SIZE),
+    }
+    symbols = {"gaussian": np.rint(MEAN).astype(np.int64) + 3, "table": k, "uniform": 0 * k + 1}
+    for name, bits in expected.items():
+        stacks = filled()
+        before = stacks.bits()
+        DISTRIBUTIONS[name]().push(stacks, symbols[name])
+        # 24 bits of precision, and at least 2^-24 for each symbol.
+        np.testing.assert_allclose(stacks.bits() - before, np.sum(bits, 1), rtol=2e-4)
+
+
+def test_the_ends_of_a_cut_gaussian_have_the_tails() -> None:
+    mean, std, K = np.full((LANES, 500), -3.0), np.full((LANES, 500), 4.0), 17
+    for k, mass in ((0, phi(3.5 / 4.0)), (16, phi(-18.5 / 4.0)), (2, phi(1.375) - phi(1.125))):
+        stacks = filled(5)
+        before = stacks.bits()
+        stack.cut_gaussian(mean, std, K).push(stacks, np.full((LANES, 500), k))
+        bits = (stacks.bits() - before) / 500
+        np.testing.assert_allclose(bits, -math.log2(mass), rtol=0.005)
+
+
+def test_an_empty_stack_takes_its_first_symbol_for_nothing() -> None:
+    stacks = filled(0)
+    stack.table(WEIGHTS).push(stacks, np.zeros((LANES, NUMBER), np.int64))
+    assert stacks.bytes(0) == b""
+    assert not stack.table(WEIGHTS).pop(stacks).any()
+    assert stacks.empty(0)
+
+
+def test_fine_bins_equal_one_alphabet() -> None:
+    """In tight alphabets a bin costs no more than in the whole one, and a sample of it less."""
+    K, mask = 65536, np.ones((1, 2000), bool)
+    mean, std = np.full((1, 2000), 30000.25), np.full((1, 2000), 12.0)
+    stacks = Stacks(1)
+    stacks.put(0, np.random.default_rng(0).integers(1, 2**32, 2000, dtype=np.uint32).tobytes())
+    symbols = stack.cut_gaussian(mean, std, K).pop(stacks)
+    inside = np.abs(symbols - mean) < 200
+    assert 0.99 < inside.mean() < 1.0  # the whole alphabet gives 0.4% to far bins
+    symbols = np.where(inside, symbols, 30000)
+    costs = []
+    for distribution in (
+        CutGaussianBins(mean, std, K, mask),
+        stack.cut_gaussian(mean, std, K),
+    ):
+        before = stacks.bits()[0]
+        distribution.push(stacks, symbols)
+        costs.append((stacks.bits()[0] - before) / 2000)
+        distribution.pop(stacks)
+    assert costs[1] - costs[0] == pytest.approx(2.0**-8 / math.log(2.0), rel=0.1)
+
+
+def test_scrambling_twice_changes_nothing() -> None:
+    stacks = filled()
+    before, bits = [stacks.bytes(lane) for lane in range(LANES)], stacks.bits()
+    key = stack.random_words(np.arange(LANES), 20)
+    stacks.scramble(key)
+    assert all(stacks.bytes(lane) != old for lane, old in enumerate(before))
+    np.testing.assert_allclose(stacks.bits(), bits, atol=2.0)
+    stacks.scramble(key)
+    assert [stacks.bytes(lane) for lane in range(LANES)] == before
+
+
+def test_random_words_are_random() -> None:
+    words = stack.random_words(np.arange(100), 500)
+    assert words.min() >= 0
+    assert words.max() < 2**16
+    bits = (words[..., None] >> np.arange(16)) & 1
+    assert bits.mean() == pytest.approx(0.5, abs=4 * 0.5 / math.sqrt(bits.size))
+    # Neither the words of one seed nor those of two are related.
+    for a, b in ((bits[:, 1:], bits[:, :-1]), (bits[1:], bits[:-1])):
+        assert (a ^ b).mean() == pytest.approx(0.5, abs=4 * 0.5 / math.sqrt(a.size))
+
+
+def test_mistakes_are_told() -> None:
+    stacks = filled()
+    with pytest.raises(bfn.BFNError, match="damaged"):
+        stack.gaussian(MEAN, 2.5, 20).push(stacks, np.rint(MEAN).astype(np.int64) + 21)
+    with pytest.raises(bfn.BFNError, match="damaged"):
+        Stacks(1).put(0, b"\1\2\3\4\0\0\0\0")
+    for make in (
+        lambda: stack.gaussian(MEAN * np.nan, 2.5, 20),
+        lambda: stack.cut_gaussian(MEAN, STD * np.inf, 17),
+        lambda: stack.table(WEIGHTS * np.nan),
+    ):
+        with pytest.raises(bfn.BFNError, match="not finite"):
+            make()
+
+
+def test_without_constriction_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = builtins.__import__
+
+    def refuse(name: str, *rest, **options):
+        if name == "constriction":
+            raise ImportError(name)
+        return plain(name, *rest, **options)
+
+    monkeypatch.setattr(stack.importlib, "import_module", refuse)
+    stack.constriction.cache_clear()
+    try:
+        with pytest.raises(bfn.BFNError, match=r"pip install 'bfn\[compress\]'"):
+            stack.constriction()
+    finally:
+        stack.constriction.cache_clear()
