@@ -53,7 +53,7 @@ def test_energy_of_one_normal_variable() -> None:
     assert float(values.mean()) == pytest.approx(exact, abs=4 * float(values.std()) / 4)
 
 
-@pytest.mark.parametrize("shift", [0.0, 0.3, 0.8])
+@pytest.mark.parametrize("shift", [0.0, 0.3, 0.8, 2.0])
 def test_the_error_is_that_of_the_choice_of_x(shift: float) -> None:
     y = normal(300, 1, 0)
     scores = [quality.energy(normal(300, 1, seed, shift), y) for seed in range(1, 61)]
