@@ -196,6 +196,18 @@ def test_names_that_collide(tmp_path: Path) -> None:
         assert "twice" in message or "both a file and a folder" in message
 
 
+def test_deep_names_take_no_memory(tmp_path: Path) -> None:
+    """Thousands of names with thousands of folders each: refused at the first of them."""
+    put = archives.front().number(10_000)
+    for number in range(10_000):
+        put.text("a/" * 2000 + str(number)).number(0)
+    put.number(0)
+    path = tmp_path / "forged.bfn"
+    path.write_bytes(archives.seal(b"", bytes(put.data)))
+    with pytest.raises(BFNError, match="no safe path"):
+        Archive(path)
+
+
 def test_counts_that_contradict_one_another(tmp_path: Path) -> None:
     path = tmp_path / "a.bfn"
     contradictions = {

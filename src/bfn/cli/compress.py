@@ -77,7 +77,7 @@ def compress(
             out,
             steps=steps,
             block=block,
-            run=run.name,
+            run=run.resolve().name,
             allow_fallback=allow_fallback,
             reading=lambda done, total, note: read(done, total),
             report=_next_bar(stack),

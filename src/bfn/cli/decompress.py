@@ -47,7 +47,7 @@ def decompress(
         check_free(out, force, folder=True)
         device = archive.index.header["codec"].get("device")
         model, format = open_run(run, device if isinstance(device, str) else "cpu")
-        codec = open_codec(archive, model, format, run=run.name, anyway=anyway)
+        codec = open_codec(archive, model, format, run=str(run), anyway=anyway)
         with waiting("decompressing") as (report, _):
             restored = unpack(
                 archive,

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from bfn.codec import arrays, photographs, texts
 from bfn.codec.fragments import CHUNK, Fragment, Translation, Unfit, joined
-from bfn.codec.records import Item, Part, Picture, Plain, Rows, Windows, check_name
+from bfn.codec.records import Item, Part, Picture, Plain, Rows, Windows, check_name, check_names
 from bfn.data.formats import Format, TextFormat
 from bfn.errors import BFNError
 
@@ -171,12 +171,7 @@ def _check_restored(sources: Sequence[Source]) -> None:
                 f"{name!r}; rename one, or give the folder they lie in"
             )
         places[name] = source.path
-    for name in places:
-        for end in (i for i, c in enumerate(name) if c == "/"):
-            if name[:end] in places:
-                raise BFNError(
-                    f"{name[:end]!r} would be both a file and a folder in the archive; rename one"
-                )
+    check_names(list(places))
 
 
 def check_parts(items: Sequence[Item], format: Format) -> None:

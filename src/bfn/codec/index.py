@@ -79,7 +79,7 @@ class Index:
         items = [fields.item() for _ in range(fields.count(MAX_ITEMS))]
         blocks = [fields.block() for _ in range(fields.count(MAX_BLOCKS))]
         fields.end()
-        check_names(item.name for item in items)
+        check_names([item.name for item in items])
         index = cls(header, fingerprint, probe, content, block, input_bytes, bits, items, blocks)
         _check_counts(index)
         return index

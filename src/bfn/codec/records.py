@@ -8,9 +8,8 @@ are stored without the model.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
 from bfn.errors import BFNError
 
@@ -115,24 +114,32 @@ class Bits:
         return sum(self.steps) + rest
 
 
-def check_names(names: Iterable[str]) -> None:
+def check_names(names: Sequence[str]) -> None:
     """Refuse names that could leave the folder they are restored to, or overwrite one another."""
     seen: set[str] = set()
-    folders: set[str] = set()
     for name in names:
         check_name(name)
         if name in seen:
             raise BFNError(f"the name {name!r} occurs twice; give every file a name of its own")
         seen.add(name)
-        folders.update(str(folder) for folder in PurePosixPath(name).parents)
-    for name in sorted(seen & folders):
-        raise BFNError(f"the name {name!r} is both a file and a folder; rename one of them")
+    for name in names:
+        for folder in above(name):
+            if folder in seen:
+                raise BFNError(f"{folder!r} is both a file and a folder; rename one of them")
+
+
+def above(name: str) -> Iterator[str]:
+    """The folders that a name lies in; one at a time, because forged ones may be deep."""
+    end = name.find("/")
+    while end >= 0:
+        yield name[:end]
+        end = name.find("/", end + 1)
 
 
 def check_name(name: str) -> None:
     """A relative path of ordinary parts, joined by single slashes."""
     parts = name.split("/")
-    harmless = all(
+    harmless = len(parts) <= 64 and all(
         part not in ("", ".", "..") and len(part.encode("utf-8", "replace")) <= 255
         for part in parts
     )
