@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 
 import torch
 from measure import print_row
-from torch.utils.flop_counter import FlopCounterMode
 
 import bfn
 from bfn.data.alphabet import Alphabet
@@ -28,6 +27,7 @@ from bfn.data.forms import choose
 from bfn.nn.accelerate import Accelerated
 from bfn.train import build, config
 from bfn.train.loop import Trainer
+from bfn.train.peak import operations_per_second, step_operations
 
 
 @dataclass(frozen=True)
@@ -78,30 +78,12 @@ def milliseconds(run: Callable[[], object], device: str, repeats: int) -> float:
     return 1e3 * best
 
 
-def matmul_peak(device: str) -> float:
-    """TFLOP/s of one large product."""
-    n = 8192 if device == "cuda" else 1024
-    dtype = torch.bfloat16 if device == "cuda" else torch.float32
-    a, b = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
-    for _ in range(3):
-        a @ b
-    return 2 * n**3 / milliseconds(lambda: a @ b, device, 20) / 1e9
-
-
-def forward_flops(case: Case, model: bfn.BFN, shape: tuple[int, ...]) -> float:
-    """Of one example, by torch's count."""
-    theta = model.flow.prior((1, *shape), device=model.device, dtype=torch.float32)
-    with FlopCounterMode(display=False) as counter, model.evaluating():
-        model(theta, torch.full((1,), 0.5, device=model.device))
-    return counter.get_total_flops()
-
-
 def measure(case: Case, device: str, peak: float, repeats: int, scale: float) -> list[str]:
     batch, samples = (max(1, int(scale * n)) for n in (case.batch, case.samples))
     recipe = config.read(case.recipe)
     data = random_data(case)
     model = build.model(recipe).to(device)
-    flops = forward_flops(case, model, data.shape)
+    work = step_operations(model, data.shape, batch)
     trainer = Trainer(model, data, replace(recipe.train, batch=batch, device=device))
     model.train()
     start = time.perf_counter()
@@ -113,8 +95,8 @@ def measure(case: Case, device: str, peak: float, repeats: int, scale: float) ->
         torch.cuda.reset_peak_memory_stats()
     step = milliseconds(trainer.advance, device, repeats)
     memory = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else 0.0
-    loss = float(trainer._pending[-1][0]) * data.format.dimensions * data.format.scale
-    rate = 3 * flops * batch / step / 1e9
+    loss = float(trainer.window.losses[-1]) * data.format.dimensions * data.format.scale
+    rate = work / step / 1e9
     del trainer
     gc.collect()
 
@@ -144,7 +126,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--scale", type=float, default=1.0, help="of the batches")
     given = parser.parse_args()
-    peak = matmul_peak(given.device)
+    dtype = torch.bfloat16 if given.device == "cuda" else torch.float32
+    peak = operations_per_second(torch.device(given.device), dtype) / 1e12
     name = torch.cuda.get_device_name() if given.device == "cuda" else "CPU"
     print(f"{name}, torch {torch.__version__}, peak {peak:.0f} TFLOP/s\n")
     head = [
