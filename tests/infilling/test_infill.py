@@ -173,6 +173,32 @@ def test_guided_models_can_be_filled_in() -> None:
     assert torch.equal(x[:, MASK], X[:, MASK])
 
 
+def test_guides_are_arguments() -> None:
+    """The same as a wrapped model; a conditional one with particles has a label for each."""
+
+    def score(p: Tensor) -> Tensor:
+        return p[..., 3].sum(-1)
+
+    class Copy(torch.nn.Module):
+        def forward(self, features: Tensor, t: Tensor) -> Tensor:
+            return 3.0 * features
+
+    model = bfn.discrete(Copy(), K=4, beta_1=2.0)
+    wrapped = bfn.infill(Guided(model, score, 2.0), X, MASK, 5, generator=generator())
+    given = bfn.infill(model, X, MASK, 5, guide=score, scale=2.0, generator=generator())
+    assert torch.equal(wrapped, given)
+
+    class Labelled(torch.nn.Module):
+        def forward(self, features: Tensor, t: Tensor, label: Tensor) -> Tensor:
+            wish = torch.nn.functional.one_hot(label.clamp_min(0), 4)
+            return 20.0 * (wish * (label >= 0).unsqueeze(-1)).unsqueeze(1).expand_as(features)
+
+    model = bfn.discrete(Labelled(), K=4, beta_1=2.0)
+    for options in WAYS:
+        x = bfn.infill(model, X, MASK, 5, label=[3, 1, 2], guidance=2.0, **options)
+        assert torch.equal(x[:, ~MASK], torch.tensor([[3] * 3, [1] * 3, [2] * 3]))
+
+
 def test_costs_of_a_pinned_output_are_the_models() -> None:
     model = text()
     theta, t = model.flow.prior((3, 5)), torch.zeros(3)

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from bfn.data.formats import Format, TextFormat
-    from bfn.guidance import Wrapper
     from bfn.model import BFN
     from bfn.train.config import Sample
 
@@ -257,14 +256,10 @@ def completions(
 
     from bfn import memory, noise
     from bfn.cli.waiting import waiting
-    from bfn.guidance import ClassifierFree
     from bfn.infilling import infill as fill
     from bfn.train import draw
 
     chosen = draw.options(model, settings)
-    guided: BFN | Wrapper = model
-    if (guidance := chosen.pop("guidance", None)) is not None:
-        guided = ClassifierFree(model, guidance)
     label = chosen.pop("label", None)
     n, done = settings.n, 0
     batch = min(n, max(1, settings.batch // max(1, options["particles"])))
@@ -283,7 +278,7 @@ def completions(
         keys = noise.Keyed([noise.seed("infill", settings.seed, i) for i in rows])
         given = x.expand(len(rows), *x.shape[1:])
         filled = fill(
-            *(guided, given, seen, settings.steps),
+            *(model, given, seen, settings.steps),
             generator=keys,
             callback=look,
             **options,

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from bfn.errors import BFNError
+from bfn.generation import _guided
 from bfn.guidance import Wrapper, labels
+from bfn.guidance.gradient import Guide
 from bfn.infilling.particles import drawn, weighted
 from bfn.infilling.pinned import Pinned
 from bfn.infilling.walk import Callback, Walk, repeated
@@ -37,6 +39,9 @@ def infill(
     grid: str | None = None,
     first: float | None = None,
     final: Literal["sample", "mode"] = "sample",
+    guidance: float | None = None,
+    guide: Guide | None = None,
+    scale: float | None = None,
     callback: Callback | None = None,
     generator: Source = None,
     dtype: torch.dtype | None = None,
@@ -48,7 +53,7 @@ def infill(
     completions of one example are those of x.expand(n, ...).
 
     Args:
-        model: a BFN, or one of `bfn.guidance`, for completions that are also guided.
+        model: a BFN, or one in the wrappers of `bfn.guidance`.
         x: (B, *shape) in the model's convention; what stands where the mask is false is ignored.
         mask: True where x is observed; of x's shape, or of one example's.
         steps: of generation; they take (1 + resample) steps + 1 network calls.
@@ -61,6 +66,7 @@ def infill(
             many times more network work. Only with solver = "ancestral", the schedule and without
             resample.
         solver, grid, first, final, callback, generator, dtype: as of `bfn.generate`.
+        guidance, guide, scale: completions may be guided, too; as of `bfn.generate`.
         cond: conditions for the network, such as label.
     """
     x, mask = _checked(model, x, mask)
@@ -76,6 +82,7 @@ def infill(
     if cond.get("label") is not None:
         label = labels.prepare(model, cond["label"], len(x))
         cond["label"] = label.repeat_interleave(particles, 0)
+    model = _guided(model, guidance, guide, scale, cond)
     pinned = Pinned(model, x, mask, observed)
     seen = model if particles > 1 else pinned
     walk = Walk(seen, steps, solver, grid, first, dtype or model.dtype, callback, cond)
