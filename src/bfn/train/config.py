@@ -192,9 +192,9 @@ class Sample(Section):
     """How to draw samples."""
 
     n: int = option(64, "number of samples", least=1)
-    steps: int = option(100, "Bayesian updates; one more network call than that", least=1)
+    steps: int = option(50, "Bayesian updates; one more network call than that", least=1)
     final: Literal["sample", "mode"] = option("sample", "how the last output becomes data")
-    solver: str = option("ancestral", "the step rule")
+    solver: str = option("sde2", "the step rule; ancestral is the paper's")
     grid: str = option("auto", "the spacing of the steps; auto is the solver's own")
     label: str = option("", "a label, several in turn as in 3,7, or each; empty for none")
     guidance: float = option(1.0, "multiplies what the label adds to the prediction", least=0)
