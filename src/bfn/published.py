@@ -138,7 +138,7 @@ def import_run(
     format = format_of(recipe)
     _try(model, format, recipe.name)
     folder.start(recipe, force=force)
-    folder.export(model, model.net.state_dict(), format)
+    folder.export(model.config(), model.net.state_dict(), format)
     return model
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 
 # With another busy process, spinning OpenMP threads make a small step take fifty times as long.
@@ -22,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     from bfn.cli.app import run
     from bfn.errors import BFNError
-    from bfn.train.outcome import Diverged, Unwritten
+    from bfn.train.outcome import Diverged, Stranded, Unwritten
 
     try:
         # A network or data source of one's own may live in a file beside the recipe.
@@ -37,7 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _answer(" ".join(str(error).split()), FAILED)
     except BFNError as error:
         return _answer(" ".join(str(error).split()), MISUSED)
+    except Stranded as error:
+        return _answer(str(error), FAILED, at_once=True)
     except KeyboardInterrupt as interruption:
+        if _rank():
+            return INTERRUPTED
         return _answer(str(interruption) or "interrupted", INTERRUPTED)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -47,7 +52,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return DONE
 
 
-def _answer(sentence: str, code: int) -> int:
+def _answer(sentence: str, code: int, *, at_once: bool = False) -> int:
+    if _rank() and not at_once:
+        # The first process most likely has the same to say, and the launcher then ends the others.
+        time.sleep(3.0)
+        sentence = f"process {_rank()}: {sentence}"
     ending = "" if sentence.endswith((".", "?")) else "."
     print(f"bfn: {sentence}{ending}", file=sys.stderr)
     return code
+
+
+def _rank() -> int:
+    """The number of this process among those that torchrun started."""
+    return int(os.environ.get("RANK", "0"))

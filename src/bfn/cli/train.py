@@ -35,7 +35,7 @@ def train(
     if resume and folder.is_run():
         recipe = _resumed(recipe, folder, overrides)
     fit = training.run(recipe, folder.path, resume=resume, force=force)
-    if fit.history and int(os.environ.get("RANK", "0")) == 0:
+    if fit.history and os.environ.get("RANK", "0") == "0":
         line = fit.history[-1]
         print(f"{folder.path}: step {fit.step}, loss {line['loss']:.4f} {line['unit']}")
 

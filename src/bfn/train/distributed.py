@@ -138,7 +138,7 @@ class World:
         """The network with gradients averaged over the processes (DDP)."""
         if self.size == 1:
             return net
-        return DistributedDataParallel(net, find_unused_parameters=unused, broadcast_buffers=False)
+        return DistributedDataParallel(net, find_unused_parameters=unused)
 
     @contextlib.contextmanager
     def accumulating(self, net: nn.Module, *, last: bool) -> Iterator[None]:

@@ -114,10 +114,10 @@ class RunFolder:
 
     # The exported model.
 
-    def export(self, model: BFN, weights: Mapping[str, Tensor], data: Format) -> None:
-        """config.json and model.safetensors."""
+    def export(self, model: dict[str, Any], weights: Mapping[str, Tensor], data: Format) -> None:
+        """config.json, from `BFN.config`, and model.safetensors."""
         try:
-            serialise.save(self.path, {**model.config(), "data": data.describe()}, weights)
+            serialise.save(self.path, {**model, "data": data.describe()}, weights)
         except (OSError, SafetensorError) as error:
             for name in (serialise.CONFIG, serialise.WEIGHTS):
                 (self.path / f"{name}.part").unlink(missing_ok=True)

@@ -91,6 +91,8 @@ class Trainer:
         self.validation = None
         if settings.validate_every:
             self.validation = Validation(self.data, settings, self.world)
+        # A network that cannot be saved says so now; and sharding gives its class another name.
+        self.config = model.config() if folder is not None else {}
         # Before anything copies the weights: it may change how they lie in memory.
         self.fast, self.joined = self._networks()
         self.step = 0

@@ -40,6 +40,7 @@ class Run(Protocol):
     world: World
     display: Display
     model: BFN
+    config: dict[str, Any]
     data: DataSet
     ema: EMA
     optimiser: torch.optim.AdamW
@@ -129,7 +130,7 @@ class Saving:
         trainer = self.trainer
         assert trainer.folder is not None
         weights = average if self.best_weights is None else self.best_weights
-        trainer.folder.export(trainer.model, weights, trainer.data.format)
+        trainer.folder.export(trainer.config, weights, trainer.data.format)
 
     def _gathered(
         self, tensors: Mapping[str, Tensor], *, everywhere: bool = False

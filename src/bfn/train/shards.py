@@ -8,20 +8,24 @@ from torch takes most of a second, so it is imported when something is sharded.
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import Any
 
 from torch import Tensor, nn
 
 
 def shard(net: nn.Module) -> None:
-    """Spread the weights over all processes: every repeated block, then the rest."""
+    """Spread the weights over all processes: every innermost repeated block, then the rest."""
     from torch.distributed.fsdp import fully_shard
 
     for module in list(net.modules()):
         if isinstance(module, nn.ModuleList):
             for block in module:
-                if not isinstance(block, nn.ModuleList) and any(True for _ in block.parameters()):
+                innermost = not any(isinstance(part, nn.ModuleList) for part in block.modules())
+                if innermost and any(True for _ in block.parameters()):
                     fully_shard(block)
+    # Nothing in the package changes a network's output in place.
+    warnings.filterwarnings("ignore", message=r"FSDP2-wrapped module .* returned a view")
     # Weights that stay gathered after a call would go stale when the average takes their place.
     fully_shard(net, reshard_after_forward=True)
 

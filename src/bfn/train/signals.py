@@ -34,9 +34,17 @@ def signals(*, launched: bool = False) -> Iterator[list[int]]:
     if threading.current_thread() is not threading.main_thread():
         yield caught
         return
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    before: dict[int, Any] = {
+        number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield caught
+    except BaseException:
+        if launched:
+            # The launcher ends what is left of a broken training; this process is about to say
+            # why it ends, and must not be cut short.
+            before[signal.SIGTERM] = signal.SIG_IGN
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

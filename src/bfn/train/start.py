@@ -136,7 +136,6 @@ def _train(
         world=world,
     )  # fmt: skip
     if folder is not None:
-        model.config()  # a network that cannot be saved says so now, not after the training
         world.on_main(lambda: _open(folder, recipe, resume, force))
     try:
         if folder is not None:

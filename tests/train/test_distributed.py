@@ -1,0 +1,216 @@
+"""Two processes compute what one does: DDP and FSDP, with all that a step can have."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import bfn
+import processes
+import tiny_runs
+from bfn.errors import BFNError
+from bfn.train import checkpoint, config
+from bfn.train.distributed import World
+
+PLAIN = {"net.dropout": 0.0, "train.log_every": 1, "train.steps": 4, "train.clip": 0.1}
+LOOKED = {"train.validate_every": 2, "train.validate_examples": 7, "train.sample_every": 3}
+JOBS = {
+    "ddp": ("text", {}),
+    "ddp-everything": ("binary", {"train.times": "importance", "train.accumulate": 2, **LOOKED}),
+    "full": ("binary", {"train.sharding": "full"}),
+    "full-everything": (
+        "text",
+        {"train.sharding": "full", "train.times": "importance", "train.accumulate": 2, **LOOKED},
+    ),
+}
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+
+
+def torchrun(*arguments: object) -> list[str]:
+    return [*TORCHRUN, *map(str, arguments)]
+
+
+def environment() -> dict[str, str]:
+    tests = str(Path(__file__).parent.parent)
+    return {**processes.ENVIRONMENT, "PYTHONPATH": tests}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Every job in two processes, and in this one under one/; a run of one goes on as two."""
+    folder = tmp_path_factory.mktemp("trained")
+    torch.set_default_dtype(torch.float64)
+    jobs = []
+    for name, (kind, overrides) in JOBS.items():
+        recipe, overrides = str(tiny_runs.write(folder, kind)), {**PLAIN, **overrides}
+        jobs.append({"recipe": recipe, "overrides": overrides, "out": str(folder / name)})
+        alone = config.read(recipe, {**overrides, "train.sharding": "none", "train.accumulate": 1})
+        bfn.train.run(alone, folder / "one" / name, display=False)
+    first, last = config.read(recipe, {**PLAIN, "train.steps": 2}), {**PLAIN, "train.steps": 5}
+    bfn.train.run(first, folder / "one-then-two", display=False)
+    bfn.train.run(config.read(recipe, last), folder / "one" / "one-then-two", display=False)
+    sharded = {**last, "train.sharding": "full"}
+    jobs.append({"recipe": recipe, "overrides": sharded, "out": str(folder / "one-then-two")})
+    (folder / "jobs.json").write_text(json.dumps([{**job, "resume": True} for job in jobs]))
+    script = Path(__file__).with_name("two_processes.py")
+    result = subprocess.run(
+        torchrun(script, folder / "jobs.json"),
+        capture_output=True, text=True, timeout=240, env=environment(),
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    yield folder
+    torch.set_default_dtype(torch.float32)
+
+
+def same(one: Path, other: Path, step: int) -> None:
+    """Tensors to nine digits, metrics to nine."""
+    a, b = processes.tensors(one, step), processes.tensors(other, step)
+    assert a.keys() == b.keys()
+    for name, value in a.items():
+        torch.testing.assert_close(b[name], value, rtol=1e-9, atol=1e-10, msg=name)
+    for left, right in zip(processes.metrics(one), processes.metrics(other), strict=True):
+        assert left.keys() == right.keys()
+        for key, value in left.items():
+            if key == "loss_by_time":
+                assert [v is None for v in value] == [v is None for v in right[key]]
+                value = [v for v in value if v is not None]
+                right[key] = [v for v in right[key] if v is not None]
+            tolerance = 1e-5 if key == "loss_by_time" else 1e-9  # binned in single precision
+            same_text = isinstance(value, str) and value == right[key]
+            assert same_text or right[key] == pytest.approx(value, rel=tolerance), key
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_two_processes_are_one(name: str, trained: Path) -> None:
+    same(trained / "one" / name, trained / name, 4)
+    if "everything" in name:
+        lines = processes.metrics(trained / name)
+        assert [line["step"] for line in lines if "validation" in line] == [2, 4]
+        (sheet,) = (trained / name / "samples").iterdir()
+        (expected,) = (trained / "one" / name / "samples").iterdir()
+        assert sheet.read_bytes() == expected.read_bytes()
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_exported_model_is_an_ordinary_one(name: str, trained: Path) -> None:
+    model = bfn.BFN.from_pretrained(trained / name)
+    alone = bfn.BFN.from_pretrained(trained / "one" / name)
+    assert type(model.net) is type(alone.net)
+    for a, b in zip(model.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
+    files = {path.name for path in (trained / name).iterdir()}
+    assert files == {path.name for path in (trained / "one" / name).iterdir()}
+
+
+def test_one_goes_on_as_two(trained: Path) -> None:
+    same(trained / "one" / "one-then-two", trained / "one-then-two", 5)
+
+
+@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.usefixtures("double")
+def test_two_go_on_as_one(name: str, trained: Path) -> None:
+    kind, overrides = JOBS[name]
+    given = {**PLAIN, **overrides, "train.sharding": "none", "train.accumulate": 1}
+    given["train.steps"] = 6
+    recipe = config.read(trained / f"tiny-{kind}.toml", given)
+    for run in (trained / name, trained / "one" / name):
+        bfn.train.run(recipe, run, resume=True, display=False)
+    same(trained / "one" / name, trained / name, 6)
+
+
+def test_uneven_batches_are_refused() -> None:
+    world = World()
+    world.size = 3
+    with pytest.raises(BFNError, match=r"train.batch = 8 cannot be shared evenly by 3 processes;"):
+        world.rows(8)
+    with pytest.raises(BFNError, match=r"by 3 processes and train.accumulate = 2; give a multiple"):
+        world.rows(9, 2)
+    world.rank = 1
+    assert world.rows(12, 2) == [range(4, 6), range(6, 8)]
+
+
+def start(*arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        torchrun("-m", "bfn", "train", *arguments),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(),
+    )  # fmt: skip
+
+
+def children(process: subprocess.Popen[str]) -> list[int]:
+    """The training processes of a launcher, in the order of their ranks."""
+    path = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    found = {}
+    for child in map(int, path.read_text().split()):
+        variables = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+        ranks = [v.removeprefix(b"RANK=") for v in variables if v.startswith(b"RANK=")]
+        found.update({int(rank): child for rank in ranks})
+    return [found[rank] for rank in sorted(found)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("sharding", ["none", "full"])
+def test_a_killed_process_ends_the_others(rank: int, sharding: str, tmp_path: Path) -> None:
+    recipe, run = tiny_runs.write(tmp_path, "text"), tmp_path / "run"
+    arguments = [recipe, "--out", run, "--train.log_every", 1, "--train.sharding", sharding]
+    process = start(*arguments, "--train.steps", 100_000)
+    try:
+        assert processes.wait(process, lambda: processes.lines(run) > 10)
+        os.kill(children(process)[rank], signal.SIGKILL)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 1
+    said = [line for line in err.splitlines() if line.startswith("bfn: ")]
+    assert len(said) == 1, err
+    assert f"process {1 - rank} lost another process of this training" in said[0]
+    assert "start all of them again with --resume auto" in said[0]
+    saved = checkpoint.newest(run / "checkpoints", pytest.fail)
+    assert saved is not None
+    again = ["train", *arguments, "--resume", "auto", "--train.steps", saved.step + 1]
+    code, _, err = processes.finish(processes.start(*again))
+    assert code == 0, err
+
+
+@pytest.mark.slow
+def test_asked_to_stop(tmp_path: Path) -> None:
+    """SIGTERM to the launcher, as a cluster sends it: all stop at one step, which is saved."""
+    recipe, run, whole = tiny_runs.write(tmp_path, "text"), tmp_path / "run", tmp_path / "whole"
+    arguments = [recipe, "--train.log_every", 1, "--net.dropout", 0]
+    arguments += ["--train.checkpoint_every", 10_000]
+    process = start(*arguments, "--out", run, "--train.steps", 100_000)
+    try:
+        assert processes.wait(process, lambda: processes.lines(run) > 10)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    (sentence,) = [line for line in err.splitlines() if line.startswith("bfn: ")]
+    saved = checkpoint.newest(run / "checkpoints", pytest.fail)
+    assert saved is not None
+    assert f"interrupted at step {saved.step} of 100000; its state is saved" in sentence
+    steps = ["--train.steps", saved.step]
+    code, _, err = processes.finish(processes.start("train", *arguments, "--out", whole, *steps))
+    assert code == 0, err
+    one, two = processes.metrics(whole), processes.metrics(run)
+    assert [line["step"] for line in one] == [line["step"] for line in two]
+    assert two[-1]["loss"] == pytest.approx(one[-1]["loss"], rel=1e-2)
+
+
+@pytest.mark.slow
+def test_a_mistake_is_said_once(tmp_path: Path) -> None:
+    recipe = tiny_runs.write(tmp_path, "text")
+    process = start(recipe, "--out", tmp_path / "run", "--train.batch", 7)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    (sentence,) = [line for line in err.splitlines() if line.startswith("bfn: ")]
+    assert "train.batch = 7 cannot be shared evenly by 2 processes" in sentence
+    assert not (tmp_path / "run").exists()
