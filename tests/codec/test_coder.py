@@ -13,8 +13,8 @@ from torch import Tensor, nn
 import bfn
 import toys
 from bfn.codec import Codec
-from bfn.codec.coder import STARTUP_TIMES
 from bfn.codec.stack import Stacks
+from bfn.codec.startup import TIMES
 
 SHAPES = {"continuous": (2, 3), "discretised": (1, 4, 4), "discrete": (6,), "binary": (5, 2)}
 
@@ -156,7 +156,7 @@ def test_startup_bits_are_examples() -> None:
     assert 0 < m < 30
     assert coded.bits["startup"] >= needed
     costs = []
-    for t in STARTUP_TIMES:
+    for t in TIMES:
         theta = bfn.Theta(torch.zeros(m, 1, 4, 4), torch.zeros(m, 1, 1, 1))
         beta = codec_.model.flow.schedule.beta(torch.tensor(t))
         theta = bfn.Theta(theta.V, theta.beta + beta)

@@ -6,9 +6,8 @@ batch. Its rows do not depend on one another, but their last digits may depend o
 row, and on the number of threads: all three are fixed.
 
 A stack must hold some bits before the first example can be pushed. They are the block's last
-examples, coded one variable at a time with the network's output for an empty message (at the best
-of a few times). So a block costs no random bits; it only pays for what that coder is worse than the
-chain on a handful of examples.
+examples, coded in a simpler way (`startup`). So a block costs no random bits; it only pays for what
+that way is worse than the chain on a handful of examples.
 """
 
 from __future__ import annotations
@@ -29,14 +28,13 @@ from torch import Tensor
 import bfn
 from bfn.codec.chain import Chain
 from bfn.codec.stack import Distribution, Floats, Integers, Stacks, constriction, damaged, uniform
+from bfn.codec.startup import Startup
 from bfn.errors import BFNError
 from bfn.model import BFN
 
 FORMAT = 1
 """Changes whenever the same data would become other bytes."""
 LANES = 16
-STARTUP_TIMES = (0.0, 0.01, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4)
-"""Times at which the network may be asked about data of which nothing is known yet."""
 
 Progress = Callable[[int], None]
 
@@ -65,7 +63,7 @@ class _Block:
     left: int = 0
     startup: int = 0
     startup_bits: float = 0.0
-    choice: int = 0
+    way: int = 0
     steps: Floats = field(default_factory=lambda: np.zeros(0))
     reconstruction: float = 0.0
 
@@ -110,7 +108,7 @@ class Codec:
         self.steps, self.lanes, self.spacing, self.threads = steps, lanes, spacing, threads
         self._values = None if values is None else [float(value) for value in values]
         self.chain = Chain(model, self.shape, steps, lanes, spacing, self._values)
-        self._marginals: dict[int, Distribution] = {}
+        self.startup = Startup(self.chain)
         self.seconds = {"network": 0.0, "coder": 0.0, "probabilities": 0.0}
         """Where the time went, over all calls."""
 
@@ -265,36 +263,17 @@ class Codec:
         x = self._indices(data, place)
         block = _Block(place, len(x), x, steps=np.zeros(self.steps))
         stacks.put(lane, b"")
-        if not block.count:
-            return block
-        with stacks.only(lane):
-            trials = []
-            for choice in range(len(STARTUP_TIMES)):
-                stacks.clear(lane)
-                taken = self._push_startup(stacks, lane, x, choice)
-                trials.append((stacks.bits()[lane] / taken, choice))
-            block.choice = min(trials)[1]
-            stacks.clear(lane)
-            block.startup = self._push_startup(stacks, lane, x, block.choice)
+        if block.count:
+            block.startup, block.way = self.startup.push(stacks, lane, x)
             block.startup_bits = float(stacks.bits()[lane])
         block.left = block.count - block.startup
         return block
-
-    def _push_startup(self, stacks: Stacks, lane: int, x: Integers, choice: int) -> int:
-        """Push examples from the end until the chain can begin; returns how many."""
-        marginal, needed, taken = self._marginal(choice), self.chain.startup_bits(), 0
-        row = np.zeros((self.lanes, x.shape[1]), np.int64)
-        while taken < len(x) and stacks.bits()[lane] < needed:
-            row[lane] = x[len(x) - 1 - taken]
-            marginal.push(stacks, row)
-            taken += 1
-        return taken
 
     def _finish_encoding(self, stacks: Stacks, lane: int, block: _Block) -> Coded:
         if block.count:
             with stacks.only(lane):
                 header = np.zeros((self.lanes, 2), np.int64)
-                header[lane] = block.startup, block.choice
+                header[lane] = block.startup, block.way
                 self._header(block.count).push(stacks, header)
         payload = stacks.bytes(lane)
         used = float(block.steps.sum()) + block.reconstruction + block.startup_bits
@@ -314,30 +293,23 @@ class Codec:
         if count:
             with stacks.only(lane):
                 header = self._header(count).pop(stacks)[lane]
-            block.startup, block.choice = int(header[0]), int(header[1])
+            block.startup, block.way = int(header[0]), int(header[1])
         block.left = count - block.startup
         return block
 
     def _finish_decoding(self, stacks: Stacks, lane: int, block: _Block) -> Tensor:
         if block.startup:
-            with stacks.only(lane):
-                marginal = self._marginal(block.choice)
-                for j in range(block.count - block.startup, block.count):
-                    block.x[j] = marginal.pop(stacks)[lane]
+            rest = self.startup.pop(stacks, lane, block.startup, block.way)
+            block.x[block.count - block.startup :] = rest
         if not stacks.empty(lane):
             raise damaged(f"block {block.place} has bits left over")
         k = torch.from_numpy(block.x).reshape(block.count, *self.shape)
         return self.chain.alphabet.data(k, self.model.dtype)
 
     def _header(self, count: int) -> Distribution:
-        """How many examples of a block came first, and at which time."""
-        size = np.array([count + 1, len(STARTUP_TIMES)])
+        """How many examples of a block came first, and in which way."""
+        size = np.array([count + 1, self.startup.ways])
         return uniform(np.tile(size, (self.lanes, 1)))
-
-    def _marginal(self, choice: int) -> Distribution:
-        if choice not in self._marginals:
-            self._marginals[choice] = self.chain.marginal(STARTUP_TIMES[choice])
-        return self._marginals[choice]
 
     def _indices(self, data: Tensor, place: int) -> Integers:
         if not isinstance(data, Tensor) or tuple(data.shape[1:]) != self.shape:

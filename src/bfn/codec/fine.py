@@ -91,7 +91,6 @@ class FineMixture(Distribution):
         self.whole = step.grid.pushed(step.i, 2.0)
         self.middle = np.rint(step.before / delta).astype(np.int64)
         self.prior = table(np.tile([1.0 - SURPRISE, SURPRISE], (*self.M.shape, 1)))
-        self.windows = self.reach < self.whole
 
     def push(self, stacks: Stacks, symbols: Integers) -> None:
         choice = _Choice(self, symbols)
