@@ -51,3 +51,15 @@ def test_palindromes(tmp_path: Path) -> None:
     again = bfn.generate(model, (4, 6), steps=10, generator=torch.Generator().manual_seed(0))
     assert again.shape == (4, 6)
     assert set(again.flatten().tolist()) <= set(range(example.K))
+
+
+def test_labelled_digits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A few steps here; the shipped model's samples are judged in test_pretrained.py."""
+    example = load("labelled_digits")
+    model = example.main(steps=3, out=str(tmp_path / "run"), display=False)
+    shares = example.judge(model, guidance=(2.0,), count=20, calls=3)
+    assert 0.0 <= shares[2.0] < 0.6  # noise, whatever it is taken for
+    said = capsys.readouterr().out.splitlines()
+    assert "real held-out digits: " in said[0]
+    assert float(said[0].split()[3].rstrip("%")) > 97
+    assert "guidance 2: " in said[1]

@@ -150,7 +150,7 @@ def test_sample_images(
     assert (np.load(tmp_path / "y.npy") == levels).all()
     model, format = RunFolder(run).load_model(), RunFolder(run).format()
     generator = bfn.noise.Keyed([bfn.noise.seed("sample", 3, i) for i in range(5)])
-    x = bfn.generate(model, (5, 1, 8, 8), 4, generator=generator)
+    x = bfn.generate(model, (5, 1, 8, 8), 4, solver="sde2", generator=generator)
     assert (levels == format.decode(x).numpy()).all()
     files = sorted((tmp_path / "many").iterdir())
     assert [file.name for file in files] == [f"{i:04d}.png" for i in range(5)]

@@ -42,7 +42,8 @@ def draw(run: Path, out: Path, *arguments: Any) -> np.ndarray:
 
 
 def expected(run: Path, n: int, steps: int, **options: Any) -> np.ndarray:
-    """What the library draws with the same seeds, as levels."""
+    """What the library draws with the same seeds and a recipe's own solver, as levels."""
+    options = {"solver": "sde2", **options}
     model, format = RunFolder(run).load_model(), RunFolder(run).format()
     keys = bfn.noise.Keyed([bfn.noise.seed("sample", 0, i) for i in range(n)])
     x = bfn.generate(model, (n, *format.shape), steps, generator=keys, **options)
@@ -112,7 +113,7 @@ def test_prefix(trained: Trained, tmp_path: Path) -> None:
     model, format = RunFolder(run).load_model(), RunFolder(run).format()
     x = format.encode(["of aaaaa"] * 5)
     keys = bfn.noise.Keyed([bfn.noise.seed("sample", 0, i) for i in range(5)])
-    filled = infill(model, x, torch.arange(8) < 3, 4, generator=keys)
+    filled = infill(model, x, torch.arange(8) < 3, 4, solver="sde2", generator=keys)
     assert format.render(filled) == lines
 
 
