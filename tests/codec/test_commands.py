@@ -17,6 +17,7 @@ from bfn.cli import main
 from bfn.codec import archive as packing
 from bfn.codec.coder import Codec
 from bfn.codec.container import Archive
+from bfn.codec.fragments import Translation
 from bfn.codec.stack import damaged
 
 Run = Callable[[str], Path]
@@ -114,18 +115,18 @@ def test_one_of_many(
     decoded: list[int] = []
     decode = Codec.decode
 
-    def counting(self: Codec, payloads: Any, counts: Any, *rest: Any) -> Any:
-        decoded.extend(counts)
-        return decode(self, payloads, counts, *rest)
+    def counting(self: Codec, payloads: Any, counts: Any, progress: Any, places: Any) -> Any:
+        decoded.extend(places)
+        return decode(self, payloads, counts, progress, places)
 
     monkeypatch.setattr(Codec, "decode", counting)
     for only, names, blocks in (
-        (["pictures/4.png"], ["pictures/4.png"], [3]),
-        (["pictures/odd/"], [f"pictures/odd/{i}.png" for i in (1, 3, 5, 7, 9)], [3, 3, 1]),
+        (["pictures/4.png"], ["pictures/4.png"], [0]),
+        (["pictures/odd/"], [f"pictures/odd/{i}.png" for i in (1, 3, 5, 7, 9)], [1, 2, 3]),
         (
             ["pictures/0.png", "pictures/odd/9.png"],
             ["pictures/0.png", "pictures/odd/9.png"],
-            [3, 1],
+            [0, 3],
         ),
     ):
         decoded.clear()
@@ -298,6 +299,20 @@ def test_other_digits_are_never_written(
         assert sorted(os.listdir(".")) == ["a.bfn", "pictures"]
         told = say("compress", run, pictures, "-o", "b.bfn", *SMALL, code=2)
         assert sorted(os.listdir(".")) == ["a.bfn", "pictures"]
+
+
+def test_the_whole_has_a_digest(
+    tiny_run: Run, pictures: Path, say: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where every block decodes: what is put together from them is looked at once more."""
+    run = tiny_run("discretised")
+    say("compress", run, pictures, "-o", "a.bfn", *SMALL)
+    monkeypatch.setattr(
+        Translation, "restored", lambda self, part, x: self.pixels(part, x).tobytes()[::-1]
+    )
+    told = say("decompress", "a.bfn", "--run", run, "-o", "out", code=2)
+    assert "what was restored is not what was stored" in told
+    assert sorted(os.listdir(".")) == ["a.bfn", "pictures"]
 
 
 def test_interruption_leaves_nothing(
