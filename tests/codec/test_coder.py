@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import bfn
 import toys
 from bfn.codec import Codec
+from bfn.codec.agreement import fixed
 from bfn.codec.stack import Stacks
 from bfn.codec.startup import TIMES
 
@@ -179,7 +180,7 @@ def test_an_empty_stack_is_lossless_too() -> None:
         stacks, index = Stacks(2), np.arange(2)
         for lane in range(2):
             stacks.put(lane, b"")
-        with codec_._fixed():
+        with fixed(codec_.model, threads=1):
             chain.encode(stacks, x, index)
             assert np.array_equal(chain.decode(stacks, index), x)
         assert stacks.empty(0)

@@ -12,13 +12,12 @@ that way is worse than the chain on a handful of examples.
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ import torch
 from torch import Tensor
 
 import bfn
+from bfn.codec.agreement import fixed, probe
 from bfn.codec.chain import Chain
 from bfn.codec.stack import Distribution, Floats, Integers, Stacks, constriction, damaged, uniform
 from bfn.codec.startup import Startup
@@ -119,6 +119,8 @@ class Codec:
         "probe" digests what the network and the coder make of fixed inputs: another processor,
         device or library whose arithmetic differs is found out before anything is decoded.
         """
+        with fixed(self.model, self.threads):
+            digest = probe(self.chain)
         return {
             "format": FORMAT,
             "shape": list(self.shape),
@@ -132,10 +134,10 @@ class Codec:
             "bfn": bfn.__version__,
             "torch": torch.__version__,
             "numpy": np.__version__,
-            "constriction": _version("constriction"),
+            "constriction": version("constriction"),
             "machine": platform.machine(),
             "instructions": torch.backends.cpu.get_cpu_capability(),
-            "probe": self._probe(),
+            "probe": digest,
         }
 
     def encode(self, blocks: Sequence[Tensor], progress: Progress | None = None) -> list[Coded]:
@@ -227,7 +229,7 @@ class Codec:
         stacks = Stacks(self.lanes)
         blocks: list[_Block | None] = [None] * self.lanes
         start, network = time.perf_counter(), self.chain.network_seconds
-        with self._fixed():
+        with fixed(self.model, self.threads):
             while True:
                 done = 0
                 for lane, queue in enumerate(queues):
@@ -322,49 +324,3 @@ class Codec:
         if len(data):
             self.model.check(data)
         return self.chain.alphabet.index(data).reshape(len(data), self.chain.variables).numpy()
-
-    @contextlib.contextmanager
-    def _fixed(self) -> Iterator[None]:
-        """Whatever could change a digit is as it is on the other side; restored afterwards."""
-        threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
-        device = self.model.device.type
-        cudnn = torch.backends.cudnn.flags(
-            enabled=True, benchmark=False, deterministic=True, allow_tf32=False
-        )
-        torch.set_num_threads(self.threads)
-        torch.set_float32_matmul_precision("highest")
-        try:
-            with self.model.evaluating(), torch.autocast(device, enabled=False), cudnn:
-                yield
-        finally:
-            torch.set_num_threads(threads)
-            torch.set_float32_matmul_precision(precision)
-
-    def _probe(self) -> str:
-        """A digest of what this machine computes from fixed numbers."""
-        digest = hashlib.blake2b(digest_size=16)
-        chain, stacks = self.chain, Stacks(self.lanes)
-        filler = (np.arange(4 * chain.numbers + 8, dtype=np.uint64) * 2654435761) % (1 << 32)
-        size = (self.lanes, chain.numbers)
-        # Fractions that are spread evenly and computed exactly: no generator has to agree.
-        spread = (np.arange(size[0] * size[1], dtype=np.int64) * 7919 % 1009).reshape(size) / 1009
-        with self._fixed():
-            for lane in range(self.lanes):
-                stacks.put(lane, (filler + 1).astype("<u4").tobytes())
-            for i in sorted({1, (self.steps + 1) // 2, self.steps}):
-                cells = (4.0 * spread - 2.0) * (chain.grid.sd[i] / chain.grid.delta[i])
-                k = np.rint(cells).astype(np.int64)
-                digest.update(chain.network(k, i).cpu().numpy().tobytes())
-                earlier = chain.bridge(k, i).pop(stacks) if i > 1 else np.zeros_like(k)
-                chain.message(earlier, i).push(stacks, k)
-            for lane in range(self.lanes):
-                digest.update(stacks.bytes(lane))
-        for numbers in (chain.grid.delta, chain.grid.sd, chain.grid.reach, chain.grid.stray):
-            digest.update(numbers.tobytes())
-        return digest.hexdigest()
-
-
-def _version(package: str) -> str:
-    from importlib.metadata import version
-
-    return version(package)
