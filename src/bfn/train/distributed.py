@@ -163,12 +163,22 @@ def world() -> Iterator[World]:
         yield World()
         return
     cuda = torch.cuda.is_available() and dist.is_nccl_available()
-    dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=PATIENCE)
+    try:
+        dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=PATIENCE)
+    except (ValueError, RuntimeError) as error:
+        raise BFNError(
+            f"WORLD_SIZE = {size} speaks of several processes, but they could not be joined "
+            f"({' '.join(str(error).split())[:160]}); start them with torchrun, or unset it"
+        ) from error
     try:
         with _together():
             yield World(dist.get_rank(), size, local_rank)
-    finally:
+    except Stranded:
+        raise  # farewells to a process that is gone might wait for ever
+    except BaseException:
         _leave()
+        raise
+    _leave()
 
 
 @contextlib.contextmanager

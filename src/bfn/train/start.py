@@ -23,7 +23,7 @@ from bfn.train.fitted import fitted
 from bfn.train.folder import RunFolder
 from bfn.train.initial import start_from
 from bfn.train.loop import Trainer, find_device
-from bfn.train.outcome import Diverged, Interrupted
+from bfn.train.outcome import Diverged
 from bfn.train.progress import Display
 from bfn.train.saving import load_weights
 from bfn.train.tensors import as_data_set
@@ -173,8 +173,11 @@ def _go_on(trainer: Trainer, display: Display) -> None:
         trainer.run()
         ending = status.FINISHED
     except BaseException as error:
-        kinds = {Diverged: status.DIVERGED, Interrupted: status.INTERRUPTED}
-        ending, message = kinds.get(type(error), status.FAILED), str(error)
+        if isinstance(error, Diverged):
+            ending = status.DIVERGED
+        elif isinstance(error, KeyboardInterrupt):
+            ending = status.INTERRUPTED
+        message = str(error)
         raise
     finally:
         saving.tell(ending, message=message)
