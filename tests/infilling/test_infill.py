@@ -14,6 +14,7 @@ from bfn.flow import BinaryFlow, CategoricalFlow, GaussianFlow, Theta
 from bfn.guidance.gradient import Guided
 from bfn.infilling.particles import drawn, redrawn, spread, systematic
 from bfn.infilling.pinned import Pinned, told
+from bfn.infilling.walk import Walk
 from bfn.output.binned import BinnedOutput, FreeBinnedOutput
 from bfn.output.categorical import BernoulliOutput, CategoricalOutput
 from bfn.output.point import PointOutput
@@ -71,6 +72,25 @@ def test_calls_are_counted() -> None:
         model = text()
         bfn.infill(model, X, MASK, 10, **options)
         assert model.net.calls == calls
+
+
+@pytest.mark.usefixtures("double")
+def test_going_back_is_the_bridge() -> None:
+    """V_s | V_t ~ N(beta_s / beta_t V_t, v beta_s (beta_t - beta_s) / beta_t); memory is lost."""
+    model = bfn.discretised(Flat(2), K=4, sigma_1=0.1)
+    walk = Walk(model, 4, "sde2", None, None, torch.float64, None, {})
+    theta = Theta(torch.full((20_000, 1), 7.0), torch.full((20_000, 1), 99.0))
+    walk.kept["m"] = theta.V
+    back = walk.back(2, theta, generator())
+    assert not walk.kept
+    beta = 9.0  # 0.1^(-2 t) - 1 at t = 1/2
+    torch.testing.assert_close(back.beta, torch.full((20_000, 1), beta))
+    mean, variance = beta / 99 * 7, beta * (99 - beta) / 99
+    assert float(back.V.mean()) == pytest.approx(mean, abs=4 * (variance / 20_000) ** 0.5)
+    assert float(back.V.var()) == pytest.approx(variance, rel=0.04)
+    start = walk.back(0, theta, generator())
+    assert not start.V.any()
+    assert not start.beta.any()
 
 
 def test_what_is_not_observed_is_never_read() -> None:

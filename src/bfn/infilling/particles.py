@@ -9,11 +9,12 @@ receiver). The model's probability of the observed messages is what tells good p
 for had the model generated the observed variables, too, it would have sent these messages with
 density p_R. (p_S is the same for all particles and drops out.) When the effective number of
 particles, 1 / sum w^2, falls below P / 2 they are redrawn in proportion to their weights, evenly
-(systematic resampling). At the end one more message about the observed values, as accurate as all
-before it, tells whose last output agrees with them; one particle is drawn and its output sampled.
+(systematic resampling). At the end one more message about the observed values weighs the last
+outputs: a certain one of classes, which makes it p_O(x_O); of numbers, whose outputs may be points,
+one as accurate as all before it. Then one particle is drawn, and its output sampled.
 
-As P grows the result tends to p(x_U | messages), by n-step generation, and the messages pin down
-x_O. Two errors remain that particles do not mend: the n steps' own and the network's.
+As P grows the result tends to p(x_U | x_O), averaged over messages; of numbers, x_O being known to
+within sigma_1. Two errors remain that particles do not mend: the n steps' own and the network's.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from bfn import noise
 from bfn.flow import Theta
-from bfn.infilling.pinned import Pinned
+from bfn.infilling.pinned import Pinned, decisive
 from bfn.infilling.walk import Walk
 from bfn.noise import Keyed, Source
 from bfn.output import Output
@@ -67,8 +68,8 @@ def weighted(
         theta = flow.update(theta, torch.where(state_mask, sent, guessed), alpha_i)
         theta, log_w = redrawn(theta, log_w, generator)
     output = walk.look(walk.steps, theta)
-    total = walk.r[-1] ** 2
-    return output, log_w + weigh(output, send(total), total), own
+    last = decisive(flow)
+    return output, log_w + weigh(output, send(last), last), own
 
 
 def redrawn(theta: Theta, log_w: Tensor, generator: Source) -> tuple[Theta, Tensor]:

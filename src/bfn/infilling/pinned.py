@@ -47,6 +47,19 @@ def _(flow: BayesianFlow, m: Tensor, beta: Tensor) -> Tensor:
     return CERTAIN / flow.v * m
 
 
+@singledispatch
+def decisive(flow: BayesianFlow) -> float:
+    """The accuracy of a message that settles what x is: all that was ever sent, of numbers."""
+    return float(flow.schedule.beta(torch.ones((), dtype=torch.float64)))
+
+
+@decisive.register(BinaryFlow)
+@decisive.register(CategoricalFlow)
+def _(flow: BayesianFlow) -> float:
+    # Twice, since a message's noise may take some of it away.
+    return 2.0 * CERTAIN / flow.v
+
+
 class PinnedOutput(Output):
     """An output whose observed variables have their values; costs are the output's own."""
 
