@@ -88,7 +88,7 @@ def test_inline_options_and_recipes_exist(name: str) -> None:
     """`--option` in the text belongs to some command; `section.key` options to some recipe."""
     text = re.sub(r"^```.*?^```", "", (DOCS / name).read_text(), flags=re.S | re.M)
     known = {f"--{key}" for key, *_ in config.options()}
-    for command in ("demo", "eval", "figures", "import", "recipes", "sample", "schedule", "train"):
+    for command in (name for name in app if not name.startswith("-")):
         for argument in app[command].assemble_argument_collection():
             known |= set(argument.names)
     for recipe in recipes.names():
