@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,20 @@ def test_labels_and_guidance(labelled: Path, tmp_path: Path) -> None:
     plain = draw(labelled, out, *base)
     assert (plain == expected(labelled, 4, 3, final="mode")).all()
     assert (draw(labelled, out, *base, "--label", "-1") == plain).all()
+
+
+def test_guidance_of_a_run_that_always_saw_labels(
+    labelled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(labelled, tmp_path / "always")
+    recipe = (run / "recipe.toml").read_text()
+    (run / "recipe.toml").write_text(recipe.replace("label_dropout = 0.5", "label_dropout = 0.0"))
+    out, base = tmp_path / "x.npy", ("--n", 2, "--steps", 2, "--label", 7)
+    draw(labelled, out, *base, "--guidance", 2)
+    draw(run, out, *base)
+    assert capsys.readouterr().err == ""
+    draw(run, out, *base, "--guidance", 2)
+    assert "which this run never learned (train.label_dropout was 0)" in capsys.readouterr().err
 
 
 def test_each_label_has_its_column(labelled: Path, tmp_path: Path) -> None:

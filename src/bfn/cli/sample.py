@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,11 @@ from bfn.train.config import Sample
 from bfn.train.folder import RunFolder
 from bfn.train.loop import find_device
 
+UNTRAINED = (
+    "bfn: guidance compares with what is predicted without a label, which this run never learned "
+    "(train.label_dropout was 0)."
+)
+
 
 def sample(
     run: Path,
@@ -41,8 +47,8 @@ def sample(
 ) -> None:
     folder = RunFolder(locate(run))
     model, format = folder.load_model(), folder.format()
-    own = folder.recipe().sample if folder.is_run() else Sample()
-    settings = own.updated(with_calls(given, calls))
+    recipe = folder.recipe() if folder.is_run() else None
+    settings = (recipe.sample if recipe else Sample()).updated(with_calls(given, calls))
     model.to(find_device(settings.device, "device"))
     settings, columns = with_labels(model, settings, "n" in given)
     drawing.options(model, settings)  # what cannot be says so before a file is touched
@@ -57,6 +63,8 @@ def sample(
     else:
         pictures.check_sheet(out, format)
     moving = _film(model, format, settings, out, force) if film else None
+    if recipe and settings.label and settings.guidance != 1.0 and not recipe.train.label_dropout:
+        print(UNTRAINED, file=sys.stderr)
     with accelerated(model, compile):
         x = draw(
             model, format, settings, callback=moving and moving[0], static=compile, known=known
