@@ -26,7 +26,7 @@ from bfn.pictures import grid, need
 
 FRAMES = 60
 PICTURES, LINES, COLUMNS = 36, 24, 64  # examples; lines of text, and their characters
-MARGIN, GAP, SIZE = 10, 24, 15  # pixels
+MARGIN, GAP, SIZE, WIDTH = 10, 24, 15, 200  # pixels; a panel is at least as wide as its title
 MILLISECONDS, LAST = 80, 2_000
 GROUND, INK = 18, 235
 
@@ -82,9 +82,8 @@ def _frame(panels: list[np.ndarray], t: float) -> np.ndarray:
     """Two panels (H, W, 3) with their titles, side by side."""
     pillow, drawing = need("PIL.Image"), need("PIL.ImageDraw")
     height, width = panels[0].shape[:2]
-    # The title of the right side must fit where a narrow left side ends.
-    step = max(width, 200) + GAP
-    size = (step + max(width, 200) + 2 * MARGIN, height + SIZE + 3 * MARGIN)
+    step = max(width, WIDTH) + GAP
+    size = (step + max(width, WIDTH) + 2 * MARGIN, height + SIZE + 3 * MARGIN)
     image = pillow.new("RGB", size, (GROUND,) * 3)
     pen, font = drawing.Draw(image), _font()
     for i, (panel, name) in enumerate(zip(panels, ("input", "output"), strict=True)):
@@ -102,8 +101,8 @@ def _pictures(format: Format, values: Tensor, like: Tensor) -> np.ndarray:
         sheet = grid(levels.movedim(1, -1).numpy())
     else:
         rows = levels.flatten(1).numpy()
-        scale = max(1, 240 // max(rows.shape))
-        sheet = rows.repeat(scale, 0).repeat(scale, 1)[..., None]
+        down, across = (max(1, WIDTH // each) for each in rows.shape)
+        sheet = rows.repeat(down, 0).repeat(across, 1)[..., None]
     return np.broadcast_to(sheet, (*sheet.shape[:2], 3)).copy()
 
 
