@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from bfn.data.base import DataSet
@@ -40,7 +41,7 @@ from bfn.generation import in_batches
 from bfn.model import BFN
 
 NEIGHBOURS = 3
-VARIANCE, COMPONENTS = 0.9, 64
+VARIANCE, COMPONENTS, EXAMPLES = 0.9, 64, 4_000
 _CHUNK = 1 << 22  # characters of a text searched for words at a time
 _WORD = re.compile(r"[^\W_]+")
 
@@ -153,7 +154,7 @@ class TwoSamples(Quality):
                 f"the {split} split of {data.name} has {len(self.held)} examples; precision and "
                 f"recall need more than {NEIGHBOURS}"
             )
-        train, _ = _examples(data, "train", 10_000)
+        train, _ = _examples(data, "train", EXAMPLES)
         self.centre, self.axes = principal(points(data.format, train))
 
     def scores(self, x: Tensor) -> list[Score]:
@@ -174,10 +175,14 @@ def points(format: Format, x: Tensor) -> Tensor:
 def principal(x: Tensor) -> tuple[Tensor, Tensor]:
     """The mean, and the directions (D, d) that hold nine tenths of the variance, 64 at most."""
     centre = x.mean(0)
-    _, s, axes = torch.linalg.svd(x - centre, full_matrices=False)
-    held = s.square().cumsum(0) / s.square().sum()
-    count = min(int((held < VARIANCE).sum()) + 1, COMPONENTS)
-    return centre, axes[:count].T
+    x = x - centre
+    wide = x.shape[1] > len(x)  # of two products with the same eigenvalues, the smaller
+    values, vectors = torch.linalg.eigh(x @ x.T if wide else x.T @ x)
+    values, vectors = values.flip(0).clamp_min(0.0), vectors.flip(1)
+    held = values.cumsum(0) / values.sum()
+    count = min(int((held < VARIANCE).sum()) + 1, COMPONENTS, len(values))
+    axes = vectors[:, :count]
+    return centre, F.normalize(x.T @ axes, dim=0) if wide else axes
 
 
 def energy(x: Tensor, y: Tensor) -> Score:
