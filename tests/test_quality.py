@@ -107,7 +107,7 @@ def test_principal_components() -> None:
 def test_principal_components_of_few_examples(n: int, D: int) -> None:
     """Fewer examples than variables or more: the right singular vectors."""
     x = normal(n, D, 5) * torch.logspace(0, -2, D).double()
-    centre, axes = quality.principal(x)
+    _, axes = quality.principal(x)
     _, s, rows = torch.linalg.svd(x - x.mean(0), full_matrices=False)
     held = s.square().cumsum(0) / s.square().sum()
     count = int((held < 0.9).sum()) + 1
