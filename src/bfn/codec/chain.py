@@ -71,9 +71,8 @@ class Chain:
         index says which examples of their blocks these are, (lanes,).
 
         The bits are those of the steps, (lanes, n), and of the data, (lanes,). Step i is charged
-        with pushing V_i less popping it, and with the difference of the two entropies that popping
-        V_i and a message of step i have on average. These differences add up to 0, and without them
-        a step would not compare with its term of L^n.
+        with pushing V_i less popping it. To compare with its term of L^n it is also charged with
+        the entropy of what is popped less that of a message; these add up to 0.
         """
         grid, n = self.grid, self.grid.n
         bits, steps = [stacks.bits()], np.zeros((self.lanes, n))
@@ -99,7 +98,8 @@ class Chain:
             after = stacks.bits()
             steps[:, i - 1] += after - before
             before, k = after, earlier
-        steps[stacks.active] += self.numbers * (grid.popped_bits() - grid.message_bits())
+        moved = grid.popped_bits() - grid.message_bits()
+        steps[stacks.active] += self.numbers * (moved - moved.mean())
         return steps, reconstruction
 
     def decode(self, stacks: Stacks, index: Integers) -> Integers:

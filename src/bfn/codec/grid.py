@@ -94,12 +94,13 @@ class Grid:
         return _entropy(self.sd[1:] / self.delta[1:])
 
     def message_bits(self) -> Floats:
-        """The entropy of V_i | V_{i-1}, x; its sum over i is that of popped_bits."""
+        """The entropy of V_i | V_{i-1}, x; on fine grids its sum over i is that of popped_bits."""
         return _entropy(np.sqrt(self.v * self.alpha[1:]) / self.delta[1:])
 
 
 def _entropy(deviation: Floats) -> Floats:
-    return np.log2(deviation) + 0.5 * math.log2(2.0 * math.pi * math.e)
+    """Bits of a Gaussian's cells. A cell is as wide as if evenly spread noise were added."""
+    return 0.5 * np.log2(2.0 * math.pi * math.e * (deviation * deviation + 1.0 / 12.0))
 
 
 @dataclass(frozen=True)
