@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import archives
 import numpy as np
 import pytest
 from PIL import Image
@@ -182,6 +183,17 @@ def test_inspecting(tiny_run: Run, pictures: Path, say: Callable[..., str]) -> N
     assert "exists" in say("inspect", "a.bfn", "--plot", "bits.png", code=2)
     assert "no name of a picture" in say("inspect", "a.bfn", "--plot", "bits.xyz", code=2)
     say("inspect", "a.bfn", "--plot", "bits.svg", "--force")
+
+
+def test_inspecting_a_forged_archive(say: Callable[..., str]) -> None:
+    """What it says of itself is shown, and cannot speak to the terminal."""
+    header = {"codec": {"steps": "\x1b[2J"}, "data": {"shape": ["x", -1, [2]]}, "run": "\x1b]0;me"}
+    archives.write(Path("a.bfn"), header=header)
+    told = say("inspect", "a.bfn")
+    assert "\x1b" not in told
+    assert "\\x1b]0;me" in told
+    assert json.loads(say("inspect", "a.bfn", "--json"))["dimensions"] == 1
+    assert "other steps than it has" in say("inspect", "a.bfn", "--plot", "a.png", code=2)
 
 
 def test_many_steps_are_told_in_groups(tiny_run: Run, say: Callable[..., str]) -> None:

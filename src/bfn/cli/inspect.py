@@ -93,10 +93,10 @@ def _show(account: dict[str, Any]) -> None:
 
     codec, bits = account["codec"], account["bits"]
     made = [
-        ["run", str(account["run"])],
+        ["run", _text(account["run"])],
         ["fingerprint of the model", account["fingerprint"]],
-        *([f"{key}", _text(value)] for key, value in account["data"].items()),
-        *([f"{key}", _text(value)] for key, value in codec.items() if value is not None),
+        *([_text(key), _text(value)] for key, value in account["data"].items()),
+        *([_text(key), _text(value)] for key, value in codec.items() if value is not None),
     ]
     tables.show(["made with", ""], made, f"{account['file']}: {account['bytes']} bytes")
     variables = account["examples"] * account["dimensions"]
@@ -108,7 +108,7 @@ def _show(account: dict[str, Any]) -> None:
 
     startup = f"start-up ({bits['startup_examples']} of {account['examples']} examples)"
     rows = [
-        row(f"messages of {codec.get('steps')} steps", sum(bits["steps"])),
+        row(f"messages of {_text(codec.get('steps'))} steps", sum(bits["steps"])),
         row("reconstruction", bits["reconstruction"]),
         row(startup, bits["startup"]),
         row(f"ends of blocks ({account['blocks']})", bits["overhead"]),
@@ -117,9 +117,13 @@ def _show(account: dict[str, Any]) -> None:
         row("all", 8 * account["bytes"]),
     ]
     tables.show(["where the bits went", "bytes", "share", "bits/dim"], rows)
-    names = [[i["name"], str(i["examples"]), str(i["plain_bytes"])] for i in account["items"]]
+    names = [
+        [_text(i["name"]), str(i["examples"]), str(i["plain_bytes"])] for i in account["items"]
+    ]
     tables.show(["file", "examples", "bytes without the model"], names)
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json_format.dumps(value)
+    """As it is, unless a forged archive means to say more to the terminal than one can read."""
+    text = value if isinstance(value, str) else json_format.dumps(value)
+    return text if text.isprintable() else ascii(text)

@@ -28,7 +28,9 @@ def draw(path: Path, account: dict[str, Any]) -> None:
     figure, (left, right) = pyplot.subplots(
         1, 2, figsize=(9, 3.6), layout="constrained", width_ratios=(3, 2)
     )
-    n, group = account["codec"]["steps"], bits["steps_per_group"]
+    n, group = account["codec"].get("steps"), bits["steps_per_group"]
+    if not isinstance(n, int) or not 0 <= len(bits["steps"]) * group - n < group:
+        raise BFNError(f"{account['file']!r} is damaged: it tells of other steps than it has")
     edges = [*(0.5 + group * i for i in range(len(bits["steps"]))), n + 0.5]
     heights = [
         count / (stop - start) / variables
@@ -41,7 +43,7 @@ def draw(path: Path, account: dict[str, Any]) -> None:
     parts = {
         "messages": ("C0", sum(bits["steps"])),
         "reconstruction": ("C1", bits["reconstruction"]),
-        f"start-up ({bits['startup_examples']} examples)": ("C2", bits["startup"]),
+        f"start-up, {bits['startup_examples']} of {account['examples']}": ("C2", bits["startup"]),
         "ends of blocks": ("C3", bits["overhead"]),
         "without the model": ("C4", bits["plain"]),
         "container": ("C5", bits["container"]),

@@ -144,7 +144,7 @@ def check_name(name: str) -> None:
         for part in parts
     )
     # Backslashes, drives and control characters mean other things on other systems.
-    odd = re.search(r"[\\\x00-\x1f\x7f\ud800-\udfff]|^[A-Za-z]:", name)
+    odd = re.search(r"[\\\x00-\x1f\x7f-\x9f\ud800-\udfff]|^[A-Za-z]:", name)
     if not harmless or odd or len(name) > 4096:
         raise BFNError(
             f"the name {_shown(name)} is no safe path of a file below a folder; rename it"
