@@ -128,7 +128,9 @@ def test_prefix(trained: Trained, tmp_path: Path) -> None:
     model, format = RunFolder(run).load_model(), RunFolder(run).format()
     x = format.encode(["of aaaaa"] * 5)
     keys = bfn.noise.Keyed([bfn.noise.seed("sample", 0, i) for i in range(5)])
-    filled = infill(model, x, torch.arange(8) < 3, 4, solver="sde2", generator=keys)
+    filled = infill(
+        model, x, torch.arange(8) < 3, 4, solver="sde2", observed="known", generator=keys
+    )
     assert format.render(filled) == lines
 
 
@@ -140,9 +142,8 @@ def test_prefix_with_labels_and_guidance() -> None:
     found = draw_section(model, (3,), settings, known=(x, mask))
     keys = bfn.noise.Keyed([bfn.noise.seed("sample", 0, i) for i in range(4)])
     guided = ClassifierFree(model, 2.0)
-    expected = infill(
-        guided, x.expand(4, 3), mask, 3, solver="ode2", generator=keys, label=[3, 1, 3, 1]
-    )
+    options: dict[str, Any] = {"solver": "ode2", "observed": "known", "label": [3, 1, 3, 1]}
+    expected = infill(guided, x.expand(4, 3), mask, 3, generator=keys, **options)
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(found[:, 0], torch.full((4,), 0.5).double(), atol=0.05, rtol=0)
 
