@@ -112,10 +112,10 @@ def test_colour_and_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert torch.equal(seen, ~torch.eye(5, 4).bool().expand(3, 5, 4))
 
 
-def test_beginning_of_a_text() -> None:
+def test_text_at_the_beginning_of_a_window() -> None:
     format = TextFormat(Alphabet(" abc"), 6)
-    x, seen = observed_text(format, "a b", None)
-    assert format.render(x) == ["a b   "]
+    x, seen = observed_text(format, "a b_", "_")
+    assert format.render(x)[0][:3] == "a b"
     assert seen.tolist() == [True, True, True, False, False, False]
     x, seen = observed_text(TextFormat(Alphabet(None), 4), "a_c", "_")
     assert x[0, [0, 2]].tolist() == [97, 99]

@@ -149,27 +149,22 @@ def read(format: Format, what: str, mask: Path | None, blank: str) -> tuple[Tens
     return x, seen
 
 
-def observed_text(format: TextFormat, text: str, blank: str | None) -> tuple[Tensor, Tensor]:
+def observed_text(format: TextFormat, text: str, blank: str) -> tuple[Tensor, Tensor]:
     """A text at the beginning of a window as x (1, length), and which of it is given (length,).
 
-    What follows the text is not given, and neither are its blanks. The beginning of a text that a
-    model is to go on with has none: blank = None, and
-
-        x, mask = observed_text(format, prefix, None)
-        bfn.infill(model, x.expand(n, -1), mask, ...)
+    What follows the text is not given, and neither are its blanks.
     """
     import torch
 
     if len(text) == 0:
         raise BFNError("the text is empty; give some characters of it")
-    if blank is not None:
-        if len(blank) != 1:
-            raise BFNError(f"blank = {blank!r}; expected a single character, such as _")
-        if blank not in text:
-            raise BFNError(
-                f"the text {text!r} has no blank {blank!r} to fill in; put one for every missing "
-                "character, or name another with --blank"
-            )
+    if len(blank) != 1:
+        raise BFNError(f"blank = {blank!r}; expected a single character, such as _")
+    if blank not in text:
+        raise BFNError(
+            f"the text {text!r} has no blank {blank!r} to fill in; put one for every missing "
+            "character, or name another with --blank"
+        )
     if format.alphabet.characters is None and not text.isascii():
         raise BFNError(
             f"the text {text!r} is not plain ASCII, and the model's classes are bytes; a character "
@@ -178,7 +173,7 @@ def observed_text(format: TextFormat, text: str, blank: str | None) -> tuple[Ten
     missing = torch.tensor([character == blank for character in text])
     # Blanks are not in the alphabet, as a rule: any letter that is may stand there.
     letter = format.render(torch.zeros(1, format.length, dtype=torch.int64))[0][0]
-    given = text.replace(blank, letter) if blank is not None else text
+    given = text.replace(blank, letter)
     classes = torch.as_tensor(format.alphabet.classes(given, "the text").astype("int64"))
     if len(classes) > format.length:
         raise BFNError(
