@@ -28,32 +28,33 @@ def train(
         if "train.init" in overrides:
             raise BFNError("--init and --train.init are the same; give one of them")
         overrides = {**overrides, "train.init": Text(init)}
-    recipe = config.read(name, overrides)
-    folder = RunFolder(out or Path("runs") / recipe.name)
+    folder = RunFolder(out or Path("runs") / config.read(name).name)
     if resume and force:
         raise BFNError("--resume goes on and --force starts again; give one of them")
     if resume and folder.is_run():
-        recipe = _resumed(recipe, folder, overrides)
+        recipe = _resumed(name, folder, overrides)
+    else:
+        recipe = config.read(name, overrides)
     fit = training.run(recipe, folder.path, resume=resume, force=force)
     if fit.history and os.environ.get("RANK", "0") == "0":
         line = fit.history[-1]
         print(f"{folder.path}: step {fit.step}, loss {line['loss']:.4f} {line['unit']}")
 
 
-def _resumed(
-    asked: config.Recipe, folder: RunFolder, overrides: Mapping[str, Text]
-) -> config.Recipe:
+def _resumed(name: str, folder: RunFolder, overrides: Mapping[str, Text]) -> config.Recipe:
     """A run goes on with its own recipe; the command line may override it, within limits."""
-    own = folder.recipe()
-    if own.name != asked.name:
+    before, asked = folder.recipe(), config.read(name)
+    if before.name != asked.name:
         raise BFNError(
-            f"{str(folder.path)!r} is a run of the recipe {own.name!r}, not of {asked.name!r}; "
+            f"{str(folder.path)!r} is a run of the recipe {before.name!r}, not of {asked.name!r}; "
             "resume it with its own recipe, or give another folder with --out"
         )
     own = config.read(folder.path / "recipe.toml", overrides)
-    check_same(folder.recipe(), own)
+    check_same(before, own)
     # What the recipe left open, the run's own recipe has from its data.
-    differing = [key for key in own.differences(asked) if not is_open(asked, key)]
+    differing = [
+        key for key in own.differences(asked) if key not in overrides and not is_open(asked, key)
+    ]
     if differing:
         print(
             f"going on with the run's own recipe.toml, which differs in {', '.join(differing)}",
