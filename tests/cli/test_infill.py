@@ -34,12 +34,15 @@ def picture(tmp_path: Path) -> np.ndarray:
 
 def test_text(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
     run = trained("text")
-    for options in ([], ["--observed", "known"], ["--particles", "3"], ["--resample", "1"]):
+    said = []
+    for options in ([], ["--observed", "known"], ["--observed", "schedule"], ["--particles", "3"]):
         assert main(["infill", str(run), "a__ of", "--n", "3", *options]) == 0
-        lines = capsys.readouterr().out.splitlines()
+        said.append(capsys.readouterr().out)
+        lines = said[-1].splitlines()
         assert len(lines) == 3
         assert {(line[0], line[3:]) for line in lines} == {("a", " of")}
         assert not any("_" in line for line in lines)
+    assert said[0] == said[1], "texts are known from the start"
 
 
 def test_text_to_a_file(

@@ -28,7 +28,7 @@ def infill(
     out: Path | None = None,
     n: Whole = COMPLETIONS,
     steps: Whole | None = None,
-    observed: Literal["schedule", "known"] = "schedule",
+    observed: Literal["schedule", "known"] | None = None,
     resample: Whole = 0,
     jump: Whole = 1,
     particles: Whole = 1,
@@ -63,7 +63,8 @@ def infill(
     steps
         Bayesian updates.
     observed
-        How the network learns what is given: message by message on schedule, or known at once.
+        How the network learns what is given: message by message on schedule, or known at once. By
+        default texts are known, if particles do not need the messages.
     resample
         How many times every few steps are taken back and done again.
     jump
@@ -114,6 +115,8 @@ def infill(
     if out is not None:
         check_free(out, force)
         pictures.check_sheet(out, format)
+    if observed is None:
+        observed = "known" if format.medium == "text" and particles == 1 else "schedule"
     options = {"observed": observed, "resample": resample, "jump": jump, "particles": particles}
     filled = completions(model, x, seen, settings, options)
     if out is None or (format.medium == "text" and out.suffix == ".txt"):
