@@ -170,21 +170,22 @@ class _Choice:
 
     def groups(self, mask: np.ndarray) -> Distribution:
         mixture, K = self.mixture, self.mixture.K
-        inner = 1 + np.arange(GROUPS - 1) * (self.width[..., None] - 2) // (GROUPS - 2)
-        edges = torch.from_numpy(self.low[..., None] + np.pad(inner, [(0, 0), (0, 0), (1, 1)]))
-        edges[..., -1] += torch.from_numpy(self.width)
-        edges = edges.double() - 0.5
-        z = (edges - mixture.M.unsqueeze(-1)) / mixture.s.unsqueeze(-1)
+        low, width = (torch.from_numpy(a).double().unsqueeze(-1) for a in (self.low, self.width))
+        # As `first` has them: rounding cannot carry a quotient of such numbers over an integer.
+        inner = torch.arange(-1.0, GROUPS, dtype=torch.float64) * (width - 2.0) / (GROUPS - 2.0)
+        edges = inner.floor_() + (low + 0.5)
+        edges[..., 0], edges[..., -1] = low[..., 0] - 0.5, (low + width)[..., 0] - 0.5
+        u = (edges - mixture.M.unsqueeze(-1)) * (math.sqrt(0.5) / mixture.s).unsqueeze(-1)
+        u.erf_()  # twice the distribution, less 1
         # The ends have the tails.
-        z = z.masked_fill(edges < 0.0, -torch.inf).masked_fill(edges > K - 1.0, torch.inf)
-        # From the side where the tail is: differences of numbers near 1 have no digits.
-        sign = torch.where(z[..., :1] + z[..., -1:] > 0.0, -1.0, 1.0)
-        mass = torch.special.ndtr(sign * z).diff(dim=-1).abs()
-        middle = 0.5 * (edges[..., 1:] + edges[..., :-1])
-        log_weight = mass.clamp_min(LEAST).log()
-        log_weight -= 0.5 * ((middle - self.Y.unsqueeze(-1)) / mixture.spread).square()
-        log_weight -= log_weight.amax(-1, keepdim=True)
-        return table(log_weight.exp_().numpy(), mask)
+        u[..., 0].masked_fill_(edges[..., 0] < 0.0, -1.0)
+        u[..., -1].masked_fill_(edges[..., -1] > K - 1.0, 1.0)
+        mass = (0.5 * u.diff(dim=-1)).clamp_min_(LEAST)
+        # The middle of every group, in deviations of the message; then its likelihood.
+        z = (0.5 * (edges[..., 1:] + edges[..., :-1]) - self.Y.unsqueeze(-1)) / mixture.spread
+        weight = z.square_().mul_(-0.5)
+        weight -= weight.amax(-1, keepdim=True)
+        return table(weight.exp_().mul_(mass).numpy(), mask)
 
     def within(self, group: Integers, mask: np.ndarray) -> Distribution:
         size = self.first(group + 1) - self.first(group)

@@ -45,7 +45,7 @@ from bfn.output import (
     Output,
     PointOutput,
 )
-from bfn.output.bins import bin_centre
+from bfn.output.bins import bin_centre, bin_index
 
 LN_LEAST = math.log(LEAST)
 
@@ -144,18 +144,23 @@ def _(output: FreeBinnedOutput) -> Distribution:
 
 @message_distribution.register
 def _(output: FreeBinnedOutput, step: Step) -> Distribution:
-    log_p = torch.log_softmax(_numbers(output.logits, output.K), -1).clamp_min(LN_LEAST)
-    return _bins(data_distribution(output), log_p, step)
+    p = torch.softmax(_numbers(output.logits, output.K), -1)
+    return _bins(data_distribution(output), p, step)
 
 
-def _bins(prior: Distribution, log_p: Tensor, step: Step) -> Mixture:
-    """The mixture of all bin centres: log_p is (lanes, variables, K)."""
-    K = log_p.shape[-1]
+def _bins(prior: Distribution, p: Tensor, step: Step) -> Mixture:
+    """The mixture of all bin centres: p is (lanes, variables, K)."""
+    K, alpha = p.shape[-1], step.grid.alpha[step.i]
     centres = bin_centre(torch.arange(K), K, torch.float64)
-    base = log_p - 0.5 * step.grid.alpha[step.i] * centres.square()
+    # What the coder makes of probabilities below 2^-24. So the likeliest bin never has weight 0.
+    p = p.clamp_min(LEAST)
 
     def posterior(k: Integers) -> Distribution:
-        return table(_softmax(torch.addcmul(base, step.message(k).unsqueeze(-1), centres)))
+        message = step.message(k).unsqueeze(-1)
+        likeliest = centres[bin_index(message / alpha, K)]
+        largest = message * likeliest - 0.5 * alpha * likeliest.square()
+        weight = torch.addcmul(-0.5 * alpha * centres.square() - largest, message, centres)
+        return table(weight.exp_().mul_(p).numpy())
 
     return Mixture(
         prior, lambda choice: step.gaussian(centres.numpy()[choice], step.reach(2.0)), posterior
@@ -177,11 +182,10 @@ def _(output: BinnedOutput, step: Step) -> Distribution:
     if K > GROUPS:
         return FineMixture(mu, sigma, K, step)
     edges = torch.arange(2 - K, K, 2, dtype=torch.float64) / K
-    cdf = torch.special.ndtr((edges - mu.unsqueeze(-1)) / sigma.unsqueeze(-1))
-    p = torch.empty(*mu.shape, K, dtype=torch.float64)
-    p[..., 0], p[..., 1:] = cdf[..., 0], 1.0 - cdf
-    p[..., 1:-1].sub_(1.0 - cdf[..., 1:])
-    return _bins(_cut(mu, sigma, K), p.clamp_min(LEAST).log_(), step)
+    u = (edges - mu.unsqueeze(-1)) * (math.sqrt(0.5) / sigma).unsqueeze(-1)
+    p = torch.nn.functional.pad(u.erf_(), (1, 1), value=1.0)  # twice the distribution, less 1
+    p[..., 0] = -1.0
+    return _bins(_cut(mu, sigma, K), 0.5 * p.diff(dim=-1), step)
 
 
 @data_distribution.register
