@@ -272,6 +272,27 @@ def test_divergence(fuse: int, sentence: str, tmp_path: Path) -> None:
     assert [path.name for path in kept] == (["step-4"] if fuse == 6 else [])
 
 
+def test_an_exploding_loss_stops_before_it_is_saved(tmp_path: Path) -> None:
+    """Finite, but a hundred times what an untrained network has."""
+
+    class Bang(Bomb):
+        def forward(self, features: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+            self.fuse -= self.training
+            return features * (self.weight[0] + (1.0 if self.fuse >= 0 else 1e4))
+
+    model = bfn.continuous(Bang(6), sigma_1=0.1, x_min=-1e9, x_max=1e9)
+    with pytest.raises(Diverged, match=r"loss exploded at step 7; the last good .*step-4: "):
+        bfn.train.fit(
+            model, bfn.data.load("digits", form="continuous"), out=tmp_path / "run",
+            display=False, steps=20, batch=4, log_every=2, checkpoint_every=4,
+        )  # fmt: skip
+    kept = list((tmp_path / "run" / "checkpoints").glob("step-*"))
+    assert [path.name for path in kept] == ["step-4"]
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert (status["status"], status["exported_step"]) == ("diverged", 4)
+    assert "exploded" in status["message"]
+
+
 def test_infinite_gradient_stops_too(tmp_path: Path) -> None:
     class Steep(Bomb):
         def forward(self, features: torch.Tensor, t: torch.Tensor) -> torch.Tensor:

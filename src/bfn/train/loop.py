@@ -11,6 +11,7 @@ finite.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -21,15 +22,15 @@ from torch import Tensor
 
 from bfn import loss, noise
 from bfn.data.base import DataSet
-from bfn.errors import BFNError
 from bfn.model import BFN
-from bfn.nn.accelerate import Accelerated
 from bfn.times import ImportanceTimes
 from bfn.train import shards
 from bfn.train.config import Train
 from bfn.train.distributed import World
 from bfn.train.ema import EMA
 from bfn.train.folder import RunFolder
+from bfn.train.labels import check_labels, hide
+from bfn.train.networks import find_device, join
 from bfn.train.optimiser import adamw, learning_rate, time_sampler
 from bfn.train.outcome import Diverged, Interrupted
 from bfn.train.progress import Display, Silent
@@ -37,6 +38,9 @@ from bfn.train.saving import Best, Saving
 from bfn.train.signals import signals
 from bfn.train.validation import Validation
 from bfn.train.window import Reading, Values, Window
+
+EXPLODED = 100.0
+"""So many times the loss of the run's first line is too much: an untrained network does better."""
 
 
 class Micro(NamedTuple):
@@ -86,7 +90,7 @@ class Trainer:
         self.world = world or World()
         self.device = find_device(self.world.device(settings.device))
         self.model, self.data = model.to(self.device), data.to(self.device)
-        _check_labels(model, data, settings)
+        check_labels(model, data, settings)
         self.rows = self.world.rows(settings.batch, settings.accumulate)
         self.validation = None
         if settings.validate_every:
@@ -94,7 +98,7 @@ class Trainer:
         # A network that cannot be saved says so now; and sharding gives its class another name.
         self.config = model.config() if folder is not None else {}
         # Before anything copies the weights: it may change how they lie in memory.
-        self.fast, self.joined = self._networks()
+        self.fast, self.joined = join(self.model, self.data, settings, self.world)
         self.step = 0
         self.ema = EMA(model.net, settings.ema_decay)
         self.optimiser = adamw(model, settings)
@@ -105,29 +109,6 @@ class Trainer:
         self.history: list[dict[str, Any]] = []
         self._unread: deque[tuple[dict[str, Any], Reading]] = deque()
         self._clock = time.monotonic()
-
-    def _networks(self) -> tuple[BFN, BFN]:
-        """The same model, sharing its weights, as fast as the device can; and joined to others'."""
-        model, settings, world = self.model, self.settings, self.world
-        compile = {"auto": None, "yes": True, "no": False}[settings.compile]
-        sharded = settings.sharding == "full" and world.size > 1
-        unused = world.size > 1 and not sharded and self._has_unused()
-        fast = Accelerated(model.net, settings.precision, False if sharded else compile)
-        if sharded:
-            shards.shard(model.net)
-        joined = fast if sharded else world.joined(fast, unused=unused)
-        return BFN(fast, model.flow, model.head), BFN(joined, model.flow, model.head)
-
-    def _has_unused(self) -> bool:
-        """Whether some weights take no part in the loss."""
-        generator = torch.Generator(self.device).manual_seed(0)
-        x, labels = self.data.batch("train", self.data.indices(0, 0, 1), generator)
-        cond: dict[str, Any] = {"generator": generator, **labels}
-        loss.continuous_time(self.model, x, **cond).sum().backward()
-        weights = [p for p in self.model.parameters() if p.requires_grad]
-        unused = any(p.grad is None for p in weights)
-        self.model.zero_grad(set_to_none=True)
-        return unused
 
     # One step.
 
@@ -146,7 +127,7 @@ class Trainer:
                 generator = self._source(rows)
                 chosen = indices[rows.start : rows.stop]
                 x, labels = self.data.batch("train", chosen, generator)
-                labels = self._hide(labels, generator)
+                labels = hide(labels, settings.label_dropout, generator)
                 parts.append(self._backward(x, labels, generator, 1 / len(self.rows)))
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip)
         self.optimiser.step()
@@ -191,14 +172,6 @@ class Trainer:
         (share * value).backward()
         ((t, weight),) = drawn
         return Micro(value.detach(), t, nats.detach() / weight)
-
-    def _hide(self, labels: dict[str, Tensor], generator: noise.Source) -> dict[str, Tensor]:
-        """Every label is replaced by -1, "no label", with probability label_dropout."""
-        if not self.settings.label_dropout:
-            return labels
-        label = labels["label"]
-        u = noise.uniform(label.shape, generator, device=label.device)
-        return {**labels, "label": label.masked_fill(u < self.settings.label_dropout, -1)}
 
     # The run.
 
@@ -313,8 +286,8 @@ class Trainer:
         self.display.show(line)
 
     def _checked(self, values: Values, step: int) -> Values:
-        """The values; training stops if one of them is not finite."""
-        broken = values.broken()
+        """The values; training stops if one of them is not finite, or the loss explodes."""
+        broken = values.broken(self._bound())
         if broken is None:
             return values
         place, what = broken
@@ -329,6 +302,12 @@ class Trainer:
             f"{at}; the last good checkpoint is {last}: train again with {smaller} or train.clip, "
             "or look for extreme examples in the data"
         )
+
+    def _bound(self) -> float:
+        """A mean loss, in nats per variable, that no training comes back from."""
+        if not self.history:
+            return math.inf
+        return EXPLODED * abs(self.history[0]["nats"]) / self.data.format.dimensions
 
     # Saving and going on.
 
@@ -353,29 +332,3 @@ def _joined(parts: tuple[Tensor, ...]) -> Tensor:
     if len(parts) == 1:
         return parts[0]
     return torch.stack(parts).mean() if parts[0].dim() == 0 else torch.cat(parts)
-
-
-def _check_labels(model: BFN, data: DataSet, settings: Train) -> None:
-    if not settings.label_dropout:
-        return
-    given = f"train.label_dropout = {settings.label_dropout} hides labels, but"
-    if "train" not in data.labels:
-        raise BFNError(
-            f"{given} {data.name} comes without labels; leave it out, or train on data that has "
-            "them"
-        )
-    if getattr(model.net, "arguments", {}).get("labels") == 0:
-        raise BFNError(f"{given} the network takes none; build it with labels=N, or leave it out")
-
-
-def find_device(name: str, key: str = "train.device") -> torch.device:
-    """A device by name; "auto" is CUDA where there is one."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError, NotImplementedError):
-        raise BFNError(
-            f"{key} = {name!r} is not to be had here; expected cpu, auto, or a device that "
-            "torch can use"
-        ) from None

@@ -86,13 +86,18 @@ class Values:
         pairs = zip(self.sums, self.counts, strict=True)
         return [scale * total / count if count else None for total, count in pairs]
 
-    def broken(self) -> tuple[int, str] | None:
-        """The first step with a number that is not finite, counted from 0, and what it is."""
+    def broken(self, bound: float = math.inf) -> tuple[int, str] | None:
+        """The first step, counted from 0, with a number that is not finite, or a mean beyond a
+        bound; and what it is."""
         for i, (loss, norm) in enumerate(zip(self.losses, self.norms, strict=True)):
             if not math.isfinite(loss):
                 return i, f"the loss became {loss}"
             if not math.isfinite(norm):
                 return i, f"the gradient's norm became {norm}"
+        if self.losses and self.loss > bound:
+            return next(
+                i for i, loss in enumerate(self.losses) if loss > bound
+            ), "the loss exploded"
         return None
 
 
