@@ -36,7 +36,7 @@ def train(
     else:
         recipe = config.read(name, overrides)
     fit = training.run(recipe, folder.path, resume=resume, force=force)
-    if fit.history and os.environ.get("RANK", "0") == "0":
+    if fit.history and _is_first():
         line = fit.history[-1]
         print(f"{folder.path}: step {fit.step}, loss {line['loss']:.4f} {line['unit']}")
 
@@ -55,9 +55,14 @@ def _resumed(name: str, folder: RunFolder, overrides: Mapping[str, Text]) -> con
     differing = [
         key for key in own.differences(asked) if key not in overrides and not is_open(asked, key)
     ]
-    if differing:
+    if differing and _is_first():
         print(
             f"going on with the run's own recipe.toml, which differs in {', '.join(differing)}",
             file=sys.stderr,
         )
     return own
+
+
+def _is_first() -> bool:
+    """Of several processes that torchrun started, one speaks."""
+    return os.environ.get("RANK", "0") == "0"
