@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 import bfn
-from bfn.flow import GaussianFlow, Theta
+from bfn.flow import Theta
 from bfn.guidance.gradient import Guided
 from bfn.guidance.tilt import shift, tilt
-from bfn.output import FreeBinnedHead, Output, PointHead
+from bfn.output import Output, PointHead
 from bfn.output.binned import BinnedOutput, FreeBinnedOutput
 from bfn.output.categorical import BernoulliOutput, CategoricalOutput
 from bfn.output.point import PointOutput
@@ -192,10 +192,26 @@ def test_unknown_output() -> None:
             move()
 
 
-def test_wrappers_compose() -> None:
-    """Two pulls one after the other are one pull of both, where the gradients do not interact."""
-    model = bfn.BFN(torch.nn.Identity(), GaussianFlow(bfn.Exponential(0.1)), FreeBinnedHead(4))
-    once = Guided(model, lambda x: x.sum(-1))
-    assert once.flow is model.flow
-    assert once.head is model.head
-    assert Guided(once, lambda x: x.sum(-1)).device == model.device
+@pytest.mark.usefixtures("double")
+def test_two_guides() -> None:
+    """With the network held fixed, tilts multiply; through the network only one guide can go."""
+    model, t = bfn.discrete(torch.nn.Linear(3, 3), K=3, beta_1=1.0), torch.full((2,), 0.5)
+    model.net.forward = lambda features, t: 2.0 * features
+    theta = Theta(torch.randn(2, 4, 3, generator=generator()), torch.full((2, 1, 1), 0.25))
+
+    def first(p: Tensor) -> Tensor:
+        return p[..., 0].sum(1)
+
+    def second(p: Tensor) -> Tensor:
+        return 3.0 * p[:, 1, 2]
+
+    one = Guided(model, first, through=False)
+    both = Guided(one, second, through=False)
+    assert both.flow is model.flow
+    assert both.head is model.head
+    together = Guided(model, lambda p: first(p) + second(p), through=False)
+    torch.testing.assert_close(both(theta, t).m, together(theta, t).m)
+    with pytest.raises(bfn.BFNError, match="add both scores up"):
+        Guided(one, second)
+    by_theta = Guided(Guided(model, first), lambda theta: theta.V[:, 0, 0], of="theta")
+    assert by_theta(theta, t).m.isfinite().all()

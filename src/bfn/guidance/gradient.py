@@ -83,6 +83,11 @@ class Guided(Wrapper):
             raise BFNError(f"scale = {scale}; expected a finite number, such as 1")
         if of not in ("data", "theta"):
             raise BFNError(f'of = {of!r}; expected "data" or "theta"')
+        if of == "data" and through and _is_guided(model):
+            raise BFNError(
+                "a guided model cannot be differentiated through once more; add both scores up in "
+                "one guide, or give the outer one through=False"
+            )
         self.guide, self.scale, self.of, self.through = guide, float(scale), of, through
         self._timed = _takes_time(guide)
 
@@ -114,7 +119,7 @@ class Guided(Wrapper):
                 "the guide's result has no gradient; compute it from the guide's argument with "
                 "differentiable functions of torch, without detach, argmax or rounding"
             )
-        # allow_unused: a guide may look at nothing the gradient is taken by, early in a chain.
+        # allow_unused: a guide of theta may look at beta alone.
         (gradient,) = torch.autograd.grad(g.sum(), by, allow_unused=True)
         if gradient is None:
             return torch.zeros_like(by)
@@ -124,6 +129,15 @@ class Guided(Wrapper):
                 "0, for example with clamp_min"
             )
         return self.scale * gradient.detach()
+
+
+def _is_guided(model: BFN | Wrapper) -> bool:
+    """Whether gradients end within the model, because it takes some itself."""
+    while isinstance(model, Wrapper):
+        if isinstance(model, Guided):
+            return True
+        model = model.model
+    return False
 
 
 def _takes_time(guide: Guide) -> bool:
