@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -223,6 +224,27 @@ def test_wrong_settings_are_refused(options: dict, sentence: str) -> None:
         Codec(toys.model("binary"), **options)
 
 
+def test_blocks_are_asked_for_when_their_turn_comes() -> None:
+    """So that memory does not grow with the number of blocks."""
+    seen, done = [], []
+
+    class Lazy(Sequence):
+        def __len__(self) -> int:
+            return 9
+
+        def __getitem__(self, j):
+            seen.append((j, sum(done)))
+            return data("binary", 30, j)
+
+    codec_ = codec("binary", lanes=2)
+    coded = codec_.encode(Lazy(), done.append)
+    assert sorted(j for j, _ in seen) == list(range(9))
+    # Two are at work at a time: block j begins when j - 1 of them are done.
+    assert all(at >= 30 * (j // 2) * 2 - 30 for j, at in seen)
+    (last,) = codec_.decode([coded[8].payload], [30], places=[8])
+    assert torch.equal(last, data("binary", 30, 8))
+
+
 def test_wrong_data_are_refused() -> None:
     codec_ = codec("discretised")
     for x, sentence in (
@@ -236,6 +258,8 @@ def test_wrong_data_are_refused() -> None:
             codec_.encode([x])  # pyright: ignore
     with pytest.raises(bfn.BFNError, match=r"reconstruction=bfn\.Bins"):
         Codec(toys.model("continuous", reconstruction=None), (4,), 3)
+    with pytest.raises(bfn.BFNError, match="too many to code"):
+        Codec(bfn.discretised(toys.Toy(P=2), 2**22 + 1, 0.1), (4,), 3)
     with pytest.raises(bfn.BFNError, match="give as many"):
         codec_.decode([b""], [1, 2])
     with pytest.raises(bfn.BFNError, match="different numbers"):
@@ -259,3 +283,18 @@ def test_nothing_of_the_process_is_changed() -> None:
     assert torch.get_float32_matmul_precision() == precision
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.is_grad_enabled()
+
+
+def test_a_compiled_network_runs_as_it_was_written() -> None:
+    """Whatever a compiler might make of it, both sides run the network itself."""
+    model, x = toys.model("discretised"), data("discretised", 20)
+    coded = Codec(model, (1, 4, 4), 3).encode([x])[0].payload
+    calls = []
+
+    def backend(graph, inputs):
+        calls.append(graph)
+        return graph.forward
+
+    compiled = bfn.BFN(torch.compile(model.net, backend=backend), model.flow, model.head)  # pyright: ignore
+    assert Codec(compiled, (1, 4, 4), 3).encode([x])[0].payload == coded
+    assert not calls

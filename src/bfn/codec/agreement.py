@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import sys
 from collections.abc import Iterator
 
 import numpy as np
@@ -22,7 +23,7 @@ from bfn.model import BFN
 
 @contextlib.contextmanager
 def fixed(model: BFN, threads: int) -> Iterator[None]:
-    """No gradients, no dropout, no faster or less exact arithmetic; restored afterwards."""
+    """No gradients, dropout, compilation or less exact arithmetic; restored afterwards."""
     before, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     cudnn = torch.backends.cudnn.flags(
         enabled=True, benchmark=False, deterministic=True, allow_tf32=False
@@ -30,11 +31,23 @@ def fixed(model: BFN, threads: int) -> Iterator[None]:
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision("highest")
     try:
-        with model.evaluating(), torch.autocast(model.device.type, enabled=False), cudnn:
+        with (
+            model.evaluating(),
+            torch.autocast(model.device.type, enabled=False),
+            _not_compiled(),
+            cudnn,
+        ):
             yield
     finally:
         torch.set_num_threads(before)
         torch.set_float32_matmul_precision(precision)
+
+
+def _not_compiled() -> contextlib.AbstractContextManager[object]:
+    # The compiler takes seconds to import; where nobody has, nothing is compiled.
+    if "torch._dynamo" not in sys.modules:
+        return contextlib.nullcontext()
+    return torch.compiler.set_stance("force_eager")
 
 
 def probe(chain: Chain) -> str:

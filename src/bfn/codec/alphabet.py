@@ -46,11 +46,21 @@ class Alphabet(ABC):
         """About how uncertain a symbol still is after messages of total accuracy beta."""
 
 
+LARGEST = 2**22
+"""With more symbols, probabilities in multiples of 2^-24 would be too coarse."""
+
+
+def _checked(K: int) -> int:
+    if K > LARGEST:
+        raise BFNError(f"K = {K} symbols are too many to code; at most 2^22 can be")
+    return K
+
+
 class Classes(Alphabet):
     """Classes are their own indices."""
 
     def __init__(self, K: int) -> None:
-        self.K = K
+        self.K = _checked(K)
 
     def index(self, x: Tensor) -> Tensor:
         return x
@@ -66,7 +76,7 @@ class BinValues(Alphabet):
     """One value per bin."""
 
     def __init__(self, K: int, values: Sequence[float] | None = None) -> None:
-        self.K = K
+        self.K = _checked(K)
         self.values = bin_centre(torch.arange(K), K, torch.float64)
         if values is not None:
             given = torch.as_tensor(values, dtype=torch.float64)

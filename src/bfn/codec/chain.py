@@ -164,7 +164,8 @@ class Chain:
 
     def _input(self, V: Floats, beta: float, t: float) -> tuple[Theta, Tensor]:
         def on_device(values: Tensor) -> Tensor:
-            return values.to(self.model.device, self.model.dtype)
+            # In this order: not every device has float64.
+            return values.to(self.model.dtype).to(self.model.device)
 
         state = on_device(torch.from_numpy(V)).reshape(self.state_shape)
         batch = torch.ones(self.lanes, dtype=torch.float64)
