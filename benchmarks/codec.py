@@ -36,13 +36,15 @@ def bound(model: bfn.BFN, x: Tensor, n: int, repeats: int) -> Tensor:
 def code(codec: Codec, blocks: list[Tensor]) -> tuple[list[Coded], dict[str, dict[str, float]]]:
     """The coded blocks, and the seconds of either direction by who took them."""
     spent = {}
-    start = time.perf_counter()
+    start, busy = time.perf_counter(), time.process_time()
     coded = codec.encode(blocks)
     spent["encode"] = {"all": time.perf_counter() - start, **codec.seconds}
-    before, start = dict(codec.seconds), time.perf_counter()
+    spent["encode"]["busy"] = time.process_time() - busy
+    before, start, busy = dict(codec.seconds), time.perf_counter(), time.process_time()
     decoded = codec.decode([c.payload for c in coded], [len(x) for x in blocks])
     took = {name: codec.seconds[name] - before[name] for name in before}
     spent["decode"] = {"all": time.perf_counter() - start, **took}
+    spent["decode"]["busy"] = time.process_time() - busy
     assert all(torch.equal(x, y) for x, y in zip(blocks, decoded, strict=True)), "not lossless"
     return coded, spent
 
@@ -79,23 +81,24 @@ def rates(model: bfn.BFN, x: Tensor, steps: list[int], lanes: int, repeats: int)
             ]
         )
     print("\nTime of the same\n")
-    heading = ["n", "way", "images a second", "network", "probabilities", "coder"]
+    heading = ["n", "way", "images / s", "images / s of CPU", "network", "probabilities", "coder"]
     print_row(heading, head=True)
     for n, way, images, seconds in times:
-        shares = [f"{100 * seconds[part] / seconds['all']:.0f}%" for part in heading[3:]]
-        print_row([f"{n}", way, f"{images / seconds['all']:.1f}", *shares])
+        shares = [f"{100 * seconds[part] / seconds['all']:.0f}%" for part in heading[4:]]
+        speeds = [f"{images / seconds[clock]:.1f}" for clock in ("all", "busy")]
+        print_row([f"{n}", way, *speeds, *shares])
 
 
 def block_sizes(model: bfn.BFN, x: Tensor, n: int) -> None:
-    """One block after another in as many lanes as there are."""
-    print(f"\nBlocks of different sizes at n = {n}: bits per dimension of the whole\n")
-    print_row(["images in a block", "blocks", "bits per dimension"], head=True)
-    for size in (1, 4, 16, 64, len(x)):
-        blocks = list(x[: max(size, 16)].split(size))[:16]
+    print(f"\nThe same images in blocks of different sizes at n = {n}\n")
+    print_row(["images in a block", "blocks", "bits per dimension", "in the chain"], head=True)
+    for size in (1, 4, 8, 16, 64, len(x)):
+        blocks = list(x.split(size))
         coded = Codec(model, tuple(x.shape[1:]), n, lanes=min(16, len(blocks))).encode(blocks)
-        number = sum(b.numel() for b in blocks)
         bits = 8 * sum(len(c.payload) for c in coded)
-        print_row([f"{size}", f"{len(blocks)}", f"{bits / number:.3f}"])
+        chained = 1.0 - sum(c.startup_examples for c in coded) / len(x)
+        cells = [f"{size}", f"{len(blocks)}", f"{bits / x.numel():.3f}", f"{100 * chained:.0f}%"]
+        print_row(cells)
 
 
 def main() -> None:

@@ -84,6 +84,23 @@ def test_the_cheapest_way_is_taken() -> None:
         assert counted == (way == len(TIMES))
 
 
+def test_counting_ends_before_memory_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Examples that cost next to nothing would be counted for ever; then another way is taken."""
+    monkeypatch.setattr("bfn.codec.startup.MOST", 24 * 9 * 3)
+    model = bfn.discrete(toys.Toy(P=9, inputs=9), 9, 1.0)
+    codec, x = Codec(model, (24,), 4, lanes=1), words(60, 24, 9)
+    stacks = Stacks(1)
+    stacks.put(0, b"")
+    with torch.no_grad():
+        assert codec.startup._push(stacks, 0, x.numpy(), len(TIMES)) == 3
+        stacks.clear(0)
+        taken, way = codec.startup.push(stacks, 0, x.numpy())
+    assert way < len(TIMES)
+    assert taken > 3
+    (coded,) = codec.encode([x])
+    assert torch.equal(codec.decode([coded.payload], [60])[0], x)
+
+
 def test_large_alphabets_are_not_counted() -> None:
     small = bfn.discretised(toys.Toy(P=2), 64, 0.01)
     assert Startup(Codec(small, (8,), 2).chain).ways == len(TIMES) + 1

@@ -15,6 +15,7 @@ The block's examples are taken from its end. Counting goes on in the order in wh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -28,7 +29,9 @@ ORDER = 3
 FEW = 64
 """Alphabets up to here are counted,"""
 SMALL = 2**20
-"""if an example's variables times the alphabet are no more than this."""
+"""if an example's variables times the alphabet are no more than this,"""
+MOST = 2**23
+"""and as long as they are no more than this for all the examples together."""
 
 
 class Startup:
@@ -46,7 +49,9 @@ class Startup:
             trials = []
             for way in range(self.ways):
                 taken = self._push(stacks, lane, x, way)
-                trials.append((float(stacks.bits()[lane]) / taken, way))
+                bits = float(stacks.bits()[lane])
+                enough = taken == len(x) or bits >= self.chain.startup_bits()
+                trials.append((bits / taken if enough else math.inf, way))
                 stacks.clear(lane)
             _, way = min(trials)
             return self._push(stacks, lane, x, way), way
@@ -63,7 +68,7 @@ class Startup:
                 for j in reversed(range(number)):
                     counts.start()
                     for d in range(self.chain.variables):
-                        weights = self._rows(lane, counts.predict()[None])
+                        weights = self._rows(counts.predict()[None])
                         x[j, d] = table(weights).pop(stacks)[lane, 0]
                         counts.add(int(x[j, d]))
         return x
@@ -81,18 +86,20 @@ class Startup:
 
     def _push_counted(self, stacks: Stacks, lane: int, x: Integers, needed: float) -> int:
         counts, rows, bits, taken = Counts(self.chain.alphabet.K), [], 0.0, 0
-        while taken < len(x) and bits < needed:
+        most = max(1, MOST // (x.shape[1] * self.chain.alphabet.K))
+        # A few bits more than needed, as the coder's probabilities are a little different.
+        while taken < min(len(x), most) and bits < needed + 8.0:
             example = x[len(x) - 1 - taken]
             predicted = np.stack(list(counts.learn(example)))
             rows.append(predicted)
             bits -= float(np.log2(predicted[np.arange(len(example)), example]).sum())
             taken += 1
         symbols = x[::-1][:taken].reshape(1, -1)
-        weights = self._rows(lane, np.concatenate(rows))
+        weights = self._rows(np.concatenate(rows))
         table(weights).push(stacks, np.repeat(symbols, self.chain.lanes, 0))
         return taken
 
-    def _rows(self, lane: int, rows: Floats) -> Floats:
+    def _rows(self, rows: Floats) -> Floats:
         """The same table for every lane, of which one is at work."""
         return np.broadcast_to(rows, (self.chain.lanes, *rows.shape))
 
@@ -103,7 +110,10 @@ class Startup:
 
 
 class Counts:
-    """An adaptive model of sequences of symbols 0 .. K-1. Exact arithmetic but for + * /."""
+    """An adaptive model of sequences of symbols 0 .. K-1.
+
+    Sums, products and quotients only, which are the same on every machine.
+    """
 
     def __init__(self, K: int) -> None:
         self.even = np.full(K, 1.0 / K)
