@@ -17,6 +17,9 @@ from bfn.codec import Codec
 from bfn.codec.agreement import fixed
 from bfn.codec.stack import Stacks
 from bfn.codec.startup import TIMES
+from bfn.flow import CategoricalFlow, GaussianFlow
+from bfn.output import BinnedHead, CategoricalHead
+from bfn.schedule import Exponential, Quadratic
 
 SHAPES = {"continuous": (2, 3), "discretised": (1, 4, 4), "discrete": (6,), "binary": (5, 2)}
 
@@ -61,6 +64,27 @@ def test_blocks_of_all_sizes_come_back(kind: str, steps: int) -> None:
 @pytest.mark.parametrize("spacing", [0.1, 1.7, 4.0])
 def test_any_spacing_is_lossless(kind: str, spacing: float) -> None:
     round_trip(codec(kind, spacing=spacing), [data(kind, 20)])
+
+
+def test_any_schedule_is_lossless() -> None:
+    x, k = data("discretised", 20), data("discrete", 20)
+    for flow, head, block in (
+        (GaussianFlow(Quadratic(50.0)), BinnedHead(5), x),
+        (GaussianFlow(Exponential(1e-4)), BinnedHead(5, t_min=0.3), x),
+        (CategoricalFlow(4, Exponential(0.5)), CategoricalHead(4), k),
+    ):
+        net = toys.Toy(head.parameters, 4 if block is k else 1)
+        model = bfn.BFN(net, flow, head)
+        for steps in (1, 7):
+            round_trip(Codec(model, tuple(block.shape[1:]), steps, lanes=2), [block, block[:3]])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_codes_for_itself() -> None:
+    model = toys.model("discretised").cuda()
+    codec_ = Codec(model, (1, 4, 4), 5, lanes=3)
+    assert codec_.settings["device"] == "cuda"
+    round_trip(codec_, [data("discretised", 20)])
 
 
 def test_blocks_stand_on_their_own() -> None:
