@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import bfn
-from bfn.cli.sample import accelerated
+from bfn.cli.drawing import accelerated
 from bfn.generation import in_batches
 from toys import KINDS, data, generator, model
 

@@ -233,7 +233,7 @@ def test_films_are_not_written_over(
 
 
 def test_on_a_gpu_the_network_is_changed_for_the_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    from bfn.cli.sample import accelerated
+    from bfn.cli.drawing import accelerated
     from bfn.nn.accelerate import Accelerated
 
     model = bfn.BFN.from_pretrained("digits")

@@ -239,78 +239,6 @@ def eval(
 
 
 @app.command
-def sample(
-    run: Path,
-    /,
-    *,
-    out: Path | None = None,
-    n: Whole | None = None,
-    steps: Whole | None = None,
-    calls: Whole | None = None,
-    final: Literal["sample", "mode"] | None = None,
-    solver: str | None = None,
-    grid: str | None = None,
-    label: str | None = None,
-    guidance: float | None = None,
-    prefix: str | None = None,
-    film: bool = False,
-    batch: Whole | None = None,
-    seed: Whole | None = None,
-    device: str | None = None,
-    compile: bool = False,
-    separate: bool = False,
-    force: bool = False,
-) -> None:
-    """Draw samples from a run.
-
-    Parameters
-    ----------
-    run
-        The run folder, the name of a shipped model (digits), or owner/name on the hub.
-    out
-        The file to write: a .png sheet, .txt, or .npy; with --separate, a folder. By default it is
-        named after the run.
-    n
-        Number of samples.
-    steps
-        Bayesian updates.
-    calls
-        Network calls, one more than the steps: give either.
-    final
-        How the last output becomes data: a draw from it, or its mode.
-    solver
-        The step rule: ancestral (the paper's), sde, sde2, ode or ode2.
-    grid
-        The spacing of the steps: time, power or geometric; auto is the solver's own.
-    label
-        A label of a model with labels; several in turn, as in 3,7; or each.
-    guidance
-        Multiplies what the label adds to the prediction: 1 is plain, 2 exaggerates.
-    prefix
-        The first characters of every text; the rest is filled in.
-    film
-        Also write a .gif of the input and output distributions through time.
-    batch
-        Samples at once; results do not depend on it. Halved when memory runs out.
-    seed
-        Of the noise.
-    device
-        cpu, cuda, ...; auto is cuda where there is one.
-    compile
-        Compile the network first, which pays for many calls on a GPU.
-    separate
-        Write every sample to a file of its own.
-    force
-        Replace what is there.
-    """
-    from bfn.cli import sample as command
-
-    given = {"n": n, "steps": steps, "final": final, "solver": solver, "grid": grid}
-    given |= {"label": label, "guidance": guidance, "batch": batch, "seed": seed, "device": device}
-    command.sample(run, _given(given), calls, prefix, out, film, compile, separate, force)
-
-
-@app.command
 def demo(
     *, out: Path = Path("demo"), seconds: float = 150.0, force: bool = False, overrides: Overrides
 ) -> None:
@@ -381,6 +309,7 @@ app.command(
     name="push",
     help="Upload a run's model, recipe and card to the Hugging Face hub.",
 )
+app.command("bfn.cli.sample:command", name="sample", help="Draw samples from a run.")
 app.command(
     "bfn.cli.solvers:solvers",
     name="solvers",

@@ -14,7 +14,7 @@ from rich.console import Console
 from bfn import evaluate as measure
 from bfn import pictures
 from bfn import train as training
-from bfn.cli import evaluate, sample, tables
+from bfn.cli import drawing, evaluate, tables
 from bfn.cli.files import write_text
 from bfn.data.base import DataSet
 from bfn.errors import BFNError
@@ -48,7 +48,7 @@ def demo(out: Path, seconds: float, force: bool, overrides: Mapping[str, Text]) 
     )
     trained = time.monotonic() - began
     result = evaluate.measure_with_progress(fit.model, data, recipe.eval)
-    x = sample.draw(fit.model, data.format, recipe.sample)
+    x = drawing.draw(fit.model, data.format, recipe.sample)
     pictures.write_sheet(out / "samples.png", data.format, x)
     curve = dataclasses.replace(recipe.eval, steps=("inf",), repeats=20)
     by_time = evaluate.measure_with_progress(fit.model, data, curve)

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from bfn import pictures
+from bfn.cli.app import Whole
+from bfn.cli.drawing import accelerated, draw, with_labels
 from bfn.cli.files import check_free
-from bfn.cli.waiting import waiting
 from bfn.data.formats import Format, TextFormat
 from bfn.errors import BFNError
-from bfn.generation import Callback
-from bfn.guidance import labels
 from bfn.hub import locate
 from bfn.model import BFN
-from bfn.nn.accelerate import Accelerated
 from bfn.train import draw as drawing
 from bfn.train.config import Sample
 from bfn.train.folder import RunFolder
@@ -32,6 +28,76 @@ UNTRAINED = (
     "bfn: guidance compares with what is predicted without a label, which this run never learned "
     "(train.label_dropout was 0)."
 )
+
+
+def command(
+    run: Path,
+    /,
+    *,
+    out: Path | None = None,
+    n: Whole | None = None,
+    steps: Whole | None = None,
+    calls: Whole | None = None,
+    final: Literal["sample", "mode"] | None = None,
+    solver: str | None = None,
+    grid: str | None = None,
+    label: str | None = None,
+    guidance: float | None = None,
+    prefix: str | None = None,
+    film: bool = False,
+    batch: Whole | None = None,
+    seed: Whole | None = None,
+    device: str | None = None,
+    compile: bool = False,
+    separate: bool = False,
+    force: bool = False,
+) -> None:
+    """Draw samples from a run.
+
+    Parameters
+    ----------
+    run
+        The run folder, the name of a shipped model (digits), or owner/name on the hub.
+    out
+        The file to write: a .png sheet, .txt, or .npy; with --separate, a folder. By default it is
+        named after the run.
+    n
+        Number of samples.
+    steps
+        Bayesian updates.
+    calls
+        Network calls, one more than the steps: give either.
+    final
+        How the last output becomes data: a draw from it, or its mode.
+    solver
+        The step rule: ancestral (the paper's), sde, sde2, ode or ode2.
+    grid
+        The spacing of the steps: time, power or geometric; auto is the solver's own.
+    label
+        A label of a model with labels; several in turn, as in 3,7; or each.
+    guidance
+        Multiplies what the label adds to the prediction: 1 is plain, 2 exaggerates.
+    prefix
+        The first characters of every text; the rest is filled in.
+    film
+        Also write a .gif of the input and output distributions through time.
+    batch
+        Samples at once; results do not depend on it. Halved when memory runs out.
+    seed
+        Of the noise.
+    device
+        cpu, cuda, ...; auto is cuda where there is one.
+    compile
+        Compile the network first, which pays for many calls on a GPU.
+    separate
+        Write every sample to a file of its own.
+    force
+        Replace what is there.
+    """
+    given = {"n": n, "steps": steps, "final": final, "solver": solver, "grid": grid}
+    given |= {"label": label, "guidance": guidance, "batch": batch, "seed": seed, "device": device}
+    told = {key: value for key, value in given.items() if value is not None}
+    sample(run, told, calls, prefix, out, film, compile, separate, force)
 
 
 def sample(
@@ -83,28 +149,6 @@ def sample(
         print(f"{moving[1]}: the way there, in {len(moving[0].frames)} frames")
 
 
-def draw(
-    model: BFN,
-    format: Format,
-    settings: Sample,
-    callback: Callback | None = None,
-    static: bool = False,
-    known: tuple[Tensor, Tensor] | None = None,
-) -> Tensor:
-    """Samples as the settings ask for them, with progress."""
-    with waiting("sampling") as (report, say):
-        return drawing.draw(
-            model,
-            format.shape,
-            settings,
-            callback=callback,
-            progress=report,
-            say=say,
-            static=static,
-            known=known,
-        )
-
-
 def with_calls(given: Mapping[str, Any], calls: int | None) -> dict[str, Any]:
     """Options of the [sample] section, in which network calls are counted as steps."""
     if calls is None:
@@ -134,38 +178,6 @@ def read_prefix(format: Format, prefix: str) -> tuple[Tensor, Tensor]:
     x = torch.zeros(format.length, dtype=torch.int64)
     x[: len(begun)] = begun
     return x, torch.arange(format.length) < len(begun)
-
-
-def with_labels(model: BFN, settings: Sample, n_given: bool) -> tuple[Sample, int | None]:
-    """Settings whose labels come out even, and the columns of a sheet with one label in each."""
-    if not settings.label:
-        return settings, None
-    chosen = labels.read(model, settings.label)
-    labels.prepare(model, chosen, len(chosen))
-    if len(chosen) == 1:
-        return settings, None
-    if not n_given:
-        rows = -(-settings.n // len(chosen))
-        settings = dataclasses.replace(settings, n=rows * len(chosen))
-    return settings, len(chosen)
-
-
-@contextlib.contextmanager
-def accelerated(model: BFN, compile: bool) -> Iterator[None]:
-    """The network as its GPU likes it best; on a CPU it is left as it is."""
-    if model.device.type != "cuda":
-        if compile:
-            raise BFNError(
-                f"--compile pays on a GPU only, and this is a {model.device.type}; leave it out"
-            )
-        yield
-        return
-    net = model.net
-    model.net = Accelerated(net, compile=compile)
-    try:
-        yield
-    finally:
-        model.net = net
 
 
 def _film(model: BFN, format: Format, settings: Sample, out: Path, force: bool) -> tuple[Any, Path]:

@@ -51,8 +51,8 @@ def card(
     force
         Replace the card that is there.
     """
+    from bfn.cli.drawing import draw, with_labels
     from bfn.cli.evaluate import comparable, measure_with_progress
-    from bfn.cli.sample import draw, with_labels
     from bfn.pictures import suffix, write_sheet
     from bfn.share import card_of_run
     from bfn.train import build

@@ -78,9 +78,9 @@ def solvers(
         Replace those files if they exist.
     """
     from bfn import quality
+    from bfn.cli.drawing import accelerated
     from bfn.cli.evaluate import with_places
     from bfn.cli.files import check_free, write_text
-    from bfn.cli.sample import accelerated
     from bfn.cli.schedule import ENDINGS
     from bfn.cli.waiting import waiting
     from bfn.hub import locate
