@@ -1,12 +1,12 @@
 """Digits by name: train with labels, exaggerate them, and let a classifier judge.
 
-    python examples/labelled_digits.py [FOLDER]
+    python examples/labelled_digits.py [FOLDER | --shipped]
 
 A network that is told the digit of every training image, but for one in ten, can draw a 7 when
 asked for one. Guidance multiplies what the label adds to its prediction. Whether the drawings are
 of the digits asked for is judged by a small classifier that was trained on the real images only.
-Some five minutes on one CPU core; without training, of the model shipped with bfn:
-python -c 'import labelled_digits as e; e.judge(bfn.BFN.from_pretrained("digits-labelled"))'.
+Some five minutes on one CPU core. With --shipped in place of a folder, the model that comes with bfn is
+judged, without training.
 """
 
 from __future__ import annotations
@@ -93,4 +93,5 @@ def main(
 
 
 if __name__ == "__main__":
-    judge(main(out=sys.argv[1] if len(sys.argv) > 1 else "runs/digits-labelled"))
+    place = sys.argv[1] if len(sys.argv) > 1 else f"runs/{RECIPE}"
+    judge(bfn.BFN.from_pretrained(RECIPE) if place == "--shipped" else main(out=place))
