@@ -5,8 +5,8 @@
 A network that is told the digit of every training image, but for one in ten, can draw a 7 when
 asked for one. Guidance multiplies what the label adds to its prediction. Whether the drawings are
 of the digits asked for is judged by a small classifier that was trained on the real images only.
-Some five minutes on one CPU core. With --shipped in place of a folder, the model that comes with bfn is
-judged, without training.
+Some five minutes on one CPU core; with --shipped in place of a folder, no training: the model that
+comes with bfn is judged.
 """
 
 from __future__ import annotations
