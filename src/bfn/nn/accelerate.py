@@ -32,7 +32,7 @@ class Accelerated(nn.Module):
         device = next((p.device for p in net.parameters()), torch.device("cpu"))
         gpu = device.type == "cuda"
         if gpu:
-            net.to(memory_format=torch.channels_last)
+            net.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         self.net = net
         self.dtype = choose_dtype(precision, device)
         self.compiled = gpu if compile is None else compile

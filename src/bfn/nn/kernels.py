@@ -8,6 +8,10 @@ the input and two numbers per group; the dropout's mask is a hash of the seed an
 is worked out again.
 """
 
+# A kernel's branches on constants are decided when it is compiled; decorators lack types.
+# pyright: reportPossiblyUnboundVariable=false, reportFunctionMemberAccess=false
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import functools
