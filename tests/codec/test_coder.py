@@ -212,9 +212,11 @@ def test_an_empty_stack_is_lossless_too() -> None:
         assert stacks.empty(1)
 
 
-def test_damage_is_told() -> None:
+@pytest.mark.parametrize("K", [5, 5000])
+def test_damage_is_told(K: int) -> None:
     """Never a crash; mostly bits are left over at the end, or a symbol has no place."""
-    codec_, x = codec("discretised", lanes=1), data("discretised", 12)
+    codec_ = Codec(toys.model("discretised", K=K), SHAPES["discretised"], 5, lanes=1)
+    x = bfn.discretise(torch.rand(12, 1, 4, 4, generator=toys.generator()) * 2 - 1, K)
     payload, rng, told = codec_.encode([x])[0].payload, np.random.default_rng(0), 0
     for _ in range(30):
         bad = bytearray(payload)

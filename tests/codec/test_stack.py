@@ -151,6 +151,8 @@ def test_mistakes_are_told() -> None:
     stacks = filled()
     with pytest.raises(bfn.BFNError, match="damaged"):
         stack.gaussian(MEAN, 2.5, 20).push(stacks, np.rint(MEAN).astype(np.int64) + 21)
+    with pytest.raises(bfn.BFNError, match="damaged"):  # beyond its own size, not the largest
+        stack.uniform(np.array([[5, 9]] * LANES)).push(stacks, np.array([[7, 3]] * LANES))
     with pytest.raises(bfn.BFNError, match="damaged"):
         Stacks(1).put(0, b"\1\2\3\4\0\0\0\0")
     for make in (

@@ -139,7 +139,7 @@ class _Choice:
         kappa = M + share * (self.Y - M)
         tau = spread * share.sqrt()
         width = (13.0 * tau).ceil().clamp(GROUPS, K)
-        # An even number of bins below kappa as above it, inside 0 .. K-1.
+        # As many bins below kappa as above it, inside 0 .. K-1.
         low = (kappa - 0.5 * width).round().clamp_min(0.0).minimum(K - width)
         self.low, self.width = low.long().numpy(), width.long().numpy()
         distance = torch.maximum((self.Y - low).abs(), (self.Y - low - width).abs())

@@ -122,9 +122,11 @@ class Stacks:
             where = slice(None) if mask is None else np.flatnonzero(mask[lane])
             chosen = symbols_[lane][where]
             if len(chosen):
-                self.coders[lane].encode_reverse(
-                    chosen, family, *(p[lane][where] for p in parameters)
-                )
+                numbers = [p[lane][where] for p in parameters]
+                try:
+                    self.coders[lane].encode_reverse(chosen, family, *numbers)
+                except KeyError:  # what constriction raises for symbols it does not know
+                    raise damaged("a symbol outside its alphabet") from None
         self.seconds += time.perf_counter() - start
 
     def pop(
