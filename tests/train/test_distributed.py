@@ -156,8 +156,7 @@ def children(process: subprocess.Popen[str]) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("sharding", ["none", "full"])
+@pytest.mark.parametrize(("rank", "sharding"), [(0, "none"), (1, "full")])
 def test_a_killed_process_ends_the_others(rank: int, sharding: str, tmp_path: Path) -> None:
     recipe, run = tiny_runs.write(tmp_path, "text"), tmp_path / "run"
     arguments = [recipe, "--out", run, "--train.log_every", 1, "--train.sharding", sharding]
