@@ -16,7 +16,7 @@ def test_digits_cost_what_the_loss_says(n: int) -> None:
     """Within 2% of the sum over all steps; benchmarks/codec.py goes on to n = 100."""
     model, digits = bfn.BFN.from_pretrained("digits"), bfn.data.load("digits")
     x, _ = digits.batch("test", digits.examples("test"))
-    blocks = list(x[:144].chunk(8))
+    blocks = list(x.tensor_split(8))
     codec = Codec(model, (1, 8, 8), n, lanes=8)
     coded = codec.encode(blocks)
     chained = torch.cat(
@@ -38,7 +38,7 @@ def test_digits_cost_what_the_loss_says(n: int) -> None:
     error = float((bits - per_block).std()) * math.sqrt(8) / float(per_block.sum())
     ratio = float(bits.sum() / per_block.sum())
     print(f"n = {n}: {ratio:.4f} +- {error:.4f} of the bound")
-    assert error < 0.012
+    assert error < 0.009
     assert ratio == pytest.approx(1.0, abs=0.02)
     # Start-up: a handful of images a block, and nothing else but a word and a header.
     for one in coded:
@@ -46,16 +46,5 @@ def test_digits_cost_what_the_loss_says(n: int) -> None:
         assert one.bits["startup"] < 1.5 * codec.chain.startup_bits()
         assert one.bits["overhead"] < 40.0
     # Decoding two of the blocks is enough here; other tests decode everything.
-    decoded = codec.decode([c.payload for c in coded[:2]], [18, 18])
+    decoded = codec.decode([c.payload for c in coded[:2]], [38, 37])
     assert all(torch.equal(a, b) for a, b in zip(blocks, decoded, strict=False))
-
-
-def test_probabilities_and_coder_take_less_than_the_network() -> None:
-    """Timed in one process by one clock; the network takes ten times as long."""
-    model, digits = bfn.BFN.from_pretrained("digits"), bfn.data.load("digits")
-    x, _ = digits.batch("test", digits.examples("test"))
-    codec = Codec(model, (1, 8, 8), 5, lanes=8)
-    coded = codec.encode(list(x[:64].chunk(8)))
-    codec.decode([c.payload for c in coded], [8] * 8)
-    seconds = codec.seconds
-    assert seconds["probabilities"] + seconds["coder"] < seconds["network"]
