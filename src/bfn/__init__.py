@@ -34,6 +34,7 @@ _HOMES = {
     "suggest_sigma_1": "bfn.suggest",
 }
 _MODULES = (
+    "codec",
     "data",
     "evaluate",
     "flow",
@@ -61,6 +62,7 @@ __all__ = [
     "__version__",
     "bin_centre",
     "bin_index",
+    "codec",
     "continuous",
     "data",
     "discrete",
@@ -87,6 +89,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from bfn import (
+        codec,
         data,
         evaluate,
         flow,
