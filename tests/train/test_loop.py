@@ -20,6 +20,7 @@ from bfn.train import Diverged, Interrupted, Trainer, build, checkpoint
 from bfn.train.config import Train
 from bfn.train.folder import RunFolder
 from bfn.train.optimiser import learning_rate
+from bfn.train.start import known_work
 
 
 def run(recipe, folder: Path, **keywords):
@@ -371,6 +372,21 @@ def test_lost_export_is_made_again(tmp_path: Path) -> None:
     (tmp_path / "run" / "model.safetensors").unlink()
     run(recipe, tmp_path / "run", resume=True)
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == weights
+
+
+def test_share_of_the_peak(tmp_path: Path) -> None:
+    """Operations of the steps of a line, over its seconds, over what the device can do."""
+    recipe = tiny_runs.read(tmp_path, "text")
+    trainer = Trainer(build.model(recipe), build.data(recipe), recipe.train)
+    work = known_work(trainer)
+    assert work is not None
+    # Of the layer's four products alone: 24 multiplications and additions of width^2 per token.
+    assert work[0] > 3 * 8 * 8 * 24 * 16**2
+    trainer.work = (1e9, 1e12)
+    trainer.run()
+    for line in trainer.history:
+        steps = line["examples_per_second"] / 8
+        assert line["share_of_peak"] == pytest.approx(steps * 1e9 / 1e12, rel=0.05, abs=1e-4)
 
 
 def test_unknown_device(tmp_path: Path) -> None:

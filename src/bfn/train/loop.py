@@ -110,6 +110,11 @@ class Trainer:
         self._unread: deque[tuple[dict[str, Any], Reading]] = deque()
         self._clock = time.monotonic()
 
+    @property
+    def sharded(self) -> bool:
+        """Whether this process holds only a part of the weights."""
+        return self.settings.sharding == "full" and self.world.size > 1
+
     # One step.
 
     def advance(self) -> None:

@@ -15,7 +15,7 @@ from bfn import loss, pictures
 from bfn.data.base import DataSet
 from bfn.errors import BFNError
 from bfn.model import BFN
-from bfn.train import board, build, config, distributed, progress, status
+from bfn.train import board, build, config, distributed, peak, progress, status
 from bfn.train.config import Recipe, Sample
 from bfn.train.distributed import World
 from bfn.train.draw import draw
@@ -140,6 +140,8 @@ def _train(
     try:
         if folder is not None:
             trainer.restore()
+        if trainer.device.type == "cuda":
+            trainer.work = known_work(trainer)
         _go_on(trainer, display)
     finally:
         load_weights(model.net, trainer.saving.best_weights or trainer.ema.weights)
@@ -155,6 +157,22 @@ def _open(folder: RunFolder, recipe: Recipe, resume: bool, force: bool) -> None:
     if resume and folder.is_run():
         check_same(folder.recipe(), recipe)
     folder.start(recipe, force=force)
+
+
+def known_work(trainer: Trainer) -> tuple[float, float] | None:
+    """A step's operations in this process and the device's peak; None if they cannot be counted."""
+    if trainer.sharded:
+        return None
+    generator = torch.Generator(trainer.device).manual_seed(0)
+    _, labels = trainer.data.batch("train", trainer.data.indices(0, 0, 1), generator)
+    batch = sum(map(len, trainer.rows))
+    cond: dict[str, Any] = dict(labels)
+    try:
+        operations = peak.step_operations(trainer.model, trainer.data.shape, batch, **cond)
+    except Exception:
+        return None  # a network of one's own may do what the counter does not know
+    dtype = getattr(trainer.fast.net, "dtype", torch.float32)
+    return operations, peak.operations_per_second(trainer.device, dtype)
 
 
 def _go_on(trainer: Trainer, display: Display) -> None:
