@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,6 +18,7 @@ import torch
 import bfn
 import processes
 import tiny_runs
+from bfn.cli.app import app, split_overrides
 from bfn.errors import BFNError
 from bfn.train import checkpoint, config
 from bfn.train.distributed import World
@@ -25,7 +28,8 @@ LOOKED = {"train.validate_every": 2, "train.validate_examples": 7, "train.sample
 JOBS = {
     "ddp": ("text", {}),
     "ddp-everything": ("binary", {"train.times": "importance", "train.accumulate": 2, **LOOKED}),
-    "full": ("binary", {"train.sharding": "full"}),
+    "ddp-unused": ("binary", {"net.labels": 3}),
+    "full": ("binary", {"train.sharding": "full", "net.labels": 3}),
     "full-everything": (
         "text",
         {"train.sharding": "full", "train.times": "importance", "train.accumulate": 2, **LOOKED},
@@ -135,6 +139,19 @@ def test_uneven_batches_are_refused() -> None:
         world.rows(9, 2)
     world.rank = 1
     assert world.rows(12, 2) == [range(4, 6), range(6, 8)]
+
+
+def test_documented_commands_parse() -> None:
+    """Every `torchrun ... -m bfn ...` of the documentation, continued lines joined."""
+    page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text().replace("\\\n", " ")
+    lines = [line for line in page.splitlines() if re.match(r"(srun )?torchrun ", line)]
+    assert len(lines) == 3
+    for line in lines:
+        launcher, _, command = line.partition("-m bfn ")
+        assert "--nproc_per_node=8" in launcher
+        rest, overrides = split_overrides(shlex.split(command))
+        _, bound, _ = app.parse_args(rest, print_error=False, exit_on_error=False)
+        config.read(bound.args[0], overrides)
 
 
 def start(*arguments: object) -> subprocess.Popen[str]:

@@ -103,6 +103,28 @@ def test_noise_is_fixed_and_training_undisturbed(tmp_path: Path) -> None:
     assert found[0].measure(model) == found[1].measure(model)
 
 
+@pytest.mark.parametrize(
+    ("batch", "sizes"), [(8, [8, 8, 8]), (64, [20]), (20, [20]), (1, [1] * 20)]
+)
+def test_every_call_has_one_size(batch: int, sizes: list[int], tmp_path: Path) -> None:
+    """Of 20 examples, whatever the batch; the result does not depend on it."""
+    recipe = tiny_runs.read(
+        tmp_path, train__validate_every=1, train__validate_examples=20, train__batch=batch
+    )
+    trainer = Trainer(build.model(recipe), build.data(recipe), recipe.train)
+    seen: list[int] = []
+    trainer.model.net.register_forward_pre_hook(lambda _, given: seen.append(len(given[0])))
+    assert trainer.validation is not None
+    found = trainer.validation.measure(trainer.fast)
+    assert seen == [size for size in sizes for _ in range(2)]  # the loss, and the reconstruction
+    alone = tiny_runs.read(
+        tmp_path, train__validate_every=1, train__validate_examples=20, train__batch=3
+    )
+    again = Validation(trainer.data, alone.train, trainer.world).measure(trainer.fast)
+    assert found.loss == pytest.approx(again.loss, rel=1e-5)
+    assert found.reconstruction == pytest.approx(again.reconstruction, rel=1e-5)
+
+
 def test_the_average_is_validated_and_lines_come_at_its_steps(tmp_path: Path) -> None:
     recipe = tiny_runs.read(tmp_path, train__validate_every=5, train__validate_examples=20)
     run(recipe, tmp_path / "run")

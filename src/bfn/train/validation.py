@@ -59,12 +59,16 @@ class Validation:
         count, world = len(self.examples), self.world
         # Sharded weights are gathered by all processes at once: each makes as many calls.
         share = -(-count // world.size)
+        # And all calls are of one size: a compiled network has one graph for each.
+        size = min(self.batch, share)
         nats = torch.zeros(2, share * world.size, dtype=torch.float64)
+        first = world.rank * share
         with model.evaluating():
-            for start in range(0, share, self.batch):
-                stop = min(start + self.batch, share)
-                rows = torch.arange(start, stop) + world.rank * share
-                nats[:, rows] = self._nats(model, rows.clamp_max(count - 1)).double().cpu()
+            for start in range(first, first + share, size):
+                rows = torch.arange(start, start + size).clamp_max(count - 1)
+                stop = min(start + size, first + share)
+                found = self._nats(model, rows).double().cpu()
+                nats[:, start:stop] = found[:, : stop - start]
         # Rows beyond the last example repeat it and do not count.
         nats = world.sum(nats)[:, :count]
         return Found(*nats.mean(1).tolist())
