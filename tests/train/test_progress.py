@@ -34,6 +34,18 @@ def test_bar_shows_loss_rate_and_time_left() -> None:
     assert "a message [not markup]" in shown
 
 
+def test_nothing_is_cut_from_a_narrow_terminal() -> None:
+    text = io.StringIO()
+    console = Console(file=text, force_terminal=True, width=80, color_system=None)
+    with progress.choose(console) as display:
+        display.begin(0, 2200)
+        display.show({**line(1400), "validation": 2.899})
+        display.advance(1400)
+    assert "1400/2200" in text.getvalue()
+    assert "left 1.234 bits per dimension  validation 2.899  100 examples/s" in text.getvalue()
+    assert "…" not in text.getvalue()
+
+
 def test_lines_where_there_is_no_terminal() -> None:
     text = io.StringIO()
     display = progress.choose(Console(file=text, width=30))

@@ -17,6 +17,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+_WIDE = 120  # columns from which there is room for a bar beside the numbers
+
 
 class Display:
     """Hears of a run's beginning, its steps, its metrics and its messages."""
@@ -79,16 +81,15 @@ class Bar(Display):
 
     def __init__(self, console: Console, title: str = "training") -> None:
         self.console = console
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[metrics]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(compact=True),
-            console=console,
-        )
+        metrics = TextColumn("{task.fields[metrics]}")
+        left = (TimeRemainingColumn(compact=True), TextColumn("left"))
+        columns = (MofNCompleteColumn(), *left, metrics)
+        if console.width >= _WIDE:
+            columns = (
+                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), metrics,
+                TimeElapsedColumn(), *left,
+            )  # fmt: skip
+        self.progress = Progress(*columns, console=console)
         self._validation: dict[str, float] = {}
         self._task = self.progress.add_task(title, metrics="", start=False)
 
