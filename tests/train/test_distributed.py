@@ -9,7 +9,6 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -48,10 +47,19 @@ def environment() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Every job in two processes, and in this one under one/; a run of one goes on as two."""
     folder = tmp_path_factory.mktemp("trained")
+    before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
+    try:
+        _train(folder)
+    finally:
+        torch.set_default_dtype(before)
+    return folder
+
+
+def _train(folder: Path) -> None:
     jobs = []
     for name, (kind, overrides) in JOBS.items():
         recipe, overrides = str(tiny_runs.write(folder, kind)), {**PLAIN, **overrides}
@@ -70,8 +78,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         capture_output=True, text=True, timeout=240, env=environment(),
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
-    yield folder
-    torch.set_default_dtype(torch.float32)
 
 
 def same(one: Path, other: Path, step: int) -> None:
