@@ -193,6 +193,8 @@ def data_values(kind: str) -> list[Any]:
         ({"final": None}, "None", '"sample" or "mode"'),
         ({"solver": "euler"}, "'euler'", "ancestral"),
         ({"solver": "ancestrl"}, "'ancestrl'", "did you mean 'ancestral'"),
+        ({"solver": None}, "unknown solver None", "ancestral"),
+        ({"solver": solvers.ode}, "unknown solver <function ode", "ancestral"),
         ({"generator": noise.Keyed([1, 2, 3])}, "3 generators", "batch of 2"),
         ({"calls": 1}, "calls = 1", "at least 2"),
         ({"calls": 0}, "calls = 0", "at least 2"),

@@ -11,7 +11,8 @@ from torch import Tensor
 from bfn import memory, noise, solvers
 from bfn.errors import BFNError
 from bfn.flow import Theta
-from bfn.guidance import ClassifierFree, Guided, Wrapper, labels
+from bfn.guidance import Wrapper, labels
+from bfn.guidance.arguments import wrapped
 from bfn.guidance.gradient import Guide
 from bfn.model import BFN
 from bfn.noise import Source
@@ -60,7 +61,7 @@ def generate(
     and once more with the last output as i = steps. Dropout is off meanwhile.
     """
     chosen = solvers.find("solver", solver, solvers.SOLVERS)
-    steps = _steps(steps, calls, solver, chosen.least)
+    steps = solvers.count(solver, steps, calls)
     if isinstance(shape, int):
         raise BFNError(f"shape = {shape}; expected a tuple of sizes, the batch first")
     if not shape or min(shape) < 1:
@@ -72,7 +73,7 @@ def generate(
         raise BFNError(f"first = {first}; expected a small time, at least 0 and below 1")
     if cond.get("label") is not None:
         cond["label"] = labels.prepare(model, cond["label"], shape[0])
-    model = _guided(model, guidance, guide, scale, cond)
+    model = wrapped(model, guidance, guide, scale, cond)
     flow, device, dtype = model.flow, model.device, dtype or model.dtype
     points, coordinate = solvers.grid(grid or chosen.grid or flow.grid, flow.schedule, steps)
     times = flow.schedule.time(points.square()).clamp(0.0, 1.0).to(device, dtype)
@@ -162,40 +163,3 @@ def in_batches(
         if say is not None:
             say(f"memory ran out; going on with {batch} examples at once")
     return torch.cat(parts)
-
-
-def _steps(steps: int, calls: int | None, solver: str, least: int) -> int:
-    if calls is not None:
-        if calls < least + 1 or calls % 1:
-            needs = "one step" if least == 1 else f"{least} steps of {solver!r}"
-            raise BFNError(
-                f"calls = {calls}; {needs} and the last look need a whole number, "
-                f"at least {least + 1}"
-            )
-        steps = calls - 1
-    if not steps >= least or steps % 1:
-        who = "generation" if least == 1 else f"the solver {solver!r}"
-        raise BFNError(f"steps = {steps}; {who} needs a whole number, at least {least}")
-    return int(steps)
-
-
-def _guided(
-    model: BFN | Wrapper,
-    guidance: float | None,
-    guide: Guide | None,
-    scale: float | None,
-    cond: dict[str, Any],
-) -> BFN | Wrapper:
-    """The model in the wrappers that the arguments ask for."""
-    if guidance is not None:
-        if cond.get("label") is None:
-            raise BFNError(
-                f"guidance = {guidance:g} multiplies what a label adds, but no label was given; "
-                "give one, or leave guidance out"
-            )
-        model = ClassifierFree(model, guidance)  # pyright: ignore[reportArgumentType]
-    if guide is not None:
-        return Guided(model, guide, 1.0 if scale is None else scale)
-    if scale is not None:
-        raise BFNError(f"scale = {scale:g} has nothing to pull; give a guide, or leave it out")
-    return model

@@ -95,10 +95,27 @@ def register(
 def find(kind: str, name: str, table: dict[str, T]) -> T:
     """table[name]; a wrong name is answered with the nearest."""
     if name not in table:
-        near = difflib.get_close_matches(name, table, n=1)
+        near = difflib.get_close_matches(str(name), table, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise BFNError(f"unknown {kind} {name!r}; expected one of {', '.join(table)}{hint}")
     return table[name]
+
+
+def count(solver: str, steps: int, calls: int | None = None) -> int:
+    """The steps of a run, given as such or by its network calls; no fewer than the solver needs."""
+    least = find("solver", solver, SOLVERS).least
+    if calls is not None:
+        if calls < least + 1 or calls % 1:
+            needs = "one step" if least == 1 else f"{least} steps of {solver!r}"
+            raise BFNError(
+                f"calls = {calls}; {needs} and the last look need a whole number, "
+                f"at least {least + 1}"
+            )
+        steps = calls - 1
+    if not steps >= least or steps % 1:
+        who = "generation" if least == 1 else f"the solver {solver!r}"
+        raise BFNError(f"steps = {steps}; {who} needs a whole number, at least {least}")
+    return int(steps)
 
 
 @register("ancestral", grid="time", first=0.0)

@@ -249,6 +249,10 @@ WRONG = [
     ({"observed": "yes"}, "observed = 'yes'"),
     ({"final": "best"}, "final = 'best'"),
     ({"solver": "ancestrel"}, "did you mean 'ancestral'"),
+    ({"label": [1, 2]}, "2 labels were given for 3 examples"),
+    ({"guidance": 2.0}, "no label was given"),
+    ({"scale": 2.0}, "scale = 2 has nothing to pull"),
+    ({"guide": lambda p: p.sum((1, 2)) * math.nan}, "the guide returned NaN"),
     ({"first": 2.0}, "first = 2.0"),
     ({"particles": 2, "solver": "ode"}, "not 'ode'"),
     ({"particles": 2, "observed": "known"}, "nothing to be weighed by"),
@@ -261,3 +265,11 @@ def test_mistakes(wrong: dict[str, Any], sentence: str) -> None:
     given: dict[str, Any] = {"x": X, "mask": MASK, "steps": 3, **wrong}
     with pytest.raises(bfn.BFNError, match=sentence):
         bfn.infill(text(), **given)
+
+
+def test_a_solver_may_need_more_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    patient = bfn.solvers.Solver(bfn.solvers.ode, least=3)
+    monkeypatch.setitem(bfn.solvers.SOLVERS, "patient", patient)
+    bfn.infill(text(), X, MASK, 3, solver="patient")
+    with pytest.raises(bfn.BFNError, match=r"steps = 2; the solver 'patient' needs .* least 3"):
+        bfn.infill(text(), X, MASK, 2, solver="patient")

@@ -12,9 +12,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from bfn import solvers
 from bfn.errors import BFNError
-from bfn.generation import _guided
 from bfn.guidance import Wrapper, labels
+from bfn.guidance.arguments import wrapped
 from bfn.guidance.gradient import Guide
 from bfn.infilling.particles import drawn, weighted
 from bfn.infilling.pinned import Pinned
@@ -70,7 +71,7 @@ def infill(
         cond: conditions for the network, such as label.
     """
     x, mask = _checked(model, x, mask)
-    steps = _whole("steps", steps, 1)
+    steps = solvers.count(solver, steps)
     resample, jump = _whole("resample", resample, 0), _whole("jump", jump, 1)
     particles = _whole("particles", particles, 1)
     if observed not in ("schedule", "known"):
@@ -82,7 +83,7 @@ def infill(
     if cond.get("label") is not None:
         label = labels.prepare(model, cond["label"], len(x))
         cond["label"] = label.repeat_interleave(particles, 0)
-    model = _guided(model, guidance, guide, scale, cond)
+    model = wrapped(model, guidance, guide, scale, cond)
     pinned = Pinned(model, x, mask, observed)
     seen = model if particles > 1 else pinned
     walk = Walk(seen, steps, solver, grid, first, dtype or model.dtype, callback, cond)
