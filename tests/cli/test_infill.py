@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -91,6 +92,23 @@ def test_picture(
     assert main([*arguments[:-1], "1", "--out", "one.png"]) == 0
     with Image.open("one.png") as one:
         assert (np.asarray(one)[:4] == picture[:4]).all()
+
+
+@pytest.mark.usefixtures("picture")
+def test_labels_are_those_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recipe's own, "each", are for a sheet of samples: an eight is not to become a zero."""
+    monkeypatch.chdir(tmp_path)
+    seen: list[torch.Tensor | None] = []
+
+    def spy(model: bfn.BFN, x: torch.Tensor, *_: Any, label: Any = None, **options: Any):
+        seen.append(label)
+        return x
+
+    monkeypatch.setattr("bfn.infilling.infill", spy)
+    arguments = ["infill", "digits-labelled", "eight.png", "--mask", "lower.png", "--n", "3"]
+    assert main([*arguments, "--out", "x.npy"]) == 0
+    assert main([*arguments, "--out", "y.npy", "--label", "3,7"]) == 0
+    assert seen == [None, [3, 7, 3]]
 
 
 def test_colour_and_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

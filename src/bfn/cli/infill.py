@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -78,7 +79,7 @@ def infill(
     grid
         The spacing of the steps: time, power or geometric; auto is the solver's own.
     label
-        A label of a model with labels; several in turn, as in 3,7; or each.
+        A label of a model with labels; several in turn, as in 3,7; or each. None by default.
     guidance
         Multiplies what the label adds to the prediction: 1 is plain, 2 exaggerates.
     batch
@@ -103,6 +104,9 @@ def infill(
     folder = RunFolder(locate(run))
     model, format = folder.load_model(), folder.format()
     own = folder.recipe().sample if folder.is_run() else Sample()
+    if label is None:
+        # A recipe's labels are for its sheet of samples; what is given here may be of another.
+        own = dataclasses.replace(own, label="", guidance=1.0)
     given = {"steps": steps, "final": final, "solver": solver, "grid": grid, "label": label}
     given |= {"guidance": guidance, "batch": batch, "seed": seed, "device": device, "n": n}
     settings = own.updated(_given(given))
