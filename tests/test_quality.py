@@ -247,5 +247,5 @@ def test_compare_draws_as_asked() -> None:
 
 def test_too_few_held_out_examples(tmp_path: Path) -> None:
     data = bfn.data.load("digits")
-    with pytest.raises(bfn.BFNError, match="the test split of digits has 3 examples"):
+    with pytest.raises(bfn.BFNError, match="n = 3, of 297 examples in the test split of digits"):
         quality.TwoSamples(data, "test", 3)

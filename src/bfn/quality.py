@@ -151,8 +151,8 @@ class TwoSamples(Quality):
         self.held = points(data.format, held)
         if len(self.held) <= NEIGHBOURS:
             raise BFNError(
-                f"the {split} split of {data.name} has {len(self.held)} examples; precision and "
-                f"recall need more than {NEIGHBOURS}"
+                f"n = {n}, of {len(data.examples(split))} examples in the {split} split of "
+                f"{data.name}, is too few; precision and recall need more than {NEIGHBOURS}"
             )
         train, _ = _examples(data, "train", EXAMPLES)
         self.centre, self.axes = principal(points(data.format, train))

@@ -82,6 +82,7 @@ def test_without_a_solver_all_are_compared(
         (["--solver", "ode2,sd2"], "did you mean 'sde2'"),
         (["--grid", "tme"], "did you mean 'time'"),
         (["--n", "0"], "sample.n = 0 is too small; expected 1 or more"),
+        (["--n", "3"], "n = 3, of 297 examples in the test split of digits, is too few"),
         (["--split", "tst"], "unknown split 'tst'"),
         (["--out", "q.jpg"], "'q.jpg' cannot hold a figure; expected a name ending in .png"),
         (["--words", "none.txt"], "'none.txt' cannot be read"),
