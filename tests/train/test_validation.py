@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -190,10 +189,11 @@ def test_a_lost_best_is_said_and_looked_for_anew(told: list[float], tmp_path: Pa
     told += [8.0, 6.0, 7.0]
 
     class Heard(bfn.train.progress.Display):
-        said: Iterator[str] | list[str] = []  # noqa: RUF012
+        def __init__(self) -> None:
+            self.said: list[str] = []
 
         def say(self, message: str) -> None:
-            self.said = [*self.said, message]
+            self.said.append(message)
 
     display = Heard()
     bfn.train.run(recipe, tmp_path / "run", resume=True, display=display)
