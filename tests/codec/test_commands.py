@@ -174,6 +174,7 @@ def test_inspecting(tiny_run: Run, pictures: Path, say: Callable[..., str]) -> N
     assert len(bits["steps"]) == account["codec"]["steps"] == 4
     assert (account["examples"], account["dimensions"], account["blocks"]) == (10, 64, 2)
     assert account["run"] == "discretised"
+    assert 2 <= bits["startup_examples"] <= 10
     assert [item["name"] for item in account["items"]][:2] == ["pictures/0.png", "pictures/2.png"]
     told = say("inspect", "a.bfn", "--plot", "bits.png")
     assert f"a.bfn: {account['bytes']} bytes" in told
