@@ -88,7 +88,8 @@ def compress(
     if index.examples:
         bits = 8 * sum(b.length for b in index.blocks if b.model)
         per = bits / (index.examples * format.dimensions)
-        rate = f", {per:.3f} bits per dimension in {index.examples} examples"
+        plural = "s" * (index.examples != 1)
+        rate = f", {per:.3f} bits per dimension in {index.examples} example{plural}"
     print(f"{out}: {what}, {index.input_bytes} bytes become {size}{rate}")
 
 
