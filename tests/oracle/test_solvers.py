@@ -97,7 +97,7 @@ def end(toy: Toy, solver: str, steps: int, grid: str) -> Tensor:
 
 
 @pytest.mark.parametrize(("solver", "order"), [("ode", 1.0), ("ode2", 2.0)])
-@pytest.mark.parametrize("kind", ["binary", "discrete", "discretised"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_order_of_convergence(kind: str, solver: str, order: float) -> None:
     """The mean error of U(1) against 1,280 steps, from 40 to 160 steps."""
     source, few, many = toy(kind, 0.0), 40, 160
