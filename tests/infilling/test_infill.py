@@ -130,6 +130,22 @@ def test_what_the_network_is_shown() -> None:
     assert float(told(number, x, torch.full((1, 1), 3.0))) == 1.5
 
 
+def test_the_callback_sees_what_the_network_is_shown() -> None:
+    """From the first look on, if it is known; a little more with every step, on schedule."""
+    one = torch.nn.functional.one_hot(X, 4)[:, MASK].float()
+    for observed, first in (("known", one), ("schedule", torch.full_like(one, 0.25))):
+        seen: list[Tensor] = []
+        bfn.infill(
+            *(text(), X, MASK, 6),
+            observed=observed,  # pyright: ignore
+            callback=lambda i, t, theta, output, seen=seen: seen.append(theta.V.softmax(-1)),
+        )
+        torch.testing.assert_close(seen[0][:, MASK], first)
+        torch.testing.assert_close(seen[0][:, ~MASK], torch.full((3, 3, 4), 0.25))
+        known = [torch.equal(p[:, MASK].round(decimals=6), one) for p in seen]
+        assert known == [observed == "known"] * 7
+
+
 @pytest.mark.usefixtures("double")
 def test_messages_of_no_accuracy_weigh_nothing() -> None:
     """The weight is that of the observed variables alone, for every kind of output."""

@@ -66,7 +66,8 @@ def infill(
         particles: completions that compete for each row; exact as their number grows. Costs as
             many times more network work. Only with solver = "ancestral", the schedule and without
             resample.
-        solver, grid, first, final, callback, generator, dtype: as of `bfn.generate`.
+        solver, grid, first, final, generator, dtype: as of `bfn.generate`.
+        callback: as of `bfn.generate`; the theta it sees is what the network is told.
         guidance, guide, scale: completions may be guided, too; as of `bfn.generate`.
         cond: conditions for the network, such as label.
     """

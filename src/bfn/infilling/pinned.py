@@ -109,8 +109,12 @@ class Pinned(Wrapper):
         """x with the observed values in their places."""
         return torch.where(self.mask, self.x.to(x.dtype), x)
 
+    def shown(self, theta: Theta) -> Theta:
+        """What the network is told: theta, or with the observed values in their places."""
+        if self.observed != "known":
+            return theta
+        V = told(self.flow, self.m.to(theta.V.dtype), theta.beta)
+        return Theta(torch.where(self.state_mask, V, theta.V), theta.beta)
+
     def __call__(self, theta: Theta, t: Tensor, **cond: Any) -> Output:
-        if self.observed == "known":
-            V = told(self.flow, self.m.to(theta.V.dtype), theta.beta)
-            theta = Theta(torch.where(self.state_mask, V, theta.V), theta.beta)
-        return PinnedOutput(self.model(theta, t, **cond), self)
+        return PinnedOutput(self.model(self.shown(theta), t, **cond), self)

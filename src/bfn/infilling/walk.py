@@ -18,6 +18,7 @@ from bfn import solvers
 from bfn.errors import BFNError
 from bfn.flow import Theta
 from bfn.guidance import Wrapper
+from bfn.infilling.pinned import Pinned
 from bfn.model import BFN
 from bfn.noise import Source
 from bfn.output import Output
@@ -62,7 +63,8 @@ class Walk:
             theta = Theta(theta.V, self.flow.schedule.beta(t[0]).expand_as(theta.beta))
         output = self.model(theta, t, **self.cond)
         if self.callback is not None:
-            self.callback(i, t, theta, output)
+            told = self.model.shown(theta) if isinstance(self.model, Pinned) else theta
+            self.callback(i, t, told, output)
         return output
 
     def alpha(self, i: int) -> float:
