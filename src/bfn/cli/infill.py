@@ -95,6 +95,7 @@ def infill(
     """
     from bfn import pictures
     from bfn.cli.app import _given
+    from bfn.cli.drawing import accelerated
     from bfn.cli.files import check_free
     from bfn.hub import locate
     from bfn.train.config import Sample
@@ -122,7 +123,8 @@ def infill(
     if observed is None:
         observed = "known" if format.medium == "text" and particles == 1 else "schedule"
     options = {"observed": observed, "resample": resample, "jump": jump, "particles": particles}
-    filled = completions(model, x, seen, settings, options)
+    with accelerated(model, compile=False):
+        filled = completions(model, x, seen, settings, options)
     if out is None or (format.medium == "text" and out.suffix == ".txt"):
         length = None if whole else len(what)
         lines = "".join(f"{line[:length]}\n" for line in format.render(filled))
