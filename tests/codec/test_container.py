@@ -270,6 +270,19 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
         Writer(tmp_path / "none" / "a.bfn")
 
 
+def test_a_full_disk_that_is_noticed_late(tmp_path: Path) -> None:
+    """A small archive is still in a buffer when there is no room for it, and closing fails too."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with pytest.raises(BFNError, match="cannot be written"):
+            archives.write(tmp_path / "a.bfn")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert os.listdir(tmp_path) == []
+
+
 @pytest.mark.parametrize("value", [0, 1, 127, 128, 300, (1 << 63) - 1])
 def test_numbers(value: int) -> None:
     assert Fields(bytes(Put().number(value).data)).number() == value

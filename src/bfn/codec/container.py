@@ -16,6 +16,7 @@ forged file is still safe, because all counts are bounded before anything is mad
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import secrets
@@ -80,7 +81,9 @@ class Writer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._file.close()
+        # On a full disk closing fails once more, with what was not written; nobody needs it now.
+        with contextlib.suppress(OSError):
+            self._file.close()
         self.aside.unlink(missing_ok=True)
 
     @property
