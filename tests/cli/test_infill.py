@@ -75,6 +75,29 @@ def test_results_do_not_depend_on_the_batch(
     assert capsys.readouterr().out != seen[0]
 
 
+def test_the_batch_is_halved_when_memory_runs_out(
+    trained: Trained, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, fill, most = trained("text"), bfn.infilling.infill, 2
+    arguments = ["infill", str(run), "a__ of", "--n", "5"]
+    assert main(arguments) == 0
+    whole = capsys.readouterr().out
+
+    def small(model: bfn.BFN, x: torch.Tensor, *rest: Any, **options: Any) -> torch.Tensor:
+        if len(x) > most:
+            raise torch.OutOfMemoryError("no room")
+        return fill(model, x, *rest, **options)
+
+    monkeypatch.setattr("bfn.infilling.infill", small)
+    assert main(arguments) == 0
+    said = capsys.readouterr()
+    assert said.out == whole
+    assert "memory ran out; going on with 2 completions at once" in said.err
+    most = 0
+    assert main(arguments) == 2
+    assert "memory ran out with one completion; use fewer particles" in capsys.readouterr().err
+
+
 def test_picture(
     trained: Trained, picture: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
