@@ -371,6 +371,29 @@ def test_restoring_over_files(tiny_run: Run, pictures: Path, say: Callable[..., 
     )
 
 
+def test_restoring_here(
+    tiny_run: Run, pictures: Path, say: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Into the folder one is in, by any of its names, and with nothing written beside it."""
+    run, archive, here = tiny_run("discretised"), Path("a.bfn").resolve(), Path("here").resolve()
+    say("compress", run, pictures, "-o", archive, *SMALL)
+    replace = os.replace
+
+    def on_one_disk(old: Path, new: Path) -> None:
+        assert here in Path(old).resolve().parents
+        replace(old, new)
+
+    monkeypatch.setattr(os, "replace", on_one_disk)
+    for name, place in ((".", here), ("..", here / "deep"), ("here", here.parent)):
+        (here / "deep").mkdir(parents=True)
+        monkeypatch.chdir(place)
+        say("decompress", archive, "--run", run, "-o", name, "--force")
+        assert sorted(os.listdir(here)) == ["deep", "pictures"]
+        assert len(pixels(here)) == 10
+        monkeypatch.chdir(here.parent)
+        shutil.rmtree(here)
+
+
 def test_a_continuous_model_without_bins_says_so(
     tiny_run: Run, pictures: Path, say: Callable[..., str]
 ) -> None:

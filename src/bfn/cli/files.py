@@ -16,7 +16,7 @@ def check_free(path: Path, force: bool, *, folder: bool = False) -> None:
     taken = any(path.iterdir()) if path.is_dir() else path.exists()
     if taken and not force:
         raise BFNError(f"{str(path)!r} exists; give another name, or --force to replace it")
-    parent = path.parent
+    parent = path if path.is_dir() else path.parent
     if not parent.is_dir():
         raise BFNError(f"there is no folder {str(parent)!r}; create it, or give another name")
     try:

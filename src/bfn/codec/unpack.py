@@ -170,7 +170,9 @@ def unpack(
     examples = _Examples(archive, codec, translation, covered(items, chosen), report)
     plain = _Plain(archive)
     restored = hashlib.blake2b(digest_size=8)
-    aside = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
+    # In the folder, if there is one: beside it may be another disk, or nothing that one may write.
+    inside, token = out.is_dir(), secrets.token_hex(4)
+    aside = out / f".{token}.part" if inside else out.with_name(f".{out.name}.{token}.part")
     try:
         aside.mkdir()
         at = kept = 0
