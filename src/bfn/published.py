@@ -137,8 +137,11 @@ def import_run(
     model = _load(tensors, recipe)
     format = format_of(recipe)
     _try(model, format, recipe.name)
-    folder.start(recipe, force=force)
-    folder.export(model.config(), model.net.state_dict(), format)
+    try:
+        folder.start(recipe, force=force)
+        folder.export(model.config(), model.net.state_dict(), format)
+    finally:
+        folder.close()
     return model
 
 
