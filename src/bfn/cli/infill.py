@@ -94,7 +94,6 @@ def infill(
         Replace what is there.
     """
     from bfn import pictures
-    from bfn.cli.app import _given
     from bfn.cli.drawing import accelerated
     from bfn.cli.files import check_free
     from bfn.hub import locate
@@ -110,7 +109,7 @@ def infill(
         own = dataclasses.replace(own, label="", guidance=1.0)
     given = {"steps": steps, "final": final, "solver": solver, "grid": grid, "label": label}
     given |= {"guidance": guidance, "batch": batch, "seed": seed, "device": device, "n": n}
-    settings = own.updated(_given(given))
+    settings = own.updated({key: value for key, value in given.items() if value is not None})
     if particles > 1 and solver is None:
         settings = settings.updated({"solver": "ancestral", "grid": "auto"})
     model.to(find_device(settings.device, "device"))
@@ -219,7 +218,7 @@ def _picture(format: Format, path: Path, mask: Path) -> tuple[Tensor, Tensor]:
 def _levels(file: Path, mode: str) -> Any:
     """A picture as uint8 (C, H, W)."""
     from bfn.data.files import extra
-    from bfn.data.images import _picture as decoded
+    from bfn.data.images import decoded
 
     extra("PIL.Image", "reading pictures")
     if not file.is_file():

@@ -119,10 +119,10 @@ def _read_all(
     from rich.console import Console
     from rich.progress import track
 
-    first = _picture(names[0], read, window, mode, path)
+    first = decoded(names[0], read, window, mode, path)
     out = np.empty((len(names), *first.shape), np.uint8)
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        pictures = pool.map(lambda name: _picture(name, read, window, mode, path), names)
+        pictures = pool.map(lambda name: decoded(name, read, window, mode, path), names)
         try:
             for i, picture in enumerate(
                 track(
@@ -147,7 +147,7 @@ def _read_all(
     return out
 
 
-def _picture(
+def decoded(
     name: str,
     read: Callable[[str], bytes],
     window: tuple[int, int] | None,
