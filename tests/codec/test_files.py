@@ -213,13 +213,18 @@ def test_real_numbers_on_the_grid(tmp_path: Path, out: Path) -> None:
         assert restored == (tmp_path / f"{dtype[1:]}.npy").read_bytes()
         (out / f"{dtype[1:]}.npy").unlink()
     np.save(tmp_path / "off.npy", values + 0.1)
-    assert "are lost when they are rounded to the model's 16" in refusal(tmp_path / "off.npy", by)
+    told = refusal(tmp_path / "off.npy", by)
+    first = values[0, 0]
+    assert f"holds the value {first + 0.1}, which would come back as {first}" in told
+    assert "lost when rounded to the model's 16 different values" in told
     # Zero has two signs, of which a bin keeps one.
     by = translation(ArrayFormat((3,), forms.Real(-1.0, 1.0, K=3)))
     np.save(tmp_path / "zero.npy", np.zeros((2, 3), np.float32))
     there_and_back([tmp_path / "zero.npy"], by, out)
     np.save(tmp_path / "zero.npy", -np.zeros((2, 3), np.float32))
-    assert "are lost" in refusal(tmp_path / "zero.npy", by)
+    assert "holds the value -0.0, which would come back as 0.0" in refusal(
+        tmp_path / "zero.npy", by
+    )
     np.save(tmp_path / "zero.npy", np.full((2, 3), np.nan))
     assert "NaN" in refusal(tmp_path / "zero.npy", by)
 
@@ -237,7 +242,7 @@ def test_arrays_that_do_not_fit(tmp_path: Path) -> None:
     )
     assert "holds the value 17; expected 0 to 16" in saved(good + 17)
     assert "holds the value -1" in saved(good.astype(int) - 1)
-    assert "holds torch.float64 values" in saved(good.astype(float))
+    assert "holds float64 values; expected integer levels 0 to 16" in saved(good.astype(float))
     assert "Fortran order" in saved(np.asfortranarray(np.zeros((4, 8, 8), np.uint8)))
     assert "expected numbers" in saved(good.astype("<c8"))
     assert "expected numbers" in saved(np.array([["a"]]))
@@ -251,6 +256,8 @@ def test_arrays_that_do_not_fit(tmp_path: Path) -> None:
     assert "is a compressed .npz" in refusal(path, DIGITS)
     path.write_bytes(b"nothing of the kind")
     assert "is no intact .npz" in refusal(path, DIGITS)
+    np.savez(path, a=good, b=good + 17)
+    assert "holds b.npy, which holds the value 17" in refusal(path, DIGITS)
     np.savez(path, a=good)
     path.write_bytes(path.read_bytes()[:-30])
     assert "is no intact .npz" in refusal(path, DIGITS)

@@ -96,7 +96,11 @@ def _show(account: dict[str, Any]) -> None:
         ["run", _text(account["run"])],
         ["fingerprint of the model", account["fingerprint"]],
         *([_text(key), _text(value)] for key, value in account["data"].items()),
-        *([_text(key), _text(value)] for key, value in codec.items() if value is not None),
+        *(
+            [_text(key), _text(value)]
+            for key, value in codec.items()
+            if value is not None and account["data"].get(key) != value
+        ),
     ]
     tables.show(["made with", ""], made, f"{account['file']}: {account['bytes']} bytes")
     variables = account["examples"] * account["dimensions"]

@@ -25,8 +25,9 @@ ENDINGS = (".npy", ".npz")
 
 @dataclass(frozen=True)
 class _Numbers:
-    """Where the numbers of an array lie in the file."""
+    """Where the numbers of an array lie in the file, and how an error is to name it."""
 
+    name: str
     start: int
     stop: int
     dtype: np.dtype
@@ -50,7 +51,7 @@ def _fitting(
     found = []
     for start, stop, name in _members(file, path):
         try:
-            numbers = _numbers(file, start, stop, translation.format)
+            numbers = _numbers(file, start, stop, name, translation.format)
             if lenient:  # tried before it is promised
                 for fragment in _rows(file, numbers, translation):
                     translation.check(fragment)
@@ -90,7 +91,7 @@ def _members(file: IO[bytes], path: Path) -> list[tuple[int, int, str]]:
     return found
 
 
-def _numbers(file: IO[bytes], start: int, stop: int, format: Format) -> _Numbers:
+def _numbers(file: IO[bytes], start: int, stop: int, name: str, format: Format) -> _Numbers:
     file.seek(start)
     try:
         version = np.lib.format.read_magic(file)
@@ -110,7 +111,7 @@ def _numbers(file: IO[bytes], start: int, stop: int, format: Format) -> _Numbers
         raise Unfit(f"is cut off: its header promises {end - begin} bytes of numbers")
     if fortran and len(shape) > 1:
         raise Unfit("is in Fortran order: save it through numpy.ascontiguousarray")
-    return _Numbers(begin, end, dtype, _channels_last(shape, format))
+    return _Numbers(name, begin, end, dtype, _channels_last(shape, format))
 
 
 def _channels_last(shape: tuple[int, ...], format: Format) -> bool:
@@ -136,7 +137,11 @@ def _rows(file: IO[bytes], numbers: _Numbers, translation: Translation) -> Itera
         values = np.frombuffer(raw, numbers.dtype).reshape(-1, *shape)
         values = np.moveaxis(values, -1, 1) if numbers.channels_last else values
         part = Rows(len(values), numbers.dtype.str, numbers.channels_last)
-        yield Fragment(part, translation.examples(values), raw)
+        try:
+            examples = translation.examples(values)
+        except Unfit as reason:
+            raise Unfit(f"{numbers.name}{reason}") from None
+        yield Fragment(part, examples, raw)
 
 
 def _plain(file: IO[bytes], start: int, stop: int) -> Iterator[Fragment]:

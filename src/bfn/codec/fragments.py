@@ -89,7 +89,8 @@ class Translation:
         try:
             form.check(stored, "it")
         except BFNError as error:
-            raise Unfit(str(error).removeprefix("it ").partition(":")[0]) from None
+            reason = str(error).removeprefix("it ").partition(":")[0]
+            raise Unfit(reason.replace("torch.", "")) from None
         return self._canonical(form.encode(stored))
 
     def restored(self, part: Part, x: Tensor) -> bytes:
@@ -134,10 +135,19 @@ class Translation:
         if isinstance(fragment.data, Tensor):
             restored = self.restored(fragment.part, fragment.data)
             if restored != fragment.raw:
-                raise Unfit(_difference(self.format, fragment.raw, restored))
+                raise Unfit(self._difference(fragment, restored))
 
-
-def _difference(format: Format, raw: bytes, restored: bytes) -> str:
-    K = format.K
-    kept = f"{K} different values" if K else "bins"
-    return f"holds values that are lost when they are rounded to the model's {kept}"
+    def _difference(self, fragment: Fragment, restored: bytes) -> str:
+        """What the first value would become that does not come back as it is."""
+        if isinstance(fragment.part, Windows):
+            return "holds characters that do not come back as they are"
+        dtype = fragment.part.dtype if isinstance(fragment.part, Rows) else "|u1"
+        before, after = (np.frombuffer(data, dtype) for data in (fragment.raw, restored))
+        # As bytes: zero has two signs.
+        lost = before.view(np.uint8) != after.view(np.uint8)
+        at = int(lost.argmax()) // before.itemsize
+        kept = f"{self.format.K} different values" if self.format.K else "bins"
+        return (
+            f"holds the value {before[at]}, which would come back as {after[at]}: it is lost when "
+            f"rounded to the model's {kept}"
+        )
