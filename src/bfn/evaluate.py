@@ -192,20 +192,11 @@ def evaluate(
         for repeat in range(repeats):
             u = torch.rand((), generator=_generator(seed, "times", repeat), dtype=torch.float64)
             times[repeat] = ((u + order / N) % 1.0).clamp_max(BELOW_ONE)
-            start = 0
-            while start < N:
-                stop = min(start + batch, N)
-                if memory.fits(lambda rows=slice(start, stop): measure(repeat, rows)):  # noqa: B023
-                    start = stop
-                    continue
-                batch = (stop - start) // 2
-                if batch == 0:
-                    raise BFNError(
-                        "memory ran out with a single example; free some, or evaluate on another "
-                        "device"
-                    )
-                if say is not None:
-                    say(f"memory ran out; going on with {batch} examples at once")
+
+            def part(start: int, stop: int, _: int, repeat: int = repeat) -> None:
+                measure(repeat, slice(start, stop))
+
+            batch = memory.in_parts(N, batch, part, say=say)
     table = [
         Row(
             n,

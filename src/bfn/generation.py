@@ -135,10 +135,9 @@ def in_batches(
     label = None if label is None else labels.prepare(model, label, n)
     calls = options.get("calls") or steps + 1
     parts: list[Tensor] = []
-    batch, done = min(batch, n), 0
 
-    def draw(start: int, stop: int) -> None:
-        size = batch if static else stop - start
+    def draw(start: int, stop: int, most: int) -> None:
+        size = most if static else stop - start
         rows = [min(i, n - 1) for i in range(start, start + size)]
 
         def look(i: int, *seen: Any) -> None:
@@ -152,14 +151,5 @@ def in_batches(
         x = how(model, (size, *shape), steps, generator=keys, callback=look, **given, **options)
         parts.append(x[: stop - start].cpu())
 
-    while done < n:
-        stop = min(done + batch, n)
-        if memory.fits(lambda start=done, stop=stop: draw(start, stop)):
-            done = stop
-            continue
-        batch = (stop - done) // 2
-        if batch == 0:
-            raise BFNError("memory ran out with a single example; free some, or use another device")
-        if say is not None:
-            say(f"memory ran out; going on with {batch} examples at once")
+    memory.in_parts(n, min(batch, n), draw, say=say)
     return torch.cat(parts)

@@ -6,6 +6,35 @@ from collections.abc import Callable
 
 import torch
 
+from bfn.errors import BFNError
+
+
+def in_parts(
+    n: int,
+    size: int,
+    work: Callable[[int, int, int], None],
+    *,
+    say: Callable[[str], None] | None = None,
+    what: str = "example",
+    advice: str = "free some, or use another device",
+) -> int:
+    """work(start, stop, size) over 0 .. n in parts of `size`, halved whenever memory runs out.
+
+    The last part may be smaller. Returns the size at the end; `say` is told of every halving.
+    """
+    start = 0
+    while start < n:
+        stop = min(start + size, n)
+        if fits(lambda start=start, stop=stop, size=size: work(start, stop, size)):
+            start = stop
+            continue
+        size = (stop - start) // 2
+        if size == 0:
+            raise BFNError(f"memory ran out with a single {what}; {advice}")
+        if say is not None:
+            say(f"memory ran out; going on with {size} {what}s at once")
+    return size
+
 
 def fits(work: Callable[[], None]) -> bool:
     """Do the work; False if memory ran out, on whichever device it is done."""

@@ -95,7 +95,7 @@ def test_the_batch_is_halved_when_memory_runs_out(
     assert "memory ran out; going on with 2 completions at once" in said.err
     most = 0
     assert main(arguments) == 2
-    assert "memory ran out with one completion; use fewer particles" in capsys.readouterr().err
+    assert "memory ran out with a single completion; use fewer particles" in capsys.readouterr().err
 
 
 def test_picture(

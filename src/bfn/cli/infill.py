@@ -264,12 +264,12 @@ def completions(
 
     chosen = draw.options(model, settings)
     label = chosen.pop("label", None)
-    n, done = settings.n, 0
+    n = settings.n
     batch = min(n, max(1, settings.batch // max(1, options["particles"])))
     calls = settings.steps * (1 + max(0, options["resample"])) + 1
     parts: list[Tensor] = []
 
-    def part(start: int, stop: int) -> None:
+    def part(start: int, stop: int, _: int) -> None:
         rows, looks = range(start, stop), 0
 
         def look(*_: Any) -> None:
@@ -291,15 +291,8 @@ def completions(
         parts.append(filled.cpu())
 
     with waiting("filling in") as (report, say):
-        while done < n:
-            stop = min(done + batch, n)
-            if memory.fits(lambda start=done, stop=stop: part(start, stop)):
-                done = stop
-                continue
-            batch = (stop - done) // 2
-            if batch == 0:
-                raise BFNError("memory ran out with one completion; use fewer particles")
-            say(f"memory ran out; going on with {batch} completions at once")
+        advice = "use fewer particles, or another device"
+        memory.in_parts(n, batch, part, say=say, what="completion", advice=advice)
     return torch.cat(parts)
 
 
