@@ -101,6 +101,13 @@ def test_what_is_no_archive_is_said_so(tmp_path: Path) -> None:
         Archive(tmp_path / "none.bfn")
     with pytest.raises(BFNError, match="cannot read"):
         Archive(tmp_path)
+    if Path("/dev/fd").is_dir():
+        reading, writing = os.pipe()
+        os.write(writing, b"\x89BFN")
+        os.close(writing)
+        with pytest.raises(BFNError, match="(from end to end|Illegal seek); give a file"):
+            Archive(Path(f"/dev/fd/{reading}"))
+        os.close(reading)
     archives.write(path)
     data = path.read_bytes()
     path.write_bytes(data[:8] + struct.pack("<H", 2) + data[10:])

@@ -171,7 +171,8 @@ class Archive:
         except BaseException as error:
             self._file.close()
             if isinstance(error, OSError):  # a terminal, a pipe: nothing one can move about in
-                raise BFNError(f"cannot read {str(path)!r}: {error.strerror}") from None
+                reason = error.strerror or "one can only read it from end to end"
+                raise BFNError(f"cannot read {str(path)!r}: {reason}; give a file") from None
             raise
 
     def __enter__(self) -> Self:
