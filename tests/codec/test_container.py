@@ -105,7 +105,7 @@ def test_what_is_no_archive_is_said_so(tmp_path: Path) -> None:
         reading, writing = os.pipe()
         os.write(writing, b"\x89BFN")
         os.close(writing)
-        with pytest.raises(BFNError, match="(from end to end|Illegal seek); give a file"):
+        with pytest.raises(BFNError, match=r"(from end to end|Illegal seek); give a file"):
             Archive(Path(f"/dev/fd/{reading}"))
         os.close(reading)
     archives.write(path)
