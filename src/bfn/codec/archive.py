@@ -28,7 +28,7 @@ from bfn.data.formats import Format
 from bfn.errors import BFNError
 from bfn.model import BFN
 
-WORTH = 32
+LEAST, MOST = 16, 32
 """How many times longer than what it takes to begin with a block is, if nobody says how long."""
 MAX_LANES = 64
 MAX_VARIABLES = 1 << 25
@@ -144,9 +144,10 @@ def pack(
 
 
 def _fair_block(codec: Codec, examples: int) -> int:
-    """Blocks of one length, `WORTH` times that of the examples a stack must hold to begin with."""
+    """Blocks of one length: as many as there are lanes, unless they were too short or too long."""
     one = math.prod(codec.shape) * math.log2(codec.chain.alphabet.K)
-    wanted = WORTH * max(1.0, codec.chain.startup_bits() / one)
+    start = max(1.0, codec.chain.startup_bits() / one)
+    wanted = min(max(examples / LANES, LEAST * start), MOST * start)
     return max(1, math.ceil(examples / max(1, round(examples / wanted))))
 
 
