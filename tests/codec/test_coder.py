@@ -111,6 +111,21 @@ def test_progress_counts_every_example() -> None:
     assert all(seconds > 0.0 for seconds in codec_.seconds.values())
 
 
+def test_bits_so_far() -> None:
+    """They grow with the examples that are counted, and end as the payloads' own."""
+    codec_, blocks = codec("binary"), [data("binary", count) for count in (30, 25, 40)]
+    seen: list[tuple[int, float]] = []
+    coded = codec_.encode(blocks, lambda _: seen.append(codec_.so_far))
+    counts, bits = zip(*seen, strict=True)
+    assert sorted(counts) == list(counts)
+    assert counts[-1] == 95
+    payload = 8 * sum(len(one.payload) for one in coded)
+    # Headers and whole bytes come at the end of each block.
+    assert payload - 24 * len(blocks) < bits[-1] <= payload
+    halfway = next(j for j, count in enumerate(counts) if count >= 60)
+    assert 0.4 < bits[halfway] / bits[-1] < 0.9
+
+
 class Certain(nn.Module):
     """Sure of one answer, whatever it sees."""
 

@@ -204,7 +204,7 @@ class _Packing:
 
     def _store(self, x: Tensor) -> None:
         blocks = list(x.split(self.block))
-        coded = self.codec.encode(blocks, self._advance)
+        coded = self.codec.encode(blocks, self._encoded)
         payloads = [each.payload for each in coded]
         self._coded += len(x)
         self._payload += sum(map(len, payloads))
@@ -224,10 +224,15 @@ class _Packing:
             self.others[name] += coded.bits[name]
         self.startup_examples += coded.startup_examples
 
-    def _advance(self, examples: int) -> None:
+    def _encoded(self, examples: int) -> None:
+        self._advance(examples, *self.codec.so_far)
+
+    def _advance(self, examples: int, coded: int = 0, bits: float = 0.0) -> None:
+        """So many more are done; the batch at work has `coded` examples in so many bits yet."""
         self._done += examples
-        variables = self._coded * self.translation.format.dimensions
-        note = f"{8 * self._payload / variables:.3f} bits per dimension" if variables else ""
+        variables = (self._coded + coded) * self.translation.format.dimensions
+        bits += 8 * self._payload
+        note = f"{bits / variables:.3f} bits per dimension" if variables else ""
         self.report(self._done, 2 * self.total, note)
 
     def account(self) -> Bits:

@@ -111,6 +111,8 @@ class Codec:
         self.startup = Startup(self.chain)
         self.seconds = {"network": 0.0, "coder": 0.0, "probabilities": 0.0}
         """Where the time went, over all calls."""
+        self.so_far = (0, 0.0)
+        """Examples coded by the present `encode`, and the bits that they have taken."""
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -147,6 +149,8 @@ class Codec:
         asked for when its turn comes, so `blocks` may load them one by one.
         """
         results: list[Coded | None] = [None] * len(blocks)
+        finished, bits = 0, 0.0
+        self.so_far = (finished, bits)
 
         def begin(stacks: Stacks, lane: int, place: int) -> _Block:
             return self._begin_encoding(stacks, lane, place, blocks[place])
@@ -163,9 +167,14 @@ class Codec:
                 if block is not None:
                     block.steps = block.steps + steps[lane]
                     block.reconstruction += float(reconstruction[lane])
+            begun = [block.count - block.left + 1 for block in current if block is not None]
+            self.so_far = (finished + sum(begun), bits + float(stacks.bits().sum()))
 
         def finish(stacks: Stacks, lane: int, block: _Block) -> None:
-            results[block.place] = self._finish_encoding(stacks, lane, block)
+            nonlocal finished, bits
+            coded = self._finish_encoding(stacks, lane, block)
+            finished, bits = finished + block.count, bits + 8.0 * len(coded.payload)
+            results[block.place] = coded
 
         self._run(range(len(blocks)), begin, work, finish, progress)
         return [coded for coded in results if coded is not None]
