@@ -36,7 +36,7 @@ def wait(
     process: subprocess.Popen[str], condition: Callable[[], bool], seconds: float = 90
 ) -> bool:
     """Until something holds, or the process ends; says which."""
-    until = time.monotonic() + 90
+    until = time.monotonic() + seconds
     while not condition():
         if process.poll() is not None:
             return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import wave
 from collections.abc import Iterator
@@ -14,19 +13,14 @@ import pytest
 import torch
 
 import bfn
+from example_scripts import load
 
 RATE = 8000
 
 
 @pytest.fixture(scope="module")
 def audio() -> ModuleType:
-    path = Path(__file__).parent.parent / "examples" / "audio.py"
-    spec = importlib.util.spec_from_file_location("example_audio", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load("audio")
 
 
 @pytest.fixture(autouse=True)
