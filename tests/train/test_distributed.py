@@ -26,7 +26,15 @@ PLAIN = {"net.dropout": 0.0, "train.log_every": 1, "train.steps": 4, "train.clip
 LOOKED = {"train.validate_every": 2, "train.validate_examples": 7, "train.sample_every": 3}
 JOBS = {
     "ddp": ("text", {}),
-    "ddp-everything": ("binary", {"train.times": "importance", "train.accumulate": 2, **LOOKED}),
+    "ddp-everything": (
+        "binary",
+        {
+            "train.times": "importance",
+            "train.accumulate": 2,
+            "train.data_memory": "host",
+            **LOOKED,
+        },
+    ),
     "ddp-unused": ("binary", {"net.labels": 3}),
     "full": ("binary", {"train.sharding": "full", "net.labels": 3}),
     "full-everything": (
@@ -64,7 +72,8 @@ def _train(folder: Path) -> None:
     for name, (kind, overrides) in JOBS.items():
         recipe, overrides = str(tiny_runs.write(folder, kind)), {**PLAIN, **overrides}
         jobs.append({"recipe": recipe, "overrides": overrides, "out": str(folder / name)})
-        alone = config.read(recipe, {**overrides, "train.sharding": "none", "train.accumulate": 1})
+        plain = {"train.sharding": "none", "train.accumulate": 1, "train.data_memory": "device"}
+        alone = config.read(recipe, {**overrides, **plain})
         bfn.train.run(alone, folder / "one" / name, display=False)
     first, last = config.read(recipe, {**PLAIN, "train.steps": 2}), {**PLAIN, "train.steps": 5}
     bfn.train.run(first, folder / "one-then-two", display=False)

@@ -28,6 +28,9 @@ from bfn.errors import BFNError
 
 SPLITS = ("train", "validation", "test")
 
+Stored = tuple[Tensor, dict[str, Tensor]]
+"""Stored values of a batch, (B, *shape), and its conditioning."""
+
 
 class DataSet(ABC):
     """Three splits of one kind of example.
@@ -54,6 +57,7 @@ class DataSet(ABC):
         self.label_names = label_names
         self._splits = {split: _tensor(splits[split]) for split in SPLITS}
         self._labels = {split: _tensor(values).long() for split, values in (labels or {}).items()}
+        self._device: torch.device | None = None  # of batches; None is where the splits lie
         for split, values in self._splits.items():
             format.form.check(values, f"the {split} split of {name}")
             if len(self._labels.get(split, values)) != len(values):
@@ -117,16 +121,32 @@ class DataSet(ABC):
         Dynamic binarisation draws from `generator`; give `noise.Keyed`, one seed per index, for
         examples that do not depend on the batch they come in.
         """
-        indices = indices.to(self.split(split).device, non_blocking=True)
-        x = self.format.form.encode(self._cut(split, indices), generator)
-        cond = {"label": self._labels[split][indices]} if split in self._labels else {}
-        return x, cond
+        values, cond = self.stored(split, indices)
+        x = self.format.form.encode(values.to(self._device), generator)
+        return x, {name: value.to(self._device) for name, value in cond.items()}
 
-    def to(self, device: torch.device | str) -> Self:
-        """Move the splits; batches are then cut on that device. Returns the data set itself."""
-        self._splits = {split: values.to(device) for split, values in self._splits.items()}
-        self._labels = {split: values.to(device) for split, values in self._labels.items()}
+    def stored(self, split: str, indices: Tensor) -> Stored:
+        """The examples of the given indices as they are stored, and where they are stored."""
+        indices = indices.to(self.split(split).device, non_blocking=True)
+        cond = {"label": self._labels[split][indices]} if split in self._labels else {}
+        return self._cut(split, indices), cond
+
+    def to(self, device: torch.device | str, *, hold: bool = True) -> Self:
+        """Give batches on that device. Returns the data set itself.
+
+        The splits are moved there and batches cut there; but when the device is not to hold them,
+        they lie in the host's memory, and `batch` copies what it cuts.
+        """
+        home = device if hold else "cpu"
+        self._splits = {split: values.to(home) for split, values in self._splits.items()}
+        self._labels = {split: values.to(home) for split, values in self._labels.items()}
+        self._device = torch.device(device)
         return self
+
+    @property
+    def nbytes(self) -> int:
+        """Of all splits and labels."""
+        return sum(v.nbytes for v in (*self._splits.values(), *self._labels.values()))
 
     @abstractmethod
     def examples(self, split: str) -> Tensor:
@@ -177,14 +197,11 @@ class Rows(DataSet):
             raise BFNError(f"{name} has no training examples; give it more data")
 
     def examples(self, split: str) -> Tensor:
-        count = len(self.split(split))
-        if count == 0:
-            raise BFNError(f"the {split} split of {self.name} is empty; hold out more examples")
-        return torch.arange(count)
+        return torch.arange(self._count(split))
 
     def indices(self, seed: int, step: int, batch: int, split: str = "train") -> Tensor:
         _check_batch(step, batch)
-        count = len(self.examples(split))
+        count = self._count(split)
         start, stop = step * batch, (step + 1) * batch
         parts = []
         for epoch in range(start // count, (stop - 1) // count + 1):
@@ -192,6 +209,12 @@ class Rows(DataSet):
             order = _permutation(count, seed, epoch)
             parts.append(order[max(start - first, 0) : stop - first])
         return torch.cat(parts)
+
+    def _count(self, split: str) -> int:
+        count = len(self.split(split))
+        if count == 0:
+            raise BFNError(f"the {split} split of {self.name} is empty; hold out more examples")
+        return count
 
     def _cut(self, split: str, indices: Tensor) -> Tensor:
         return self.split(split)[indices]

@@ -11,6 +11,7 @@ finite.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections import deque
@@ -30,6 +31,7 @@ from bfn.train.distributed import World
 from bfn.train.ema import EMA
 from bfn.train.folder import RunFolder
 from bfn.train.labels import check_labels, hide
+from bfn.train.loader import Loader
 from bfn.train.networks import find_device, join
 from bfn.train.optimiser import adamw, learning_rate, time_sampler
 from bfn.train.outcome import Diverged, Interrupted
@@ -59,7 +61,7 @@ class Trainer:
 
     Args:
         model: trained in place, on settings.device.
-        data: moved to that device too.
+        data: moved to that device too, if it fits (settings.data_memory).
         settings: the [train] section of a recipe.
         folder: where checkpoints, metrics and the exported model go; None keeps all in memory.
         display: shows progress and messages.
@@ -89,9 +91,10 @@ class Trainer:
         self.sheet, self.stop = sheet, stop
         self.world = world or World()
         self.device = find_device(self.world.device(settings.device))
-        self.model, self.data = model.to(self.device), data.to(self.device)
+        self.model, self.data = model.to(self.device), data
         check_labels(model, data, settings)
         self.rows = self.world.rows(settings.batch, settings.accumulate)
+        self.loader = Loader(data, settings, self.rows, self.device, self.display.say)
         self.validation = None
         if settings.validate_every:
             self.validation = Validation(self.data, settings, self.world)
@@ -124,14 +127,13 @@ class Trainer:
             group["lr"] = learning_rate(settings, self.step)
         self.optimiser.zero_grad(set_to_none=True)
         torch.manual_seed(noise.seed("dropout", settings.seed, self.step, self.world.rank))
-        indices = self.data.indices(settings.seed, self.step, settings.batch)
         parts = []
-        for rows in self.rows:
+        for rows, stored in zip(self.rows, self.loader.batches(self.step), strict=True):
             last = rows is self.rows[-1]
             with self.world.accumulating(self.joined.net, last=last):
                 generator = self._source(rows)
-                chosen = indices[rows.start : rows.stop]
-                x, labels = self.data.batch("train", chosen, generator)
+                values, labels = stored
+                x = self.data.format.form.encode(values, generator)
                 labels = hide(labels, settings.label_dropout, generator)
                 parts.append(self._backward(x, labels, generator, 1 / len(self.rows)))
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip)
@@ -187,7 +189,12 @@ class Trainer:
         self.model.train()
         self._clock = time.monotonic()
         launched = self.world.size > 1
-        with torch.random.fork_rng(devices), signals(launched=launched) as caught, display:
+        with (
+            torch.random.fork_rng(devices),
+            signals(launched=launched) as caught,
+            display,
+            contextlib.closing(self.loader),
+        ):
             display.begin(self.step, settings.steps)
             while self.step < settings.steps and not self.exhausted():
                 self.advance()

@@ -32,7 +32,7 @@ CHANGEABLE = tuple(
     f"train.{key}"
     for key in (
         *("steps", "log_every", "checkpoint_every", "keep", "sample_every", "validate_every"),
-        *("patience", "accumulate", "device", "compile", "sharding", "tensorboard"),
+        *("patience", "accumulate", "device", "data_memory", "compile", "sharding", "tensorboard"),
     )
 )
 """Keys that a resumed run may be given anew: they leave the past as it was."""

@@ -1,0 +1,138 @@
+"""Batches of the training steps, also of data that do not fit on the device.
+
+Data that the device holds are cut there, when a step asks for them. Data in the host's memory are
+cut by a thread, which copies the batches of the next steps to the device while the present one is
+computed: from pinned memory and on a stream of its own, so that neither waits for the other.
+
+What is fetched ahead are stored values and labels, a function of (seed, step) alone. All that is
+random is drawn later, on the device and from the step's own generator; so it makes no difference to
+a result where the data lie.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bfn.data.base import DataSet, Stored
+from bfn.train.config import Train
+
+AHEAD = 3
+"""Steps whose batches are on their way while one is computed."""
+
+SHARE = 0.25
+"""Of a GPU's free memory, what the data may take: the rest is for the network's activations."""
+
+
+class Fetched(NamedTuple):
+    """The micro-batches of a step, and what tells that they have been copied to a GPU."""
+
+    batches: list[Stored]
+    copied: torch.cuda.Event | torch.Event | None
+
+
+class Loader:
+    """Places the data, and hands out what is stored of each step's examples.
+
+    Args:
+        data: moved to the device, or to the host's memory, as `settings.data_memory` says.
+        rows: this process's slices of a step's batch, one for each micro-batch.
+        device: where batches are wanted.
+        say: told when the data are too large for the device.
+    """
+
+    def __init__(
+        self,
+        data: DataSet,
+        settings: Train,
+        rows: list[range],
+        device: torch.device,
+        say: Callable[[str], Any] = lambda sentence: None,
+    ) -> None:
+        self.data, self.settings, self.rows, self.device = data, settings, rows, device
+        held = settings.data_memory == "device"
+        if settings.data_memory == "auto":
+            there = data.split("train").device == device
+            held = there or data.nbytes <= SHARE * free_memory(device)
+            if not held:
+                say(
+                    f"{data.name} stays in the host's memory: its {data.nbytes / 2**30:.1f} GiB "
+                    f"are more than {SHARE:.0%} of what is free on {device}"
+                )
+        data.to(device, hold=held)
+        self.ahead = 0 if held else AHEAD
+        self._stream = torch.cuda.Stream(device) if self.ahead and device.type == "cuda" else None
+        self._thread: ThreadPoolExecutor | None = None
+        self._coming: deque[Future[Fetched]] = deque()
+        self._next = 0
+
+    def batches(self, step: int) -> Iterable[Stored]:
+        """The stored values and labels of each micro-batch of a step, on the device.
+
+        An error that the thread met with is raised here. Steps are expected in their order; any
+        other is found too, but nobody has fetched it yet.
+        """
+        if not self.ahead:
+            return self._cut(step)
+        if self._thread is None or step != self._next:
+            self.close()
+            self._thread = ThreadPoolExecutor(1, "bfn-loader")
+        self._next = step + 1
+        while len(self._coming) <= self.ahead:
+            self._coming.append(self._thread.submit(self._fetch, step + len(self._coming)))
+        fetched = self._coming.popleft().result()
+        if fetched.copied is None:
+            return [_each(batch, lambda v: v.to(self.device)) for batch in fetched.batches]
+        stream = torch.cuda.current_stream(self.device)
+        stream.wait_event(fetched.copied)
+        for values, labels in fetched.batches:
+            for tensor in (values, *labels.values()):
+                # Its memory belongs to the other stream, which must not reuse it before this one
+                # has read it.
+                tensor.record_stream(stream)
+        return fetched.batches
+
+    def close(self) -> None:
+        """End the thread, after the batch in hand."""
+        if self._thread is not None:
+            self._thread.shutdown(cancel_futures=True)
+        self._thread = None
+        self._coming.clear()
+
+    def _cut(self, step: int) -> Iterator[Stored]:
+        indices = self.data.indices(self.settings.seed, step, self.settings.batch)
+        for rows in self.rows:
+            yield self.data.stored("train", indices[rows.start : rows.stop])
+
+    def _fetch(self, step: int) -> Fetched:
+        """Done by the thread."""
+        batches = list(self._cut(step))
+        if self._stream is None:
+            return Fetched(batches, None)
+        # A thread has its own current device and stream.
+        with torch.cuda.device(self.device), torch.cuda.stream(self._stream):
+            # The pinned memory is not used again before the copy is done: torch sees to that.
+            copies = [_each(batch, self._copied) for batch in batches]
+            return Fetched(copies, self._stream.record_event())
+
+    def _copied(self, values: Tensor) -> Tensor:
+        return values.pin_memory().to(self.device, non_blocking=True)
+
+
+def _each(batch: Stored, change: Callable[[Tensor], Tensor]) -> Stored:
+    values, labels = batch
+    return change(values), {name: change(label) for name, label in labels.items()}
+
+
+def free_memory(device: torch.device) -> float:
+    """Bytes that are free on a GPU; of other devices, infinitely many."""
+    if device.type != "cuda":
+        return math.inf
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

@@ -1,0 +1,276 @@
+"""Data in the host's memory: the same training bit for bit, and a thread that comes to its end."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import bfn
+import processes
+import tiny_runs
+from bfn.data.base import DataSet
+from bfn.train import Interrupted, Trainer, build, checkpoint, loader
+from bfn.train.config import Train
+from bfn.train.distributed import World
+from bfn.train.loader import AHEAD, SHARE, Loader
+
+CPU = torch.device("cpu")
+LABELLED = {"data__labels": True, "net__labels": 10, "train__label_dropout": 0.3}
+
+
+def run(recipe, folder: Path, **keywords):
+    return bfn.train.run(recipe, folder, display=False, **keywords)
+
+
+def threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("bfn-loader")]
+
+
+def same(one: Path, other: Path, step: int = 12) -> None:
+    """Tensors and metrics bit for bit."""
+    a, b = (checkpoint.load(run / "checkpoints" / f"step-{step}").tensors for run in (one, other))
+    for group in ("weights", "ema", "optimiser"):
+        assert a[group].keys() == b[group].keys()
+        for name, value in a[group].items():
+            assert torch.equal(b[group][name], value), name
+    assert [line for line in processes.metrics(one) if line["step"] % 2 == 0] == [
+        line for line in processes.metrics(other) if line["step"] % 2 == 0
+    ]
+
+
+@pytest.mark.parametrize("kind", tiny_runs.RECIPES)
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_training_is_the_same_bit_for_bit(kind: str, accumulate: int, tmp_path: Path) -> None:
+    given = {"train__accumulate": accumulate, "train__validate_every": 4}
+    for memory in ("device", "host"):
+        recipe = tiny_runs.read(tmp_path, kind, train__data_memory=memory, **given)
+        run(recipe, tmp_path / memory)
+    same(tmp_path / "device", tmp_path / "host")
+    lines = processes.metrics(tmp_path / "host")
+    assert [line["step"] for line in lines if "validation" in line] == [4, 8, 12]
+    assert not threads()
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_labels_and_their_hiding_too(accumulate: int, tmp_path: Path) -> None:
+    for memory in ("device", "host"):
+        given = {"train__data_memory": memory, "train__accumulate": accumulate, **LABELLED}
+        run(tiny_runs.read(tmp_path, "binary", **given), tmp_path / memory)
+    same(tmp_path / "device", tmp_path / "host")
+
+
+@pytest.mark.parametrize("kind", ["binary", "text"])
+def test_a_run_goes_on_with_its_data_elsewhere(kind: str, tmp_path: Path) -> None:
+    """From the device to the host and back, in the middle of what was fetched ahead."""
+    run(tiny_runs.read(tmp_path, kind), tmp_path / "whole")
+    for memory, steps in (("device", 3), ("host", 4), ("device", 2), ("host", 9)):
+        seen: list[int] = []
+        recipe = tiny_runs.read(tmp_path, kind, train__data_memory=memory)
+        stop = lambda: seen.append(1) or len(seen) >= steps  # noqa: B023, E731
+        run(recipe, tmp_path / "parts", resume=True, stop=stop)
+    same(tmp_path / "whole", tmp_path / "parts")
+
+
+class Watched:
+    """Notes which steps a data set is asked for, by which thread, and fails at one of them."""
+
+    def __init__(self, data: DataSet, monkeypatch: pytest.MonkeyPatch, fails_at: int = -1) -> None:
+        self.steps: list[int] = []
+        self.names: set[str] = set()
+        indices = data.indices
+
+        def watched(seed: int, step: int, batch: int, split: str = "train"):
+            self.steps.append(step)
+            self.names.add(threading.current_thread().name)
+            if step == fails_at:
+                raise OSError(5, "the disk is gone")
+            return indices(seed, step, batch, split)
+
+        monkeypatch.setattr(data, "indices", watched)
+
+
+def trainer(folder: Path, kind: str = "discretised", **keywords) -> Trainer:
+    recipe = tiny_runs.read(folder, kind, train__data_memory="host")
+    return Trainer(build.model(recipe), build.data(recipe), recipe.train, **keywords)
+
+
+def wait_for(what) -> None:
+    for _ in range(1000):
+        if what():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it did not come about in ten seconds")
+
+
+def test_batches_are_fetched_ahead_by_one_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = trainer(tmp_path)
+    watched = Watched(train.data, monkeypatch)
+    for step in range(3):
+        train.advance()
+        wait_for(lambda: len(watched.steps) > step + AHEAD)  # noqa: B023
+        time.sleep(0.05)
+        assert watched.steps == list(range(step + AHEAD + 1)), "no further than so many steps"
+    assert watched.names == {"bfn-loader_0"}
+    assert threads() == ["bfn-loader_0"]
+    train.run()
+    assert train.step == 12
+    assert watched.steps[:12] == list(range(12)), "and each step once"
+    assert not threads()
+
+
+def test_data_that_the_device_holds_need_no_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = tiny_runs.read(tmp_path)
+    train = Trainer(build.model(recipe), build.data(recipe), recipe.train)
+    watched = Watched(train.data, monkeypatch)
+    train.run()
+    assert watched.steps == list(range(12))
+    assert watched.names == {threading.current_thread().name}
+
+
+def test_an_error_in_the_thread_is_raised_in_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As itself, and at the step that it is about; those before it are done."""
+    train = trainer(tmp_path)
+    watched = Watched(train.data, monkeypatch, fails_at=5)
+    with pytest.raises(OSError, match="the disk is gone") as caught:
+        train.run()
+    assert caught.value.errno == 5
+    assert train.step == 5
+    assert watched.names == {"bfn-loader_0"}
+    assert not threads()
+
+
+def test_the_thread_ends_when_training_breaks_off(tmp_path: Path) -> None:
+    class Odd(Exception):
+        pass
+
+    def stop() -> bool:
+        assert threads()
+        raise Odd
+
+    with pytest.raises(Odd):
+        trainer(tmp_path, stop=stop).run()
+    assert not threads()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_thread_ends_when_training_is_interrupted(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    def interrupt() -> bool:
+        assert threads()
+        os.kill(os.getpid(), number)
+        return False
+
+    with pytest.raises(Interrupted):
+        trainer(tmp_path, stop=interrupt).run()
+    assert not threads()
+
+
+def test_a_forgotten_loader_lets_its_thread_go(tmp_path: Path) -> None:
+    train = trainer(tmp_path)
+    train.advance()
+    assert threads()
+    del train
+    gc.collect()
+    wait_for(lambda: not threads())
+
+
+def test_a_process_with_a_loader_can_end(tmp_path: Path) -> None:
+    """Even if nobody closed it, and the thread has just been asked for more."""
+    script = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
+import tiny_runs
+from pathlib import Path
+from bfn.train import Trainer, build
+recipe = tiny_runs.read(Path({str(tmp_path)!r}), train__data_memory="host")
+trainer = Trainer(build.model(recipe), build.data(recipe), recipe.train)
+trainer.advance()
+raise SystemExit(7)
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True, text=True, timeout=60, env=processes.ENVIRONMENT,
+    )  # fmt: skip
+    assert result.returncode == 7, result.stderr
+    assert not result.stderr
+
+
+def test_steps_in_any_order_and_rows_of_any_process(tmp_path: Path) -> None:
+    recipe = tiny_runs.read(tmp_path, "binary", **LABELLED)
+    data, settings = build.data(recipe), Train(batch=8, seed=3, data_memory="host")
+    rows = World(0, 1).rows(8, 2)
+    other = [range(r.start + 1, r.stop + 1) for r in rows[:1]]
+    for share in (rows, other):
+        found = Loader(data, settings, share, CPU)
+        for step in (0, 1, 2, 7, 8, 3, 3, 4, 0):
+            indices = data.indices(3, step, 8)
+            batches = list(found.batches(step))
+            assert len(batches) == len(share)
+            for part, (values, labels) in zip(share, batches, strict=True):
+                chosen = indices[part.start : part.stop]
+                assert torch.equal(values, data.split("train")[chosen])
+                assert values.dtype == torch.uint8
+                assert torch.equal(labels["label"], data.labels["train"][chosen])
+        found.close()
+        found.close()
+    assert not threads()
+
+
+def test_auto_asks_how_much_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = tiny_runs.read(tmp_path, "binary", **LABELLED)
+    data = build.data(recipe)
+    assert data.nbytes == 1797 * (64 + 8)
+    said: list[str] = []
+    settings = Train(batch=8)
+    assert settings.data_memory == "auto"
+    for free, ahead in (
+        (float("inf"), 0), (data.nbytes / SHARE, 0), (data.nbytes / SHARE - 8, AHEAD),
+    ):  # fmt: skip
+        monkeypatch.setattr(loader, "free_memory", lambda device: free)  # noqa: B023
+        there = torch.device("meta")
+        assert Loader(build.data(recipe), settings, [range(8)], there, said.append).ahead == ahead
+        # Data that lie there already take nothing away.
+        assert Loader(data, settings, [range(8)], CPU, said.append).ahead == 0
+    (sentence,) = said
+    assert sentence == (
+        "digits stays in the host's memory: its 0.0 GiB are more than 25% of what is free on meta"
+    )
+
+
+def test_a_cpu_has_always_enough() -> None:
+    assert loader.free_memory(CPU) == float("inf")
+
+
+def test_data_in_the_hosts_memory_give_batches_on_the_device(tmp_path: Path) -> None:
+    """`meta` stands for a device here: only what is copied to it comes out on it."""
+    data = build.data(tiny_runs.read(tmp_path, "discretised", **LABELLED))
+    assert data.to("meta", hold=False) is data
+    assert data.split("train").device == data.labels["train"].device == CPU
+    x, cond = data.batch("validation", torch.arange(3))
+    assert x.shape == (3, 1, 8, 8)
+    assert {x.device.type, cond["label"].device.type} == {"meta"}
+    values, labels = data.stored("validation", torch.arange(3))
+    assert torch.equal(values, data.split("validation")[:3])
+    assert torch.equal(labels["label"], data.labels["validation"][:3])
+    for values, labels in Loader(
+        data, Train(batch=8, data_memory="host"), [range(8)], torch.device("meta")
+    ).batches(0):
+        assert {values.device.type, labels["label"].device.type} == {"meta"}
+    data.to("cpu")
+    assert data.batch("validation", torch.arange(3))[0].device == CPU
