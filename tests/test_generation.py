@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -202,6 +203,27 @@ def data_values(kind: str) -> list[Any]:
         ({"first": -0.1}, "first = -0.1", "at least 0"),
         ({"first": 1.0}, "first = 1.0", "below 1"),
         ({"first": float("nan")}, "first = nan", "at least 0"),
+        # Numbers as they come from a form, a command line or a file.
+        ({"steps": "20"}, "steps = '20'", "whole number, at least 1"),
+        ({"steps": None}, "steps = None", "whole number, at least 1"),
+        ({"steps": True}, "steps = True", "whole number"),
+        ({"steps": [5]}, "steps = [5]", "whole number"),
+        ({"steps": float("inf")}, "steps = inf", "whole number"),
+        ({"calls": "20"}, "calls = '20'", "whole number, at least 2"),
+        ({"calls": 2.5}, "calls = 2.5", "whole number, at least 2"),
+        ({"first": "0.1"}, "first = '0.1'", "below 1"),
+        ({"shape": 3}, "shape = 3", "positive sizes, the batch first"),
+        ({"shape": None}, "shape = None", "positive sizes"),
+        ({"shape": "23"}, "shape = '23'", "positive sizes"),
+        ({"shape": ("2", "3")}, "shape = ('2', '3')", "positive sizes"),
+        ({"shape": (2.5, 3)}, "shape = (2.5, 3)", "positive sizes"),
+        ({"solver": ["ode"]}, "unknown solver ['ode']", "ancestral"),
+        ({"dtype": "float32"}, "dtype = 'float32'", "such as torch.float64"),
+        ({"dtype": torch.int64}, "dtype = torch.int64", "a type of floats"),
+        ({"scale": "2"}, "scale = '2'", "a finite number"),
+        ({"guidance": "2"}, "guidance = '2'", "a number of 0 or more"),
+        ({"solvr": "ode"}, "'solvr' is no argument of generate", "did you mean 'solver'?"),
+        ({"temperature": 0.5}, "'temperature' is no argument", "Toy, does not take it"),
     ],
 )
 def test_bad_arguments_get_a_sentence(
@@ -214,6 +236,48 @@ def test_bad_arguments_get_a_sentence(
         assert value in str(caught.value)
         assert expectation in str(caught.value)
         assert all(module.training for module in bfn_model.modules())
+
+
+def test_what_is_no_model_gets_a_sentence() -> None:
+    wrong: Any
+    net = model("continuous").net
+    for wrong, what in (("digits", "'digits'"), (net, "a Toy"), (None, "a NoneType")):
+        for use in (
+            lambda wrong=wrong: bfn.generate(wrong, (2, 3), 2),
+            lambda wrong=wrong: bfn.infill(wrong, torch.zeros(2, 3), torch.ones(3).bool(), 2),
+            lambda wrong=wrong: bfn.guidance.Guided(wrong, lambda x: x.sum(1)),
+            lambda wrong=wrong: bfn.guidance.ClassifierFree(wrong, 2.0),
+        ):
+            with pytest.raises(bfn.BFNError, match=f"the model is {what}; expected a bfn.BFN"):
+                use()
+
+
+def test_numbers_and_shapes_of_any_make() -> None:
+    """Numpy's, and sizes as an array or a tensor has them."""
+    bfn_model = model("continuous")
+    expected = bfn.generate(bfn_model, (2, 3), 4, generator=generator(1))
+    x = torch.zeros(2, 3)
+    for shape in ([2, 3], x.shape, np.array([2, 3]), torch.tensor([2, 3])):
+        for steps in (4.0, np.int64(4), torch.tensor(4)):
+            found = bfn.generate(bfn_model, shape, steps, generator=generator(1))  # pyright: ignore
+            assert torch.equal(found, expected)
+
+
+def test_a_network_may_take_any_condition() -> None:
+    """One with **cond is given whatever there is; one in a wrapper is asked itself."""
+
+    class Open(Toy):
+        def forward(self, features: torch.Tensor, t: torch.Tensor, label=None, **cond: Any):
+            assert set(cond) == {"speaker"}
+            return super().forward(features, t, label)
+
+    open_model = bfn.continuous(Open(), 0.1)
+    guided = bfn.guidance.Guided(open_model, lambda x: x.sum(1))
+    assert bfn.generate(open_model, (2, 3), 2, speaker=4).shape == (2, 3)
+    assert bfn.generate(guided, (2, 3), 2, speaker=4).shape == (2, 3)
+    closed = bfn.guidance.Guided(model("continuous"), lambda x: x.sum(1))
+    with pytest.raises(bfn.BFNError, match="'speaker' is no argument of generate"):
+        bfn.generate(closed, (2, 3), 2, speaker=4)
 
 
 @every_kind

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from bfn import memory, noise, solvers
-from bfn.errors import BFNError
+from bfn.errors import BFNError, whole
 from bfn.flow import Theta
-from bfn.guidance import Wrapper, labels
-from bfn.guidance.arguments import wrapped
+from bfn.guidance import Wrapper, arguments, labels
 from bfn.guidance.gradient import Guide
 from bfn.model import BFN
 from bfn.noise import Source
@@ -60,20 +59,16 @@ def generate(
     `callback(i, t, theta, output)` is called at every step i = 0 .. steps - 1 before its update,
     and once more with the last output as i = steps. Dropout is off meanwhile.
     """
+    arguments.check(generate, model, cond, dtype)
     chosen = solvers.find("solver", solver, solvers.SOLVERS)
     steps = solvers.count(solver, steps, calls)
-    if isinstance(shape, int):
-        raise BFNError(f"shape = {shape}; expected a tuple of sizes, the batch first")
-    if not shape or min(shape) < 1:
-        raise BFNError(f"shape = {tuple(shape)}; expected positive sizes, the batch first")
+    shape = _sizes(shape)
     if final not in ("sample", "mode"):
         raise BFNError(f'final = {final!r}; expected "sample" or "mode"')
-    first = chosen.first if first is None else first
-    if not 0.0 <= first < 1.0:
-        raise BFNError(f"first = {first}; expected a small time, at least 0 and below 1")
+    first = solvers.first_time(chosen, first)
     if cond.get("label") is not None:
         cond["label"] = labels.prepare(model, cond["label"], shape[0])
-    model = wrapped(model, guidance, guide, scale, cond)
+    model = arguments.wrapped(model, guidance, guide, scale, cond)
     flow, device, dtype = model.flow, model.device, dtype or model.dtype
     points, coordinate = solvers.grid(grid or chosen.grid or flow.grid, flow.schedule, steps)
     times = flow.schedule.time(points.square()).clamp(0.0, 1.0).to(device, dtype)
@@ -98,6 +93,15 @@ def generate(
             theta = chosen.rule(flow, theta, look(i, theta), step)
         output = look(steps, theta)
         return output.sample(generator) if final == "sample" else output.mode()
+
+
+def _sizes(shape: Sequence[int]) -> tuple[int, ...]:
+    try:
+        return tuple(whole("shape", size, 1) for size in tuple(shape) or (0,))
+    except (TypeError, BFNError):  # no sequence, or not of sizes
+        raise BFNError(
+            f"shape = {shape!r}; expected positive sizes, the batch first, as in (16, 1, 8, 8)"
+        ) from None
 
 
 def in_batches(
@@ -130,10 +134,9 @@ def in_batches(
         say: called with a sentence when the batch is halved.
         how: what draws a batch, called as `generate` is.
     """
-    if n < 1 or batch < 1:
-        raise BFNError(f"n = {n} in batches of {batch}; expected at least 1 of each")
+    n, batch = whole("n", n, 1), whole("batch", batch, 1)
     label = None if label is None else labels.prepare(model, label, n)
-    calls = options.get("calls") or steps + 1
+    calls = 1 + solvers.count(options.get("solver", "ancestral"), steps, options.get("calls"))
     parts: list[Tensor] = []
 
     def draw(start: int, stop: int, most: int) -> None:

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from bfn import noise
-from bfn.errors import BFNError
+from bfn.errors import BFNError, number, whole
 from bfn.flow import BayesianFlow, Theta
 from bfn.flow.base import per_example
 from bfn.noise import Source
@@ -94,28 +94,41 @@ def register(
 
 def find(kind: str, name: str, table: dict[str, T]) -> T:
     """table[name]; a wrong name is answered with the nearest."""
-    if name not in table:
+    if not isinstance(name, str) or name not in table:
         near = difflib.get_close_matches(str(name), table, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise BFNError(f"unknown {kind} {name!r}; expected one of {', '.join(table)}{hint}")
     return table[name]
 
 
-def count(solver: str, steps: int, calls: int | None = None) -> int:
-    """The steps of a run, given as such or by its network calls; no fewer than the solver needs."""
+def count(solver: str, steps: int, calls: int | None = None, repeats: int = 0) -> int:
+    """The steps of a run, given as such or by its network calls; no fewer than the solver needs.
+
+    With repeats, every step is taken that many times more: n steps are (1 + repeats) n + 1 calls.
+    """
     least = find("solver", solver, SOLVERS).least
-    if calls is not None:
-        if calls < least + 1 or calls % 1:
-            needs = "one step" if least == 1 else f"{least} steps of {solver!r}"
-            raise BFNError(
-                f"calls = {calls}; {needs} and the last look need a whole number, "
-                f"at least {least + 1}"
-            )
-        steps = calls - 1
-    if not steps >= least or steps % 1:
+    if calls is None:
         who = "generation" if least == 1 else f"the solver {solver!r}"
-        raise BFNError(f"steps = {steps}; {who} needs a whole number, at least {least}")
-    return int(steps)
+        return whole("steps", steps, least, f"{who} needs")
+    needs = "one step" if least == 1 else f"{least} steps of {solver!r}"
+    each = 1 + repeats
+    needs += f", taken {each} times," if repeats else ""
+    asked = whole("calls", calls, each * least + 1, f"{needs} and the last look need")
+    n, rest = divmod(asked - 1, each)
+    if rest:
+        raise BFNError(
+            f"calls = {asked}; with every step taken {each} times n steps are {each} n + 1 calls, "
+            f"so give {asked - rest} or {asked - rest + each}"
+        )
+    return n
+
+
+def first_time(solver: Solver, first: float | None) -> float:
+    """The time at which the network is asked in place of t = 0: as given, or the solver's own."""
+    if first is None:
+        return solver.first
+    kind = "a small time, at least 0 and below 1"
+    return number("first", first, kind, lambda t: 0.0 <= t < 1.0)
 
 
 @register("ancestral", grid="time", first=0.0)

@@ -52,7 +52,7 @@ def test_text_to_a_file(
     run, out = trained("text"), tmp_path / "filled.txt"
     arguments = ["infill", str(run), "?o?", "--blank", "?", "--n", "2", "--out", str(out)]
     assert main([*arguments, "--whole"]) == 0
-    assert "2 completions in 3 steps" in capsys.readouterr().out
+    assert "2 completions in 3 steps (4 network calls)" in capsys.readouterr().out
     lines = out.read_text().splitlines()
     assert [len(line) for line in lines] == [8, 8]
     assert [line[1] for line in lines] == ["o", "o"]
@@ -60,6 +60,40 @@ def test_text_to_a_file(
     assert "exists" in capsys.readouterr().err
     assert main([*arguments, "--force"]) == 0
     assert [len(line) for line in out.read_text().splitlines()] == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("options", "calls", "steps"),
+    [([], 6, 5), (["--particles", "2"], 6, 5), (["--resample", "2"], 16, 5)],
+)
+def test_calls(
+    trained: Trained,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    calls: int,
+    steps: int,
+) -> None:
+    """As many as asked for, one batch being one call; the same as so many steps."""
+    run, looks, predict = trained("text"), [], bfn.BFN.predict
+
+    def counted(model: bfn.BFN, theta: bfn.Theta, t: torch.Tensor, **cond: Any) -> torch.Tensor:
+        looks.append(len(t))
+        return predict(model, theta, t, **cond)
+
+    monkeypatch.setattr(bfn.BFN, "predict", counted)
+    found = []
+    for way in (["--calls", str(calls)], ["--steps", str(steps)]):
+        looks.clear()
+        out = tmp_path / f"{way[0]}.txt"
+        arguments = ["infill", str(run), "a__ of", "--n", "3", "--out", str(out), *way, *options]
+        assert main(arguments) == 0
+        said = capsys.readouterr().out
+        assert f"3 completions in {steps} steps ({calls} network calls)" in said
+        assert len(looks) == calls
+        found.append(out.read_text())
+    assert found[0] == found[1]
 
 
 def test_results_do_not_depend_on_the_batch(
@@ -183,6 +217,14 @@ def test_text_at_the_beginning_of_a_window() -> None:
         (["a_b", "--label", "3"], "without labels"),
         (["a_b", "--out", "x.png"], "cannot hold samples"),
         (["a_b", "--n", "0"], "n = 0"),
+        (["a_b", "--calls", "1"], "one step and the last look need a whole number, at least 2"),
+        (["a_b", "--calls", "5", "--steps", "5"], "n steps take n + 1 calls: give one of them"),
+        (
+            ["a_b", "--calls", "5", "--steps", "5", "--resample", "2"],
+            "n steps take 3 n + 1 calls: give one of them",
+        ),
+        (["a_b", "--calls", "20", "--resample", "4"], "5 n + 1 calls, so give 16 or 21"),
+        (["a_b", "--calls", "20", "--resample", "-1"], "resample = -1"),
         (["a_b", "--solver", "od"], "unknown solver 'od'"),
     ],
 )

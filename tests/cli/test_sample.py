@@ -61,8 +61,11 @@ def test_calls_solver_and_grid(trained: Trained, tmp_path: Path) -> None:
 
 
 def test_what_is_said(trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    draw(trained(), tmp_path / "x.npy", "--n", 3, "--calls", 6)
+    run = trained()
+    draw(run, tmp_path / "x.npy", "--n", 3, "--calls", 6)
     assert "x.npy: 3 samples in 5 steps (6 network calls)" in capsys.readouterr().out
+    draw(run, tmp_path / "x.npy", "--n", 1, "--calls", 2)
+    assert "x.npy: 1 sample in 1 step (2 network calls)" in capsys.readouterr().out
 
 
 def test_batches_change_nothing(trained: Trained, tmp_path: Path) -> None:
@@ -171,7 +174,7 @@ def test_film_of_text(trained: Trained, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--calls", "1"], "--calls 1 is too few; one step and the last look need at least 2"),
+        (["--calls", "1"], "calls = 1; one step and the last look need a whole number, at least 2"),
         (["--calls", "5", "--steps", "5"], "give one of them"),
         (["--calls", "x"], "'x' is not a whole number"),
         (["--solver", "od2"], "unknown solver 'od2'; expected one of"),

@@ -64,6 +64,9 @@ def test_a_guide_pulls() -> None:
         ({"guide": 3}, "guide = 3; expected a function"),
         ({"guide": low, "scale": float("nan")}, "scale = nan; expected a finite number"),
         ({"guide": lambda x: x.flatten(1).sum(1) * torch.nan}, "the guide returned NaN"),
+        ({"guide": low, "scale": "2"}, "scale = '2'; expected a finite number"),
+        ({"guide": low, "scale": torch.ones(2)}, "scale = tensor([1., 1.]); expected a finite"),
+        ({"guide": low, "scale": True}, "scale = True; expected a finite number"),
         ({"guide": lambda x: x}, "the guide returned shape (2, 3)"),
     ],
 )

@@ -259,6 +259,8 @@ NET = {"width": 8, "multipliers": (1,), "blocks": 1, "groups": 4, "heads": 2, "o
         ({"label": 3}, 0, ("a model without labels", "net.labels")),
         ({"guidance": 2.0}, 10, ("guidance = 2 multiplies", "no label was given")),
         ({"guidance": 2.0}, 0, ("guidance = 2 multiplies", "no label was given")),
+        ({"guidance": "2", "label": 3}, 10, ("guidance = '2'", "a number of 0 or more")),
+        ({"guidance": True, "label": 3}, 10, ("guidance = True", "a number of 0 or more")),
         ({"guidance": -1.0, "label": 3}, 10, ("guidance = -1", "0 or more")),
         ({"guidance": math.nan, "label": 3}, 10, ("guidance = nan", "0 or more")),
         ({"guidance": math.inf, "label": 3}, 10, ("guidance = inf", "0 or more")),

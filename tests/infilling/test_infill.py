@@ -68,10 +68,15 @@ def test_observed_values_come_back(solver: str, observed: Any) -> None:
 
 
 def test_calls_are_counted() -> None:
+    """To the last, whether steps or calls are given; what is done again counts again."""
     for options, calls in zip(WAYS, (11, 11, 11, 31), strict=True):
         model = text()
-        bfn.infill(model, X, MASK, 10, **options)
+        by_steps = bfn.infill(model, X, MASK, 10, generator=generator(), **options)
         assert model.net.calls == calls
+        model = text()
+        by_calls = bfn.infill(model, X, MASK, calls=calls, generator=generator(), **options)
+        assert model.net.calls == calls
+        assert torch.equal(by_steps, by_calls)
 
 
 @pytest.mark.usefixtures("double")
@@ -259,6 +264,19 @@ WRONG = [
     ({"x": X + 7}, "x contains 9"),
     ({"steps": 0}, "steps = 0"),
     ({"steps": 2.5}, "steps = 2.5"),
+    ({"steps": "20"}, "steps = '20'"),
+    ({"calls": "20"}, "calls = '20'"),
+    ({"calls": 1}, "calls = 1; one step and the last look need a whole number, at least 2"),
+    ({"calls": 3, "resample": 2}, "calls = 3; one step, taken 3 times, and .* at least 4"),
+    ({"calls": 20, "resample": 4}, r"calls = 20; with every step .* 5 n \+ 1 .* give 16 or 21"),
+    ({"resample": "1"}, "resample = '1'"),
+    ({"jump": "1"}, "jump = '1'"),
+    ({"particles": "3"}, "particles = '3'"),
+    ({"particles": None}, "particles = None"),
+    ({"first": "0.1"}, "first = '0.1'"),
+    ({"dtype": torch.int64}, "dtype = torch.int64"),
+    ({"guidance": "2", "label": 1}, "guidance = '2'"),
+    ({"particels": 3}, "'particels' is no argument of infill, .* did you mean 'particles'"),
     ({"resample": -1}, "resample = -1"),
     ({"jump": 0}, "jump = 0"),
     ({"particles": 0}, "particles = 0"),

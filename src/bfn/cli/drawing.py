@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
+from bfn import solvers
 from bfn.cli.waiting import waiting
 from bfn.data.formats import Format
 from bfn.errors import BFNError
@@ -53,6 +54,34 @@ def with_labels(model: BFN, settings: Sample, n_given: bool) -> tuple[Sample, in
         rows = -(-settings.n // len(chosen))
         settings = dataclasses.replace(settings, n=rows * len(chosen))
     return settings, len(chosen)
+
+
+def with_calls(settings: Sample, calls: int | None, steps: int | None, repeats: int = 0) -> Sample:
+    """Settings with the steps that so many network calls are enough for, if calls are given.
+
+    `steps` is what was given as such, which should be nothing then; with `repeats`, every step is
+    taken so many times more.
+    """
+    if calls is None:
+        return settings
+    if steps is not None:
+        take = "n + 1" if repeats < 1 else f"{1 + repeats} n + 1"
+        raise BFNError(
+            f"--calls {calls} and --steps {steps} both say how long to sample; n steps take {take} "
+            "calls: give one of them"
+        )
+    count = solvers.count(settings.solver, settings.steps, calls, max(0, repeats))
+    return dataclasses.replace(settings, steps=count)
+
+
+def summary(noun: str, count: int, steps: int, repeats: int = 0) -> str:
+    """What was drawn in how many steps and calls, in words."""
+    calls = (1 + repeats) * steps + 1
+    return f"{_many(count, noun)} in {_many(steps, 'step')} ({calls} network calls)"
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 @contextlib.contextmanager

@@ -29,6 +29,7 @@ def infill(
     out: Path | None = None,
     n: Whole = COMPLETIONS,
     steps: Whole | None = None,
+    calls: Whole | None = None,
     observed: Literal["schedule", "known"] | None = None,
     resample: Whole = 0,
     jump: Whole = 1,
@@ -63,6 +64,9 @@ def infill(
         Number of completions.
     steps
         Bayesian updates.
+    calls
+        Network calls, one more than the steps: give either. Steps that are done again count again;
+        the particles of a completion are one call.
     observed
         How the network learns what is given: message by message on schedule, or known at once. By
         default texts are known, if particles do not need the messages.
@@ -94,7 +98,7 @@ def infill(
         Replace what is there.
     """
     from bfn import pictures
-    from bfn.cli.drawing import accelerated
+    from bfn.cli.drawing import accelerated, summary, with_calls
     from bfn.cli.files import check_free
     from bfn.hub import locate
     from bfn.train.config import Sample
@@ -112,6 +116,7 @@ def infill(
     settings = own.updated({key: value for key, value in given.items() if value is not None})
     if particles > 1 and solver is None:
         settings = settings.updated({"solver": "ancestral", "grid": "auto"})
+    settings = with_calls(settings, calls, steps, resample)
     model.to(find_device(settings.device, "device"))
     x, seen = read(format, what, mask, blank)
     if out is None and format.medium != "text":
@@ -133,8 +138,7 @@ def infill(
         _write(out, lambda path: path.write_text(lines))
     else:
         _write(out, lambda path: pictures.write_sheet(path, format, filled))
-    noun = "completion" if len(filled) == 1 else "completions"
-    print(f"{out}: {len(filled)} {noun} in {settings.steps} steps")
+    print(f"{out}: {summary('completion', len(filled), settings.steps, resample)}")
 
 
 def read(format: Format, what: str, mask: Path | None, blank: str) -> tuple[Tensor, Tensor]:

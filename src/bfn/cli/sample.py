@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bfn import pictures
 from bfn.cli.app import Whole
-from bfn.cli.drawing import accelerated, draw, with_labels
+from bfn.cli.drawing import accelerated, draw, summary, with_calls, with_labels
 from bfn.cli.files import check_free
 from bfn.data.formats import Format, TextFormat
 from bfn.errors import BFNError
@@ -114,7 +114,8 @@ def sample(
     folder = RunFolder(locate(run))
     model, format = folder.load_model(), folder.format()
     recipe = folder.recipe() if folder.is_run() else None
-    settings = (recipe.sample if recipe else Sample()).updated(with_calls(given, calls))
+    settings = (recipe.sample if recipe else Sample()).updated(given)
+    settings = with_calls(settings, calls, given.get("steps"))
     model.to(find_device(settings.device, "device"))
     settings, columns = with_labels(model, settings, "n" in given)
     drawing.options(model, settings)  # what cannot be says so before a file is touched
@@ -144,23 +145,9 @@ def sample(
             moving[0].write(moving[1])
     except OSError as error:
         raise BFNError(f"{str(out)!r} cannot be written: {error.strerror}") from None
-    print(f"{out}: {len(x)} samples in {settings.steps} steps ({settings.steps + 1} network calls)")
+    print(f"{out}: {summary('sample', len(x), settings.steps)}")
     if moving:
         print(f"{moving[1]}: the way there, in {len(moving[0].frames)} frames")
-
-
-def with_calls(given: Mapping[str, Any], calls: int | None) -> dict[str, Any]:
-    """Options of the [sample] section, in which network calls are counted as steps."""
-    if calls is None:
-        return dict(given)
-    if "steps" in given:
-        raise BFNError(
-            f"--calls {calls} and --steps {given['steps']} both say how long to sample; n steps "
-            "take n + 1 calls: give one of them"
-        )
-    if calls < 2:
-        raise BFNError(f"--calls {calls} is too few; one step and the last look need at least 2")
-    return {**given, "steps": calls - 1}
 
 
 def read_prefix(format: Format, prefix: str) -> tuple[Tensor, Tensor]:

@@ -9,15 +9,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bfn.errors import BFNError
 from bfn.flow import BayesianFlow, Theta
 from bfn.model import BFN
 from bfn.output import Head, Output
+
+
+def innermost(model: BFN | Wrapper) -> BFN:
+    """The model within all wrappers, which has to be one."""
+    while isinstance(model, Wrapper):
+        model = model.model
+    if not hasattr(model, "flow"):
+        what = repr(model) if isinstance(model, str) else f"a {type(model).__name__}"
+        raise BFNError(
+            f"the model is {what}; expected a bfn.BFN, as from bfn.BFN.from_pretrained, or a "
+            "network in bfn.continuous, bfn.discretised or bfn.discrete"
+        )
+    return model
 
 
 class Wrapper(ABC):
     """A model whose outputs are changed on their way out; all else is the model's own."""
 
     def __init__(self, model: BFN | Wrapper) -> None:
+        innermost(model)
         self.model = model
 
     @abstractmethod

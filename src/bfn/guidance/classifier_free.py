@@ -30,7 +30,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bfn.errors import BFNError
+from bfn.errors import BFNError, number
 from bfn.flow import Theta
 from bfn.guidance.base import Wrapper
 from bfn.model import BFN
@@ -38,6 +38,11 @@ from bfn.output import Output
 
 NULL: Mapping[str, int] = {"label": -1}
 """What stands for no condition, by name."""
+
+
+def factor(guidance: float) -> float:
+    kind = "a number of 0 or more, such as 2"
+    return number("guidance", guidance, kind, lambda w: 0.0 <= w < math.inf)
 
 
 class ClassifierFree(Wrapper):
@@ -53,15 +58,13 @@ class ClassifierFree(Wrapper):
     model: BFN
 
     def __init__(self, model: BFN, guidance: float, null: Mapping[str, int] = NULL) -> None:
-        if not isinstance(model, BFN):
+        if isinstance(model, Wrapper):
             raise BFNError(
                 f"classifier-free guidance combines what a network puts out, which "
                 f"{type(model).__name__} does not show; wrap the model in ClassifierFree first"
             )
-        if not 0.0 <= guidance < math.inf:
-            raise BFNError(f"guidance = {guidance}; expected a number of 0 or more, such as 2")
         super().__init__(model)
-        self.guidance, self.null = float(guidance), dict(null)
+        self.guidance, self.null = factor(guidance), dict(null)
 
     def __call__(self, theta: Theta, t: Tensor, **cond: Any) -> Output:
         named = [name for name in self.null if cond.get(name) is not None]

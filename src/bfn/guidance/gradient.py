@@ -28,7 +28,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from bfn.errors import BFNError
+from bfn.errors import BFNError, number
 from bfn.flow import BayesianFlow, BinaryFlow, CategoricalFlow, Theta
 from bfn.guidance.base import Wrapper
 from bfn.guidance.tilt import shift, tilt
@@ -52,6 +52,10 @@ def _(flow: CategoricalFlow, m: Tensor) -> Tensor:
 @expected_data.register
 def _(flow: BinaryFlow, m: Tensor) -> Tensor:
     return 0.25 * m + 0.5
+
+
+def finite(scale: float) -> float:
+    return number("scale", scale, "a finite number, such as 1", math.isfinite)
 
 
 class Guided(Wrapper):
@@ -79,8 +83,6 @@ class Guided(Wrapper):
         super().__init__(model)
         if not callable(guide):
             raise BFNError(f"guide = {guide!r}; expected a function of the expected data")
-        if isinstance(scale, bool) or not math.isfinite(scale):
-            raise BFNError(f"scale = {scale}; expected a finite number, such as 1")
         if of not in ("data", "theta"):
             raise BFNError(f'of = {of!r}; expected "data" or "theta"')
         if of == "data" and through and _is_guided(model):
@@ -88,7 +90,7 @@ class Guided(Wrapper):
                 "a guided model cannot be differentiated through once more; add both scores up in "
                 "one guide, or give the outer one through=False"
             )
-        self.guide, self.scale, self.of, self.through = guide, float(scale), of, through
+        self.guide, self.scale, self.of, self.through = guide, finite(scale), of, through
         self._timed = _takes_time(guide)
 
     def __call__(self, theta: Theta, t: Tensor, **cond: Any) -> Output:

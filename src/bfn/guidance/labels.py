@@ -9,15 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from bfn.errors import BFNError
-from bfn.guidance.base import Wrapper
+from bfn.guidance.base import Wrapper, innermost
 from bfn.model import BFN
 
 
 def count(model: BFN | Wrapper) -> int | None:
     """How many labels the network was built for, 0 for none; None if it does not say."""
-    while isinstance(model, Wrapper):
-        model = model.model
-    net = model.net
+    net = innermost(model).net
     # A network may lie within another that only makes it faster.
     while not hasattr(net, "arguments") and isinstance(getattr(net, "net", None), nn.Module):
         net = cast(nn.Module, net.net)

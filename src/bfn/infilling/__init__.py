@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from bfn import solvers
-from bfn.errors import BFNError
-from bfn.guidance import Wrapper, labels
-from bfn.guidance.arguments import wrapped
+from bfn.errors import BFNError, whole
+from bfn.guidance import Wrapper, arguments, labels
 from bfn.guidance.gradient import Guide
 from bfn.infilling.particles import drawn, weighted
 from bfn.infilling.pinned import Pinned
@@ -32,6 +31,7 @@ def infill(
     mask: Tensor,
     steps: int = 100,
     *,
+    calls: int | None = None,
     observed: Literal["schedule", "known"] = "schedule",
     resample: int = 0,
     jump: int = 1,
@@ -58,6 +58,8 @@ def infill(
         x: (B, *shape) in the model's convention; what stands where the mask is false is ignored.
         mask: True where x is observed; of x's shape, or of one example's.
         steps: of generation; they take (1 + resample) steps + 1 network calls.
+        calls: that number, if given, in place of the steps. A call is one look at all rows and
+            particles at once; steps done again count again, and the last look counts, too.
         observed: how the network learns of the observed values: by messages on schedule, or all
             at once ("known"); see `bfn.infilling.pinned` for what that can mean.
         resample: how many times every `jump` steps are taken back and done again, after which the
@@ -71,10 +73,11 @@ def infill(
         guidance, guide, scale: completions may be guided, too; as of `bfn.generate`.
         cond: conditions for the network, such as label.
     """
+    arguments.check(infill, model, cond, dtype)
     x, mask = _checked(model, x, mask)
-    steps = solvers.count(solver, steps)
-    resample, jump = _whole("resample", resample, 0), _whole("jump", jump, 1)
-    particles = _whole("particles", particles, 1)
+    resample, jump = whole("resample", resample, 0), whole("jump", jump, 1)
+    particles = whole("particles", particles, 1)
+    steps = solvers.count(solver, steps, calls, resample)
     if observed not in ("schedule", "known"):
         raise BFNError(f'observed = {observed!r}; expected "schedule" or "known"')
     if final not in ("sample", "mode"):
@@ -84,7 +87,7 @@ def infill(
     if cond.get("label") is not None:
         label = labels.prepare(model, cond["label"], len(x))
         cond["label"] = label.repeat_interleave(particles, 0)
-    model = wrapped(model, guidance, guide, scale, cond)
+    model = arguments.wrapped(model, guidance, guide, scale, cond)
     pinned = Pinned(model, x, mask, observed)
     seen = model if particles > 1 else pinned
     walk = Walk(seen, steps, solver, grid, first, dtype or model.dtype, callback, cond)
@@ -141,9 +144,3 @@ def _check_particles(observed: str, resample: int, solver: str) -> None:
         raise BFNError(
             f"resample = {resample} and particles are two ways to one end; give one of them"
         )
-
-
-def _whole(name: str, value: int, least: int) -> int:
-    if isinstance(value, bool) or not value >= least or value % 1:
-        raise BFNError(f"{name} = {value}; expected a whole number, at least {least}")
-    return int(value)

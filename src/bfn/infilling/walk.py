@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from bfn import solvers
-from bfn.errors import BFNError
 from bfn.flow import Theta
 from bfn.guidance import Wrapper
 from bfn.infilling.pinned import Pinned
@@ -41,9 +40,7 @@ class Walk:
         cond: dict[str, Any],
     ) -> None:
         chosen = solvers.find("solver", solver, solvers.SOLVERS)
-        first = chosen.first if first is None else first
-        if not 0.0 <= first < 1.0:
-            raise BFNError(f"first = {first}; expected a small time, at least 0 and below 1")
+        first = solvers.first_time(chosen, first)
         self.model, self.flow, self.rule, self.steps = model, model.flow, chosen.rule, steps
         schedule, self.first = self.flow.schedule, first
         points, coordinate = solvers.grid(grid or chosen.grid or self.flow.grid, schedule, steps)
