@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -243,6 +244,41 @@ def test_compare_draws_as_asked() -> None:
         "precision": True,
         "recall": True,
     }
+
+
+def test_repeats_are_averaged() -> None:
+    """Over the seeds from the given one on: means, and the scatter of the means."""
+    data, model = bfn.data.load("digits", form="continuous"), toys.model("continuous")
+    options: dict[str, Any] = {"n": 20, "final": "mode"}
+    told: list[tuple[int, int]] = []
+    result = quality.compare(
+        *(model, data, ["ode2", "sde"], [2, 3]),
+        repeats=3,
+        seed=5,
+        progress=lambda done, total: told.append((done, total)),
+        **options,
+    )
+    alone = [
+        quality.compare(model, data, ["ode2", "sde"], [2, 3], seed=seed, **options)
+        for seed in (5, 6, 7)
+    ]
+    assert (result.repeats, alone[0].repeats) == (3, 1)
+    assert result.to_json()["repeats"] == 3
+    assert result.real == alone[0].real
+    for i, row in enumerate(result.rows):
+        assert (row.solver, row.calls) == (alone[0].rows[i].solver, alone[0].rows[i].calls)
+        for j, score in enumerate(row.scores):
+            values = [each.rows[i].scores[j].value for each in alone]
+            mean = sum(values) / 3
+            error = (sum((value - mean) ** 2 for value in values) / 2 / 3) ** 0.5
+            assert score.value == pytest.approx(mean, rel=1e-12)
+            assert score.error == pytest.approx(error, rel=1e-9, abs=1e-15)
+    assert result.rows[-1].scores[0].error > 0  # pyright: ignore
+    assert told[-1] == (600, 600)
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    for wrong in (0, "3", 1.5):
+        with pytest.raises(bfn.BFNError, match=f"repeats = {wrong!r}; expected a whole number"):
+            quality.compare(model, data, ["sde"], [2], repeats=wrong, **options)  # pyright: ignore
 
 
 def test_too_few_held_out_examples(tmp_path: Path) -> None:

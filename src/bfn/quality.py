@@ -36,7 +36,7 @@ from torch import Tensor
 
 from bfn.data.base import DataSet
 from bfn.data.formats import Format, TextFormat
-from bfn.errors import BFNError
+from bfn.errors import BFNError, whole
 from bfn.generation import in_batches
 from bfn.model import BFN
 
@@ -224,7 +224,7 @@ def quality(data: DataSet, split: str, n: int, words: set[str] | None = None) ->
 
 @dataclass(frozen=True)
 class Row:
-    """What one solver reaches with so many network calls."""
+    """What one solver reaches with so many network calls: the mean of all repeats."""
 
     solver: str
     calls: int
@@ -239,6 +239,8 @@ class Comparison:
     rows: list[Row]
     real: list[Score]
     samples: int
+    repeats: int = 1
+    """Of every row, each of so many samples."""
 
     def to_json(self) -> dict[str, Any]:
         def plain(scores: list[Score]) -> dict[str, Any]:
@@ -249,6 +251,7 @@ class Comparison:
 
         return {
             "samples": self.samples,
+            "repeats": self.repeats,
             "higher_is_better": {column.name: column.higher for column in self.columns},
             "real": plain(self.real),
             "rows": [
@@ -266,33 +269,54 @@ def compare(
     n: int,
     split: str = "test",
     words: set[str] | None = None,
+    repeats: int = 1,
+    seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
     **options: Any,
 ) -> Comparison:
     """Draw n examples with every solver and number of calls, and measure them.
 
-    A model with labels is given those of the held-out examples. `options` are those of
+    A model with labels is given those of the held-out examples. With repeats, every row is the mean
+    over the seeds from `seed` on, and its errors are those of that mean. `options` are those of
     `bfn.generation.in_batches`.
     """
+    repeats = whole("repeats", repeats, 1)
     found = quality(data, split, n, words)
     _, cond = _examples(data, split, n)
     if "label" in cond:
         given = cond["label"]
         options["label"] = given[torch.arange(n) % len(given)]
-    rows, done, total = [], 0, len(solvers) * sum(calls) * n
+    rows, done, total = [], 0, len(solvers) * sum(calls) * n * repeats
     for solver in solvers:
         for count in calls:
+            measured: list[list[Score]] = []
+            for repeat in range(repeats):
 
-            def report(now: int, _: int, before: int = done) -> None:
-                if progress is not None:
-                    progress(before + now, total)
+                def report(now: int, _: int, before: int = done) -> None:
+                    if progress is not None:
+                        progress(before + now, total)
 
-            x = in_batches(
-                model, n, data.shape, calls=count, solver=solver, progress=report, **options
-            )
-            rows.append(Row(solver, count, found.scores(x)))
-            done += count * n
-    return Comparison(found.columns, rows, found.real(n), n)
+                x = in_batches(
+                    *(model, n, data.shape),
+                    calls=count,
+                    solver=solver,
+                    seed=seed + repeat,
+                    progress=report,
+                    **options,
+                )
+                measured.append(found.scores(x))
+                done += count * n
+            rows.append(Row(solver, count, averaged(measured)))
+    return Comparison(found.columns, rows, found.real(n), n, repeats)
+
+
+def averaged(measured: Sequence[Sequence[Score]]) -> list[Score]:
+    """The mean of every column over repeats, with its standard error; one repeat stays as it is."""
+    if len(measured) == 1:
+        return list(measured[0])
+    values = torch.tensor([[s.value for s in each] for each in measured], dtype=torch.float64)
+    errors = values.std(0) / len(measured) ** 0.5
+    return [Score(*pair) for pair in zip(values.mean(0).tolist(), errors.tolist(), strict=True)]
 
 
 def _examples(data: DataSet, split: str, n: int) -> tuple[Tensor, dict[str, Tensor]]:

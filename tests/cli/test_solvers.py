@@ -13,6 +13,7 @@ from PIL import Image
 import bfn
 from bfn import quality
 from bfn.cli import main
+from bfn.train import build
 from bfn.train.folder import RunFolder
 
 Trained = Callable[..., Path]
@@ -64,6 +65,28 @@ def test_text_and_a_list_of_words(
     assert (tmp_path / "q.svg").read_text().startswith("<?xml")
 
 
+def test_repeats(trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Means over seeds; what has no error within one repeat has one of several."""
+    run = trained("text")
+    command = ["solvers", run, "--calls", 3, "--solver", "sde", "--n", 40, "--seed", 2]
+    command += ["--out", tmp_path / "q.svg", "--force"]
+    text = run_command(capsys, *command, "--repeats", 3)
+    assert "3 x 40 samples a row" in text
+    model, data = RunFolder(run).load_model(), build.data(RunFolder(run).recipe())
+    expected = quality.compare(model, data, ["sde"], [3], n=40, seed=2, repeats=3)
+    (row,) = expected.rows
+    lines = [line.split() for line in text.splitlines()]
+    (line,) = [each for each in lines if each[:2] == ["sde", "3"]]
+    shown = [value for score in row.scores for value in (score.value, score.error)]
+    assert line[2:] == [f"{value:.4f}" for value in shown]
+    (real,) = [each for each in lines if each[:2] == ["real", "data"]]
+    assert len(real) == 2 + 3  # the share of different words has none
+    once = run_command(capsys, *command)
+    (line,) = [each.split() for each in once.splitlines() if each.split()[:1] == ["sde"]]
+    assert len(line) == 2 + 3
+    assert "40 samples a row" in once
+
+
 def test_without_a_solver_all_are_compared(
     trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -83,6 +106,7 @@ def test_without_a_solver_all_are_compared(
         (["--grid", "tme"], "did you mean 'time'"),
         (["--n", "0"], "sample.n = 0 is too small; expected 1 or more"),
         (["--n", "3"], "n = 3, of 297 examples in the test split of digits, is too few"),
+        (["--repeats", "0"], "repeats = 0; expected a whole number, at least 1"),
         (["--split", "tst"], "unknown split 'tst'"),
         (["--out", "q.jpg"], "'q.jpg' cannot hold a figure; expected a name ending in .png"),
         (["--words", "none.txt"], "'none.txt' cannot be read"),

@@ -30,6 +30,7 @@ def solvers(
     final: Literal["sample", "mode"] | None = None,
     grid: str | None = None,
     guidance: float | None = None,
+    repeats: Whole = 1,
     batch: Whole | None = None,
     seed: Whole | None = None,
     device: str | None = None,
@@ -64,6 +65,9 @@ def solvers(
         The spacing of the steps: time, power or geometric; auto is each solver's own.
     guidance
         Multiplies what labels add to the prediction, of a model with labels.
+    repeats
+        Times to draw every row, with the seeds from --seed on: the table shows means, and how far
+        they may be off by the scatter of the repeats.
     batch
         Samples at once; results do not depend on it. Halved when memory runs out.
     seed
@@ -135,6 +139,7 @@ def solvers(
             n=settings.n,
             split=split,
             words=listed,
+            repeats=repeats,
             batch=settings.batch,
             seed=settings.seed,
             progress=report,
@@ -142,7 +147,10 @@ def solvers(
             **options,
         )
     try:
-        draw(out, found, f"{run.name}: {found.samples} samples")
+        many = (
+            f"{found.samples} samples" if repeats == 1 else f"{repeats} x {found.samples} samples"
+        )
+        draw(out, found, f"{run.name}: {many}")
         document = {"run": str(run), "split": split, **found.to_json()}
         text = json_format.dumps(document, indent=2) + "\n"
         if json is not None and not to_stdout:
@@ -152,7 +160,7 @@ def solvers(
     if to_stdout:
         print(text, end="")
         return
-    show(found, f"{run}, {found.samples} samples a row, against the {split} split")
+    show(found, f"{run}, {many} a row, against the {split} split")
     print(f"{out}: the same as curves")
 
 
@@ -200,19 +208,24 @@ def show(found: Comparison, title: str) -> str:
     from bfn.cli import tables
 
     columns = ["solver", "calls"]
-    for column, score in zip(found.columns, found.real, strict=True):
-        columns += [column.name] + ["s.e."] * (score.error is not None)
+    rows = [row.scores for row in found.rows] + [found.real]
+    with_errors = [
+        any(score.error is not None for score in each) for each in zip(*rows, strict=True)
+    ]
+    for column, with_error in zip(found.columns, with_errors, strict=True):
+        columns += [column.name] + ["s.e."] * with_error
+
+    def cell(number: float | None) -> str:
+        return "" if number is None or math.isnan(number) else f"{number:.4f}"
 
     def cells(scores: list[Score]) -> list[str]:
         shown = []
-        for score in scores:
-            shown.append("" if math.isnan(score.value) else f"{score.value:.4f}")
-            if score.error is not None:
-                shown.append("" if math.isnan(score.error) else f"{score.error:.4f}")
+        for score, with_error in zip(scores, with_errors, strict=True):
+            shown += [cell(score.value)] + [cell(score.error)] * with_error
         return shown
 
-    rows = [[row.solver, str(row.calls), *cells(row.scores)] for row in found.rows]
-    return tables.show(columns, [*rows, ["real data", "", *cells(found.real)]], title)
+    lines = [[row.solver, str(row.calls), *cells(row.scores)] for row in found.rows]
+    return tables.show(columns, [*lines, ["real data", "", *cells(found.real)]], title)
 
 
 def draw(path: Path, found: Comparison, title: str) -> None:
