@@ -168,6 +168,11 @@ def _tensor(values: Tensor | np.ndarray) -> Tensor:
     return torch.from_numpy(np.require(values, requirements=["C", "W"]))
 
 
+def _taken(rows: Tensor, indices: Tensor) -> Tensor:
+    # On a CPU ten times as fast as indexing, which goes from number to number.
+    return rows[indices] if rows.is_cuda else rows.index_select(0, indices)
+
+
 def _check_batch(step: int, batch: int) -> None:
     if step < 0:
         raise BFNError(f"step = {step} is negative; give 0 for the first batch")
@@ -217,7 +222,7 @@ class Rows(DataSet):
         return count
 
     def _cut(self, split: str, indices: Tensor) -> Tensor:
-        return self.split(split)[indices]
+        return _taken(self.split(split), indices)
 
 
 @final
@@ -247,7 +252,7 @@ class Stream(DataSet):
 
     def _cut(self, split: str, indices: Tensor) -> Tensor:
         # Windows as overlapping rows of a view: the text is never copied.
-        return self.split(split).unfold(0, self.shape[0], 1)[indices]
+        return _taken(self.split(split).unfold(0, self.shape[0], 1), indices)
 
 
 def scattered(count: int) -> np.ndarray:
