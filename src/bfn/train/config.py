@@ -134,7 +134,7 @@ class Train(Section):
     sample_every: int = option(0, "steps per sheet of samples; 0 for none", least=0)
     device: str = option("auto", "cpu, cuda, ...; auto is cuda where there is one")
     data_memory: Literal["auto", "device", "host"] = option(
-        "auto", "whose holds the data; auto is the host's if they take much of a GPU's"
+        "auto", "where the data lie; auto is the host if they take much of a GPU's memory"
     )
     precision: Literal["auto", "float32", "bfloat16"] = option(
         "auto", "of products and convolutions; auto is bfloat16 on a GPU"
