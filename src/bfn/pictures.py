@@ -83,7 +83,7 @@ def _write_grid(path: Path, format: Format, x: Tensor, columns: int | None = Non
 
 
 def _write_text(path: Path, format: Format, x: Tensor) -> None:
-    path.write_text("".join(f"{line}\n" for line in format.render(x)))
+    path.write_text("".join(f"{line}\n" for line in format.render(x)), encoding="utf-8")
 
 
 def _write_array(path: Path, format: Format, x: Tensor) -> None:

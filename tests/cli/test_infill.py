@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -166,6 +168,24 @@ def test_labels_are_those_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert main([*arguments, "--out", "x.npy"]) == 0
     assert main([*arguments, "--out", "y.npy", "--label", "3,7"]) == 0
     assert seen == [None, [3, 7, 3]]
+
+
+@pytest.mark.usefixtures("picture")
+def test_guidance_of_a_run_that_always_saw_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of sampling: it is done, and said to be by something never learned."""
+    monkeypatch.chdir(tmp_path)
+    run = shutil.copytree(bfn.hub.locate(Path("digits-labelled")), tmp_path / "run")
+    recipe, said = run / "recipe.toml", []
+    for dropout in ("0.1", "0.0"):
+        text = re.sub(r"label_dropout = [\d.]+", f"label_dropout = {dropout}", recipe.read_text())
+        recipe.write_text(text)
+        command = "infill run eight.png --mask lower.png --n 1 --calls 2 --label 3 --guidance 2"
+        assert main([*command.split(), "--out", f"{dropout}.npy"]) == 0
+        said.append(capsys.readouterr().err)
+    assert said[0] == ""
+    assert "which this run never learned (train.label_dropout was 0)" in said[1]
 
 
 def test_colour_and_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
 from collections.abc import Iterator
 
 from torch import Tensor
@@ -17,7 +18,12 @@ from bfn.guidance import labels
 from bfn.model import BFN
 from bfn.nn.accelerate import Accelerated
 from bfn.train import draw as drawing
-from bfn.train.config import Sample
+from bfn.train.config import Recipe, Sample
+
+UNTRAINED = (
+    "bfn: guidance compares with what is predicted without a label, which this run never learned "
+    "(train.label_dropout was 0)."
+)
 
 
 def draw(
@@ -54,6 +60,12 @@ def with_labels(model: BFN, settings: Sample, n_given: bool) -> tuple[Sample, in
         rows = -(-settings.n // len(chosen))
         settings = dataclasses.replace(settings, n=rows * len(chosen))
     return settings, len(chosen)
+
+
+def warn_of_labels(recipe: Recipe | None, settings: Sample) -> None:
+    """Say so where guidance is by something that the run never learned."""
+    if recipe and settings.label and settings.guidance != 1.0 and not recipe.train.label_dropout:
+        print(UNTRAINED, file=sys.stderr)
 
 
 def with_calls(settings: Sample, calls: int | None, steps: int | None, repeats: int = 0) -> Sample:

@@ -98,7 +98,7 @@ def infill(
         Replace what is there.
     """
     from bfn import pictures
-    from bfn.cli.drawing import accelerated, summary, with_calls
+    from bfn.cli.drawing import accelerated, summary, warn_of_labels, with_calls
     from bfn.cli.files import check_free
     from bfn.hub import locate
     from bfn.train.config import Sample
@@ -107,7 +107,8 @@ def infill(
 
     folder = RunFolder(locate(run))
     model, format = folder.load_model(), folder.format()
-    own = folder.recipe().sample if folder.is_run() else Sample()
+    recipe = folder.recipe() if folder.is_run() else None
+    own = recipe.sample if recipe else Sample()
     if label is None:
         # A recipe's labels are for its sheet of samples; what is given here may be of another.
         own = dataclasses.replace(own, label="", guidance=1.0)
@@ -126,6 +127,7 @@ def infill(
         pictures.check_sheet(out, format)
     if observed is None:
         observed = "known" if format.medium == "text" and particles == 1 else "schedule"
+    warn_of_labels(recipe, settings)
     options = {"observed": observed, "resample": resample, "jump": jump, "particles": particles}
     with accelerated(model, compile=False):
         filled = completions(model, x, seen, settings, options)
@@ -135,7 +137,7 @@ def infill(
         if out is None:
             print(lines, end="")
             return
-        _write(out, lambda path: path.write_text(lines))
+        _write(out, lambda path: path.write_text(lines, encoding="utf-8"))
     else:
         _write(out, lambda path: pictures.write_sheet(path, format, filled))
     print(f"{out}: {summary('completion', len(filled), settings.steps, resample)}")

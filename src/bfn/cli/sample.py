@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from bfn import pictures
 from bfn.cli.app import Whole
-from bfn.cli.drawing import accelerated, draw, summary, with_calls, with_labels
+from bfn.cli.drawing import accelerated, draw, summary, warn_of_labels, with_calls, with_labels
 from bfn.cli.files import check_free
 from bfn.data.formats import Format, TextFormat
 from bfn.errors import BFNError
@@ -23,11 +22,6 @@ from bfn.train import draw as drawing
 from bfn.train.config import Sample
 from bfn.train.folder import RunFolder
 from bfn.train.loop import find_device
-
-UNTRAINED = (
-    "bfn: guidance compares with what is predicted without a label, which this run never learned "
-    "(train.label_dropout was 0)."
-)
 
 
 def command(
@@ -130,8 +124,7 @@ def sample(
     else:
         pictures.check_sheet(out, format)
     moving = _film(model, format, settings, out, force) if film else None
-    if recipe and settings.label and settings.guidance != 1.0 and not recipe.train.label_dropout:
-        print(UNTRAINED, file=sys.stderr)
+    warn_of_labels(recipe, settings)
     with accelerated(model, compile):
         x = draw(
             model, format, settings, callback=moving and moving[0], static=compile, known=known
