@@ -223,6 +223,7 @@ def data_values(kind: str) -> list[Any]:
         ({"scale": "2"}, "scale = '2'", "a finite number"),
         ({"guidance": "2"}, "guidance = '2'", "a number of 0 or more"),
         ({"solvr": "ode"}, "'solvr' is no argument of generate", "did you mean 'solver'?"),
+        ({"labels": 3}, "'labels' is no argument of generate", "did you mean 'label'?"),
         ({"temperature": 0.5}, "'temperature' is no argument", "Toy, does not take it"),
     ],
 )

@@ -281,6 +281,14 @@ def test_repeats_are_averaged() -> None:
             quality.compare(model, data, ["sde"], [2], repeats=wrong, **options)  # pyright: ignore
 
 
+def test_one_solver_and_one_number_of_calls() -> None:
+    data, model = bfn.data.load("digits", form="continuous"), toys.model("continuous")
+    one = quality.compare(model, data, "sde", 2, n=6)
+    assert one == quality.compare(model, data, ["sde"], [2], n=6)
+    with pytest.raises(bfn.BFNError, match="n = '6'; expected a whole number"):
+        quality.compare(model, data, "sde", 2, n="6")  # pyright: ignore
+
+
 def test_too_few_held_out_examples(tmp_path: Path) -> None:
     data = bfn.data.load("digits")
     with pytest.raises(bfn.BFNError, match="n = 3, of 297 examples in the test split of digits"):

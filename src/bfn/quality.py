@@ -263,8 +263,8 @@ class Comparison:
 def compare(
     model: BFN,
     data: DataSet,
-    solvers: Sequence[str],
-    calls: Sequence[int],
+    solvers: Sequence[str] | str,
+    calls: Sequence[int] | int,
     *,
     n: int,
     split: str = "test",
@@ -280,7 +280,9 @@ def compare(
     over the seeds from `seed` on, and its errors are those of that mean. `options` are those of
     `bfn.generation.in_batches`.
     """
-    repeats = whole("repeats", repeats, 1)
+    n, repeats = whole("n", n, 1), whole("repeats", repeats, 1)
+    solvers = [solvers] if isinstance(solvers, str) else solvers
+    calls = [calls] if isinstance(calls, int) else calls
     found = quality(data, split, n, words)
     _, cond = _examples(data, split, n)
     if "label" in cond:

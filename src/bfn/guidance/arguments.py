@@ -28,8 +28,10 @@ def check(
     """
     net = innermost(model).net
     takes = _conditions(net)
-    for name in () if takes is None else sorted(set(cond) - takes):
-        near = difflib.get_close_matches(name, inspect.signature(function).parameters, n=1)
+    if takes is not None and (strange := set(cond) - takes):
+        name = min(strange)
+        known = sorted({*inspect.signature(function).parameters, *takes})
+        near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else "leave it out"
         raise BFNError(
             f"{name!r} is no argument of {function.__name__}, and the network, "
