@@ -1,4 +1,4 @@
-"""The example scripts as modules."""
+"""The scripts of examples/ and docs/ as modules."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from types import ModuleType
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+def load(name: str, folder: Path = EXAMPLES) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"example_{name}", folder / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
 import bfn
+from example_scripts import load
 
 from .sources import Source, Toy
 
@@ -50,9 +53,9 @@ KINDS = ["binary", "discrete", "discretised", "continuous"]
 SKEWS = [0.0, 1.2]
 
 
-def distance(toy: Toy, solver: str, steps: int, n: int = N) -> float:
+def distance(toy: Toy, solver: str, steps: int, n: int = N, seed: int | None = None) -> float:
     """Total variation from the source; about the sampling floor at best."""
-    generator = torch.Generator().manual_seed(steps)
+    generator = torch.Generator().manual_seed(steps if seed is None else seed)
     x = bfn.generate(toy.model, (n, toy.source.D), steps, solver=solver, generator=generator)
     return toy.source.total_variation(toy.classes(x))
 
@@ -166,3 +169,40 @@ def test_grids(grid: str, n: int) -> None:
         assert (c.diff() > 0).all()
     if grid == "geometric" and n == 400:
         assert float(r[1]) == pytest.approx(0.01)
+
+
+def test_the_table_of_the_documentation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Means over seeds, for solvers of one's own, too; and sentences for mistakes."""
+    monkeypatch.setattr(bfn.solvers, "SOLVERS", dict(bfn.solvers.SOLVERS))
+    monkeypatch.setattr("sys.path", list(sys.path))
+    script = load("solver_table", Path(__file__).parents[2] / "docs")
+    rules = tmp_path / "rules.py"
+    rules.write_text(
+        "import bfn\n"
+        "@bfn.solvers.register('mine', grid='time')\n"
+        "def mine(*step): return bfn.solvers.sde(*step)\n"
+    )
+    options = ["--data", "binary", "--calls", "3,5", "--repeats", "2", "--rules", str(rules)]
+    script.main([*options, "--solver", "sde,mine"])
+    lines = capsys.readouterr().out.splitlines()
+    values = [
+        [distance(toy("binary", 1.2), "sde", calls - 1, seed=i) for i in (0, 1)] for calls in (3, 5)
+    ]
+    means = " | ".join(f"{sum(pair) / 2:.3f}" for pair in values)
+    error = max(abs(a - b) / 2 for a, b in values)
+    assert lines[0] == "| data | solver | 3 calls | 5 calls | s.e. |"
+    assert lines[2] == f"| binary | `sde` | {means} | {error:.3f} |"
+    assert lines[3] == f"| binary | `mine` | {means} | {error:.3f} |"
+    floor, _ = toy("binary", 1.2).source.sampling_floor(N)
+    assert lines[4].startswith(f"| binary | true draws | {floor:.3f} | {floor:.3f} |")
+    for wrong, sentence in (
+        (["--data", "bnary"], "did you mean 'binary'?"),
+        (["--calls", "1"], "--calls 1 is too few"),
+        (["--solver", "od2"], "did you mean 'ode2'?"),
+        (["--repeats", "0"], "repeats = 0"),
+    ):
+        with pytest.raises(SystemExit):
+            script.main(wrong)
+        assert sentence in capsys.readouterr().err
