@@ -120,6 +120,24 @@ def test_noise_may_belong_to_the_example() -> None:
     assert spread(None, 3) is None
 
 
+def test_every_particle_has_noise_of_its_own() -> None:
+    """Where it belongs to the example, too: copies of one particle would compete with nobody."""
+    own = spread(bfn.noise.Keyed([11, 12]), 3)
+    rows = bfn.noise.normal((6, 4_000), own, dtype=torch.float64)
+    torch.testing.assert_close(rows @ rows.T / 4_000, torch.eye(6).double(), atol=0.08, rtol=0)
+    seen: list[Tensor] = []
+    bfn.infill(
+        *(text(), X, MASK, 2),
+        particles=3,
+        generator=bfn.noise.Keyed([11, 12, 13]),
+        callback=lambda i, t, theta, output: seen.append(theta.V.flatten(1)),
+    )
+    different = torch.cdist(seen[1], seen[1]) + torch.eye(9)
+    assert bool((different > 0.1).all())
+    observed = seen[1].reshape(3, 3, 5, 4)[:, :, MASK]
+    torch.testing.assert_close(observed, observed[:, :1].expand_as(observed))
+
+
 def test_what_the_network_is_shown() -> None:
     """Certainty of classes; messages without noise of numbers."""
     beta = torch.full((1, 1, 1), 0.3)
