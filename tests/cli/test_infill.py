@@ -37,15 +37,72 @@ def picture(tmp_path: Path) -> np.ndarray:
 
 def test_text(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
     run = trained("text")
-    said = []
     for options in ([], ["--observed", "known"], ["--observed", "schedule"], ["--particles", "3"]):
         assert main(["infill", str(run), "a__ of", "--n", "3", *options]) == 0
-        said.append(capsys.readouterr().out)
-        lines = said[-1].splitlines()
+        lines = capsys.readouterr().out.splitlines()
         assert len(lines) == 3
         assert {(line[0], line[3:]) for line in lines} == {("a", " of")}
         assert not any("_" in line for line in lines)
-    assert said[0] == said[1], "texts are known from the start"
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What `bfn.infill` was called with, which then returns what it was given."""
+    calls: list[dict[str, Any]] = []
+
+    def spy(model: bfn.BFN, x: torch.Tensor, mask: torch.Tensor, steps: int, **options: Any):
+        calls.append({"steps": steps, **options})
+        return x
+
+    monkeypatch.setattr("bfn.infilling.infill", spy)
+    return calls
+
+
+@pytest.mark.usefixtures("picture")
+def test_options_reach_the_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: list[dict[str, Any]]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["infill", "digits-labelled", "eight.png", "--mask", "lower.png", "--n", "2"]
+    arguments += ["--force", "--out", "x.npy"]
+    options = (
+        "--final sample --solver sde --grid power --observed known --resample 2 --jump 3 --label 3 "
+        "--guidance 2 --calls 10"
+    )
+    assert main([*arguments, *options.split()]) == 0
+    assert main([*arguments, "--particles", "4"]) == 0
+    for call in told:
+        del call["generator"], call["callback"]
+    assert told[0] == {
+        "steps": 3,
+        "final": "sample",
+        "solver": "sde",
+        "grid": "power",
+        "observed": "known",
+        "resample": 2,
+        "jump": 3,
+        "particles": 1,
+        "label": [3, 3],
+        "guidance": 2.0,
+    }
+    assert told[1] == {
+        "steps": 50,
+        "final": "mode",
+        "solver": "ancestral",
+        "grid": None,
+        "observed": "schedule",
+        "resample": 0,
+        "jump": 1,
+        "particles": 4,
+    }
+
+
+def test_texts_are_known_from_the_start(trained: Trained, told: list[dict[str, Any]]) -> None:
+    """Unless told otherwise, or particles need their messages."""
+    run = str(trained("text"))
+    for options in ([], ["--observed", "schedule"], ["--particles", "2"]):
+        assert main(["infill", run, "a__ of", *options]) == 0
+    assert [call["observed"] for call in told] == ["known", "schedule", "schedule"]
 
 
 def test_text_to_a_file(

@@ -87,6 +87,32 @@ def test_repeats(trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture
     assert "40 samples a row" in once
 
 
+def test_options_reach_the_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each of them changes the table to what the library makes of it."""
+    data = bfn.data.load("digits", labels=True)
+    model = bfn.BFN.from_pretrained("digits-labelled")
+    command = ["solvers", "digits-labelled", "--solver", "sde", "--calls", 3, "--n", 8, "--force"]
+    command += ["--json", "-"]
+    seen, own = [], {"final": "mode"}  # as its recipe has it
+    ways: list[dict[str, Any]] = [
+        {},
+        {"final": "sample"},
+        {"grid": "power"},
+        {"guidance": 3.0},
+        {"seed": 1},
+        {"split": "validation"},
+    ]
+    for given in ways:
+        options = [part for key, value in given.items() for part in (f"--{key}", value)]
+        text = run_command(capsys, *command, "--out", tmp_path / "q.svg", *options)
+        expected = quality.compare(model, data, ["sde"], [3], n=8, **own | given).to_json()
+        found = json.loads(text)
+        assert found["rows"] == expected["rows"]
+        assert found["real"] == expected["real"]
+        seen.append(json.dumps(found["rows"]))
+    assert len(set(seen)) == len(ways)
+
+
 def test_without_a_solver_all_are_compared(
     trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

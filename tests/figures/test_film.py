@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageDraw
 
 import bfn
 import toys
@@ -62,6 +62,19 @@ def test_pictures_are_the_means_of_both_sides(kind: str) -> None:
         left = film.MARGIN + i * step
         shown = frame[top : top + height, left : left + width]
         assert np.abs(shown.astype(int) - sheet).max() <= 1  # rounding in float32
+
+
+def test_titles_say_which_side_it_is_and_when() -> None:
+    made, _ = shot(toys.model("binary"), FORMATS["binary"], 2, 1)
+    font = film._font()
+    for frame, t in zip(made.frames, ("0.000", "1.000"), strict=True):
+        height, width = film.SIZE + film.MARGIN, 200
+        for i, name in enumerate(("input", "output")):
+            title = Image.new("RGB", (width, height), (film.GROUND,) * 3)
+            pen = ImageDraw.Draw(title)
+            pen.text((0, film.MARGIN // 2), f"{name}, t = {t}", fill=(film.INK,) * 3, font=font)
+            left = film.MARGIN + i * (200 + film.GAP)
+            assert (frame[:height, left : left + width] == np.asarray(title)).all()
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,9 @@ def test_network_held_fixed() -> None:
     moved = tilt(BinnedOutput(torch.zeros(1, 2), torch.full((1, 2), 0.2), 64), u, theta, HEAD)
     assert isinstance(moved, BinnedOutput)
     torch.testing.assert_close(moved.mu, 0.04 * u)
+    wide = tilt(BinnedOutput(torch.zeros(1, 2), torch.full((1, 2), 3.0), 64), u, theta, HEAD)
+    assert isinstance(wide, BinnedOutput)
+    torch.testing.assert_close(wide.mu, u)  # numbers in [-1, 1] have a variance of 1 at most
     torch.testing.assert_close(tilt(PointOutput(0.0 * u), 2 * u, theta, HEAD).m, 0.5 * u)
     bit = tilt(BernoulliOutput(0.0 * u), u, theta, HEAD)
     torch.testing.assert_close(bit.m, 4 * torch.sigmoid(u) - 2)
