@@ -16,7 +16,8 @@ def whole(name: str, value: Any, least: int, needs: str = "expected") -> int:
     def right(number: float) -> bool:
         return number >= least and not number % 1  # infinity % 1 is NaN
 
-    return int(number(name, value, f"a whole number, at least {least}", right, needs))
+    number(name, value, f"a whole number, at least {least}", right, needs)
+    return int(value)
 
 
 def number(
@@ -25,7 +26,8 @@ def number(
     """A number that is right; `kind` says in words what that means."""
     try:
         found = None if isinstance(value, bool | str | bytes) else float(value)
-    except (TypeError, ValueError, RuntimeError):  # None, a list, a tensor of several numbers
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        # None, a list, a tensor of several numbers, a number beyond all floats
         found = None
     if found is None or not right(found):
         raise BFNError(f"{name} = {value!r}; {needs} {kind}")

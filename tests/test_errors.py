@@ -1,0 +1,45 @@
+"""The checks of numbers that most mistakes meet."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bfn.errors import BFNError, number, whole
+
+
+@pytest.mark.parametrize("value", [3, 3.0, np.int64(3), np.float32(3), torch.tensor(3)])
+def test_whole_numbers_of_any_make(value: Any) -> None:
+    found = whole("n", value, 3)
+    assert found == 3
+    assert type(found) is int
+
+
+def test_large_whole_numbers_keep_their_digits() -> None:
+    assert whole("n", 2**60 + 1, 0) == 2**60 + 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("3", b"3", True, None, 2, 3.5, [3], (3, 4), 3j),
+        *(math.nan, math.inf, -math.inf, 10**400, np.array([3, 4]), torch.tensor([3.0, 4.0])),
+    ],
+)
+def test_all_else_is_named(value: Any) -> None:
+    with pytest.raises(BFNError) as caught:
+        whole("n", value, 3, "it takes")
+    assert str(caught.value) == f"n = {value!r}; it takes a whole number, at least 3"
+
+
+def test_numbers() -> None:
+    assert number("x", 2, "a number", math.isfinite) == 2.0
+    assert type(number("x", np.float32(0.5), "a number", math.isfinite)) is float
+    for value in ("2", None, math.nan, True, 10**400):
+        with pytest.raises(BFNError) as caught:
+            number("x", value, "a finite number", math.isfinite)
+        assert str(caught.value) == f"x = {value!r}; expected a finite number"
