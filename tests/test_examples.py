@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import bfn
-from example_scripts import load
+import tiny_runs
+from example_scripts import EXAMPLES, load
 
 
 @pytest.fixture(autouse=True)
@@ -51,3 +52,18 @@ def test_labelled_digits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "real held-out digits: " in said[0]
     assert float(said[0].split()[3].rstrip("%")) > 97
     assert "guidance 2: " in said[1]
+
+
+def test_the_table_of_trained_networks_that_fill_in(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The script of the documentation, at a smaller size."""
+    script = load("infilling_trained", EXAMPLES.parent / "docs")
+    found = script.digits(images=24, steps=4, training=300)
+    assert [each.shape for each in found] == [(24,)] * 4
+    assert all(0.2 < float(each.double().mean()) < 1.0 for each in found)  # a tenth by chance
+    bfn.train.run(tiny_runs.read(tmp_path, "text", train__steps=4), tmp_path / "run", display=False)
+    shares = script.text(tmp_path / "run", windows=5, steps=2)
+    assert all(((each * 2).round() == each * 2).all() for each in shares)  # two of eight letters
+    script.line("shares", [torch.tensor([1.0, 0.0, 1.0, 0.0]), torch.ones(4)])
+    assert capsys.readouterr().out.endswith("| shares | 50% ± 29% | 100% ± 0% |\n")
