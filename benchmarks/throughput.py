@@ -86,13 +86,13 @@ def measure(case: Case, device: str, peak: float, repeats: int, scale: float) ->
     work = step_operations(model, data.shape, batch)
     trainer = Trainer(model, data, replace(recipe.train, batch=batch, device=device))
     model.train()
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
     start = time.perf_counter()
     for _ in range(4):
         trainer.advance()
     waiting(device)
     compiling = time.perf_counter() - start
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
     step = milliseconds(trainer.advance, device, repeats)
     memory = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else 0.0
     loss = float(trainer.window.losses[-1]) * data.format.dimensions * data.format.scale

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
+import warnings
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from bfn.errors import BFNError
+from bfn.nn.blocks import Doubling, ResidualBlock
+from bfn.nn.graphs import Recording, TrainingRecording
+from bfn.nn.transformer import TransformerLayer
 
 Precision = Literal["auto", "float32", "bfloat16"]
+UNITS = (ResidualBlock, Doubling, TransformerLayer)
+"""What the networks are made of. Compiled alone, one serves all its like: a deep network is ready
+in seconds instead of minutes, and the little that lies between is fast enough as it is."""
+MOST_RECORDINGS = 8
+"""Each keeps the memory it works in."""
 
 
 class Accelerated(nn.Module):
     """Calls another network, whose parameters stay what and where they are: float32 masters.
 
     Products and convolutions run in bfloat16, sums and normalisations in float32, as
-    `torch.autocast` has it; the result is float32 and the caller's own. A compiled network runs
-    as CUDA graphs, one per shape of its input and per mode (training or not).
+    `torch.autocast` has it; the result is float32 and the caller's own. On a GPU a compiled
+    network runs as CUDA graphs, one per shape of its input and per mode (training or not).
 
     Args:
         net: any network; its images are moved to channels-last memory, in place.
@@ -36,19 +47,92 @@ class Accelerated(nn.Module):
         self.net = net
         self.dtype = choose_dtype(precision, device)
         self.compiled = gpu if compile is None else compile
-        self._graph = None
+        self._records = self.compiled and gpu
+        self._recordings: dict[Any, Recording | TrainingRecording | None] = {}
+        self._places: list[int] = []
+        self._compiled: list[tuple[nn.Module, Any]] = []
         if self.compiled:
-            mode = "reduce-overhead" if gpu else "default"
-            self._graph = torch.compile(net.forward, mode=mode, dynamic=False)
+            units = [m for m in net.modules() if isinstance(m, UNITS)] or [net]
+            # As many variants as there are shapes, where torch would give up after a few.
+            torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
+            self._compiled = [(u, torch.compile(u.forward, dynamic=False)) for u in units]
 
     def forward(self, features: Tensor, t: Tensor, **cond: Any) -> Tensor:
-        device = features.device.type
-        if self.compiled and device == "cuda":
-            torch.compiler.cudagraph_mark_step_begin()
-        with torch.autocast(device, self.dtype, enabled=self.dtype != torch.float32):
-            output = (self._graph or self.net)(features, t, **cond)
-        # A graph writes its next result over this one.
-        return output.to(torch.float32, copy=self.compiled)
+        output = self._replayed(features, t, cond) if self._records else None
+        if output is None:
+            return self._call(features, t, **cond).float()
+        # The next result is written over this one.
+        return output.to(torch.float32, copy=True)
+
+    def _call(self, features: Tensor, t: Tensor, **cond: Any) -> Tensor:
+        device, cast = features.device.type, self.dtype != torch.float32
+        # The cache would keep a recording's weights as they were.
+        kept = not self._records
+        with self._units(), torch.autocast(device, self.dtype, enabled=cast, cache_enabled=kept):
+            return self.net(features, t, **cond)
+
+    @contextlib.contextmanager
+    def _units(self) -> Iterator[None]:
+        """The compiled parts in their places; others who call the network find it as it was."""
+        for unit, compiled in self._compiled:
+            unit.forward = compiled
+        try:
+            yield
+        finally:
+            for unit, _ in self._compiled:
+                del unit.forward
+
+    def _replayed(self, features: Tensor, t: Tensor, cond: dict[str, Any]) -> Tensor | None:
+        """The result of a recorded call; None for a call that cannot be one."""
+        given = (features, t, *cond.values())
+        learning = torch.is_grad_enabled()
+        if not all(isinstance(g, Tensor) and g.is_cuda for g in given):
+            return None
+        if learning and any(g.requires_grad for g in given):
+            return None
+        # A recording knows the weights by their places.
+        places = [p.data_ptr() for p in self.net.parameters()]
+        if places != self._places:
+            self._recordings.clear()
+            self._places = places
+        kinds = tuple((g.shape, g.stride(), g.dtype) for g in given)
+        key = (learning, self.net.training, tuple(cond), kinds)
+        if key not in self._recordings and len(self._recordings) < MOST_RECORDINGS:
+            self._recordings[key] = self._record(learning, given, tuple(cond))
+        recording = self._recordings.get(key)
+        if recording is None or (isinstance(recording, TrainingRecording) and recording.busy):
+            return None
+        return recording(*given)
+
+    def _record(
+        self, learning: bool, given: tuple[Tensor, ...], names: tuple[str, ...]
+    ) -> Recording | TrainingRecording | None:
+        def call(features: Tensor, t: Tensor, *values: Tensor) -> Tensor:
+            return self._call(features, t, **dict(zip(names, values, strict=True)))
+
+        learned = [p for p in self.net.parameters() if p.requires_grad]
+        try:
+            with _trying_convolutions():
+                if learning and learned:
+                    return TrainingRecording(call, given, learned)
+                return Recording(call, given)
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            warnings.warn(f"the network runs without CUDA graphs: {reason}", stacklevel=2)
+            return None
+
+
+@contextlib.contextmanager
+def _trying_convolutions() -> Iterator[None]:
+    """The first call of each shape tries all the ways to compute it."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 def choose_dtype(precision: Precision, device: torch.device) -> torch.dtype:

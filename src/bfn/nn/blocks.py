@@ -55,7 +55,7 @@ class GroupNormAct(nn.Module):
 
     def forward(self, x: Tensor, shift: Tensor | None = None) -> Tensor:
         """x (B, C, H, W); shift (B, C), added to every pixel first."""
-        if kernels is not None and _fits_the_kernel(x):
+        if kernels is not None and _is_fused(x, torch.channels_last) and x.shape[1] % 2 == 0:
             p = self.dropout if self.training else 0.0
             seed = torch.randint(2**32, (2,), device=x.device) if p else None
             return kernels.group_norm_act(
@@ -69,9 +69,40 @@ class GroupNormAct(nn.Module):
         return F.dropout(x, self.dropout, self.training)
 
 
-def _fits_the_kernel(x: Tensor) -> bool:
-    last = x.is_contiguous(memory_format=torch.channels_last)
-    return x.is_cuda and last and x.dtype in (torch.float32, torch.bfloat16, torch.float16)
+def _is_fused(x: Tensor, memory: torch.memory_format = torch.contiguous_format) -> bool:
+    """Whether a kernel may stand in for what torch does to x."""
+    types = (torch.float32, torch.bfloat16, torch.float16)
+    able = kernels is not None and x.is_cuda and x.dtype in types
+    return able and x.is_contiguous(memory_format=memory)
+
+
+class AddNorm(nn.LayerNorm):
+    """s = x + branch + bias and its normalisation: where a branch joins the residual stream."""
+
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, x: Tensor, branch: Tensor | None = None, bias: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        if branch is None:
+            return x, super().forward(x)
+        if kernels is not None and _is_fused(x) and x.dtype == branch.dtype:
+            branch = branch.contiguous()
+            return kernels.add_norm(x, branch, bias, self.weight, self.bias)[:2]
+        x = x + (branch if bias is None else branch + bias)
+        return x, super().forward(x)
+
+
+def apart(linear: nn.Linear, x: Tensor) -> tuple[Tensor, Tensor | None]:
+    """A linear layer as its product and the bias, if what follows adds that in passing."""
+    if _is_fused(x):
+        return F.linear(x, linear.weight), linear.bias
+    return linear(x), None
+
+
+def linear_gelu(linear: nn.Linear, x: Tensor) -> Tensor:
+    """GELU, in its tanh form, of a linear layer."""
+    if kernels is not None and _is_fused(x):
+        return kernels.bias_gelu(F.linear(x, linear.weight), linear.bias)
+    return F.gelu(linear(x), approximate="tanh")
 
 
 def without_bias(conv: nn.Conv2d, x: Tensor) -> Tensor:
@@ -84,7 +115,8 @@ class ResidualBlock(nn.Module):
 
     The second convolution starts at zero: a fresh block is its skip connection, the identity
     or, where the number of channels changes, a 1x1 convolution. With zero_condition W starts at
-    zero too and has no bias (the VDM form).
+    zero too and has no bias (the VDM form). On the way up x is joined by what was kept on the way
+    down: its channels follow those of x.
     """
 
     def __init__(
@@ -107,11 +139,23 @@ class ResidualBlock(nn.Module):
         self.conv_2 = zeroed(conv3x3(outputs, outputs))
         self.skip = nn.Identity() if inputs == outputs else nn.Conv2d(inputs, outputs, 1)
 
-    def forward(self, x: Tensor, c: Tensor) -> Tensor:
+    def forward(self, x: Tensor, c: Tensor, kept: Tensor | None = None) -> Tensor:
+        if kept is not None:
+            x = torch.cat((x, kept), dim=1)
         # The first bias joins the shift, which the normalisation adds anyway: a pass less.
         h = without_bias(self.conv_1, self.norm_1(x))
         h = self.conv_2(self.norm_2(h, self.condition(c) + self.conv_1.bias))
         return self.skip(x) + h
+
+
+class Doubling(nn.Conv2d):
+    """A 3x3 convolution of the image at twice its height and width, every pixel four times."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels, channels, 3, padding=1)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(F.interpolate(input, scale_factor=2.0, mode="nearest"))
 
 
 class SelfAttention(nn.Module):
@@ -128,10 +172,14 @@ class SelfAttention(nn.Module):
         self.output = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.output(self.mixed(x))
+
+    def mixed(self, x: Tensor) -> Tensor:
+        """The heads' results, before the last projection."""
         # (B, N, 3, heads, width / heads): q, k, v are views, the kernel takes their strides.
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).transpose(1, 3).unbind(2)
         h = F.scaled_dot_product_attention(q, k, v)
-        return self.output(h.transpose(1, 2).flatten(2))
+        return h.transpose(1, 2).flatten(2)
 
 
 class ImageAttention(nn.Module):

@@ -9,28 +9,37 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bfn.errors import BFNError
-from bfn.nn.blocks import SelfAttention
+from bfn.nn.blocks import AddNorm, SelfAttention, apart, linear_gelu
 from bfn.nn.embed import embed_labels, label_embedding, positions
 from bfn.nn.shapes import check_dropout, check_positive, check_times
 
 
 class TransformerLayer(nn.Module):
-    """x <- x + attention(norm(x)); x <- x + W_2 gelu(W_1 norm(x)), gelu in its tanh form."""
+    """x <- x + attention(norm(x)); x <- x + W_2 gelu(W_1 norm(x)), gelu in its tanh form.
+
+    The second sum is left to the next layer, which normalises it in the same pass: a layer takes
+    and returns x and what is still to be added to it.
+    """
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.dropout = dropout
-        self.norm_1 = nn.LayerNorm(width)
+        self.norm_1 = AddNorm(width)
         self.attention = SelfAttention(width, heads)
-        self.norm_2 = nn.LayerNorm(width)
+        self.norm_2 = AddNorm(width)
         self.hidden = nn.Linear(width, 4 * width)
         self.output = nn.Linear(4 * width, width)
 
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.attention(self.norm_1(x))
-        x = x + F.dropout(h, self.dropout, self.training)
-        h = self.output(F.gelu(self.hidden(self.norm_2(x)), approximate="tanh"))
-        return x + F.dropout(h, self.dropout, self.training)
+    def forward(self, x: Tensor, branch: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        x, h = self.norm_1(x, branch)
+        h, bias = self.attention.mixed(h), None
+        if self.training and self.dropout:
+            h = F.dropout(self.attention.output(h), self.dropout)
+        else:
+            h, bias = apart(self.attention.output, h)
+        x, h = self.norm_2(x, h, bias)
+        h = self.output(linear_gelu(self.hidden, h))
+        return x, F.dropout(h, self.dropout, self.training)
 
 
 class Transformer(nn.Module):
@@ -83,7 +92,7 @@ class Transformer(nn.Module):
         self.time = nn.Linear(1, width)
         self.register_buffer("positions", positions(length, width), persistent=False)
         self.layers = nn.ModuleList(TransformerLayer(width, heads, dropout) for _ in range(layers))
-        self.last_norm = nn.LayerNorm(width)
+        self.last_norm = AddNorm(width)
         self.readout = nn.Linear(2 * width, outputs)
         self.reset_parameters()
         self.labels = label_embedding(labels, width)
@@ -106,14 +115,18 @@ class Transformer(nn.Module):
 
     def forward(self, features: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
         """features (B, L[, inputs]), t and label (B,) -> (B, L[, outputs])."""
-        x = self.embed(self.sequences_in(features, t)) + self.positions[: features.shape[1]]
+        x = self.embed(self.sequences_in(features, t))
+        # In the type the products have: the sums of all layers would else be twice as wide.
+        x = x + self.positions[: features.shape[1]].to(x.dtype)
         x = x + self.time((2.0 * t - 1.0).to(x.dtype)[:, None])[:, None]
         if label is not None:
             x = x + embed_labels(self.labels, label, t.shape[0])[:, None]
-        h = x = F.dropout(x, self.dropout, self.training)
+        stream = x = F.dropout(x, self.dropout, self.training)
+        branch = None
         for layer in self.layers:
-            h = layer(h)
-        output = self.readout(torch.cat((self.last_norm(h), x), dim=-1))
+            stream, branch = layer(stream, branch)
+        h = self.last_norm(stream, branch)[1].to(x.dtype)
+        output = self.readout(torch.cat((h, x), dim=-1))
         return output.squeeze(-1) if self.outputs == 1 else output
 
     def sequences_in(self, features: Tensor, t: Tensor) -> Tensor:

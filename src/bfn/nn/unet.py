@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bfn.nn.blocks import GroupNormAct, ImageAttention, Middle, ResidualBlock, conv3x3, zeroed
+from bfn.nn.blocks import (
+    Doubling,
+    GroupNormAct,
+    ImageAttention,
+    Middle,
+    ResidualBlock,
+    conv3x3,
+    zeroed,
+)
 from bfn.nn.embed import Conditioning, unet_times
 from bfn.nn.shapes import (
     check_dropout,
@@ -48,7 +55,7 @@ class UpLevel(nn.Module):
     """The blocks of one resolution on the way up, each fed what was kept, then a doubling."""
 
     def __init__(
-        self, blocks: list[ResidualBlock], attentions: list[nn.Module], grow: nn.Conv2d | None
+        self, blocks: list[ResidualBlock], attentions: list[nn.Module], grow: Doubling | None
     ) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
@@ -57,9 +64,9 @@ class UpLevel(nn.Module):
 
     def forward(self, x: Tensor, c: Tensor, kept: list[Tensor]) -> Tensor:
         for block, attention in zip(self.blocks, self.attentions, strict=True):
-            x = attention(block(torch.cat((x, kept.pop()), dim=1), c))
+            x = attention(block(x, c, kept.pop()))
         if self.grow is not None:
-            x = self.grow(F.interpolate(x, scale_factor=2.0, mode="nearest"))
+            x = self.grow(x)
         return x
 
 
@@ -167,7 +174,7 @@ class UNet(nn.Module):
                 residuals.append(residual(now + kept.pop(), here))
                 now = here
             attentions = [attend(level, here) for _ in range(blocks + 1)]
-            self.up.append(UpLevel(residuals, attentions, conv3x3(here, here) if level else None))
+            self.up.append(UpLevel(residuals, attentions, Doubling(here) if level else None))
 
         self.last_norm = GroupNormAct(now, groups)
         self.last_conv = zeroed(conv3x3(now, width))

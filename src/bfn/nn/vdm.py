@@ -99,6 +99,6 @@ class VDMUNet(nn.Module):
             skips.append(h)
         h = self.middle(h, c)
         for block in self.up:
-            h = block(torch.cat((h, skips.pop()), dim=1), c)
+            h = block(h, c, skips.pop())
         h = self.last_conv(self.last_norm(h))
         return images_out(self.readout(torch.cat((x, h), dim=1)), self.channels, self.outputs)

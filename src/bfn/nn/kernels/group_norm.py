@@ -22,17 +22,38 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import triton_op, wrap_triton
 
+from bfn.nn.kernels.sigmoid import sigmoid
+
 EPS = 1e-5
 
 
 @triton.jit
-def _kept(at, low, high, THRESHOLD: tl.constexpr):
-    """Whether dropout keeps the number at this position: 32 well mixed bits, compared."""
-    h = at.to(tl.uint32) ^ low
-    h = (h ^ (h >> 16)) * 0x7FEB352D
-    h = (h ^ (h >> 15)) ^ high
-    h = h * 0x846CA68B
-    return (h ^ (h >> 16)) >= tl.full((), THRESHOLD, tl.uint32)
+def _rows(start, PIXELS: tl.constexpr, ROWS: tl.constexpr):
+    """ROWS pixels from `start` on. The last ones go back a little, over some of those before."""
+    return tl.minimum(start, PIXELS - ROWS) + tl.arange(0, ROWS)
+
+
+@triton.jit
+def _load(pointer, at, inside, EVEN: tl.constexpr):
+    if EVEN:
+        return tl.load(pointer + at).to(tl.float32)
+    return tl.load(pointer + at, mask=inside[None, :], other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _store(pointer, at, value, inside, EVEN: tl.constexpr):
+    if EVEN:
+        tl.store(pointer + at, value)
+    else:
+        tl.store(pointer + at, value, mask=inside[None, :])
+
+
+@triton.jit
+def _new(value, row, start, PIXELS: tl.constexpr, ROWS: tl.constexpr):
+    """Zeros for the pixels that have been seen before."""
+    if PIXELS % ROWS:
+        value = tl.where((row >= start)[:, None], value, 0.0)
+    return value
 
 
 @triton.jit
@@ -43,20 +64,35 @@ def _by_group(values, member):
 
 
 @triton.jit
+def _dropped(value, pixel, pair, low, high, C: tl.constexpr, THRESHOLD: tl.constexpr):
+    """Zeros where dropout strikes. Two channels share 32 well mixed bits, 16 for each."""
+    h = (pixel[:, None] * (C // 2) + pair[None, :]).to(tl.uint32) ^ low
+    h = (h ^ (h >> 16)) * 0x7FEB352D
+    h = (h ^ (h >> 15)) ^ high
+    h = h * 0x846CA68B
+    h ^= h >> 16
+    bits = tl.interleave(h << 16, h)
+    return tl.where(bits >= tl.full((), THRESHOLD << 16, tl.uint32), value, 0.0)
+
+
+@triton.jit
 def _forward(
     x, shift, weight, bias, seed, y, moments, EPS: tl.constexpr,
     PIXELS: tl.constexpr, C: tl.constexpr, SIZE: tl.constexpr, HERE: tl.constexpr,
-    BLOCK: tl.constexpr, GROUPS: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK: tl.constexpr, GROUPS: tl.constexpr, ROWS: tl.constexpr, STAGES: tl.constexpr,
     SHIFT: tl.constexpr, SILU: tl.constexpr, DROPOUT: tl.constexpr, THRESHOLD: tl.constexpr,
-    SCALE: tl.constexpr,
 ):  # fmt: skip
-    example, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    example, part = tl.program_id(0), tl.program_id(1)
     c = tl.arange(0, BLOCK)
     inside = c < HERE
     channel = part * HERE + c
+    pair = part * (HERE // 2) + tl.arange(0, BLOCK // 2)
     member = ((c // SIZE)[:, None] == tl.arange(0, GROUPS)[None, :]) & inside[:, None]
-    x += example * PIXELS * C
-    y += example * PIXELS * C
+    EVEN: tl.constexpr = HERE == BLOCK
+    FAST: tl.constexpr = x.dtype.element_ty != tl.float32
+    KEPT: tl.constexpr = 1.0 - THRESHOLD / 65536
+    x += example.to(tl.int64) * PIXELS * C
+    y += example.to(tl.int64) * PIXELS * C
     added = tl.zeros((BLOCK,), tl.float32)
     if SHIFT:
         added = tl.load(shift + example * C + channel, mask=inside, other=0.0).to(tl.float32)
@@ -64,11 +100,10 @@ def _forward(
     pivot = tl.load(x + channel, mask=inside, other=0.0).to(tl.float32)
     first = tl.zeros((ROWS, BLOCK), tl.float32)
     second = tl.zeros((ROWS, BLOCK), tl.float32)
-    for start in tl.range(0, PIXELS, ROWS, num_stages=3):
-        row = start + tl.arange(0, ROWS)
-        mask = (row < PIXELS)[:, None] & inside[None, :]
-        value = tl.load(x + row[:, None] * C + channel[None, :], mask=mask, other=0.0)
-        value = tl.where(mask, value.to(tl.float32) - pivot[None, :], 0.0)
+    for start in tl.range(0, PIXELS, ROWS, num_stages=STAGES):
+        row = _rows(start, PIXELS, ROWS)
+        value = _load(x, row[:, None] * C + channel[None, :], inside, EVEN) - pivot[None, :]
+        value = _new(value, row, start, PIXELS, ROWS)
         first += value
         second += value * value
     ahead = tl.sum(first, 0) / PIXELS
@@ -88,36 +123,50 @@ def _forward(
     offset += (added - mean) * gain
     if DROPOUT:
         low, high = tl.load(seed).to(tl.uint32), tl.load(seed + 1).to(tl.uint32)
-    for start in tl.range(0, PIXELS, ROWS, num_stages=3):
-        row = start + tl.arange(0, ROWS)
+        if not SILU:
+            gain, offset = gain / KEPT, offset / KEPT
+    for start in tl.range(0, PIXELS, ROWS, num_stages=STAGES):
+        row = _rows(start, PIXELS, ROWS)
         at = row[:, None] * C + channel[None, :]
-        mask = (row < PIXELS)[:, None] & inside[None, :]
-        value = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
-        value = value * gain[None, :] + offset[None, :]
+        value = _load(x, at, inside, EVEN) * gain[None, :] + offset[None, :]
         if SILU:
-            value = value * tl.sigmoid(value)
+            value *= sigmoid(value, KEPT, FAST)
         if DROPOUT:
-            kept = _kept(at + example * PIXELS * C, low, high, THRESHOLD)
-            value = tl.where(kept, value * SCALE, 0.0)
-        tl.store(y + at, value, mask=mask)
+            value = _dropped(value, example * PIXELS + row, pair, low, high, C, THRESHOLD)
+        _store(y, at, value, inside, EVEN)
+
+
+@triton.jit
+def _slope(value, slope, pixel, pair, low, high, C: tl.constexpr, SILU: tl.constexpr,
+           DROPOUT: tl.constexpr, THRESHOLD: tl.constexpr, FAST: tl.constexpr):  # fmt: skip
+    """The gradient before the SiLU of `value` from the one after the dropout, but for its scale."""
+    if DROPOUT:
+        slope = _dropped(slope, pixel, pair, low, high, C, THRESHOLD)
+    if SILU:
+        s = sigmoid(value, 1.0, FAST)
+        slope *= s + s * (value - value * s)
+    return slope
 
 
 @triton.jit
 def _backward(
     dy, x, shift, weight, bias, seed, moments, dx, sums,
     PIXELS: tl.constexpr, C: tl.constexpr, SIZE: tl.constexpr, HERE: tl.constexpr,
-    BLOCK: tl.constexpr, GROUPS: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK: tl.constexpr, GROUPS: tl.constexpr, ROWS: tl.constexpr, STAGES: tl.constexpr,
     SHIFT: tl.constexpr, SILU: tl.constexpr, DROPOUT: tl.constexpr, THRESHOLD: tl.constexpr,
-    SCALE: tl.constexpr,
 ):  # fmt: skip
-    example, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    example, part = tl.program_id(0), tl.program_id(1)
     c = tl.arange(0, BLOCK)
     inside = c < HERE
     channel = part * HERE + c
+    pair = part * (HERE // 2) + tl.arange(0, BLOCK // 2)
     member = ((c // SIZE)[:, None] == tl.arange(0, GROUPS)[None, :]) & inside[:, None]
-    x += example * PIXELS * C
-    dy += example * PIXELS * C
-    dx += example * PIXELS * C
+    EVEN: tl.constexpr = HERE == BLOCK
+    FAST: tl.constexpr = x.dtype.element_ty != tl.float32
+    KEPT: tl.constexpr = 1.0 - THRESHOLD / 65536
+    x += example.to(tl.int64) * PIXELS * C
+    dy += example.to(tl.int64) * PIXELS * C
+    dx += example.to(tl.int64) * PIXELS * C
     added = tl.zeros((BLOCK,), tl.float32)
     if SHIFT:
         added = tl.load(shift + example * C + channel, mask=inside, other=0.0).to(tl.float32)
@@ -127,28 +176,25 @@ def _backward(
     gain = tl.load(weight + channel, mask=inside, other=0.0).to(tl.float32)
     offset = tl.load(bias + channel, mask=inside, other=0.0).to(tl.float32)
     away = (added - mean) * inverse
+    rise, level = inverse * gain, away * gain + offset
+    low, high = 0, 0
     if DROPOUT:
         low, high = tl.load(seed).to(tl.uint32), tl.load(seed + 1).to(tl.uint32)
 
     dbias = tl.zeros((ROWS, BLOCK), tl.float32)
     dgain = tl.zeros((ROWS, BLOCK), tl.float32)
-    for start in tl.range(0, PIXELS, ROWS, num_stages=3):
-        row = start + tl.arange(0, ROWS)
+    for start in tl.range(0, PIXELS, ROWS, num_stages=STAGES):
+        row = _rows(start, PIXELS, ROWS)
         at = row[:, None] * C + channel[None, :]
-        mask = (row < PIXELS)[:, None] & inside[None, :]
-        normal = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
-        normal = normal * inverse[None, :] + away[None, :]
-        slope = tl.load(dy + at, mask=mask, other=0.0).to(tl.float32)
-        if DROPOUT:
-            kept = _kept(at + example * PIXELS * C, low, high, THRESHOLD)
-            slope = tl.where(kept, slope * SCALE, 0.0)
-        if SILU:
-            value = normal * gain[None, :] + offset[None, :]
-            sigmoid = tl.sigmoid(value)
-            slope *= sigmoid * (1.0 + value * (1.0 - sigmoid))
+        value = _load(x, at, inside, EVEN)
+        slope = _new(_load(dy, at, inside, EVEN), row, start, PIXELS, ROWS)
+        slope = _slope(
+            value * rise[None, :] + level[None, :], slope, example * PIXELS + row, pair, low, high,
+            C, SILU, DROPOUT, THRESHOLD, FAST,
+        )  # fmt: skip
         dbias += slope
-        dgain += tl.where(mask, slope * normal, 0.0)
-    to_bias, to_gain = tl.sum(dbias, 0), tl.sum(dgain, 0)
+        dgain += slope * (value * inverse[None, :] + away[None, :])
+    to_bias, to_gain = tl.sum(dbias, 0) / KEPT, tl.sum(dgain, 0) / KEPT
     # Sums of each example; those over the batch are torch's.
     sums += example * C * 3
     tl.store(sums + channel, to_bias, mask=inside)
@@ -156,27 +202,23 @@ def _backward(
     shared = _by_group(gain * to_bias, member) / (SIZE * PIXELS)
     tilt = _by_group(gain * to_gain, member) / (SIZE * PIXELS)
 
+    # dx = inverse (gain slope - shared - tilt normal), where normal = inverse x + away.
+    by_slope = rise / KEPT
+    by_value = -inverse * inverse * tilt
+    constant = -inverse * (shared + tilt * away)
     total = tl.zeros((ROWS, BLOCK), tl.float32)
-    for start in tl.range(0, PIXELS, ROWS, num_stages=3):
-        row = start + tl.arange(0, ROWS)
+    for start in tl.range(0, PIXELS, ROWS, num_stages=STAGES):
+        row = _rows(start, PIXELS, ROWS)
         at = row[:, None] * C + channel[None, :]
-        mask = (row < PIXELS)[:, None] & inside[None, :]
-        normal = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
-        normal = normal * inverse[None, :] + away[None, :]
-        slope = tl.load(dy + at, mask=mask, other=0.0).to(tl.float32)
-        if DROPOUT:
-            kept = _kept(at + example * PIXELS * C, low, high, THRESHOLD)
-            slope = tl.where(kept, slope * SCALE, 0.0)
-        if SILU:
-            value = normal * gain[None, :] + offset[None, :]
-            sigmoid = tl.sigmoid(value)
-            slope *= sigmoid * (1.0 + value * (1.0 - sigmoid))
-        slope = inverse[None, :] * (
-            slope * gain[None, :] - shared[None, :] - normal * tilt[None, :]
-        )
-        tl.store(dx + at, slope, mask=mask)
+        value = _load(x, at, inside, EVEN)
+        slope = _slope(
+            value * rise[None, :] + level[None, :], _load(dy, at, inside, EVEN),
+            example * PIXELS + row, pair, low, high, C, SILU, DROPOUT, THRESHOLD, FAST,
+        )  # fmt: skip
+        slope = slope * by_slope[None, :] + (value * by_value[None, :] + constant[None, :])
+        _store(dx, at, slope, inside, EVEN)
         if SHIFT:
-            total += tl.where(mask, slope, 0.0)
+            total += _new(slope, row, start, PIXELS, ROWS)
     if SHIFT:
         tl.store(sums + 2 * C + channel, tl.sum(total, 0), mask=inside)
 
@@ -185,11 +227,12 @@ def _backward(
 def _plan(pixels: int, channels: int, groups: int) -> tuple[int, dict[str, int]]:
     """How many programs share an example, and the sizes they are compiled for."""
     size = channels // groups
-    parts = [n for n in range(1, groups + 1) if groups % n == 0]
-    # The fewest parts of at most 64 channels, or of one group if that is larger.
-    part = next((n for n in parts if channels // n <= 64), groups)
+    # Of an even number of channels: the fewest parts of at most 64, or else the most.
+    parts = [n for n in range(1, groups + 1) if groups % n == 0 and channels // n % 2 == 0]
+    part = next((n for n in parts if channels // n <= 64), parts[-1])
     here = channels // part
     block = triton.next_power_of_2(here)
+    tile = 4096 if pixels >= 512 else 2048
     sizes = {
         "PIXELS": pixels,
         "C": channels,
@@ -197,14 +240,14 @@ def _plan(pixels: int, channels: int, groups: int) -> tuple[int, dict[str, int]]
         "HERE": here,
         "BLOCK": block,
         "GROUPS": triton.next_power_of_2(here // size),
-        "ROWS": min(max(4096 // block, 1), triton.next_power_of_2(pixels)),
+        "ROWS": min(max(tile // block, 1), 2 ** (pixels.bit_length() - 1)),
     }
     return part, sizes
 
 
-def _dropout(p: float) -> dict[str, float]:
-    """Numbers whose hash lies below the first are dropped, the others scaled by the second."""
-    return {"THRESHOLD": int(p * 2**32), "SCALE": 1.0 / (1.0 - p)}
+def _threshold(p: float) -> int:
+    """Numbers whose 16 bits lie below it are dropped."""
+    return min(round(p * 65536), 65535)
 
 
 @triton_op("bfn::group_norm_act", mutates_args={})
@@ -228,8 +271,8 @@ def group_norm_act(
     parts, sizes = _plan(height * width, channels, groups)
     wrap_triton(_forward)[(batch, parts)](
         x, x if shift is None else shift, weight, bias, x if seed is None else seed, y, moments,
-        EPS=EPS, **sizes, **_dropout(dropout), SHIFT=shift is not None, SILU=silu,
-        DROPOUT=seed is not None, num_warps=8,
+        EPS=EPS, **sizes, STAGES=3, SHIFT=shift is not None, SILU=silu,
+        DROPOUT=seed is not None, THRESHOLD=_threshold(dropout), num_warps=4,
     )  # fmt: skip
     return y, moments
 
@@ -254,8 +297,8 @@ def group_norm_act_backward(
     parts, sizes = _plan(height * width, channels, groups)
     wrap_triton(_backward)[(batch, parts)](
         dy, x, x if shift is None else shift, weight, bias, x if seed is None else seed, moments,
-        dx, sums, **sizes, **_dropout(dropout), SHIFT=shift is not None, SILU=silu,
-        DROPOUT=seed is not None, num_warps=8,
+        dx, sums, **sizes, STAGES=3, SHIFT=shift is not None, SILU=silu,
+        DROPOUT=seed is not None, THRESHOLD=_threshold(dropout), num_warps=4,
     )  # fmt: skip
     return dx, sums
 

@@ -1,0 +1,127 @@
+"""A network's calls on a GPU recorded as CUDA graphs: one launch in place of thousands.
+
+A recording repeats the same kernels on the same memory. So inputs are copied to where it reads
+them; weights may change their values but not their place; what it draws at random is new every
+time; and its result lies where the next one will be written.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+Result = TypeVar("Result")
+
+WARM_UP = 3
+"""Calls before a recording, in which kernels are compiled and chosen."""
+
+Call = Callable[..., Tensor]
+
+
+class _Token:
+    """Held by a call whose gradients may yet be asked for."""
+
+
+class Recording:
+    """A call without gradients, for inputs of the shapes of `given`."""
+
+    def __init__(self, call: Call, given: Sequence[Tensor]) -> None:
+        self.given = _own(given)
+        with torch.no_grad():
+            _warm_up(lambda: call(*self.given))
+            self.graph, self.output = _record(lambda: call(*self.given))
+
+    def __call__(self, *given: Tensor) -> Tensor:
+        _hand_over(self.given, given)
+        self.graph.replay()
+        return self.output
+
+
+class TrainingRecording:
+    """A call and the gradients of `parameters`, for inputs of the shapes of `given`."""
+
+    def __init__(self, call: Call, given: Sequence[Tensor], parameters: Sequence[Tensor]) -> None:
+        self.given, self.parameters = _own(given), list(parameters)
+        self.pending: Callable[[], _Token | None] = lambda: None
+
+        def differentiate(output: Tensor, slope: Tensor) -> tuple[Tensor | None, ...]:
+            return torch.autograd.grad(output, self.parameters, slope, allow_unused=True)
+
+        def both() -> None:
+            output = call(*self.given)
+            differentiate(output, torch.zeros_like(output))
+
+        with torch.enable_grad():
+            _warm_up(both)
+            self.forward, output = _record(lambda: call(*self.given))
+            self.slope = torch.zeros_like(output)
+            self.backward, self.gradients = _record(
+                lambda: differentiate(output, self.slope), self.forward.pool()
+            )
+        self.output = output.detach()
+
+    @property
+    def busy(self) -> bool:
+        """Whether another call would write over what the last one keeps for its gradients."""
+        return self.pending() is not None
+
+    def __call__(self, *given: Tensor) -> Tensor:
+        return _Replay.apply(self, given, *self.parameters)  # pyright: ignore[reportReturnType]
+
+
+class _Replay(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, recording: TrainingRecording, given: Any, *_: Tensor) -> Tensor:
+        ctx.recording, ctx.token = recording, _Token()
+        recording.pending = weakref.ref(ctx.token)
+        _hand_over(recording.given, given)
+        recording.forward.replay()
+        return recording.output.detach()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        recording: TrainingRecording = ctx.recording
+        ctx.token = None
+        recording.slope.copy_(slope)
+        recording.backward.replay()
+        # Copies, since whoever sums the gradients of several calls keeps what it is given.
+        present = [g for g in recording.gradients if g is not None]
+        copies = iter(torch._foreach_mul(present, 1.0))  # pyright: ignore[reportPrivateImportUsage]
+        return (None, None, *(None if g is None else next(copies) for g in recording.gradients))
+
+
+def _own(given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    with torch.inference_mode(False):
+        return tuple(torch.empty_like(g).copy_(g.detach()) for g in given)
+
+
+@torch.no_grad()
+def _hand_over(own: Sequence[Tensor], given: Sequence[Tensor]) -> None:
+    for mine, theirs in zip(own, given, strict=True):
+        mine.copy_(theirs)
+
+
+def _warm_up(call: Callable[[], object]) -> None:
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(WARM_UP):
+            call()
+    torch.cuda.current_stream().wait_stream(side)
+    # What was used now would else be held beside what the recording uses.
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+
+
+def _record(call: Callable[[], Result], pool: Any = None) -> tuple[torch.cuda.CUDAGraph, Result]:
+    graph = torch.cuda.CUDAGraph()
+    # Other threads may use the device meanwhile.
+    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        result = call()
+    return graph, result
