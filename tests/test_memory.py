@@ -73,7 +73,13 @@ def alive(way: Callable[..., None], kind: str, options: dict[str, Any]) -> list[
     return found
 
 
-@pytest.mark.parametrize(("way", "options"), WAYS, ids=[f"{w.__name__} {o}" for w, o in WAYS])
+def name(way: Callable[..., None], options: dict[str, Any]) -> str:
+    """The same in every process: no addresses of functions."""
+    values = (v.__name__ if callable(v) else str(v) for v in options.values())
+    return " ".join([way.__name__, *values])
+
+
+@pytest.mark.parametrize(("way", "options"), WAYS, ids=[name(w, o) for w, o in WAYS])
 def test_nothing_grows_with_the_steps(way: Callable[..., None], options: dict[str, Any]) -> None:
     for kind in KINDS:
         found = alive(way, kind, options)

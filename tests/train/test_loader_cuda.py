@@ -98,6 +98,7 @@ def test_a_batch_is_not_written_over_before_it_was_read(found: Loader) -> None:
         check(found, step, batches)
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_copies_are_queued_and_waited_for_by_nobody(found: Loader) -> None:
     """Neither the thread nor the loop waits for a stream that is busy."""
     assert found._stream is not None
@@ -110,8 +111,8 @@ def test_copies_are_queued_and_waited_for_by_nobody(found: Loader) -> None:
         torch.cuda._sleep(5 * CYCLES)
         done.record()
     # The first ones are on the device already; the last one is queued behind the wait.
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         for step in range(1, AHEAD + 2):
             list(found.batches(step))
     finally:
@@ -162,6 +163,7 @@ def test_losses_are_those_of_data_on_the_device(kind: str, accumulate: int) -> N
     assert len(set(losses[0])) == 12
 
 
+@pytest.mark.filterwarnings("ignore")  # torch's own, while it compiles
 @pytest.mark.parametrize("kind", ["binary", "text"])
 def test_a_compiled_run_with_validation(kind: str, tmp_path: Path) -> None:
     """CUDA graphs are recorded while the thread copies."""
