@@ -128,8 +128,11 @@ def test_curves_are_what_was_logged(tmp_path: Path) -> None:
     assert curve.by_time == [None, *map(float, range(1, 10))]
     assert curves.smoothed([4.0] * 5, 3) == pytest.approx([4.0] * 5)
     assert curves.smoothed([1.0, 2.0], 1) == [1.0, 2.0]
-    # Weights 1 and 1/2, as 1 - 1 / lines has it.
-    assert curves.smoothed([0.0, 3.0], 2) == pytest.approx([0.0, 2.0])
+    # One line more on either side from the fifth on, two from the ninth; fewer at the end.
+    values = [float(i * i) for i in range(12)]
+    around = [0] * 4 + [1] * 4 + [2] * 2 + [1, 0]
+    expected = [v + (0.0, 2 / 3, 2.0)[half] for v, half in zip(values, around, strict=True)]
+    assert curves.smoothed(values, 5) == pytest.approx(expected)
 
 
 def test_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

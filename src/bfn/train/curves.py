@@ -66,12 +66,14 @@ def _late(rows: list[list[float | None]]) -> list[float | None]:
 
 
 def smoothed(values: Sequence[float], lines: int) -> list[float]:
-    """A moving average over about so many lines, the first ones averaged over what there is."""
-    decay = 1.0 - 1.0 / max(1, lines)
-    result, total, weight = [], 0.0, 0.0
-    for value in values:
-        total, weight = decay * total + value, decay * weight + 1.0
-        result.append(total / weight)
+    """Means over about so many lines, half before and half after each.
+
+    Fewer at the end, where there are none after; and at the start, where the curve is steep.
+    """
+    result = []
+    for i in range(len(values)):
+        half = min(lines // 2, i // 4, len(values) - 1 - i)
+        result.append(math.fsum(values[i - half : i + half + 1]) / (2 * half + 1))
     return result
 
 
@@ -115,13 +117,13 @@ def _losses(axes: Any, curve: Curve, colour: str, smooth: int | None) -> list[fl
             label=f"{curve.name}, validation",
         )  # fmt: skip
         smooth_losses = [*smooth_losses, *values]
-    return smooth_losses
+    # The first losses of a run are far above all others: they may leave the picture.
+    return smooth_losses[len(curve.steps) // 20 :]
 
 
 def _limits(axes: Any, values: list[float]) -> None:
-    """The first losses of a run are far above all others: they may leave the picture."""
-    ordered = sorted(value for value in values if math.isfinite(value))
-    low, high = ordered[0], ordered[int(0.97 * (len(ordered) - 1))]
+    finite = [value for value in values if math.isfinite(value)]
+    low, high = min(finite), max(finite)
     room = 0.08 * max(high - low, 1e-9 + 0.01 * abs(high))
     axes.set_ylim(low - room, high + room)
 
