@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
 import bfn
+from bfn.nn import accelerate
 from bfn.nn.accelerate import Accelerated, choose_dtype
 
 NO_GPU = not torch.cuda.is_available()
@@ -98,6 +100,112 @@ def test_units_are_compiled_for_this_caller_alone(monkeypatch: pytest.MonkeyPatc
     other = torch.nn.Bilinear(8, 4, 2)
     Accelerated(other, compile=True)(torch.ones(4, 8), torch.ones(4, 4))
     assert calls[9:] == ["Bilinear"]
+
+
+class Fake:
+    """In place of a recording: it counts, and calls the network."""
+
+    made: ClassVar[list[Fake]] = []
+
+    def __init__(self, call, given, parameters=None) -> None:
+        self.call, self.parameters, self.calls, self.busy = call, parameters, 0, False
+        self.made.append(self)
+
+    def __call__(self, *given: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.call(*given)
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Fake]]:
+    for name in ("Recording", "TrainingRecording"):
+        monkeypatch.setattr(accelerate, name, Fake)
+    monkeypatch.setattr(torch, "compile", lambda function, dynamic: function)
+    yield Fake.made
+    Fake.made.clear()
+
+
+def test_when_calls_are_recorded_and_replayed(made: list[Fake]) -> None:
+    net = network("unet", dropout=0.0)
+    features, t, label = inputs("unet")
+    fast = Accelerated(net, compile=True)
+    fast._records = True
+
+    def check(recordings: int, *given: torch.Tensor, **cond: torch.Tensor) -> None:
+        """The network's result, its like of several calls; and so many recordings were made."""
+        before = [recording.calls for recording in made]
+        for _ in range(2):
+            assert torch.equal(fast(*given, **cond), net(*given, **cond))
+        assert len(made) == recordings
+        replayed = sum(r.calls for r in made) - sum(before)
+        assert replayed == (2 if len(fast._recordings) else 0)
+
+    check(1, features, t)
+    assert len(made[0].parameters) == len(list(net.parameters()))
+    check(1, -features, 1 - t)
+    check(2, features, t, label=label)
+    check(3, features[:2], t[:2])
+    net.down[0].eval()
+    check(4, features, t)
+    net.eval()
+    with torch.no_grad():
+        check(5, features, t)
+    assert made[4].parameters is None
+    assert len(fast._recordings) == 5
+    # Weights that are frozen, or lie elsewhere, need new recordings.
+    net.stem.weight.requires_grad_(False)
+    check(6, features, t)
+    assert len(made[5].parameters) == len(list(net.parameters())) - 1
+    assert len(fast._recordings) == 1
+    net.stem.weight.data = net.stem.weight.data.clone()
+    check(7, features, t)
+    with torch.no_grad():
+        net.stem.weight.mul_(2.0)
+    check(7, features, t)
+
+
+def test_calls_that_are_not_replayed(made: list[Fake]) -> None:
+    net = network("unet", dropout=0.0)
+    features, t, _ = inputs("unet")
+    fast = Accelerated(net, compile=True)
+    fast._records = True
+
+    def replayed(*given: torch.Tensor, **cond: Any) -> int:
+        before = sum(recording.calls for recording in made)
+        assert torch.equal(fast(*given, **cond), net(*given, **cond))
+        return sum(recording.calls for recording in made) - before
+
+    assert replayed(features, t, label=None) == 0
+    assert replayed(features.clone().requires_grad_(), t) == 0
+    assert not made
+    assert replayed(features, t) == 1
+    made[0].busy = True
+    assert replayed(features, t) == 0
+    made[0].busy = False
+    assert replayed(features, t) == 1
+    # Each keeps memory, so there are only so many.
+    for size in range(1, 4):
+        for dtype in (torch.float32, torch.float64):
+            replayed(features[:size], t[:size].to(dtype))
+    wide = torch.cat([features] * 4)
+    assert [replayed(wide[:n], wide[:n, 0, 0, 0]) for n in (5, 6, 7)] == [1, 0, 0]
+    assert replayed(features, t) == 1
+    assert len(made) == accelerate.MOST_RECORDINGS
+
+
+def test_a_failed_recording_is_told_once(made: list[Fake], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    monkeypatch.setattr(accelerate, "TrainingRecording", fail)
+    net = network("unet", dropout=0.0)
+    features, t, _ = inputs("unet")
+    fast = Accelerated(net, compile=True)
+    fast._records = True
+    with pytest.warns(UserWarning, match="without CUDA graphs: operation not permitted .*ing$"):
+        found = fast(features, t)
+    assert torch.equal(found, net(features, t))
+    assert torch.equal(fast(features, t), found)
 
 
 @pytest.fixture
@@ -193,7 +301,7 @@ def test_what_cannot_be_recorded_runs_without() -> None:
         def forward(self, x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
             return super().forward(x) * float(t.sum().cpu())
 
-    net = Waits(8, 8).cuda()
+    net: torch.nn.Module = Waits(8, 8).cuda()
     fast = Accelerated(net, "float32")
     x, t = torch.randn(4, 8, device="cuda"), torch.ones(4, device="cuda")
     with pytest.warns(UserWarning, match="runs without CUDA graphs"), torch.no_grad():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import warnings
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -28,7 +29,8 @@ class Accelerated(nn.Module):
 
     Products and convolutions run in bfloat16, sums and normalisations in float32, as
     `torch.autocast` has it; the result is float32 and the caller's own. On a GPU a compiled
-    network runs as CUDA graphs, one per shape of its input and per mode (training or not).
+    network runs as CUDA graphs, one per shape of its input and per mode (training or not), which
+    are recorded anew when its weights are moved, frozen or thawed.
 
     Args:
         net: any network; its images are moved to channels-last memory, in place.
@@ -49,7 +51,7 @@ class Accelerated(nn.Module):
         self.compiled = gpu if compile is None else compile
         self._records = self.compiled and gpu
         self._recordings: dict[Any, Recording | TrainingRecording | None] = {}
-        self._places: list[int] = []
+        self._weights: list[tuple[int, bool]] = []
         self._compiled: list[tuple[nn.Module, Any]] = []
         if self.compiled:
             units = [m for m in net.modules() if isinstance(m, UNITS)] or [net]
@@ -58,11 +60,14 @@ class Accelerated(nn.Module):
             self._compiled = [(u, torch.compile(u.forward, dynamic=False)) for u in units]
 
     def forward(self, features: Tensor, t: Tensor, **cond: Any) -> Tensor:
-        output = self._replayed(features, t, cond) if self._records else None
-        if output is None:
-            return self._call(features, t, **cond).float()
-        # The next result is written over this one.
-        return output.to(torch.float32, copy=True)
+        device = features.device
+        # Kernels go to the current GPU, wherever the tensors are.
+        with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+            recording = self._recording(features, t, cond) if self._records else None
+            if recording is None:
+                return self._call(features, t, **cond).float()
+            # The next result is written over this one.
+            return recording(features, t, *cond.values()).to(torch.float32, copy=True)
 
     def _call(self, features: Tensor, t: Tensor, **cond: Any) -> Tensor:
         device, cast = features.device.type, self.dtype != torch.float32
@@ -82,27 +87,29 @@ class Accelerated(nn.Module):
             for unit, _ in self._compiled:
                 del unit.forward
 
-    def _replayed(self, features: Tensor, t: Tensor, cond: dict[str, Any]) -> Tensor | None:
-        """The result of a recorded call; None for a call that cannot be one."""
+    def _recording(
+        self, features: Tensor, t: Tensor, cond: dict[str, Any]
+    ) -> Recording | TrainingRecording | None:
+        """The recording of such a call; None for one that cannot be replayed."""
         given = (features, t, *cond.values())
-        learning = torch.is_grad_enabled()
-        if not all(isinstance(g, Tensor) and g.is_cuda for g in given):
+        if not all(isinstance(g, Tensor) and g.device == features.device for g in given):
             return None
+        learning = torch.is_grad_enabled()
         if learning and any(g.requires_grad for g in given):
             return None
-        # A recording knows the weights by their places.
-        places = [p.data_ptr() for p in self.net.parameters()]
-        if places != self._places:
+        # A recording knows the weights by their places, and which of them learn.
+        weights = itertools.chain(self.net.parameters(), self.net.buffers())
+        found = [(weight.data_ptr(), weight.requires_grad) for weight in weights]
+        if found != self._weights:
             self._recordings.clear()
-            self._places = places
+            self._weights = found
+        modes = tuple(module.training for module in self.net.modules())
         kinds = tuple((g.shape, g.stride(), g.dtype) for g in given)
-        key = (learning, self.net.training, tuple(cond), kinds)
+        key = (learning, modes, tuple(cond), kinds)
         if key not in self._recordings and len(self._recordings) < MOST_RECORDINGS:
             self._recordings[key] = self._record(learning, given, tuple(cond))
         recording = self._recordings.get(key)
-        if recording is None or (isinstance(recording, TrainingRecording) and recording.busy):
-            return None
-        return recording(*given)
+        return None if recording is None or recording.busy else recording
 
     def _record(
         self, learning: bool, given: tuple[Tensor, ...], names: tuple[str, ...]

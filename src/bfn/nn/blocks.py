@@ -73,7 +73,9 @@ def _is_fused(x: Tensor, memory: torch.memory_format = torch.contiguous_format) 
     """Whether a kernel may stand in for what torch does to x."""
     types = (torch.float32, torch.bfloat16, torch.float16)
     able = kernels is not None and x.is_cuda and x.dtype in types
-    return able and x.is_contiguous(memory_format=memory)
+    # Compiled code sees to it that the kernel runs where x is.
+    here = torch.compiler.is_compiling() or (able and x.get_device() == torch.cuda.current_device())
+    return able and here and x.is_contiguous(memory_format=memory)
 
 
 class AddNorm(nn.LayerNorm):

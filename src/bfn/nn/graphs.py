@@ -30,6 +30,8 @@ class _Token:
 class Recording:
     """A call without gradients, for inputs of the shapes of `given`."""
 
+    busy = False
+
     def __init__(self, call: Call, given: Sequence[Tensor]) -> None:
         self.given = _own(given)
         with torch.no_grad():
