@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
 
 from bfn.errors import BFNError
+from bfn.nn import blocks
 from bfn.nn.blocks import GroupNormAct, ImageAttention, ResidualBlock, SelfAttention
 
 
@@ -88,6 +91,67 @@ def test_residual_block_is_its_formula() -> None:
     h = h + torch.einsum("oi,bihw->bohw", block.skip.weight[:, :, 0, 0], x)
     h = h + block.skip.bias[:, None, None]
     torch.testing.assert_close(block(x, c), h)
+
+
+def test_a_branch_joins_and_is_normalised() -> None:
+    norm = randomised(blocks.AddNorm(6))
+    x, branch, bias = random(2, 5, 6), random(2, 5, 6, seed=2), random(6, seed=3)
+
+    def normalised(s: Tensor) -> Tensor:
+        centred = s - s.mean(-1, keepdim=True)
+        variance = centred.square().mean(-1, keepdim=True)
+        return centred / (variance + 1e-5).sqrt() * norm.weight + norm.bias
+
+    for given, s in (
+        ((x,), x),
+        ((x, branch), x + branch),
+        ((x, branch, bias), x + branch + bias),
+    ):
+        total, z = norm(*given)
+        torch.testing.assert_close(total, s)
+        torch.testing.assert_close(z, normalised(s))
+
+
+def test_linear_layers_taken_apart_or_with_gelu() -> None:
+    linear = randomised(torch.nn.Linear(4, 6))
+    x = random(2, 3, 4)
+    u = x @ linear.weight.T + linear.bias
+    product, bias = blocks.apart(linear, x)
+    torch.testing.assert_close(product if bias is None else product + bias, u)
+    inner = (2 / math.pi) ** 0.5 * (u + 0.044715 * u**3)
+    torch.testing.assert_close(blocks.linear_gelu(linear, x), 0.5 * u * (1 + torch.tanh(inner)))
+
+
+LAYOUTS = [torch.contiguous_format, torch.channels_last]
+
+
+@pytest.mark.parametrize("memory", LAYOUTS)
+def test_doubling_repeats_every_pixel(memory: torch.memory_format) -> None:
+    x = random(2, 3, 4, 5).contiguous(memory_format=memory).requires_grad_()
+    y = blocks.doubled(x)
+    assert y.is_contiguous(memory_format=memory)
+    expected = x.repeat_interleave(2, dim=2).repeat_interleave(2, dim=3)
+    torch.testing.assert_close(y, expected, rtol=0, atol=0)
+    assert torch.autograd.gradcheck(blocks.doubled, x)
+
+
+@pytest.mark.parametrize("memory", LAYOUTS)
+@pytest.mark.parametrize("compiling", [False, True])
+def test_joined_channels_and_their_gradients(
+    memory: torch.memory_format, compiling: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
+    x, kept = (random(2, c, 4, 5, seed=c).contiguous(memory_format=memory) for c in (3, 2))
+    x, kept = x.requires_grad_(), kept.requires_grad_()
+    y = blocks.joined(x, kept)
+    assert torch.equal(y, torch.cat((x, kept), dim=1))
+    assert torch.autograd.gradcheck(blocks.joined, (x, kept))
+    slopes = torch.autograd.grad(y, (x, kept), random(2, 5, 4, 5).contiguous(memory_format=memory))
+    assert all(s.is_contiguous(memory_format=memory) is compiling for s in slopes)
+    # And what a block does with them.
+    block = randomised(ResidualBlock(5, 6, 4, groups=1, dropout=0.0))
+    c = random(2, 4)
+    torch.testing.assert_close(block(x, c, kept), block(y, c))
 
 
 @pytest.mark.parametrize("heads", [1, 3])

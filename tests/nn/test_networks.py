@@ -352,6 +352,7 @@ def test_nothing_depends_on_values(build: Callable) -> None:
     assert output.shape == (*x.shape, 2)
 
 
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # torch by itself
 @every_network
 def test_compiles_to_one_graph(build: Callable) -> None:
     net = build(outputs=2, labels=3, dropout=0.0)

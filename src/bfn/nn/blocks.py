@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -143,11 +144,34 @@ class ResidualBlock(nn.Module):
 
     def forward(self, x: Tensor, c: Tensor, kept: Tensor | None = None) -> Tensor:
         if kept is not None:
-            x = torch.cat((x, kept), dim=1)
+            x = joined(x, kept)
         # The first bias joins the shift, which the normalisation adds anyway: a pass less.
         h = without_bias(self.conv_1, self.norm_1(x))
         h = self.conv_2(self.norm_2(h, self.condition(c) + self.conv_1.bias))
         return self.skip(x) + h
+
+
+class _Joined(torch.autograd.Function):
+    """Gradients of their own for both parts: views of one tensor all others would have to copy."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, kept: Tensor) -> Tensor:
+        ctx.channels = x.shape[1]
+        last = x.is_contiguous(memory_format=torch.channels_last)
+        ctx.memory = torch.channels_last if last else torch.contiguous_format
+        return torch.cat((x, kept), dim=1)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        x, kept = slope[:, : ctx.channels], slope[:, ctx.channels :]
+        return x.contiguous(memory_format=ctx.memory), kept.contiguous(memory_format=ctx.memory)
+
+
+def joined(x: Tensor, kept: Tensor) -> Tensor:
+    """The channels of x, then those of kept."""
+    if torch.compiler.is_compiling():  # which makes both with no copy
+        return _Joined.apply(x, kept)  # pyright: ignore[reportReturnType]
+    return torch.cat((x, kept), dim=1)
 
 
 class Doubling(nn.Conv2d):
@@ -157,7 +181,17 @@ class Doubling(nn.Conv2d):
         super().__init__(channels, channels, 3, padding=1)
 
     def forward(self, input: Tensor) -> Tensor:
-        return super().forward(F.interpolate(input, scale_factor=2.0, mode="nearest"))
+        return super().forward(doubled(input))
+
+
+def doubled(x: Tensor) -> Tensor:
+    """(B, C, H, W) -> (B, C, 2 H, 2 W), every pixel four times."""
+    if not x.is_contiguous(memory_format=torch.channels_last):
+        return F.interpolate(x, scale_factor=2.0, mode="nearest")
+    # Torch's own would turn to float32 under autocast, and scatter the gradient when compiled.
+    b, c, h, w = x.shape
+    pixels = x.permute(0, 2, 3, 1)[:, :, None, :, None].expand(-1, -1, 2, -1, 2, -1)
+    return pixels.reshape(b, 2 * h, 2 * w, c).permute(0, 3, 1, 2)
 
 
 class SelfAttention(nn.Module):
