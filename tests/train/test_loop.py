@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ import torch
 import bfn
 import tiny_runs
 from bfn.errors import BFNError
-from bfn.train import Diverged, Interrupted, Trainer, build, checkpoint
+from bfn.train import Diverged, Interrupted, Trainer, build, checkpoint, loop
 from bfn.train.config import Train
 from bfn.train.folder import RunFolder
 from bfn.train.optimiser import learning_rate
@@ -387,6 +388,25 @@ def test_share_of_the_peak(tmp_path: Path) -> None:
     for line in trainer.history:
         steps = line["examples_per_second"] / 8
         assert line["share_of_peak"] == pytest.approx(steps * 1e9 / 1e12, rel=0.05, abs=1e-4)
+
+
+def test_a_rate_counts_the_steps_of_its_own_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resumed run's first line holds losses of steps that were taken long ago."""
+    seconds = 0.0
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: seconds))
+
+    def stop() -> bool:  # asked once a step, of which each takes a second
+        nonlocal seconds
+        seconds += 1.0
+        return seconds == 7
+
+    recipe = tiny_runs.read(tmp_path, train__log_every=4)
+    run(recipe, tmp_path / "run", stop=stop)
+    lines = run(recipe, tmp_path / "run", resume=True, stop=stop).history
+    assert [line["step"] for line in lines] == [4, 7, 8, 12]
+    assert [line["examples_per_second"] for line in lines] == [8.0] * 4
 
 
 def test_unknown_device(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ class Trainer:
         self.window = Window(self.device)
         self.history: list[dict[str, Any]] = []
         self._unread: deque[tuple[dict[str, Any], Reading]] = deque()
-        self._clock = time.monotonic()
+        self._clock, self._timed = time.monotonic(), 0
 
     @property
     def sharded(self) -> bool:
@@ -187,7 +187,8 @@ class Trainer:
         settings, display = self.settings, self.display
         devices = [] if self.device.type == "cpu" else [self.device]
         self.model.train()
-        self._clock = time.monotonic()
+        # The first window may hold steps of another process, which this clock has not seen.
+        self._clock, self._timed = time.monotonic(), self.step
         launched = self.world.size > 1
         with (
             torch.random.fork_rng(devices),
@@ -277,8 +278,8 @@ class Trainer:
     def _write(self, begun: dict[str, Any], values: Values) -> None:
         now = time.monotonic()
         seconds, self._clock = max(now - self._clock, 1e-9), now
+        steps, self._timed = begun["step"] - self._timed, begun["step"]
         format = self.data.format
-        steps = len(values.losses)
         nats = values.loss * format.dimensions
         line: dict[str, Any] = {
             "step": begun["step"],
