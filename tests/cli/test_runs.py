@@ -43,6 +43,7 @@ def test_a_life(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     process.communicate()  # pyright: ignore
     found = listed(tmp_path / "runs", capsys)["one"]
     assert (found["status"], found["steps"]) == ("interrupted", 100_000)
+    assert found["step"] == processes.metrics(run)[-1]["step"] > 5, "not that of the last heartbeat"
     process = begin()
     process.send_signal(signal.SIGTERM)  # pyright: ignore
     assert processes.finish(process)[0] == 130  # pyright: ignore
@@ -153,7 +154,8 @@ def test_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["plot", "a", "-o", "c.txt"], "must end in .png, .pdf, .svg"),
         (["plot", "none", "-o", "c.png"], "there is no run folder 'none'"),
         (["plot", "empty", "-o", "c.png"], "holds no metrics.jsonl"),
-        (["plot", "quiet", "-o", "c.png"], "has no lines yet"),
+        (["plot", "quiet", "-o", "c.png"], "has no lines with a step and a finite loss yet"),
+        (["plot", "odd", "-o", "c.png"], "has no lines with a step and a finite loss yet"),
         (["plot", "a", "bits", "-o", "c.png"], "different units (nats per image, bits)"),
         (["plot", "a", "-o", "taken.png"], "exists"),
         (["plot", "a", "-o", "c.png", "--smooth", "0"], "--smooth 0 lines"),
@@ -169,8 +171,11 @@ def test_refusals(
     monkeypatch.chdir(tmp_path)
     write_metrics(Path("a"))
     write_metrics(Path("bits"), unit="bits")
-    for name in ("empty", "quiet"):
+    for name in ("empty", "quiet", "odd"):
         Path(name).mkdir()
+    Path("odd/metrics.jsonl").write_bytes(
+        b'{"step": 1, "loss": NaN}\n{"loss": "1"}\n[1]\n\xff\xfe\n'
+    )
     Path("quiet/metrics.jsonl").touch()
     Path("taken.png").touch()
     assert main(arguments) == 2

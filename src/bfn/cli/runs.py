@@ -40,9 +40,8 @@ def describe(path: Path) -> dict[str, Any]:
     recipe, last = _recipe(path), _last_line(path)
     told = status.read(path)
     steps = told.get("steps", recipe.get("train", {}).get("steps"))
-    step = last.get("step", told.get("step"))
-    if told.get("status") != status.RUNNING:
-        step = told.get("step", step)
+    # A killed run told less than it logged; one that was asked to stop went on after its last line.
+    step = max((at["step"] for at in (last, told) if at.get("step") is not None), default=None)
     return {
         "run": str(path),
         "recipe": recipe.get("name"),

@@ -34,9 +34,13 @@ def read(folder: Path, name: str | None = None) -> Curve:
         raise BFNError(f"there is no run folder {str(folder)!r}; give the folder of a run")
     if not path.is_file():
         raise BFNError(f"{str(folder)!r} holds no metrics.jsonl; it is not the folder of a run")
-    lines = [line for text in path.read_text().splitlines() if (line := _parse(text))]
+    texts = path.read_text(errors="replace").splitlines()
+    lines = [line for text in texts if (line := _parse(text))]
     if not lines:
-        raise BFNError(f"{str(path)!r} has no lines yet; wait for the run to log some")
+        raise BFNError(
+            f"{str(path)!r} has no lines with a step and a finite loss yet; wait for the run to "
+            "log some"
+        )
     return Curve(
         name or folder.name or str(folder.resolve()),
         lines[-1].get("unit", ""),
@@ -48,10 +52,10 @@ def read(folder: Path, name: str | None = None) -> Curve:
 
 
 def _parse(text: str) -> dict[str, Any] | None:
-    """A line, or None for one that is broken off."""
+    """A line, or None for one that is broken off or has no loss to show."""
     try:
         line = json.loads(text)
-        return line if isinstance(line["loss"], float) and isinstance(line["step"], int) else None
+        return line if math.isfinite(line["loss"]) and isinstance(line["step"], int) else None
     except (ValueError, KeyError, TypeError):
         return None
 
