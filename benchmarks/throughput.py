@@ -82,8 +82,9 @@ def measure(case: Case, device: str, peak: float, repeats: int, scale: float) ->
     batch, samples = (max(1, int(scale * n)) for n in (case.batch, case.samples))
     recipe = config.read(case.recipe)
     data = random_data(case)
-    model = build.model(recipe).to(device)
+    model = build.model(recipe)
     work = step_operations(model, data.shape, batch)
+    model.to(device)
     trainer = Trainer(model, data, replace(recipe.train, batch=batch, device=device))
     model.train()
     if device == "cuda":

@@ -21,7 +21,7 @@ from bfn.train import Diverged, Interrupted, Trainer, build, checkpoint, loop
 from bfn.train.config import Train
 from bfn.train.folder import RunFolder
 from bfn.train.optimiser import learning_rate
-from bfn.train.start import known_work
+from bfn.train.start import known_operations, work
 
 
 def run(recipe, folder: Path, **keywords):
@@ -378,11 +378,13 @@ def test_lost_export_is_made_again(tmp_path: Path) -> None:
 def test_share_of_the_peak(tmp_path: Path) -> None:
     """Operations of the steps of a line, over its seconds, over what the device can do."""
     recipe = tiny_runs.read(tmp_path, "text")
-    trainer = Trainer(build.model(recipe), build.data(recipe), recipe.train)
-    work = known_work(trainer)
-    assert work is not None
+    model, data = build.model(recipe), build.data(recipe)
+    operations = known_operations(model, data)
+    assert operations is not None
     # Of the layer's four products alone: 24 multiplications and additions of width^2 per token.
-    assert work[0] > 3 * 8 * 8 * 24 * 16**2
+    assert 3 * 8 * 24 * 16**2 < operations < 2 * 3 * 8 * 24 * 16**2
+    trainer = Trainer(model, data, recipe.train)
+    assert work(trainer, operations)[0] == 8 * operations
     trainer.work = (1e9, 1e12)
     trainer.run()
     for line in trainer.history:

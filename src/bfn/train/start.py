@@ -118,7 +118,7 @@ def _train(
         display = progress.choose(Console(stderr=True)) if display else progress.Silent()
     if not world.main:
         display = progress.Silent()
-    find_device(world.device(recipe.train.device))
+    device = find_device(world.device(recipe.train.device))
     going_on = resume and folder is not None and any(folder.checkpoints.glob("step-*"))
     if recipe.train.init and not going_on:
         start_from(model, recipe.train.init, display.say)
@@ -127,6 +127,8 @@ def _train(
             raise BFNError("train.tensorboard writes into a run folder; give one with out=")
         board.need()
     _try(model, data)
+    # Before the model is on the GPU, where kernels would be compiled for this alone.
+    operations = known_operations(model, data) if device.type == "cuda" else None
     model.data_format = data.format.describe()
     sheet = None
     if folder is not None and recipe.train.sample_every:
@@ -140,8 +142,8 @@ def _train(
     try:
         if folder is not None:
             trainer.restore()
-        if trainer.device.type == "cuda":
-            trainer.work = known_work(trainer)
+        if operations is not None:
+            trainer.work = work(trainer, operations)
         _go_on(trainer, display)
     finally:
         load_weights(model.net, trainer.saving.best_weights or trainer.ema.weights)
@@ -159,20 +161,22 @@ def _open(folder: RunFolder, recipe: Recipe, resume: bool, force: bool) -> None:
     folder.start(recipe, force=force)
 
 
-def known_work(trainer: Trainer) -> tuple[float, float] | None:
-    """A step's operations in this process and the device's peak; None if they cannot be counted."""
-    if trainer.sharded:
-        return None
-    generator = torch.Generator(trainer.device).manual_seed(0)
-    _, labels = trainer.data.batch("train", trainer.data.indices(0, 0, 1), generator)
-    batch = sum(map(len, trainer.rows))
-    cond: dict[str, Any] = dict(labels)
+def known_operations(model: BFN, data: DataSet) -> int | None:
+    """Of a training step, for each example; None if they cannot be counted."""
+    generator = torch.Generator().manual_seed(0)
+    _, labels = data.batch("train", data.indices(0, 0, 1), generator)
+    cond: dict[str, Any] = {name: value.to(model.device) for name, value in labels.items()}
     try:
-        operations = peak.step_operations(trainer.model, trainer.data.shape, batch, **cond)
+        return peak.step_operations(model, data.shape, 1, **cond)
     except Exception:
         return None  # a network of one's own may do what the counter does not know
+
+
+def work(trainer: Trainer, operations: int) -> tuple[float, float]:
+    """A step's operations in this process, given an example's, and the device's peak."""
     dtype = getattr(trainer.fast.net, "dtype", torch.float32)
-    return operations, peak.operations_per_second(trainer.device, dtype)
+    examples = sum(map(len, trainer.rows))
+    return operations * examples, peak.operations_per_second(trainer.device, dtype)
 
 
 def _go_on(trainer: Trainer, display: Display) -> None:
