@@ -234,10 +234,30 @@ def test_existing_folders(tmp_path: Path) -> None:
     assert [line["step"] for line in metrics(tmp_path / "run")] == [2, 4]
     assert (tmp_path / "run" / "notes.md").read_text() == "mine"
     (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "thesis.tex").write_text("mine")
-    with pytest.raises(BFNError, match="holds other files"):
-        run(recipe, tmp_path / "other")
-    assert [p.name for p in (tmp_path / "other").iterdir()] == ["thesis.tex"]
+    (tmp_path / "other" / "config.json").write_text("mine")
+    for force in (False, True):
+        with pytest.raises(BFNError, match="holds other files"):
+            run(recipe, tmp_path / "other", force=force)
+    assert [p.name for p in (tmp_path / "other").iterdir()] == ["config.json"]
+    assert (tmp_path / "other" / "config.json").read_text() == "mine"
+
+
+def test_a_start_that_was_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the recipe is written, in a new folder and in one that is replaced."""
+    recipe = tiny_runs.read(tmp_path, train__steps=2)
+    run(recipe, tmp_path / "old")
+    for name, how in (("new", {"resume": True}), ("old", {"force": True})):
+        with monkeypatch.context() as patch:
+
+            def kill(self: RunFolder, recipe: object) -> None:
+                (self.path / "recipe.toml.part").write_text("name =")
+                raise KeyboardInterrupt
+
+            patch.setattr(RunFolder, "write_recipe", kill)
+            with pytest.raises(KeyboardInterrupt):
+                run(recipe, tmp_path / name, **how)
+        run(recipe, tmp_path / name, resume=True)
+        assert [line["step"] for line in metrics(tmp_path / name)] == [2]
 
 
 class Bomb(torch.nn.Module):

@@ -35,7 +35,7 @@ from bfn.train.outcome import Unwritten
 
 RECIPE, METRICS, CHECKPOINTS, SAMPLES = "recipe.toml", "metrics.jsonl", "checkpoints", "samples"
 BOARD = "tensorboard"
-_OWN = (RECIPE, METRICS, CHECKPOINTS, SAMPLES, BOARD, status.STATUS)
+_OWN = (METRICS, CHECKPOINTS, SAMPLES, BOARD, status.STATUS)
 _OWN += (serialise.CONFIG, serialise.WEIGHTS)
 
 
@@ -65,10 +65,14 @@ class RunFolder:
         name = str(self.path)
         if self.path.exists() and not self.path.is_dir():
             raise BFNError(f"{name!r} is a file; give the run another folder with --out")
-        if not self.path.is_dir() or force or not any(self.path.iterdir()):
+        # A process that is killed as it starts may leave these two.
+        begun = {status.LOCK, f"{RECIPE}.part"}
+        if not self.path.is_dir() or {each.name for each in self.path.iterdir()} <= begun:
             return
         if not self.is_run():
             raise BFNError(f"{name!r} holds other files; give the run a new folder with --out")
+        if force:
+            return
         if not resume:
             raise BFNError(
                 f"{name!r} holds a run already; go on with --resume auto, replace it with --force, "
@@ -88,8 +92,12 @@ class RunFolder:
             if force:
                 for name in _OWN:
                     _remove(self.path / name)
+            # Replaced at last: whenever this is cut short, the folder is a run's.
             self.write_recipe(recipe)
-        except OSError as error:
+        except BaseException as error:
+            self._lock.release()
+            if not isinstance(error, OSError):
+                raise
             raise BFNError(
                 f"the run folder {str(self.path)!r} cannot be written ({error.strerror}); give "
                 "another one with --out"
