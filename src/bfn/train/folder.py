@@ -152,7 +152,8 @@ class RunFolder:
     def open_metrics(self, step: int) -> None:
         """Go on after a step: lines beyond it, or broken off, are dropped."""
         path = self.path / METRICS
-        lines = path.read_text().splitlines() if path.is_file() else []
+        # A machine that fails may leave anything at the end.
+        lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
         _write(path, "".join(line + "\n" for line in lines if _step_of(line) <= step))
         self._metrics = path.open("a")
 

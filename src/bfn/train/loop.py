@@ -312,8 +312,9 @@ class Trainer:
                 f"{at}; there is no checkpoint before it: train again with {smaller} or train.clip"
             )
         raise Diverged(
-            f"{at}; the last good checkpoint is {last}: train again with {smaller} or train.clip, "
-            "or look for extreme examples in the data"
+            f"{at}; the last good checkpoint is {last}: train again with {smaller} or train.clip "
+            f"(--init {self.folder and self.folder.path} starts from its averaged weights), or look "
+            "for extreme examples in the data"
         )
 
     def _bound(self) -> float:
