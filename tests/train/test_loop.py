@@ -281,7 +281,7 @@ class Bomb(torch.nn.Module):
         (
             6,
             r"loss became nan at step 7; the last good checkpoint is .*step-4: .*learning_rate.*"
-            r"\(--init \S+/run starts from its averaged weights\)",
+            r"\(--init \S+/run starts from the run's model\)",
         ),
         (2, r"loss became nan at step 3; there is no checkpoint before it"),
     ],

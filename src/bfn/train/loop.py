@@ -313,8 +313,8 @@ class Trainer:
             )
         raise Diverged(
             f"{at}; the last good checkpoint is {last}: train again with {smaller} or train.clip "
-            f"(--init {self.folder and self.folder.path} starts from its averaged weights), or look "
-            "for extreme examples in the data"
+            f"(--init {self.folder and self.folder.path} starts from the run's model), or look for "
+            "extreme examples in the data"
         )
 
     def _bound(self) -> float:
