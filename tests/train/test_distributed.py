@@ -20,7 +20,7 @@ import tiny_runs
 from bfn.cli.app import app, split_overrides
 from bfn.errors import BFNError
 from bfn.train import checkpoint, config
-from bfn.train.distributed import World
+from bfn.train.distributed import World, _reason
 
 PLAIN = {"net.dropout": 0.0, "train.log_every": 1, "train.steps": 4, "train.clip": 0.1}
 LOOKED = {"train.validate_every": 2, "train.validate_examples": 7, "train.sample_every": 3}
@@ -185,6 +185,28 @@ def children(process: subprocess.Popen[str]) -> list[int]:
         ranks = [v.removeprefix(b"RANK=") for v in variables if v.startswith(b"RANK=")]
         found.update({int(rank): child for rank in ranks})
     return [found[rank] for rank in sorted(found)]
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (
+            "[/build/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:35239. "
+            "This is typically caused by a remote worker crashing.",
+            "Connection closed by peer [127.0.0.1]:35239",
+        ),
+        (
+            "NCCL error in: here.cpp:7, remote process exited\nncclRemoteError: ...",
+            "NCCL error in:",
+        ),
+        ("", ""),
+    ],
+)
+def test_why_another_process_is_lost(message: str, reason: str) -> None:
+    found = _reason(RuntimeError(message))
+    assert found.startswith(reason)
+    assert len(found) <= 120
+    assert "typically" not in found
 
 
 @pytest.mark.slow

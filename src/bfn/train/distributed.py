@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -190,15 +191,20 @@ def _together() -> Iterator[None]:
         known = isinstance(error, dist.DistBackendError | dist.DistNetworkError)
         if not known and not any(sign in str(error) for sign in _SIGNS):
             raise
-        reason = " ".join(str(error).splitlines()[0].split())
         raise Stranded(
             f"process {dist.get_rank()} lost another process of this training, which has ended or "
-            f"is out of reach ({reason[-120:]}); checkpoints are intact: start all of them again "
+            f"is out of reach ({_reason(error)}); checkpoints are intact: start all of them again "
             "with --resume auto"
         ) from error
 
 
 _SIGNS = ("Connection closed by peer", "Connection reset by peer", "gloo", "NCCL", "Timed out")
+
+
+def _reason(error: BaseException) -> str:
+    """The first sentence of a message, without the line of source that it begins with."""
+    text = re.sub(r"^\[[^\]]*\]:?", "", " ".join(str(error).split()))
+    return text.strip().partition(". ")[0][:120]
 
 
 def _leave() -> None:
