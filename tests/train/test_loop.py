@@ -20,6 +20,7 @@ from bfn.errors import BFNError
 from bfn.train import Diverged, Interrupted, Trainer, build, checkpoint, loop
 from bfn.train.config import Train
 from bfn.train.folder import RunFolder
+from bfn.train.networks import find_device
 from bfn.train.optimiser import learning_rate
 from bfn.train.start import known_operations, work
 
@@ -438,3 +439,14 @@ def test_a_rate_counts_the_steps_of_its_own_process(
 def test_unknown_device(tmp_path: Path) -> None:
     with pytest.raises(BFNError, match=r"train.device = 'warp'"):
         run(tiny_runs.read(tmp_path, train__device="warp"), tmp_path / "run")
+
+
+def test_a_second_gpu_becomes_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is launched without torch, and what is recorded, would else go to the first."""
+    chosen: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    there = lambda size, device: SimpleNamespace(device=torch.device(device))  # noqa: E731
+    monkeypatch.setattr(torch, "empty", there)
+    assert find_device("cuda:1") == torch.device("cuda:1")
+    assert find_device("cpu") == torch.device("cpu")
+    assert chosen == [torch.device("cuda:1")]

@@ -41,13 +41,17 @@ def _has_unused(model: BFN, data: DataSet) -> bool:
 
 
 def find_device(name: str, key: str = "train.device") -> torch.device:
-    """A device by name; "auto" is CUDA where there is one."""
+    """A device by name, made torch's current one; "auto" is CUDA where there is one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        return torch.empty(0, device=name).device
+        device = torch.empty(0, device=name).device
     except (RuntimeError, AssertionError, NotImplementedError):
         raise BFNError(
             f"{key} = {name!r} is not to be had here; expected cpu, auto, or a device that "
             "torch can use"
         ) from None
+    if device.type == "cuda":
+        # Kernels of one's own and CUDA graphs go to the current device, wherever their tensors are.
+        torch.cuda.set_device(device)
+    return device
