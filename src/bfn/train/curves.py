@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Sequence
@@ -13,6 +14,8 @@ from bfn.errors import BFNError
 from bfn.figures import style
 
 COLOURS = (style.BLUE, style.RED, style.GREEN, style.ORANGE, style.CYAN, style.GREY)
+LINES = ("-", ":", "-.")
+"""Of the first runs, one for each colour, of the next ones, and of those after them."""
 
 
 @dataclass(frozen=True)
@@ -95,10 +98,11 @@ def draw(path: Path, curves: Sequence[Curve], smooth: int | None = None) -> None
         left, *right = figure.subplots(1, 2 if timed else 1, width_ratios=[3, 2] if timed else [1],
                                        squeeze=False)[0]  # fmt: skip
         shown: list[float] = []
-        for i, curve in enumerate(curves):
-            shown += _losses(left, curve, COLOURS[i % len(COLOURS)], smooth)
+        looks = itertools.cycle(itertools.product(LINES, COLOURS))
+        for curve, (line, colour) in zip(curves, looks, strict=False):
+            shown += _losses(left, curve, colour, line, smooth)
             if curve.by_time:
-                _times(right[0], curve, COLOURS[i % len(COLOURS)])
+                _times(right[0], curve, colour, line)
         _limits(left, shown)
         left.set(xlabel="step", ylabel=f"loss, {next(iter(units))}")
         left.legend()
@@ -108,12 +112,12 @@ def draw(path: Path, curves: Sequence[Curve], smooth: int | None = None) -> None
         style.save(figure, path)
 
 
-def _losses(axes: Any, curve: Curve, colour: str, smooth: int | None) -> list[float]:
+def _losses(axes: Any, curve: Curve, colour: str, line: str, smooth: int | None) -> list[float]:
     lines = smooth or max(1, len(curve.steps) // 30)
     smooth_losses = smoothed(curve.losses, lines)
     if lines > 1:
         axes.plot(curve.steps, curve.losses, color=colour, alpha=0.25, linewidth=0.5)
-    axes.plot(curve.steps, smooth_losses, color=colour, label=curve.name)
+    axes.plot(curve.steps, smooth_losses, color=colour, linestyle=line, label=curve.name)
     if curve.validated:
         steps, values = zip(*curve.validated, strict=True)
         axes.plot(
@@ -132,7 +136,7 @@ def _limits(axes: Any, values: list[float]) -> None:
     axes.set_ylim(low - room, high + room)
 
 
-def _times(axes: Any, curve: Curve, colour: str) -> None:
+def _times(axes: Any, curve: Curve, colour: str, line: str) -> None:
     values = [math.nan if value is None else value for value in curve.by_time]
     edges = [i / len(values) for i in range(len(values) + 1)]
-    axes.stairs(values, edges, color=colour, linewidth=1.3, baseline=None)
+    axes.stairs(values, edges, color=colour, linestyle=line, linewidth=1.3, baseline=None)
