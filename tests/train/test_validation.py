@@ -155,6 +155,13 @@ def test_the_best_is_kept_and_exported(told: list[float], tmp_path: Path) -> Non
     scale = build.data(recipe).format.scale
     assert found["best"] == {"step": 4, "validation": pytest.approx(5.0 * scale)}
     assert (found["status"], found["step"], found["exported_step"]) == ("finished", 12, 4)
+    # Without validation the newest takes its place, also when no step is left to take.
+    run(tiny_runs.read(tmp_path, train__keep=1), folder.path, resume=True)
+    newest = checkpoint.load(folder.checkpoints / "step-12").tensors["ema"]
+    exported = folder.load_model().net.state_dict()
+    assert all(torch.equal(value, newest[n]) for n, value in exported.items())
+    found = status(folder.path)
+    assert (found["status"], found["step"], found["exported_step"]) == ("finished", 12, 12)
 
 
 def test_a_resumed_run_remembers_the_best(told: list[float], tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def draw(path: Path, curves: Sequence[Curve], smooth: int | None = None) -> None
                 _times(right[0], curve, colour, line)
         _limits(left, shown)
         left.set(xlabel="step", ylabel=f"loss, {next(iter(units))}")
-        left.legend()
+        left.legend(frameon=True, framealpha=0.8, edgecolor="none")  # curves may pass below it
         if right:
             right[0].set(xlim=(0, 1), ylim=(0, None), xlabel="time t")
             right[0].set_ylabel("loss by time, lately")

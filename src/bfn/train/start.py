@@ -186,6 +186,7 @@ def _go_on(trainer: Trainer, display: Display) -> None:
         saving.export()
     if trainer.step >= trainer.settings.steps or trainer.exhausted():
         display.say(f"the run in {folder and folder.path} is finished: step {trainer.step}")
+        saving.tell(status.FINISHED)  # and what was exported just now
         return
     if trainer.step:
         display.say(f"going on from step {trainer.step}")
