@@ -92,6 +92,42 @@ def test_damage_falls_back_and_says_so(damage, tmp_path: Path) -> None:
         checkpoint.newest(tmp_path, heard.append)
 
 
+def test_a_damaged_one_does_not_count_among_those_kept(tmp_path: Path) -> None:
+    """Training fell back behind it: what is saved before that step again is the newest."""
+    save(tmp_path, 4, keep=1)
+    save(tmp_path, 8, keep=2)
+    _flip(tmp_path / "step-8")
+    for step in (6, 7):
+        save(tmp_path, step, keep=1)
+        said: list[str] = []
+        found = checkpoint.newest(tmp_path, said.append)
+        assert found is not None
+        assert found.step == step
+        assert len(said) == 1
+    save(tmp_path, 8, keep=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-8"]
+    assert checkpoint.newest(tmp_path, pytest.fail) is not None
+
+
+def test_what_cannot_be_removed_now_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a network's file system, where somebody reads the old checkpoint."""
+    save(tmp_path, 1, keep=1)
+
+    def busy(path: Path, ignore_errors: bool = False) -> None:
+        if not ignore_errors:
+            raise OSError(16, "Device or resource busy")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.shutil, "rmtree", busy)
+        save(tmp_path, 2, keep=1)
+    found = checkpoint.newest(tmp_path, pytest.fail)
+    assert found is not None
+    assert found.step == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["step-2"]
+
+
 def test_renamed_checkpoint_is_damaged(tmp_path: Path) -> None:
     os.replace(save(tmp_path, 3), tmp_path / "step-4")
     with pytest.raises(Damaged):

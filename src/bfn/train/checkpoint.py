@@ -74,7 +74,8 @@ def save(folder: Path, step: int, tensors: Tensors, state: Mapping[str, Any], ke
             f"the checkpoint {str(target)!r} could not be written ({error}); earlier ones are "
             "intact: make room and go on with --resume auto"
         ) from error
-    steps = _steps(folder)
+    # Later ones were damaged, so that training began again before them.
+    steps = [each for each in _steps(folder) if each <= step]
     kept = set(steps[-keep:]) | {_best_of(folder / f"step-{new}") for new in steps[-keep:]}
     for old in steps:
         if old not in kept:
@@ -174,4 +175,5 @@ def _remove(path: Path) -> None:
         doomed = path.with_name(f"{_ASIDE}old-{path.name}")
         shutil.rmtree(doomed, ignore_errors=True)
         os.replace(path, doomed)
-        shutil.rmtree(doomed)
+        # What cannot be removed now is removed when the run goes on.
+        shutil.rmtree(doomed, ignore_errors=True)
