@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -200,6 +201,7 @@ def test_finished_run(tmp_path: Path) -> None:
     recipe = tiny_runs.read(tmp_path)
     run(recipe, tmp_path / "run")
     before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
+    time.sleep(1.0)  # whoever wrote the time again would now write another
     result = run(recipe, tmp_path / "run", resume=True)
     assert result.step == 12
     assert [line["step"] for line in result.history] == [2, 4, 6, 8, 10, 12]

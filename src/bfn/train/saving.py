@@ -160,12 +160,13 @@ class Saving:
             "unit": trainer.data.unit,
             "loss": trainer.history[-1]["loss"] if trainer.history else None,
             "best": {"step": best.step, "validation": best.value} if best else None,
-            "exported_step": self._exported_step(),
+            "exported_step": self.exported_step(),
             "message": message,
         }
         self.status.tell(what, values, now=now)
 
-    def _exported_step(self) -> int | None:
+    def exported_step(self) -> int | None:
+        """Of the weights in model.safetensors."""
         if self.best_weights is not None:
             return self.trainer.best.step
         name = (self.last_checkpoint or "").rpartition("step-")[2]

@@ -186,7 +186,8 @@ def _go_on(trainer: Trainer, display: Display) -> None:
         saving.export()
     if trainer.step >= trainer.settings.steps or trainer.exhausted():
         display.say(f"the run in {folder and folder.path} is finished: step {trainer.step}")
-        saving.tell(status.FINISHED)  # and what was exported just now
+        if folder and status.read(folder.path).get("exported_step") != saving.exported_step():
+            saving.tell(status.FINISHED)  # it was without validation this time, or had none before
         return
     if trainer.step:
         display.say(f"going on from step {trainer.step}")
