@@ -21,6 +21,7 @@ from bfn.cli.app import app, split_overrides
 from bfn.errors import BFNError
 from bfn.train import checkpoint, config
 from bfn.train.distributed import World, _reason
+from bfn.train.window import BINS, Window
 
 PLAIN = {"net.dropout": 0.0, "train.log_every": 1, "train.steps": 4, "train.clip": 0.1}
 LOOKED = {"train.validate_every": 2, "train.validate_examples": 7, "train.sample_every": 3}
@@ -143,6 +144,20 @@ def test_two_go_on_as_one(name: str, trained: Path) -> None:
     for run in (trained / name, trained / "one" / name):
         bfn.train.run(recipe, run, resume=True, display=False)
     same(trained / "one" / name, trained / name, 6)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_one_process_goes_on_with_the_sums_of_an_unfinished_window(rank: int) -> None:
+    """They are those of all processes; the losses are means, which all of them have."""
+    world = World()
+    world.rank = rank
+    window = Window(torch.device("cpu"))
+    saved = {"sums": torch.full((BINS,), 6.0), "counts": torch.full((BINS,), 2.0)}
+    window.restore(saved, [[0.5, 1.5], [0.25, 2.5]], world)
+    values = window.read(world).values()
+    assert (values.losses, values.norms) == ([0.5, 0.25], [1.5, 2.5])
+    assert values.sums == ([6.0] * BINS if rank == 0 else [0.0] * BINS)
+    assert values.counts == ([2.0] * BINS if rank == 0 else [0.0] * BINS)
 
 
 def test_uneven_batches_are_refused() -> None:
