@@ -5,7 +5,8 @@
 The training step is the trainer's own: batch cut from data on the device, times, noise, network,
 loss, gradient, clipping, AdamW, moving average. Data are random: they cost what real ones cost. The
 peak is a large matrix product in bfloat16, timed in the same run. Steps are timed in stretches, at
-whose ends alone the clock waits for the device, after the network is compiled.
+whose ends alone the clock waits for the device, after the network is compiled. Memory is all that
+torch has taken, also what lies idle.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def measure(case: Case, device: str, peak: float, repeats: int, scale: float) ->
     waiting(device)
     compiling = time.perf_counter() - start
     step = milliseconds(trainer.advance, device, repeats)
-    memory = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else 0.0
+    memory = torch.cuda.max_memory_reserved() / 2**30 if device == "cuda" else 0.0
     loss = float(trainer.window.losses[-1]) * data.format.dimensions * data.format.scale
     rate = work / step / 1e9
     del trainer

@@ -10,7 +10,7 @@ import torch
 
 import bfn
 from bfn.nn import accelerate
-from bfn.nn.accelerate import Accelerated, choose_dtype
+from bfn.nn.accelerate import Accelerated, _state, choose_dtype
 
 NO_GPU = not torch.cuda.is_available()
 
@@ -208,6 +208,47 @@ def test_a_failed_recording_is_told_once(made: list[Fake], monkeypatch: pytest.M
     assert torch.equal(fast(features, t), found)
 
 
+def test_a_fast_network_made_fast_again_and_units_with_a_way_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function, *, dynamic: function)
+    net = network("unet").eval()
+    features, t, _ = inputs("unet")
+    twice = Accelerated(Accelerated(net, compile=True), compile=True)
+    assert torch.equal(twice(features, t), net(features, t))
+    unit = next(m for m in net.modules() if isinstance(m, bfn.nn.blocks.Doubling))
+    unit.forward = own = lambda x: torch.zeros(4, 32, 8, 8)
+    Accelerated(net, compile=True)(features, t)
+    assert vars(unit)["forward"] is own
+
+
+def test_what_a_recording_takes_for_granted() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2), torch.nn.Dropout())
+    known = _state(net)
+    with torch.no_grad():
+        net[0].weight.mul_(2.0)
+    net(torch.randn(4, 2))
+    assert _state(net) == known
+    net[2].eval()
+    assert _state(net) == (known[0], (True, True, True, False))
+    net[0].weight.requires_grad_(False)
+    assert _state(net)[0] != known[0]
+    net[0].weight.requires_grad_(True)
+    net[1].running_mean = torch.zeros(2)
+    assert _state(net)[0] != known[0]
+
+
+def test_a_network_that_was_moved_to_the_cpu_is_not_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fast = Accelerated(network("unet").eval())
+    fast._records, fast._device = True, torch.device("cuda:0")  # where it was made
+    monkeypatch.setattr(fast, "_record", lambda *_: pytest.fail("an empty graph"))
+    features, t, _ = inputs("unet")
+    with torch.no_grad():
+        assert torch.equal(fast(features, t), fast.net(features, t))
+
+
 @pytest.fixture
 def exact() -> Iterator[None]:
     """Float32 products as they are on a CPU."""
@@ -287,9 +328,11 @@ def test_dropout_of_a_recording_is_new_each_time_and_follows_the_seed() -> None:
     net = network("unet", dropout=0.5).cuda().train()
     features, t, _ = (v.cuda() for v in inputs("unet"))
     fast = Accelerated(net)
-    fast(features, t)
+    torch.manual_seed(1)
+    earliest = fast(features, t)  # recorded now
     torch.manual_seed(1)
     first, second = fast(features, t), fast(features, t)
+    assert torch.equal(earliest, first)
     assert not torch.equal(first, second)
     torch.manual_seed(1)
     assert torch.equal(fast(features, t), first)
@@ -304,7 +347,19 @@ def test_what_cannot_be_recorded_runs_without() -> None:
     net: torch.nn.Module = Waits(8, 8).cuda()
     fast = Accelerated(net, "float32")
     x, t = torch.randn(4, 8, device="cuda"), torch.ones(4, device="cuda")
+    before = torch.cuda.current_stream()
     with pytest.warns(UserWarning, match="runs without CUDA graphs"), torch.no_grad():
         found = fast(x, t)
+    assert torch.cuda.current_stream() == before
     torch.testing.assert_close(found, net(x, t), rtol=1e-3, atol=1e-3)
     assert torch.isfinite(fast(x, t)).all()
+
+
+@on_a_gpu
+def test_gradients_of_a_recorded_call_are_had_once() -> None:
+    net = network("unet", dropout=0.0).cuda()
+    features, t, _ = (v.cuda() for v in inputs("unet"))
+    y = Accelerated(net, "float32")(features, t).square().sum()
+    y.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="asked for twice"):
+        y.backward()

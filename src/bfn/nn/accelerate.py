@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import warnings
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -42,6 +41,8 @@ class Accelerated(nn.Module):
         self, net: nn.Module, precision: Precision = "auto", compile: bool | None = None
     ) -> None:
         super().__init__()
+        if isinstance(net, Accelerated):
+            net = net.net
         device = next((p.device for p in net.parameters()), torch.device("cpu"))
         gpu = device.type == "cuda"
         if gpu:
@@ -49,9 +50,9 @@ class Accelerated(nn.Module):
         self.net = net
         self.dtype = choose_dtype(precision, device)
         self.compiled = gpu if compile is None else compile
-        self._records = self.compiled and gpu
+        self._records, self._device = self.compiled and gpu, device
         self._recordings: dict[Any, Recording | TrainingRecording | None] = {}
-        self._weights: list[tuple[int, bool]] = []
+        self._weights: list[Any] = []
         self._compiled: list[tuple[nn.Module, Any]] = []
         if self.compiled:
             units = [m for m in net.modules() if isinstance(m, UNITS)] or [net]
@@ -79,31 +80,32 @@ class Accelerated(nn.Module):
     @contextlib.contextmanager
     def _units(self) -> Iterator[None]:
         """The compiled parts in their places; others who call the network find it as it was."""
+        own = [vars(unit).get("forward") for unit, _ in self._compiled]
         for unit, compiled in self._compiled:
             unit.forward = compiled
         try:
             yield
         finally:
-            for unit, _ in self._compiled:
+            for (unit, _), before in zip(self._compiled, own, strict=True):
                 del unit.forward
+                if before is not None:
+                    unit.forward = before
 
     def _recording(
         self, features: Tensor, t: Tensor, cond: dict[str, Any]
     ) -> Recording | TrainingRecording | None:
         """The recording of such a call; None for one that cannot be replayed."""
         given = (features, t, *cond.values())
-        if not all(isinstance(g, Tensor) and g.device == features.device for g in given):
+        # Of a network that was moved to the CPU nothing would be recorded, and replayed.
+        if not all(isinstance(g, Tensor) and g.device == self._device for g in given):
             return None
         learning = torch.is_grad_enabled()
         if learning and any(g.requires_grad for g in given):
             return None
-        # A recording knows the weights by their places, and which of them learn.
-        weights = itertools.chain(self.net.parameters(), self.net.buffers())
-        found = [(weight.data_ptr(), weight.requires_grad) for weight in weights]
+        found, modes = _state(self.net)
         if found != self._weights:
             self._recordings.clear()
             self._weights = found
-        modes = tuple(module.training for module in self.net.modules())
         kinds = tuple((g.shape, g.stride(), g.dtype) for g in given)
         key = (learning, modes, tuple(cond), kinds)
         if key not in self._recordings and len(self._recordings) < MOST_RECORDINGS:
@@ -118,8 +120,10 @@ class Accelerated(nn.Module):
             return self._call(features, t, **dict(zip(names, values, strict=True)))
 
         learned = [p for p in self.net.parameters() if p.requires_grad]
+        gpus = [self._device] if self._device.type == "cuda" else []
         try:
-            with _trying_convolutions():
+            # What is drawn while recording must not change what is drawn after it.
+            with _trying_convolutions(), torch.random.fork_rng(gpus):
                 if learning and learned:
                     return TrainingRecording(call, given, learned)
                 return Recording(call, given)
@@ -129,6 +133,19 @@ class Accelerated(nn.Module):
             reason = str(error).splitlines()[0]
             warnings.warn(f"the network runs without CUDA graphs: {reason}", stacklevel=2)
             return None
+
+
+def _state(net: nn.Module) -> tuple[list[Any], tuple[bool, ...]]:
+    """What a recording takes for granted: the places of all tensors and which of them learn, and
+    the modes of all modules. In one walk, for it is made with every call."""
+    places: list[Any] = []
+    modes: list[bool] = []
+    for module in net.modules():
+        modes.append(module.training)
+        for tensor in (*module._parameters.values(), *module._buffers.values()):
+            if tensor is not None:
+                places += (tensor.data_ptr(), tensor.dtype, tensor.requires_grad)
+    return places, tuple(modes)
 
 
 @contextlib.contextmanager

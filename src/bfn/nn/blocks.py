@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from bfn.nn.shapes import check_divides
 
 kernels = None
-if torch.cuda.is_available():
+if torch.cuda.is_available() and torch.version.hip is None:
     with contextlib.suppress(ImportError):  # a torch without triton
         from bfn.nn import kernels
 
@@ -59,6 +59,7 @@ class GroupNormAct(nn.Module):
         if kernels is not None and _is_fused(x, torch.channels_last) and x.shape[1] % 2 == 0:
             p = self.dropout if self.training else 0.0
             seed = torch.randint(2**32, (2,), device=x.device) if p else None
+            shift = None if shift is None else shift.contiguous()
             return kernels.group_norm_act(
                 x, shift, self.weight, self.bias, seed, self.groups, self.silu, p
             )[0]

@@ -7,6 +7,7 @@ time; and its result lies where the next one will be written.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -89,6 +90,11 @@ class _Replay(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         recording: TrainingRecording = ctx.recording
+        if ctx.token is None:
+            raise RuntimeError(
+                "the gradients of a recorded network call were asked for twice, but what it kept "
+                "for them is gone after the first time; call it once more, or give compile=False"
+            )
         ctx.token = None
         recording.slope.copy_(slope)
         recording.backward.replay()
@@ -109,8 +115,14 @@ def _hand_over(own: Sequence[Tensor], given: Sequence[Tensor]) -> None:
         mine.copy_(theirs)
 
 
+@functools.cache
+def _side(device: int) -> torch.cuda.Stream:
+    """Where a device's recordings are made: torch's own stream for them is of one device alone."""
+    return torch.cuda.Stream(device)
+
+
 def _warm_up(call: Callable[[], object]) -> None:
-    side = torch.cuda.Stream()
+    side = _side(torch.cuda.current_device())
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(WARM_UP):
@@ -122,8 +134,12 @@ def _warm_up(call: Callable[[], object]) -> None:
 
 
 def _record(call: Callable[[], Result], pool: Any = None) -> tuple[torch.cuda.CUDAGraph, Result]:
-    graph = torch.cuda.CUDAGraph()
+    graph, side = torch.cuda.CUDAGraph(), _side(torch.cuda.current_device())
+    # The outer context leaves the stream, which the inner one does not when a recording fails.
     # Other threads may use the device meanwhile.
-    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+    with (
+        torch.cuda.stream(side),
+        torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local"),
+    ):
         result = call()
     return graph, result
