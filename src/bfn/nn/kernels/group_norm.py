@@ -28,6 +28,19 @@ EPS = 1e-5
 
 
 @triton.jit
+def _channels(
+    part, SIZE: tl.constexpr, HERE: tl.constexpr, BLOCK: tl.constexpr, GROUPS: tl.constexpr
+):
+    """This part's channels, by their places in a block: which of them there are, their numbers,
+    those of their pairs, and which belong to which group."""
+    c = tl.arange(0, BLOCK)
+    inside = c < HERE
+    pair = part * (HERE // 2) + tl.arange(0, BLOCK // 2)
+    member = ((c // SIZE)[:, None] == tl.arange(0, GROUPS)[None, :]) & inside[:, None]
+    return inside, part * HERE + c, pair, member
+
+
+@triton.jit
 def _rows(start, PIXELS: tl.constexpr, ROWS: tl.constexpr):
     """ROWS pixels from `start` on. The last ones go back a little, over some of those before."""
     return tl.minimum(start, PIXELS - ROWS) + tl.arange(0, ROWS)
@@ -83,11 +96,7 @@ def _forward(
     SHIFT: tl.constexpr, SILU: tl.constexpr, DROPOUT: tl.constexpr, THRESHOLD: tl.constexpr,
 ):  # fmt: skip
     example, part = tl.program_id(0), tl.program_id(1)
-    c = tl.arange(0, BLOCK)
-    inside = c < HERE
-    channel = part * HERE + c
-    pair = part * (HERE // 2) + tl.arange(0, BLOCK // 2)
-    member = ((c // SIZE)[:, None] == tl.arange(0, GROUPS)[None, :]) & inside[:, None]
+    inside, channel, pair, member = _channels(part, SIZE, HERE, BLOCK, GROUPS)
     EVEN: tl.constexpr = HERE == BLOCK
     FAST: tl.constexpr = x.dtype.element_ty != tl.float32
     KEPT: tl.constexpr = 1.0 - THRESHOLD / 65536
@@ -113,7 +122,7 @@ def _forward(
     away = centre - mean
     variance = _by_group(own + PIXELS * away * away, member) / (SIZE * PIXELS)
     inverse = 1.0 / tl.sqrt(variance + EPS)
-    leader = inside & (c % SIZE == 0)
+    leader = inside & (channel % SIZE == 0)
     moments += (example * (C // SIZE) + channel // SIZE) * 2
     tl.store(moments, mean, mask=leader)
     tl.store(moments + 1, inverse, mask=leader)
@@ -156,11 +165,7 @@ def _backward(
     SHIFT: tl.constexpr, SILU: tl.constexpr, DROPOUT: tl.constexpr, THRESHOLD: tl.constexpr,
 ):  # fmt: skip
     example, part = tl.program_id(0), tl.program_id(1)
-    c = tl.arange(0, BLOCK)
-    inside = c < HERE
-    channel = part * HERE + c
-    pair = part * (HERE // 2) + tl.arange(0, BLOCK // 2)
-    member = ((c // SIZE)[:, None] == tl.arange(0, GROUPS)[None, :]) & inside[:, None]
+    inside, channel, pair, member = _channels(part, SIZE, HERE, BLOCK, GROUPS)
     EVEN: tl.constexpr = HERE == BLOCK
     FAST: tl.constexpr = x.dtype.element_ty != tl.float32
     KEPT: tl.constexpr = 1.0 - THRESHOLD / 65536
