@@ -36,6 +36,32 @@ Whole = Annotated[int, Parameter(converter=_whole)]
 OutFile = Annotated[Path, Parameter(allow_leading_hyphen=True)]
 """A file, or - for standard output."""
 
+# What several commands take, explained once.
+Run = Annotated[
+    Path,
+    Parameter(
+        help="The run folder, the name of a shipped model (digits), or owner/name on the hub."
+    ),
+]
+Final = Annotated[
+    Literal["sample", "mode"] | None,
+    Parameter(help="How the last output becomes data: a draw from it, or its mode."),
+]
+Grid = Annotated[
+    str | None,
+    Parameter(help="The spacing of the steps: time, power or geometric; auto is the solver's own."),
+]
+Guidance = Annotated[
+    float | None,
+    Parameter(help="Multiplies what a label adds to the prediction: 1 is plain, 2 exaggerates."),
+]
+Batch = Annotated[
+    Whole | None,
+    Parameter(help="Examples at once; results do not depend on it. Halved when memory runs out."),
+]
+Seed = Annotated[Whole | None, Parameter(help="Of the noise.")]
+Device = Annotated[str | None, Parameter(help="cpu, cuda, ...; auto is cuda where there is one.")]
+
 
 def run(arguments: list[str]) -> None:
     """Parse and carry out one command line."""
@@ -177,16 +203,16 @@ def plot(
 
 @app.command
 def eval(
-    run: Path,
+    run: Run,
     /,
     *,
     steps: str | None = None,
     split: str | None = None,
     repeats: Whole | None = None,
     crops: Whole | None = None,
-    batch: Whole | None = None,
-    seed: Whole | None = None,
-    device: str | None = None,
+    batch: Batch = None,
+    seed: Seed = None,
+    device: Device = None,
     published_ln: bool = False,
     json: OutFile | None = None,
     per_example: Path | None = None,
@@ -199,8 +225,6 @@ def eval(
 
     Parameters
     ----------
-    run
-        The run folder, the name of a shipped model, or owner/name on the hub.
     steps
         The n of each row, as in 10,25,100,inf.
     split
@@ -209,12 +233,6 @@ def eval(
         Passes over the split with fresh noise.
     crops
         Crops at random positions of a text; 0 for windows that do not overlap.
-    batch
-        Examples at once; results do not depend on it. Halved when memory runs out.
-    seed
-        Of the noise.
-    device
-        cpu, cuda, ...; auto is cuda where there is one.
     published_ln
         Also show the published code's own L^n of discrete data, which is higher than L^n.
     json

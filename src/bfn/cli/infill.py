@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from bfn.cli.app import Whole
+from bfn.cli.app import Device, Final, Grid, Guidance, Run, Seed, Whole
 from bfn.errors import BFNError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ COMPLETIONS = 8
 
 
 def infill(
-    run: Path,
+    run: Run,
     what: str,
     /,
     *,
@@ -34,14 +34,14 @@ def infill(
     resample: Whole = 0,
     jump: Whole = 1,
     particles: Whole = 1,
-    final: Literal["sample", "mode"] | None = None,
+    final: Final = None,
     solver: str | None = None,
-    grid: str | None = None,
+    grid: Grid = None,
     label: str | None = None,
-    guidance: float | None = None,
+    guidance: Guidance = None,
     batch: Whole | None = None,
-    seed: Whole | None = None,
-    device: str | None = None,
+    seed: Seed = None,
+    device: Device = None,
     whole: bool = False,
     force: bool = False,
 ) -> None:
@@ -49,8 +49,6 @@ def infill(
 
     Parameters
     ----------
-    run
-        The run folder, the name of a shipped model (digits), or owner/name on the hub.
     what
         A picture, a text with blanks as in "the ____ of the", or a .npy file, as the run has it.
     mask
@@ -76,22 +74,12 @@ def infill(
         The steps that are taken back at once.
     particles
         Candidates that compete for each completion; exact as their number grows.
-    final
-        How the last output becomes data: a draw from it, or its mode.
     solver
         The step rule; particles go with ancestral alone.
-    grid
-        The spacing of the steps: time, power or geometric; auto is the solver's own.
     label
         A label of a model with labels; several in turn, as in 3,7; or each. None by default.
-    guidance
-        Multiplies what the label adds to the prediction: 1 is plain, 2 exaggerates.
     batch
         Candidates at once; results do not depend on it. Halved when memory runs out.
-    seed
-        Of the noise.
-    device
-        cpu, cuda, ...; auto is cuda where there is one.
     whole
         Of a text shorter than the model's windows, show the whole window.
     force

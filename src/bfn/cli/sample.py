@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from bfn import pictures
-from bfn.cli.app import Whole
+from bfn.cli.app import Batch, Device, Final, Grid, Guidance, Run, Seed, Whole
 from bfn.cli.drawing import accelerated, draw, summary, warn_of_labels, with_calls, with_labels
 from bfn.cli.files import check_free
 from bfn.data.formats import Format, TextFormat
@@ -25,23 +25,23 @@ from bfn.train.loop import find_device
 
 
 def command(
-    run: Path,
+    run: Run,
     /,
     *,
     out: Path | None = None,
     n: Whole | None = None,
     steps: Whole | None = None,
     calls: Whole | None = None,
-    final: Literal["sample", "mode"] | None = None,
+    final: Final = None,
     solver: str | None = None,
-    grid: str | None = None,
+    grid: Grid = None,
     label: str | None = None,
-    guidance: float | None = None,
+    guidance: Guidance = None,
     prefix: str | None = None,
     film: bool = False,
-    batch: Whole | None = None,
-    seed: Whole | None = None,
-    device: str | None = None,
+    batch: Batch = None,
+    seed: Seed = None,
+    device: Device = None,
     compile: bool = False,
     separate: bool = False,
     force: bool = False,
@@ -50,8 +50,6 @@ def command(
 
     Parameters
     ----------
-    run
-        The run folder, the name of a shipped model (digits), or owner/name on the hub.
     out
         The file to write: a .png sheet, .txt, or .npy; with --separate, a folder. By default it is
         named after the run.
@@ -61,26 +59,14 @@ def command(
         Bayesian updates.
     calls
         Network calls, one more than the steps: give either.
-    final
-        How the last output becomes data: a draw from it, or its mode.
     solver
         The step rule: ancestral (the paper's), sde, sde2, ode or ode2.
-    grid
-        The spacing of the steps: time, power or geometric; auto is the solver's own.
     label
         A label of a model with labels; several in turn, as in 3,7; or each.
-    guidance
-        Multiplies what the label adds to the prediction: 1 is plain, 2 exaggerates.
     prefix
         The first characters of every text; the rest is filled in.
     film
         Also write a .gif of the input and output distributions through time.
-    batch
-        Samples at once; results do not depend on it. Halved when memory runs out.
-    seed
-        Of the noise.
-    device
-        cpu, cuda, ...; auto is cuda where there is one.
     compile
         Compile the network first, which pays for many calls on a GPU.
     separate

@@ -6,9 +6,20 @@ import dataclasses
 import json as json_format
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from bfn.cli.app import OutFile, Overrides, Whole
+from bfn.cli.app import (
+    Batch,
+    Device,
+    Final,
+    Grid,
+    Guidance,
+    OutFile,
+    Overrides,
+    Run,
+    Seed,
+    Whole,
+)
 from bfn.errors import BFNError
 
 if TYPE_CHECKING:
@@ -19,7 +30,7 @@ MOST = 1000
 
 
 def solvers(
-    run: Path,
+    run: Run,
     /,
     *,
     calls: str = "5,10,20,50,100",
@@ -27,13 +38,13 @@ def solvers(
     n: Whole | None = None,
     split: str = "test",
     words: Path | None = None,
-    final: Literal["sample", "mode"] | None = None,
-    grid: str | None = None,
-    guidance: float | None = None,
+    final: Final = None,
+    grid: Grid = None,
+    guidance: Guidance = None,
     repeats: Whole = 1,
-    batch: Whole | None = None,
-    seed: Whole | None = None,
-    device: str | None = None,
+    batch: Batch = None,
+    seed: Seed = None,
+    device: Device = None,
     out: Path | None = None,
     json: OutFile | None = None,
     force: bool = False,
@@ -47,8 +58,6 @@ def solvers(
 
     Parameters
     ----------
-    run
-        The run folder, the name of a shipped model (digits), or owner/name on the hub.
     calls
         Numbers of network calls, as in 5,10,20.
     solver
@@ -59,21 +68,9 @@ def solvers(
         The held-out data: validation or test.
     words
         A file of words; also show the share of words that are in it.
-    final
-        How the last output becomes data: a draw from it, or its mode.
-    grid
-        The spacing of the steps: time, power or geometric; auto is each solver's own.
-    guidance
-        Multiplies what labels add to the prediction, of a model with labels.
     repeats
         Times to draw every row, with the seeds from --seed on: the table shows means, and how far
         they may be off by the scatter of the repeats.
-    batch
-        Samples at once; results do not depend on it. Halved when memory runs out.
-    seed
-        Of the noise.
-    device
-        cpu, cuda, ...; auto is cuda where there is one.
     out
         The picture, a .png, .svg or .pdf; named after the run by default.
     json
