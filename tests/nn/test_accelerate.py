@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 import bfn
-from bfn.nn import accelerate
+from bfn.nn import accelerate, graphs
 from bfn.nn.accelerate import Accelerated, _state, choose_dtype
 
 NO_GPU = not torch.cuda.is_available()
@@ -107,7 +109,7 @@ class Fake:
 
     made: ClassVar[list[Fake]] = []
 
-    def __init__(self, call, given, parameters=None) -> None:
+    def __init__(self, call, given, parameters=None, stand_ins=None) -> None:
         self.call, self.parameters, self.calls, self.busy = call, parameters, 0, False
         self.made.append(self)
 
@@ -249,6 +251,79 @@ def test_a_network_that_was_moved_to_the_cpu_is_not_recorded(
         assert torch.equal(fast(features, t), fast.net(features, t))
 
 
+class Tape:
+    """In place of a CUDA graph: what it recorded is computed again, to the same memory."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self.call, self.results = call, call()
+
+    def replay(self) -> None:
+        mine, new = (r if isinstance(r, list) else [r] for r in (self.results, self.call()))
+        for a, b in zip(mine, new, strict=True):
+            if a is not None:
+                a.data.copy_(b)
+
+    def pool(self) -> None: ...
+
+
+class Aside(torch.nn.Module):
+    """Weights that are used in two places, past their place, in both ways, and not at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+        self.second.weight = self.first.weight
+        self.scale, self.unused = (torch.nn.Parameter(torch.randn(8)) for _ in range(2))
+        self.kept = [self.scale, self.first.bias]
+
+    def forward(self, x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        y = self.second(torch.tanh(self.first(x))) * self.kept[0] + self.kept[1].square()
+        return y + t[:, None]
+
+
+@pytest.mark.parametrize("name", [*NETWORKS, "aside"])
+def test_gradients_are_those_of_the_parameters_and_recorded_of_others(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One replay, on a CPU. Gradients that are awaited elsewhere have no part in it."""
+    touched: list[torch.Tensor] = []
+    grad = torch.autograd.grad
+
+    def differentiate(output, leaves, slope, allow_unused):
+        found = grad(output, leaves, slope, allow_unused=allow_unused, retain_graph=True)
+        touched.extend(p for p, g in zip(leaves, found, strict=True) if g is not None)
+        return found
+
+    monkeypatch.setattr(graphs, "_hand_over", lambda own, given: None)  # the same once more
+    monkeypatch.setattr(graphs, "_warm_up", lambda call: call())
+    monkeypatch.setattr(graphs, "_record", lambda call, _=None: ((t := Tape(call)), t.results))
+    monkeypatch.setattr(torch, "compile", lambda function, dynamic: function)
+    torch.manual_seed(0)
+    net = Aside() if name == "aside" else network(name, dropout=0.0)
+    features, t = (torch.randn(4, 8), torch.rand(4)) if name == "aside" else inputs(name)[:2]
+    own = list(net.parameters())
+    expected = net(features, t)
+    fast = Accelerated(net, compile=True)
+    fast._records = True
+    monkeypatch.setattr(torch.autograd, "grad", differentiate)
+    found = fast(features, t)
+    assert torch.equal(found, expected)
+    assert None not in fast._recordings.values()
+    recorded = {id(p) for p in touched}
+    found.square().sum().backward()
+    gradients = [p.grad for p in own]
+    net.zero_grad()
+    expected.square().sum().backward()
+    for parameter, gradient in zip(own, gradients, strict=True):
+        if parameter.grad is None:
+            assert gradient is None
+        else:
+            torch.testing.assert_close(gradient, parameter.grad)
+    assert all(a is b for a, b in zip(net.parameters(), own, strict=True))
+    aside = [p for p in own if id(p) in recorded]
+    assert len(aside) == (2 if name == "aside" else 0)
+
+
 @pytest.fixture
 def exact() -> Iterator[None]:
     """Float32 products as they are on a CPU."""
@@ -286,6 +361,7 @@ def test_recorded_training_computes_what_the_network_does(name: str, exact: None
             for parameter in net.parameters():
                 parameter.mul_(0.9)
     assert len(fast._recordings) == 1
+    assert None not in fast._recordings.values()
     # Gradients of two calls add up, one after the other and both at once.
     both = [net(x, t), net(-x, t)]
     expected = gradients(net, torch.stack(both))
@@ -301,6 +377,25 @@ def test_recorded_training_computes_what_the_network_does(name: str, exact: None
 
 
 @on_a_gpu
+def test_a_recorded_network_is_joined_to_other_processes(tmp_path: Path, exact: None) -> None:
+    """DDP awaits gradients of all parameters from its beginning to its end."""
+    net = network("unet", dropout=0.0).cuda()
+    features, t, _ = (v.cuda() for v in inputs("unet"))
+    expected = gradients(net, net(features, t))
+    fast = Accelerated(net, "float32")
+    group = f"file://{tmp_path}/group"
+    torch.distributed.init_process_group("gloo", init_method=group, rank=0, world_size=1)
+    try:
+        joined = DistributedDataParallel(fast, find_unused_parameters=True)  # it has no labels
+        for _ in range(2):
+            close(gradients(net, joined(features, t)), expected)
+    finally:
+        torch.distributed.destroy_process_group()
+    assert len(fast._recordings) == 1
+    assert None not in fast._recordings.values()
+
+
+@on_a_gpu
 @pytest.mark.parametrize("name", NETWORKS)
 def test_recorded_inference_computes_what_the_network_does(name: str, exact: None) -> None:
     net = network(name).eval().cuda()
@@ -313,6 +408,7 @@ def test_recorded_inference_computes_what_the_network_does(name: str, exact: Non
         for found, expected in kept:  # also the first, after the others
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
         assert len(fast._recordings) == 1
+        assert None not in fast._recordings.values()
         for b in (1, 2, 3):  # other shapes
             torch.testing.assert_close(
                 fast(features[:b], t[:b]), net(features[:b], t[:b]), rtol=1e-4, atol=1e-4

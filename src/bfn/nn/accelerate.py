@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import torch
@@ -116,16 +116,19 @@ class Accelerated(nn.Module):
     def _record(
         self, learning: bool, given: tuple[Tensor, ...], names: tuple[str, ...]
     ) -> Recording | TrainingRecording | None:
-        def call(features: Tensor, t: Tensor, *values: Tensor) -> Tensor:
-            return self._call(features, t, **dict(zip(names, values, strict=True)))
+        learned = [p for p in self.net.parameters() if p.requires_grad and learning]
+        stand_ins = {p: nn.Parameter(p.detach()) for p in learned}
 
-        learned = [p for p in self.net.parameters() if p.requires_grad]
+        def call(features: Tensor, t: Tensor, *values: Tensor) -> Tensor:
+            with _in_place(self.net, stand_ins):
+                return self._call(features, t, **dict(zip(names, values, strict=True)))
+
         gpus = [self._device] if self._device.type == "cuda" else []
         try:
             # What is drawn while recording must not change what is drawn after it.
             with _trying_convolutions(), torch.random.fork_rng(gpus):
-                if learning and learned:
-                    return TrainingRecording(call, given, learned)
+                if learned:
+                    return TrainingRecording(call, given, learned, list(stand_ins.values()))
                 return Recording(call, given)
         except torch.cuda.OutOfMemoryError:
             raise
@@ -146,6 +149,24 @@ def _state(net: nn.Module) -> tuple[list[Any], tuple[bool, ...]]:
             if tensor is not None:
                 places += (tensor.data_ptr(), tensor.dtype, tensor.requires_grad)
     return places, tuple(modes)
+
+
+@contextlib.contextmanager
+def _in_place(net: nn.Module, stand_ins: Mapping[nn.Parameter, nn.Parameter]) -> Iterator[None]:
+    """Other parameters in the places of a network's own."""
+    places = [
+        (module._parameters, name, own)
+        for module in net.modules()
+        for name, own in module._parameters.items()
+        if own is not None and own in stand_ins
+    ]
+    try:
+        for parameters, name, own in places:
+            parameters[name] = stand_ins[own]
+        yield
+    finally:
+        for parameters, name, own in places:
+            parameters[name] = own
 
 
 @contextlib.contextmanager

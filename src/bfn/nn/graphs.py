@@ -46,14 +46,29 @@ class Recording:
 
 
 class TrainingRecording:
-    """A call and the gradients of `parameters`, for inputs of the shapes of `given`."""
+    """A call and the gradients of `parameters`, for inputs of the shapes of `given`.
 
-    def __init__(self, call: Call, given: Sequence[Tensor], parameters: Sequence[Tensor]) -> None:
-        self.given, self.parameters = _own(given), list(parameters)
+    The call uses `stand_ins` in their places: leaves of its own, in the same memory. A parameter
+    whose gradient is awaited elsewhere, as DDP awaits them all, belongs to the stream where that
+    began, and a recording cannot reach there.
+    """
+
+    def __init__(
+        self,
+        call: Call,
+        given: Sequence[Tensor],
+        parameters: Sequence[Tensor],
+        stand_ins: Sequence[Tensor],
+    ) -> None:
+        self.given = _own(given)
         self.pending: Callable[[], _Token | None] = lambda: None
 
-        def differentiate(output: Tensor, slope: Tensor) -> tuple[Tensor | None, ...]:
-            return torch.autograd.grad(output, self.parameters, slope, allow_unused=True)
+        def differentiate(output: Tensor, slope: Tensor) -> list[Tensor | None]:
+            # Whoever keeps a parameter aside, as torch's LSTM does, has no stand-in for it.
+            leaves = (*stand_ins, *parameters)
+            found = torch.autograd.grad(output, leaves, slope, allow_unused=True)
+            pairs = zip(found[: len(stand_ins)], found[len(stand_ins) :], strict=True)
+            return [a if b is None else b if a is None else a + b for a, b in pairs]
 
         def both() -> None:
             output = call(*self.given)
@@ -63,10 +78,12 @@ class TrainingRecording:
             _warm_up(both)
             self.forward, output = _record(lambda: call(*self.given))
             self.slope = torch.zeros_like(output)
-            self.backward, self.gradients = _record(
+            self.backward, gradients = _record(
                 lambda: differentiate(output, self.slope), self.forward.pool()
             )
         self.output = output.detach()
+        used = [(p, g) for p, g in zip(parameters, gradients, strict=True) if g is not None]
+        self.parameters, self.gradients = [p for p, _ in used], [g for _, g in used]
 
     @property
     def busy(self) -> bool:
@@ -99,9 +116,8 @@ class _Replay(torch.autograd.Function):
         recording.slope.copy_(slope)
         recording.backward.replay()
         # Copies, since whoever sums the gradients of several calls keeps what it is given.
-        present = [g for g in recording.gradients if g is not None]
-        copies = iter(torch._foreach_mul(present, 1.0))  # pyright: ignore[reportPrivateImportUsage]
-        return (None, None, *(None if g is None else next(copies) for g in recording.gradients))
+        copies = torch._foreach_mul(recording.gradients, 1.0)  # pyright: ignore[reportPrivateImportUsage]
+        return (None, None, *copies)
 
 
 def _own(given: Sequence[Tensor]) -> tuple[Tensor, ...]:
