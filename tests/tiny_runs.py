@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bfn.train import config
+from bfn.train.progress import Silent
 
 _IMAGES = """
 [net]
@@ -83,3 +84,13 @@ def read(folder: Path, kind: str = "discretised", **overrides: object) -> config
     """The recipe, with overrides as train__steps=4."""
     given = {key.replace("__", "."): value for key, value in overrides.items()}
     return config.read(write(folder, kind), given)
+
+
+class Heard(Silent):
+    """A display that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def say(self, message: str) -> None:
+        self.said.append(message)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +79,16 @@ def test_endings_and_runs_of_other_times(tmp_path: Path) -> None:
     assert (found["old"]["loss"], found["old"]["steps"]) == (1.5, 10)
     assert describe(tmp_path / "old-finished")["status"] == "finished"
     assert found["imported"]["status"] == "imported"
+    (tmp_path / "mute" / "status.json").write_text('{"updated": "2026-01-01T00:00:00+00:00"}')
     assert describe(tmp_path / "mute")["status"] == "interrupted"
+
+
+def test_a_lock_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path, *_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    assert status.is_locked(tmp_path) is None
 
 
 def test_without_locks_a_fresh_sign_of_life_counts(
@@ -216,7 +227,7 @@ def test_one_lock_at_a_time(tmp_path: Path) -> None:
     assert status.is_locked(tmp_path) is True
     with pytest.raises(BFNError, match="is being trained by process"):
         other.take()
-    lock.release()
+    threading.Timer(0.2, lock.release).start()  # as one who only looks does at once
     other.take()
     other.release()
     assert status.is_locked(tmp_path) is False

@@ -19,7 +19,7 @@ import processes
 import tiny_runs
 from bfn.cli.app import app, split_overrides
 from bfn.errors import BFNError
-from bfn.train import checkpoint, config
+from bfn.train import checkpoint, config, networks
 from bfn.train.distributed import World, _reason
 from bfn.train.window import BINS, Window
 
@@ -158,6 +158,31 @@ def test_one_process_goes_on_with_the_sums_of_an_unfinished_window(rank: int) ->
     assert (values.losses, values.norms) == ([0.5, 0.25], [1.5, 2.5])
     assert values.sums == ([6.0] * BINS if rank == 0 else [0.0] * BINS)
     assert values.counts == ([2.0] * BINS if rank == 0 else [0.0] * BINS)
+
+
+class Normalised(torch.nn.Module):
+    """In training it wants more than one example, and remembers what it saw."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.BatchNorm1d(64))
+        self.unused = torch.nn.Linear(2, 2)
+
+    def forward(self, features: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        return self.layers(features).view_as(features)
+
+
+def test_looking_for_unused_weights_leaves_the_network_as_it_was() -> None:
+    model = bfn.continuous(Normalised(), sigma_1=0.1).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    data = bfn.data.load("digits", form="continuous")
+    assert networks._has_unused(model, data)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])
+    assert model.net.training
+    assert all(p.grad is None for p in model.parameters())
+    del model.net.unused
+    assert not networks._has_unused(model, data)
 
 
 def test_uneven_batches_are_refused() -> None:

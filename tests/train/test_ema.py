@@ -15,7 +15,9 @@ class Module(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(3, dtype=torch.float64))
+        self.tied = self.weight
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("level", torch.zeros(()))
 
 
 def test_average_against_the_recursion() -> None:
@@ -27,11 +29,13 @@ def test_average_against_the_recursion() -> None:
         with torch.no_grad():
             module.weight.copy_(torch.randn(3, generator=generator, dtype=torch.float64))
             module.count.fill_(step)
+            module.level.fill_(step)
         ema.update(module, step)
         d = min(0.9, (1 + step) / (10 + step))
         average = d * average + (1 - d) * module.weight.detach()
-        torch.testing.assert_close(ema.weights["weight"], average, rtol=1e-12, atol=1e-14)
-    assert int(ema.weights["count"]) == 199
+        for name in ("weight", "tied"):
+            torch.testing.assert_close(ema.weights[name], average, rtol=1e-12, atol=1e-14)
+    assert (int(ema.weights["count"]), float(ema.weights["level"])) == (199, 199.0)
 
 
 def test_warm_up_forgets_the_start_and_spans_a_tenth() -> None:

@@ -151,6 +151,18 @@ def test_bad_data(x: Tensor) -> None:
         bfn.train.fit(model(), x, labels=x[:3, 0], display=False)
 
 
+def test_a_network_without_weights(x: Tensor) -> None:
+    frozen = model()
+    frozen.requires_grad_(False)
+    with pytest.raises(BFNError, match="no weights to train"):
+        bfn.train.fit(frozen, x, steps=1, batch=4, display=False)
+
+
+def test_a_device_of_torch(x: Tensor) -> None:
+    fit = bfn.train.fit(model(), x, steps=1, batch=4, device=torch.device("cpu"), display=False)
+    assert fit.step == 1
+
+
 def test_network_that_cannot_be_saved_says_so_first(x: Tensor, tmp_path: Path) -> None:
     nameless = model()
     del nameless.net.arguments

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import shutil
@@ -17,17 +18,23 @@ import torch
 
 import bfn
 import tiny_runs
+from bfn import pictures
 from bfn.errors import BFNError
 from bfn.train import Diverged, Interrupted, Trainer, build, checkpoint, loop
 from bfn.train.config import Train
 from bfn.train.folder import RunFolder
 from bfn.train.networks import find_device
 from bfn.train.optimiser import learning_rate
+from bfn.train.outcome import Unwritten
 from bfn.train.start import known_operations, work
 
 
 def run(recipe, folder: Path, **keywords):
     return bfn.train.run(recipe, folder, display=False, **keywords)
+
+
+def told(folder: Path) -> dict:
+    return json.loads((folder / "status.json").read_text())
 
 
 def metrics(folder: Path) -> list[dict]:
@@ -170,6 +177,54 @@ def test_missing_extra_leaves_the_samples_out(
     assert not (tmp_path / "run" / "samples").exists()
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "sentence"),
+    [("sample__solver", "bogus", "solver 'bogus'"), ("sample__label", "3", "without labels")],
+)
+def test_samples_that_cannot_be_drawn_say_so_first(
+    key: str, value: str, sentence: str, tmp_path: Path
+) -> None:
+    recipe = tiny_runs.read(tmp_path, train__sample_every=3, **{key: value})
+    with pytest.raises(BFNError, match=sentence):
+        run(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_samples_that_cannot_be_written_do_not_end_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, *_: object) -> None:
+        path.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pictures, "write_sheet", full)
+    heard = tiny_runs.Heard()
+    recipe = tiny_runs.read(tmp_path, train__sample_every=5)
+    assert bfn.train.run(recipe, tmp_path / "run", display=heard).step == 12
+    assert [said for said in heard.said if "step-5.png' could not be written (No space" in said]
+    assert not list((tmp_path / "run" / "samples").iterdir())
+
+
+def test_metrics_that_cannot_be_written_when_a_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = tiny_runs.read(tmp_path)
+    run(recipe, tmp_path / "run", stop=after(5))
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "write_recipe", lambda *_: None)
+        patch.setattr(os, "replace", full)
+        with pytest.raises(Unwritten, match=r"metrics.jsonl' could not be written .No space"):
+            run(recipe, tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+    assert not list((tmp_path / "run").glob("*.part"))
+    assert run(recipe, tmp_path / "run", resume=True).step == 12
+
+
 def test_another_seed_is_another_run(tmp_path: Path) -> None:
     run(tiny_runs.read(tmp_path), tmp_path / "a")
     run(tiny_runs.read(tmp_path, train__seed=1), tmp_path / "b")
@@ -195,6 +250,11 @@ def test_signals_save_and_stop(number: signal.Signals, tmp_path: Path) -> None:
     assert (tmp_path / "parts" / "checkpoints" / "step-5").is_dir()
     run(recipe, tmp_path / "parts", resume=True)
     assert metrics(tmp_path / "parts") == metrics(tmp_path / "whole")
+    # In the last step there is nothing left to interrupt.
+    calls.clear()
+    last = tiny_runs.read(tmp_path, train__steps=5)
+    assert run(last, tmp_path / "last", stop=interrupt).step == 5
+    assert told(tmp_path / "last")["status"] == "finished"
 
 
 def test_finished_run(tmp_path: Path) -> None:
@@ -206,6 +266,32 @@ def test_finished_run(tmp_path: Path) -> None:
     assert result.step == 12
     assert [line["step"] for line in result.history] == [2, 4, 6, 8, 10, 12]
     assert {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()} == before
+
+
+def test_a_run_that_was_killed_when_it_had_finished(tmp_path: Path) -> None:
+    recipe = tiny_runs.read(tmp_path)
+    run(recipe, tmp_path / "run")
+    body = told(tmp_path / "run")
+    (tmp_path / "run" / "status.json").write_text(json.dumps({**body, "status": "running"}))
+    run(recipe, tmp_path / "run", resume=True)
+    assert told(tmp_path / "run")["status"] == "finished"
+
+
+def test_fewer_steps_than_were_made(tmp_path: Path) -> None:
+    run(tiny_runs.read(tmp_path), tmp_path / "run")
+    with pytest.raises(BFNError, match=r"at step 12 already, beyond train.steps = 10; give at"):
+        run(tiny_runs.read(tmp_path, train__steps=10), tmp_path / "run", resume=True)
+    assert RunFolder(tmp_path / "run").recipe().train.steps == 12
+
+
+def test_lines_of_metrics_that_are_none(tmp_path: Path) -> None:
+    recipe = tiny_runs.read(tmp_path)
+    run(recipe, tmp_path / "run", stop=after(5))
+    path = tmp_path / "run" / "metrics.jsonl"
+    before = path.read_text()
+    path.write_text('{"step": 1}\n' + before + "[]\n")
+    assert run(recipe, tmp_path / "run", resume=True).step == 12
+    assert path.read_text().startswith(before)
 
 
 def test_more_steps_later(tmp_path: Path) -> None:
@@ -320,6 +406,20 @@ def test_an_exploding_loss_stops_before_it_is_saved(tmp_path: Path) -> None:
     status = json.loads((tmp_path / "run" / "status.json").read_text())
     assert (status["status"], status["exported_step"]) == ("diverged", 4)
     assert "exploded" in status["message"]
+
+
+def test_the_first_loss_is_the_measure_until_there_is_a_line(tmp_path: Path) -> None:
+    class Bang(Bomb):
+        def forward(self, features: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+            self.fuse -= self.training
+            return features * (self.weight[0] + (1.0 if self.fuse >= 0 else 1e4))
+
+    model = bfn.continuous(Bang(2), sigma_1=0.1, x_min=-1e9, x_max=1e9)
+    with pytest.raises(Diverged, match=r"loss exploded at step 3; the last good .*step-2: "):
+        bfn.train.fit(
+            model, bfn.data.load("digits", form="continuous"), out=tmp_path / "run",
+            display=False, steps=20, batch=4, log_every=20, checkpoint_every=1,
+        )  # fmt: skip
 
 
 def test_infinite_gradient_stops_too(tmp_path: Path) -> None:
@@ -441,6 +541,11 @@ def test_a_rate_counts_the_steps_of_its_own_process(
 def test_unknown_device(tmp_path: Path) -> None:
     with pytest.raises(BFNError, match=r"train.device = 'warp'"):
         run(tiny_runs.read(tmp_path, train__device="warp"), tmp_path / "run")
+
+
+def test_a_device_that_computes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(BFNError, match=r"train.device = 'meta' computes nothing"):
+        run(tiny_runs.read(tmp_path, train__device="meta"), tmp_path / "run")
 
 
 def test_a_second_gpu_becomes_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:

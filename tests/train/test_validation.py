@@ -195,14 +195,7 @@ def test_a_lost_best_is_said_and_looked_for_anew(told: list[float], tmp_path: Pa
     (tmp_path / "run" / "checkpoints" / "step-4" / "ema.safetensors").write_bytes(b"")
     told += [8.0, 6.0, 7.0]
 
-    class Heard(bfn.train.progress.Display):
-        def __init__(self) -> None:
-            self.said: list[str] = []
-
-        def say(self, message: str) -> None:
-            self.said.append(message)
-
-    display = Heard()
+    display = tiny_runs.Heard()
     bfn.train.run(recipe, tmp_path / "run", resume=True, display=display)
     assert any("step-4' is damaged" in said and "looked for anew" in said for said in display.said)
     assert status(tmp_path / "run")["best"]["step"] == 10
@@ -213,7 +206,13 @@ def test_patience(told: list[float], tmp_path: Path) -> None:
     recipe = tiny_runs.read(tmp_path, train__validate_every=2, train__patience=2)
     assert run(recipe, tmp_path / "run").step == 8
     assert status(tmp_path / "run")["status"] == "finished"
-    assert run(recipe, tmp_path / "run", resume=True).step == 8
+    heard = tiny_runs.Heard()
+    assert bfn.train.run(recipe, tmp_path / "run", resume=True, display=heard).step == 8
+    (said,) = heard.said
+    assert said.endswith(
+        "is finished: step 8, after no better validation in 2 looks; to go on give a larger "
+        "train.patience"
+    )
     more = tiny_runs.read(tmp_path, train__validate_every=2, train__patience=3)
     told += [6.0]
     assert run(more, tmp_path / "run", resume=True).step == 10

@@ -70,9 +70,10 @@ def save(folder: Path, step: int, tensors: Tensors, state: Mapping[str, Any], ke
         _flush(folder)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(aside, ignore_errors=True)
+        earlier = "earlier ones are intact: " if _steps(folder) else ""
         raise Unwritten(
-            f"the checkpoint {str(target)!r} could not be written ({error}); earlier ones are "
-            "intact: make room and go on with --resume auto"
+            f"the checkpoint {str(target)!r} could not be written ({error}); {earlier}make room "
+            "and go on with --resume auto"
         ) from error
     # Later ones were damaged, so that training began again before them.
     steps = [each for each in _steps(folder) if each <= step]
@@ -99,6 +100,11 @@ def newest(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
             "folder"
         )
     return None
+
+
+def newest_step(folder: Path) -> int:
+    """Of the newest checkpoint, whole or not; 0 if there is none."""
+    return max(_steps(folder), default=0)
 
 
 def load(path: Path) -> Checkpoint:

@@ -84,7 +84,7 @@ class Section:
 
 def _nearest(name: str, cls: type[Section], keys: typing.Iterable[str]) -> str:
     keys = list(keys)
-    hint = values.nearest(name, [f"{cls.title()}.{key}" for key in keys])
+    hint = values.nearest(name.rpartition(".")[2], keys, f"{cls.title()}.")
     return hint or f"; expected one of {', '.join(keys)}"
 
 

@@ -28,6 +28,11 @@ class EMA:
     def __init__(self, module: nn.Module, decay: float) -> None:
         self.decay = decay
         self.weights = {name: value.detach().clone() for name, value in _state(module).items()}
+        self._averaged = [
+            name
+            for name, _ in module.named_parameters(remove_duplicate=False)
+            if self.weights[name].is_floating_point()
+        ]
 
     def decay_at(self, step: int) -> float:
         """d_s after step s = 1, 2, ..."""
@@ -37,10 +42,10 @@ class EMA:
     def update(self, module: nn.Module, step: int) -> None:
         state = {name: local(value) for name, value in _state(module).items()}
         weights = {name: local(value) for name, value in self.weights.items()}
-        averaged = [name for name, value in state.items() if value.is_floating_point()]
         average = get_ema_multi_avg_fn(self.decay_at(step))
-        average([weights[name] for name in averaged], [state[name] for name in averaged], step)
-        for name in state.keys() - set(averaged):
+        names = self._averaged
+        average([weights[name] for name in names], [state[name] for name in names], step)
+        for name in state.keys() - set(names):
             weights[name].copy_(state[name])
 
     @torch.no_grad()

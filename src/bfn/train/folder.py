@@ -154,8 +154,11 @@ class RunFolder:
         path = self.path / METRICS
         # A machine that fails may leave anything at the end.
         lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
-        _write(path, "".join(line + "\n" for line in lines if _step_of(line) <= step))
-        self._metrics = path.open("a")
+        try:
+            _write(path, "".join(line + "\n" for line in lines if _step_of(line) <= step))
+            self._metrics = path.open("a")
+        except OSError as error:
+            raise self._unwritten(error) from error
 
     def log(self, line: Mapping[str, Any]) -> None:
         assert self._metrics is not None
@@ -163,10 +166,13 @@ class RunFolder:
             self._metrics.write(json.dumps(line) + "\n")
             self._metrics.flush()
         except OSError as error:
-            raise Unwritten(
-                f"{str(self.path / METRICS)!r} could not be written ({error.strerror}); make room "
-                "and go on with --resume auto"
-            ) from error
+            raise self._unwritten(error) from error
+
+    def _unwritten(self, error: OSError) -> Unwritten:
+        return Unwritten(
+            f"{str(self.path / METRICS)!r} could not be written ({error.strerror}); make room and "
+            "go on with --resume auto"
+        )
 
     def metrics(self) -> list[dict[str, Any]]:
         path = self.path / METRICS
@@ -182,16 +188,23 @@ class RunFolder:
 
 
 def _step_of(line: str) -> float:
+    """Of a line of metrics; infinite of one that is none."""
     try:
-        return float(json.loads(line)["step"])
+        found = json.loads(line)
+        step, _, _ = (float(found[name]) for name in ("step", "loss", "nats"))
+        return step
     except (ValueError, KeyError, TypeError):
         return float("inf")
 
 
 def _write(path: Path, text: str) -> None:
     aside = path.with_name(path.name + ".part")
-    aside.write_text(text)
-    os.replace(aside, path)
+    try:
+        aside.write_text(text)
+        os.replace(aside, path)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise
 
 
 def _remove(path: Path) -> None:

@@ -42,7 +42,8 @@ from bfn.train.validation import Validation
 from bfn.train.window import Reading, Values, Window
 
 EXPLODED = 100.0
-"""So many times the loss of the run's first line is too much: an untrained network does better."""
+"""So many times the loss of the run's first line, or until there is one of its first step, is too
+much: an untrained network does better."""
 
 
 class Micro(NamedTuple):
@@ -203,7 +204,7 @@ class Trainer:
                 caught_now, over = self.world.agree(bool(caught), asked)
                 over = self._after(caught_now, over)
                 display.advance(self.step)
-                if caught_now:
+                if caught_now and not over:
                     raise Interrupted(self._farewell())
                 if over:
                     break
@@ -247,9 +248,8 @@ class Trainer:
             self.saving.keep_best()
         if self.exhausted():
             self.display.say(
-                f"no better validation in {self.best.since} looks: training ends at step "
-                f"{self.step}; the best was {self.best.value:.4f} {self.data.unit} at step "
-                f"{self.best.step}"
+                f"no better validation in {self.best.looks}: training ends at step {self.step}; "
+                f"the best was {self.best.value:.4f} {self.data.unit} at step {self.best.step}"
             )
         return measured, better
 
@@ -300,7 +300,7 @@ class Trainer:
 
     def _checked(self, values: Values, step: int) -> Values:
         """The values; training stops if one of them is not finite, or the loss explodes."""
-        broken = values.broken(self._bound())
+        broken = values.broken(self._bound(values))
         if broken is None:
             return values
         place, what = broken
@@ -317,11 +317,11 @@ class Trainer:
             "extreme examples in the data"
         )
 
-    def _bound(self) -> float:
+    def _bound(self, values: Values) -> float:
         """A mean loss, in nats per variable, that no training comes back from."""
-        if not self.history:
-            return math.inf
-        return EXPLODED * abs(self.history[0]["nats"]) / self.data.format.dimensions
+        if self.history:
+            return EXPLODED * abs(self.history[0]["nats"]) / self.data.format.dimensions
+        return EXPLODED * abs(values.losses[0]) if values.losses else math.inf
 
     # Saving and going on.
 

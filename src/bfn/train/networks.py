@@ -34,7 +34,9 @@ def _has_unused(model: BFN, data: DataSet) -> bool:
     generator = torch.Generator(model.device).manual_seed(0)
     x, labels = data.batch("train", data.indices(0, 0, 1), generator)
     cond: dict[str, Any] = {"generator": generator, **labels}
-    loss.continuous_time(model, x, **cond).sum().backward()
+    # Not as in training, where one example may be too few and statistics would be kept.
+    with model.evaluating(), torch.enable_grad():
+        loss.continuous_time(model, x, **cond).sum().backward()
     unused = any(p.grad is None for p in model.parameters() if p.requires_grad)
     model.zero_grad(set_to_none=True)
     return unused
@@ -51,6 +53,8 @@ def find_device(name: str, key: str = "train.device") -> torch.device:
             f"{key} = {name!r} is not to be had here; expected cpu, auto, or a device that "
             "torch can use"
         ) from None
+    if device.type == "meta":
+        raise BFNError(f"{key} = {name!r} computes nothing; expected cpu, cuda or auto")
     if device.type == "cuda":
         # Kernels of one's own and CUDA graphs go to the current device, wherever their tensors are.
         torch.cuda.set_device(device)

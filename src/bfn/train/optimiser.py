@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from bfn.errors import BFNError
 from bfn.model import BFN
 from bfn.times import ImportanceTimes, Times, independent, stratified
 from bfn.train.config import Train
@@ -19,6 +20,8 @@ def learning_rate(settings: Train, step: int) -> float:
 
 def adamw(model: BFN, settings: Train) -> torch.optim.AdamW:
     trained = [p for p in model.parameters() if p.requires_grad]
+    if not trained:
+        raise BFNError("the network has no weights to train; give it some with requires_grad")
     groups = [
         # Biases and gains are few and have no reason to shrink.
         {"params": [p for p in trained if p.dim() > 1], "weight_decay": settings.weight_decay},

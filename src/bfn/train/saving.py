@@ -66,6 +66,10 @@ class Best:
             return Best(step, value), True
         return Best(self.step, self.value, self.since + 1), False
 
+    @property
+    def looks(self) -> str:
+        return f"{self.since} look{'s' if self.since > 1 else ''}"
+
 
 class Saving:
     """The files of one trainer's run."""

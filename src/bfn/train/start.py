@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from bfn import loss, pictures
 from bfn.data.base import DataSet
 from bfn.errors import BFNError
 from bfn.model import BFN
-from bfn.train import board, build, config, distributed, peak, progress, status
+from bfn.train import board, build, checkpoint, config, distributed, peak, progress, status
 from bfn.train.config import Recipe, Sample
 from bfn.train.distributed import World
 from bfn.train.draw import draw
@@ -158,7 +158,17 @@ def _open(folder: RunFolder, recipe: Recipe, resume: bool, force: bool) -> None:
     folder.check_free(resume=resume, force=force)
     if resume and folder.is_run():
         check_same(folder.recipe(), recipe)
+        _check_steps(folder, recipe.train.steps)
     folder.start(recipe, force=force)
+
+
+def _check_steps(folder: RunFolder, steps: int) -> None:
+    done = checkpoint.newest_step(folder.checkpoints)
+    if done > steps:
+        raise BFNError(
+            f"the run in {str(folder.path)!r} is at step {done} already, beyond train.steps = "
+            f"{steps}; give at least {done}, or another folder with --out"
+        )
 
 
 def known_operations(model: BFN, data: DataSet) -> int | None:
@@ -184,10 +194,20 @@ def _go_on(trainer: Trainer, display: Display) -> None:
     saving, folder = trainer.saving, trainer.folder
     if folder is not None and trainer.step:
         saving.export()
-    if trainer.step >= trainer.settings.steps or trainer.exhausted():
-        display.say(f"the run in {folder and folder.path} is finished: step {trainer.step}")
-        if folder and status.read(folder.path).get("exported_step") != saving.exported_step():
-            saving.tell(status.FINISHED)  # it was without validation this time, or had none before
+    early = trainer.step < trainer.settings.steps
+    if not early or trainer.exhausted():
+        ended = f"the run in {folder and folder.path} is finished: step {trainer.step}"
+        if early:
+            ended += (
+                f", after no better validation in {trainer.best.looks}; to go on give a larger "
+                "train.patience"
+            )
+        display.say(ended)
+        # It may have ended just before it could tell; or have had validation, or none, before.
+        known = (status.FINISHED, saving.exported_step())
+        told = status.written(folder.path) if folder else {}
+        if folder and (told.get("status"), told.get("exported_step")) != known:
+            saving.tell(status.FINISHED)
         return
     if trainer.step:
         display.say(f"going on from step {trainer.step}")
@@ -231,15 +251,22 @@ def _sheets(
     except BFNError as error:
         display.say(f"no samples along the way: {error}")
         return None
+    draw(model, data.shape, replace(settings, n=1, steps=1))  # what is wrong is said at once
 
     def write(step: int) -> None:
         # Weights that are spread over the processes need all of them to be used.
         if not world.main and recipe.train.sharding == "none":
             return
         x = draw(model, data.shape, settings)
-        if world.main:
-            folder.samples.mkdir(exist_ok=True)
-            pictures.write_sheet(folder.samples / f"step-{step}{suffix}", data.format, x)
+        if not world.main:
+            return
+        path = folder.samples / f"step-{step}{suffix}"
+        try:
+            path.parent.mkdir(exist_ok=True)
+            pictures.write_sheet(path, data.format, x)
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            display.say(f"the samples {str(path)!r} could not be written ({error.strerror})")
 
     return write
 
@@ -252,11 +279,14 @@ def check_same(before: Recipe, now: Recipe) -> None:
         if section in ("eval", "sample") or name in CHANGEABLE:
             continue
         raise BFNError(
-            f"the run was started with {name} = {old[section].get(key)}, not "
-            f"{new[section].get(key)}; resume it with the same value, or give another folder with "
-            "--out"
+            f"the run was started with {name} = {old[section].get(key)!r}, not "
+            f"{new[section].get(key)!r}; resume it with the same value, or give another folder "
+            "with --out"
         )
 
 
 def _plain(value: Any) -> Any:
+    """As a recipe would have it."""
+    if isinstance(value, torch.device):
+        return str(value)
     return list(value) if isinstance(value, tuple) else value

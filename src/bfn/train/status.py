@@ -30,6 +30,8 @@ RUNNING, FINISHED, INTERRUPTED, DIVERGED = "running", "finished", "interrupted",
 FAILED = "failed"
 FRESH = 600.0
 EVERY = 10.0  # seconds between two heartbeats
+PATIENCE = 1.0  # seconds in which a lock must become free
+HELD = (errno.EWOULDBLOCK, errno.EACCES)
 
 
 class Lock:
@@ -42,10 +44,9 @@ class Lock:
     def take(self) -> None:
         file = self.path.open("a+")
         try:
-            if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(file)
         except OSError as error:
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            if error.errno in HELD:
                 file.seek(0)
                 holder = file.read().strip() or "another process"
                 file.close()
@@ -71,13 +72,30 @@ def is_locked(folder: Path) -> bool | None:
     if fcntl is None:
         return None
     try:
-        with (folder / LOCK).open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        file = (folder / LOCK).open()
     except FileNotFoundError:
         return False
-    except OSError as error:
-        return True if error.errno in (errno.EWOULDBLOCK, errno.EACCES) else None
+    except OSError:
+        return None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            return True if error.errno in HELD else None
     return False
+
+
+def _lock(file: IO[str]) -> None:
+    """Take the lock. Whoever looks at it holds it for an instant, so a refusal is not the last."""
+    until = time.monotonic() + PATIENCE
+    while fcntl is not None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except OSError as error:
+            if error.errno not in HELD or time.monotonic() > until:
+                raise
+        time.sleep(0.05)
 
 
 class Status:
@@ -101,16 +119,25 @@ class Status:
             os.replace(aside, self.folder / STATUS)
 
 
-def read(folder: Path) -> dict[str, Any]:
-    """What status.json says, put right by the lock; empty if there is none."""
+def written(folder: Path) -> dict[str, Any]:
+    """What status.json says; empty if there is none that says anything."""
     try:
         found = json.loads((folder / STATUS).read_text())
-        updated = datetime.fromisoformat(found["updated"])
+        datetime.fromisoformat(found["updated"])
+        return {**found, "status": str(found["status"])}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """The same, put right by the lock."""
+    found = written(folder)
+    if not found:
+        return found
     locked = is_locked(folder)
     if locked is None:
-        fresh = (datetime.now(UTC) - updated).total_seconds() < FRESH
+        age = datetime.now(UTC) - datetime.fromisoformat(found["updated"])
+        fresh = age.total_seconds() < FRESH
         locked = found["status"] == RUNNING and fresh
     if locked:
         found["status"] = RUNNING
