@@ -267,7 +267,7 @@ class Tape:
 
 
 class Aside(torch.nn.Module):
-    """Weights that are used in two places, past their place, in both ways, and not at all."""
+    """Weights that two layers share, that are kept in a list, that are both, and without use."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -282,10 +282,10 @@ class Aside(torch.nn.Module):
 
 
 @pytest.mark.parametrize("name", [*NETWORKS, "aside"])
-def test_gradients_are_those_of_the_parameters_and_recorded_of_others(
+def test_gradients_of_stand_ins_are_the_parameters_own(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One replay, on a CPU. Gradients that are awaited elsewhere have no part in it."""
+    """One replay, on a CPU, while gradients of the parameters themselves are awaited elsewhere."""
     touched: list[torch.Tensor] = []
     grad = torch.autograd.grad
 
