@@ -42,8 +42,8 @@ from bfn.train.validation import Validation
 from bfn.train.window import Reading, Values, Window
 
 EXPLODED = 100.0
-"""So many times the loss of the run's first line, or until there is one of its first step, is too
-much: an untrained network does better."""
+"""So many times the loss of the run's first line is too much: an untrained network does better.
+(Not of its first step: of few examples at early times a loss may be a hundredth of the usual.)"""
 
 
 class Micro(NamedTuple):
@@ -300,7 +300,7 @@ class Trainer:
 
     def _checked(self, values: Values, step: int) -> Values:
         """The values; training stops if one of them is not finite, or the loss explodes."""
-        broken = values.broken(self._bound(values))
+        broken = values.broken(self._bound())
         if broken is None:
             return values
         place, what = broken
@@ -317,11 +317,11 @@ class Trainer:
             "extreme examples in the data"
         )
 
-    def _bound(self, values: Values) -> float:
+    def _bound(self) -> float:
         """A mean loss, in nats per variable, that no training comes back from."""
-        if self.history:
-            return EXPLODED * abs(self.history[0]["nats"]) / self.data.format.dimensions
-        return EXPLODED * abs(values.losses[0]) if values.losses else math.inf
+        if not self.history:
+            return math.inf
+        return EXPLODED * abs(self.history[0]["nats"]) / self.data.format.dimensions
 
     # Saving and going on.
 
