@@ -26,10 +26,10 @@ MOST_RECORDINGS = 8
 class Accelerated(nn.Module):
     """Calls another network, whose parameters stay what and where they are: float32 masters.
 
-    Products and convolutions run in bfloat16, sums and normalisations in float32, as
-    `torch.autocast` has it; the result is float32 and the caller's own. On a GPU a compiled
-    network runs as CUDA graphs, one per shape of its input and per mode (training or not), which
-    are recorded anew when its weights are moved, frozen or thawed.
+    Products and convolutions run in bfloat16, as `torch.autocast` has it, and so do the sums that
+    join them; normalisations compute in float32. The result is float32 and the caller's own. On a
+    GPU a compiled network runs as CUDA graphs, one per shape of its input and per mode (training
+    or not), which are recorded anew when its weights are moved, frozen or thawed.
 
     Args:
         net: any network; its images are moved to channels-last memory, in place.

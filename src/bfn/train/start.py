@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -260,12 +261,13 @@ def _sheets(
         x = draw(model, data.shape, settings)
         if not world.main:
             return
-        path = folder.samples / f"step-{step}{suffix}"
+        path, aside = (folder.samples / f"{dot}step-{step}{suffix}" for dot in ("", "."))
         try:
             path.parent.mkdir(exist_ok=True)
-            pictures.write_sheet(path, data.format, x)
+            pictures.write_sheet(aside, data.format, x)
+            os.replace(aside, path)
         except OSError as error:
-            path.unlink(missing_ok=True)
+            aside.unlink(missing_ok=True)
             display.say(f"the samples {str(path)!r} could not be written ({error.strerror})")
 
     return write
