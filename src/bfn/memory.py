@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -36,15 +37,35 @@ def in_parts(
     return size
 
 
+@contextlib.contextmanager
+def needed(advice: Callable[[], str]) -> Iterator[None]:
+    """For work that cannot be made smaller here: a sentence with advice if memory runs out."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not ran_out(error):
+            raise
+        raise BFNError(f"memory ran out: {advice()}") from error
+
+
+def ran_out(error: BaseException) -> bool:
+    """Whether an error says that memory did, of whichever device."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    # The CPU's allocator has no type of error of its own.
+    said = str(error)
+    return isinstance(error, RuntimeError) and (
+        "allocate memory" in said or "enough memory" in said
+    )
+
+
 def fits(work: Callable[[], None]) -> bool:
     """Do the work; False if memory ran out, on whichever device it is done."""
     try:
         work()
         return True
     except (RuntimeError, MemoryError) as error:
-        known = isinstance(error, torch.OutOfMemoryError | MemoryError)
-        # The CPU's allocator has no type of error of its own.
-        if not (known or "allocate memory" in str(error) or "enough memory" in str(error)):
+        if not ran_out(error):
             raise
     # Only here, with the error and the tensors that hang on it gone, is there anything to free.
     if torch.cuda.is_available():

@@ -83,6 +83,23 @@ def test_endings_and_runs_of_other_times(tmp_path: Path) -> None:
     assert describe(tmp_path / "mute")["status"] == "interrupted"
 
 
+def test_odd_files_hide_no_other_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("number", "words", "text", "link", "best", "good"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "recipe.toml").write_text('name = "x"\n[train]\nsteps = 10\n')
+    (tmp_path / "number" / "recipe.toml").write_text("train = 3\n")
+    (tmp_path / "words" / "metrics.jsonl").write_text('{"step": "x", "loss": 3}\n')
+    (tmp_path / "text" / "metrics.jsonl").write_text('{"step": 5, "loss": "abc", "unit": 3}\n')
+    (tmp_path / "link" / "dangling").symlink_to(tmp_path / "nowhere")
+    status.Status(tmp_path / "best").tell("finished", {"step": True, "best": {"step": "x"}})
+    status.Status(tmp_path / "good").tell("finished", {"step": 7, "loss": 1.25})
+    assert main(["runs", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"/{name} " in shown for name in ("number", "words", "text", "link", "best"))
+    assert "1.2500" in shown
+    assert describe(tmp_path / "text")["step"] == 5
+
+
 def test_a_lock_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: Path, *_: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")

@@ -76,6 +76,35 @@ def test_a_cpu_stays_with_float32_unless_told() -> None:
         Accelerated(net, "float8")  # pyright: ignore[reportArgumentType]
 
 
+def test_a_float64_network_stays_one() -> None:
+    net = network("transformer").double().eval()
+    features, t, _ = inputs("transformer")
+    given = features.double(), t.double()
+    found = Accelerated(net)(*given)
+    assert found.dtype == torch.float64
+    assert torch.equal(found, net(*given))
+
+
+def test_a_network_that_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as without a compiler of C++; other errors stay what they are."""
+    from torch._dynamo.exc import InternalTorchDynamoError
+
+    def failing(error: Exception) -> Callable[..., Any]:
+        def compiled(*arguments: torch.Tensor) -> None:
+            raise error
+
+        return lambda function, *, dynamic: compiled
+
+    net, (features, t, _) = network("unet"), inputs("unet")
+    monkeypatch.setattr(torch, "compile", failing(InternalTorchDynamoError("no g++\nhelp")))
+    sentence = r"could not be compiled \(no g\+\+\); switch that off with --train.compile no"
+    with pytest.raises(bfn.BFNError, match=sentence):
+        Accelerated(net, compile=True)(features, t)
+    monkeypatch.setattr(torch, "compile", failing(RuntimeError("a bug")))
+    with pytest.raises(RuntimeError, match=r"^a bug$"):
+        Accelerated(net, compile=True)(features, t)
+
+
 def test_units_are_compiled_for_this_caller_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
 

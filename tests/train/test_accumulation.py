@@ -110,7 +110,7 @@ def test_loss_by_time() -> None:
             assert mean is None
     assert by_time[9] is None
     window.clear()
-    assert len(window) == 0
+    assert window.losses == window.norms == []
     assert window.read(World()).values().by_time(1.0) == [None] * BINS
 
 

@@ -100,6 +100,11 @@ def test_differences(tmp_path: Path) -> None:
         ("[sample]\nn = 0", r"sample\.n = 0 .* 1 or more"),
         ("[train\nsteps = 3", r"bad\.toml' is not valid TOML"),
         ("name = 3", r"name = 3 in .*bad\.toml .* a text"),
+        ('name = "../up"', r"name = '../up' in .*bad\.toml is no name for a run's folder"),
+        ('name = ".."', r"name = '..' in .*bad\.toml is no name"),
+        ('name = ""', r"name = '' in .*bad\.toml is no name"),
+        ("[train]\nlearning_rate = inf", r"train\.learning_rate = inf .* expected a finite number"),
+        ("[train]\nweight_decay = inf", r"train\.weight_decay = inf .* a finite number"),
     ],
 )
 def test_refusals(text: str, sentence: str, tmp_path: Path) -> None:
@@ -120,6 +125,9 @@ def test_refusals(text: str, sentence: str, tmp_path: Path) -> None:
             r"unknown key 'trian\.steps' on the command line; did you mean 'train",
         ),
         ("steps", "3", "unknown key 'steps'"),
+        ("train.steps.x", "3", r"unknown key train\.steps\.x .*: train\.steps = 12 has no keys"),
+        ("net.width.x", "3", r"unknown key net\.width\.x on the command line: net\.width = 8"),
+        ("data.path", "\udcfe.txt", r"data\.path = '\\udcfe.txt' .* not text in UTF-8"),
     ],
 )
 def test_refused_overrides(key: str, value: str, sentence: str, tmp_path: Path) -> None:

@@ -145,6 +145,8 @@ def test_defaults_are_the_recipes(x: Tensor) -> None:
 def test_bad_data(x: Tensor) -> None:
     with pytest.raises(BFNError, match="outside the range"):
         bfn.train.fit(model(), x + 3, display=False)
+    with pytest.raises(BFNError, match=r"data are of type list; expected a tensor"):
+        bfn.train.fit(model(), [1, 2], steps=1)  # pyright: ignore[reportArgumentType]
     with pytest.raises(BFNError, match=r"the data have shape \(500,\)"):
         bfn.train.fit(model(), x[:, 0], display=False)
     with pytest.raises(BFNError, match="one label to each"):

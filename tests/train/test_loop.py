@@ -20,7 +20,7 @@ import bfn
 import tiny_runs
 from bfn import pictures
 from bfn.errors import BFNError
-from bfn.train import Diverged, Interrupted, Trainer, build, checkpoint, loop
+from bfn.train import Diverged, Interrupted, Trainer, build, checkpoint, loop, start
 from bfn.train.config import Train
 from bfn.train.folder import RunFolder
 from bfn.train.networks import find_device
@@ -105,7 +105,7 @@ def test_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
     shutil.copytree(
         tmp_path / "other" / "checkpoints" / "step-8", tmp_path / "run" / "checkpoints" / "step-8"
     )
-    with pytest.raises(BFNError, match=r"step-8' is of another model .* --out"):
+    with pytest.raises(BFNError, match=r"started with the net Transformer.* --out"):
         run(recipe, tmp_path / "run", resume=True)
     assert (tmp_path / "run" / "checkpoints" / "step-4").is_dir()
 
@@ -255,6 +255,85 @@ def test_signals_save_and_stop(number: signal.Signals, tmp_path: Path) -> None:
     last = tiny_runs.read(tmp_path, train__steps=5)
     assert run(last, tmp_path / "last", stop=interrupt).step == 5
     assert told(tmp_path / "last")["status"] == "finished"
+
+
+def test_a_signal_ends_a_sheet_of_samples(tmp_path: Path) -> None:
+    recipe = tiny_runs.read(tmp_path, train__sample_every=3, sample__steps=50)
+    run(tiny_runs.read(tmp_path), tmp_path / "whole")
+    original = start.draw
+
+    def draw(*arguments, progress=None, **keywords):
+        def look(done: int, count: int) -> None:
+            if done == 10 * recipe.sample.n:
+                os.kill(os.getpid(), signal.SIGTERM)
+            assert progress is not None
+            progress(done, count)
+            assert done < 11 * recipe.sample.n
+
+        return original(*arguments, progress=look if progress else None, **keywords)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(start, "draw", draw)
+        with pytest.raises(Interrupted, match="interrupted at step 4 of 12; its state is saved"):
+            run(recipe, tmp_path / "run")
+    assert not list((tmp_path / "run").glob("samples/*"))
+    run(recipe, tmp_path / "run", resume=True)
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+
+
+def test_status_tells_of_the_model_that_is_there(tmp_path: Path) -> None:
+    """Whenever a process is killed: it is written with every checkpoint."""
+    seen = []
+
+    def look() -> bool:
+        exported = told(tmp_path / "run")["exported_step"]
+        checkpoints = (tmp_path / "run" / "checkpoints").glob("step-*")
+        newest = max((int(path.name[5:]) for path in checkpoints), default=None)
+        seen.append((exported, newest))
+        return False
+
+    run(tiny_runs.read(tmp_path), tmp_path / "run", stop=look)
+    assert [pair for pair in seen if pair[0] != pair[1]] == []
+    assert seen[-1] == (8, 8)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"),
+        MemoryError(),
+    ],
+)
+def test_too_little_memory(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = tiny_runs.read(tmp_path)
+    run(recipe, tmp_path / "whole")
+    advance = Trainer.advance
+
+    def short(trainer: Trainer) -> None:
+        if trainer.step == 6 and len(trainer.rows[0]) > 4:
+            raise error
+        advance(trainer)
+
+    monkeypatch.setattr(Trainer, "advance", short)
+    sentence = r"step 7 could not be made with 8 examples at once; .* --train.accumulate 2 "
+    with pytest.raises(BFNError, match=rf"memory ran out: {sentence}"):
+        run(recipe, tmp_path / "run")
+    assert told(tmp_path / "run")["status"] == "failed"
+    assert "memory ran out" in told(tmp_path / "run")["message"]
+    again = tiny_runs.read(tmp_path, train__accumulate=2)
+    assert run(again, tmp_path / "run", resume=True).step == 12
+
+
+def test_other_errors_stay_what_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(trainer: Trainer) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(Trainer, "advance", fail)
+    with pytest.raises(RuntimeError, match=r"^a bug$"):
+        run(tiny_runs.read(tmp_path), tmp_path / "run")
 
 
 def test_finished_run(tmp_path: Path) -> None:
@@ -408,6 +487,46 @@ def test_an_exploding_loss_stops_before_it_is_saved(tmp_path: Path) -> None:
     assert "exploded" in status["message"]
 
 
+@pytest.mark.parametrize("batch", [16, 4])
+def test_a_loss_that_explodes_at_once(batch: int, tmp_path: Path) -> None:
+    """Before there is a line of metrics: finite, and far above what the first examples had."""
+
+    class Late(torch.nn.Module):
+        """Explodes when 16 examples were seen."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.arguments: dict[str, object] = {}
+            self.weight, self.seen = torch.nn.Parameter(torch.zeros(1)), 0
+
+        def forward(self, features: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+            factor = 100.0 if self.seen >= 16 else 1.0
+            self.seen += len(t) * self.training
+            return factor * features + 0 * self.weight
+
+    model = bfn.continuous(Late(), sigma_1=0.1, x_min=-1e9, x_max=1e9)
+    with pytest.raises(Diverged, match=rf"loss exploded at step {16 // batch + 1}; there is no"):
+        bfn.train.fit(
+            model, bfn.data.load("digits", form="continuous"), out=tmp_path / "run",
+            display=False, steps=60, batch=batch, log_every=30,
+        )  # fmt: skip
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_what_the_untrained_network_had_is_remembered(tmp_path: Path) -> None:
+    recipe = tiny_runs.read(tmp_path)
+    run(recipe, tmp_path / "run", stop=after(6))
+    state = checkpoint.load(tmp_path / "run" / "checkpoints" / "step-6").state
+    assert len(state["first"]) == 2  # of 8 examples each
+    dimensions = bfn.data.load("digits").format.dimensions
+    mean = sum(state["first"]) / 2
+    assert mean == pytest.approx(metrics(tmp_path / "run")[0]["nats"] / dimensions, rel=1e-6)
+    result = run(recipe, tmp_path / "run", resume=True)
+    assert result.step == 12
+    last = checkpoint.load(tmp_path / "run" / "checkpoints" / "step-12").state
+    assert last["first"] == state["first"]
+
+
 def test_infinite_gradient_stops_too(tmp_path: Path) -> None:
     class Steep(Bomb):
         def forward(self, features: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
@@ -472,6 +591,10 @@ def test_what_does_not_fit_says_so_first(tmp_path: Path) -> None:
         ({"flow__K": 16}, r"not the centre of one of K = 16 bins"),
         ({"data__form": "binary"}, r"x has type torch.int64"),
         ({"net__image_size": 16}, r"images are 8 x 8"),
+        (
+            {"net__class": "torch.nn:Linear", "net__in_features": 3, "net__out_features": 4},
+            r"the network Linear failed on an example of the data \(TypeError in .*: .*forward",
+        ),
     ):
         with pytest.raises(BFNError, match=sentence):
             run(tiny_runs.read(tmp_path, **overrides), tmp_path / "run")

@@ -98,3 +98,8 @@ def test_toml_round_trip() -> None:
         "odd key": {"a.b": [["x"], []]},
     }
     assert tomllib.loads(to_toml(document)) == document
+
+
+def test_every_character_survives() -> None:
+    document = {"text": "".join(map(chr, range(0x100))) + "\u2028\U0001f600"}
+    assert tomllib.loads(to_toml(document)) == document

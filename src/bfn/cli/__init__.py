@@ -1,4 +1,4 @@
-"""The command line: `bfn demo | recipes | train | eval | sample`.
+"""The command line.
 
 Exit codes: 0 done, 1 failed, 2 used wrongly, 130 interrupted. A mistake is answered with one
 sentence on standard error. torch is imported only by commands that need it.

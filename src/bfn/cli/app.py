@@ -162,7 +162,7 @@ def train(
 
 @app.command
 def runs(folder: Path = Path("runs"), /, *, json: bool = False) -> None:
-    """List runs: running, finished, interrupted or diverged, how far, how good, and when.
+    """List runs: running, finished, interrupted, diverged or failed, how far, how good, and when.
 
     Parameters
     ----------

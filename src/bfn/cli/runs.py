@@ -39,22 +39,36 @@ def describe(path: Path) -> dict[str, Any]:
     """What the files of a run say about it, whichever of them there are."""
     recipe, last = _recipe(path), _last_line(path)
     told = status.read(path)
-    steps = told.get("steps", recipe.get("train", {}).get("steps"))
+    train = recipe.get("train")
+    steps = _number(told.get("steps", train.get("steps") if isinstance(train, dict) else None))
     # A killed run told less than it logged; one that was asked to stop went on after its last line.
-    step = max((at["step"] for at in (last, told) if at.get("step") is not None), default=None)
+    counts = [_number(at.get("step")) for at in (last, told)]
+    step = max((count for count in counts if count is not None), default=None)
     return {
         "run": str(path),
         "recipe": recipe.get("name"),
         "status": told.get("status") or _guess(path, step, steps),
         "step": step,
         "steps": steps,
-        "loss": last.get("loss", told.get("loss")),
+        "loss": _number(last.get("loss", told.get("loss"))),
         "unit": last.get("unit", told.get("unit")),
-        "best": told.get("best"),
+        "best": _best(told.get("best")),
         "exported_step": told.get("exported_step"),
         "message": told.get("message", ""),
         "updated": told.get("updated") or _changed(path),
     }
+
+
+def _number(value: Any) -> Any:
+    """A number as it is; None for anything else that stands in its place."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _best(told: Any) -> dict[str, Any] | None:
+    if not isinstance(told, dict):
+        return None
+    best = {name: _number(told.get(name)) for name in ("step", "validation")}
+    return None if None in best.values() else best
 
 
 def _guess(path: Path, step: int | None, steps: int | None) -> str:
@@ -91,7 +105,7 @@ def _last_line(path: Path) -> dict[str, Any]:
 
 
 def _changed(path: Path) -> str:
-    newest = max(file.stat().st_mtime for file in path.iterdir())
+    newest = max(file.lstat().st_mtime for file in path.iterdir())
     return datetime.fromtimestamp(newest, UTC).isoformat(timespec="seconds")
 
 
@@ -105,6 +119,6 @@ def _row(run: dict[str, Any]) -> list[str]:
         f"{run['step']}{steps}" if run["step"] is not None else "",
         f"{run['loss']:.4f}" if run["loss"] is not None else "",
         f"{best['validation']:.4f} at {best['step']}" if best else "",
-        run["unit"] or "",
+        str(run["unit"] or ""),
         when.strftime("%Y-%m-%d %H:%M"),
     ]

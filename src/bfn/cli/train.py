@@ -27,6 +27,8 @@ def train(
     if init is not None:
         if "train.init" in overrides:
             raise BFNError("--init and --train.init are the same; give one of them")
+        if not init:
+            raise BFNError("--init is empty; give the folder of a run or the name of a model")
         overrides = {**overrides, "train.init": Text(init)}
     folder = RunFolder(out or Path("runs") / config.read(name).name)
     if resume and force:

@@ -14,6 +14,8 @@ several can work out its share alone.
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Self, final
@@ -147,6 +149,15 @@ class DataSet(ABC):
     def nbytes(self) -> int:
         """Of all splits and labels."""
         return sum(v.nbytes for v in (*self._splits.values(), *self._labels.values()))
+
+    def digest(self) -> str:
+        """SHA-256 of all that is stored, and of what it means."""
+        found = hashlib.sha256(json.dumps(self.format.describe(), sort_keys=True).encode())
+        for group in (self._splits, self._labels):
+            for split, values in sorted(group.items()):
+                found.update(f"{split} {values.dtype} {tuple(values.shape)} ".encode())
+                found.update(values.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        return found.hexdigest()
 
     @abstractmethod
     def examples(self, split: str) -> Tensor:

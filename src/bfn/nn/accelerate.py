@@ -27,9 +27,10 @@ class Accelerated(nn.Module):
     """Calls another network, whose parameters stay what and where they are: float32 masters.
 
     Products and convolutions run in bfloat16, as `torch.autocast` has it, and so do the sums that
-    join them; normalisations compute in float32. The result is float32 and the caller's own. On a
-    GPU a compiled network runs as CUDA graphs, one per shape of its input and per mode (training
-    or not), which are recorded anew when its weights are moved, frozen or thawed.
+    join them; normalisations compute in float32. The result is float32 (float64 of a float64
+    network) and the caller's own. On a GPU a compiled network runs as CUDA graphs, one per shape of
+    its input and per mode (training or not), which are recorded anew when its weights are moved,
+    frozen or thawed.
 
     Args:
         net: any network; its images are moved to channels-last memory, in place.
@@ -66,16 +67,28 @@ class Accelerated(nn.Module):
         with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
             recording = self._recording(features, t, cond) if self._records else None
             if recording is None:
-                return self._call(features, t, **cond).float()
+                return _widened(self._call(features, t, **cond), copy=False)
             # The next result is written over this one.
-            return recording(features, t, *cond.values()).to(torch.float32, copy=True)
+            return _widened(recording(features, t, *cond.values()), copy=True)
 
     def _call(self, features: Tensor, t: Tensor, **cond: Any) -> Tensor:
         device, cast = features.device.type, self.dtype != torch.float32
         # The cache would keep a recording's weights as they were.
         kept = not self._records
-        with self._units(), torch.autocast(device, self.dtype, enabled=cast, cache_enabled=kept):
-            return self.net(features, t, **cond)
+        try:
+            with (
+                self._units(),
+                torch.autocast(device, self.dtype, enabled=cast, cache_enabled=kept),
+            ):
+                return self.net(features, t, **cond)
+        except Exception as error:
+            if not (self.compiled and _is_of_compiling(error)):
+                raise
+            reason = str(error).strip().splitlines()[0]
+            raise BFNError(
+                f"the network could not be compiled ({reason}); switch that off with "
+                "--train.compile no, or compile=False"
+            ) from error
 
     @contextlib.contextmanager
     def _units(self) -> Iterator[None]:
@@ -178,6 +191,16 @@ def _trying_convolutions() -> Iterator[None]:
         yield
     finally:
         torch.backends.cudnn.benchmark = before
+
+
+def _is_of_compiling(error: Exception) -> bool:
+    from torch._dynamo.exc import TorchDynamoException  # slow to load, and loaded by then
+
+    return isinstance(error, TorchDynamoException)
+
+
+def _widened(result: Tensor, *, copy: bool) -> Tensor:
+    return result.to(torch.promote_types(result.dtype, torch.float32), copy=copy)
 
 
 def choose_dtype(precision: Precision, device: torch.device) -> torch.dtype:

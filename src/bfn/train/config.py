@@ -34,9 +34,16 @@ PLACES = ("dir", "path")
 """Keys of [data] that say where files lie on one's own machine."""
 
 
-def option(default: Any, meaning: str, *, least: float | None = None, above: float | None = None):
+def option(
+    default: Any,
+    meaning: str,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    infinite: bool = False,
+):
     """A dataclass field with its meaning (for --help) and its bounds."""
-    metadata = {"meaning": meaning, "least": least, "above": above}
+    metadata = {"meaning": meaning, "least": least, "above": above, "infinite": infinite}
     return field(default=default, metadata=metadata)
 
 
@@ -61,6 +68,8 @@ class Section:
                 raise BFNError(f"{given} is too small; expected {least} or more")
             if above is not None and not item > above:
                 raise BFNError(f"{given} is too small; expected more than {above}")
+            if isinstance(item, float) and not (metadata["infinite"] or math.isfinite(item)):
+                raise BFNError(f"{given} is too large; expected a finite number")
 
     @classmethod
     def read(cls, given: Mapping[str, Any], origin: Mapping[str, str]) -> Self:
@@ -116,7 +125,9 @@ class Train(Section):
     weight_decay: float = option(0.01, "of AdamW, on weights of two or more axes", least=0)
     warmup: int = option(0, "steps over which the learning rate rises from 0", least=0)
     decay: float = option(0.0, "last share of the steps, over which it falls to 0", least=0)
-    clip: float = option(5.0, "largest gradient norm (of nats per variable); inf for none", above=0)
+    clip: float = option(
+        5.0, "largest gradient norm (of nats per variable); inf for none", above=0, infinite=True
+    )
     label_dropout: float = option(
         0.0, "probability with which a label is hidden, for guidance without a classifier", least=0
     )
@@ -305,6 +316,8 @@ def resolve(
     for key, value in document.items():
         if key in _TOP:
             top[key] = typed(key, value, _TOP[key], source)
+            if key == "name" and (value in ("", "..") or Path(value).name != value):
+                raise BFNError(f"name = {value!r}{source} is no name for a run's folder; mend it")
         elif key not in (*sections, "published"):
             known = [*sections, "published", *_TOP]
             hint = values.nearest(key, known) or f"; expected {', '.join(known)}"
@@ -340,6 +353,11 @@ def _override(
                 f"unknown key {name!r} on the command line{values.nearest(section, sections)}"
                 f"; expected section.key with a section of {', '.join(sections)}"
             )
+        if isinstance(value, str) and not _is_text(value):
+            raise BFNError(
+                f"{name} = {value!r} on the command line is not text in UTF-8, which recipes are "
+                "written in; give the file or folder another name"
+            )
         split.append((section, key, value))
     for section, chooser in FREE.items():
         chosen = [value for s, key, value in split if (s, key) == (section, chooser)]
@@ -349,12 +367,26 @@ def _override(
         *path, last = key.split(".")
         table = sections[section]
         for step in path:
-            table[step] = dict(table.get(step) or {})
+            inner = table.get(step, {})
+            if not isinstance(inner, Mapping):
+                raise BFNError(
+                    f"unknown key {section}.{key} on the command line: {section}.{step} = "
+                    f"{inner!r} has no keys of its own"
+                )
+            table[step] = dict(inner)
             table = table[step]
         if section in FREE and isinstance(value, Text):
             value = str(value) if key == FREE[section] else values.plain(value)
         table[last] = value
         origin[f"{section}.{key}"] = " on the command line"
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def options() -> Sequence[tuple[str, str, Any, str]]:

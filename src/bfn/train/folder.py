@@ -17,7 +17,7 @@ import json
 import os
 import shutil
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -37,6 +37,7 @@ RECIPE, METRICS, CHECKPOINTS, SAMPLES = "recipe.toml", "metrics.jsonl", "checkpo
 BOARD = "tensorboard"
 _OWN = (METRICS, CHECKPOINTS, SAMPLES, BOARD, status.STATUS)
 _OWN += (serialise.CONFIG, serialise.WEIGHTS)
+_DOOMED = ".replaced"
 
 
 class RunFolder:
@@ -85,28 +86,62 @@ class RunFolder:
             )
 
     def start(self, recipe: Recipe, *, force: bool = False) -> None:
-        """Make the folder, lock it and write recipe.toml; with `force`, older files go first."""
+        """Make the folder and write recipe.toml; with `force`, older files go."""
+        self.take()
+        try:
+            with self._emptied() if force else contextlib.nullcontext():
+                # Replaced at last: whenever this is cut short, the folder is a run's.
+                self.write_recipe(recipe)
+        except BaseException as error:
+            self._lock.release()
+            raise self._closed(error) if isinstance(error, OSError) else error from None
+
+    def take(self) -> None:
+        """Make the folder this process's own."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock.take()
-            if force:
-                for name in _OWN:
-                    _remove(self.path / name)
-            # Replaced at last: whenever this is cut short, the folder is a run's.
-            self.write_recipe(recipe)
-        except BaseException as error:
+            _remove(self.path / _DOOMED)  # of a start that was cut short
+        except OSError as error:
             self._lock.release()
-            if not isinstance(error, OSError):
-                raise
-            raise BFNError(
-                f"the run folder {str(self.path)!r} cannot be written ({error.strerror}); give "
-                "another one with --out"
-            ) from None
+            raise self._closed(error) from None
+
+    def _closed(self, error: OSError) -> BFNError:
+        return BFNError(
+            f"the run folder {str(self.path)!r} cannot be written ({error.strerror}); give "
+            "another one with --out"
+        )
+
+    @contextlib.contextmanager
+    def _emptied(self) -> Iterator[None]:
+        """The files of an older run go when all went well, and come back when it did not."""
+        doomed = self.path / _DOOMED
+        doomed.mkdir()
+        moved = []
+        try:
+            for name in _OWN:
+                if (self.path / name).exists():
+                    os.replace(self.path / name, doomed / name)
+                    moved.append(name)
+            yield
+        except BaseException:
+            for name in moved:
+                os.replace(doomed / name, self.path / name)
+            doomed.rmdir()
+            raise
+        shutil.rmtree(doomed, ignore_errors=True)
 
     # The recipe.
 
     def write_recipe(self, recipe: Recipe) -> None:
         _write(self.path / RECIPE, recipe.to_toml())
+
+    def renew(self, recipe: Recipe) -> None:
+        """The recipe of a run that goes on."""
+        try:
+            self.write_recipe(recipe)
+        except OSError as error:
+            raise self._unwritten(RECIPE, error) from error
 
     def recipe(self) -> Recipe:
         if not self.path.is_dir():
@@ -158,7 +193,7 @@ class RunFolder:
             _write(path, "".join(line + "\n" for line in lines if _step_of(line) <= step))
             self._metrics = path.open("a")
         except OSError as error:
-            raise self._unwritten(error) from error
+            raise self._unwritten(METRICS, error) from error
 
     def log(self, line: Mapping[str, Any]) -> None:
         assert self._metrics is not None
@@ -166,11 +201,11 @@ class RunFolder:
             self._metrics.write(json.dumps(line) + "\n")
             self._metrics.flush()
         except OSError as error:
-            raise self._unwritten(error) from error
+            raise self._unwritten(METRICS, error) from error
 
-    def _unwritten(self, error: OSError) -> Unwritten:
+    def _unwritten(self, name: str, error: OSError) -> Unwritten:
         return Unwritten(
-            f"{str(self.path / METRICS)!r} could not be written ({error.strerror}); make room and "
+            f"{str(self.path / name)!r} could not be written ({error.strerror}); make room and "
             "go on with --resume auto"
         )
 

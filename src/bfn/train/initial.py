@@ -29,13 +29,14 @@ def start_from(model: BFN, name: str, say: Callable[[str], None]) -> None:
     for part in ("flow", "head"):
         mine, old = (serialise.describe(getattr(each, part)) for each in (model, other))
         if mine != old:
-            say(f"the model in {name} had another {part}: {_short(old)}, now {_short(mine)}")
+            say(f"the model in {name} had another {part}: {short(old)}, now {short(mine)}")
 
 
-def _short(description: dict) -> str:
+def short(description: dict) -> str:
+    """What `serialise.describe` says of a part of a model, in a few words."""
     arguments = description["arguments"]
     values = ", ".join(
-        f"{key}={_short(value) if isinstance(value, dict) and 'class' in value else value}"
+        f"{key}={short(value) if isinstance(value, dict) and 'class' in value else value}"
         for key, value in arguments.items()
     )
     return f"{description['class'].rpartition(':')[2]}({values})"

@@ -41,9 +41,11 @@ from bfn.train.signals import signals
 from bfn.train.validation import Validation
 from bfn.train.window import Reading, Values, Window
 
-EXPLODED = 100.0
-"""So many times the loss of the run's first line is too much: an untrained network does better.
-(Not of its first step: of few examples at early times a loss may be a hundredth of the usual.)"""
+EXPLODED = 20.0
+"""So many times what the untrained network had is too much for the mean loss of a line. (Rates that
+are too high by ten or a hundred cost 4 times as much for a while, and come back.)"""
+UNTRAINED = 16
+"""Examples at the run's beginning whose loss is taken for the untrained network's."""
 
 
 class Micro(NamedTuple):
@@ -66,7 +68,8 @@ class Trainer:
         settings: the [train] section of a recipe.
         folder: where checkpoints, metrics and the exported model go; None keeps all in memory.
         display: shows progress and messages.
-        sheet: called with the step, with averaged weights in place, every `sample_every` steps.
+        sheet: called with averaged weights in place every `sample_every` steps, with the step and
+            a function that says whether a signal has come, so that there is no time for it.
         stop: asked after every step; when it says True, the run ends there as if it were finished.
         world: the processes that train together.
     """
@@ -83,7 +86,7 @@ class Trainer:
         *,
         folder: RunFolder | None = None,
         display: Display | None = None,
-        sheet: Callable[[int], None] | None = None,
+        sheet: Callable[[int, Callable[[], bool]], None] | None = None,
         stop: Callable[[], bool] | None = None,
         world: World | None = None,
     ) -> None:
@@ -94,6 +97,8 @@ class Trainer:
         self.device = find_device(self.world.device(settings.device))
         self.model, self.data = model.to(self.device), data
         check_labels(model, data, settings)
+        # Before they lie on a GPU.
+        self.digest = data.digest() if folder is not None and self.world.main else ""
         self.rows = self.world.rows(settings.batch, settings.accumulate)
         self.loader = Loader(data, settings, self.rows, self.device, self.display.say)
         self.validation = None
@@ -108,16 +113,13 @@ class Trainer:
         self.optimiser = adamw(model, settings)
         self.times = time_sampler(settings.times)
         self.best = Best()
+        self.first: list[float] = []
         self.saving = Saving(self)
         self.window = Window(self.device)
         self.history: list[dict[str, Any]] = []
         self._unread: deque[tuple[dict[str, Any], Reading]] = deque()
         self._clock, self._timed = time.monotonic(), 0
-
-    @property
-    def sharded(self) -> bool:
-        """Whether this process holds only a part of the weights."""
-        return self.settings.sharding == "full" and self.world.size > 1
+        self._caught: list[int] = []
 
     # One step.
 
@@ -197,6 +199,7 @@ class Trainer:
             display,
             contextlib.closing(self.loader),
         ):
+            self._caught = caught
             display.begin(self.step, settings.steps)
             while self.step < settings.steps and not self.exhausted():
                 self.advance()
@@ -227,9 +230,10 @@ class Trainer:
             self._write_lines(wait=False)
         if over or caught or better or step % settings.checkpoint_every == 0:
             self.save()
-        if self.sheet and settings.sample_every and step % settings.sample_every == 0:
+        due = settings.sample_every and step % settings.sample_every == 0
+        if self.sheet and due and not caught:
             with self.ema.in_place(self.model.net):
-                self.sheet(step)
+                self.sheet(step, lambda: bool(self._caught))
         self.saving.beat()
         return over
 
@@ -300,7 +304,7 @@ class Trainer:
 
     def _checked(self, values: Values, step: int) -> Values:
         """The values; training stops if one of them is not finite, or the loss explodes."""
-        broken = values.broken(self._bound())
+        broken = values.broken(self._bound(values, step))
         if broken is None:
             return values
         place, what = broken
@@ -317,11 +321,18 @@ class Trainer:
             "extreme examples in the data"
         )
 
-    def _bound(self) -> float:
-        """A mean loss, in nats per variable, that no training comes back from."""
-        if not self.history:
+    def _bound(self, values: Values, step: int) -> float:
+        """A mean loss, in nats per variable, that no training comes back from.
+
+        It is known after the first steps, of which one is enough unless batches are small.
+        """
+        few = -(-UNTRAINED // self.settings.batch)
+        for earlier, value in enumerate(values.losses, step - len(values.losses)):
+            if earlier == len(self.first) < few:
+                self.first.append(value)
+        if len(self.first) < few:
             return math.inf
-        return EXPLODED * abs(self.history[0]["nats"]) / self.data.format.dimensions
+        return EXPLODED * math.fsum(map(abs, self.first)) / few
 
     # Saving and going on.
 

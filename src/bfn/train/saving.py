@@ -9,6 +9,7 @@ Only the first process writes; all of them take part in gathering what is spread
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
@@ -27,6 +28,7 @@ from bfn.train.config import Train
 from bfn.train.distributed import World
 from bfn.train.ema import EMA
 from bfn.train.folder import BOARD, RunFolder
+from bfn.train.initial import short
 from bfn.train.progress import Display
 from bfn.train.validation import Validation
 from bfn.train.window import Values, Window
@@ -42,6 +44,7 @@ class Run(Protocol):
     model: BFN
     config: dict[str, Any]
     data: DataSet
+    digest: str
     ema: EMA
     optimiser: torch.optim.AdamW
     times: Times
@@ -50,6 +53,7 @@ class Run(Protocol):
     step: int
     history: list[dict[str, Any]]
     best: Best
+    first: list[float]
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,12 @@ class Saving:
         }
         if isinstance(trainer.times, ImportanceTimes):
             tensors["times"] = trainer.times.state_dict()
-        state: dict[str, Any] = {"pending": pending}
+        state: dict[str, Any] = {
+            "pending": pending,
+            "first": trainer.first,
+            "data": trainer.digest,
+            "model": trainer.config,
+        }
         if trainer.best.step:
             state["best"] = asdict(trainer.best)
         target = trainer.folder.checkpoints
@@ -124,6 +133,7 @@ class Saving:
 
         trainer.world.on_main(write)
         self.last_checkpoint = str(target / f"step-{trainer.step}")
+        self.tell(status.RUNNING)
 
     def export(self) -> None:
         """The model again, as a kill may have come between a checkpoint and its export."""
@@ -192,8 +202,9 @@ class Saving:
         def look() -> None:
             nonlocal found
             found = checkpoint.newest(folder.checkpoints, trainer.display.say)
+            if found is not None:
+                self._check_same(found)
             folder.open_metrics(found.step if found else 0)
-
             if trainer.settings.tensorboard:
                 self.board = Board(folder.path / BOARD, found.step if found else 0)
 
@@ -206,14 +217,34 @@ class Saving:
         try:
             self._load(found)
         except (RuntimeError, KeyError, ValueError) as error:
+            reason = str(error).strip().rpartition("\n")[2].strip()  # torch's first says little
             raise BFNError(
-                f"the checkpoint {str(found.path)!r} is of another model than the run's "
-                f"recipe.toml describes ({str(error).splitlines()[0]}); give another folder with "
-                "--out, or start again with --force"
+                f"the checkpoint {str(found.path)!r} is of another network than the run's is now "
+                f"({reason}); give another folder with --out, or start again with --force"
             ) from error
         trainer.step = found.step
         trainer.history = folder.metrics()
         self.last_checkpoint = str(found.path)
+
+    def _check_same(self, found: Checkpoint) -> None:
+        """A run goes on with the data and the model that it had."""
+        trainer = self.trainer
+        assert trainer.folder is not None
+        run = str(trainer.folder.path)
+        another = f"start another run from its model with --init {run} and another --out"
+        now = json.loads(json.dumps(trainer.config))
+        before = found.state.get("model", now)
+        for part in ("net", "flow", "head"):
+            if before[part] != now[part]:
+                raise BFNError(
+                    f"the run in {run!r} was started with the {part} {short(before[part])}, not "
+                    f"{short(now[part])}; give it the same again, or {another}"
+                )
+        if found.state.get("data", trainer.digest) != trainer.digest:
+            raise BFNError(
+                f"the data are not those that the run in {run!r} was started with; give it the "
+                f"same again, or {another}"
+            )
 
     def _load(self, found: Checkpoint) -> None:
         trainer, tensors = self.trainer, found.tensors
@@ -229,6 +260,7 @@ class Saving:
         trainer.optimiser.load_state_dict(state)
         if isinstance(trainer.times, ImportanceTimes):
             trainer.times.load_state_dict(tensors["times"])
+        trainer.first = list(found.state.get("first", []))
         trainer.window.restore(tensors.get("window", {}), found.state["pending"], trainer.world)
         if trainer.validation is not None and found.state.get("best"):
             self._load_best(found)

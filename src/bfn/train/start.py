@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from bfn import loss, pictures
+from bfn import loss, memory, pictures
 from bfn.data.base import DataSet
 from bfn.errors import BFNError
 from bfn.model import BFN
@@ -35,8 +36,13 @@ CHANGEABLE = tuple(
         *("steps", "log_every", "checkpoint_every", "keep", "sample_every", "validate_every"),
         *("patience", "accumulate", "device", "data_memory", "compile", "sharding", "tensorboard"),
     )
-)
-"""Keys that a resumed run may be given anew: they leave the past as it was."""
+) + tuple(f"data.{key}" for key in config.PLACES)
+"""Keys that a resumed run may be given anew: they leave the past as it was. (Wherever the data lie,
+they must be the same.)"""
+
+
+class _NoTime(Exception):
+    """A sheet of samples is given up for a signal."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,8 @@ def fit(
     """
     document = {"train": {key: _plain(value) for key, value in settings.items()}}
     recipe = config.resolve(document, {}, name="fit")
+    if resume and out is None:
+        raise BFNError("resume=True goes on with a run in a folder; give its folder with out=")
     data_set = as_data_set(model, data, labels)
     folder = None if out is None else RunFolder(out)
     with distributed.world() as world:
@@ -122,6 +130,11 @@ def _train(
     device = find_device(world.device(recipe.train.device))
     going_on = resume and folder is not None and any(folder.checkpoints.glob("step-*"))
     if recipe.train.init and not going_on:
+        if folder is not None and _same_folder(recipe.train.init, folder.path):
+            raise BFNError(
+                f"--init and --out are the same folder {str(folder.path)!r}, whose model would be "
+                "lost; give another one with --out"
+            )
         start_from(model, recipe.train.init, display.say)
     if recipe.train.tensorboard:
         if folder is None:
@@ -134,15 +147,18 @@ def _train(
     sheet = None
     if folder is not None and recipe.train.sample_every:
         sheet = _sheets(folder, model, data, recipe, display, world)
-    trainer = Trainer(
-        model, data, recipe.train, folder=folder, display=display, sheet=sheet, stop=stop,
-        world=world,
-    )  # fmt: skip
+    with memory.needed(lambda: "the model and the data are too large for it"):
+        trainer = Trainer(
+            model, data, recipe.train, folder=folder, display=display, sheet=sheet, stop=stop,
+            world=world,
+        )  # fmt: skip
     if folder is not None:
         world.on_main(lambda: _open(folder, recipe, resume, force))
     try:
         if folder is not None:
             trainer.restore()
+            if resume:  # at last: a run that cannot go on stays as it was
+                world.on_main(lambda: folder.renew(recipe))
         if operations is not None:
             trainer.work = work(trainer, operations)
         _go_on(trainer, display)
@@ -160,7 +176,13 @@ def _open(folder: RunFolder, recipe: Recipe, resume: bool, force: bool) -> None:
     if resume and folder.is_run():
         check_same(folder.recipe(), recipe)
         _check_steps(folder, recipe.train.steps)
-    folder.start(recipe, force=force)
+        folder.take()
+    else:
+        folder.start(recipe, force=force)
+
+
+def _same_folder(name: str, folder: Path) -> bool:
+    return Path(name).is_dir() and Path(name).resolve() == folder.resolve()
 
 
 def _check_steps(folder: RunFolder, steps: int) -> None:
@@ -215,7 +237,8 @@ def _go_on(trainer: Trainer, display: Display) -> None:
     saving.tell(status.RUNNING)
     ending, message = status.FAILED, ""
     try:
-        trainer.run()
+        with memory.needed(lambda: _too_large(trainer)):
+            trainer.run()
         ending = status.FINISHED
     except BaseException as error:
         if isinstance(error, Diverged):
@@ -228,13 +251,34 @@ def _go_on(trainer: Trainer, display: Display) -> None:
         saving.tell(ending, message=message)
 
 
+def _too_large(trainer: Trainer) -> str:
+    examples = max(map(len, trainer.rows))
+    going_on = "go on with --resume auto" if trainer.folder else "train again with"
+    return (
+        f"step {trainer.step + 1} could not be made with {examples} examples at once; {going_on} "
+        f"--train.accumulate {2 * len(trainer.rows)} (or a larger one), which cuts the batch into "
+        "parts without changing the result"
+    )
+
+
 def _try(model: BFN, data: DataSet) -> None:
     """One example through the model: what does not fit says so before anything is written."""
     generator = torch.Generator().manual_seed(0)
     x, labels = data.batch("train", data.indices(0, 0, 1), generator)
     cond: dict[str, Any] = {name: value.to(model.device) for name, value in labels.items()}
-    with model.evaluating():
-        loss.continuous_time(model, x.to(model.device), generator=generator, **cond)
+    try:
+        with model.evaluating():
+            loss.continuous_time(model, x.to(model.device), generator=generator, **cond)
+    except BFNError:
+        raise
+    except Exception as error:
+        *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+        where = f"{Path(frame.f_code.co_filename).name}, line {line}"
+        raise BFNError(
+            f"the network {type(model.net).__name__} failed on an example of the data "
+            f"({type(error).__name__} in {where}: {error}); expected forward(features, t) to take "
+            "them, and label too if the data have labels"
+        ) from error
 
 
 def _sheets(
@@ -244,7 +288,7 @@ def _sheets(
     recipe: Recipe,
     display: Display,
     world: World,
-) -> Callable[[int], None] | None:
+) -> Callable[[int, Callable[[], bool]], None] | None:
     """Writes samples/step-N.png (or .txt, .npy) when called; None if nothing can write them."""
     settings: Sample = recipe.sample
     try:
@@ -254,11 +298,21 @@ def _sheets(
         return None
     draw(model, data.shape, replace(settings, n=1, steps=1))  # what is wrong is said at once
 
-    def write(step: int) -> None:
-        # Weights that are spread over the processes need all of them to be used.
-        if not world.main and recipe.train.sharding == "none":
+    # Weights that are spread over the processes need all of them to be used.
+    together = recipe.train.sharding == "full" and world.size > 1
+
+    def write(step: int, signalled: Callable[[], bool]) -> None:
+        def look(done: int, calls: int) -> None:
+            if signalled() and not together:
+                raise _NoTime
+
+        if not (world.main or together):
             return
-        x = draw(model, data.shape, settings)
+        try:
+            x = draw(model, data.shape, settings, progress=look)
+        except _NoTime:
+            display.say(f"the samples of step {step} were given up")
+            return
         if not world.main:
             return
         path, aside = (folder.samples / f"{dot}step-{step}{suffix}" for dot in ("", "."))

@@ -43,6 +43,11 @@ def as_data_set(model: BFN, data: DataSet | Tensor, labels: Tensor | None = None
     """A tensor as a data set of training examples alone; a data set as it is."""
     if isinstance(data, DataSet):
         return data
+    if not isinstance(data, Tensor):
+        raise BFNError(
+            f"the data are of type {type(data).__name__}; expected a tensor (N, *shape), or a data "
+            "set as bfn.data.load returns it"
+        )
     if data.dim() < 2 or len(data) == 0:
         raise BFNError(
             f"the data have shape {tuple(data.shape)}; expected (N, *shape): examples, and the "

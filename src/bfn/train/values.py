@@ -188,7 +188,7 @@ def _value(value: Any) -> str:
             return str(value)
         return repr(value)
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_value(item) for item in value) + "]"
     raise BFNError(f"{value!r} cannot be written to a recipe; expected numbers, texts and lists")

@@ -25,9 +25,6 @@ class Window:
         self.sums = torch.zeros(BINS, device=device)
         self.counts = torch.zeros(BINS, device=device)
 
-    def __len__(self) -> int:
-        return len(self.losses)
-
     def add(self, loss: Tensor, norm: Tensor, t: Tensor, nats: Tensor) -> None:
         """A step: its mean loss, its gradient's norm, and the losses nats (B,) at the times t."""
         self.losses.append(loss)

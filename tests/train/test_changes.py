@@ -1,0 +1,167 @@
+"""What a run may go on with and what it may not; and starts that fail lose nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import bfn
+import tiny_runs
+from bfn.errors import BFNError
+from bfn.train import checkpoint
+from bfn.train.config import Recipe
+from bfn.train.folder import RunFolder
+
+
+def letters(folder: Path, alphabet: str, count: int = 4000) -> Path:
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randint(len(alphabet), (count,), generator=generator).tolist()
+    path = folder / "letters.txt"
+    path.write_text(alphabet + "".join(alphabet[i] for i in drawn))
+    return path
+
+
+def text_recipe(folder: Path, path: Path, **more: object) -> Recipe:
+    given = {"data__source": "text", "data__path": str(path), "data__length": 8, "flow__K": 8}
+    return tiny_runs.read(folder, "text", **given, net__inputs=8, net__outputs=8, **more)
+
+
+def run(recipe: Recipe, folder: Path, **keywords):
+    return bfn.train.run(recipe, folder, display=False, **keywords)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+@pytest.mark.parametrize("change", ["other letters", "fewer of them"])
+def test_other_data_are_refused(change: str, tmp_path: Path) -> None:
+    """As many classes, but they mean other characters; or another split of the same text."""
+    path = letters(tmp_path, "bcdefgh ")
+    recipe = text_recipe(tmp_path, path)
+    run(recipe, tmp_path / "run", stop=lambda: True)
+    before = contents(tmp_path / "run")
+    longer = text_recipe(tmp_path, path, train__steps=20)
+    if change == "other letters":
+        path.write_text(path.read_text().replace("h", "a"))
+    else:
+        letters(tmp_path, "bcdefgh ", 3000)
+    with pytest.raises(BFNError, match=r"data are not those .*/run' was started with; .* --init"):
+        run(longer, tmp_path / "run", resume=True)
+    assert contents(tmp_path / "run") == before
+
+
+def test_data_that_have_moved(tmp_path: Path) -> None:
+    path = letters(tmp_path, "bcdefgh ")
+    run(text_recipe(tmp_path, path), tmp_path / "whole")
+    run(text_recipe(tmp_path, path), tmp_path / "run", stop=lambda: True)
+    moved = path.rename(tmp_path / "elsewhere.txt")
+    run(text_recipe(tmp_path, moved), tmp_path / "run", resume=True)
+    one, two = (
+        checkpoint.load(tmp_path / name / "checkpoints" / "step-12").tensors["weights"]
+        for name in ("whole", "run")
+    )
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert RunFolder(tmp_path / "run").recipe().data["path"] == str(moved)
+
+
+class Slope(torch.nn.Module):
+    """A network whose weights follow from more than its arguments."""
+
+    width = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arguments: dict[str, object] = {}
+        self.weight = torch.nn.Parameter(torch.zeros(self.width))
+
+    def forward(self, features: Tensor, t: Tensor) -> Tensor:
+        return features * self.weight.sum()
+
+
+def test_fit_goes_on_with_the_same_model_and_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.rand(20, 4, generator=torch.Generator().manual_seed(0))
+
+    def fit(x: Tensor, steps: int, sigma_1: float = 0.03, **more) -> bfn.train.Fit:
+        model = bfn.continuous(Slope(), sigma_1=sigma_1)
+        return bfn.train.fit(
+            model, x, steps=steps, batch=4, out=tmp_path / "run", display=False, **more
+        )
+
+    fit(x, 5)
+    before = contents(tmp_path / "run")
+    with pytest.raises(BFNError, match=r"with the flow Gauss.*sigma_1=0\.03.*, not .*=0\.3\)"):
+        fit(x, 10, sigma_1=0.3, resume=True)
+    with pytest.raises(BFNError, match="data are not those"):
+        fit(x * 0.5, 10, resume=True)
+    with pytest.raises(BFNError, match="data are not those"):
+        fit(x.flip(0), 10, resume=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(Slope, "width", 2)
+        with pytest.raises(BFNError, match=r"step-5' is of another network .*size mismatch"):
+            fit(x, 10, resume=True)
+    assert contents(tmp_path / "run") == before
+    assert fit(x, 10, resume=True).step == 10
+
+
+def test_a_folder_to_go_on_in_is_needed() -> None:
+    model = bfn.continuous(Slope(), sigma_1=0.03)
+    with pytest.raises(BFNError, match=r"resume=True .* out="):
+        bfn.train.fit(model, torch.rand(20, 4), steps=2, resume=True, display=False)
+
+
+def test_a_run_that_cannot_go_on_stays_as_it_was(tmp_path: Path) -> None:
+    recipe = tiny_runs.read(tmp_path)
+    run(recipe, tmp_path / "run")
+    for path in (tmp_path / "run" / "checkpoints").glob("*/state.json"):
+        path.write_text("{}")
+    before = contents(tmp_path / "run")
+    with pytest.raises(BFNError, match=r"no checkpoint .* is whole"):
+        run(tiny_runs.read(tmp_path, train__steps=20), tmp_path / "run", resume=True)
+    assert contents(tmp_path / "run") == before
+
+
+def test_a_run_does_not_start_from_what_it_replaces(tmp_path: Path) -> None:
+    run(tiny_runs.read(tmp_path, train__steps=2), tmp_path / "run")
+    before = contents(tmp_path / "run")
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    for name in ("run", "link"):
+        again = tiny_runs.read(tmp_path, train__init=str(tmp_path / name))
+        with pytest.raises(BFNError, match=r"--init and --out are the same folder"):
+            run(again, tmp_path / "run", force=True)
+    assert contents(tmp_path / "run") == before
+
+
+@pytest.mark.parametrize("stubborn", ["model.safetensors", "recipe.toml"])
+def test_what_cannot_be_replaced_is_left_whole(
+    stubborn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = tiny_runs.read(tmp_path, train__steps=2)
+    run(recipe, tmp_path / "run")
+    before = contents(tmp_path / "run")
+    replace = os.replace
+
+    def refusing(source: Path, target: Path) -> None:
+        if stubborn in (Path(source).name, Path(target).name):
+            raise PermissionError(1, "Operation not permitted")
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", refusing)
+        with pytest.raises(BFNError, match=r"cannot be written .Operation not permitted"):
+            run(recipe, tmp_path / "run", force=True)
+    assert contents(tmp_path / "run") == before
+    shutil.copytree(tmp_path / "run", tmp_path / "run" / ".replaced")  # a kill left it
+    run(recipe, tmp_path / "run", force=True)
+    assert not (tmp_path / "run" / ".replaced").exists()
