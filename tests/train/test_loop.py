@@ -487,8 +487,8 @@ def test_an_exploding_loss_stops_before_it_is_saved(tmp_path: Path) -> None:
     assert "exploded" in status["message"]
 
 
-@pytest.mark.parametrize("batch", [16, 4])
-def test_a_loss_that_explodes_at_once(batch: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("batch", "validate_every"), [(16, 0), (4, 0), (16, 2)])
+def test_a_loss_that_explodes_at_once(batch: int, validate_every: int, tmp_path: Path) -> None:
     """Before there is a line of metrics: finite, and far above what the first examples had."""
 
     class Late(torch.nn.Module):
@@ -508,8 +508,9 @@ def test_a_loss_that_explodes_at_once(batch: int, tmp_path: Path) -> None:
     with pytest.raises(Diverged, match=rf"loss exploded at step {16 // batch + 1}; there is no"):
         bfn.train.fit(
             model, bfn.data.load("digits", form="continuous"), out=tmp_path / "run",
-            display=False, steps=60, batch=batch, log_every=30,
+            display=False, steps=60, batch=batch, log_every=30, validate_every=validate_every,
         )  # fmt: skip
+    assert told(tmp_path / "run")["best"] is None
     assert not (tmp_path / "run" / "model.safetensors").exists()
 
 

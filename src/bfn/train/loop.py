@@ -239,6 +239,7 @@ class Trainer:
 
     def _validate(self, validation: Validation) -> tuple[dict[str, float], bool]:
         """Measure the averaged weights; says whether they are the best so far."""
+        self._check()  # of exploded weights none is the best
         with self.ema.in_place(self.model.net):
             found = validation.measure(self.fast)
         scale = self.data.format.scale
@@ -302,6 +303,10 @@ class Trainer:
         self.saving.log(line)
         self.display.show(line)
 
+    def _check(self) -> Values:
+        """The values of the unfinished window, checked."""
+        return self._checked(self.window.read(self.world).values(), self.step)
+
     def _checked(self, values: Values, step: int) -> Values:
         """The values; training stops if one of them is not finite, or the loss explodes."""
         broken = values.broken(self._bound(values, step))
@@ -339,7 +344,7 @@ class Trainer:
     def save(self) -> None:
         """A checkpoint, and the averaged weights as the run's model."""
         self._write_lines()
-        self.saving.save(self._checked(self.window.read(self.world).values(), self.step))
+        self.saving.save(self._check())
 
     def restore(self) -> None:
         """Go on from the newest whole checkpoint of the folder, if there is one."""
