@@ -86,8 +86,8 @@ class Accelerated(nn.Module):
                 raise
             reason = str(error).strip().splitlines()[0]
             raise BFNError(
-                f"the network could not be compiled ({reason}); switch that off with "
-                "--train.compile no, or compile=False"
+                f"the network could not be compiled ({reason}); leave that out, in training with "
+                "--train.compile no"
             ) from error
 
     @contextlib.contextmanager

@@ -92,9 +92,12 @@ class RunFolder:
             with self._emptied() if force else contextlib.nullcontext():
                 # Replaced at last: whenever this is cut short, the folder is a run's.
                 self.write_recipe(recipe)
-        except BaseException as error:
+        except OSError as error:
             self._lock.release()
-            raise self._closed(error) if isinstance(error, OSError) else error from None
+            raise self._closed(error) from None
+        except BaseException:
+            self._lock.release()
+            raise
 
     def take(self) -> None:
         """Make the folder this process's own."""

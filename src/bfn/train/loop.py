@@ -42,10 +42,10 @@ from bfn.train.validation import Validation
 from bfn.train.window import Reading, Values, Window
 
 EXPLODED = 20.0
-"""So many times what the untrained network had is too much for the mean loss of a line. (Rates that
-are too high by ten or a hundred cost 4 times as much for a while, and come back.)"""
-UNTRAINED = 16
-"""Examples at the run's beginning whose loss is taken for the untrained network's."""
+"""So many times the loss at the run's beginning is too much for the mean of a line. (A learning
+rate a hundred times too high was seen to cost 4 times as much for a while before it came back.)"""
+BEGINNING = 16
+"""Examples whose loss is taken for the one at the beginning."""
 
 
 class Micro(NamedTuple):
@@ -114,6 +114,7 @@ class Trainer:
         self.times = time_sampler(settings.times)
         self.best = Best()
         self.first: list[float] = []
+        """Losses of the steps that hold the first examples."""
         self.saving = Saving(self)
         self.window = Window(self.device)
         self.history: list[dict[str, Any]] = []
@@ -329,9 +330,9 @@ class Trainer:
     def _bound(self, values: Values, step: int) -> float:
         """A mean loss, in nats per variable, that no training comes back from.
 
-        It is known after the first steps, of which one is enough unless batches are small.
+        It is known after the first step, or the first few of small batches.
         """
-        few = -(-UNTRAINED // self.settings.batch)
+        few = -(-BEGINNING // self.settings.batch)
         for earlier, value in enumerate(values.losses, step - len(values.losses)):
             if earlier == len(self.first) < few:
                 self.first.append(value)
