@@ -5,9 +5,9 @@
 Two of the paper's recipes, the second with a smaller network, trained for a moment with the same
 noise in both precisions. Curves of training differ anyway where the loss falls steeply, so two
 controls in float32 say by how much: one starts from weights rounded to bfloat16, with nothing else
-changed, the other has another seed. Every number of the first table is the mean loss of the ten
-steps before; the second compares the curves with the plain one. DIR holds the files of MNIST in
-mnist/ and those of text8 in text8/; without it they are downloaded.
+changed, the other has another seed for its batches, times and noise. Every number of the first
+table is the mean loss of the ten steps before; the second compares the curves with the plain one.
+DIR holds the files of MNIST in mnist/ and those of text8 in text8/; without it they are downloaded.
 """
 
 from __future__ import annotations

@@ -84,7 +84,8 @@ def test_endings_and_runs_of_other_times(tmp_path: Path) -> None:
 
 
 def test_odd_files_hide_no_other_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("number", "words", "text", "link", "best", "good"):
+    odd = ("number", "words", "text", "link", "best", "deep", "zone", "year")
+    for name in (*odd, "good"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "recipe.toml").write_text('name = "x"\n[train]\nsteps = 10\n')
     (tmp_path / "number" / "recipe.toml").write_text("train = 3\n")
@@ -92,10 +93,16 @@ def test_odd_files_hide_no_other_run(tmp_path: Path, capsys: pytest.CaptureFixtu
     (tmp_path / "text" / "metrics.jsonl").write_text('{"step": 5, "loss": "abc", "unit": 3}\n')
     (tmp_path / "link" / "dangling").symlink_to(tmp_path / "nowhere")
     status.Status(tmp_path / "best").tell("finished", {"step": True, "best": {"step": "x"}})
+    (tmp_path / "deep" / "metrics.jsonl").write_text("[" * 60_000)
+    for name, when in (("zone", "2026-01-01T00:00:00"), ("year", "0001-01-01T00:00:00")):
+        told = {"status": "[red]x[/blue]", "updated": when}
+        (tmp_path / name / "status.json").write_text(json.dumps(told))
+        (tmp_path / name / ".lock").mkdir()
     status.Status(tmp_path / "good").tell("finished", {"step": 7, "loss": 1.25})
     assert main(["runs", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
-    assert all(f"/{name} " in shown for name in ("number", "words", "text", "link", "best"))
+    assert all(f"/{name} " in shown for name in odd)
+    assert "[red]x[/blue]" in shown
     assert "1.2500" in shown
     assert describe(tmp_path / "text")["step"] == 5
 

@@ -15,6 +15,7 @@ import tiny_runs
 from bfn.errors import BFNError
 from bfn.train import checkpoint
 from bfn.train.config import Recipe
+from bfn.train.ema import EMA
 from bfn.train.folder import RunFolder
 
 
@@ -81,7 +82,8 @@ class Slope(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.arguments: dict[str, object] = {}
+        # JSON turns these keys into texts, which sort otherwise.
+        self.arguments: dict[str, object] = {"table": {8: True, 16: False}}
         self.weight = torch.nn.Parameter(torch.zeros(self.width))
 
     def forward(self, features: Tensor, t: Tensor) -> Tensor:
@@ -99,7 +101,10 @@ def test_fit_goes_on_with_the_same_model_and_data(
             model, x, steps=steps, batch=4, out=tmp_path / "run", display=False, **more
         )
 
-    fit(x, 5)
+    fit(x, 5, log_every=1, checkpoint_every=5)
+    line = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1]
+    with (tmp_path / "run" / "metrics.jsonl").open("a") as file:  # as if killed at step 6
+        file.write(line.replace('"step": 5', '"step": 6') + "\n")
     before = contents(tmp_path / "run")
     with pytest.raises(BFNError, match=r"with the flow Gauss.*sigma_1=0\.03.*, not .*=0\.3\)"):
         fit(x, 10, sigma_1=0.3, resume=True)
@@ -111,7 +116,16 @@ def test_fit_goes_on_with_the_same_model_and_data(
         patch.setattr(Slope, "width", 2)
         with pytest.raises(BFNError, match=r"step-5' is of another network .*size mismatch"):
             fit(x, 10, resume=True)
+    with monkeypatch.context() as patch:
+
+        def short(*_: object) -> None:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+        patch.setattr(EMA, "restore", short)
+        with pytest.raises(BFNError, match="memory ran out: the model and its checkpoint"):
+            fit(x, 10, resume=True)
     assert contents(tmp_path / "run") == before
+    monkeypatch.setattr(Slope, "__module__", "moved")  # as from a script into a module
     assert fit(x, 10, resume=True).step == 10
 
 
@@ -163,5 +177,7 @@ def test_what_cannot_be_replaced_is_left_whole(
             run(recipe, tmp_path / "run", force=True)
     assert contents(tmp_path / "run") == before
     shutil.copytree(tmp_path / "run", tmp_path / "run" / ".replaced")  # a kill left it
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    (tmp_path / "run" / "checkpoints").symlink_to(tmp_path / "nowhere")
     run(recipe, tmp_path / "run", force=True)
     assert not (tmp_path / "run" / ".replaced").exists()

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch._dynamo.exc import InternalTorchDynamoError
 
 import bfn
 import tiny_runs
@@ -318,13 +319,44 @@ def test_too_little_memory(
         advance(trainer)
 
     monkeypatch.setattr(Trainer, "advance", short)
-    sentence = r"step 7 could not be made with 8 examples at once; .* --train.accumulate 2 "
+    sentence = r"step 7 could not be made with 8 examples at once; .* train.accumulate = 2 or "
     with pytest.raises(BFNError, match=rf"memory ran out: {sentence}"):
         run(recipe, tmp_path / "run")
     assert told(tmp_path / "run")["status"] == "failed"
     assert "memory ran out" in told(tmp_path / "run")["message"]
     again = tiny_runs.read(tmp_path, train__accumulate=2)
     assert run(again, tmp_path / "run", resume=True).step == 12
+
+
+@pytest.mark.parametrize(
+    ("batch", "accumulate", "advice"),
+    [
+        (6, 2, "with 3 examples at once; .* = 3 or more"),
+        (5, 1, "with 5 examples at once; .* = 5 or more"),
+        (4, 4, "a single example is too large in step 1"),
+    ],
+)
+def test_advice_that_can_be_followed(
+    batch: int, accumulate: int, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(trainer: Trainer) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Trainer, "advance", short)
+    recipe = tiny_runs.read(tmp_path, train__batch=batch, train__accumulate=accumulate)
+    with pytest.raises(BFNError, match=advice):
+        run(recipe, tmp_path / "run")
+
+
+def test_a_compiler_that_fails_for_the_gradients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(trainer: Trainer) -> None:
+        raise InternalTorchDynamoError("no g++")
+
+    monkeypatch.setattr(Trainer, "advance", fail)
+    with pytest.raises(BFNError, match=r"could not be compiled \(no g\+\+\)"):
+        run(tiny_runs.read(tmp_path), tmp_path / "run")
 
 
 def test_other_errors_stay_what_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -526,6 +558,28 @@ def test_what_the_untrained_network_had_is_remembered(tmp_path: Path) -> None:
     assert result.step == 12
     last = checkpoint.load(tmp_path / "run" / "checkpoints" / "step-12").state
     assert last["first"] == state["first"]
+
+
+def test_a_trained_network_may_scatter() -> None:
+    """A beginning that is all but perfect does not make an ordinary loss an explosion."""
+
+    class Forgetful(torch.nn.Module):
+        """Right about every variable for two steps, then wrong."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.calls = torch.nn.Parameter(torch.zeros(3)), 0
+
+        def forward(self, features: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+            self.calls += self.training
+            sure = torch.tensor([9.0, -9.0, -9.0] if self.calls <= 2 else [-9.0, 9.0, -9.0])
+            return sure.expand(features.shape) + self.weight
+
+    model = bfn.discrete(Forgetful(), K=3, beta_1=3.0)
+    fit = bfn.train.fit(
+        model, torch.zeros(32, 4, dtype=torch.int64), steps=6, batch=16, log_every=1, display=False
+    )
+    assert fit.history[-1]["loss"] > 1e4 * fit.history[0]["loss"]
 
 
 def test_infinite_gradient_stops_too(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def _last_line(path: Path) -> dict[str, Any]:
     for line in reversed(lines):
         try:
             found = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(found, dict):
             return found

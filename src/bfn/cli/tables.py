@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 
 def show(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> str:
@@ -17,7 +18,7 @@ def show(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | Non
         numeric = all(_is_number(row[i]) for row in rows)
         table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))
     width = Console(width=100_000).measure(table).maximum
     Console(width=width, highlight=False, markup=False).print(table, crop=False)
     with io.StringIO() as text:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
@@ -75,20 +76,9 @@ class Accelerated(nn.Module):
         device, cast = features.device.type, self.dtype != torch.float32
         # The cache would keep a recording's weights as they were.
         kept = not self._records
-        try:
-            with (
-                self._units(),
-                torch.autocast(device, self.dtype, enabled=cast, cache_enabled=kept),
-            ):
-                return self.net(features, t, **cond)
-        except Exception as error:
-            if not (self.compiled and _is_of_compiling(error)):
-                raise
-            reason = str(error).strip().splitlines()[0]
-            raise BFNError(
-                f"the network could not be compiled ({reason}); leave that out, in training with "
-                "--train.compile no"
-            ) from error
+        arithmetic = torch.autocast(device, self.dtype, enabled=cast, cache_enabled=kept)
+        with compiling(), self._units(), arithmetic:
+            return self.net(features, t, **cond)
 
     @contextlib.contextmanager
     def _units(self) -> Iterator[None]:
@@ -193,10 +183,20 @@ def _trying_convolutions() -> Iterator[None]:
         torch.backends.cudnn.benchmark = before
 
 
-def _is_of_compiling(error: Exception) -> bool:
-    from torch._dynamo.exc import TorchDynamoException  # slow to load, and loaded by then
-
-    return isinstance(error, TorchDynamoException)
+@contextlib.contextmanager
+def compiling() -> Iterator[None]:
+    """A failure to compile becomes a sentence: here, or as gradients are first asked for."""
+    try:
+        yield
+    except RuntimeError as error:
+        known = sys.modules.get("torch._dynamo.exc")  # slow to load, and loaded by who compiles
+        if known is None or not isinstance(error, known.TorchDynamoException):
+            raise
+        reason = str(error).strip().partition("\n")[0]
+        raise BFNError(
+            f"the network could not be compiled ({reason}); leave that out, in training with "
+            "--train.compile no"
+        ) from error
 
 
 def _widened(result: Tensor, *, copy: bool) -> Tensor:

@@ -127,6 +127,14 @@ class World:
         before[0].wait()
         return tuple(map(bool, before[1].tolist()))
 
+    def any(self, wish: bool) -> bool:
+        """Whether any process has the wish; all wait for the answer."""
+        if self.size == 1:
+            return wish
+        vote = torch.tensor([wish], dtype=torch.uint8)
+        dist.all_reduce(vote, dist.ReduceOp.MAX, group=self._hosts)
+        return bool(vote)
+
     def settle(self) -> None:
         """Wait for the last vote; the next one starts anew."""
         if self._vote is not None:

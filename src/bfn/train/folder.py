@@ -123,7 +123,7 @@ class RunFolder:
         moved = []
         try:
             for name in _OWN:
-                if (self.path / name).exists():
+                if os.path.lexists(self.path / name):
                     os.replace(self.path / name, doomed / name)
                     moved.append(name)
             yield

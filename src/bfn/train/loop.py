@@ -46,6 +46,9 @@ EXPLODED = 20.0
 rate a hundred times too high was seen to cost 4 times as much for a while before it came back.)"""
 BEGINNING = 16
 """Examples whose loss is taken for the one at the beginning."""
+LEAST = 1.0
+"""Nats per variable that it counts for at least. A trained network may begin with much less, and
+its loss may scatter by more than its mean; an untrained one has 1 to 10."""
 
 
 class Micro(NamedTuple):
@@ -338,7 +341,7 @@ class Trainer:
                 self.first.append(value)
         if len(self.first) < few:
             return math.inf
-        return EXPLODED * math.fsum(map(abs, self.first)) / few
+        return EXPLODED * max(LEAST, math.fsum(map(abs, self.first)) / few)
 
     # Saving and going on.
 

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from bfn import memory
 from bfn.data.base import DataSet
 from bfn.errors import BFNError
 from bfn.model import BFN
@@ -120,7 +121,7 @@ class Saving:
             "pending": pending,
             "first": trainer.first,
             "data": trainer.digest,
-            "model": trainer.config,
+            "model": json.loads(json.dumps(trainer.config)),  # as it will be read
         }
         if trainer.best.step:
             state["best"] = asdict(trainer.best)
@@ -204,26 +205,32 @@ class Saving:
             found = checkpoint.newest(folder.checkpoints, trainer.display.say)
             if found is not None:
                 self._check_same(found)
-            folder.open_metrics(found.step if found else 0)
-            if trainer.settings.tensorboard:
-                self.board = Board(folder.path / BOARD, found.step if found else 0)
 
         trainer.world.on_main(look)
         step = trainer.world.share(found.step if found else None)
-        if step is None:
-            return
-        if found is None:
-            found = checkpoint.load(folder.checkpoints / f"step-{step}")
+        if step is not None:
+            self._go_on_from(found or checkpoint.load(folder.checkpoints / f"step-{step}"))
+
+        def open_files() -> None:
+            folder.open_metrics(trainer.step)
+            if trainer.settings.tensorboard:
+                self.board = Board(folder.path / BOARD, trainer.step)
+
+        trainer.world.on_main(open_files)
+        trainer.history = folder.metrics() if trainer.step else []
+
+    def _go_on_from(self, found: Checkpoint) -> None:
         try:
             self._load(found)
         except (RuntimeError, KeyError, ValueError) as error:
+            if memory.ran_out(error):
+                raise
             reason = str(error).strip().rpartition("\n")[2].strip()  # torch's first says little
             raise BFNError(
                 f"the checkpoint {str(found.path)!r} is of another network than the run's is now "
                 f"({reason}); give another folder with --out, or start again with --force"
             ) from error
-        trainer.step = found.step
-        trainer.history = folder.metrics()
+        self.trainer.step = found.step
         self.last_checkpoint = str(found.path)
 
     def _check_same(self, found: Checkpoint) -> None:
@@ -231,19 +238,21 @@ class Saving:
         trainer = self.trainer
         assert trainer.folder is not None
         run = str(trainer.folder.path)
-        another = f"start another run from its model with --init {run} and another --out"
         now = json.loads(json.dumps(trainer.config))
         before = found.state.get("model", now)
         for part in ("net", "flow", "head"):
-            if before[part] != now[part]:
+            # In words: where a class of one's own lies may change.
+            old, new = short(before[part]), short(now[part])
+            if old != new:
                 raise BFNError(
-                    f"the run in {run!r} was started with the {part} {short(before[part])}, not "
-                    f"{short(now[part])}; give it the same again, or {another}"
+                    f"the run in {run!r} was started with the {part} {old}, not {new}; give it the "
+                    "same again, or another folder with --out"
                 )
         if found.state.get("data", trainer.digest) != trainer.digest:
             raise BFNError(
                 f"the data are not those that the run in {run!r} was started with; give it the "
-                f"same again, or {another}"
+                f"same again, or start another run from its model with --init {run} and another "
+                "--out"
             )
 
     def _load(self, found: Checkpoint) -> None:

@@ -17,6 +17,7 @@ from bfn import loss, memory, pictures
 from bfn.data.base import DataSet
 from bfn.errors import BFNError
 from bfn.model import BFN
+from bfn.nn.accelerate import compiling
 from bfn.train import board, build, checkpoint, config, distributed, peak, progress, status
 from bfn.train.config import Recipe, Sample
 from bfn.train.distributed import World
@@ -156,7 +157,8 @@ def _train(
         world.on_main(lambda: _open(folder, recipe, resume, force))
     try:
         if folder is not None:
-            trainer.restore()
+            with memory.needed(lambda: "the model and its checkpoint are too large for it"):
+                trainer.restore()
             if resume:  # at last: a run that cannot go on stays as it was
                 world.on_main(lambda: folder.renew(recipe))
         if operations is not None:
@@ -237,7 +239,7 @@ def _go_on(trainer: Trainer, display: Display) -> None:
     saving.tell(status.RUNNING)
     ending, message = status.FAILED, ""
     try:
-        with memory.needed(lambda: _too_large(trainer)):
+        with memory.needed(lambda: _too_large(trainer)), compiling():
             trainer.run()
         ending = status.FINISHED
     except BaseException as error:
@@ -252,12 +254,15 @@ def _go_on(trainer: Trainer, display: Display) -> None:
 
 
 def _too_large(trainer: Trainer) -> str:
-    examples = max(map(len, trainer.rows))
-    going_on = "go on with --resume auto" if trainer.folder else "train again with"
+    parts, size = len(trainer.rows), trainer.world.size
+    share = trainer.settings.batch // size
+    if share == parts:
+        return f"a single example is too large in step {trainer.step + 1}; give a smaller network"
+    more = next(each for each in range(parts + 1, share + 1) if share % each == 0)
     return (
-        f"step {trainer.step + 1} could not be made with {examples} examples at once; {going_on} "
-        f"--train.accumulate {2 * len(trainer.rows)} (or a larger one), which cuts the batch into "
-        "parts without changing the result"
+        f"step {trainer.step + 1} could not be made with {share // parts} examples at once; resume "
+        f"with train.accumulate = {more} or more, which cuts the batch into parts without changing "
+        "the result"
     )
 
 
@@ -303,7 +308,7 @@ def _sheets(
 
     def write(step: int, signalled: Callable[[], bool]) -> None:
         def look(done: int, calls: int) -> None:
-            if signalled() and not together:
+            if world.any(signalled()) if together else signalled():
                 raise _NoTime
 
         if not (world.main or together):

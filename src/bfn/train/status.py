@@ -123,9 +123,9 @@ def written(folder: Path) -> dict[str, Any]:
     """What status.json says; empty if there is none that says anything."""
     try:
         found = json.loads((folder / STATUS).read_text())
-        datetime.fromisoformat(found["updated"])
-        return {**found, "status": str(found["status"])}
-    except (OSError, ValueError, KeyError, TypeError):
+        updated = datetime.fromisoformat(found["updated"]).astimezone(UTC)
+        return {**found, "status": str(found["status"]), "updated": updated.isoformat()}
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return {}
 
 
