@@ -9,6 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -296,6 +297,29 @@ def test_asked_to_stop(tmp_path: Path) -> None:
     one, two = processes.metrics(whole), processes.metrics(run)
     assert [line["step"] for line in one] == [line["step"] for line in two]
     assert two[-1]["loss"] == pytest.approx(one[-1]["loss"], rel=1e-2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharding", ["none", "full"])
+def test_asked_to_stop_while_samples_are_drawn(sharding: str, tmp_path: Path) -> None:
+    """All give up the sheet, which would take minutes, at the same of its steps."""
+    recipe, run = tiny_runs.write(tmp_path, "text"), tmp_path / "run"
+    process = start(
+        recipe, "--out", run, "--train.log_every", 1, "--train.checkpoint_every", 10_000,
+        "--train.steps", 100_000, "--train.sharding", sharding, "--train.sample_every", 3,
+        "--sample.steps", 1_000_000,
+    )  # fmt: skip
+    try:
+        assert processes.wait(process, lambda: processes.lines(run) >= 3)
+        time.sleep(1.0)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    saved = checkpoint.newest(run / "checkpoints", pytest.fail)
+    assert saved is not None
+    assert f"interrupted at step {saved.step} of 100000; its state is saved" in err
+    assert not list(run.glob("samples/*"))
 
 
 @pytest.mark.slow
