@@ -69,6 +69,10 @@ class World:
         first = self.rank * parts * share
         return [range(first + i * share, first + (i + 1) * share) for i in range(parts)]
 
+    def spreads(self, sharding: str) -> bool:
+        """Whether every process holds only a part of the weights."""
+        return sharding == "full" and self.size > 1
+
     # Numbers of all processes.
 
     def mean(self, value: Tensor) -> Tensor:

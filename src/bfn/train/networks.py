@@ -19,7 +19,7 @@ from bfn.train.distributed import World
 def join(model: BFN, data: DataSet, settings: Train, world: World) -> tuple[BFN, BFN]:
     """The same model, sharing its weights: fast, for this process; and joined, for training."""
     compile = {"auto": None, "yes": True, "no": False}[settings.compile]
-    sharded = settings.sharding == "full" and world.size > 1
+    sharded = world.spreads(settings.sharding)
     unused = world.size > 1 and not sharded and _has_unused(model, data)
     # A compiled function would pass by the hooks that gather a sharded network's weights.
     fast = Accelerated(model.net, settings.precision, False if sharded else compile)

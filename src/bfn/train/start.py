@@ -78,7 +78,8 @@ def fit(
         data: a tensor (N, *shape) in the model's own convention, or a `bfn.data.DataSet`.
         labels: int64 (N,), handed to the network as `label`; for a tensor of data only.
         out: a run folder for checkpoints, metrics and the exported model; None writes nothing.
-        resume: go on from the folder's newest checkpoint, if it has one.
+        resume: go on from the folder's newest checkpoint, if it has one, with the same model and
+            data.
         force: replace the run that is in the folder.
         display: True for a progress bar, False for silence.
         stop: asked after every step; True ends the training there.
@@ -304,7 +305,7 @@ def _sheets(
     draw(model, data.shape, replace(settings, n=1, steps=1))  # what is wrong is said at once
 
     # Weights that are spread over the processes need all of them to be used.
-    together = recipe.train.sharding == "full" and world.size > 1
+    together = world.spreads(recipe.train.sharding)
 
     def write(step: int, signalled: Callable[[], bool]) -> None:
         def look(done: int, calls: int) -> None:
