@@ -8,6 +8,7 @@ import math
 import signal
 import sys
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,52 @@ def test_the_picture_shows_what_was_logged(tmp_path: Path, monkeypatch: pytest.M
     assert [*edges] == pytest.approx([i / 10 for i in range(11)])
 
 
+@pytest.mark.parametrize("ending", [".png", ".pdf", ".svg"])
+@pytest.mark.filterwarnings("error")
+def test_any_name_is_in_the_legend(
+    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it is a formula or hidden; in scripts without letters, nothing warns."""
+    names = ["r$_$x", "_under", r"a\$b$c", "学習", "a\udcffb"]
+    figures: list[Any] = []
+    save = curves.style.save
+
+    def keep(figure: Any, path: Path) -> None:
+        figures.append(figure)
+        save(figure, path)
+
+    monkeypatch.setattr(curves.style, "save", keep)
+    found = [curves.read(write_metrics(tmp_path / name)) for name in names]
+    curves.draw(tmp_path / f"c{ending}", found)
+    assert (tmp_path / f"c{ending}").stat().st_size > 5000
+    texts = [text.get_text() for text in figures[0].axes[0].get_legend().get_texts()]
+    assert texts[::2] == [r"r\$_\$x", " _under", r"a\\$b\$c", "学習", "a?b"]
+    assert texts[1::2] == [f"{text}, validation" for text in texts[::2]]
+
+
+def test_other_warnings_of_a_picture_are_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(curves.style, "save", lambda *_: warnings.warn("of moment", stacklevel=1))
+    found = [curves.read(write_metrics(tmp_path / "a"))]
+    with pytest.warns(UserWarning, match="of moment"):
+        curves.draw(tmp_path / "c.png", found)
+
+
+def test_a_run_without_lines(tmp_path: Path) -> None:
+    """Whether to wait for some depends on whether it goes on."""
+    (tmp_path / "metrics.jsonl").touch()
+    status.Status(tmp_path).tell("running", {"step": 1})
+    lock = status.Lock(tmp_path)
+    lock.take()
+    with pytest.raises(BFNError, match=r"a finite loss yet; wait for the run to log some$"):
+        curves.read(tmp_path)
+    status.Status(tmp_path).tell("diverged", {"step": 1})
+    lock.release()
+    with pytest.raises(BFNError, match=r"loss, and the run has ended \(diverged\); give one that"):
+        curves.read(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -215,8 +262,8 @@ def test_the_picture_shows_what_was_logged(tmp_path: Path, monkeypatch: pytest.M
         (["plot", "a", "-o", "c.txt"], "must end in .png, .pdf, .svg"),
         (["plot", "none", "-o", "c.png"], "there is no run folder 'none'"),
         (["plot", "empty", "-o", "c.png"], "holds no metrics.jsonl"),
-        (["plot", "quiet", "-o", "c.png"], "has no lines with a step and a finite loss yet"),
-        (["plot", "odd", "-o", "c.png"], "has no lines with a step and a finite loss yet"),
+        (["plot", "quiet", "-o", "c.png"], "a finite loss, and the run has ended; give one"),
+        (["plot", "odd", "-o", "c.png"], "has no lines with a step and a finite loss, and"),
         (["plot", "a", "bits", "-o", "c.png"], "different units (nats per image, bits)"),
         (["plot", "a", "-o", "taken.png"], "exists"),
         (["plot", "a", "-o", "c.png", "--smooth", "0"], "--smooth 0 lines"),

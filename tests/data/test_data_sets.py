@@ -7,6 +7,7 @@ import math
 import re
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -258,6 +259,25 @@ def test_a_source_may_be_named_by_its_place() -> None:
     assert data.load("bfn.data.digits:digits", form="binary").K == 2
 
 
+def labelled(count: int, labels: Any) -> Rows:
+    return numbered(count, labels={"train": labels})
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        [2, 0, 1],
+        np.array([2, 0, 1], ">u2"),
+        np.array([2, 0, 1], np.uint8),
+        torch.tensor([2, 0, 1], dtype=torch.int32),
+    ],
+)
+def test_labels_are_integers_of_any_kind(labels: Any) -> None:
+    _, cond = labelled(3, labels).batch("train", torch.arange(3))
+    assert cond["label"].dtype == torch.int64
+    assert cond["label"].tolist() == [2, 0, 1]
+
+
 def short(split: str) -> Stream:
     parts = {name: np.zeros(5 if name == split else 50, np.uint8) for name in SPLITS}
     return Stream("poem", TextFormat(Alphabet("ab"), 10), parts)
@@ -276,7 +296,14 @@ def short(split: str) -> Stream:
         (lambda: numbered(9).examples("test"), ["test split", "empty"]),
         (lambda: numbered(9).indices(0, 0, 0), ["batch = 0"]),
         (lambda: numbered(9).indices(0, -1, 2), ["step = -1"]),
-        (lambda: numbered(9, labels={"train": torch.zeros(8)}), ["9 examples", "8 labels"]),
+        (lambda: labelled(9, torch.arange(8)), ["9 examples", "8 labels"]),
+        (lambda: labelled(9, 9 * torch.rand(9)), ["train split", "torch.float32", "integers (N,)"]),
+        (lambda: labelled(9, [1.9] * 9), ["float64 of shape (9,)", "one whole number to each"]),
+        (lambda: labelled(9, torch.ones(9, dtype=torch.bfloat16)), ["torch.bfloat16"]),
+        (lambda: labelled(9, np.ones(9, bool)), ["bool of shape (9,)"]),
+        (lambda: labelled(9, ["cat"] * 9), ["<U3 of shape (9,)"]),
+        (lambda: labelled(9, torch.zeros(9, 1, dtype=torch.int64)), ["(9, 1)", "integers (N,)"]),
+        (lambda: labelled(9, torch.tensor(3)), ["torch.int64 of shape ()"]),
         (lambda: short("test"), ["poem", "5 characters", "window of 10"]),
         (lambda: hold_out(10, 0.5, 0.5), ["leaves none of 10"]),
         (lambda: hold_out(10, 1.5), ["1.5", "fraction"]),

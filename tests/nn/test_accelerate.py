@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -222,6 +223,52 @@ def test_calls_that_are_not_replayed(made: list[Fake]) -> None:
     assert [replayed(wide[:n], wide[:n, 0, 0, 0]) for n in (5, 6, 7)] == [1, 0, 0]
     assert replayed(features, t) == 1
     assert len(made) == accelerate.MOST_RECORDINGS
+
+
+class Counting(torch.nn.Module):
+    """It counts its calls, in place or in a new tensor."""
+
+    def __init__(self, *, anew: bool) -> None:
+        super().__init__()
+        self.anew = anew
+        self.norm = torch.nn.BatchNorm1d(8)
+        self.count = torch.nn.Buffer(torch.zeros(()))
+
+    def forward(self, features: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        if self.anew:
+            self.count = self.count + 1
+        else:
+            self.count += 1
+        return self.norm(features)
+
+
+def test_recording_is_not_counted_as_calls(
+    made: list[Fake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Warm(Fake):
+        def __init__(self, call, given, *more) -> None:
+            super().__init__(call, given, *more)
+            for _ in range(graphs.WARM_UP):
+                call(*given)
+
+    monkeypatch.setattr(accelerate, "TrainingRecording", Warm)
+    features, t = torch.randn(4, 8, generator=torch.Generator().manual_seed(0)), torch.rand(4)
+    for anew in (False, True):
+        net, plain = Counting(anew=anew), Counting(anew=anew)
+        fast = Accelerated(net, compile=True)
+        fast._records = True
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for calls in (1, 2, 3):
+                assert torch.equal(fast(features, t), plain(features, t))
+                assert net.count == net.norm.num_batches_tracked == calls
+        assert torch.equal(net.norm.running_mean, plain.norm.running_mean)
+        said = [str(each.message) for each in caught]
+        assert said == (
+            ["the network runs without CUDA graphs: it puts new tensors in the places of its "
+             "buffers"] * anew
+        )  # fmt: skip
+    assert sum(recording.calls for recording in made) == 3
 
 
 def test_a_failed_recording_is_told_once(made: list[Fake], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,6 +42,13 @@ def test_keeps_the_last_by_number(tmp_path: Path) -> None:
     assert found.step == 100
 
 
+def test_other_names_are_no_checkpoints(tmp_path: Path) -> None:
+    save(tmp_path, 3)
+    for name in ("step-²", "step-07", "step-", "step-9.old"):
+        (tmp_path / name).mkdir()
+    assert checkpoint.steps(tmp_path) == [3]
+
+
 def test_nothing_there(tmp_path: Path) -> None:
     assert checkpoint.newest(tmp_path / "none", pytest.fail) is None
 
@@ -138,7 +145,7 @@ def test_other_format_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(checkpoint, "FORMAT_VERSION", 99)
     path = save(tmp_path, 3)
     monkeypatch.undo()
-    with pytest.raises(BFNError, match="format version 99, this program reads 1"):
+    with pytest.raises(BFNError, match="format version 99, this program reads 2"):
         checkpoint.load(path)
 
 

@@ -104,6 +104,9 @@ def test_differences(tmp_path: Path) -> None:
         ('name = ".."', r"name = '..' in .*bad\.toml is no name"),
         ('name = ""', r"name = '' in .*bad\.toml is no name"),
         ("[train]\nlearning_rate = inf", r"train\.learning_rate = inf .* expected a finite number"),
+        ("[train]\nlearning_rate = nan", r"train\.learning_rate = nan in .* is not a number"),
+        ("[train]\nclip = nan", r"train\.clip = nan in .*bad\.toml is not a number; expected one"),
+        ("[train]\nbetas = [0.9, nan]", r"train\.betas = nan in .*bad\.toml is not a number"),
         ("[train]\nweight_decay = inf", r"train\.weight_decay = inf .* a finite number"),
     ],
 )

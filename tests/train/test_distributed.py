@@ -17,10 +17,11 @@ import torch
 
 import bfn
 import processes
+import several_trainings
 import tiny_runs
 from bfn.cli.app import app, split_overrides
 from bfn.errors import BFNError
-from bfn.train import checkpoint, config, networks
+from bfn.train import checkpoint, config, distributed, networks
 from bfn.train.distributed import World, _reason
 from bfn.train.window import BINS, Window
 
@@ -153,8 +154,13 @@ def test_one_process_goes_on_with_the_sums_of_an_unfinished_window(rank: int) ->
     world = World()
     world.rank = rank
     window = Window(torch.device("cpu"))
-    saved = {"sums": torch.full((BINS,), 6.0), "counts": torch.full((BINS,), 2.0)}
-    window.restore(saved, [[0.5, 1.5], [0.25, 2.5]], world)
+    saved = {
+        "losses": torch.tensor([0.5, 0.25]),
+        "norms": torch.tensor([1.5, 2.5]),
+        "sums": torch.full((BINS,), 6.0),
+        "counts": torch.full((BINS,), 2.0),
+    }
+    window.restore(saved, world)
     values = window.read(world).values()
     assert (values.losses, values.norms) == ([0.5, 0.25], [1.5, 2.5])
     assert values.sums == ([6.0] * BINS if rank == 0 else [0.0] * BINS)
@@ -320,6 +326,33 @@ def test_asked_to_stop_while_samples_are_drawn(sharding: str, tmp_path: Path) ->
     assert saved is not None
     assert f"interrupted at step {saved.step} of 100000; its state is saved" in err
     assert not list(run.glob("samples/*"))
+
+
+def test_several_trainings_in_one_script(tmp_path: Path) -> None:
+    """Each joins the processes anew; a sharded model is whole again afterwards."""
+    script = Path(several_trainings.__file__)
+    result = subprocess.run(
+        torchrun(script, tmp_path),
+        capture_output=True, text=True, timeout=240, env=environment(),
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert "cannot spread scale, a single number" in (tmp_path / "refused.txt").read_text()
+    torch.set_num_threads(1)
+    expected = several_trainings.train(sharding="none")
+    for name in ("none", "full"):
+        found = bfn.BFN.from_pretrained(tmp_path / name).net.state_dict()
+        for key, value in expected.net.state_dict().items():
+            torch.testing.assert_close(found[key], value, rtol=1e-9, atol=1e-10, msg=key)
+
+
+@pytest.mark.parametrize("variable", ["WORLD_SIZE", "LOCAL_RANK"])
+def test_processes_that_are_not_counted(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, "two")
+    with (
+        pytest.raises(BFNError, match=f"{variable} = 'two' is no number; start with torchrun"),
+        distributed.world(),
+    ):
+        pass
 
 
 @pytest.mark.slow

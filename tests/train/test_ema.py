@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from bfn.errors import BFNError
 from bfn.train import EMA
 
 
@@ -62,3 +63,12 @@ def test_in_place_restores() -> None:
         assert module.weight.tolist() == [0.5] * 3
         raise ZeroDivisionError
     assert module.weight.tolist() == [1.0] * 3
+
+
+def test_state_that_is_no_tensor() -> None:
+    class Extra(Module):
+        def get_extra_state(self) -> dict[str, int]:
+            return {"calls": 3}
+
+    with pytest.raises(BFNError, match=r"'_extra_state' is of type dict, .* in a buffer"):
+        EMA(Extra(), decay=0.5)

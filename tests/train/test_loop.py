@@ -27,6 +27,7 @@ from bfn.train.folder import RunFolder
 from bfn.train.networks import find_device
 from bfn.train.optimiser import learning_rate
 from bfn.train.outcome import Unwritten
+from bfn.train.saving import Saving
 from bfn.train.start import known_operations, work
 
 
@@ -77,6 +78,50 @@ def test_resumed_run_equals_the_uninterrupted_one(kind: str, at: int, tmp_path: 
     assert [line["step"] for line in expected] == [2, 4, 6, 8, 10, 12]
     # A stop in the middle of a window leaves a line of its own.
     assert [line for line in metrics(tmp_path / "parts") if line["step"] % 2 == 0] == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_any_layout_and_type_is_resumed(
+    dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Channels last, as on a GPU, and an unfinished line of metrics."""
+
+    def fit(stop_at: int, **more) -> bfn.train.Fit:
+        torch.manual_seed(0)
+        net = bfn.nn.UNet(outputs=2, width=16, multipliers=(1, 2), blocks=1, groups=8, image_size=8)
+        net.to(dtype, memory_format=torch.channels_last)  # pyright: ignore
+        model = bfn.discretised(net, K=17, sigma_1=0.05)
+        x, _ = bfn.data.load("digits").batch("train", torch.arange(64))
+        return bfn.train.fit(
+            model,
+            x.to(dtype),
+            steps=9,
+            batch=8,
+            log_every=3,
+            display=False,
+            stop=after(stop_at),
+            **more,
+        )
+
+    laid: list[bool] = []
+
+    def side_by_side(self: Saving, *given) -> None:
+        load(self, *given)
+        for parameter, state in self.trainer.optimiser.state.items():
+            laid.extend(state[k].stride() == parameter.stride() for k in ("exp_avg", "exp_avg_sq"))
+
+    load = Saving._load
+    monkeypatch.setattr(Saving, "_load", side_by_side)
+    whole = fit(100)
+    fit(4, out=tmp_path / "run")
+    resumed = fit(100, out=tmp_path / "run", resume=True)
+    assert laid
+    assert all(laid)  # a GPU takes no others
+    assert same_tensors(whole.model.state_dict(), resumed.model.state_dict())
+    lines = {line["step"]: line for line in resumed.history}
+    for line in whole.history:
+        for key in ("loss", "gradient_norm", "loss_by_time"):
+            assert lines[line["step"]][key] == line[key], key
 
 
 def test_learned_times_are_resumed(tmp_path: Path) -> None:
@@ -442,6 +487,17 @@ def test_existing_folders(tmp_path: Path) -> None:
     assert (tmp_path / "other" / "config.json").read_text() == "mine"
 
 
+def test_a_model_that_lost_its_checkpoints_is_not_replaced(tmp_path: Path) -> None:
+    recipe = tiny_runs.read(tmp_path)
+    run(recipe, tmp_path / "run")
+    for path in (tmp_path / "run" / "checkpoints").iterdir():
+        shutil.rmtree(path)
+    before = (tmp_path / "run" / "model.safetensors").read_bytes()
+    with pytest.raises(BFNError, match="holds a model without checkpoints"):
+        run(recipe, tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == before
+
+
 def test_a_start_that_was_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the recipe is written, in a new folder and in one that is replaced."""
     recipe = tiny_runs.read(tmp_path, train__steps=2)
@@ -483,7 +539,7 @@ class Bomb(torch.nn.Module):
             r"loss became nan at step 7; the last good checkpoint is .*step-4: .*learning_rate.*"
             r"\(--init \S+/run starts from the run's model\)",
         ),
-        (2, r"loss became nan at step 3; there is no checkpoint before it"),
+        (2, r"loss became nan at step 3; there is no good checkpoint before it"),
     ],
 )
 def test_divergence(fuse: int, sentence: str, tmp_path: Path) -> None:
@@ -496,6 +552,31 @@ def test_divergence(fuse: int, sentence: str, tmp_path: Path) -> None:
         )  # fmt: skip
     kept = list((tmp_path / "run" / "checkpoints").glob("step-*"))
     assert [path.name for path in kept] == (["step-4"] if fuse == 6 else [])
+
+
+def test_weights_that_broke_at_once_are_not_called_good(tmp_path: Path) -> None:
+    """The checkpoint of the step before has the weights that the loss was computed with."""
+    for fuse, good in ((4, "there is no good checkpoint"), (8, r"good checkpoint is \S*step-4: ")):
+        model = bfn.discretised(Bomb(fuse), K=17, sigma_1=0.1)
+        with pytest.raises(Diverged, match=f"nan at step {fuse + 1}; .*{good}") as caught:
+            bfn.train.fit(
+                model, bfn.data.load("digits"), out=tmp_path / str(fuse), display=False, steps=20,
+                batch=4, checkpoint_every=4, log_every=1,
+            )  # fmt: skip
+        assert "--init" not in str(caught.value)
+
+
+@pytest.mark.parametrize("folder", [True, False])
+def test_weights_that_overflow_in_the_last_step(folder: bool, tmp_path: Path) -> None:
+    """Its loss was computed before."""
+    model = bfn.discretised(Bomb(100), K=17, sigma_1=0.1)
+    out = tmp_path / "run" if folder else None
+    with pytest.raises(Diverged, match="weights overflowed at step 1; there is no good checkpoint"):
+        bfn.train.fit(
+            model, bfn.data.load("digits"), out=out, display=False, steps=1, batch=4,
+            learning_rate=1e38, warmup=0,
+        )  # fmt: skip
+    assert not (tmp_path / "run" / "model.safetensors").exists()
 
 
 def test_an_exploding_loss_stops_before_it_is_saved(tmp_path: Path) -> None:

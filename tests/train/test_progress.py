@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
-from bfn.train import progress
+import processes
+import tiny_runs
+from bfn.train import progress, status
 
 
 def line(step: int) -> dict:
@@ -81,3 +88,68 @@ def test_validation_stays_and_the_share_of_the_peak_is_shown() -> None:
     assert "1.100 bits per dimension  validation 1.500  100 examples/s  41% of peak" in (
         text.getvalue()
     )
+
+
+def train(folder: Path, **streams: Any) -> tuple[subprocess.Popen[str], Path]:
+    recipe, run = tiny_runs.write(folder), folder / "run"
+    arguments = ["train", recipe, "--out", run, "--train.log_every", "1"]
+    environment = {**processes.ENVIRONMENT, "TERM": "xterm"}
+    command = [sys.executable, "-m", "bfn", *map(str, arguments)]
+    return subprocess.Popen(command, env=environment, text=True, **streams), run
+
+
+def check_finished(run: Path) -> None:
+    assert (status.written(run)["status"], status.written(run)["step"]) == ("finished", 12)
+    assert (run / "checkpoints" / "step-12").is_dir()
+    assert status.written(run)["exported_step"] == 12
+    assert (run / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_a_reader_that_leaves_does_not_end_training(both: bool, tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    stdout = writing if both else subprocess.PIPE
+    process, run = train(tmp_path, stdout=stdout, stderr=writing)
+    os.close(writing)
+    os.close(reading)
+    out, _ = process.communicate(timeout=180)
+    check_finished(run)
+    if both:  # the command has lost its own last line
+        assert process.returncode != 120
+    else:
+        assert process.returncode == 0
+        assert "step 12, loss" in out
+
+
+def test_a_terminal_that_is_closed_does_not_end_training(tmp_path: Path) -> None:
+    screen, terminal = os.openpty()
+    process, run = train(tmp_path, stdout=subprocess.PIPE, stderr=terminal)
+    os.close(terminal)
+    assert os.read(screen, 10), "the bar was there"
+    os.close(screen)
+    out, _ = process.communicate(timeout=180)
+    check_finished(run)
+    assert process.returncode == 0
+    assert "step 12, loss" in out
+
+
+class Broken(io.StringIO):
+    """A file on a full disk, or one that was closed."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    def write(self, text: str) -> int:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [OSError(28, "full"), BrokenPipeError(), ValueError("closed")])
+@pytest.mark.parametrize("terminal", [False, True])
+def test_what_cannot_be_written_is_dropped(error: Exception, terminal: bool) -> None:
+    console = Console(file=Broken(error), force_terminal=terminal, width=150)
+    with progress.choose(console) as display:
+        display.begin(0, 10)
+        display.show(line(10))
+        display.advance(10)
+        display.say("a message")

@@ -12,7 +12,7 @@ import torch
 import bfn
 import tiny_runs
 from bfn.errors import BFNError
-from bfn.train import Trainer, build, checkpoint
+from bfn.train import Diverged, Trainer, build, checkpoint
 from bfn.train.folder import RunFolder
 from bfn.train.validation import Found, Validation
 
@@ -199,6 +199,34 @@ def test_a_lost_best_is_said_and_looked_for_anew(told: list[float], tmp_path: Pa
     bfn.train.run(recipe, tmp_path / "run", resume=True, display=display)
     assert any("step-4' is damaged" in said and "looked for anew" in said for said in display.said)
     assert status(tmp_path / "run")["best"]["step"] == 10
+
+
+def test_a_best_that_is_given_up_is_said(told: list[float], tmp_path: Path) -> None:
+    told += [9.0, 5.0, 7.0]
+    recipe = tiny_runs.read(tmp_path, train__validate_every=2, train__steps=6)
+    run(recipe, tmp_path / "run")
+    without = tiny_runs.read(tmp_path, train__steps=8)
+    display = tiny_runs.Heard()
+    bfn.train.run(without, tmp_path / "run", resume=True, display=display)
+    assert any("validation is off now: the best so far, " in said for said in display.said)
+    assert status(tmp_path / "run")["exported_step"] == 8
+
+
+def test_a_validation_that_is_no_number(told: list[float], tmp_path: Path) -> None:
+    told += [9.0, float("nan")]
+    recipe = tiny_runs.read(tmp_path, train__validate_every=2)
+    with pytest.raises(Diverged, match=r"validation loss became nan at step 4; .*good .*step-2: "):
+        run(recipe, tmp_path / "run")
+    assert status(tmp_path / "run")["status"] == "diverged"
+
+
+def test_patience_with_infinite_losses_is_remembered(told: list[float], tmp_path: Path) -> None:
+    told += [float("inf")] * 3
+    recipe = tiny_runs.read(tmp_path, train__validate_every=2, train__patience=3)
+    seen: list[int] = []
+    run(recipe, tmp_path / "run", stop=lambda: seen.append(1) or len(seen) == 5)
+    assert run(recipe, tmp_path / "run", resume=True).step == 6
+    assert not told
 
 
 def test_patience(told: list[float], tmp_path: Path) -> None:

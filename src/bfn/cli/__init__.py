@@ -6,6 +6,7 @@ sentence on standard error. torch is imported only by commands that need it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -58,10 +59,12 @@ def _answer(sentence: str, code: int, *, at_once: bool = False) -> int:
         time.sleep(3.0)
         sentence = f"process {_rank()}: {sentence}"
     ending = "" if sentence.endswith((".", "?")) else "."
-    print(f"bfn: {sentence}{ending}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # nobody may be reading any more
+        print(f"bfn: {sentence}{ending}", file=sys.stderr, flush=True)
     return code
 
 
 def _rank() -> int:
     """The number of this process among those that torchrun started."""
-    return int(os.environ.get("RANK", "0"))
+    given = os.environ.get("RANK", "0")
+    return int(given) if given.isdecimal() else 0

@@ -17,7 +17,7 @@ import functools
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self, final
 
 import numpy as np
@@ -41,7 +41,7 @@ class DataSet(ABC):
         name: what error messages and reports call it.
         format: what one example is; `encode`, `decode`, `render` and the properties are its own.
         splits: stored values of "train", "validation" and "test"; checked here, once.
-        labels: int64 labels of each split, (N,), handed out by `batch` as `cond["label"]`.
+        labels: integers of each split, (N,), handed out by `batch` as `cond["label"]`.
         label_names: the names of labels 0, 1, ...
     """
 
@@ -51,14 +51,17 @@ class DataSet(ABC):
         format: Format,
         splits: Mapping[str, Tensor | np.ndarray],
         *,
-        labels: Mapping[str, Tensor | np.ndarray] | None = None,
+        labels: Mapping[str, Tensor | np.ndarray | Sequence[int]] | None = None,
         label_names: tuple[str, ...] = (),
     ) -> None:
         self.name = name
         self.format = format
         self.label_names = label_names
         self._splits = {split: _tensor(splits[split]) for split in SPLITS}
-        self._labels = {split: _tensor(values).long() for split, values in (labels or {}).items()}
+        self._labels = {
+            split: _integers(values, f"the labels of the {split} split of {name}")
+            for split, values in (labels or {}).items()
+        }
         self._device: torch.device | None = None  # of batches; None is where the splits lie
         for split, values in self._splits.items():
             format.form.check(values, f"the {split} split of {name}")
@@ -177,6 +180,21 @@ def _tensor(values: Tensor | np.ndarray) -> Tensor:
         return values
     # Bytes of a file are read-only in numpy, which a tensor cannot be.
     return torch.from_numpy(np.require(values, requirements=["C", "W"]))
+
+
+def _integers(values: Tensor | np.ndarray | Sequence[int], what: str) -> Tensor:
+    if isinstance(values, Tensor):
+        dtype = values.dtype
+        whole = not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
+    else:
+        values = np.asarray(values)
+        whole = values.dtype.kind in "iu"
+    if not whole or values.ndim != 1:
+        raise BFNError(
+            f"{what} are {values.dtype} of shape {tuple(values.shape)}; expected integers (N,); "
+            "give one whole number to each example"
+        )
+    return values.long() if isinstance(values, Tensor) else torch.from_numpy(values.astype("int64"))
 
 
 def _taken(rows: Tensor, indices: Tensor) -> Tensor:

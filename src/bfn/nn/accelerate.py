@@ -129,13 +129,14 @@ class Accelerated(nn.Module):
         gpus = [self._device] if self._device.type == "cuda" else []
         try:
             # What is drawn while recording must not change what is drawn after it.
-            with _trying_convolutions(), torch.random.fork_rng(gpus):
+            with _trying_convolutions(), torch.random.fork_rng(gpus), _untouched(self.net):
                 if learned:
                     return TrainingRecording(call, given, learned, list(stand_ins.values()))
                 return Recording(call, given)
         except torch.cuda.OutOfMemoryError:
             raise
         except RuntimeError as error:
+            self._records = not isinstance(error, _Replaced)
             reason = str(error).splitlines()[0]
             warnings.warn(f"the network runs without CUDA graphs: {reason}", stacklevel=2)
             return None
@@ -170,6 +171,32 @@ def _in_place(net: nn.Module, stand_ins: Mapping[nn.Parameter, nn.Parameter]) ->
     finally:
         for parameters, name, own in places:
             parameters[name] = own
+
+
+class _Replaced(RuntimeError):
+    """A network is never where a recording of it would be."""
+
+
+@contextlib.contextmanager
+def _untouched(net: nn.Module) -> Iterator[None]:
+    """Buffers, in which calls may count or average, as they were before.
+
+    A replay changes the tensors that were there, so they have to stay the same ones.
+    """
+    before = [
+        (module._buffers, name, own, own.detach().clone())
+        for module in net.modules()
+        for name, own in module._buffers.items()
+        if own is not None
+    ]
+    try:
+        yield
+        if any(buffers[name] is not own for buffers, name, own, _ in before):
+            raise _Replaced("it puts new tensors in the places of its buffers")
+    finally:
+        for buffers, name, own, value in before:
+            buffers[name] = own
+            own.detach().copy_(value)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,9 +24,10 @@ from torch import Tensor
 from bfn.errors import BFNError
 from bfn.train.outcome import Unwritten
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 STATE = "state.json"
 _ASIDE = ".part-"
+_NAME = re.compile(r"step-(0|[1-9][0-9]*)")
 
 Tensors = Mapping[str, Mapping[str, Tensor]]
 
@@ -70,15 +72,15 @@ def save(folder: Path, step: int, tensors: Tensors, state: Mapping[str, Any], ke
         _flush(folder)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(aside, ignore_errors=True)
-        earlier = "earlier ones are intact: " if _steps(folder) else ""
+        earlier = "earlier ones are intact: " if steps(folder) else ""
         raise Unwritten(
             f"the checkpoint {str(target)!r} could not be written ({error}); {earlier}make room "
             "and go on with --resume auto"
         ) from error
     # Later ones were damaged, so that training began again before them.
-    steps = [each for each in _steps(folder) if each <= step]
-    kept = set(steps[-keep:]) | {_best_of(folder / f"step-{new}") for new in steps[-keep:]}
-    for old in steps:
+    until = [each for each in steps(folder) if each <= step]
+    kept = set(until[-keep:]) | {_best_of(folder / f"step-{new}") for new in until[-keep:]}
+    for old in until:
         if old not in kept:
             _remove(folder / f"step-{old}")
     return target
@@ -86,15 +88,15 @@ def save(folder: Path, step: int, tensors: Tensors, state: Mapping[str, Any], ke
 
 def newest(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
     """The newest whole checkpoint, or None; `say` hears of those that are damaged."""
-    steps = _steps(folder)
+    found = steps(folder)
     for aside in folder.glob(f"{_ASIDE}*"):
         shutil.rmtree(aside, ignore_errors=True)
-    for step in reversed(steps):
+    for step in reversed(found):
         try:
             return load(folder / f"step-{step}")
         except Damaged as error:
             say(f"{error}; trying the one before")
-    if steps:
+    if found:
         raise BFNError(
             f"no checkpoint in {str(folder)!r} is whole; start again with --force, or in another "
             "folder"
@@ -104,7 +106,7 @@ def newest(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
 
 def newest_step(folder: Path) -> int:
     """Of the newest checkpoint, whole or not; 0 if there is none."""
-    return max(_steps(folder), default=0)
+    return max(steps(folder), default=0)
 
 
 def load(path: Path) -> Checkpoint:
@@ -144,9 +146,14 @@ def unflatten_optimiser(flat: Mapping[str, Tensor]) -> dict[int, dict[str, Tenso
     return state
 
 
-def _steps(folder: Path) -> list[int]:
-    names = [path.name.removeprefix("step-") for path in folder.glob("step-*")]
-    return sorted(int(name) for name in names if name.isdigit())
+def steps(folder: Path) -> list[int]:
+    """Of all checkpoints, whole or not, in their order."""
+    found = [path for path in folder.glob("step-*") if _NAME.fullmatch(path.name)]
+    return sorted(map(step_of, found))
+
+
+def step_of(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))
 
 
 def _best_of(path: Path) -> int | None:

@@ -64,6 +64,8 @@ class Section:
         least, above = metadata["least"], metadata["above"]
         for item in value if isinstance(value, tuple) else (value,):
             given = f"{cls.title()}.{name} = {item}{where}"
+            if isinstance(item, float) and math.isnan(item):
+                raise BFNError(f"{given} is not a number; expected one")
             if least is not None and not item >= least:
                 raise BFNError(f"{given} is too small; expected {least} or more")
             if above is not None and not item > above:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 from bfn.errors import BFNError
 from bfn.figures import style
+from bfn.train import status
 
 COLOURS = (style.BLUE, style.RED, style.GREEN, style.ORANGE, style.CYAN, style.GREY)
 LINES = ("-", ":", "-.")
@@ -40,10 +42,13 @@ def read(folder: Path, name: str | None = None) -> Curve:
     texts = path.read_text(errors="replace").splitlines()
     lines = [line for text in texts if (line := _parse(text))]
     if not lines:
-        raise BFNError(
-            f"{str(path)!r} has no lines with a step and a finite loss yet; wait for the run to "
-            "log some"
-        )
+        told = status.read(folder).get("status")
+        if told == status.RUNNING:
+            ending = " yet; wait for the run to log some"
+        else:
+            how = f" ({told})" if told else ""
+            ending = f", and the run has ended{how}; give one that has logged some"
+        raise BFNError(f"{str(path)!r} has no lines with a step and a finite loss{ending}")
     return Curve(
         name or folder.name or str(folder.resolve()),
         lines[-1].get("unit", ""),
@@ -109,7 +114,16 @@ def draw(path: Path, curves: Sequence[Curve], smooth: int | None = None) -> None
         if right:
             right[0].set(xlim=(0, 1), ylim=(0, None), xlabel="time t")
             right[0].set_ylabel("loss by time, lately")
-        style.save(figure, path)
+        with warnings.catch_warnings():
+            # A run may be named in any script; its line is there without its letters.
+            warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from font")
+            style.save(figure, path)
+
+
+def _label(name: str) -> str:
+    """To matplotlib, $ begins a formula, and what begins with _ has no place in the legend."""
+    text = name.encode(errors="replace").decode()  # a folder's name need not be text
+    return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
 
 
 def _losses(axes: Any, curve: Curve, colour: str, line: str, smooth: int | None) -> list[float]:
@@ -117,12 +131,12 @@ def _losses(axes: Any, curve: Curve, colour: str, line: str, smooth: int | None)
     smooth_losses = smoothed(curve.losses, lines)
     if lines > 1:
         axes.plot(curve.steps, curve.losses, color=colour, alpha=0.25, linewidth=0.5)
-    axes.plot(curve.steps, smooth_losses, color=colour, linestyle=line, label=curve.name)
+    axes.plot(curve.steps, smooth_losses, color=colour, linestyle=line, label=_label(curve.name))
     if curve.validated:
         steps, values = zip(*curve.validated, strict=True)
         axes.plot(
             steps, values, color=colour, linestyle="--", marker="o", markersize=2.5, linewidth=0.9,
-            label=f"{curve.name}, validation",
+            label=_label(f"{curve.name}, validation"),
         )  # fmt: skip
         smooth_losses = [*smooth_losses, *values]
     # The first losses of a run are far above all others: they may leave the picture.

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
+import gc
+import itertools
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -145,6 +148,10 @@ class World:
             self._vote[0].wait()
             self._vote = None
 
+    def forget(self) -> None:
+        """Nobody is spoken to any more."""
+        self._hosts = self._vote = None
+
     # Networks.
 
     def joined(self, net: nn.Module, *, unused: bool) -> nn.Module:
@@ -167,8 +174,7 @@ class World:
 @contextlib.contextmanager
 def world() -> Iterator[World]:
     """The processes that torchrun started, or this one alone."""
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    size, local_rank = _number("WORLD_SIZE", 1), _number("LOCAL_RANK", 0)
     if dist.is_available() and dist.is_initialized():
         yield World(dist.get_rank(), dist.get_world_size(), local_rank)
         return
@@ -177,21 +183,45 @@ def world() -> Iterator[World]:
         return
     cuda = torch.cuda.is_available() and dist.is_nccl_available()
     try:
-        dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=PATIENCE)
+        store, rank = _store()
+        # What an earlier training wrote there must not be taken for an answer.
+        store = dist.PrefixStore(f"bfn-{next(_TRAININGS)}", store)  # pyright: ignore
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if cuda else "gloo",
+            store=store, rank=rank, world_size=size, timeout=PATIENCE,
+        )  # fmt: skip
     except (ValueError, RuntimeError) as error:
         raise BFNError(
             f"WORLD_SIZE = {size} speaks of several processes, but they could not be joined "
             f"({' '.join(str(error).split())[:160]}); start them with torchrun, or unset it"
         ) from error
+    world = World(rank, size, local_rank)
     try:
         with _together():
-            yield World(dist.get_rank(), size, local_rank)
+            yield world
     except Stranded:
         raise  # farewells to a process that is gone might wait for ever
     except BaseException:
-        _leave()
+        _leave(world)
         raise
-    _leave()
+    _leave(world)
+
+
+_TRAININGS = itertools.count()
+
+
+@functools.cache
+def _store() -> tuple[Any, int]:
+    """Where the processes find each other, and the number of this one."""
+    store, rank, _ = next(dist.rendezvous("env://", timeout=PATIENCE))  # pyright: ignore
+    return store, rank
+
+
+def _number(variable: str, default: int) -> int:
+    given = os.environ.get(variable, str(default))
+    if not given.isdecimal():
+        raise BFNError(f"{variable} = {given!r} is no number; start with torchrun, or unset it")
+    return int(given)
 
 
 @contextlib.contextmanager
@@ -219,6 +249,9 @@ def _reason(error: BaseException) -> str:
     return text.strip().partition(". ")[0][:120]
 
 
-def _leave() -> None:
+def _leave(world: World) -> None:
+    world.forget()
+    # What still holds a group, such as DDP, would else end after it, and take the process along.
+    gc.collect()
     with contextlib.suppress(Exception):  # the others may be gone
         dist.destroy_process_group()

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from bfn.errors import BFNError
 from bfn.train.shards import like, local
 
 
@@ -66,4 +67,11 @@ class EMA:
 
 
 def _state(module: nn.Module) -> dict[str, Tensor]:
-    return module.state_dict()
+    state = module.state_dict()
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            raise BFNError(
+                f"the network's {name!r} is of type {type(value).__name__}, which is neither "
+                "averaged nor saved; keep it in a buffer, not in get_extra_state"
+            )
+    return state

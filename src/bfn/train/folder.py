@@ -29,7 +29,7 @@ from bfn.data import read_format
 from bfn.data.formats import Format
 from bfn.errors import BFNError
 from bfn.model import BFN
-from bfn.train import config, status
+from bfn.train import checkpoint, config, status
 from bfn.train.config import Recipe
 from bfn.train.outcome import Unwritten
 
@@ -79,7 +79,7 @@ class RunFolder:
                 f"{name!r} holds a run already; go on with --resume auto, replace it with --force, "
                 "or give another folder with --out"
             )
-        if (self.path / serialise.WEIGHTS).is_file() and not self.checkpoints.is_dir():
+        if (self.path / serialise.WEIGHTS).is_file() and not checkpoint.steps(self.checkpoints):
             raise BFNError(
                 f"{name!r} holds a model without checkpoints, which training would replace; give "
                 "another folder with --out"

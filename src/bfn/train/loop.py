@@ -246,6 +246,8 @@ class Trainer:
         self._check()  # of exploded weights none is the best
         with self.ema.in_place(self.model.net):
             found = validation.measure(self.fast)
+        if math.isnan(found.total):
+            raise self._diverged(f"the validation loss became nan at step {self.step}", self.step)
         scale = self.data.format.scale
         measured = {
             "validation": found.total * scale,
@@ -317,17 +319,26 @@ class Trainer:
         if broken is None:
             return values
         place, what = broken
+        at = step - len(values.losses) + place + 1
+        # The weights before that step are those that it was computed with.
+        raise self._diverged(f"{what} at step {at}", at - 1)
+
+    def _diverged(self, what: str, weights: int) -> Diverged:
+        """What to do after something broke that the weights of a step may have to do with."""
         smaller = f"a smaller train.learning_rate (now {self.settings.learning_rate:g})"
-        at = f"{what} at step {step - len(values.losses) + place + 1}"
-        last = self.saving.last_checkpoint
+        last = self.saving.good_before(weights)
         if last is None:
-            raise Diverged(
-                f"{at}; there is no checkpoint before it: train again with {smaller} or train.clip"
+            return Diverged(
+                f"{what}; there is no good checkpoint before it: train again with {smaller} or "
+                "train.clip"
             )
-        raise Diverged(
-            f"{at}; the last good checkpoint is {last}: train again with {smaller} or train.clip "
-            f"(--init {self.folder and self.folder.path} starts from the run's model), or look for "
-            "extreme examples in the data"
+        exported = self.saving.exported_step()
+        from_there = ""
+        if self.folder is not None and exported is not None and exported < weights:
+            from_there = f" (--init {self.folder.path} starts from the run's model)"
+        return Diverged(
+            f"{what}; the last good checkpoint is {last}: train again with {smaller} or train.clip"
+            f"{from_there}, or look for extreme examples in the data"
         )
 
     def _bound(self, values: Values, step: int) -> float:
@@ -348,7 +359,12 @@ class Trainer:
     def save(self) -> None:
         """A checkpoint, and the averaged weights as the run's model."""
         self._write_lines()
-        self.saving.save(self._check())
+        values = self._check()
+        learned = [p for p in self.model.parameters() if p.requires_grad]
+        finite = torch.stack([shards.local(p).isfinite().all() for p in learned]).all()
+        if self.world.any(not finite):
+            raise self._diverged(f"the weights overflowed at step {self.step}", self.step)
+        self.saving.save(values)
 
     def restore(self) -> None:
         """Go on from the newest whole checkpoint of the folder, if there is one."""

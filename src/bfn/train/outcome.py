@@ -6,7 +6,7 @@ from bfn.errors import BFNError
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM stopped the training; its state is saved if it has a folder."""
+    """Ctrl-C, SIGTERM or SIGHUP stopped the training; its state is saved if it has a folder."""
 
 
 class Diverged(RuntimeError):

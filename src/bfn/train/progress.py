@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, Self
+from typing import IO, Any, Self, cast
 
 from rich.console import Console
 from rich.progress import (
@@ -18,6 +19,7 @@ from rich.progress import (
 )
 
 _WIDE = 120  # columns from which there is room for a bar beside the numbers
+_LOST = (OSError, ValueError)  # a pipe nobody reads or a closed terminal; a closed file
 
 
 class Display:
@@ -50,7 +52,7 @@ class Lines(Display):
     """About ten lines in all, for logs and pipes."""
 
     def __init__(self, console: Console) -> None:
-        self.console = console
+        self.console = forgiving(console)
         self._steps, self._next, self._share = 1, 0, 1
         self._first, self._began = 0, 0.0
 
@@ -80,7 +82,7 @@ class Bar(Display):
     """A live bar with the loss in the data's own unit, the rate, and the time left."""
 
     def __init__(self, console: Console, title: str = "training") -> None:
-        self.console = console
+        self.console = forgiving(console)
         metrics = TextColumn("{task.fields[metrics]}")
         left = (TimeRemainingColumn(compact=True), TextColumn("left"))
         columns = (MofNCompleteColumn(), *left, metrics)
@@ -115,6 +117,31 @@ class Bar(Display):
 
     def say(self, message: str) -> None:
         self.console.print(message, soft_wrap=True, markup=False, highlight=False)
+
+
+class _Forgiving:
+    """A file that drops what cannot be written: no training ends for want of a reader."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(*_LOST):
+            self._file.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(*_LOST):
+            self._file.flush()
+
+
+def forgiving(console: Console) -> Console:
+    """The console itself, which now writes what it can. (rich's own exits on a broken pipe.)"""
+    console.file = cast(IO[str], _Forgiving(console.file))
+    return console
 
 
 def describe(line: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -81,7 +82,7 @@ class Saving:
 
     def __init__(self, trainer: Run) -> None:
         self.trainer = trainer
-        self.last_checkpoint: str | None = None
+        self.last_checkpoint: Path | None = None
         self.best_weights: dict[str, Tensor] | None = None
         """Of the best validation, whole and on the host."""
         self.board: Board | None = None
@@ -99,46 +100,44 @@ class Saving:
 
     def keep_best(self) -> None:
         """Remember the averaged weights as the best."""
-        self.best_weights = self._gathered(self.trainer.ema.weights, everywhere=True)
+        self.best_weights = self.gathered(self.trainer.ema.weights, everywhere=True)
 
     def save(self, values: Values) -> None:
         """A checkpoint with the numbers of the unfinished window, and the model."""
         trainer = self.trainer
         if trainer.folder is None:
             return
-        window, pending = trainer.window.state(values)
         tensors = {
-            "weights": self._gathered(trainer.model.net.state_dict()),
-            "ema": self._gathered(trainer.ema.weights),
-            "optimiser": self._gathered(
+            "weights": self.gathered(trainer.model.net.state_dict()),
+            "ema": self.gathered(trainer.ema.weights),
+            "optimiser": self.gathered(
                 checkpoint.flatten_optimiser(trainer.optimiser.state_dict()["state"])
             ),
-            "window": window,
+            "window": trainer.window.state(values),
         }
         if isinstance(trainer.times, ImportanceTimes):
             tensors["times"] = trainer.times.state_dict()
         state: dict[str, Any] = {
-            "pending": pending,
             "first": trainer.first,
             "data": trainer.digest,
             "model": json.loads(json.dumps(trainer.config)),  # as it will be read
         }
-        if trainer.best.step:
+        if trainer.validation is not None:
             state["best"] = asdict(trainer.best)
         target = trainer.folder.checkpoints
 
         def write() -> None:
             path = checkpoint.save(target, trainer.step, tensors, state, trainer.settings.keep)
-            self.last_checkpoint = str(path)
+            self.last_checkpoint = path
             self._export(tensors["ema"])
 
         trainer.world.on_main(write)
-        self.last_checkpoint = str(target / f"step-{trainer.step}")
+        self.last_checkpoint = target / f"step-{trainer.step}"
         self.tell(status.RUNNING)
 
     def export(self) -> None:
         """The model again, as a kill may have come between a checkpoint and its export."""
-        weights = self._gathered(self.trainer.ema.weights)
+        weights = self.gathered(self.trainer.ema.weights)
         self.trainer.world.on_main(lambda: self._export(weights))
 
     def _export(self, average: dict[str, Tensor]) -> None:
@@ -147,7 +146,7 @@ class Saving:
         weights = average if self.best_weights is None else self.best_weights
         trainer.folder.export(trainer.config, weights, trainer.data.format)
 
-    def _gathered(
+    def gathered(
         self, tensors: Mapping[str, Tensor], *, everywhere: bool = False
     ) -> dict[str, Tensor]:
         """Whole tensors on the host of the first process; the others help to gather them."""
@@ -184,8 +183,16 @@ class Saving:
         """Of the weights in model.safetensors."""
         if self.best_weights is not None:
             return self.trainer.best.step
-        name = (self.last_checkpoint or "").rpartition("step-")[2]
-        return int(name) if name else None
+        return checkpoint.step_of(self.last_checkpoint) if self.last_checkpoint else None
+
+    def good_before(self, step: int) -> Path | None:
+        """The newest checkpoint of this run before a step."""
+        last = self.last_checkpoint
+        if last is None:
+            return None
+        newest = min(step - 1, checkpoint.step_of(last))
+        steps = [each for each in checkpoint.steps(last.parent) if each <= newest]
+        return last.with_name(f"step-{steps[-1]}") if steps else None
 
     def close(self) -> None:
         if self.board is not None:
@@ -231,7 +238,7 @@ class Saving:
                 f"({reason}); give another folder with --out, or start again with --force"
             ) from error
         self.trainer.step = found.step
-        self.last_checkpoint = str(found.path)
+        self.last_checkpoint = found.path
 
     def _check_same(self, found: Checkpoint) -> None:
         """A run goes on with the data and the model that it had."""
@@ -270,13 +277,22 @@ class Saving:
         if isinstance(trainer.times, ImportanceTimes):
             trainer.times.load_state_dict(tensors["times"])
         trainer.first = list(found.state.get("first", []))
-        trainer.window.restore(tensors.get("window", {}), found.state["pending"], trainer.world)
-        if trainer.validation is not None and found.state.get("best"):
-            self._load_best(found)
+        trainer.window.restore(tensors["window"], trainer.world)
+        if found.state.get("best"):
+            self._load_best(found, Best(**found.state["best"]))
 
-    def _load_best(self, found: Checkpoint) -> None:
+    def _load_best(self, found: Checkpoint, best: Best) -> None:
         trainer = self.trainer
-        best = Best(**found.state["best"])
+        if trainer.validation is None:
+            if best.step:
+                trainer.display.say(
+                    f"validation is off now: the best so far, {best.value:.4f} {trainer.data.unit} "
+                    f"at step {best.step}, gives way to the newest"
+                )
+            return
+        if best.step == 0:  # none was better than nothing
+            trainer.best = best
+            return
         if best.step != found.step:
             assert trainer.folder is not None
             try:

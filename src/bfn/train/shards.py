@@ -1,8 +1,8 @@
 """Weights spread over processes: torch's FSDP2, whose tensors are DTensors.
 
 Of a DTensor every process holds a part. `full` gathers it, `local` is the part that is here, and
-`like` cuts a whole tensor as another is cut. Plain tensors pass through all three. What is imported
-from torch takes most of a second, so it is imported when something is sharded.
+`like` cuts a whole tensor as another is cut. Plain tensors pass through the first two. What is
+imported from torch takes most of a second, so it is imported when something is sharded.
 """
 
 from __future__ import annotations
@@ -11,13 +11,23 @@ import sys
 import warnings
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+
+from bfn.errors import BFNError
 
 
 def shard(net: nn.Module) -> None:
     """Spread the weights over all processes: every innermost repeated block, then the rest."""
     from torch.distributed.fsdp import fully_shard
 
+    for name, parameter in net.named_parameters():
+        if parameter.dim() == 0:
+            raise BFNError(
+                f"train.sharding = 'full' cannot spread {name}, a single number; give it the shape "
+                "(1,), or leave the sharding out"
+            )
+        parameter.data = parameter.data.contiguous()  # FSDP2 takes no other, as channels last
     for module in list(net.modules()):
         if isinstance(module, nn.ModuleList):
             for block in module:
@@ -48,9 +58,13 @@ def local(value: Tensor) -> Tensor:
 
 
 def like(value: Tensor, model: Any) -> Tensor:
-    """A whole tensor cut as another one of its shape is."""
-    if not _is_sharded(model) or value.shape != model.shape:
+    """A whole tensor cut as another one of its shape is, or laid out in memory as that one is."""
+    if value.shape != getattr(model, "shape", None):
         return value
+    if not _is_sharded(model):
+        # Optimisers go through a weight and its state side by side, as they lie in memory.
+        laid = torch.empty_like(model, dtype=value.dtype, device=value.device)
+        return value if value.stride() == laid.stride() else laid.copy_(value)
     from torch.distributed.tensor import distribute_tensor
 
     whole = value.to(model.device)

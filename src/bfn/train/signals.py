@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a training after the step in hand, when its state is saved."""
+"""Ctrl-C, SIGTERM and SIGHUP end a training after the step in hand, when its state is saved."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from typing import Any
 
 _ECHO = 3.0  # seconds within which a launcher may repeat the signal that it was sent itself
+_HANGUP = getattr(signal, "SIGHUP", None)  # the terminal is closed; Windows has none
 
 
 @contextlib.contextmanager
 def signals(*, launched: bool = False) -> Iterator[list[int]]:
     """A list that fills when one comes; a second one stops the program at once.
 
+    A closing terminal may send SIGHUP twice, which is no second one; under nohup it is ignored.
     A process that was `launched` by torchrun may hear the same one twice; it takes a second one
     seriously after some seconds.
     """
@@ -25,7 +27,7 @@ def signals(*, launched: bool = False) -> Iterator[list[int]]:
     def handle(number: int, frame: Any) -> None:
         nonlocal first
         now = time.monotonic()
-        if caught and not (launched and now - first < _ECHO):
+        if caught and number != _HANGUP and not (launched and now - first < _ECHO):
             raise KeyboardInterrupt
         if not caught:
             first = now
@@ -34,9 +36,10 @@ def signals(*, launched: bool = False) -> Iterator[list[int]]:
     if threading.current_thread() is not threading.main_thread():
         yield caught
         return
-    before: dict[int, Any] = {
-        number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if _HANGUP is not None and signal.getsignal(_HANGUP) is not signal.SIG_IGN:
+        numbers.append(_HANGUP)
+    before: dict[int, Any] = {number: signal.signal(number, handle) for number in numbers}
     try:
         yield caught
     except BaseException:

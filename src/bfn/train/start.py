@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import traceback
 from collections.abc import Callable
@@ -74,7 +75,8 @@ def fit(
         bfn.train.fit(model, x, steps=2000, batch=128, learning_rate=1e-3)
 
     Args:
-        model: any BFN, around any network.
+        model: any BFN, around any network. With sharding="full" and several processes its network
+            is another one afterwards, for what was spread cannot be put together in place.
         data: a tensor (N, *shape) in the model's own convention, or a `bfn.data.DataSet`.
         labels: int64 (N,), handed to the network as `label`; for a tensor of data only.
         out: a run folder for checkpoints, metrics and the exported model; None writes nothing.
@@ -130,7 +132,7 @@ def _train(
     if not world.main:
         display = progress.Silent()
     device = find_device(world.device(recipe.train.device))
-    going_on = resume and folder is not None and any(folder.checkpoints.glob("step-*"))
+    going_on = resume and folder is not None and bool(checkpoint.steps(folder.checkpoints))
     if recipe.train.init and not going_on:
         if folder is not None and _same_folder(recipe.train.init, folder.path):
             raise BFNError(
@@ -149,6 +151,8 @@ def _train(
     sheet = None
     if folder is not None and recipe.train.sample_every:
         sheet = _sheets(folder, model, data, recipe, display, world)
+    # Sharded, a network is of no use without the other processes.
+    whole = copy.deepcopy(model.net) if world.spreads(recipe.train.sharding) else None
     with memory.needed(lambda: "the model and the data are too large for it"):
         trainer = Trainer(
             model, data, recipe.train, folder=folder, display=display, sheet=sheet, stop=stop,
@@ -171,6 +175,9 @@ def _train(
         trainer.saving.close()
         if folder is not None:
             folder.close()
+    if whole is not None:
+        load_weights(whole, trainer.saving.gathered(model.net.state_dict(), everywhere=True))
+        model.net = whole.to(trainer.device).eval()
     return Fit(model, trainer.step, trainer.history, folder.path if folder else None)
 
 

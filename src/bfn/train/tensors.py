@@ -42,6 +42,8 @@ class AsGiven(Form):
 def as_data_set(model: BFN, data: DataSet | Tensor, labels: Tensor | None = None) -> DataSet:
     """A tensor as a data set of training examples alone; a data set as it is."""
     if isinstance(data, DataSet):
+        if labels is not None:
+            raise BFNError("a data set has labels of its own; give labels= with a tensor alone")
         return data
     if not isinstance(data, Tensor):
         raise BFNError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,16 +46,23 @@ class Window:
 
     # In a checkpoint.
 
-    def state(self, values: Values) -> tuple[dict[str, Tensor], list[tuple[float, float]]]:
-        tensors = {"sums": torch.tensor(values.sums), "counts": torch.tensor(values.counts)}
-        return tensors, list(zip(values.losses, values.norms, strict=True))
+    def state(self, values: Values) -> dict[str, Tensor]:
+        def as_in(own: list[Tensor], read: list[float]) -> Tensor:
+            return torch.tensor(read, dtype=own[0].dtype if own else None)
 
-    def restore(self, tensors: dict[str, Tensor], pending: list[Any], world: World) -> None:
+        return {
+            "losses": as_in(self.losses, values.losses),
+            "norms": as_in(self.norms, values.norms),
+            "sums": torch.tensor(values.sums),
+            "counts": torch.tensor(values.counts),
+        }
+
+    def restore(self, tensors: dict[str, Tensor], world: World) -> None:
         self.clear()
         device = self.sums.device
-        self.losses = [torch.tensor(loss, device=device) for loss, _ in pending]
-        self.norms = [torch.tensor(norm, device=device) for _, norm in pending]
-        if world.main and tensors:  # they are the sums over all processes
+        self.losses = list(tensors["losses"].to(device))
+        self.norms = list(tensors["norms"].to(device))
+        if world.main:  # they are the sums over all processes
             self.sums.copy_(tensors["sums"])
             self.counts.copy_(tensors["counts"])
 

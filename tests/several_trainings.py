@@ -1,0 +1,49 @@
+"""Run by torchrun: one training after another in the same two processes, joined by the library."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+import bfn
+from bfn.errors import BFNError
+
+
+def train(sharding: str) -> bfn.BFN:
+    """A network whose weights lie as a GPU likes them."""
+    torch.manual_seed(0)
+    net = bfn.nn.UNet(
+        outputs=2, width=16, multipliers=(1, 2), blocks=1, groups=8, dropout=0.0, image_size=8
+    )
+    net.to(torch.float64, memory_format=torch.channels_last)  # pyright: ignore
+    model = bfn.discretised(net, K=17, sigma_1=0.05)
+    x, _ = bfn.data.load("digits").batch("train", torch.arange(64))
+    return bfn.train.fit(
+        model, x.double(), steps=3, batch=8, display=False, sharding=sharding
+    ).model
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.zeros(()))
+
+    def forward(self, features: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        return features * self.scale
+
+
+def main(folder: Path) -> None:
+    torch.set_num_threads(1)
+    for sharding in ("none", "full", "full"):
+        train(sharding).save_pretrained(folder / sharding)
+    try:
+        model = bfn.continuous(Scaled(), sigma_1=0.1)
+        bfn.train.fit(model, torch.zeros(8, 2), steps=2, batch=4, display=False, sharding="full")
+    except BFNError as error:
+        (folder / "refused.txt").write_text(str(error))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
