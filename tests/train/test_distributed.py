@@ -336,13 +336,14 @@ def test_several_trainings_in_one_script(tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=240, env=environment(),
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
-    assert "cannot spread scale, a single number" in (tmp_path / "refused.txt").read_text()
     torch.set_num_threads(1)
     expected = several_trainings.train(sharding="none")
-    for name in ("none", "full"):
-        found = bfn.BFN.from_pretrained(tmp_path / name).net.state_dict()
-        for key, value in expected.net.state_dict().items():
-            torch.testing.assert_close(found[key], value, rtol=1e-9, atol=1e-10, msg=key)
+    for folder in (tmp_path / "0", tmp_path / "1"):
+        assert "cannot spread scale, a single number" in (folder / "refused.txt").read_text()
+        for name in ("none", "full"):
+            found = bfn.BFN.from_pretrained(folder / name).net.state_dict()
+            for key, value in expected.net.state_dict().items():
+                torch.testing.assert_close(found[key], value, rtol=1e-9, atol=1e-10, msg=key)
 
 
 @pytest.mark.parametrize("variable", ["WORLD_SIZE", "LOCAL_RANK"])
