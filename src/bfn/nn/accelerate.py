@@ -196,7 +196,8 @@ def _untouched(net: nn.Module) -> Iterator[None]:
     finally:
         for buffers, name, own, value in before:
             buffers[name] = own
-            own.detach().copy_(value)
+            if not torch.equal(own, value):  # else gradients may still need it as it is
+                own.detach().copy_(value)
 
 
 @contextlib.contextmanager
