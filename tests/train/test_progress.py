@@ -14,6 +14,7 @@ from rich.console import Console
 
 import processes
 import tiny_runs
+from bfn.cli import waiting
 from bfn.train import progress, status
 
 
@@ -115,10 +116,22 @@ def test_a_reader_that_leaves_does_not_end_training(both: bool, tmp_path: Path) 
     out, _ = process.communicate(timeout=180)
     check_finished(run)
     if both:  # the command has lost its own last line
-        assert process.returncode != 120
+        assert process.returncode == 1
     else:
         assert process.returncode == 0
         assert "step 12, loss" in out
+
+
+def test_an_answer_that_nobody_reads(tmp_path: Path) -> None:
+    """The exit code tells what happened all the same."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = subprocess.run(
+        [sys.executable, "-m", "bfn", "plot", tmp_path, "-o", tmp_path / "c.png"],
+        env=processes.ENVIRONMENT, stderr=writing, timeout=60, check=False,
+    )  # fmt: skip
+    os.close(writing)
+    assert process.returncode == 2
 
 
 def test_a_terminal_that_is_closed_does_not_end_training(tmp_path: Path) -> None:
@@ -153,3 +166,11 @@ def test_what_cannot_be_written_is_dropped(error: Exception, terminal: bool) -> 
         display.show(line(10))
         display.advance(10)
         display.say("a message")
+
+
+def test_other_long_work_goes_on_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Broken(BrokenPipeError()))
+    monkeypatch.setattr(waiting, "EVERY", 0.0)
+    with waiting.waiting("sampling") as (report, say):
+        report(1, 2)
+        say("a message")

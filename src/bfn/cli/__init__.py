@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Stranded as error:
         return _answer(str(error), FAILED, at_once=True)
     except KeyboardInterrupt as interruption:
-        if _rank():
+        if rank():
             return INTERRUPTED
         return _answer(str(interruption) or "interrupted", INTERRUPTED)
     except BrokenPipeError:
@@ -54,17 +54,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _answer(sentence: str, code: int, *, at_once: bool = False) -> int:
-    if _rank() and not at_once:
+    if rank() and not at_once:
         # The first process most likely has the same to say, and the launcher then ends the others.
         time.sleep(3.0)
-        sentence = f"process {_rank()}: {sentence}"
+        sentence = f"process {rank()}: {sentence}"
     ending = "" if sentence.endswith((".", "?")) else "."
     with contextlib.suppress(OSError):  # nobody may be reading any more
         print(f"bfn: {sentence}{ending}", file=sys.stderr, flush=True)
     return code
 
 
-def _rank() -> int:
+def rank() -> int:
     """The number of this process among those that torchrun started."""
     given = os.environ.get("RANK", "0")
     return int(given) if given.isdecimal() else 0

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from bfn import train as training
+from bfn.cli import rank
 from bfn.errors import BFNError
 from bfn.train import config
 from bfn.train.fitted import is_open
@@ -38,7 +38,7 @@ def train(
     else:
         recipe = config.read(name, overrides)
     fit = training.run(recipe, folder.path, resume=resume, force=force)
-    if fit.history and _is_first():
+    if fit.history and rank() == 0:
         line = fit.history[-1]
         print(f"{folder.path}: step {fit.step}, loss {line['loss']:.4f} {line['unit']}")
 
@@ -57,14 +57,9 @@ def _resumed(name: str, folder: RunFolder, overrides: Mapping[str, Text]) -> con
     differing = [
         key for key in own.differences(asked) if key not in overrides and not is_open(asked, key)
     ]
-    if differing and _is_first():
+    if differing and rank() == 0:
         print(
             f"going on with the run's own recipe.toml, which differs in {', '.join(differing)}",
             file=sys.stderr,
         )
     return own
-
-
-def _is_first() -> bool:
-    """Of several processes that torchrun started, one speaks."""
-    return os.environ.get("RANK", "0") == "0"

@@ -17,6 +17,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from bfn.train.progress import forgiving
+
 EVERY = 30.0  # seconds between lines where there is no terminal
 
 Report = Callable[..., None]
@@ -29,7 +31,7 @@ def waiting(title: str) -> Iterator[tuple[Report, Say]]:
 
     A third argument, if given, is what to call the work now.
     """
-    console = Console(stderr=True)
+    console = forgiving(Console(stderr=True))
 
     def say(sentence: str) -> None:
         console.print(sentence, soft_wrap=True, markup=False, highlight=False)

@@ -120,7 +120,7 @@ class Bar(Display):
 
 
 class _Forgiving:
-    """A file that drops what cannot be written: no training ends for want of a reader."""
+    """A file that drops what cannot be written: no long work ends for want of a reader."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file

@@ -78,7 +78,7 @@ def fit(
         model: any BFN, around any network. With sharding="full" and several processes its network
             is another one afterwards, for what was spread cannot be put together in place.
         data: a tensor (N, *shape) in the model's own convention, or a `bfn.data.DataSet`.
-        labels: int64 (N,), handed to the network as `label`; for a tensor of data only.
+        labels: integers (N,), handed to the network as `label`; for a tensor of data only.
         out: a run folder for checkpoints, metrics and the exported model; None writes nothing.
         resume: go on from the folder's newest checkpoint, if it has one, with the same model and
             data.
