@@ -28,7 +28,7 @@ os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 
 import direct
 import torch
-from measure import Result, compete, number, prepare, print_row, seconds
+from measure import compete, number, prepare, print_row, seconds
 from torch import Tensor
 
 import bfn
@@ -274,9 +274,10 @@ def training_steps(device: str, repeats: int, compiling: bool) -> None:
             runs["compiled"] = partial(step, torch.compile(loss.ways[0]), d, K)
             first = seconds(runs["compiled"], device)
         results = compete(runs, device, repeats)
-        eager, fused = results["eager"], results.get("compiled", Result(math.nan, math.nan, 1.0))
-        row = [eager.time(), fused.time(), eager.memory(), fused.memory(), f"{first:.0f}"]
-        print_row([name, *row])
+        eager, fused = results["eager"], results.get("compiled")
+        times = [eager.time(), fused.time() if fused else "-"]
+        memory = [eager.memory(), fused.memory() if fused else "-"]
+        print_row([name, *times, *memory, f"{first:.0f}" if fused else "-"])
         del d, runs
 
 
