@@ -161,7 +161,10 @@ def _narrowed(tensors: Mapping[str, Tensor], store: torch.dtype) -> dict[str, Te
 def load_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     if not folder.is_dir():
-        raise BFNError(f"there is no run folder {str(folder)!r}; give the folder of a trained run")
+        raise BFNError(
+            f"there is no run folder {str(folder)!r}; give the folder of a trained run, or the "
+            "name of a model that bfn ships or the hub has"
+        )
     if not path.is_file():
         raise BFNError(f"{str(folder)!r} holds no {CONFIG}; it is not a finished run")
     try:

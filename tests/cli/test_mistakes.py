@@ -38,7 +38,17 @@ Trained = Callable[..., Path]
         (["train", "digits", "--flow.kind", "discret"], "did you mean 'discrete'"),
         (["train", "digits", "--data.source", "digit"], "unknown data source 'digit'"),
         (["train", "digits", "--train.device", "warp"], "train.device = 'warp'"),
-        (["train"], "RECIPE"),
+        (
+            ["train", "digits", "--train.batch", "10000001"],
+            "is too large; expected 10000000 or less",
+        ),
+        (["train", "digits", "--sample.solver", "sed"], "unknown solver 'sed'; expected one of"),
+        (["train", "digits", "--sample.grid", "tim"], "unknown grid 'tim'; expected one of time"),
+        (
+            ["train", "digits", "--eval.split", "tests"],
+            "expected 'train' or 'validation' or 'test'",
+        ),
+        (["train"], "RECIPE requires an argument; bfn train --help says more"),
         (["trian"], 'Did you mean "train"'),
         (["recipes", "--train.steps", "3"], "takes no recipe keys such as --train.steps"),
         (["eval", "nowhere"], "there is no run folder 'nowhere'"),
@@ -185,7 +195,7 @@ def test_sample_options(
         (["--steps", "-1"], "eval.steps"),
         (["--repeats", "0"], "eval.repeats = 0"),
         (["--batch", "-1"], "eval.batch = -1"),
-        (["--split", "tset"], "unknown split 'tset'"),
+        (["--split", "tset"], "eval.split = 'tset' on the command line is not right"),
     ],
 )
 def test_eval_options(

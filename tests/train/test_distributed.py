@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import bfn
+import drawing_along
 import processes
 import several_trainings
 import tiny_runs
@@ -328,6 +329,29 @@ def test_asked_to_stop_while_samples_are_drawn(sharding: str, tmp_path: Path) ->
     assert not list(run.glob("samples/*"))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "sharding", "said"),
+    [
+        ("slow", "none", ("finished", "finished")),
+        ("large", "none", ("finished", "finished")),
+        ("large", "full", ("lost another process", "memory ran out with 64 samples at once")),
+    ],
+)
+def test_long_and_large_sheets(
+    kind: str, sharding: str, said: tuple[str, str], tmp_path: Path
+) -> None:
+    """One process draws longer than the other waits; or one has no memory left for its part."""
+    script = Path(drawing_along.__file__)
+    process = subprocess.run(
+        torchrun(script, kind, sharding, tmp_path),
+        capture_output=True, text=True, timeout=120, env=environment(),
+    )  # fmt: skip
+    for rank, expected in enumerate(said):
+        assert expected in (tmp_path / f"{rank}.txt").read_text(), process.stderr
+    assert (tmp_path / "run" / "samples" / "step-2.npy").exists() == ("finished" in said)
+
+
 def test_several_trainings_in_one_script(tmp_path: Path) -> None:
     """Each joins the processes anew; a sharded model is whole again afterwards."""
     script = Path(several_trainings.__file__)
@@ -357,11 +381,18 @@ def test_processes_that_are_not_counted(variable: str, monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
-def test_a_mistake_is_said_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("batch", 7, "train.batch = 7 cannot be shared evenly by 2 processes"),
+        ("device", "cuda:0", "train.device = 'cuda:0' is one GPU for 2 processes; give cuda"),
+    ],
+)
+def test_a_mistake_is_said_once(key: str, value: object, expected: str, tmp_path: Path) -> None:
     recipe = tiny_runs.write(tmp_path, "text")
-    process = start(recipe, "--out", tmp_path / "run", "--train.batch", 7)
+    process = start(recipe, "--out", tmp_path / "run", f"--train.{key}", value)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     (sentence,) = [line for line in err.splitlines() if line.startswith("bfn: ")]
-    assert "train.batch = 7 cannot be shared evenly by 2 processes" in sentence
+    assert expected in sentence
     assert not (tmp_path / "run").exists()

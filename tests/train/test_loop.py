@@ -539,7 +539,11 @@ class Bomb(torch.nn.Module):
             r"loss became nan at step 7; the last good checkpoint is .*step-4: .*learning_rate.*"
             r"\(--init \S+/run starts from the run's model\)",
         ),
-        (2, r"loss became nan at step 3; there is no good checkpoint before it"),
+        (
+            2,
+            r"loss became nan at step 3; there is no good checkpoint before it: train again .*"
+            r"\(--force replaces this run\)",
+        ),
     ],
 )
 def test_divergence(fuse: int, sentence: str, tmp_path: Path) -> None:
@@ -571,11 +575,13 @@ def test_weights_that_overflow_in_the_last_step(folder: bool, tmp_path: Path) ->
     """Its loss was computed before."""
     model = bfn.discretised(Bomb(100), K=17, sigma_1=0.1)
     out = tmp_path / "run" if folder else None
-    with pytest.raises(Diverged, match="weights overflowed at step 1; there is no good checkpoint"):
+    sentence = "weights overflowed at step 1; there is no good checkpoint"
+    with pytest.raises(Diverged, match=sentence) as caught:
         bfn.train.fit(
             model, bfn.data.load("digits"), out=out, display=False, steps=1, batch=4,
             learning_rate=1e38, warmup=0,
         )  # fmt: skip
+    assert ("--force" in str(caught.value)) == folder
     assert not (tmp_path / "run" / "model.safetensors").exists()
 
 

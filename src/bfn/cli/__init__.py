@@ -34,13 +34,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except CycloptsError as error:
         error.verbose = False
-        return _answer(" ".join(str(error).split()), MISUSED)
+        said = " ".join(str(error).split()).rstrip("., ")
+        command = " ".join(("bfn", *(error.command_chain or ())))
+        return _answer(f"{said}; {command} --help says more", MISUSED)
     except Unwritten as error:
         return _answer(" ".join(str(error).split()), FAILED)
     except BFNError as error:
         return _answer(" ".join(str(error).split()), MISUSED)
     except Stranded as error:
-        return _answer(str(error), FAILED, at_once=True)
+        # Whatever still waits for the process that is gone must not keep this one.
+        os._exit(_answer(str(error), FAILED, at_once=True))
     except KeyboardInterrupt as interruption:
         if rank():
             return INTERRUPTED

@@ -40,11 +40,12 @@ def option(
     *,
     least: float | None = None,
     above: float | None = None,
+    most: float | None = None,
     infinite: bool = False,
 ):
     """A dataclass field with its meaning (for --help) and its bounds."""
-    metadata = {"meaning": meaning, "least": least, "above": above, "infinite": infinite}
-    return field(default=default, metadata=metadata)
+    bounds = {"least": least, "above": above, "most": most, "infinite": infinite}
+    return field(default=default, metadata={"meaning": meaning, **bounds})
 
 
 class Section:
@@ -61,7 +62,7 @@ class Section:
     @classmethod
     def check(cls, name: str, value: Any, where: str) -> None:
         metadata = cls.__dataclass_fields__[name].metadata  # pyright: ignore[reportAttributeAccessIssue]
-        least, above = metadata["least"], metadata["above"]
+        least, above, most = (metadata[bound] for bound in ("least", "above", "most"))
         for item in value if isinstance(value, tuple) else (value,):
             given = f"{cls.title()}.{name} = {item}{where}"
             if isinstance(item, float) and math.isnan(item):
@@ -70,6 +71,8 @@ class Section:
                 raise BFNError(f"{given} is too small; expected {least} or more")
             if above is not None and not item > above:
                 raise BFNError(f"{given} is too small; expected more than {above}")
+            if most is not None and not item <= most:
+                raise BFNError(f"{given} is too large; expected {most} or less")
             if isinstance(item, float) and not (metadata["infinite"] or math.isfinite(item)):
                 raise BFNError(f"{given} is too large; expected a finite number")
 
@@ -114,7 +117,7 @@ class Train(Section):
     """How to train."""
 
     steps: int = option(1000, "optimiser steps", least=1)
-    batch: int = option(64, "examples per step, of all processes together", least=1)
+    batch: int = option(64, "examples per step, of all processes together", least=1, most=10**7)
     accumulate: int = option(
         1, "parts into which a step's batch is cut, one after another, to save memory", least=1
     )
@@ -190,7 +193,7 @@ class Eval(Section):
     """How to evaluate."""
 
     steps: tuple[Steps, ...] = option((10, 25, 100, "inf"), "the n of each row; inf for L^inf")
-    split: str = option("test", "train, validation or test")
+    split: Literal["train", "validation", "test"] = option("test", "train, validation or test")
     batch: int = option(256, "examples at once; results do not depend on it", least=1)
     repeats: int = option(1, "passes with fresh noise, averaged", least=1)
     crops: int = option(0, "random crops of a text; 0 for windows that do not overlap", least=0)
@@ -351,10 +354,10 @@ def _override(
     for name, value in overrides.items():
         section, dot, key = name.partition(".")
         if not dot or section not in sections:
-            raise BFNError(
-                f"unknown key {name!r} on the command line{values.nearest(section, sections)}"
+            hint = values.nearest(section, sections) or (
                 f"; expected section.key with a section of {', '.join(sections)}"
             )
+            raise BFNError(f"unknown key {name!r} on the command line{hint}")
         if isinstance(value, str) and not _is_text(value):
             raise BFNError(
                 f"{name} = {value!r} on the command line is not text in UTF-8, which recipes are "

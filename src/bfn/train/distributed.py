@@ -48,6 +48,11 @@ class World:
 
     def device(self, name: str) -> str:
         """The device of this process: on a machine of several GPUs each has its own."""
+        if self.size > 1 and name.startswith("cuda:"):
+            raise BFNError(
+                f"train.device = {name!r} is one GPU for {self.size} processes; give cuda, and "
+                "each takes its own"
+            )
         if self.size == 1 or not (name == "cuda" or (name == "auto" and torch.cuda.is_available())):
             return name
         if self.local_rank >= torch.cuda.device_count():
@@ -84,7 +89,7 @@ class World:
     def sum(self, value: Tensor) -> Tensor:
         if self.size > 1:
             value = value.clone()
-            dist.all_reduce(value)
+            dist.all_reduce(value, group=self._group(value))
         return value
 
     def gather(self, value: Tensor) -> Tensor:
@@ -92,8 +97,12 @@ class World:
         if self.size == 1:
             return value
         parts = [torch.empty_like(value) for _ in range(self.size)]
-        dist.all_gather(parts, value.contiguous())
+        dist.all_gather(parts, value.contiguous(), group=self._group(value))
         return torch.cat(parts)
+
+    def _group(self, value: Tensor) -> Any:
+        """Who carries a tensor; a group of one's own may know GPUs alone."""
+        return self._hosts if value.device.type == "cpu" else None
 
     def on_main(self, work: Callable[[], T]) -> T | None:
         """Done by the first process alone; a mistake that it meets ends them all."""
@@ -134,25 +143,53 @@ class World:
         before[0].wait()
         return tuple(map(bool, before[1].tolist()))
 
-    def any(self, wish: bool) -> bool:
-        """Whether any process has the wish; all wait for the answer."""
+    def any(self, *wishes: bool) -> tuple[bool, ...]:
+        """Which wishes any process has; all wait for the answer."""
         if self.size == 1:
-            return wish
-        vote = torch.tensor([wish], dtype=torch.uint8)
+            return wishes
+        vote = torch.tensor(wishes, dtype=torch.uint8)
         dist.all_reduce(vote, dist.ReduceOp.MAX, group=self._hosts)
-        return bool(vote)
+        return tuple(map(bool, vote.tolist()))
+
+    def listen(self) -> None:
+        """Wait for the last vote, which ends if a process is gone: a GPU would wait for ever."""
+        if self._vote is not None:
+            self._vote[0].wait()
 
     def settle(self) -> None:
         """Wait for the last vote; the next one starts anew."""
-        if self._vote is not None:
-            self._vote[0].wait()
-            self._vote = None
+        self.listen()
+        self._vote = None
 
     def forget(self) -> None:
         """Nobody is spoken to any more."""
         self._hosts = self._vote = None
 
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """What the end of another process looks like from here becomes a sentence, `Stranded`."""
+        try:
+            yield
+        except Stranded:
+            raise
+        except RuntimeError as error:
+            if self.size == 1 or not _lost(error):
+                raise
+            raise Stranded(
+                f"process {self.rank} lost another process of this training, which has ended or is "
+                f"out of reach ({_reason(error)}); checkpoints are intact: start all of them again "
+                "with --resume auto"
+            ) from error
+
     # Networks.
+
+    def unite(self, net: nn.Module) -> None:
+        """Give all processes the first one's weights and buffers, which DDP does by itself."""
+        if self.size > 1:
+            for value in (*net.parameters(), *net.buffers()):
+                whole = value.detach().contiguous()
+                dist.broadcast(whole, src=0, group=self._group(whole))
+                value.detach().copy_(whole)
 
     def joined(self, net: nn.Module, *, unused: bool) -> nn.Module:
         """The network with gradients averaged over the processes (DDP)."""
@@ -176,7 +213,9 @@ def world() -> Iterator[World]:
     """The processes that torchrun started, or this one alone."""
     size, local_rank = _number("WORLD_SIZE", 1), _number("LOCAL_RANK", 0)
     if dist.is_available() and dist.is_initialized():
-        yield World(dist.get_rank(), dist.get_world_size(), local_rank)
+        world = World(dist.get_rank(), dist.get_world_size(), local_rank)
+        with world.together():
+            yield world
         return
     if size == 1:
         yield World()
@@ -197,7 +236,7 @@ def world() -> Iterator[World]:
         ) from error
     world = World(rank, size, local_rank)
     try:
-        with _together():
+        with world.together():
             yield world
     except Stranded:
         raise  # farewells to a process that is gone might wait for ever
@@ -224,20 +263,10 @@ def _number(variable: str, default: int) -> int:
     return int(given)
 
 
-@contextlib.contextmanager
-def _together() -> Iterator[None]:
-    """What the end of another process looks like from here, in a sentence."""
-    try:
-        yield
-    except (dist.DistBackendError, dist.DistNetworkError, RuntimeError) as error:
-        known = isinstance(error, dist.DistBackendError | dist.DistNetworkError)
-        if not known and not any(sign in str(error) for sign in _SIGNS):
-            raise
-        raise Stranded(
-            f"process {dist.get_rank()} lost another process of this training, which has ended or "
-            f"is out of reach ({_reason(error)}); checkpoints are intact: start all of them again "
-            "with --resume auto"
-        ) from error
+def _lost(error: RuntimeError) -> bool:
+    return isinstance(error, dist.DistBackendError | dist.DistNetworkError) or any(
+        sign in str(error) for sign in _SIGNS
+    )
 
 
 _SIGNS = ("Connection closed by peer", "Connection reset by peer", "gloo", "NCCL", "Timed out")

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from bfn import solvers
 from bfn.generation import Callback, in_batches
 from bfn.guidance import ClassifierFree, Wrapper, labels
 from bfn.infilling import infill
@@ -53,6 +54,13 @@ def _infilled(x: Tensor, mask: Tensor, model: Any, shape: Any, steps: int, **giv
     # Known from the start: of discrete data the right posterior does not depend on t, and a small
     # model of text went on with "functio" rightly in 98% of all cases, on schedule in 83%.
     return infill(model, x.expand(shape), mask, steps, observed="known", **given)
+
+
+def check_names(settings: Sample) -> None:
+    """Say at once, and not after a long training, that a solver or a grid is not known."""
+    solvers.find("solver", settings.solver, solvers.SOLVERS)
+    if settings.grid != "auto":
+        solvers.find("grid", settings.grid, solvers.GRIDS)
 
 
 def options(model: BFN | Wrapper, settings: Sample) -> dict[str, Any]:

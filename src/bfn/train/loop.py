@@ -278,6 +278,7 @@ class Trainer:
         self._unread.append((line, self.window.read(self.world)))
         # A line waits for nothing; but processes stop together, and a validation waited already.
         if self.world.size > 1 or measured:
+            self.world.listen()
             self._write_lines()
 
     def _write_lines(self, *, wait: bool = True) -> None:
@@ -330,7 +331,7 @@ class Trainer:
         if last is None:
             return Diverged(
                 f"{what}; there is no good checkpoint before it: train again with {smaller} or "
-                "train.clip"
+                f"train.clip{' (--force replaces this run)' if self.folder else ''}"
             )
         exported = self.saving.exported_step()
         from_there = ""
@@ -362,7 +363,8 @@ class Trainer:
         values = self._check()
         learned = [p for p in self.model.parameters() if p.requires_grad]
         finite = torch.stack([shards.local(p).isfinite().all() for p in learned]).all()
-        if self.world.any(not finite):
+        (overflowed,) = self.world.any(not finite)
+        if overflowed:
             raise self._diverged(f"the weights overflowed at step {self.step}", self.step)
         self.saving.save(values)
 

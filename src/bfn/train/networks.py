@@ -24,6 +24,7 @@ def join(model: BFN, data: DataSet, settings: Train, world: World) -> tuple[BFN,
     # A compiled function would pass by the hooks that gather a sharded network's weights.
     fast = Accelerated(model.net, settings.precision, False if sharded else compile)
     if sharded:
+        world.unite(model.net)
         shards.shard(model.net)
     joined = fast if sharded else world.joined(fast, unused=unused)
     return BFN(fast, model.flow, model.head), BFN(joined, model.flow, model.head)

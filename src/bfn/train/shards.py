@@ -19,8 +19,12 @@ from bfn.errors import BFNError
 
 def shard(net: nn.Module) -> None:
     """Spread the weights over all processes: every innermost repeated block, then the rest."""
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
+    # By itself it would take GPUs wherever there are any.
+    device = next(net.parameters()).device.type
+    mesh = init_device_mesh(device, (torch.distributed.get_world_size(),))
     for name, parameter in net.named_parameters():
         if parameter.dim() == 0:
             raise BFNError(
@@ -33,11 +37,11 @@ def shard(net: nn.Module) -> None:
             for block in module:
                 innermost = not any(isinstance(part, nn.ModuleList) for part in block.modules())
                 if innermost and any(True for _ in block.parameters()):
-                    fully_shard(block)
+                    fully_shard(block, mesh=mesh)
     # Nothing in the package changes a network's output in place.
     warnings.filterwarnings("ignore", message=r"FSDP2-wrapped module .* returned a view")
     # Weights that stay gathered after a call would go stale when the average takes their place.
-    fully_shard(net, reshard_after_forward=True)
+    fully_shard(net, mesh=mesh, reshard_after_forward=True)
 
 
 def synchronise(net: nn.Module, wanted: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,12 +23,12 @@ from bfn.nn.accelerate import compiling
 from bfn.train import board, build, checkpoint, config, distributed, peak, progress, status
 from bfn.train.config import Recipe, Sample
 from bfn.train.distributed import World
-from bfn.train.draw import draw
+from bfn.train.draw import check_names, draw
 from bfn.train.fitted import fitted
 from bfn.train.folder import RunFolder
 from bfn.train.initial import start_from
 from bfn.train.loop import Trainer, find_device
-from bfn.train.outcome import Diverged
+from bfn.train.outcome import Diverged, Stranded
 from bfn.train.progress import Display
 from bfn.train.saving import load_weights
 from bfn.train.tensors import as_data_set
@@ -144,6 +145,7 @@ def _train(
         if folder is None:
             raise BFNError("train.tensorboard writes into a run folder; give one with out=")
         board.need()
+    check_names(recipe.sample)
     _try(model, data)
     # Before the model is on the GPU, where kernels would be compiled for this alone.
     operations = known_operations(model, data) if device.type == "cuda" else None
@@ -161,16 +163,18 @@ def _train(
     if folder is not None:
         world.on_main(lambda: _open(folder, recipe, resume, force))
     try:
-        if folder is not None:
-            with memory.needed(lambda: "the model and its checkpoint are too large for it"):
-                trainer.restore()
-            if resume:  # at last: a run that cannot go on stays as it was
-                world.on_main(lambda: folder.renew(recipe))
-        if operations is not None:
-            trainer.work = work(trainer, operations)
-        _go_on(trainer, display)
+        with world.together():
+            if folder is not None:
+                with memory.needed(lambda: "the model and its checkpoint are too large for it"):
+                    trainer.restore()
+                if resume:  # at last: a run that cannot go on stays as it was
+                    world.on_main(lambda: folder.renew(recipe))
+            if operations is not None:
+                trainer.work = work(trainer, operations)
+            _go_on(trainer, display)
     finally:
-        load_weights(model.net, trainer.saving.best_weights or trainer.ema.weights)
+        if not isinstance(sys.exception(), Stranded):  # for whom a GPU may wait for ever
+            load_weights(model.net, trainer.saving.best_weights or trainer.ema.weights)
         model.eval()
         trainer.saving.close()
         if folder is not None:
@@ -314,19 +318,37 @@ def _sheets(
     # Weights that are spread over the processes need all of them to be used.
     together = world.spreads(recipe.train.sharding)
 
-    def write(step: int, signalled: Callable[[], bool]) -> None:
+    def drawn(signalled: Callable[[], bool]) -> Tensor | None:
         def look(done: int, calls: int) -> None:
-            if world.any(signalled()) if together else signalled():
+            given_up, _ = world.any(signalled(), True)
+            if given_up:
                 raise _NoTime
 
+        def too_large(halving: str) -> None:
+            many = min(settings.n, settings.batch)
+            raise BFNError(f"memory ran out with {many} samples at once; give a smaller sample.n")
+
+        try:
+            # Processes that gather weights make the same calls: none may go its own way.
+            say = too_large if together else None
+            return draw(model, data.shape, settings, progress=look, say=say)
+        except _NoTime:
+            return None
+
+    def write(step: int, signalled: Callable[[], bool]) -> None:
         if not (world.main or together):
+            # However long it takes: whoever hears nothing for some minutes gives the others up.
+            while world.any(signalled(), False)[1]:
+                pass
             return
         try:
-            x = draw(model, data.shape, settings, progress=look)
-        except _NoTime:
+            x = drawn(signalled)
+        finally:
+            if not together:
+                world.any(False, False)
+        if x is None:
             display.say(f"the samples of step {step} were given up")
-            return
-        if not world.main:
+        if x is None or not world.main:
             return
         path, aside = (folder.samples / f"{dot}step-{step}{suffix}" for dot in ("", "."))
         try:

@@ -76,9 +76,10 @@ def _conform_union(value: Any, hints: tuple[Any, ...]) -> Any:
 
 
 def _conform_items(value: Any, origin: Any, hints: tuple[Any, ...]) -> Any:
-    if not isinstance(value, list | tuple):
-        raise Mismatch(f"a list, each value {_expected(hints[0])}" if hints else "a list")
     one_type = origin is not tuple or (len(hints) == 2 and hints[1] is Ellipsis)
+    if not isinstance(value, list | tuple):
+        several = "" if one_type else f" of {len(hints)} values"
+        raise Mismatch(f"a list{several}, each {_expected(hints[0])}" if hints else "a list")
     kinds = (hints[0],) * len(value) if one_type and hints else hints
     if not hints:
         return list(value)
@@ -87,7 +88,7 @@ def _conform_items(value: Any, origin: Any, hints: tuple[Any, ...]) -> Any:
     try:
         items = [conform(item, kind) for item, kind in zip(value, kinds, strict=True)]
     except Mismatch as mismatch:
-        raise Mismatch(f"a list, each value {mismatch}") from None
+        raise Mismatch(f"a list, each {mismatch}") from None
     return tuple(items) if origin is tuple else items
 
 
