@@ -30,7 +30,7 @@ Trained = Callable[..., Path]
         (["train", "digits", "--train.steps"], "--train.steps has no value"),
         (["train", "digits", "--train.steps", "--force"], "--train.steps has no value"),
         (["train", "digits", "--train.steps", "1", "--train.steps", "2"], "is given twice"),
-        (["train", "digits", "--trian.steps", "5"], "did you mean 'train'"),
+        (["train", "digits", "--trian.steps", "5"], "did you mean 'train.steps'?"),
         (["train", "digits", "--ot", "run"], "Did you mean --out"),
         (["train", "digits", "more"], "more"),
         (["train", "digits", "--resume", "now"], '"now"'),

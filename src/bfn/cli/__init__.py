@@ -19,7 +19,7 @@ DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code."""
+    """Run one command; returns the exit code (or ends, if other processes of a training did)."""
     from cyclopts import CycloptsError
 
     from bfn.cli.app import run
@@ -36,14 +36,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         error.verbose = False
         said = " ".join(str(error).split()).rstrip("., ")
         command = " ".join(("bfn", *(error.command_chain or ())))
-        return _answer(f"{said}; {command} --help says more", MISUSED)
+        more = "" if said.endswith("?") else f"; {command} --help says more"
+        return _answer(said + more, MISUSED)
     except Unwritten as error:
         return _answer(" ".join(str(error).split()), FAILED)
     except BFNError as error:
         return _answer(" ".join(str(error).split()), MISUSED)
     except Stranded as error:
         # Whatever still waits for the process that is gone must not keep this one.
-        os._exit(_answer(str(error), FAILED, at_once=True))
+        code = _answer(str(error), FAILED, at_once=True)
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+        os._exit(code)
     except KeyboardInterrupt as interruption:
         if rank():
             return INTERRUPTED

@@ -354,9 +354,8 @@ def _override(
     for name, value in overrides.items():
         section, dot, key = name.partition(".")
         if not dot or section not in sections:
-            hint = values.nearest(section, sections) or (
-                f"; expected section.key with a section of {', '.join(sections)}"
-            )
+            near = values.nearest(section, sections, suffix=f".{key}") if dot else ""
+            hint = near or f"; expected section.key with a section of {', '.join(sections)}"
             raise BFNError(f"unknown key {name!r} on the command line{hint}")
         if isinstance(value, str) and not _is_text(value):
             raise BFNError(

@@ -13,6 +13,7 @@ import functools
 import gc
 import itertools
 import os
+import platform
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -24,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bfn.errors import BFNError
 from bfn.train import shards
-from bfn.train.outcome import Stranded, Unwritten
+from bfn.train.outcome import Diverged, Stranded, Unwritten
 
 PATIENCE = datetime.timedelta(minutes=10)
 """How long a process waits for the others before it gives up."""
@@ -48,11 +49,14 @@ class World:
 
     def device(self, name: str) -> str:
         """The device of this process: on a machine of several GPUs each has its own."""
-        if self.size > 1 and name.startswith("cuda:"):
-            raise BFNError(
-                f"train.device = {name!r} is one GPU for {self.size} processes; give cuda, and "
-                "each takes its own"
-            )
+        if self.size > 1:
+            place = (platform.node(), os.environ.get("CUDA_VISIBLE_DEVICES"), name)
+            shared = sum(place == other for other in self._all(place))
+            if name.startswith("cuda:") and shared > 1:
+                raise BFNError(
+                    f"train.device = {name!r} is one GPU for {shared} processes; give cuda, and "
+                    "each takes its own"
+                )
         if self.size == 1 or not (name == "cuda" or (name == "auto" and torch.cuda.is_available())):
             return name
         if self.local_rank >= torch.cuda.device_count():
@@ -130,6 +134,12 @@ class World:
         dist.broadcast_object_list(told, src=0, group=self._hosts)
         return told[0]
 
+    def _all(self, value: T) -> list[T]:
+        """The values of all processes, in all of them."""
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value, group=self._hosts)
+        return values
+
     def agree(self, *wishes: bool) -> tuple[bool, ...]:
         """Which wishes any process had. Of several processes, a step ago: no step waits for it."""
         if self.size == 1:
@@ -152,7 +162,7 @@ class World:
         return tuple(map(bool, vote.tolist()))
 
     def listen(self) -> None:
-        """Wait for the last vote, which ends if a process is gone: a GPU would wait for ever."""
+        """Wait for the last vote, which ends if a process is gone, as a GPU's wait may not."""
         if self._vote is not None:
             self._vote[0].wait()
 
@@ -170,7 +180,7 @@ class World:
         """What the end of another process looks like from here becomes a sentence, `Stranded`."""
         try:
             yield
-        except Stranded:
+        except (Stranded, Diverged):
             raise
         except RuntimeError as error:
             if self.size == 1 or not _lost(error):

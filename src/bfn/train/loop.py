@@ -278,14 +278,13 @@ class Trainer:
         self._unread.append((line, self.window.read(self.world)))
         # A line waits for nothing; but processes stop together, and a validation waited already.
         if self.world.size > 1 or measured:
-            self.world.listen()
             self._write_lines()
 
     def _write_lines(self, *, wait: bool = True) -> None:
         """Write the lines whose numbers have arrived; or wait for all of them."""
         while self._unread and (wait or self._unread[0][1].ready()):
             line, reading = self._unread.popleft()
-            self._write(line, self._checked(reading.values(), line["step"]))
+            self._write(line, self._checked(reading, line["step"]))
 
     def _write(self, begun: dict[str, Any], values: Values) -> None:
         now = time.monotonic()
@@ -312,10 +311,12 @@ class Trainer:
 
     def _check(self) -> Values:
         """The values of the unfinished window, checked."""
-        return self._checked(self.window.read(self.world).values(), self.step)
+        return self._checked(self.window.read(self.world), self.step)
 
-    def _checked(self, values: Values, step: int) -> Values:
+    def _checked(self, reading: Reading, step: int) -> Values:
         """The values; training stops if one of them is not finite, or the loss explodes."""
+        self.world.listen()
+        values = reading.values()
         broken = values.broken(self._bound(values, step))
         if broken is None:
             return values

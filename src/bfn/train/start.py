@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -162,6 +161,7 @@ def _train(
         )  # fmt: skip
     if folder is not None:
         world.on_main(lambda: _open(folder, recipe, resume, force))
+    stranded = False
     try:
         with world.together():
             if folder is not None:
@@ -172,8 +172,11 @@ def _train(
             if operations is not None:
                 trainer.work = work(trainer, operations)
             _go_on(trainer, display)
+    except Stranded:
+        stranded = True
+        raise
     finally:
-        if not isinstance(sys.exception(), Stranded):  # for whom a GPU may wait for ever
+        if not stranded:  # else a GPU may wait for the process that is gone
             load_weights(model.net, trainer.saving.best_weights or trainer.ema.weights)
         model.eval()
         trainer.saving.close()
@@ -325,8 +328,10 @@ def _sheets(
                 raise _NoTime
 
         def too_large(halving: str) -> None:
-            many = min(settings.n, settings.batch)
-            raise BFNError(f"memory ran out with {many} samples at once; give a smaller sample.n")
+            raise BFNError(
+                "memory ran out while samples were drawn; give a smaller sample.batch, or "
+                "train.sample_every = 0"
+            )
 
         try:
             # Processes that gather weights make the same calls: none may go its own way.
@@ -341,11 +346,9 @@ def _sheets(
             while world.any(signalled(), False)[1]:
                 pass
             return
-        try:
-            x = drawn(signalled)
-        finally:
-            if not together:
-                world.any(False, False)
+        x = drawn(signalled)
+        if not together:
+            world.any(False, False)
         if x is None:
             display.say(f"the samples of step {step} were given up")
         if x is None or not world.main:

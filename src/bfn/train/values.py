@@ -128,10 +128,10 @@ def plain(text: Text) -> Any:
     return next(iter(_readings(text)))
 
 
-def nearest(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """ "; did you mean 'prefix.x'?" or nothing."""
+def nearest(name: str, known: Iterable[str], prefix: str = "", suffix: str = "") -> str:
+    """ "; did you mean 'prefix.x.suffix'?" or nothing."""
     near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {prefix + near[0]!r}?" if near else ""
+    return f"; did you mean {prefix + near[0] + suffix!r}?" if near else ""
 
 
 def _suggest(value: Any, known: Iterable[Any]) -> str:
