@@ -198,7 +198,9 @@ def test_the_picture_shows_what_was_logged(tmp_path: Path, monkeypatch: pytest.M
         assert [*line.get_ydata()] == [5.0 + 100.0 / step for step in range(10, 210, 10)]
     looks = {(line.get_color(), line.get_linestyle()) for line in (*plain, late)}
     assert len(looks) == 8, "no two runs look the same"
-    (validated,) = [line for line in left.lines if line.get_label() == "run-1, validation"]
+    (validated,) = [
+        line for line in left.lines if line.get_label() == "run-1, validation without L^r"
+    ]
     assert [*zip(validated.get_xdata(), validated.get_ydata(), strict=True)] == found[1].validated
     assert validated.get_color() == plain[1].get_color()
     assert left.get_ylabel() == "loss, nats per image"
@@ -229,7 +231,7 @@ def test_any_name_is_in_the_legend(
     assert (tmp_path / f"c{ending}").stat().st_size > 5000
     texts = [text.get_text() for text in figures[0].axes[0].get_legend().get_texts()]
     assert texts[::2] == [r"r\$_\$x", " _under", r"a\\$b\$c", "学習", "a?b"]
-    assert texts[1::2] == [f"{text}, validation" for text in texts[::2]]
+    assert texts[1::2] == [f"{text}, validation without L^r" for text in texts[::2]]
 
 
 def test_other_warnings_of_a_picture_are_heard(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from bfn.train import checkpoint
 from bfn.train.config import Recipe
 from bfn.train.ema import EMA
 from bfn.train.folder import RunFolder
+from bfn.train.outcome import Diverged
 
 
 def letters(folder: Path, alphabet: str, count: int = 4000) -> Path:
@@ -144,6 +146,38 @@ def test_a_run_that_cannot_go_on_stays_as_it_was(tmp_path: Path) -> None:
     with pytest.raises(BFNError, match=r"no checkpoint .* is whole"):
         run(tiny_runs.read(tmp_path, train__steps=20), tmp_path / "run", resume=True)
     assert contents(tmp_path / "run") == before
+
+
+def test_a_run_that_comes_to_nothing_replaces_none(tmp_path: Path) -> None:
+    """Only its first checkpoint takes the older one's place, whenever it is stopped before."""
+    old, broken = Slope(), Slope()
+    data = torch.rand(20, 4)
+    given: dict[str, Any] = {"out": tmp_path / "run", "batch": 4, "display": False}
+    bfn.train.fit(bfn.continuous(old, sigma_1=0.03), data, steps=2, sample_every=1, **given)
+    before = contents(tmp_path / "run")
+    for killed in (False, True):
+        if killed:  # as it would be found after a kill before the first checkpoint
+            folder = RunFolder(tmp_path / "run")
+            folder.start(tiny_runs.read(tmp_path), force=True)
+            folder.open_metrics(0)
+            folder.close()
+            assert "checkpoints" not in os.listdir(tmp_path / "run")
+        broken.register_forward_hook(lambda net, given, out: out * float("nan"))
+        with pytest.raises(Diverged, match="nan at step 1"):
+            bfn.train.fit(bfn.continuous(broken, sigma_1=0.03), data, force=True, **given)
+        assert contents(tmp_path / "run") == before
+    bfn.train.fit(bfn.continuous(old, sigma_1=0.03), data, steps=3, force=True, **given)
+    assert ".replaced" not in os.listdir(tmp_path / "run")
+    assert checkpoint.newest_step(tmp_path / "run" / "checkpoints") == 3
+
+
+def test_a_run_that_lost_its_recipe(tmp_path: Path) -> None:
+    recipe = tiny_runs.read(tmp_path, train__steps=2)
+    run(recipe, tmp_path / "run")
+    (tmp_path / "run" / "recipe.toml").unlink()
+    for how in ({}, {"resume": True}, {"force": True}):
+        with pytest.raises(BFNError, match=r"has lost its recipe.toml; put that back, .* --init"):
+            run(recipe, tmp_path / "run", **how)
 
 
 def test_a_run_does_not_start_from_what_it_replaces(tmp_path: Path) -> None:

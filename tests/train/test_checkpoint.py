@@ -26,6 +26,8 @@ def save(folder: Path, step: int, keep: int = 2) -> Path:
 def test_round_trip(tmp_path: Path) -> None:
     found = checkpoint.load(save(tmp_path, 7))
     assert found.step == 7
+    modes = {path.stat().st_mode for path in found.path.iterdir()}
+    assert len(modes) == 1  # who may read one file of it may read all
     assert found.state["pending"] == [[0.1, 1 / 3]]
     for group, tensors in TENSORS.items():
         for name, value in tensors.items():

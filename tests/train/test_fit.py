@@ -145,6 +145,11 @@ def test_defaults_are_the_recipes(x: Tensor) -> None:
 def test_bad_data(x: Tensor) -> None:
     with pytest.raises(BFNError, match="outside the range"):
         bfn.train.fit(model(), x + 3, display=False)
+    real = bfn.continuous(torch.nn.Linear(2, 2), sigma_1=0.1)
+    with pytest.raises(BFNError, match=r"data are torch.float64 .* give data.to.torch.float32."):
+        bfn.train.fit(real, torch.rand(8, 2).double(), display=False)
+    with pytest.raises(BFNError, match=r"model is of type Linear; expected a BFN"):
+        bfn.train.fit(torch.nn.Linear(2, 2), x)  # pyright: ignore
     with pytest.raises(BFNError, match=r"data are of type list; expected a tensor"):
         bfn.train.fit(model(), [1, 2], steps=1)  # pyright: ignore[reportArgumentType]
     with pytest.raises(BFNError, match=r"the data have shape \(500,\)"):

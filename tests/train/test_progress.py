@@ -54,6 +54,19 @@ def test_nothing_is_cut_from_a_narrow_terminal() -> None:
     assert "…" not in text.getvalue()
 
 
+def test_numbers_give_way_to_the_steps_of_a_long_run() -> None:
+    text = io.StringIO()
+    console = Console(file=text, force_terminal=True, width=80, color_system=None)
+    with progress.choose(console) as display:
+        display.begin(0, 5_000_000)
+        display.show({**line(1_650_000), "validation": 2.899})
+        display.advance(1_650_000)
+    assert "1650000/5000000" in text.getvalue()
+    assert "left 1.234 bits per dimension  validation 2.899" in text.getvalue()
+    assert "examples/s" not in text.getvalue()
+    assert "…" not in text.getvalue()
+
+
 def test_lines_where_there_is_no_terminal() -> None:
     text = io.StringIO()
     display = progress.choose(Console(file=text, width=30))

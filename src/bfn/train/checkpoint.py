@@ -65,6 +65,8 @@ def save(folder: Path, step: int, tensors: Tensors, state: Mapping[str, Any], ke
             _flush(file)
         body = {"format_version": FORMAT_VERSION, "step": step, "files": hashes, **state}
         (aside / STATE).write_text(json.dumps({**body, "sha256": _digest(body)}, indent=1) + "\n")
+        for name in hashes:  # save_file's own files are for their owner alone
+            shutil.copymode(aside / STATE, aside / name)
         _flush(aside / STATE)
         _flush(aside)
         _remove(target)
@@ -95,11 +97,12 @@ def newest(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
         try:
             return load(folder / f"step-{step}")
         except Damaged as error:
-            say(f"{error}; trying the one before")
+            earlier = "; trying the one before" if step != found[0] else ""
+            say(f"{error}{earlier}")
     if found:
         raise BFNError(
-            f"no checkpoint in {str(folder)!r} is whole; start again with --force, or in another "
-            "folder"
+            f"no checkpoint in {str(folder)!r} is whole; start another run from the model, "
+            f"--init {folder.parent!s} with another --out, or start again with --force"
         )
     return None
 

@@ -136,7 +136,7 @@ def _losses(axes: Any, curve: Curve, colour: str, line: str, smooth: int | None)
         steps, values = zip(*curve.validated, strict=True)
         axes.plot(
             steps, values, color=colour, linestyle="--", marker="o", markersize=2.5, linewidth=0.9,
-            label=_label(f"{curve.name}, validation"),
+            label=_label(f"{curve.name}, validation without L^r"),
         )  # fmt: skip
         smooth_losses = [*smooth_losses, *values]
     # The first losses of a run are far above all others: they may leave the picture.

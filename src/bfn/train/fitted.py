@@ -70,6 +70,6 @@ def _value(path: str, key: str, value: Any, data: DataSet) -> Any:
     if number is None:
         raise BFNError(
             f"{path} = {value!r} needs data in bins or classes, but {data.name} is continuous; "
-            f"give {path} a number"
+            "give data.bins a number, or choose another flow.kind"
         )
     return SUGGESTIONS[key](number) if value == SUGGESTED else number

@@ -13,11 +13,12 @@ runs/NAME/
 from __future__ import annotations
 
 import contextlib
+import filecmp
 import json
 import os
 import shutil
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -37,7 +38,8 @@ RECIPE, METRICS, CHECKPOINTS, SAMPLES = "recipe.toml", "metrics.jsonl", "checkpo
 BOARD = "tensorboard"
 _OWN = (METRICS, CHECKPOINTS, SAMPLES, BOARD, status.STATUS)
 _OWN += (serialise.CONFIG, serialise.WEIGHTS)
-_DOOMED = ".replaced"
+_REPLACED = ".replaced"
+_MOVING = f"{_REPLACED}.part"
 
 
 class RunFolder:
@@ -71,6 +73,11 @@ class RunFolder:
         if not self.path.is_dir() or {each.name for each in self.path.iterdir()} <= begun:
             return
         if not self.is_run():
+            if checkpoint.steps(self.checkpoints):
+                raise BFNError(
+                    f"{name!r} holds a run that has lost its {RECIPE}; put that back, or start "
+                    f"another run from its model with --init {name} and another --out"
+                )
             raise BFNError(f"{name!r} holds other files; give the run a new folder with --out")
         if force:
             return
@@ -86,17 +93,21 @@ class RunFolder:
             )
 
     def start(self, recipe: Recipe, *, force: bool = False) -> None:
-        """Make the folder and write recipe.toml; with `force`, older files go."""
+        """Make the folder and write recipe.toml; with `force`, an older run is set aside.
+
+        It goes when this one has exported a model, or comes back with `bring_back`.
+        """
         self.take()
         try:
-            with self._emptied() if force else contextlib.nullcontext():
-                # Replaced at last: whenever this is cut short, the folder is a run's.
-                self.write_recipe(recipe)
-        except OSError as error:
+            if force:
+                self._set_aside()
+            # Replaced at last: whenever this is cut short, the folder is a run's.
+            self.write_recipe(recipe)
+        except BaseException as error:
+            self.bring_back()
             self._lock.release()
-            raise self._closed(error) from None
-        except BaseException:
-            self._lock.release()
+            if isinstance(error, OSError):
+                raise self._closed(error) from None
             raise
 
     def take(self) -> None:
@@ -104,7 +115,9 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock.take()
-            _remove(self.path / _DOOMED)  # of a start that was cut short
+            self._put_back(_MOVING)  # of a start that was cut short
+            if checkpoint.steps(self.checkpoints):
+                _remove(self.path / _REPLACED)
         except OSError as error:
             self._lock.release()
             raise self._closed(error) from None
@@ -115,24 +128,42 @@ class RunFolder:
             "another one with --out"
         )
 
-    @contextlib.contextmanager
-    def _emptied(self) -> Iterator[None]:
-        """The files of an older run go when all went well, and come back when it did not."""
-        doomed = self.path / _DOOMED
-        doomed.mkdir()
-        moved = []
-        try:
-            for name in _OWN:
-                if os.path.lexists(self.path / name):
-                    os.replace(self.path / name, doomed / name)
-                    moved.append(name)
-            yield
-        except BaseException:
-            for name in moved:
-                os.replace(doomed / name, self.path / name)
-            doomed.rmdir()
-            raise
-        shutil.rmtree(doomed, ignore_errors=True)
+    def _set_aside(self) -> None:
+        aside = self.path / _REPLACED
+        if aside.is_dir():  # a run that was to replace it came to nothing
+            self._empty()
+            return
+        moving = self.path / _MOVING
+        moving.mkdir()
+        for name in _OWN:
+            if os.path.lexists(self.path / name):
+                os.replace(self.path / name, moving / name)
+        if self.is_run():
+            shutil.copy2(self.path / RECIPE, moving / RECIPE)
+        os.replace(moving, aside)
+
+    def bring_back(self) -> bool:
+        """The run that was set aside, if this one has come to nothing; says whether there was."""
+        self._put_back(_MOVING)
+        if not (self.path / _REPLACED).is_dir():
+            return False
+        self._empty()
+        self._put_back(_REPLACED)
+        return True
+
+    def _put_back(self, name: str) -> None:
+        if (self.path / name).is_dir():
+            for each in (self.path / name).iterdir():
+                target = self.path / each.name
+                if each.name == RECIPE and filecmp.cmp(each, target, shallow=False):
+                    each.unlink()  # only a copy was set aside
+                else:
+                    os.replace(each, target)
+            (self.path / name).rmdir()
+
+    def _empty(self) -> None:
+        for name in _OWN:
+            _remove(self.path / name)
 
     # The recipe.
 
@@ -171,6 +202,7 @@ class RunFolder:
                 f"the model could not be written to {str(self.path)!r} ({error}); make room and "
                 "go on with --resume auto"
             ) from error
+        shutil.rmtree(self.path / _REPLACED, ignore_errors=True)
 
     def load_model(self) -> BFN:
         return BFN.from_pretrained(self.path)
@@ -246,7 +278,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir():
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)

@@ -85,8 +85,10 @@ class Bar(Display):
         self.console = forgiving(console)
         metrics = TextColumn("{task.fields[metrics]}")
         left = (TimeRemainingColumn(compact=True), TextColumn("left"))
-        columns = (MofNCompleteColumn(), *left, metrics)
-        if console.width >= _WIDE:
+        self._before = (MofNCompleteColumn(), *left)
+        columns = (*self._before, metrics)
+        self._wide = console.width >= _WIDE
+        if self._wide:
             columns = (
                 TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), metrics,
                 TimeElapsedColumn(), *left,
@@ -113,7 +115,13 @@ class Bar(Display):
         # The last validation stays in sight.
         if "validation" in line:
             self._validation = {"validation": line["validation"]}
-        self.progress.update(self._task, metrics=describe({**self._validation, **line}))
+        metrics = describe({**self._validation, **line}, None if self._wide else self._room())
+        self.progress.update(self._task, metrics=metrics)
+
+    def _room(self) -> int:
+        """What the steps and the time left leave to the numbers."""
+        (task,) = self.progress.tasks
+        return self.console.width - sum(len(column.render(task)) + 1 for column in self._before)
 
     def say(self, message: str) -> None:
         self.console.print(message, soft_wrap=True, markup=False, highlight=False)
@@ -144,13 +152,18 @@ def forgiving(console: Console) -> Console:
     return console
 
 
-def describe(line: Mapping[str, Any]) -> str:
-    """The loss in the data's own unit, validation when there is one, the rate, and its share."""
+def describe(line: Mapping[str, Any], room: int | None = None) -> str:
+    """The loss in the data's own unit, validation when there is one, the rate, and its share.
+
+    Where that takes more than `room`, the last ones are left out.
+    """
     parts = [f"{line['loss']:.3f} {line['unit']}", f"{line['examples_per_second']:.0f} examples/s"]
     if "validation" in line:
         parts.insert(1, f"validation {line['validation']:.3f}")
     if "share_of_peak" in line:
         parts.append(f"{line['share_of_peak']:.0%} of peak")
+    while room is not None and len(parts) > 1 and len("  ".join(parts)) > room:
+        parts.pop()
     return "  ".join(parts)
 
 

@@ -87,6 +87,11 @@ def fit(
         stop: asked after every step; True ends the training there.
         settings: the keys of a recipe's [train] section: steps, batch, learning_rate, seed, ...
     """
+    if not isinstance(model, BFN):
+        raise BFNError(
+            f"the model is of type {type(model).__name__}; expected a BFN, which bfn.continuous, "
+            "bfn.discretised and bfn.discrete make of a network"
+        )
     document = {"train": {key: _plain(value) for key, value in settings.items()}}
     recipe = config.resolve(document, {}, name="fit")
     if resume and out is None:
@@ -161,7 +166,7 @@ def _train(
         )  # fmt: skip
     if folder is not None:
         world.on_main(lambda: _open(folder, recipe, resume, force))
-    stranded = False
+    ended: BaseException | None = None
     try:
         with world.together():
             if folder is not None:
@@ -172,15 +177,17 @@ def _train(
             if operations is not None:
                 trainer.work = work(trainer, operations)
             _go_on(trainer, display)
-    except Stranded:
-        stranded = True
+    except BaseException as error:
+        ended = error
         raise
     finally:
-        if not stranded:  # else a GPU may wait for the process that is gone
+        if not isinstance(ended, Stranded):  # else a GPU may wait for the process that is gone
             load_weights(model.net, trainer.saving.best_weights or trainer.ema.weights)
         model.eval()
         trainer.saving.close()
         if folder is not None:
+            if ended is not None and force and world.main and folder.bring_back():
+                display.say(f"the run that was to be replaced is back in {str(folder.path)!r}")
             folder.close()
     if whole is not None:
         load_weights(whole, trainer.saving.gathered(model.net.state_dict(), everywhere=True))
@@ -254,7 +261,7 @@ def _go_on(trainer: Trainer, display: Display) -> None:
     saving.tell(status.RUNNING)
     ending, message = status.FAILED, ""
     try:
-        with memory.needed(lambda: _too_large(trainer)), compiling():
+        with trainer.world.together(), memory.needed(lambda: _too_large(trainer)), compiling():
             trainer.run()
         ending = status.FINISHED
     except BaseException as error:

@@ -56,6 +56,12 @@ def as_data_set(model: BFN, data: DataSet | Tensor, labels: Tensor | None = None
             "variables of each"
         )
     model.check(data)
+    weight = next((p for p in model.parameters() if p.is_floating_point()), None)
+    if weight is not None and data.is_floating_point() and data.dtype != weight.dtype:
+        raise BFNError(
+            f"the data are {data.dtype} and the network's weights {weight.dtype}; give "
+            f"data.to({weight.dtype})"
+        )
     none = data[:0]
     return Rows(
         "the data",
