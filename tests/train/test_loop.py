@@ -537,12 +537,12 @@ class Bomb(torch.nn.Module):
         (
             6,
             r"loss became nan at step 7; the last good checkpoint is .*step-4: .*learning_rate.*"
-            r"\(--init \S+/run starts from the run's model\)",
+            r"\(init= \S+/run starts from the run's model\)",
         ),
         (
             2,
             r"loss became nan at step 3; there is no good checkpoint before it: train again .*"
-            r"\(--force replaces this run\)",
+            r"\(force=True replaces this run\)",
         ),
     ],
 )
@@ -567,7 +567,7 @@ def test_weights_that_broke_at_once_are_not_called_good(tmp_path: Path) -> None:
                 model, bfn.data.load("digits"), out=tmp_path / str(fuse), display=False, steps=20,
                 batch=4, checkpoint_every=4, log_every=1,
             )  # fmt: skip
-        assert "--init" not in str(caught.value)
+        assert "init=" not in str(caught.value)
 
 
 @pytest.mark.parametrize("folder", [True, False])
@@ -581,7 +581,7 @@ def test_weights_that_overflow_in_the_last_step(folder: bool, tmp_path: Path) ->
             model, bfn.data.load("digits"), out=out, display=False, steps=1, batch=4,
             learning_rate=1e38, warmup=0,
         )  # fmt: skip
-    assert ("--force" in str(caught.value)) == folder
+    assert ("force=True" in str(caught.value)) == folder
     assert not (tmp_path / "run" / "model.safetensors").exists()
 
 

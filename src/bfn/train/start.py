@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -27,7 +28,7 @@ from bfn.train.fitted import fitted
 from bfn.train.folder import RunFolder
 from bfn.train.initial import start_from
 from bfn.train.loop import Trainer, find_device
-from bfn.train.outcome import Diverged, Stranded
+from bfn.train.outcome import Diverged, Interrupted, Stranded
 from bfn.train.progress import Display
 from bfn.train.saving import load_weights
 from bfn.train.tensors import as_data_set
@@ -98,8 +99,21 @@ def fit(
         raise BFNError("resume=True goes on with a run in a folder; give its folder with out=")
     data_set = as_data_set(model, data, labels)
     folder = None if out is None else RunFolder(out)
-    with distributed.world() as world:
-        return _train(recipe, model, data_set, folder, resume, force, display, stop, world)
+    try:
+        with distributed.world() as world:
+            return _train(recipe, model, data_set, folder, resume, force, display, stop, world)
+    except (BFNError, Diverged, Interrupted, Stranded) as error:
+        error.args = (_in_python(str(error)),)
+        raise
+
+
+_ARGUMENTS = {"--resume auto": "resume=True", "--force": "force=True"}
+_ARGUMENTS |= {"--out": "out=", "--init": "init="}
+
+
+def _in_python(said: str) -> str:
+    """Advice that names options of the command line, for those who call `fit`."""
+    return re.sub("|".join(_ARGUMENTS), lambda option: _ARGUMENTS[option[0]], said)
 
 
 def run(
