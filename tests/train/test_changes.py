@@ -14,7 +14,7 @@ from torch import Tensor
 import bfn
 import tiny_runs
 from bfn.errors import BFNError
-from bfn.train import checkpoint
+from bfn.train import checkpoint, folder
 from bfn.train.config import Recipe
 from bfn.train.ema import EMA
 from bfn.train.folder import RunFolder
@@ -157,10 +157,10 @@ def test_a_run_that_comes_to_nothing_replaces_none(tmp_path: Path) -> None:
     before = contents(tmp_path / "run")
     for killed in (False, True):
         if killed:  # as it would be found after a kill before the first checkpoint
-            folder = RunFolder(tmp_path / "run")
-            folder.start(tiny_runs.read(tmp_path), force=True)
-            folder.open_metrics(0)
-            folder.close()
+            begun = RunFolder(tmp_path / "run")
+            begun.start(tiny_runs.read(tmp_path), force=True)
+            begun.open_metrics(0)
+            begun.close()
             assert "checkpoints" not in os.listdir(tmp_path / "run")
         broken.register_forward_hook(lambda net, given, out: out * float("nan"))
         with pytest.raises(Diverged, match="nan at step 1"):
@@ -169,6 +169,21 @@ def test_a_run_that_comes_to_nothing_replaces_none(tmp_path: Path) -> None:
     bfn.train.fit(bfn.continuous(old, sigma_1=0.03), data, steps=3, force=True, **given)
     assert ".replaced" not in os.listdir(tmp_path / "run")
     assert checkpoint.newest_step(tmp_path / "run" / "checkpoints") == 3
+
+
+@pytest.mark.parametrize("moved", range(6))
+def test_a_kill_while_a_run_is_set_aside(moved: int, tmp_path: Path) -> None:
+    recipe = tiny_runs.read(tmp_path, train__steps=2)
+    run(recipe, tmp_path / "run")
+    before = contents(tmp_path / "run")
+    aside = tmp_path / "run" / ".replaced.part"
+    aside.mkdir()
+    own = [name for name in folder._OWN if (tmp_path / "run" / name).exists()]
+    assert len(own) == 5
+    for name in own[:moved]:
+        os.replace(tmp_path / "run" / name, aside / name)
+    run(recipe, tmp_path / "run", resume=True)
+    assert contents(tmp_path / "run") == before
 
 
 def test_a_run_that_lost_its_recipe(tmp_path: Path) -> None:

@@ -36,8 +36,9 @@ from bfn.train.outcome import Unwritten
 
 RECIPE, METRICS, CHECKPOINTS, SAMPLES = "recipe.toml", "metrics.jsonl", "checkpoints", "samples"
 BOARD = "tensorboard"
-_OWN = (METRICS, CHECKPOINTS, SAMPLES, BOARD, status.STATUS)
-_OWN += (serialise.CONFIG, serialise.WEIGHTS)
+_OWN = (METRICS, SAMPLES, BOARD, status.STATUS, serialise.CONFIG, serialise.WEIGHTS, CHECKPOINTS)
+"""What belongs to a run beside its recipe. A run without its model can go on; one without its
+checkpoints could not, and they are set aside last."""
 _REPLACED = ".replaced"
 _MOVING = f"{_REPLACED}.part"
 
