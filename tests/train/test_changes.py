@@ -13,12 +13,13 @@ from torch import Tensor
 
 import bfn
 import tiny_runs
+from bfn import serialise
 from bfn.errors import BFNError
 from bfn.train import checkpoint, folder
 from bfn.train.config import Recipe
 from bfn.train.ema import EMA
 from bfn.train.folder import RunFolder
-from bfn.train.outcome import Diverged
+from bfn.train.outcome import Diverged, Unwritten
 
 
 def letters(folder: Path, alphabet: str, count: int = 4000) -> Path:
@@ -148,7 +149,13 @@ def test_a_run_that_cannot_go_on_stays_as_it_was(tmp_path: Path) -> None:
     assert contents(tmp_path / "run") == before
 
 
-def test_a_run_that_comes_to_nothing_replaces_none(tmp_path: Path) -> None:
+def no_room(*arguments: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_run_that_comes_to_nothing_replaces_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Only its first checkpoint takes the older one's place, whenever it is stopped before."""
     old, broken = Slope(), Slope()
     data = torch.rand(20, 4)
@@ -166,6 +173,12 @@ def test_a_run_that_comes_to_nothing_replaces_none(tmp_path: Path) -> None:
         with pytest.raises(Diverged, match="nan at step 1"):
             bfn.train.fit(bfn.continuous(broken, sigma_1=0.03), data, force=True, **given)
         assert contents(tmp_path / "run") == before
+    # One with a checkpoint stays, though it could not export its model.
+    with monkeypatch.context() as patch:
+        patch.setattr(serialise, "save", no_room)
+        with pytest.raises(Unwritten):
+            bfn.train.fit(bfn.continuous(old, sigma_1=0.03), data, steps=1, force=True, **given)
+    assert checkpoint.newest_step(tmp_path / "run" / "checkpoints") == 1
     bfn.train.fit(bfn.continuous(old, sigma_1=0.03), data, steps=3, force=True, **given)
     assert ".replaced" not in os.listdir(tmp_path / "run")
     assert checkpoint.newest_step(tmp_path / "run" / "checkpoints") == 3

@@ -116,7 +116,7 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock.take()
-            self._put_back(_MOVING)  # of a start that was cut short
+            self._put_back()
             if checkpoint.steps(self.checkpoints):
                 _remove(self.path / _REPLACED)
         except OSError as error:
@@ -144,23 +144,26 @@ class RunFolder:
         os.replace(moving, aside)
 
     def bring_back(self) -> bool:
-        """The run that was set aside, if this one has come to nothing; says whether there was."""
-        self._put_back(_MOVING)
-        if not (self.path / _REPLACED).is_dir():
-            return False
-        self._empty()
-        self._put_back(_REPLACED)
-        return True
+        """The run that was set aside, if this one has no checkpoint; says whether it is back."""
+        aside, moving = self.path / _REPLACED, self.path / _MOVING
+        whole = aside.is_dir() and not checkpoint.steps(self.checkpoints)
+        if whole:
+            self._empty()
+            os.replace(aside, moving)
+        self._put_back()
+        return whole
 
-    def _put_back(self, name: str) -> None:
-        if (self.path / name).is_dir():
-            for each in (self.path / name).iterdir():
+    def _put_back(self) -> None:
+        """What was on its way; after a kill, too."""
+        moving = self.path / _MOVING
+        if moving.is_dir():
+            for each in moving.iterdir():
                 target = self.path / each.name
                 if each.name == RECIPE and filecmp.cmp(each, target, shallow=False):
                     each.unlink()  # only a copy was set aside
                 else:
                     os.replace(each, target)
-            (self.path / name).rmdir()
+            moving.rmdir()
 
     def _empty(self) -> None:
         for name in _OWN:
