@@ -131,7 +131,7 @@ def test_hidden_labels(x: Tensor, tmp_path: Path) -> None:
         with pytest.raises(BFNError, match=sentence):
             bfn.train.fit(without, given, label_dropout=0.3, out=tmp_path / "run", display=False)
         assert not (tmp_path / "run").exists()
-    with pytest.raises(BFNError, match=r"label_dropout = 1.5 is a probability"):
+    with pytest.raises(BFNError, match=r"label_dropout = 1.5 is too large; expected 1 or less"):
         bfn.train.fit(model(), data, label_dropout=1.5, display=False)
 
 

@@ -21,7 +21,7 @@ import bfn
 import tiny_runs
 from bfn import pictures
 from bfn.errors import BFNError
-from bfn.train import Diverged, Interrupted, Trainer, build, checkpoint, loop, start
+from bfn.train import Diverged, Interrupted, Trainer, build, checkpoint, loop, sheets
 from bfn.train.config import Train
 from bfn.train.folder import RunFolder
 from bfn.train.networks import find_device
@@ -306,7 +306,7 @@ def test_signals_save_and_stop(number: signal.Signals, tmp_path: Path) -> None:
 def test_a_signal_ends_a_sheet_of_samples(tmp_path: Path) -> None:
     recipe = tiny_runs.read(tmp_path, train__sample_every=3, sample__steps=50)
     run(tiny_runs.read(tmp_path), tmp_path / "whole")
-    original = start.draw
+    original = sheets.draw
 
     def draw(*arguments, progress=None, **keywords):
         def look(done: int, count: int) -> None:
@@ -319,7 +319,7 @@ def test_a_signal_ends_a_sheet_of_samples(tmp_path: Path) -> None:
         return original(*arguments, progress=look if progress else None, **keywords)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(start, "draw", draw)
+        patch.setattr(sheets, "draw", draw)
         with pytest.raises(Interrupted, match="interrupted at step 4 of 12; its state is saved"):
             run(recipe, tmp_path / "run")
     assert not list((tmp_path / "run").glob("samples/*"))

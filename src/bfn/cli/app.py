@@ -153,7 +153,7 @@ def train(
         Start with the weights of this run, shipped model or owner/name on the hub, with a fresh
         optimiser.
     force
-        Replace the run that is in the folder.
+        Replace the run that is in the folder, as soon as there is a checkpoint.
     """
     from bfn.cli import train as command
 

@@ -129,12 +129,15 @@ class Train(Section):
     betas: tuple[float, float] = option((0.9, 0.99), "of AdamW", least=0)
     weight_decay: float = option(0.01, "of AdamW, on weights of two or more axes", least=0)
     warmup: int = option(0, "steps over which the learning rate rises from 0", least=0)
-    decay: float = option(0.0, "last share of the steps, over which it falls to 0", least=0)
+    decay: float = option(0.0, "last share of the steps, over which it falls to 0", least=0, most=1)
     clip: float = option(
         5.0, "largest gradient norm (of nats per variable); inf for none", above=0, infinite=True
     )
     label_dropout: float = option(
-        0.0, "probability with which a label is hidden, for guidance without a classifier", least=0
+        0.0,
+        "probability with which a label is hidden, for guidance without a classifier",
+        least=0,
+        most=1,
     )
     ema_decay: float = option(0.9999, "of the weights' moving average, once warm", least=0)
     seed: int = option(0, "of initial weights, order of the data, times and noise")
@@ -170,8 +173,6 @@ class Train(Section):
         for name, share in (("ema_decay", self.ema_decay), ("betas", max(self.betas))):
             if not share < 1:
                 raise BFNError(f"train.{name} = {share} is too large; expected less than 1")
-        if self.decay > 1:
-            raise BFNError(f"train.decay = {self.decay} is a share of the steps; expected 0 to 1")
         if self.patience and not self.validate_every:
             raise BFNError(
                 f"train.patience = {self.patience} needs a validation to be patient with; give "
@@ -181,10 +182,6 @@ class Train(Section):
             raise BFNError(
                 f"train.batch = {self.batch} cannot be cut into train.accumulate = "
                 f"{self.accumulate} equal parts; give a multiple of {self.accumulate}"
-            )
-        if self.label_dropout > 1:
-            raise BFNError(
-                f"train.label_dropout = {self.label_dropout} is a probability; expected 0 to 1"
             )
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import copy
-import os
 import re
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,15 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from bfn import loss, memory, pictures
+from bfn import loss, memory
 from bfn.data.base import DataSet
 from bfn.errors import BFNError
 from bfn.model import BFN
 from bfn.nn.accelerate import compiling
 from bfn.train import board, build, checkpoint, config, distributed, peak, progress, status
-from bfn.train.config import Recipe, Sample
+from bfn.train.config import Recipe
 from bfn.train.distributed import World
-from bfn.train.draw import check_names, draw
+from bfn.train.draw import check_names
 from bfn.train.fitted import fitted
 from bfn.train.folder import RunFolder
 from bfn.train.initial import start_from
@@ -31,6 +30,7 @@ from bfn.train.loop import Trainer, find_device
 from bfn.train.outcome import Diverged, Interrupted, Stranded
 from bfn.train.progress import Display
 from bfn.train.saving import load_weights
+from bfn.train.sheets import sheets
 from bfn.train.tensors import as_data_set
 
 CHANGEABLE = tuple(
@@ -42,10 +42,6 @@ CHANGEABLE = tuple(
 ) + tuple(f"data.{key}" for key in config.PLACES)
 """Keys that a resumed run may be given anew: they leave the past as it was. (Wherever the data lie,
 they must be the same.)"""
-
-
-class _NoTime(Exception):
-    """A sheet of samples is given up for a signal."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +79,7 @@ def fit(
         out: a run folder for checkpoints, metrics and the exported model; None writes nothing.
         resume: go on from the folder's newest checkpoint, if it has one, with the same model and
             data.
-        force: replace the run that is in the folder.
+        force: replace the run that is in the folder, as soon as there is a checkpoint.
         display: True for a progress bar, False for silence.
         stop: asked after every step; True ends the training there.
         settings: the keys of a recipe's [train] section: steps, batch, learning_rate, seed, ...
@@ -107,8 +103,9 @@ def fit(
         raise
 
 
-_ARGUMENTS = {"--resume auto": "resume=True", "--force": "force=True"}
-_ARGUMENTS |= {"--out": "out=", "--init": "init="}
+_ARGUMENTS = {
+    "--resume auto": "resume=True", "--force": "force=True", "--out": "out=", "--init": "init=",
+}  # fmt: skip
 
 
 def _in_python(said: str) -> str:
@@ -170,7 +167,7 @@ def _train(
     model.data_format = data.format.describe()
     sheet = None
     if folder is not None and recipe.train.sample_every:
-        sheet = _sheets(folder, model, data, recipe, display, world)
+        sheet = sheets(folder, model, data, recipe, display, world)
     # Sharded, a network is of no use without the other processes.
     whole = copy.deepcopy(model.net) if world.spreads(recipe.train.sharding) else None
     with memory.needed(lambda: "the model and the data are too large for it"):
@@ -296,9 +293,9 @@ def _too_large(trainer: Trainer) -> str:
         return f"a single example is too large in step {trainer.step + 1}; give a smaller network"
     more = next(each for each in range(parts + 1, share + 1) if share % each == 0)
     return (
-        f"step {trainer.step + 1} could not be made with {share // parts} examples at once; resume "
-        f"with train.accumulate = {more} or more, which cuts the batch into parts without changing "
-        "the result"
+        f"step {trainer.step + 1} could not be made with {share // parts} examples at once; give "
+        f"train.accumulate = {more} or more, which cuts the batch into parts without changing the "
+        "result"
     )
 
 
@@ -320,70 +317,6 @@ def _try(model: BFN, data: DataSet) -> None:
             f"({type(error).__name__} in {where}: {error}); expected forward(features, t) to take "
             "them, and label too if the data have labels"
         ) from error
-
-
-def _sheets(
-    folder: RunFolder,
-    model: BFN,
-    data: DataSet,
-    recipe: Recipe,
-    display: Display,
-    world: World,
-) -> Callable[[int, Callable[[], bool]], None] | None:
-    """Writes samples/step-N.png (or .txt, .npy) when called; None if nothing can write them."""
-    settings: Sample = recipe.sample
-    try:
-        suffix = pictures.suffix(data.format)
-    except BFNError as error:
-        display.say(f"no samples along the way: {error}")
-        return None
-    draw(model, data.shape, replace(settings, n=1, steps=1))  # what is wrong is said at once
-
-    # Weights that are spread over the processes need all of them to be used.
-    together = world.spreads(recipe.train.sharding)
-
-    def drawn(signalled: Callable[[], bool]) -> Tensor | None:
-        def look(done: int, calls: int) -> None:
-            given_up, _ = world.any(signalled(), True)
-            if given_up:
-                raise _NoTime
-
-        def too_large(halving: str) -> None:
-            raise BFNError(
-                "memory ran out while samples were drawn; give a smaller sample.batch, or "
-                "train.sample_every = 0"
-            )
-
-        try:
-            # Processes that gather weights make the same calls: none may go its own way.
-            say = too_large if together else None
-            return draw(model, data.shape, settings, progress=look, say=say)
-        except _NoTime:
-            return None
-
-    def write(step: int, signalled: Callable[[], bool]) -> None:
-        if not (world.main or together):
-            # However long it takes: whoever hears nothing for some minutes gives the others up.
-            while world.any(signalled(), False)[1]:
-                pass
-            return
-        x = drawn(signalled)
-        if not together:
-            world.any(False, False)
-        if x is None:
-            display.say(f"the samples of step {step} were given up")
-        if x is None or not world.main:
-            return
-        path, aside = (folder.samples / f"{dot}step-{step}{suffix}" for dot in ("", "."))
-        try:
-            path.parent.mkdir(exist_ok=True)
-            pictures.write_sheet(aside, data.format, x)
-            os.replace(aside, path)
-        except OSError as error:
-            aside.unlink(missing_ok=True)
-            display.say(f"the samples {str(path)!r} could not be written ({error.strerror})")
-
-    return write
 
 
 def check_same(before: Recipe, now: Recipe) -> None:
