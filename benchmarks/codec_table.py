@@ -35,9 +35,9 @@ from bfn.codec.archive import pack
 from bfn.codec.container import Archive
 from bfn.data.formats import Format
 from bfn.hub import locate
+from bfn.recipe import build
+from bfn.runs.folder import RunFolder
 from bfn.serialise import WEIGHTS
-from bfn.train import build
-from bfn.train.folder import RunFolder
 
 GENERAL: dict[str, Callable[[bytes], bytes]] = {
     "gzip -9": lambda data: gzip.compress(data, 9, mtime=0),

@@ -23,7 +23,8 @@ from measure import print_row
 
 import bfn
 from bfn.data.base import DataSet
-from bfn.train import build, config
+from bfn.recipe import build
+from bfn.recipe import sections as config
 
 FAST: dict[str, Any] = {"precision": "bfloat16"}
 PLAIN: dict[str, Any] = {"precision": "float32", "compile": "no"}

@@ -26,7 +26,8 @@ from bfn.data.base import SPLITS, DataSet, Rows, Stream
 from bfn.data.formats import ImageFormat, TextFormat
 from bfn.data.forms import choose
 from bfn.nn.accelerate import Accelerated
-from bfn.train import build, config
+from bfn.recipe import build
+from bfn.recipe import sections as config
 from bfn.train.loop import Trainer
 from bfn.train.peak import operations_per_second, step_operations
 

@@ -21,8 +21,9 @@ from torch import Tensor
 
 from bfn.data.base import DataSet
 from bfn.model import BFN
-from bfn.train import build, config
-from bfn.train.fitted import fitted
+from bfn.recipe import build
+from bfn.recipe import sections as config
+from bfn.recipe.fitted import fitted
 from bfn.train.loop import Trainer
 
 RECIPES = ("digits", "digits-binary", "digits-continuous", "manual-text")

@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import bfn
-from bfn.train import build
-from bfn.train.folder import RunFolder
+from bfn.recipe import build
+from bfn.runs.folder import RunFolder
 
 WAYS: dict[str, dict[str, Any]] = {
     "plain": {},

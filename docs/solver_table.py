@@ -4,7 +4,7 @@
 
 Samples are drawn from the tests' exact networks of small skewed sources, and compared with the
 source by total variation. --rules FILE.py runs a file first that registers solvers of one's own
-with `bfn.solvers.register`. Needs the source tree, for its tests.
+with `bfn.sampling.solvers.register`. Needs the source tree, for its tests.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         kinds = given.data.split(",")
         for kind in kinds:
-            bfn.solvers.find("data type", kind, dict.fromkeys(KINDS))
+            bfn.sampling.solvers.find("data type", kind, dict.fromkeys(KINDS))
         repeats = whole("repeats", given.repeats, 1)
         table(kinds, read_solvers(given.solver), read_calls(given.calls), repeats)
     except bfn.BFNError as error:

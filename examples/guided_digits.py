@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import bfn
-from bfn import pictures
+from bfn.plots import sheets as pictures
 
 STEPS, SCALE = 50, 3.0
 

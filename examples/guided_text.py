@@ -21,7 +21,7 @@ from torch import Tensor
 
 import bfn
 from bfn.data import Format
-from bfn.train.folder import RunFolder
+from bfn.runs.folder import RunFolder
 
 STEPS, SCALE = 100, 1.0
 

@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import bfn
-from bfn.generation import in_batches
-from bfn.train import config
+from bfn.recipe import sections as config
+from bfn.sampling.loop import in_batches
 
 RECIPE = "digits-labelled"
 

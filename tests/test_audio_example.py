@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import bfn
-from example_scripts import load
+from support.example_scripts import load
 
 RATE = 8000
 

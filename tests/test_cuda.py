@@ -9,8 +9,8 @@ import torch
 
 import bfn
 from bfn.cli.drawing import accelerated
-from bfn.generation import in_batches
-from toys import KINDS, data, generator, model
+from bfn.sampling.loop import in_batches
+from support.toys import KINDS, data, generator, model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 every_kind = pytest.mark.parametrize("kind", KINDS)

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 import bfn
-from bfn import recipes
 from bfn.cli.app import app, split_overrides
 from bfn.errors import BFNError
-from bfn.train import config
+from bfn.recipe import sections as config
+from bfn.recipe import shipped as recipes
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

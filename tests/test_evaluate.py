@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 import bfn
-import tiny_runs
 from bfn import evaluate, noise
 from bfn.errors import BFNError
 from bfn.evaluate import LN2
-from bfn.train import build
+from bfn.recipe import build
+from support import tiny_runs
 
 
 class Posterior(nn.Module):

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 import bfn
-import tiny_runs
-from bfn import evaluate, memory
+from bfn import device, evaluate
 from bfn.cli import main
 from bfn.errors import BFNError
 from bfn.output.categorical import BernoulliOutput, CategoricalOutput
 from bfn.output.published import published_divergence
-from bfn.train import build
+from bfn.recipe import build
+from support import tiny_runs
 
 
 class UniformBits(nn.Module):
@@ -222,8 +222,8 @@ def test_other_errors_pass_through() -> None:
         raise RuntimeError("the weather is bad")
 
     with pytest.raises(RuntimeError, match="weather"):
-        memory.fits(work)
-    assert memory.fits(lambda: None)
+        device.fits(work)
+    assert device.fits(lambda: None)
 
 
 # The command line.

@@ -12,10 +12,11 @@ import pytest
 import torch
 
 import bfn
-from bfn import noise, solvers
+from bfn import noise
 from bfn.flow import Theta
 from bfn.output import Output
-from toys import KINDS, K, Toy, data, generator, model
+from bfn.sampling import solvers
+from support.toys import KINDS, K, Toy, data, generator, model
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 import bfn
-from bfn import noise, solvers
-from bfn.generation import in_batches
-from toys import KINDS, model
+from bfn import noise
+from bfn.sampling import solvers
+from bfn.sampling.loop import in_batches
+from support.toys import KINDS, model
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 OPTIONS: dict[str, Any] = {"solver": "sde2"}

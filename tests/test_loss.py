@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import bfn
 from bfn import loss, noise
-from toys import KINDS, Toy, data, generator, model, standard_error
+from support.toys import KINDS, Toy, data, generator, model, standard_error
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 LOSSES = {

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 import bfn
-from bfn import solvers
-from toys import KINDS, data, model
+from bfn.sampling import solvers
+from support.toys import KINDS, data, model
 
 STEPS = 60
 SHAPE = (2, 3)

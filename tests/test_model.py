@@ -22,7 +22,7 @@ from bfn.output import (
     FreeBinnedHead,
     PointHead,
 )
-from toys import KINDS, PARAMETERS, K, Toy, data, generator, model
+from support.toys import KINDS, PARAMETERS, K, Toy, data, generator, model
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -364,7 +364,7 @@ FOREIGN = [
     "os:path",
     "subprocess:Popen",
     "no_such_package:Net",
-    "toys",
+    "support.toys",
     "",
     ":",
     ".x:Y",
@@ -399,11 +399,11 @@ def test_foreign_parts_of_a_flow_are_refused(run: Path, name: str) -> None:
 
 
 def test_a_users_own_schedule_is_taken(run: Path) -> None:
-    from toy_schedule import Linear
+    from support.toy_schedule import Linear
 
     flow = GaussianFlow(Linear(3.0))
     description = json.loads(json.dumps(serialise.describe(flow)))
-    assert description["arguments"]["schedule"]["class"] == "toy_schedule:Linear"
+    assert description["arguments"]["schedule"]["class"] == "support.toy_schedule:Linear"
     assert serialise.build(description, GaussianFlow) == flow
 
 
@@ -470,6 +470,6 @@ def test_class_names_are_public_places() -> None:
     assert serialise.class_name(GaussianFlow) == "bfn.flow:GaussianFlow"
     assert serialise.class_name(BinnedHead) == "bfn.output:BinnedHead"
     assert serialise.class_name(bfn.Exponential) == "bfn.schedule:Exponential"
-    assert serialise.class_name(Toy) == "toys:Toy"
+    assert serialise.class_name(Toy) == "support.toys:Toy"
     for cls in (GaussianFlow, BinnedHead, bfn.Exponential, bfn.Bins, Toy):
         assert serialise.find_class(serialise.class_name(cls)) is cls

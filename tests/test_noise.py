@@ -8,7 +8,7 @@ from scipy import stats
 
 import bfn
 from bfn import noise
-from toys import generator
+from support.toys import generator
 
 
 @pytest.mark.parametrize("draw", [noise.normal, noise.uniform])

@@ -40,10 +40,10 @@ def test_wheel_holds_every_file_of_the_package(wheel_files: set[str]) -> None:
         "bfn/data/digits.npz",
         "bfn/data/digits.txt",
         "bfn/pretrained/digits/model.safetensors",
-        "bfn/recipes/digits.toml",
-        "bfn/recipes/digits-binary.toml",
-        "bfn/recipes/digits-continuous.toml",
-        "bfn/recipes/manual-text.toml",
+        "bfn/recipe/shipped/digits.toml",
+        "bfn/recipe/shipped/digits-binary.toml",
+        "bfn/recipe/shipped/digits-continuous.toml",
+        "bfn/recipe/shipped/manual-text.toml",
     ],
 )
 def test_wheel_holds(wheel_files: set[str], path: str) -> None:

@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 
 import bfn
-from bfn import pictures
 from bfn.errors import BFNError
+from bfn.plots import sheets as pictures
 
 
 @pytest.fixture

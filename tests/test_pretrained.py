@@ -12,8 +12,9 @@ from PIL import Image
 import bfn
 from bfn import evaluate, hub
 from bfn.cli import main
-from bfn.train import build, config
-from bfn.train.folder import RunFolder
+from bfn.recipe import build
+from bfn.recipe import sections as config
+from bfn.runs.folder import RunFolder
 from test_examples import load
 
 FOLDER = Path(bfn.__file__).parent / "pretrained"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import bfn
 from bfn import noise
-from toys import KINDS, data, generator, model
+from support.toys import KINDS, data, generator, model
 
 few = settings(
     max_examples=12,

@@ -30,7 +30,7 @@ from bfn.model import BFN
 from bfn.output.binned import BinnedOutput
 from bfn.output.categorical import BernoulliOutput, CategoricalOutput
 from bfn.output.point import PointOutput
-from bfn.train.folder import RunFolder
+from bfn.runs.folder import RunFolder
 
 FIXTURES = Path(__file__).parent / "nn" / "fixtures"
 SHAPES = json.loads(gzip.decompress((FIXTURES / "shapes.json.gz").read_bytes()))

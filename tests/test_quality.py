@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 import bfn
-import toys
 from bfn import quality
 from bfn.data.alphabet import LETTERS, Alphabet
 from bfn.data.base import Stream
 from bfn.data.formats import TextFormat
+from support import toys
 
 
 def normal(n: int, D: int, seed: int, shift: float = 0.0, spread: float = 1.0) -> Tensor:
@@ -233,7 +233,7 @@ def test_compare_draws_as_asked() -> None:
     assert [done for done, _ in told] == sorted(done for done, _ in told)
     labels = data.labels["test"][torch.arange(20) * 297 // 20]
     assert all(torch.equal(each, labels) for each in seen)
-    again = bfn.generation.in_batches(
+    again = bfn.sampling.loop.in_batches(
         model, 20, (1, 8, 8), calls=3, solver="sde", final="mode", label=labels
     )
     assert result.rows[-1].scores == quality.quality(data, "test", 20).scores(again)

@@ -17,13 +17,13 @@ import torch
 from safetensors import safe_open
 
 import bfn
-import tiny_runs
 from bfn import hub, serialise
 from bfn.card import Card
 from bfn.cli import main
 from bfn.errors import BFNError
-from bfn.train import build
-from bfn.train.folder import RunFolder
+from bfn.recipe import build
+from bfn.runs.folder import RunFolder
+from support import tiny_runs
 
 
 @pytest.fixture
@@ -345,10 +345,10 @@ def test_failures_of_the_hub(
     ("file", "change"),
     [
         ("config.json", {"net": {"class": "os:PathLike", "arguments": {}}}),
-        ("config.json", {"head": {"class": "toys:Toy", "arguments": {}}}),
+        ("config.json", {"head": {"class": "support.toys:Toy", "arguments": {}}}),
         ("recipe.toml", '[data]\nsource = "os:system"\ncommand = "touch trap"\n'),
-        ("recipe.toml", '[data]\nsource = "bfn.cli.files:write_text"\npath = "trap"\n'),
-        ("recipe.toml", '[flow.reconstruction]\nclass = "toys:Toy"\n'),
+        ("recipe.toml", '[data]\nsource = "bfn.files:write_text"\npath = "trap"\n'),
+        ("recipe.toml", '[flow.reconstruction]\nclass = "support.toys:Toy"\n'),
     ],
 )
 def test_foreign_code_is_refused(

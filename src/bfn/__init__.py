@@ -28,28 +28,35 @@ _HOMES = {
     "discrete": "bfn.model",
     "discretise": "bfn.output.bins",
     "discretised": "bfn.model",
-    "generate": "bfn.generation",
-    "infill": "bfn.infilling",
+    "generate": "bfn.sampling.loop",
+    "infill": "bfn.sampling.infill",
     "suggest_beta_1": "bfn.suggest",
     "suggest_sigma_1": "bfn.suggest",
 }
-_MODULES = (
-    "codec",
-    "data",
-    "evaluate",
-    "flow",
-    "guidance",
-    "loss",
-    "nn",
-    "noise",
-    "output",
-    "published",
-    "quality",
-    "schedule",
-    "solvers",
-    "times",
-    "train",
-)
+_MODULES = {
+    "solvers": "bfn.sampling.solvers",
+    **{
+        name: f"bfn.{name}"
+        for name in (
+            "codec",
+            "data",
+            "evaluate",
+            "flow",
+            "guidance",
+            "loss",
+            "nn",
+            "noise",
+            "output",
+            "published",
+            "quality",
+            "recipe",
+            "sampling",
+            "schedule",
+            "times",
+            "train",
+        )
+    },
+}
 
 __all__ = [
     "BFN",
@@ -79,6 +86,8 @@ __all__ = [
     "output",
     "published",
     "quality",
+    "recipe",
+    "sampling",
     "schedule",
     "solvers",
     "suggest_beta_1",
@@ -100,18 +109,20 @@ if TYPE_CHECKING:
         output,
         published,
         quality,
+        recipe,
+        sampling,
         schedule,
-        solvers,
         times,
         train,
     )
     from bfn.errors import BFNError
     from bfn.flow import Theta
-    from bfn.generation import generate
-    from bfn.infilling import infill
     from bfn.model import BFN, continuous, discrete, discretised
     from bfn.output import Bins, MeasurementNoise
     from bfn.output.bins import bin_centre, bin_index, discretise
+    from bfn.sampling import solvers
+    from bfn.sampling.infill import infill
+    from bfn.sampling.loop import generate
     from bfn.schedule import Exponential, Quadratic
     from bfn.suggest import suggest_beta_1, suggest_sigma_1
 
@@ -120,7 +131,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         value = getattr(importlib.import_module(_HOMES[name]), name)
     elif name in _MODULES:
-        value = importlib.import_module(f"bfn.{name}")
+        value = importlib.import_module(_MODULES[name])
     else:
         raise AttributeError(f"module 'bfn' has no attribute {name!r}")
     globals()[name] = value

@@ -1,13 +1,31 @@
-"""The one error for mistakes a user can mend, and the two that are made most often."""
+"""The one error for mistakes a user can mend, and checks for those made most often."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
+import importlib
+from collections.abc import Callable, Iterable
 from typing import Any
 
 
 class BFNError(ValueError):
     """One sentence: what was wrong, what was expected, what to do."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, SIGTERM or SIGHUP stopped the training; its state is saved if it has a folder."""
+
+
+class Diverged(RuntimeError):
+    """The loss or the gradient is no longer finite."""
+
+
+class Unwritten(BFNError):
+    """A file of the run could not be written: most often, the disk is full."""
+
+
+class Stranded(RuntimeError):
+    """Another process of the same training is gone."""
 
 
 def whole(name: str, value: Any, least: int, needs: str = "expected") -> int:
@@ -32,3 +50,20 @@ def number(
     if found is None or not right(found):
         raise BFNError(f"{name} = {value!r}; {needs} {kind}")
     return found
+
+
+def did_you_mean(name: object, known: Iterable[str], prefix: str = "") -> str:
+    """A hint such as "; did you mean 'text'?", or nothing if no known name is close."""
+    near = difflib.get_close_matches(str(name), list(known), n=1)
+    return f"; did you mean {prefix + near[0]!r}?" if near else ""
+
+
+def require_extra(module: str, extra: str, purpose: str) -> Any:
+    """Import an optional dependency, or say which extra of bfn installs it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise BFNError(
+            f"{purpose} needs {module.partition('.')[0]}, which is not installed; add it with: "
+            f"pip install 'bfn[{extra}]'"
+        ) from None

@@ -28,8 +28,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bfn import loss, memory, noise
+from bfn import loss, noise
 from bfn.data.base import DataSet
+from bfn.device import in_parts
 from bfn.errors import BFNError
 from bfn.model import BFN
 from bfn.output.base import Output
@@ -196,7 +197,7 @@ def evaluate(
             def part(start: int, stop: int, _: int, repeat: int = repeat) -> None:
                 measure(repeat, slice(start, stop))
 
-            batch = memory.in_parts(N, batch, part, say=say)
+            batch = in_parts(N, batch, part, say=say)
     table = [
         Row(
             n,

@@ -37,8 +37,8 @@ from torch import Tensor
 from bfn.data.base import DataSet
 from bfn.data.formats import Format, TextFormat
 from bfn.errors import BFNError, whole
-from bfn.generation import in_batches
 from bfn.model import BFN
+from bfn.sampling.loop import in_batches
 
 NEIGHBOURS = 3
 VARIANCE, COMPONENTS, EXAMPLES = 0.9, 64, 4_000
@@ -278,7 +278,7 @@ def compare(
 
     A model with labels is given those of the held-out examples. With repeats, every row is the mean
     over the seeds from `seed` on, and its errors are those of that mean. `options` are those of
-    `bfn.generation.in_batches`.
+    `bfn.sampling.loop.in_batches`.
     """
     n, repeats = whole("n", n, 1), whole("repeats", repeats, 1)
     solvers = [solvers] if isinstance(solvers, str) else solvers

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import bfn
-import tiny_runs
 from bfn.cli import main
+from support import tiny_runs
 
 
 @pytest.fixture(scope="session")

@@ -12,11 +12,12 @@ import pytest
 from PIL import Image
 
 import bfn
-import tiny_runs
-from bfn import evaluate, recipes
+from bfn import evaluate
 from bfn.cli import main
-from bfn.train import build
-from bfn.train.folder import RunFolder
+from bfn.recipe import build
+from bfn.recipe import shipped as recipes
+from bfn.runs.folder import RunFolder
+from support import tiny_runs
 
 Trained = Callable[..., Path]
 

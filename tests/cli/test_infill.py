@@ -54,7 +54,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         calls.append({"steps": steps, **options})
         return x
 
-    monkeypatch.setattr("bfn.infilling.infill", spy)
+    monkeypatch.setattr("bfn.sampling.infill.infill", spy)
     return calls
 
 
@@ -171,7 +171,7 @@ def test_results_do_not_depend_on_the_batch(
 def test_the_batch_is_halved_when_memory_runs_out(
     trained: Trained, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, fill, most = trained("text"), bfn.infilling.infill, 2
+    run, fill, most = trained("text"), bfn.sampling.infill.infill, 2
     arguments = ["infill", str(run), "a__ of", "--n", "5"]
     assert main(arguments) == 0
     whole = capsys.readouterr().out
@@ -181,7 +181,7 @@ def test_the_batch_is_halved_when_memory_runs_out(
             raise torch.OutOfMemoryError("no room")
         return fill(model, x, *rest, **options)
 
-    monkeypatch.setattr("bfn.infilling.infill", small)
+    monkeypatch.setattr("bfn.sampling.infill.infill", small)
     assert main(arguments) == 0
     said = capsys.readouterr()
     assert said.out == whole
@@ -220,7 +220,7 @@ def test_labels_are_those_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         seen.append(label)
         return x
 
-    monkeypatch.setattr("bfn.infilling.infill", spy)
+    monkeypatch.setattr("bfn.sampling.infill.infill", spy)
     arguments = ["infill", "digits-labelled", "eight.png", "--mask", "lower.png", "--n", "3"]
     assert main([*arguments, "--out", "x.npy"]) == 0
     assert main([*arguments, "--out", "y.npy", "--label", "3,7"]) == 0

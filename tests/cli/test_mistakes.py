@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-import tiny_runs
 from bfn.cli import main
+from support import tiny_runs
 
 Trained = Callable[..., Path]
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-import tiny_runs
 from bfn.cli import main
-from processes import ENVIRONMENT, finish, start
+from support import tiny_runs
+from support.processes import ENVIRONMENT, finish, start
 
 
 def losses(run: Path) -> list[tuple[int, float]]:

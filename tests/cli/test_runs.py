@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-import processes
-import tiny_runs
 from bfn.cli import main
 from bfn.cli.runs import describe
 from bfn.errors import BFNError
-from bfn.train import curves, status
+from bfn.plots import curves
+from bfn.runs import status
+from support import processes, tiny_runs
 
 
 def listed(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, dict]:

@@ -13,14 +13,13 @@ import torch
 from PIL import Image
 
 import bfn
-import tiny_runs
-import toys
 from bfn.cli import main
 from bfn.guidance import ClassifierFree
-from bfn.infilling import infill
-from bfn.train.config import Sample
-from bfn.train.draw import draw as draw_section
-from bfn.train.folder import RunFolder
+from bfn.recipe.sections import Sample
+from bfn.runs.folder import RunFolder
+from bfn.sampling.draw import draw as draw_section
+from bfn.sampling.infill import infill
+from support import tiny_runs, toys
 
 Trained = Callable[..., Path]
 

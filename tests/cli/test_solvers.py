@@ -13,8 +13,8 @@ from PIL import Image
 import bfn
 from bfn import quality
 from bfn.cli import main
-from bfn.train import build
-from bfn.train.folder import RunFolder
+from bfn.recipe import build
+from bfn.runs.folder import RunFolder
 
 Trained = Callable[..., Path]
 
@@ -118,7 +118,7 @@ def test_without_a_solver_all_are_compared(
 ) -> None:
     command = ["solvers", trained(), "--calls", 2, "--n", 6, "--json", "-"]
     document = json.loads(run_command(capsys, *command, "--out", tmp_path / "q.pdf"))
-    assert [row["solver"] for row in document["rows"]] == list(bfn.solvers.SOLVERS)
+    assert [row["solver"] for row in document["rows"]] == list(bfn.sampling.solvers.SOLVERS)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import bfn
-import tiny_runs
+from support import tiny_runs
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 import bfn
-import toys
 from bfn.codec import Codec
 from bfn.codec.agreement import fixed
 from bfn.codec.stack import Stacks
@@ -20,6 +19,7 @@ from bfn.codec.startup import TIMES
 from bfn.flow import CategoricalFlow, GaussianFlow
 from bfn.output import BinnedHead, CategoricalHead
 from bfn.schedule import Exponential, Quadratic
+from support import toys
 
 SHAPES = {"continuous": (2, 3), "discretised": (1, 4, 4), "discrete": (6,), "binary": (5, 2)}
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import archives
 import numpy as np
 import pytest
 from PIL import Image
@@ -20,6 +19,7 @@ from bfn.codec.coder import Codec
 from bfn.codec.container import Archive
 from bfn.codec.fragments import Translation
 from bfn.codec.stack import damaged
+from support import archives
 
 Run = Callable[[str], Path]
 

@@ -13,7 +13,6 @@ import tracemalloc
 import zlib
 from pathlib import Path
 
-import archives
 import pytest
 
 from bfn.codec import container, fallback
@@ -21,6 +20,7 @@ from bfn.codec.container import Archive, Writer
 from bfn.codec.fields import Fields, Put
 from bfn.codec.records import Bits, Block, Item, Plain, Rows, covered
 from bfn.errors import BFNError
+from support import archives
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:

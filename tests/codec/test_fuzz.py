@@ -13,7 +13,6 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-import archives
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -28,7 +27,8 @@ from bfn.codec.unpack import open_codec, unpack
 from bfn.data.formats import Format
 from bfn.errors import BFNError
 from bfn.model import BFN
-from bfn.train.folder import RunFolder
+from bfn.runs.folder import RunFolder
+from support import archives
 
 pytestmark = pytest.mark.slow
 

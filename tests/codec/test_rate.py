@@ -6,12 +6,12 @@ import math
 
 import pytest
 import torch
-from copies import Wide
 from torch import Tensor
 
 import bfn
 from bfn.codec import Codec, Coded
 from oracle.sources import Toy, chain, fine_gaussian, ridge
+from support.copies import Wide
 
 pytestmark = pytest.mark.usefixtures("double")
 

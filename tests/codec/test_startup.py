@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import bfn
-import toys
 from bfn.codec import Codec
 from bfn.codec.stack import Stacks
 from bfn.codec.startup import ORDER, TIMES, Counts, Startup
+from support import toys
 
 
 def witten_bell(history: list[list[int]], past: list[int], s: int, order: int, K: int) -> float:

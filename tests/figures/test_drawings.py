@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bfn import figures
-from bfn.figures import flows, losses, measure, schedules, style
-from bfn.figures.measure import Run
+from bfn import plots as figures
+from bfn.plots import flows, losses, measure, schedules, style
+from bfn.plots.measure import Run
 
 from . import untrained
 

@@ -10,8 +10,8 @@ import torch
 from scipy import integrate, stats
 
 from bfn import suggest
-from bfn.figures import flows, laws, messages, schedules, updates
 from bfn.flow import Theta
+from bfn.plots import flows, laws, messages, schedules, updates
 
 SIGMA_1 = 0.02
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import bfn
-import tiny_runs
-from bfn import figures
+from bfn import plots as figures
 from bfn.cli import main
+from support import tiny_runs
 
 pytest.importorskip("matplotlib")
 

@@ -10,15 +10,15 @@ import torch
 from PIL import Image, ImageDraw
 
 import bfn
-import toys
 from bfn.data import forms
 from bfn.data.alphabet import Alphabet
 from bfn.data.formats import ArrayFormat, Format, ImageFormat, TextFormat
-from bfn.figures import film
-from bfn.figures.film import Film
 from bfn.flow import Theta
 from bfn.output import Output
-from bfn.pictures import grid
+from bfn.plots import film
+from bfn.plots.film import Film
+from bfn.plots.sheets import grid
+from support import toys
 
 FORMATS: dict[str, Format] = {
     "continuous": ImageFormat((1, 4, 4), forms.Continuous(17)),

@@ -10,8 +10,8 @@ import torch
 
 from bfn import evaluate
 from bfn.errors import BFNError
-from bfn.figures import images, text
-from bfn.figures.measure import flow_through_time, loss_curves, real_and_generated
+from bfn.plots import images, text
+from bfn.plots.measure import flow_through_time, loss_curves, real_and_generated
 
 from . import untrained
 

@@ -11,8 +11,8 @@ from bfn.data import from_arrays, load
 from bfn.data.alphabet import Alphabet
 from bfn.data.base import Stream
 from bfn.data.formats import TextFormat
-from bfn.figures.measure import Run
-from bfn.train.config import Sample
+from bfn.plots.measure import Run
+from bfn.recipe.sections import Sample
 
 
 class Constant(nn.Module):

@@ -10,7 +10,7 @@ import torch
 import bfn
 from bfn import noise
 from bfn.flow import BinaryFlow, CategoricalFlow, GaussianFlow, Theta
-from toys import KINDS, data, generator, model
+from support.toys import KINDS, data, generator, model
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 every_shape = pytest.mark.parametrize("shape", [(3,), (3, 4), (3, 2, 5), (3, 1, 4, 4)])

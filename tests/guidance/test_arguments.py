@@ -11,7 +11,7 @@ from torch import Tensor
 import bfn
 from bfn.guidance import ClassifierFree, Guided
 from bfn.guidance.labels import count, in_turn, read
-from toys import KINDS, generator, model
+from support.toys import KINDS, generator, model
 
 
 def low(x: Tensor) -> Tensor:

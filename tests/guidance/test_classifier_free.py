@@ -13,7 +13,7 @@ import bfn
 from bfn import noise
 from bfn.flow import Theta
 from bfn.guidance import ClassifierFree
-from toys import KINDS, K, Toy, generator, model
+from support.toys import KINDS, K, Toy, generator, model
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 LABEL = torch.tensor([3, 0, 2, -1])
@@ -194,7 +194,7 @@ def test_a_guided_path_of_an_exact_source(c: int, w: float) -> None:
         generator=generator(3),
         callback=lambda i, t, theta, output: states.append(theta.V),
     )
-    r = bfn.solvers.grid("power", bfn_model.flow.schedule, 12)[0].tolist()
+    r = bfn.sampling.solvers.grid("power", bfn_model.flow.schedule, 12)[0].tolist()
     torch.testing.assert_close(states[-1], retyped(states[1], r, c, w), rtol=1e-9, atol=1e-9)
 
 

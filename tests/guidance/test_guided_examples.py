@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import bfn
-import tiny_runs
-from example_scripts import EXAMPLES, load
+from support import tiny_runs
+from support.example_scripts import EXAMPLES, load
 
 
 @pytest.fixture(autouse=True)

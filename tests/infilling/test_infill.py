@@ -12,12 +12,12 @@ from torch import Tensor
 import bfn
 from bfn.flow import BinaryFlow, CategoricalFlow, GaussianFlow, Theta
 from bfn.guidance.gradient import Guided
-from bfn.infilling.particles import drawn, redrawn, spread, systematic
-from bfn.infilling.pinned import Pinned, told
-from bfn.infilling.walk import Walk
 from bfn.output.binned import BinnedOutput, FreeBinnedOutput
 from bfn.output.categorical import BernoulliOutput, CategoricalOutput
 from bfn.output.point import PointOutput
+from bfn.sampling.particles import drawn, redrawn, spread, systematic
+from bfn.sampling.pinned import Pinned, told
+from bfn.sampling.walk import Walk
 
 
 class Flat(torch.nn.Module):
@@ -53,7 +53,7 @@ WAYS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("solver", list(bfn.solvers.SOLVERS))
+@pytest.mark.parametrize("solver", list(bfn.sampling.solvers.SOLVERS))
 @pytest.mark.parametrize("observed", ["schedule", "known"])
 def test_observed_values_come_back(solver: str, observed: Any) -> None:
     for final in ("sample", "mode"):
@@ -320,8 +320,8 @@ def test_mistakes(wrong: dict[str, Any], sentence: str) -> None:
 
 
 def test_a_solver_may_need_more_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    patient = bfn.solvers.Solver(bfn.solvers.ode, least=3)
-    monkeypatch.setitem(bfn.solvers.SOLVERS, "patient", patient)
+    patient = bfn.sampling.solvers.Solver(bfn.sampling.solvers.ode, least=3)
+    monkeypatch.setitem(bfn.sampling.solvers.SOLVERS, "patient", patient)
     bfn.infill(text(), X, MASK, 3, solver="patient")
     with pytest.raises(bfn.BFNError, match=r"steps = 2; the solver 'patient' needs .* least 3"):
         bfn.infill(text(), X, MASK, 2, solver="patient")

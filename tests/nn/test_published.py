@@ -13,8 +13,8 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from bfn.errors import BFNError
-from bfn.nn import Transformer, UNet, VDMUNet, load_published
-from bfn.nn.published_names import published_names
+from bfn.nn import Transformer, UNet, VDMUNet
+from bfn.published.names import load_published, published_names
 
 FIXTURES = Path(__file__).parent / "fixtures"
 

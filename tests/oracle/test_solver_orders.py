@@ -13,7 +13,7 @@ import torch
 
 import bfn
 from bfn.flow import BinaryFlow
-from toy_schedule import Linear
+from support.toy_schedule import Linear
 
 from .sources import Toy, chain
 
@@ -45,8 +45,8 @@ def test_orders_of_solvers_with_noise(kind: str) -> None:
     assert error["sde2"][1] < 0.4 * error["sde"][1]
 
 
-@pytest.mark.parametrize("grid", bfn.solvers.GRIDS)
-@pytest.mark.parametrize("solver", bfn.solvers.SOLVERS)
+@pytest.mark.parametrize("grid", bfn.sampling.solvers.GRIDS)
+@pytest.mark.parametrize("solver", bfn.sampling.solvers.SOLVERS)
 def test_any_schedule_on_any_grid(solver: str, grid: str) -> None:
     """A schedule of a user's own, beta(t) = 6 t, which starts at full rate."""
     known = chain([0.7, 0.3], 0.85, 4).binary(6.0)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import bfn
-from example_scripts import load
+from support.example_scripts import load
 
 from .sources import Source, Toy
 
@@ -116,7 +116,7 @@ def test_order_of_convergence(kind: str, solver: str, order: float) -> None:
     exact = end(source, "ode2", 1_280, grid)
     errors = [float((end(source, solver, n, grid) - exact).abs().mean()) for n in (few, many)]
     # On the geometric grid, whose first point moves, a step shrinks a little less than fourfold.
-    c = [bfn.solvers.grid(grid, source.model.flow.schedule, n)[1] for n in (few, many)]
+    c = [bfn.sampling.solvers.grid(grid, source.model.flow.schedule, n)[1] for n in (few, many)]
     shrink = float(c[0][-1] - c[0][-2]) / float(c[1][-1] - c[1][-2])
     assert math.log(errors[0] / errors[1], shrink) == pytest.approx(order, abs=0.25)
 
@@ -160,7 +160,7 @@ def test_calls_are_counted_to_the_last(solver: str, calls: int) -> None:
 @pytest.mark.parametrize("n", [1, 2, 7, 400])
 def test_grids(grid: str, n: int) -> None:
     for schedule in (bfn.Exponential(0.02), bfn.Quadratic(4.0)):
-        r, c = bfn.solvers.grid(grid, schedule, n)
+        r, c = bfn.sampling.solvers.grid(grid, schedule, n)
         last = math.sqrt(float(schedule.beta(torch.ones((), dtype=torch.float64))))
         assert r.shape == c.shape == (n + 1,)
         assert float(r[0]) == 0
@@ -175,14 +175,14 @@ def test_the_table_of_the_documentation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Means over seeds, for solvers of one's own, too; and sentences for mistakes."""
-    monkeypatch.setattr(bfn.solvers, "SOLVERS", dict(bfn.solvers.SOLVERS))
+    monkeypatch.setattr(bfn.sampling.solvers, "SOLVERS", dict(bfn.sampling.solvers.SOLVERS))
     monkeypatch.setattr("sys.path", list(sys.path))
     script = load("solver_table", Path(__file__).parents[2] / "docs")
     rules = tmp_path / "rules.py"
     rules.write_text(
         "import bfn\n"
-        "@bfn.solvers.register('mine', grid='time')\n"
-        "def mine(*step): return bfn.solvers.sde(*step)\n"
+        "@bfn.sampling.solvers.register('mine', grid='time')\n"
+        "def mine(*step): return bfn.sampling.solvers.sde(*step)\n"
     )
     options = ["--data", "binary", "--calls", "3,5", "--repeats", "2", "--rules", str(rules)]
     script.main([*options, "--solver", "sde,mine"])

@@ -11,7 +11,7 @@ import torch
 from bfn import noise
 from bfn.output import BernoulliOutput, CategoricalHead, CategoricalOutput
 from bfn.output.categorical import normal_nodes, sample_classes
-from toys import generator
+from support.toys import generator
 
 
 def test_draws_with_given_uniforms(monkeypatch: pytest.MonkeyPatch) -> None:

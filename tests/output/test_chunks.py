@@ -9,7 +9,7 @@ from torch import Tensor
 import bfn
 from bfn.output import BinnedOutput, mixture
 from bfn.output.chunks import sum_in_chunks
-from toys import generator
+from support.toys import generator
 
 
 @pytest.mark.parametrize(("chunk", "sizes"), [(None, [5]), (1, [1] * 5), (2, [2, 2, 1]), (9, [5])])

@@ -13,7 +13,7 @@ import bfn
 from bfn.flow import Theta
 from bfn.noise import Keyed
 from bfn.output import FreeBinnedHead, Output
-from toys import KINDS, PARAMETERS, K, data, generator, model, standard_error
+from support.toys import KINDS, PARAMETERS, K, data, generator, model, standard_error
 
 CASES = (*KINDS, "free")
 every_case = pytest.mark.parametrize("case", CASES)

@@ -11,7 +11,7 @@ from scipy import stats
 import bfn
 from bfn.flow import Theta
 from bfn.output import PointHead, PointOutput
-from toys import generator
+from support.toys import generator
 
 
 def test_x_hat_is_clipped_and_gradients_stop_there() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import literal
 import numpy as np
 import pytest
 import torch
@@ -10,7 +9,8 @@ from numpy import ndarray as Array
 from scipy import stats
 
 import bfn
-from toys import Toy, data, generator, paper_network
+from support import literal
+from support.toys import Toy, data, generator, paper_network
 
 B, D = 5, 3
 

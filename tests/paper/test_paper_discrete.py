@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 
-import literal
 import numpy as np
 import pytest
 import torch
@@ -19,7 +18,8 @@ from torch import Tensor
 import bfn
 from bfn.flow import BinaryFlow
 from bfn.output import BernoulliOutput, CategoricalOutput
-from toys import Toy, generator, paper_network, standard_error
+from support import literal
+from support.toys import Toy, generator, paper_network, standard_error
 
 B, D = 5, 3
 every_count = pytest.mark.parametrize("K", [2, 3, 27])

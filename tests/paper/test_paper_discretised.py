@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import literal
 import numpy as np
 import pytest
 import torch
@@ -14,7 +13,8 @@ from torch import Tensor
 import bfn
 from bfn.flow import Theta
 from bfn.output import BinnedHead, FreeBinnedHead
-from toys import Toy, generator, paper_network, standard_error
+from support import literal
+from support.toys import Toy, generator, paper_network, standard_error
 
 B, D = 5, 3
 # A narrow bin's mass is a quadrature good to 7e-8, and sums over many bins may be shortened too.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import literal
 import numpy as np
 import pytest
 import torch
@@ -12,6 +11,7 @@ from scipy.integrate import quad
 
 from bfn.flow import GaussianFlow, Theta
 from bfn.schedule import Exponential, Quadratic, Schedule
+from support import literal
 
 TIMES = [0.0, 1e-6, 1e-3, 0.1, 0.5, 0.73, 0.999, 1.0]
 SIGMAS = [0.9, 0.2, 0.02, 1e-3, 1e-5]

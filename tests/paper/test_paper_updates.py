@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
-import literal
 import numpy as np
 import pytest
 import torch
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from bfn.flow import BayesianFlow, BinaryFlow, CategoricalFlow, GaussianFlow, Theta
 from bfn.schedule import Exponential, Quadratic
+from support import literal
 
 N = 20_000  # draws of one variable, as a batch
 FLOWS = {

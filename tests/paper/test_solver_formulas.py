@@ -15,10 +15,10 @@ from numpy import ndarray as Array
 from torch import Tensor
 
 import bfn
-from bfn import solvers
 from bfn.flow import BayesianFlow, CategoricalFlow, GaussianFlow, Theta
 from bfn.output import CategoricalOutput, Output, PointOutput
-from toys import generator, model
+from bfn.sampling import solvers
+from support.toys import generator, model
 
 SIGMA_1, BETA_1, K = 0.02, 1.5, 4
 TIMES = [0.2, 0.45, 0.7]  # t_{i-2}, t_{i-1}, t_i

@@ -9,13 +9,14 @@ import pytest
 import torch
 
 import bfn
-import tiny_runs
 from bfn.errors import BFNError
 from bfn.noise import Part
+from bfn.recipe import build
 from bfn.times import ImportanceTimes
-from bfn.train import Trainer, build, checkpoint
+from bfn.train import Trainer, checkpoint
 from bfn.train.distributed import World
 from bfn.train.window import BINS, Window
+from support import tiny_runs
 
 
 @pytest.mark.parametrize("draw", [bfn.noise.normal, bfn.noise.uniform])

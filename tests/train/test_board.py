@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import bfn
-import tiny_runs
 from bfn.errors import BFNError
 from bfn.train import board
+from support import tiny_runs
 
 
 class Writer:

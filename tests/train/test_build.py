@@ -9,10 +9,11 @@ import pytest
 import torch
 
 import bfn
-import tiny_runs
-from bfn import recipes
 from bfn.errors import BFNError
-from bfn.train import build, config
+from bfn.recipe import build
+from bfn.recipe import sections as config
+from bfn.recipe import shipped as recipes
+from support import tiny_runs
 
 
 @pytest.mark.parametrize("name", [n for n in recipes.names() if n.startswith(("digits", "manual"))])

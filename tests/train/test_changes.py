@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 import bfn
-import tiny_runs
 from bfn import serialise
-from bfn.errors import BFNError
-from bfn.train import checkpoint, folder
-from bfn.train.config import Recipe
+from bfn.errors import BFNError, Diverged, Unwritten
+from bfn.recipe.sections import Recipe
+from bfn.runs import folder
+from bfn.runs.folder import RunFolder
+from bfn.train import checkpoint
 from bfn.train.ema import EMA
-from bfn.train.folder import RunFolder
-from bfn.train.outcome import Diverged, Unwritten
+from support import tiny_runs
 
 
 def letters(folder: Path, alphabet: str, count: int = 4000) -> Path:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-import tiny_runs
-from bfn import recipes
 from bfn.errors import BFNError
-from bfn.train import config
-from bfn.train.values import Text
+from bfn.recipe import sections as config
+from bfn.recipe import shipped as recipes
+from bfn.recipe.values import Text
+from support import tiny_runs
 
 
 @pytest.mark.parametrize("name", recipes.names())

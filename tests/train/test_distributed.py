@@ -16,16 +16,13 @@ import pytest
 import torch
 
 import bfn
-import drawing_along
-import processes
-import several_trainings
-import tiny_runs
 from bfn.cli.app import app, split_overrides
-from bfn.errors import BFNError
-from bfn.train import checkpoint, config, distributed, networks
+from bfn.errors import BFNError, Diverged, Stranded
+from bfn.recipe import sections as config
+from bfn.train import checkpoint, distributed, networks
 from bfn.train.distributed import World, _reason
-from bfn.train.outcome import Diverged, Stranded
 from bfn.train.window import BINS, Window
+from support import drawing_along, processes, several_trainings, tiny_runs
 
 PLAIN = {"net.dropout": 0.0, "train.log_every": 1, "train.steps": 4, "train.clip": 0.1}
 LOOKED = {"train.validate_every": 2, "train.validate_examples": 7, "train.sample_every": 3}
@@ -55,8 +52,8 @@ def torchrun(*arguments: object) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    tests = str(Path(__file__).parent.parent)
-    return {**processes.ENVIRONMENT, "PYTHONPATH": tests}
+    places = (Path(__file__).parents[1], Path(bfn.__file__).parents[1])
+    return {**processes.ENVIRONMENT, "PYTHONPATH": os.pathsep.join(map(str, places))}
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +83,7 @@ def _train(folder: Path) -> None:
     sharded = {**last, "train.sharding": "full"}
     jobs.append({"recipe": recipe, "overrides": sharded, "out": str(folder / "one-then-two")})
     (folder / "jobs.json").write_text(json.dumps([{**job, "resume": True} for job in jobs]))
-    script = Path(__file__).with_name("two_processes.py")
+    script = Path(__file__).parents[1] / "support" / "two_processes.py"
     result = subprocess.run(
         torchrun(script, folder / "jobs.json"),
         capture_output=True, text=True, timeout=240, env=environment(),

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import bfn
 from bfn.errors import BFNError
-from bfn.train.config import Train
+from bfn.recipe.sections import Train
 
 K = 4
 

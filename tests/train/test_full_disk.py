@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-import processes
-import tiny_runs
 from bfn.train import checkpoint
+from support import processes, tiny_runs
 
 COMMAND = f"{sys.executable} -m bfn train"
 SETTINGS = "--train.log_every 1 --train.checkpoint_every 5 --net.width 64"

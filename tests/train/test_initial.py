@@ -9,11 +9,12 @@ import pytest
 import torch
 
 import bfn
-import tiny_runs
 from bfn.cli import main
 from bfn.errors import BFNError
-from bfn.train import Trainer, build, checkpoint
-from bfn.train.folder import RunFolder
+from bfn.recipe import build
+from bfn.runs.folder import RunFolder
+from bfn.train import Trainer, checkpoint
+from support import tiny_runs
 
 
 def run(recipe, folder: Path, **keywords):

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-import processes
-import tiny_runs
 from bfn.train import checkpoint
+from support import processes, tiny_runs
 
 STEPS = 150
 KILLS = 20

@@ -15,13 +15,13 @@ import pytest
 import torch
 
 import bfn
-import processes
-import tiny_runs
 from bfn.data.base import DataSet
-from bfn.train import Interrupted, Trainer, build, checkpoint, loader
-from bfn.train.config import Train
+from bfn.recipe import build
+from bfn.recipe.sections import Train
+from bfn.train import Interrupted, Trainer, checkpoint, loader
 from bfn.train.distributed import World
 from bfn.train.loader import AHEAD, SHARE, Loader
+from support import processes, tiny_runs
 
 CPU = torch.device("cpu")
 LABELLED = {"data__labels": True, "net__labels": 10, "train__label_dropout": 0.3}
@@ -195,7 +195,7 @@ def test_a_process_with_a_loader_can_end(tmp_path: Path) -> None:
     script = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
-import tiny_runs
+from support import tiny_runs
 from pathlib import Path
 from bfn.train import Trainer, build
 recipe = tiny_runs.read(Path({str(tmp_path)!r}), train__data_memory="host")

@@ -11,14 +11,13 @@ import torch
 from torch import Tensor
 
 import bfn
-import tiny_runs
-import toys
 from bfn.data.base import DataSet, Rows
 from bfn.data.formats import ArrayFormat
+from bfn.recipe.sections import Train
 from bfn.train import loader
-from bfn.train.config import Train
 from bfn.train.loader import AHEAD, Loader
 from bfn.train.tensors import AsGiven
+from support import tiny_runs, toys
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 WIDTH = 1 << 14

@@ -18,17 +18,17 @@ import torch
 from torch._dynamo.exc import InternalTorchDynamoError
 
 import bfn
-import tiny_runs
-from bfn import pictures
-from bfn.errors import BFNError
-from bfn.train import Diverged, Interrupted, Trainer, build, checkpoint, loop, sheets
-from bfn.train.config import Train
-from bfn.train.folder import RunFolder
-from bfn.train.networks import find_device
+from bfn.device import find_device
+from bfn.errors import BFNError, Unwritten
+from bfn.plots import sheets as pictures
+from bfn.recipe import build
+from bfn.recipe.sections import Train
+from bfn.runs.folder import RunFolder
+from bfn.train import Diverged, Interrupted, Trainer, checkpoint, loop, sheets
 from bfn.train.optimiser import learning_rate
-from bfn.train.outcome import Unwritten
 from bfn.train.saving import Saving
 from bfn.train.start import known_operations, work
+from support import tiny_runs
 
 
 def run(recipe, folder: Path, **keywords):

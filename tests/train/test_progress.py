@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-import processes
-import tiny_runs
-from bfn.cli import waiting
-from bfn.train import progress, status
+from bfn import progress
+from bfn import progress as waiting
+from bfn.runs import status
+from support import processes, tiny_runs
 
 
 def line(step: int) -> dict:

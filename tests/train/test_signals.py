@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import bfn
-import tiny_runs
-from bfn.train.outcome import Interrupted
+from bfn.errors import Interrupted
 from bfn.train.signals import signals
+from support import tiny_runs
 
 SIGHUP = getattr(signal, "SIGHUP", None)
 pytestmark = pytest.mark.skipif(SIGHUP is None, reason="this system has no SIGHUP")

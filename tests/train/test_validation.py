@@ -10,11 +10,12 @@ import pytest
 import torch
 
 import bfn
-import tiny_runs
 from bfn.errors import BFNError
-from bfn.train import Diverged, Trainer, build, checkpoint
-from bfn.train.folder import RunFolder
+from bfn.recipe import build
+from bfn.runs.folder import RunFolder
+from bfn.train import Diverged, Trainer, checkpoint
 from bfn.train.validation import Found, Validation
+from support import tiny_runs
 
 
 def run(recipe, folder: Path, **keywords):

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import pytest
 
-from bfn.train.values import Mismatch, Text, conform, nearest, plain, signature, to_toml
+from bfn.recipe.values import Mismatch, Text, conform, nearest, plain, signature, to_toml
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from cyclopts import CycloptsError
 
     from bfn.cli.app import run
-    from bfn.errors import BFNError
-    from bfn.train.outcome import Diverged, Stranded, Unwritten
+    from bfn.errors import BFNError, Diverged, Stranded, Unwritten
 
     try:
         # A network or data source of one's own may live in a file beside the recipe.

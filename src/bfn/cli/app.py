@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 
 import bfn
 from bfn.errors import BFNError
-from bfn.train.values import Text
+from bfn.recipe.values import Text
 
 app = App(
     name="bfn",
@@ -101,7 +101,7 @@ def split_overrides(arguments: list[str]) -> tuple[list[str], dict[str, Text]]:
 
 
 def _keys() -> str:
-    from bfn.train import config
+    from bfn.recipe import sections as config
 
     lines = ["Recipe keys, as --section.key VALUE (lists as 1,2,3), with their defaults:", ""]
     for section, chooser in config.FREE.items():

@@ -57,9 +57,9 @@ def compress(
     force
         Replace the archive if it exists.
     """
-    from bfn.cli.files import check_free
-    from bfn.cli.waiting import waiting
     from bfn.codec import archive, container
+    from bfn.files import check_free
+    from bfn.progress import waiting
 
     if not inputs:
         raise BFNError("there is nothing to compress; give files or folders after the run")
@@ -95,7 +95,7 @@ def compress(
 
 def _next_bar(stack: contextlib.ExitStack) -> Report:
     """A report whose first word ends the bar before it."""
-    from bfn.cli.waiting import waiting
+    from bfn.progress import waiting
 
     current: list[Callable[..., None]] = []
 
@@ -110,9 +110,9 @@ def _next_bar(stack: contextlib.ExitStack) -> Report:
 
 def open_run(run: Path, device: str) -> tuple[BFN, Format]:
     """The model on a device, and what one example of its data is."""
+    from bfn.device import find_device
     from bfn.hub import locate
-    from bfn.train.folder import RunFolder
-    from bfn.train.loop import find_device
+    from bfn.runs.folder import RunFolder
 
     folder = RunFolder(locate(run))
     model, format = folder.load_model(), folder.format()

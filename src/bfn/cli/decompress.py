@@ -36,11 +36,11 @@ def decompress(
         Restore into a folder that holds files, replacing those of the same names.
     """
     from bfn.cli.compress import open_run
-    from bfn.cli.files import check_free
-    from bfn.cli.waiting import waiting
     from bfn.codec.container import Archive
     from bfn.codec.fragments import Translation
     from bfn.codec.unpack import choose, open_codec, unpack
+    from bfn.files import check_free
+    from bfn.progress import waiting
 
     with Archive(file) as archive:
         choose(archive.index.items, only)

@@ -12,16 +12,17 @@ from pathlib import Path
 from rich.console import Console
 
 from bfn import evaluate as measure
-from bfn import pictures
 from bfn import train as training
 from bfn.cli import drawing, evaluate, tables
-from bfn.cli.files import write_text
 from bfn.data.base import DataSet
 from bfn.errors import BFNError
-from bfn.train import build, config
-from bfn.train.folder import RunFolder
+from bfn.files import write_text
+from bfn.plots import sheets as pictures
+from bfn.recipe import build
+from bfn.recipe import sections as config
+from bfn.recipe.values import Text
+from bfn.runs.folder import RunFolder
 from bfn.train.loop import Trainer
-from bfn.train.values import Text
 
 _TRIAL = 8  # steps that find out how fast the machine is
 _FILES = ("samples.png", "loss-by-time.png", "results.json", "results.txt")

@@ -9,16 +9,16 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from bfn import solvers
-from bfn.cli.waiting import waiting
 from bfn.data.formats import Format
 from bfn.errors import BFNError
-from bfn.generation import Callback
 from bfn.guidance import labels
 from bfn.model import BFN
 from bfn.nn.accelerate import Accelerated
-from bfn.train import draw as drawing
-from bfn.train.config import Recipe, Sample
+from bfn.progress import waiting
+from bfn.recipe.sections import Recipe, Sample
+from bfn.sampling import draw as drawing
+from bfn.sampling import solvers
+from bfn.sampling.loop import Callback
 
 UNTRAINED = (
     "bfn: guidance compares with what is predicted without a label, which this run never learned "

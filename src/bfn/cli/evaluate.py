@@ -15,15 +15,15 @@ import torch
 
 from bfn import evaluate as measure
 from bfn.cli import tables
-from bfn.cli.files import check_free, write_text
-from bfn.cli.waiting import waiting
+from bfn.device import find_device
 from bfn.errors import BFNError
+from bfn.files import check_free, write_text
 from bfn.hub import locate
-from bfn.train import build
-from bfn.train.config import PLACES, Eval, Published, Recipe
-from bfn.train.folder import RunFolder
-from bfn.train.loop import find_device
-from bfn.train.values import Text
+from bfn.progress import waiting
+from bfn.recipe import build
+from bfn.recipe.sections import PLACES, Eval, Published, Recipe
+from bfn.recipe.values import Text
+from bfn.runs.folder import RunFolder
 
 
 def evaluate(

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from bfn.errors import BFNError
 
 if TYPE_CHECKING:
-    from bfn.figures.measure import Run
+    from bfn.plots.measure import Run
 
 
 def figures(
@@ -52,8 +52,8 @@ def figures(
     force
         Replace figures that exist.
     """
-    from bfn import figures as drawing
-    from bfn.pictures import need
+    from bfn import plots as drawing
+    from bfn.plots.sheets import need
 
     need("matplotlib")
     if run is None:
@@ -107,7 +107,7 @@ def _open(
 ) -> tuple[str, Callable[[], Run]]:
     """The medium of a run's data, and a function that loads the rest."""
     from bfn.hub import locate
-    from bfn.train.folder import RunFolder
+    from bfn.runs.folder import RunFolder
 
     folder = RunFolder(locate(path))
     recipe = folder.recipe()
@@ -118,9 +118,9 @@ def _open(
         )
 
     def load() -> Run:
-        from bfn.figures.measure import Run
-        from bfn.train import build
-        from bfn.train.loop import find_device
+        from bfn.device import find_device
+        from bfn.plots.measure import Run
+        from bfn.recipe import build
 
         model, data = folder.load_model(), build.data(recipe)
         data.examples(split)  # an unknown or empty split is answered here
@@ -130,8 +130,8 @@ def _open(
 
 
 def _draw(name: str, run: Run, path: Path) -> None:
-    from bfn import figures as drawing
-    from bfn.cli.waiting import waiting
+    from bfn import plots as drawing
+    from bfn.progress import waiting
 
     with waiting(f"drawing {name}") as (report, _):
         drawing.draw_run(name, dataclasses.replace(run, progress=report), path)

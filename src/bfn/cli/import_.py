@@ -31,7 +31,7 @@ def import_(
         Replace the run that is in the folder.
     """
     from bfn import published
-    from bfn.train import config
+    from bfn.recipe import sections as config
 
     resolved = config.read(recipe, overrides)
     folder = out or Path("runs") / resolved.name

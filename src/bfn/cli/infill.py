@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from bfn.data.formats import Format, TextFormat
     from bfn.model import BFN
-    from bfn.train.config import Sample
+    from bfn.recipe.sections import Sample
 
 COMPLETIONS = 8
 
@@ -85,13 +85,13 @@ def infill(
     force
         Replace what is there.
     """
-    from bfn import pictures
     from bfn.cli.drawing import accelerated, summary, warn_of_labels, with_calls
-    from bfn.cli.files import check_free
+    from bfn.device import find_device
+    from bfn.files import check_free
     from bfn.hub import locate
-    from bfn.train.config import Sample
-    from bfn.train.folder import RunFolder
-    from bfn.train.loop import find_device
+    from bfn.plots import sheets as pictures
+    from bfn.recipe.sections import Sample
+    from bfn.runs.folder import RunFolder
 
     folder = RunFolder(locate(run))
     model, format = folder.load_model(), folder.format()
@@ -251,10 +251,11 @@ def completions(
     """settings.n completions of one example, on the CPU; as many at once as fit."""
     import torch
 
-    from bfn import memory, noise
-    from bfn.cli.waiting import waiting
-    from bfn.infilling import infill as fill
-    from bfn.train import draw
+    from bfn import noise
+    from bfn.device import in_parts
+    from bfn.progress import waiting
+    from bfn.sampling import draw
+    from bfn.sampling.infill import infill as fill
 
     chosen = draw.options(model, settings)
     label = chosen.pop("label", None)
@@ -286,7 +287,7 @@ def completions(
 
     with waiting("filling in") as (report, say):
         advice = "use fewer particles, or another device"
-        memory.in_parts(n, batch, part, say=say, what="completion", advice=advice)
+        in_parts(n, batch, part, say=say, what="completion", advice=advice)
     return torch.cat(parts)
 
 

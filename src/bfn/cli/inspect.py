@@ -29,8 +29,8 @@ def inspect(
     force
         Replace that file if it exists.
     """
-    from bfn.cli.files import check_free
     from bfn.codec.container import Archive
+    from bfn.files import check_free
 
     if plot is not None:
         check_free(plot, force)
@@ -38,7 +38,7 @@ def inspect(
         archive.check()
         account = describe(archive)
         if plot is not None:
-            from bfn.codec.plot import draw
+            from bfn.plots.bits import draw
 
             draw(plot, account)
     if json:

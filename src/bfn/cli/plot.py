@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from bfn.cli.files import check_free
 from bfn.errors import BFNError
-from bfn.train import curves
+from bfn.files import check_free
+from bfn.plots import curves
 
 _ENDINGS = (".png", ".pdf", ".svg")
 

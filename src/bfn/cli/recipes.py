@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from bfn import recipes as shipped
 from bfn.cli import tables
-from bfn.train import config
-from bfn.train.config import Recipe
+from bfn.recipe import sections as config
+from bfn.recipe import shipped
+from bfn.recipe.sections import Recipe
 
 COLUMNS = (
     "recipe",

@@ -10,7 +10,7 @@ from typing import Any
 
 from bfn.cli import tables
 from bfn.errors import BFNError
-from bfn.train import status
+from bfn.runs import status
 
 _DEPTH = ("", "*/", "*/*/")
 

@@ -10,18 +10,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bfn import pictures
 from bfn.cli.app import Batch, Device, Final, Grid, Guidance, Run, Seed, Whole
 from bfn.cli.drawing import accelerated, draw, summary, warn_of_labels, with_calls, with_labels
-from bfn.cli.files import check_free
 from bfn.data.formats import Format, TextFormat
+from bfn.device import find_device
 from bfn.errors import BFNError
+from bfn.files import check_free
 from bfn.hub import locate
 from bfn.model import BFN
-from bfn.train import draw as drawing
-from bfn.train.config import Sample
-from bfn.train.folder import RunFolder
-from bfn.train.loop import find_device
+from bfn.plots import sheets as pictures
+from bfn.recipe.sections import Sample
+from bfn.runs.folder import RunFolder
+from bfn.sampling import draw as drawing
 
 
 def command(
@@ -147,7 +147,7 @@ def read_prefix(format: Format, prefix: str) -> tuple[Tensor, Tensor]:
 
 
 def _film(model: BFN, format: Format, settings: Sample, out: Path, force: bool) -> tuple[Any, Path]:
-    from bfn.figures.film import Film
+    from bfn.plots.film import Film
 
     path = out.with_suffix(".gif")
     film = Film(model.flow, format, settings.steps)

@@ -17,8 +17,8 @@ from typing import Any
 
 from bfn import suggest
 from bfn.cli import tables
-from bfn.cli.files import check_free
 from bfn.errors import BFNError
+from bfn.files import check_free
 
 MOST = 10**9
 HEIGHT, WIDTH = 8, 61
@@ -146,7 +146,7 @@ def _can_print(characters: str) -> bool:
 
 
 def draw_figure(path: Path, found: Suggestion) -> None:
-    from bfn.pictures import need
+    from bfn.plots.sheets import need
 
     need("matplotlib").use("Agg")
     pyplot = need("matplotlib.pyplot")

@@ -11,8 +11,8 @@ from bfn.cli.app import Whole
 from bfn.errors import BFNError
 
 if TYPE_CHECKING:
-    from bfn.train.config import Recipe
-    from bfn.train.folder import RunFolder
+    from bfn.recipe.sections import Recipe
+    from bfn.runs.folder import RunFolder
 
 
 def card(
@@ -53,12 +53,12 @@ def card(
     """
     from bfn.cli.drawing import draw, with_labels
     from bfn.cli.evaluate import comparable, measure_with_progress
-    from bfn.pictures import suffix, write_sheet
+    from bfn.device import find_device
+    from bfn.plots.sheets import suffix, write_sheet
+    from bfn.recipe import build
+    from bfn.recipe.values import Text
+    from bfn.runs.folder import RunFolder
     from bfn.share import card_of_run
-    from bfn.train import build
-    from bfn.train.folder import RunFolder
-    from bfn.train.loop import find_device
-    from bfn.train.values import Text
 
     folder = RunFolder(run)
     recipe = _recipe(folder)
@@ -103,8 +103,8 @@ def push(run: Path, repository: str, /, *, private: bool = False, token: str | N
         Of the hub, unless you have logged in there.
     """
     from bfn import hub
+    from bfn.runs.folder import RunFolder
     from bfn.share import card_of_run
-    from bfn.train.folder import RunFolder
 
     folder = RunFolder(run)
     recipe = _recipe(folder)

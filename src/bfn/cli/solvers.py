@@ -81,15 +81,15 @@ def solvers(
     from bfn import quality
     from bfn.cli.drawing import accelerated
     from bfn.cli.evaluate import with_places
-    from bfn.cli.files import check_free, write_text
     from bfn.cli.schedule import ENDINGS
-    from bfn.cli.waiting import waiting
+    from bfn.device import find_device
+    from bfn.files import check_free, write_text
     from bfn.hub import locate
-    from bfn.pictures import need
-    from bfn.train import build
-    from bfn.train import draw as drawing
-    from bfn.train.folder import RunFolder
-    from bfn.train.loop import find_device
+    from bfn.plots.sheets import need
+    from bfn.progress import waiting
+    from bfn.recipe import build
+    from bfn.runs.folder import RunFolder
+    from bfn.sampling import draw as drawing
 
     counts = read_calls(calls)
     names = read_solvers(solver)
@@ -174,7 +174,7 @@ def read_calls(text: str) -> list[int]:
 
 
 def read_solvers(text: str | None) -> list[str]:
-    from bfn.solvers import SOLVERS, find
+    from bfn.sampling.solvers import SOLVERS, find
 
     if text is None:
         return list(SOLVERS)
@@ -227,7 +227,7 @@ def show(found: Comparison, title: str) -> str:
 
 def draw(path: Path, found: Comparison, title: str) -> None:
     """A panel for every measure: its value against the number of calls, a line for each solver."""
-    from bfn.pictures import need
+    from bfn.plots.sheets import need
 
     need("matplotlib").use("Agg")
     pyplot = need("matplotlib.pyplot")

@@ -9,11 +9,11 @@ from pathlib import Path
 from bfn import train as training
 from bfn.cli import rank
 from bfn.errors import BFNError
-from bfn.train import config
-from bfn.train.fitted import is_open
-from bfn.train.folder import RunFolder
+from bfn.recipe import sections as config
+from bfn.recipe.fitted import is_open
+from bfn.recipe.values import Text
+from bfn.runs.folder import RunFolder
 from bfn.train.start import check_same
-from bfn.train.values import Text
 
 
 def train(

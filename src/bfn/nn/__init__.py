@@ -8,9 +8,8 @@ experiments: `UNet` (MNIST), `VDMUNet` (CIFAR-10), `Transformer` (text8).
 
 from __future__ import annotations
 
-from bfn.nn.published_names import load_published
 from bfn.nn.transformer import Transformer
 from bfn.nn.unet import UNet
 from bfn.nn.vdm import VDMUNet
 
-__all__ = ["Transformer", "UNet", "VDMUNet", "load_published"]
+__all__ = ["Transformer", "UNet", "VDMUNet"]

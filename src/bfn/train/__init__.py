@@ -11,25 +11,25 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bfn.train.config import Eval, Recipe, Sample, Train, read
+    from bfn.errors import Diverged, Interrupted
+    from bfn.recipe.sections import Eval, Recipe, Sample, Train, read
     from bfn.train.ema import EMA
     from bfn.train.loop import Trainer
-    from bfn.train.outcome import Diverged, Interrupted
     from bfn.train.start import Fit, fit, run
 
 _HOMES = {
-    "Diverged": "outcome",
-    "EMA": "ema",
-    "Eval": "config",
-    "Fit": "start",
-    "Interrupted": "outcome",
-    "Recipe": "config",
-    "Sample": "config",
-    "Train": "config",
-    "Trainer": "loop",
-    "fit": "start",
-    "read": "config",
-    "run": "start",
+    "Diverged": "bfn.errors",
+    "EMA": "bfn.train.ema",
+    "Eval": "bfn.recipe.sections",
+    "Fit": "bfn.train.start",
+    "Interrupted": "bfn.errors",
+    "Recipe": "bfn.recipe.sections",
+    "Sample": "bfn.recipe.sections",
+    "Train": "bfn.recipe.sections",
+    "Trainer": "bfn.train.loop",
+    "fit": "bfn.train.start",
+    "read": "bfn.recipe.sections",
+    "run": "bfn.train.start",
 }
 
 __all__ = [
@@ -50,5 +50,5 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(importlib.import_module(f"bfn.train.{_HOMES[name]}"), name)
+        return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'bfn.train' has no attribute {name!r}")

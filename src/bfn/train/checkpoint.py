@@ -21,8 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bfn.errors import BFNError
-from bfn.train.outcome import Unwritten
+from bfn.errors import BFNError, Unwritten
 
 FORMAT_VERSION = 2
 STATE = "state.json"

@@ -23,9 +23,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from bfn.errors import BFNError
+from bfn.errors import BFNError, Diverged, Stranded, Unwritten
 from bfn.train import shards
-from bfn.train.outcome import Diverged, Stranded, Unwritten
 
 PATIENCE = datetime.timedelta(minutes=10)
 """How long a process waits for the others before it gives up."""

@@ -8,7 +8,7 @@ from bfn import noise
 from bfn.data.base import DataSet
 from bfn.errors import BFNError
 from bfn.model import BFN
-from bfn.train.config import Train
+from bfn.recipe.sections import Train
 
 
 def hide(

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from bfn.data.base import DataSet, Stored
-from bfn.train.config import Train
+from bfn.recipe.sections import Train
 
 AHEAD = 3
 """Steps whose batches are on their way while one is computed."""

@@ -23,19 +23,20 @@ from torch import Tensor
 
 from bfn import loss, noise
 from bfn.data.base import DataSet
+from bfn.device import find_device
+from bfn.errors import Diverged, Interrupted
 from bfn.model import BFN
+from bfn.progress import Display, Silent
+from bfn.recipe.sections import Train
+from bfn.runs.folder import RunFolder
 from bfn.times import ImportanceTimes
 from bfn.train import shards
-from bfn.train.config import Train
 from bfn.train.distributed import World
 from bfn.train.ema import EMA
-from bfn.train.folder import RunFolder
 from bfn.train.labels import check_labels, hide
 from bfn.train.loader import Loader
-from bfn.train.networks import find_device, join
+from bfn.train.networks import join
 from bfn.train.optimiser import adamw, learning_rate, time_sampler
-from bfn.train.outcome import Diverged, Interrupted
-from bfn.train.progress import Display, Silent
 from bfn.train.saving import Best, Saving
 from bfn.train.signals import signals
 from bfn.train.validation import Validation

@@ -8,11 +8,10 @@ import torch
 
 from bfn import loss
 from bfn.data.base import DataSet
-from bfn.errors import BFNError
 from bfn.model import BFN
 from bfn.nn.accelerate import Accelerated
+from bfn.recipe.sections import Train
 from bfn.train import shards
-from bfn.train.config import Train
 from bfn.train.distributed import World
 
 
@@ -41,22 +40,3 @@ def _has_unused(model: BFN, data: DataSet) -> bool:
     unused = any(p.grad is None for p in model.parameters() if p.requires_grad)
     model.zero_grad(set_to_none=True)
     return unused
-
-
-def find_device(name: str, key: str = "train.device") -> torch.device:
-    """A device by name, made torch's current one; "auto" is CUDA where there is one."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError, NotImplementedError):
-        raise BFNError(
-            f"{key} = {name!r} is not to be had here; expected cpu, auto, or a device that "
-            "torch can use"
-        ) from None
-    if device.type == "meta":
-        raise BFNError(f"{key} = {name!r} computes nothing; expected cpu, cuda or auto")
-    if device.type == "cuda":
-        # Kernels of one's own and CUDA graphs go to the current device, wherever their tensors are.
-        torch.cuda.set_device(device)
-    return device

@@ -6,8 +6,8 @@ import torch
 
 from bfn.errors import BFNError
 from bfn.model import BFN
+from bfn.recipe.sections import Train
 from bfn.times import ImportanceTimes, Times, independent, stratified
-from bfn.train.config import Train
 
 
 def learning_rate(settings: Train, step: int) -> float:

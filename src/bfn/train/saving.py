@@ -18,20 +18,21 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from bfn import memory
 from bfn.data.base import DataSet
+from bfn.device import ran_out
 from bfn.errors import BFNError
 from bfn.model import BFN
+from bfn.progress import Display
+from bfn.recipe.sections import Train
+from bfn.runs import status
+from bfn.runs.folder import BOARD, RunFolder
 from bfn.times import ImportanceTimes, Times
-from bfn.train import checkpoint, shards, status
+from bfn.train import checkpoint, shards
 from bfn.train.board import Board
 from bfn.train.checkpoint import Checkpoint, Damaged
-from bfn.train.config import Train
 from bfn.train.distributed import World
 from bfn.train.ema import EMA
-from bfn.train.folder import BOARD, RunFolder
 from bfn.train.initial import short
-from bfn.train.progress import Display
 from bfn.train.validation import Validation
 from bfn.train.window import Values, Window
 
@@ -230,7 +231,7 @@ class Saving:
         try:
             self._load(found)
         except (RuntimeError, KeyError, ValueError) as error:
-            if memory.ran_out(error):
+            if ran_out(error):
                 raise
             reason = str(error).strip().rpartition("\n")[2].strip()  # torch's first says little
             raise BFNError(

@@ -8,15 +8,15 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from bfn import pictures
 from bfn.data.base import DataSet
 from bfn.errors import BFNError
 from bfn.model import BFN
-from bfn.train.config import Recipe, Sample
+from bfn.plots import sheets as pictures
+from bfn.progress import Display
+from bfn.recipe.sections import Recipe, Sample
+from bfn.runs.folder import RunFolder
+from bfn.sampling.draw import draw
 from bfn.train.distributed import World
-from bfn.train.draw import draw
-from bfn.train.folder import RunFolder
-from bfn.train.progress import Display
 
 
 class _NoTime(Exception):

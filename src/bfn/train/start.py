@@ -14,21 +14,24 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from bfn import loss, memory
+from bfn import loss, progress
 from bfn.data.base import DataSet
-from bfn.errors import BFNError
+from bfn.device import find_device, needed
+from bfn.errors import BFNError, Diverged, Interrupted, Stranded
 from bfn.model import BFN
 from bfn.nn.accelerate import compiling
-from bfn.train import board, build, checkpoint, config, distributed, peak, progress, status
-from bfn.train.config import Recipe
+from bfn.progress import Display
+from bfn.recipe import build
+from bfn.recipe import sections as config
+from bfn.recipe.fitted import fitted
+from bfn.recipe.sections import Recipe
+from bfn.runs import status
+from bfn.runs.folder import RunFolder
+from bfn.sampling.draw import check_names
+from bfn.train import board, checkpoint, distributed, peak
 from bfn.train.distributed import World
-from bfn.train.draw import check_names
-from bfn.train.fitted import fitted
-from bfn.train.folder import RunFolder
 from bfn.train.initial import start_from
-from bfn.train.loop import Trainer, find_device
-from bfn.train.outcome import Diverged, Interrupted, Stranded
-from bfn.train.progress import Display
+from bfn.train.loop import Trainer
 from bfn.train.saving import load_weights
 from bfn.train.sheets import sheets
 from bfn.train.tensors import as_data_set
@@ -170,7 +173,7 @@ def _train(
         sheet = sheets(folder, model, data, recipe, display, world)
     # Sharded, a network is of no use without the other processes.
     whole = copy.deepcopy(model.net) if world.spreads(recipe.train.sharding) else None
-    with memory.needed(lambda: "the model and the data are too large for it"):
+    with needed(lambda: "the model and the data are too large for it"):
         trainer = Trainer(
             model, data, recipe.train, folder=folder, display=display, sheet=sheet, stop=stop,
             world=world,
@@ -181,7 +184,7 @@ def _train(
     try:
         with world.together():
             if folder is not None:
-                with memory.needed(lambda: "the model and its checkpoint are too large for it"):
+                with needed(lambda: "the model and its checkpoint are too large for it"):
                     trainer.restore()
                 if resume:  # at last: a run that cannot go on stays as it was
                     world.on_main(lambda: folder.renew(recipe))
@@ -272,7 +275,7 @@ def _go_on(trainer: Trainer, display: Display) -> None:
     saving.tell(status.RUNNING)
     ending, message = status.FAILED, ""
     try:
-        with trainer.world.together(), memory.needed(lambda: _too_large(trainer)), compiling():
+        with trainer.world.together(), needed(lambda: _too_large(trainer)), compiling():
             trainer.run()
         ending = status.FINISHED
     except BaseException as error:

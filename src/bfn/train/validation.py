@@ -17,8 +17,8 @@ from bfn import loss, noise
 from bfn.data.base import DataSet
 from bfn.errors import BFNError
 from bfn.model import BFN
+from bfn.recipe.sections import Train
 from bfn.times import BELOW_ONE
-from bfn.train.config import Train
 from bfn.train.distributed import World
 
 SPLIT = "validation"

@@ -1,0 +1,53 @@
+"""Files are written whole or not at all, and never over others without being told to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+from bfn.errors import BFNError
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path` to write to; it takes that name if all goes well."""
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        yield aside
+        os.replace(aside, path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def check_free(path: Path, force: bool, *, folder: bool = False) -> None:
+    """Refuse an existing file (or filled folder), or a place that cannot be written to."""
+    if path.is_dir() and not folder:
+        raise BFNError(f"{str(path)!r} is a folder; give the name of a file")
+    if folder and path.exists() and not path.is_dir():
+        raise BFNError(f"{str(path)!r} is a file; give the name of a folder")
+    taken = any(path.iterdir()) if path.is_dir() else path.exists()
+    if taken and not force:
+        raise BFNError(f"{str(path)!r} exists; give another name, or --force to replace it")
+    parent = path if path.is_dir() else path.parent
+    if not parent.is_dir():
+        raise BFNError(f"there is no folder {str(parent)!r}; create it, or give another name")
+    try:
+        # What is permitted is known only by trying; an existing file is left as it is.
+        probe = parent / f".{path.name}.part"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise BFNError(
+            f"{str(path)!r} cannot be written ({error.strerror}); give another name"
+        ) from None
+
+
+def write_text(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise BFNError(f"{str(path)!r} cannot be written: {error.strerror}") from None

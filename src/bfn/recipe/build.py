@@ -1,0 +1,123 @@
+"""From a recipe to its data set and its model. Nothing here knows one data type from another."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+import bfn
+from bfn import data as data_sets
+from bfn import noise, serialise
+from bfn.data.base import DataSet
+from bfn.errors import BFNError
+from bfn.model import BFN
+from bfn.recipe import values
+from bfn.recipe.sections import FREE, Recipe, typed
+
+KINDS: dict[str, Callable[..., BFN]] = {
+    "continuous": bfn.continuous,
+    "discretised": bfn.discretised,
+    "discrete": bfn.discrete,
+}
+
+
+def data(recipe: Recipe) -> DataSet:
+    """The recipe's data set."""
+    name, arguments = _split(recipe, "data")
+    function = data_sets.source(name)
+    return function(**_checked(recipe, "data", name, function, arguments))
+
+
+def model(recipe: Recipe) -> BFN:
+    """The recipe's model, untrained; its weights follow from train.seed alone."""
+    kind, flow = _split(recipe, "flow")
+    if kind not in KINDS:
+        hint = values.nearest(kind, KINDS) or f"; expected {', '.join(KINDS)}"
+        raise BFNError(f"unknown flow.kind {kind!r}{recipe.origin.get('flow.kind', '')}{hint}")
+    flow = _checked(recipe, "flow", kind, KINDS[kind], flow, given=("net",))
+    flow = {key: _construct(recipe, f"flow.{key}", value) for key, value in flow.items()}
+    net = network(recipe)
+    try:
+        return KINDS[kind](net, **flow)
+    except TypeError as error:
+        # Keys that the head is to take are known to it alone.
+        unknown = re.search(r"argument '(\w+)'", str(error))
+        key = unknown[1] if unknown else ""
+        hint = values.nearest(key, values.signature(KINDS[kind])[0])
+        where = recipe.origin.get(f"flow.{key}", "")
+        raise BFNError(
+            f"unknown key flow.{key}{where}: {kind} data take no such argument{hint}"
+        ) from None
+
+
+def network(recipe: Recipe) -> nn.Module:
+    name, arguments = _split(recipe, "net")
+    cls = serialise.find_class(name)
+    if not issubclass(cls, nn.Module):
+        raise BFNError(f"net.class = {name!r} is not a torch.nn.Module")
+    arguments = _checked(recipe, "net", name, cls, arguments)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(noise.seed(recipe.train.seed, "weights"))
+        try:
+            return cls(**arguments)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise BFNError(f"the network {name} cannot be built: {error}") from error
+
+
+def _split(recipe: Recipe, section: str) -> tuple[str, dict[str, Any]]:
+    """What the section names, and the arguments it gives."""
+    arguments = dict(getattr(recipe, section))
+    chooser = FREE[section]
+    if chooser not in arguments:
+        raise BFNError(
+            f"the recipe {recipe.name!r} has no {section}.{chooser}; it must say which "
+            f"{section} to use"
+        )
+    return typed(f"{section}.{chooser}", arguments.pop(chooser), str), arguments
+
+
+def _checked(
+    recipe: Recipe,
+    section: str,
+    name: str,
+    function: Callable[..., Any],
+    arguments: Mapping[str, Any],
+    given: tuple[str, ...] = (),
+) -> dict[str, Any]:
+    """The arguments in their types, or a sentence about the first that does not fit."""
+    known, needed, others = values.signature(function)
+    known = {key: hint for key, hint in known.items() if key not in given}
+    result = {}
+    for key, value in arguments.items():
+        where = recipe.origin.get(f"{section}.{key}", "")
+        if key not in known and not others:
+            hint = values.nearest(key, known) or f"; expected {', '.join(known) or 'none'}"
+            raise BFNError(
+                f"unknown key {section}.{key}{where}: {name} takes no such argument{hint}"
+            )
+        result[key] = typed(f"{section}.{key}", value, known.get(key, Any), where)
+    for key in sorted(needed - set(given) - set(arguments)):
+        raise BFNError(
+            f"{section}.{key} is missing: {name} needs it; give --{section}.{key}, or add it to "
+            "the recipe"
+        )
+    return result
+
+
+def _construct(recipe: Recipe, key: str, value: Any) -> Any:
+    """A table with a `class` stands for an object of that class; other values for themselves."""
+    if not isinstance(value, Mapping):
+        return tuple(value) if isinstance(value, list) else value
+    arguments = dict(value)
+    try:
+        cls = serialise.find_class(str(arguments.pop("class")))
+        return cls(**arguments)
+    except (KeyError, TypeError) as error:
+        raise BFNError(
+            f"{key} = {dict(value)}{recipe.origin.get(key, '')} does not describe an object "
+            f"({error}); expected a table with its class and the class's arguments"
+        ) from None

@@ -1,0 +1,75 @@
+"""Recipes for data that are not known yet: what depends on them is filled in when they are read.
+
+In the sections net and flow a value may be
+
+    "data.K"         the number of bins or classes of a variable
+    "data.length"    the number of variables of a sequence
+    "data.channels"  the first axis of an example
+    "suggested"      for sigma_1 or beta_1: what `bfn.suggest_sigma_1` or `bfn.suggest_beta_1` says
+
+The recipe in a run folder has numbers in their places.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bfn import suggest
+from bfn.data.base import DataSet
+from bfn.errors import BFNError
+from bfn.recipe.sections import Recipe
+
+FROM_DATA: dict[str, Callable[[DataSet], int | None]] = {
+    "data.K": lambda data: data.K,
+    "data.length": lambda data: data.shape[0],
+    "data.channels": lambda data: data.shape[0],
+}
+SUGGESTED = "suggested"
+_SECTIONS = ("net", "flow")
+SUGGESTIONS: dict[str, Callable[[int], float]] = {
+    "beta_1": suggest.suggest_beta_1,
+    "sigma_1": suggest.suggest_sigma_1,
+}
+
+
+def fitted(recipe: Recipe, data: DataSet) -> Recipe:
+    """The recipe with every such value replaced."""
+    replaced = {section: _table(section, getattr(recipe, section), data) for section in _SECTIONS}
+    return dataclasses.replace(recipe, **replaced)
+
+
+def is_open(recipe: Recipe, name: str) -> bool:
+    """Whether a key, as section.key, waits for the data."""
+    section, _, key = name.partition(".")
+    return section in _SECTIONS and _is_open(getattr(recipe, section).get(key))
+
+
+def _is_open(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_is_open, value.values()))
+    return isinstance(value, str) and (value in FROM_DATA or value == SUGGESTED)
+
+
+def _table(path: str, table: Mapping[str, Any], data: DataSet) -> dict[str, Any]:
+    return {key: _value(f"{path}.{key}", key, value, data) for key, value in table.items()}
+
+
+def _value(path: str, key: str, value: Any, data: DataSet) -> Any:
+    if isinstance(value, Mapping):
+        return _table(path, value, data)
+    if not _is_open(value):
+        return value
+    if value == SUGGESTED and key not in SUGGESTIONS:
+        raise BFNError(
+            f"{path} = {value!r} cannot be suggested; expected a number, or this word for "
+            f"{' or '.join(SUGGESTIONS)}"
+        )
+    number = FROM_DATA["data.K" if value == SUGGESTED else value](data)
+    if number is None:
+        raise BFNError(
+            f"{path} = {value!r} needs data in bins or classes, but {data.name} is continuous; "
+            "give data.bins a number, or choose another flow.kind"
+        )
+    return SUGGESTIONS[key](number) if value == SUGGESTED else number

@@ -1,0 +1,1 @@
+"""Runs on disk: the folder, and its status."""

@@ -1,0 +1,1 @@
+"""Sampling: from the prior to data, step by step."""

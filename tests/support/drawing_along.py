@@ -1,0 +1,60 @@
+"""Run by torchrun: samples along the way that try the patience, or the memory, of one process."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import bfn
+from bfn.errors import BFNError, Stranded
+from bfn.train import distributed
+
+SECONDS = 10.0
+"""That a process waits for the others; a sheet takes longer."""
+SAMPLES, CALLS = 64, 51
+"""Of a sheet, by default."""
+
+
+class Trying(torch.nn.Module):
+    """Slow, or in one process out of memory, with as many examples as a sheet has."""
+
+    def __init__(self, kind: str, rank: str = "0") -> None:
+        super().__init__()
+        self.kind, self.rank, self.arguments = kind, rank, {"kind": kind, "rank": rank}
+        self.scale = torch.nn.Parameter(torch.zeros(1))
+
+    def forward(self, features: Tensor, t: Tensor) -> Tensor:
+        if not self.training and len(features) == SAMPLES:
+            if self.kind == "slow":
+                time.sleep(1.5 * SECONDS / CALLS)
+            elif os.environ["RANK"] == self.rank:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+        return features * self.scale
+
+
+def main(kind: str, sharding: str, out: Path) -> str:
+    torch.set_num_threads(1)
+    distributed.PATIENCE = datetime.timedelta(seconds=SECONDS)
+    # Alone in drawing, the first process may go on with half as many.
+    net = Trying(kind, "1" if sharding == "full" else "0")
+    model = bfn.continuous(net, sigma_1=0.1)
+    try:
+        bfn.train.fit(
+            model, torch.zeros(8, 2), out=out, steps=3, batch=4, display=False, sharding=sharding,
+            sample_every=2,
+        )  # fmt: skip
+    except (BFNError, Stranded) as error:
+        return str(error)
+    return "finished"
+
+
+if __name__ == "__main__":
+    kind, sharding, folder = sys.argv[1:]
+    said = main(kind, sharding, Path(folder) / "run")
+    (Path(folder) / f"{os.environ['RANK']}.txt").write_text(said)

@@ -1,0 +1,96 @@
+"""Small recipes that train in a second, one per data type."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bfn.progress import Silent
+from bfn.recipe import sections as config
+
+_IMAGES = """
+[net]
+class = "bfn.nn:UNet"
+outputs = {outputs}
+width = 8
+multipliers = [1, 2]
+blocks = 1
+heads = 2
+groups = 4
+dropout = 0.2
+image_size = 8
+"""
+_TRAIN = """
+[train]
+steps = 12
+batch = 8
+learning_rate = 3e-3
+ema_decay = 0.99
+log_every = 2
+checkpoint_every = 4
+device = "cpu"
+
+[eval]
+steps = [3, "inf"]
+split = "validation"
+
+[sample]
+n = 4
+steps = 3
+"""
+RECIPES = {
+    "discretised": '[data]\nsource = "digits"\n'
+    + _IMAGES.format(outputs=2)
+    + '[flow]\nkind = "discretised"\nK = 17\nsigma_1 = 0.05\n'
+    + _TRAIN,
+    "binary": '[data]\nsource = "digits"\nform = "binary"\n'
+    + _IMAGES.format(outputs=1)
+    + '[flow]\nkind = "discrete"\nK = 2\nbeta_1 = 4.0\n'
+    + _TRAIN,
+    "continuous": '[data]\nsource = "digits"\nform = "continuous"\n'
+    + _IMAGES.format(outputs=1)
+    + '[flow]\nkind = "continuous"\nsigma_1 = 0.05\n'
+    + '[flow.reconstruction]\nclass = "bfn:Bins"\nK = 17\nsigma = 0.05\n'
+    + _TRAIN,
+    "text": """
+[data]
+source = "manual"
+length = 8
+
+[net]
+class = "bfn.nn:Transformer"
+length = 8
+width = 16
+layers = 1
+heads = 2
+dropout = 0.1
+
+[flow]
+kind = "discrete"
+K = 27
+beta_1 = 0.75
+"""
+    + _TRAIN,
+}
+
+
+def write(folder: Path, kind: str = "discretised") -> Path:
+    """The recipe as a file of its own."""
+    path = folder / f"tiny-{kind}.toml"
+    path.write_text(RECIPES[kind])
+    return path
+
+
+def read(folder: Path, kind: str = "discretised", **overrides: object) -> config.Recipe:
+    """The recipe, with overrides as train__steps=4."""
+    given = {key.replace("__", "."): value for key, value in overrides.items()}
+    return config.read(write(folder, kind), given)
+
+
+class Heard(Silent):
+    """A display that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def say(self, message: str) -> None:
+        self.said.append(message)
