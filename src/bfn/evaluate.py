@@ -178,7 +178,7 @@ def evaluate(
         done = (repeat * N + rows.start) * len(counts)
         for i, n in enumerate(counts):
             with _watched(model) as outputs:
-                nats = _loss(model, x, n, t, keyed("loss"), cond)
+                nats = loss.n_step(model, x, n, t, keyed("loss"), **cond)
             losses[n][repeat, rows] = nats.double().cpu()
             if published_ln:
                 nats = _published_loss(model, outputs[-1], x, n, t, nats)
@@ -296,14 +296,6 @@ def _levels(data: DataSet, split: str) -> Tensor:
     """Every example of a split as a row of whole numbers."""
     x, _ = data.batch(split, data.examples(split), _generator(0, "levels"))
     return data.format.form.decode(x).long().flatten(1).cpu()
-
-
-def _loss(
-    model: BFN, x: Tensor, n: float, t: Tensor, generator: noise.Source, cond: dict[str, Any]
-) -> Tensor:
-    if math.isinf(n):
-        return loss.continuous_time(model, x, times=t, generator=generator, **cond)
-    return loss.discrete_time(model, x, int(n), times=t, generator=generator, **cond)
 
 
 def _published_loss(

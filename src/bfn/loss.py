@@ -11,19 +11,45 @@ Times come from a sampler of `bfn.times`. For L^n the step is i = floor(n t) + 1
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bfn import noise
-from bfn.errors import BFNError
+from bfn.errors import BFNError, whole
 from bfn.model import BFN
 from bfn.noise import Source
 from bfn.output.base import accurate
 from bfn.times import Times, independent, stratified
 
-__all__ = ["continuous_time", "discrete_time", "independent", "reconstruction", "stratified"]
+__all__ = [
+    "continuous_time",
+    "discrete_time",
+    "independent",
+    "n_step",
+    "reconstruction",
+    "stratified",
+]
+
+
+def n_step(
+    model: BFN,
+    x: Tensor,
+    n: float | str,
+    times: Times | Tensor | None = None,
+    generator: Source = None,
+    **cond: Any,
+) -> Tensor:
+    """An unbiased estimate of L^n(x) from one random step per example.
+
+    n = "inf" or math.inf is L^inf.
+    """
+    if n in ("inf", math.inf):
+        return continuous_time(model, x, times, generator, **cond)
+    n = whole("n", n, 1, "the discrete-time loss needs")
+    return discrete_time(model, x, n, times=times, generator=generator, **cond)
 
 
 def continuous_time(
@@ -60,8 +86,7 @@ def discrete_time(
     n steps, or a (B,) tensor of steps i in 1 .. n. `draws` is the number of antithetic pairs of
     messages where the divergence is not computed exactly.
     """
-    if not n >= 1 or n % 1:
-        raise BFNError(f"n = {n} steps; the discrete-time loss needs a whole number, at least 1")
+    n = whole("n", n, 1, "the discrete-time loss needs")
     if draws < 1:
         raise BFNError(f"draws = {draws}; at least 1 pair of messages must be drawn")
     _check(model, x)
