@@ -15,9 +15,6 @@ from PIL import Image
 
 import bfn
 from bfn.cli import main
-from bfn.cli.infill import observed_text
-from bfn.data.alphabet import Alphabet
-from bfn.data.formats import TextFormat
 
 Trained = Callable[..., Path]
 
@@ -245,38 +242,6 @@ def test_guidance_of_a_run_that_always_saw_labels(
     assert "which this run never learned (train.label_dropout was 0)" in said[1]
 
 
-def test_colour_and_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one example is comes from the run."""
-    monkeypatch.chdir(tmp_path)
-
-    from bfn.cli import infill as command
-    from bfn.data.formats import ArrayFormat, ImageFormat
-    from bfn.data.forms import Discretised, Real
-
-    np.save("x.npy", np.array([0.5, np.nan], np.float32))
-    np.save("hole.npy", np.array([False, True]))
-    x, seen = command.read(ArrayFormat((2,), Real()), "x.npy", Path("hole.npy"), "_")
-    assert seen.tolist() == [True, False]
-    assert float(x[0, 0]) == 0.5
-    colours = np.random.default_rng(0).integers(0, 256, (5, 4, 3), np.uint8)
-    Image.fromarray(colours).save("rgb.png")
-    Image.fromarray(np.eye(5, 4).astype(np.uint8) * 255).save("diagonal.png")
-    format = ImageFormat((3, 5, 4), Discretised(256, 256))
-    x, seen = command.read(format, "rgb.png", Path("diagonal.png"), "_")
-    assert torch.equal(format.decode(x)[0], torch.as_tensor(colours).movedim(-1, 0))
-    assert torch.equal(seen, ~torch.eye(5, 4).bool().expand(3, 5, 4))
-
-
-def test_text_at_the_beginning_of_a_window() -> None:
-    format = TextFormat(Alphabet(" abc"), 6)
-    x, seen = observed_text(format, "a b_", "_")
-    assert format.render(x)[0][:3] == "a b"
-    assert seen.tolist() == [True, True, True, False, False, False]
-    x, seen = observed_text(TextFormat(Alphabet(None), 4), "a_c", "_")
-    assert x[0, [0, 2]].tolist() == [97, 99]
-    assert seen.tolist() == [True, False, True, False]
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -284,7 +249,7 @@ def test_text_at_the_beginning_of_a_window() -> None:
         (["a_C"], "the text holds 'C' at position 2, which is not in the alphabet"),
         (["a_b", "--blank", "__"], "blank = '__'"),
         (["_" * 9], "the text has 9 characters, but the model's windows have 8"),
-        ([""], "the text is empty"),
+        ([""], "the text '' has no blank"),
         (["a_b", "--mask", "m.png"], "--mask m.png is for pictures"),
         (["a_b", "--particles", "0"], "particles = 0"),
         (["a_b", "--particles", "2", "--solver", "ode"], "not 'ode'"),
@@ -315,8 +280,8 @@ def test_mistakes_of_texts(
     ("arguments", "sentence"),
     [
         (["eight.png"], "nothing says what to fill in of 'eight.png'"),
-        (["nine.png", "--mask", "lower.png"], "there is no picture 'nine.png'"),
-        (["eight.png", "--mask", "no.png"], "there is no picture 'no.png'"),
+        (["nine.png", "--mask", "lower.png"], "'nine.png' cannot be read"),
+        (["eight.png", "--mask", "no.png"], "'no.png' cannot be read"),
         (["eight.png", "--mask", "large.png"], "'large.png' has 9 x 7 pixels"),
         (["large.png", "--mask", "lower.png"], "pictures have 8 x 8; resize it"),
         (["eight.png", "--mask", "black.png"], "is black all over"),

@@ -314,7 +314,7 @@ def short(split: str) -> Stream:
         (lambda: data.load("digits").encode(torch.zeros(2, 8, 8)), ["(2, 8, 8)", "(1, 8, 8)"]),
         (lambda: data.load("manual").encode(["abc"]), ["text 0", "3 characters", "64"]),
         (lambda: data.read_format({"medium": "text"}), ["damaged"]),
-        (lambda: data.read_format({"medium": "odd", "shape": [], "form": {}}), ["form"]),
+        (lambda: data.read_format({"medium": "odd", "shape": [], "form": {}}), ["'odd'"]),
     ],
 )
 def test_mistakes_get_a_sentence(call, words: list[str]) -> None:

@@ -12,7 +12,6 @@ from bfn.errors import BFNError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bfn.data.formats import Format, TextFormat
     from bfn.model import BFN
     from bfn.recipe.sections import Sample
 
@@ -107,7 +106,7 @@ def infill(
         settings = settings.updated({"solver": "ancestral", "grid": "auto"})
     settings = with_calls(settings, calls, steps, resample)
     model.to(find_device(settings.device, "device"))
-    x, seen = read(format, what, mask, blank)
+    x, seen = format.read_example(what, mask, blank)
     if out is None and format.medium != "text":
         out = Path(f"{run.resolve().name}-infilled{pictures.suffix(format)}")
     if out is not None:
@@ -129,120 +128,6 @@ def infill(
     else:
         _write(out, lambda path: pictures.write_sheet(path, format, filled))
     print(f"{out}: {summary('completion', len(filled), settings.steps, resample)}")
-
-
-def read(format: Format, what: str, mask: Path | None, blank: str) -> tuple[Tensor, Tensor]:
-    """x of one example, (1, *shape), and where it is observed, (*shape)."""
-    if format.medium == "text":
-        if mask is not None:
-            raise BFNError(
-                f"--mask {mask} is for pictures; mark what to fill in of a text with {blank!r}"
-            )
-        x, seen = observed_text(format, what, blank)  # pyright: ignore[reportArgumentType]
-    else:
-        if mask is None:
-            raise BFNError(
-                f"nothing says what to fill in of {what!r}; give --mask, a file of the same size "
-                "that is white there"
-            )
-        x, seen = (_picture if format.medium == "image" else _array)(format, Path(what), mask)
-    if bool(seen.all()):
-        raise BFNError(f"the mask {str(mask)!r} is black all over; make white what to fill in")
-    return x, seen
-
-
-def observed_text(format: TextFormat, text: str, blank: str) -> tuple[Tensor, Tensor]:
-    """A text at the beginning of a window as x (1, length), and which of it is given (length,).
-
-    What follows the text is not given, and neither are its blanks.
-    """
-    import torch
-
-    if len(text) == 0:
-        raise BFNError("the text is empty; give some characters of it")
-    if len(blank) != 1:
-        raise BFNError(f"blank = {blank!r}; expected a single character, such as _")
-    if blank not in text:
-        raise BFNError(
-            f"the text {text!r} has no blank {blank!r} to fill in; put one for every missing "
-            "character, or name another with --blank"
-        )
-    if format.alphabet.characters is None and not text.isascii():
-        raise BFNError(
-            f"the text {text!r} is not plain ASCII, and the model's classes are bytes; a character "
-            "of several bytes cannot be given"
-        )
-    missing = torch.tensor([character == blank for character in text])
-    # Blanks are not in the alphabet, as a rule: any letter that is may stand there.
-    letter = format.render(torch.zeros(1, format.length, dtype=torch.int64))[0][0]
-    given = text.replace(blank, letter)
-    classes = torch.as_tensor(format.alphabet.classes(given, "the text").astype("int64"))
-    if len(classes) > format.length:
-        raise BFNError(
-            f"the text has {len(classes)} characters, but the model's windows have "
-            f"{format.length}; shorten it"
-        )
-    x = torch.zeros(1, format.length, dtype=torch.int64)
-    seen = torch.zeros(format.length, dtype=torch.bool)
-    x[0, : len(classes)], seen[: len(classes)] = classes, ~missing
-    return x, seen
-
-
-def _picture(format: Format, path: Path, mask: Path) -> tuple[Tensor, Tensor]:
-    import torch
-
-    channels, height, width = format.shape
-    shades = []
-    for file, mode in ((path, "L" if channels == 1 else "RGB"), (mask, "L")):
-        shade = torch.as_tensor(_levels(file, mode))
-        if tuple(shade.shape[1:]) != (height, width):
-            raise BFNError(
-                f"{str(file)!r} has {shade.shape[2]} x {shade.shape[1]} pixels, but the run's "
-                f"pictures have {width} x {height}; resize it"
-            )
-        shades.append(shade)
-    levels = getattr(format.form, "levels", 256)
-    values = shades[0].double().mul((levels - 1) / 255).round()
-    values = values.to(torch.uint8 if levels <= 256 else torch.int64)
-    # A generator, for shades that stand for the probability of a black or white pixel.
-    x = format.encode(values[None], torch.Generator().manual_seed(0))
-    return x, (shades[1] < 128).expand(channels, height, width)
-
-
-def _levels(file: Path, mode: str) -> Any:
-    """A picture as uint8 (C, H, W)."""
-    from bfn.data.files import extra
-    from bfn.data.images import decoded
-
-    extra("PIL.Image", "reading pictures")
-    if not file.is_file():
-        raise BFNError(f"there is no picture {str(file)!r}; give the name of a file")
-    return decoded(file.name, lambda _: file.read_bytes(), None, mode, str(file.parent)).copy()
-
-
-def _array(format: Format, path: Path, mask: Path) -> tuple[Tensor, Tensor]:
-    import numpy as np
-    import torch
-
-    arrays = []
-    for file in (path, mask):
-        if not file.is_file():
-            raise BFNError(f"there is no file {str(file)!r}; give a .npy file")
-        try:
-            arrays.append(np.load(file, allow_pickle=False))
-        except (ValueError, OSError, EOFError) as error:
-            raise BFNError(f"{str(file)!r} is no .npy file ({error}); save it with numpy") from None
-        if arrays[-1].shape != format.shape:
-            raise BFNError(
-                f"{str(file)!r} has shape {arrays[-1].shape}, but the run's examples have "
-                f"{format.shape}; give one of that shape"
-            )
-    missing = torch.as_tensor(arrays[1] != 0)
-    values = torch.as_tensor(arrays[0])
-    # What is missing need not be legal data: NaN, say.
-    legal = values[~missing].flatten()[:1] if bool((~missing).any()) else torch.zeros(1)
-    values = torch.where(missing, legal.to(values.dtype), values)
-    return format.encode(values[None]), ~missing
 
 
 def completions(

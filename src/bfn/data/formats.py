@@ -1,8 +1,7 @@
 """Formats: what one example is, apart from any data set.
 
-A format holds all that is needed to turn what a model generates back into pictures or text, and
-can be written as JSON (`describe`, `read`): a trained model can be sampled where its training data
-is not at hand. Every data set has one.
+A format turns what a model generates back into pictures, text or arrays. It can be written as JSON
+(`describe`) and read again (`read`), so a trained model can be sampled without its training data.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,7 +21,8 @@ from bfn import noise
 from bfn.data import forms
 from bfn.data.alphabet import Alphabet
 from bfn.data.forms import Form
-from bfn.errors import BFNError
+from bfn.data.reading import read_arrays, read_bytes, read_picture
+from bfn.errors import BFNError, whole
 
 
 class Format(ABC):
@@ -34,7 +35,7 @@ class Format(ABC):
 
     @abstractmethod
     def encode(self, raw: Any, generator: noise.Source = None) -> Tensor:
-        """A batch as people have it -> x of shape (B, *shape) in the model's convention."""
+        """A batch of levels or strings -> x of shape (B, *shape) in the model's convention."""
 
     @abstractmethod
     def decode(self, x: Tensor) -> Any:
@@ -43,6 +44,18 @@ class Format(ABC):
     @abstractmethod
     def render(self, x: Tensor) -> Any:
         """x to look at: uint8 pictures (B, H, W, C), printable strings, or a numpy array."""
+
+    @abstractmethod
+    def read_example(
+        self, what: str, mask: Path | None = None, blank: str = "_"
+    ) -> tuple[Tensor, Tensor]:
+        """An example to complete: x (1, *shape), and a mask (*shape) that is true where x is known.
+
+        Args:
+            what: a text with blanks, or the name of a picture or of a .npy file.
+            mask: a picture that is white, or a .npy file that is true, where x is missing.
+            blank: the character that stands for a missing one.
+        """
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
@@ -71,7 +84,7 @@ class Format(ABC):
 
 @dataclass(frozen=True)
 class _TensorFormat(Format):
-    """Examples that are tensors of stored values already: encoding is the form's alone."""
+    """Examples stored as tensors: the form does the encoding."""
 
     shape: tuple[int, ...]
     form: Form
@@ -89,6 +102,27 @@ class _TensorFormat(Format):
 
     def decode(self, x: Tensor) -> Tensor:
         return self.form.decode(x)
+
+    def read_example(
+        self, what: str, mask: Path | None = None, blank: str = "_"
+    ) -> tuple[Tensor, Tensor]:
+        if mask is None:
+            raise BFNError(
+                f"nothing says what to fill in of {what!r}; give --mask, a file of the same size "
+                "that is white there"
+            )
+        values, missing = self._read(Path(what), mask)
+        if not bool(missing.any()):
+            raise BFNError(f"the mask {str(mask)!r} is black all over; make white what to fill in")
+        # Missing values need not be legal data (NaN, say): replace them by one that is.
+        legal = values[~missing].flatten()[:1] if not bool(missing.all()) else torch.zeros(1)
+        values = torch.where(missing, legal.to(values.dtype), values)
+        # Binary forms draw from the generator where a shade is a probability.
+        return self.encode(values[None], torch.Generator().manual_seed(0)), ~missing
+
+    @abstractmethod
+    def _read(self, path: Path, mask: Path) -> tuple[Tensor, Tensor]:
+        """The stored values of one example, and where they are missing; both (*shape)."""
 
     def describe(self) -> dict[str, Any]:
         return {"medium": self.medium, "shape": list(self.shape), "form": self.form.describe()}
@@ -110,6 +144,22 @@ class ImageFormat(_TensorFormat):
         shade = self.form.brightness(x.detach().cpu()).mul(255).round().to(torch.uint8)
         return shade.movedim(1, -1).numpy()
 
+    def _read(self, path: Path, mask: Path) -> tuple[Tensor, Tensor]:
+        channels, height, width = self.shape
+        shades = []
+        for file, mode in ((path, "L" if channels == 1 else "RGB"), (mask, "L")):
+            content = read_bytes(file)
+            shade = torch.as_tensor(read_picture(lambda c=content: c, str(file), mode))
+            if tuple(shade.shape[1:]) != (height, width):
+                raise BFNError(
+                    f"{str(file)!r} has {shade.shape[2]} x {shade.shape[1]} pixels, but the "
+                    f"model's pictures have {width} x {height}; resize it"
+                )
+            shades.append(shade)
+        levels = getattr(self.form, "levels", 256)
+        values = shades[0].double().mul((levels - 1) / 255).round().long()
+        return values, (shades[1] >= 128).expand(self.shape)
+
 
 @dataclass(frozen=True)
 class ArrayFormat(_TensorFormat):
@@ -121,10 +171,22 @@ class ArrayFormat(_TensorFormat):
     def render(self, x: Tensor) -> np.ndarray:
         return self.form.decode(x.detach().cpu()).numpy()
 
+    def _read(self, path: Path, mask: Path) -> tuple[Tensor, Tensor]:
+        found = []
+        for file in (path, mask):
+            array = next(iter(read_arrays(file).values()))
+            if array.shape != self.shape:
+                raise BFNError(
+                    f"{str(file)!r} has shape {array.shape}, but the model's examples have "
+                    f"{self.shape}; give an array of that shape"
+                )
+            found.append(array)
+        return torch.as_tensor(found[0]), torch.as_tensor(found[1] != 0)
+
 
 @dataclass(frozen=True)
 class TextFormat(Format):
-    """Windows of `length` characters; raw batches are lists of strings (of bytes for bytes)."""
+    """Windows of `length` characters; raw batches are lists of strings (or of bytes)."""
 
     alphabet: Alphabet
     length: int
@@ -133,8 +195,7 @@ class TextFormat(Format):
     medium: ClassVar[str] = "text"
 
     def __post_init__(self) -> None:
-        if isinstance(self.length, bool) or not isinstance(self.length, int) or self.length < 1:
-            raise BFNError(f"length = {self.length!r} is no window; give a whole number above 0")
+        object.__setattr__(self, "length", whole("length", self.length, 1, "a window needs"))
         object.__setattr__(self, "shape", (self.length,))
         object.__setattr__(self, "form", forms.Discrete(self.alphabet.K, self.alphabet.K))
 
@@ -154,6 +215,40 @@ class TextFormat(Format):
             for text in self.decode(x)
         ]
 
+    def read_example(
+        self, what: str, mask: Path | None = None, blank: str = "_"
+    ) -> tuple[Tensor, Tensor]:
+        """The text begins the window; its blanks and whatever follows it are missing."""
+        if mask is not None:
+            raise BFNError(
+                f"--mask {mask} is for pictures; mark what to fill in of a text with {blank!r}"
+            )
+        if len(blank) != 1:
+            raise BFNError(f"blank = {blank!r}; expected a single character, such as _")
+        if blank not in what:
+            raise BFNError(
+                f"the text {what!r} has no blank {blank!r} to fill in; put one for every missing "
+                "character, or name another with --blank"
+            )
+        if self.alphabet.characters is None and not what.isascii():
+            raise BFNError(
+                f"the text {what!r} is not plain ASCII, but the model's classes are bytes; a "
+                "character of several bytes cannot be given"
+            )
+        if len(what) > self.length:
+            raise BFNError(
+                f"the text has {len(what)} characters, but the model's windows have "
+                f"{self.length}; shorten it"
+            )
+        # The blank is rarely in the alphabet: put a letter in its place that is.
+        letter = self.render(torch.zeros(1, self.length, dtype=torch.int64))[0][0]
+        x = torch.zeros(1, self.length, dtype=torch.int64)
+        classes = self.alphabet.classes(what.replace(blank, letter), "the text")
+        x[0, : len(what)] = torch.as_tensor(classes.astype(np.int64))
+        known = torch.zeros(self.length, dtype=torch.bool)
+        known[: len(what)] = torch.tensor([character != blank for character in what])
+        return x, known
+
     def describe(self) -> dict[str, Any]:
         return {
             "medium": self.medium,
@@ -168,16 +263,14 @@ class TextFormat(Format):
 
 def read(description: dict[str, Any]) -> Format:
     """The format that `Format.describe` described."""
+    kinds = {"image": ImageFormat, "array": ArrayFormat}
     try:
         medium = description["medium"]
         if medium == "text":
             return TextFormat(Alphabet(description["alphabet"]), description["length"])
-        form = forms.read(description["form"])
-        shape = tuple(int(n) for n in description["shape"])
+        if medium in kinds:
+            shape = tuple(int(n) for n in description["shape"])
+            return kinds[medium](shape, forms.read(description["form"]))
     except (KeyError, TypeError) as error:
         raise BFNError(f"the data description is damaged: {error!r} is missing or wrong") from None
-    if medium == "image":
-        return ImageFormat(shape, form)
-    if medium == "array":
-        return ArrayFormat(shape, form)
     raise BFNError(f"unknown medium {medium!r} in a data description; expected image, text, array")

@@ -7,15 +7,12 @@ files. The folders below name the labels.
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 import zipfile
-import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import numpy as np
 
@@ -23,6 +20,7 @@ from bfn.data import forms
 from bfn.data.base import SPLITS, Rows, hold_out
 from bfn.data.files import extra
 from bfn.data.formats import ImageFormat
+from bfn.data.reading import read_picture
 from bfn.errors import BFNError
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp")
@@ -119,10 +117,13 @@ def _read_all(
     from rich.console import Console
     from rich.progress import track
 
-    first = decoded(names[0], read, window, mode, path)
+    def picture_of(name: str) -> np.ndarray:
+        return read_picture(lambda: read(name), f"{path}/{name}", mode, window)
+
+    first = picture_of(names[0])
     out = np.empty((len(names), *first.shape), np.uint8)
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        pictures = pool.map(lambda name: decoded(name, read, window, mode, path), names)
+        pictures = pool.map(picture_of, names)
         try:
             for i, picture in enumerate(
                 track(
@@ -145,47 +146,6 @@ def _read_all(
             pool.shutdown(cancel_futures=True)
             raise
     return out
-
-
-def decoded(
-    name: str,
-    read: Callable[[str], bytes],
-    window: tuple[int, int] | None,
-    mode: str,
-    path: str,
-) -> np.ndarray:
-    """One picture as uint8 (C, H, W)."""
-    from PIL import Image, ImageOps
-
-    try:
-        with Image.open(io.BytesIO(read(name))) as opened:
-            picture = _eight_bits(ImageOps.exif_transpose(opened)).convert(mode)
-            if window is not None and picture.size != (window[1], window[0]):
-                shape = (window[1], window[0])
-                picture = ImageOps.fit(picture, shape, Image.Resampling.LANCZOS)
-            levels = np.asarray(picture)
-    except (
-        OSError,
-        SyntaxError,  # pillow's word for a broken PNG
-        ValueError,
-        RuntimeError,  # an encrypted member of an archive
-        zipfile.BadZipFile,
-        zlib.error,
-        Image.DecompressionBombError,
-    ) as error:
-        raise BFNError(
-            f"{name} in {path} cannot be read as a picture ({error}); repair or remove it"
-        ) from None
-    return levels[None] if levels.ndim == 2 else levels.transpose(2, 0, 1)
-
-
-def _eight_bits(picture: Any) -> Any:
-    """16-bit grey levels scaled to 8 bits: pillow's own conversion would cut them off at 255."""
-    from PIL import Image
-
-    if not picture.mode.startswith("I"):
-        return picture
-    return Image.fromarray((np.asarray(picture, np.int64) // 257).clip(0, 255).astype(np.uint8))
 
 
 def _without_common_folder(names: list[str], labels: bool) -> list[PurePosixPath]:

@@ -1,0 +1,83 @@
+"""Reading a user's files: every failure becomes one sentence that names the file."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bfn.errors import BFNError, require_extra
+
+
+def read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BFNError(f"{str(path)!r} cannot be read: {error.strerror or error}") from None
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a .npz file by name; the one of a .npy file is called train."""
+    try:
+        with path.open("rb") as file:  # numpy leaves its own file open when it fails
+            loaded = np.load(file, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                return {"train": loaded}
+            return {name: loaded[name] for name in loaded.files}
+    except FileNotFoundError:
+        raise BFNError(f"{str(path)!r} does not exist; expected a .npy or .npz file") from None
+    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
+        reason = "it holds Python objects" if "allow_pickle" in str(error) else str(error)
+        raise BFNError(
+            f"{str(path)!r} cannot be read as .npy or .npz: {reason}; save an array of numbers "
+            "with numpy.save or numpy.savez"
+        ) from None
+
+
+def read_picture(
+    read: Callable[[], bytes], name: str, mode: str, size: tuple[int, int] | None = None
+) -> np.ndarray:
+    """A picture as uint8 (C, H, W), upright.
+
+    Args:
+        read: returns the file's bytes; its errors are reported like those of the picture.
+        name: what error messages call the picture.
+        mode: pillow's "RGB" or "L".
+        size: (height, width) to resize and crop to, around the centre.
+    """
+    require_extra("PIL.Image", "data", "reading pictures")
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(io.BytesIO(read())) as opened:
+            picture = _eight_bits(ImageOps.exif_transpose(opened)).convert(mode)
+            if size is not None and picture.size != size[::-1]:
+                picture = ImageOps.fit(picture, size[::-1], Image.Resampling.LANCZOS)
+            levels = np.array(picture)
+    except (
+        OSError,
+        SyntaxError,  # how pillow reports a broken PNG
+        ValueError,
+        RuntimeError,  # an encrypted member of an archive
+        zipfile.BadZipFile,
+        zlib.error,
+        Image.DecompressionBombError,
+    ) as error:
+        raise BFNError(
+            f"{name!r} cannot be read as a picture ({error}); repair or remove it"
+        ) from None
+    return levels[None] if levels.ndim == 2 else levels.transpose(2, 0, 1)
+
+
+def _eight_bits(picture: Any) -> Any:
+    """16-bit grey levels scaled to 8 bits; pillow's own conversion clips them at 255."""
+    from PIL import Image
+
+    if not picture.mode.startswith("I"):
+        return picture
+    return Image.fromarray((np.asarray(picture, np.int64) // 257).clip(0, 255).astype(np.uint8))
