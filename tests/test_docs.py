@@ -184,7 +184,7 @@ def test_api_names_exist() -> None:
             value = getattr(value, part, None) or importlib.import_module(f"{home}.{part}")
     for module, members in re.findall(r"^\.\. automodule:: (\S+)\n   :members: (.*)$", page, re.M):
         for member in members.split(", "):
-            assert hasattr(getattr(bfn, module.split(".")[1]), member), member
+            assert hasattr(importlib.import_module(module), member), member
     for name in bfn.__all__:
         if name != "__version__":
             assert re.search(rf"\bbfn\.{name}\b", page), name
