@@ -1,10 +1,9 @@
-"""Tables beside published ones: the published code's L^n, crops, memory, one number per example."""
+"""Tables beside published ones: crops, memory, one number per example."""
 
 from __future__ import annotations
 
 import csv
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -17,117 +16,8 @@ import bfn
 from bfn import device, evaluate
 from bfn.cli import main
 from bfn.errors import BFNError
-from bfn.output.categorical import BernoulliOutput, CategoricalOutput
-from bfn.output.published import published_divergence
 from bfn.recipe import build
 from support import tiny_runs
-
-
-class UniformBits(nn.Module):
-    """The exact posterior of independent fair bits."""
-
-    def forward(self, features: Tensor, t: Tensor) -> Tensor:
-        return 2.0 * torch.atanh(features.double().clamp(-1 + 1e-15, 1 - 1e-15))
-
-
-# The published code's own L^n.
-
-
-@pytest.mark.parametrize(("n", "overstated"), [(1, 0.88), (10, 0.11), (100, 0.01)])
-def test_how_much_it_overstates(n: int, overstated: float, double: None) -> None:
-    """Fair bits, exact predictor, beta_1 = 9: L^n is the mutual information for every n, the
-    published function is not. By quadrature over theta."""
-    schedule = bfn.Quadratic(9.0)
-    alpha = schedule.step_sizes(n)
-    xi = torch.linspace(-9, 9, 1201)
-    weight = torch.exp(-xi.square() / 2)
-    weight = weight / weight.sum()
-    x = torch.ones(len(xi), 1, dtype=torch.int64)
-    true = published = 0.0
-    for i in range(n):
-        beta = float(schedule.beta(torch.tensor(i / n)))
-        output = BernoulliOutput((2 * beta + 2 * math.sqrt(beta) * xi)[:, None])
-        alpha_i = alpha[i].expand(len(xi))
-        true += float(weight @ output.divergence(x, alpha_i))
-        published += float(weight @ published_divergence(output, x, alpha_i, float(alpha.max())))
-    assert true == pytest.approx(0.689298, abs=1e-6)  # ln 2 less what is left at t = 1
-    assert published / true - 1 == pytest.approx(overstated, abs=0.005)
-
-
-def literal(p: Tensor, x: int, alpha: float, y: Tensor) -> Tensor:
-    """ln p_S - ln p_R of messages y (draws, K), the K coordinates being mixtures of their own."""
-    K = len(p)
-
-    def density(mean: float | Tensor) -> Tensor:
-        variance = alpha * K
-        return torch.exp(-((y - mean) ** 2) / (2 * variance)) / math.sqrt(2 * math.pi * variance)
-
-    one_hot = torch.zeros(K)
-    one_hot[x] = 1.0
-    sender = density(alpha * (K * one_hot - 1)).log().sum(-1)
-    mixture = p * density(alpha * (K - 1)) + (1 - p) * density(-alpha)
-    return sender - mixture.log().sum(-1)
-
-
-@pytest.mark.parametrize("alpha", [0.02, 0.5, 3.0])
-@pytest.mark.parametrize("K", [2, 5])
-def test_against_the_formula_retyped(K: int, alpha: float, double: None) -> None:
-    generator = torch.Generator().manual_seed(K)
-    logits = torch.randn(K, generator=generator)
-    p = logits.softmax(-1)
-    for x in range(K):
-        mean = torch.full((K,), -alpha)
-        mean[x] += alpha * K
-        draws = torch.randn(40_000, K, generator=generator)
-        values = literal(p, x, alpha, mean + math.sqrt(alpha * K) * torch.cat([draws, -draws]))
-        pairs = values.reshape(2, -1).mean(0)
-        error = float(pairs.std()) / math.sqrt(len(pairs))
-        output: Any = (
-            BernoulliOutput((logits[1] - logits[0]).reshape(1, 1))
-            if K == 2
-            else CategoricalOutput(logits.reshape(1, 1, K))
-        )
-        found = published_divergence(output, torch.tensor([[x]]), torch.tensor([alpha]), alpha)
-        assert abs(float(found) - float(pairs.mean())) < 4.5 * error
-        # Never less than the true one: the true receiver has the message right, as a whole.
-        true = output.divergence(torch.tensor([[x]]), torch.tensor([alpha]), draws=50)
-        assert float(found) > float(true) - 0.05
-
-
-def test_extreme_probabilities_stay_finite() -> None:
-    logits = torch.tensor([[[200.0, -200.0, 0.0], [0.0, 1e4, -1e4]]])
-    output = CategoricalOutput(logits)
-    for x in ([0, 1], [1, 0], [2, 2]):
-        found = published_divergence(output, torch.tensor([x]), torch.tensor([1.5]), 1.5)
-        assert bool(torch.isfinite(found).all())
-        assert float(found) >= 0
-
-
-def test_in_a_table(double: None) -> None:
-    x = torch.randint(0, 2, (500, 8), generator=torch.Generator().manual_seed(0))
-    model = bfn.discrete(UniformBits(), K=2, beta_1=9.0)
-    plain = evaluate.evaluate(model, x, steps=[1, 10, "inf"], repeats=3)
-    result = evaluate.evaluate(model, x, steps=[1, 10, "inf"], repeats=3, published_ln=True)
-    assert plain.rows[0].total_by_published_ln is None
-    assert "total_by_published_ln" not in plain.to_json()["rows"][0]
-    for row, same, overstated in zip(result.rows, plain.rows, (0.879, 0.108, 0.0), strict=True):
-        assert row.loss == same.loss
-        assert row.total_by_published_ln is not None
-        published = row.total_by_published_ln.nats - row.reconstruction.nats
-        assert published / row.loss.nats - 1 == pytest.approx(overstated, abs=0.02)
-    shown = result.to_json()["rows"][0]["total_by_published_ln"]["nats"]
-    assert shown == result.rows[0].total_by_published_ln.nats  # pyright: ignore
-    assert not model._forward_hooks  # nothing is left on the model
-
-
-@pytest.mark.parametrize("kind", ["continuous", "discretised"])
-def test_only_for_discrete_data(kind: str, tmp_path: Path) -> None:
-    recipe = tiny_runs.read(tmp_path, kind)
-    with pytest.raises(BFNError, match="for discrete data alone"):
-        evaluate.evaluate(
-            build.model(recipe), build.data(recipe), steps=[2], split="test", published_ln=True
-        )
-
 
 # Crops.
 
@@ -248,12 +138,12 @@ def test_the_table_is_in_the_datas_unit_beside_the_published_one(
 ) -> None:
     out = tmp_path / "result.json"
     line = ["eval", str(runs["binary"]), "--split", "test", "--steps", "3,5,inf", "--json"]
-    assert main([*line, str(out), "--published-ln", "--repeats", "2"]) == 0
+    assert main([*line, str(out), "--repeats", "2"]) == 0
     captured = capsys.readouterr().out
     header = next(text for text in captured.splitlines() if "L^r" in text)
     for column in (
         "total (nats/image)", "s.e. (nats/image)", "s.e. of the noise", "published",
-        "total with the published code's L^n", "total (bits/dim)",
+        "total (bits/dim)",
     ):  # fmt: skip
         assert column in header
     rows = {text.split()[0]: text.split() for text in captured.splitlines() if text.strip()}
@@ -265,7 +155,6 @@ def test_the_table_is_in_the_datas_unit_beside_the_published_one(
     assert document["published"]["unit"] == "nats per image"
     first = document["rows"][0]
     assert float(rows["3"][3]) == pytest.approx(first["in_unit"], abs=6e-4)
-    assert float(rows["3"][7]) == pytest.approx(first["total_by_published_ln"]["nats"], abs=6e-4)
     assert "published: L^r 0.5 nats/image, included" in captured
 
 
@@ -337,12 +226,3 @@ def test_mistakes(
     assert main(["eval", str(runs["binary"]), *arguments]) == 2
     assert words in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
-
-
-def test_published_ln_of_other_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = tmp_path / "run"
-    recipe = tiny_runs.write(tmp_path, "discretised")
-    assert main(["train", str(recipe), "--train.steps", "1", "--out", str(run)]) == 0
-    capsys.readouterr()
-    assert main(["eval", str(run), "--published-ln"]) == 2
-    assert "discrete data alone" in capsys.readouterr().err

@@ -19,9 +19,8 @@ Of a text the examples are windows that do not overlap, or crops at random posit
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,8 +32,6 @@ from bfn.data.base import DataSet
 from bfn.device import in_parts
 from bfn.errors import BFNError
 from bfn.model import BFN
-from bfn.output.base import Output
-from bfn.output.published import published_divergence
 from bfn.times import BELOW_ONE
 from bfn.train.tensors import as_data_set
 
@@ -61,8 +58,6 @@ class Row:
     loss: Estimate
     reconstruction: Estimate
     total: Estimate
-    total_by_published_ln: Estimate | None = None
-    """L^n as the published code computes it, and L^r; None unless asked for."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +74,6 @@ class Evaluation:
     times: Tensor = field(repr=False)
     losses: dict[float, Tensor] = field(repr=False)
     reconstructions: Tensor = field(repr=False)
-    published_losses: dict[float, Tensor] = field(repr=False, default_factory=dict)
 
     def bits(self, nats: float) -> float:
         """Nats per example as bits per dimension."""
@@ -101,11 +95,6 @@ class Evaluation:
                 "bits_error": self.bits(estimate.standard_error),
             }
 
-        def other(row: Row) -> dict[str, Any]:
-            if row.total_by_published_ln is None:
-                return {}
-            return {"total_by_published_ln": plain(row.total_by_published_ln)}
-
         return {
             "examples": self.examples,
             "dimensions": self.dimensions,
@@ -118,7 +107,6 @@ class Evaluation:
                     "reconstruction": plain(row.reconstruction),
                     "total": plain(row.total),
                     "in_unit": row.total.nats * self.scale,
-                    **other(row),
                 }
                 for row in self.rows
             ],
@@ -135,7 +123,6 @@ def evaluate(
     repeats: int = 1,
     crops: int = 0,
     seed: int = 0,
-    published_ln: bool = False,
     progress: Callable[[int, int], None] | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Evaluation:
@@ -147,7 +134,6 @@ def evaluate(
         batch: examples at once; results do not depend on it. Halved as often as memory runs out.
         repeats: passes over the split with fresh noise, averaged.
         crops: so many crops at random positions of a text; 0 for windows that do not overlap.
-        published_ln: also measure the published code's own L^n of discrete data, which is higher.
         progress: called with losses done and losses in all, an example having one for each n.
         say: called with a sentence when the batch is halved.
     """
@@ -162,7 +148,6 @@ def evaluate(
     order = torch.randperm(N, generator=_generator(seed, "order"))
     times = torch.empty(repeats, N, dtype=torch.float64)
     losses = {n: torch.empty_like(times) for n in counts}
-    published = {n: torch.empty_like(times) for n in counts} if published_ln else {}
     reconstructions = torch.empty_like(times)
 
     def measure(repeat: int, rows: slice) -> None:
@@ -177,13 +162,8 @@ def evaluate(
         t = times[repeat, rows]
         done = (repeat * N + rows.start) * len(counts)
         for i, n in enumerate(counts):
-            with _watched(model) as outputs:
-                nats = loss.n_step(model, x, n, t, keyed("loss"), **cond)
+            nats = loss.n_step(model, x, n, t, keyed("loss"), **cond)
             losses[n][repeat, rows] = nats.double().cpu()
-            if published_ln:
-                nats = _published_loss(model, outputs[-1], x, n, t, nats)
-                published[n][repeat, rows] = nats.double().cpu()
-            del outputs
             if progress is not None:
                 progress(done + (i + 1) * len(x), repeats * N * len(counts))
         nats = loss.reconstruction(model, x, generator=keyed("reconstruction"), **cond)
@@ -204,7 +184,6 @@ def evaluate(
             _estimate(losses[n], order),
             _estimate(reconstructions, order),
             _estimate(losses[n] + reconstructions, order),
-            _estimate(published[n] + reconstructions, order) if published_ln else None,
         )
         for n in counts
     ]
@@ -218,7 +197,6 @@ def evaluate(
         times=times,
         losses=losses,
         reconstructions=reconstructions,
-        published_losses=published,
     )
 
 
@@ -235,21 +213,6 @@ def _examples(
         raise BFNError(f"{data.name} is not a text to take crops = {crops} of; leave them out")
     # Keyed by number: two crops at the same position have noise of their own.
     return data.indices(seed, 0, crops, split), [f"crop {i}" for i in range(crops)]
-
-
-@contextlib.contextmanager
-def _watched(model: BFN) -> Iterator[list[Output]]:
-    """The outputs that the model puts out meanwhile."""
-    outputs: list[Output] = []
-
-    def watch(_: Any, given: Any, output: Output) -> None:
-        outputs.append(output)
-
-    handle = model.register_forward_hook(watch)
-    try:
-        yield outputs
-    finally:
-        handle.remove()
 
 
 def step_count(n: Steps) -> float:
@@ -296,20 +259,6 @@ def _levels(data: DataSet, split: str) -> Tensor:
     """Every example of a split as a row of whole numbers."""
     x, _ = data.batch(split, data.examples(split), _generator(0, "levels"))
     return data.format.form.decode(x).long().flatten(1).cpu()
-
-
-def _published_loss(
-    model: BFN, output: Output, x: Tensor, n: float, t: Tensor, nats: Tensor
-) -> Tensor:
-    """The published code's L^n from the output that L^n was computed from; L^inf is the same."""
-    if math.isinf(n):
-        return nats
-    # Rounded as the loss rounds t, or another step might be taken at the edge of one.
-    i = (t.to(model.dtype).double() * n).floor().clamp_max(n - 1).long()
-    alpha = model.flow.schedule.step_sizes(int(n))
-    return n * published_divergence(
-        output, x, alpha[i].to(x.device, model.dtype), float(alpha.max())
-    )
 
 
 def _estimate(values: Tensor, order: Tensor) -> Estimate:

@@ -1,8 +1,9 @@
-"""The scripts of examples/ and docs/ as modules."""
+"""The scripts of examples/, docs/ and benchmarks/ as modules."""
 
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -14,5 +15,6 @@ def load(name: str, folder: Path = EXAMPLES) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look for their types
     spec.loader.exec_module(module)
     return module

@@ -213,7 +213,6 @@ def eval(
     batch: Batch = None,
     seed: Seed = None,
     device: Device = None,
-    published_ln: bool = False,
     json: OutFile | None = None,
     per_example: Path | None = None,
     force: bool = False,
@@ -233,8 +232,6 @@ def eval(
         Passes over the split with fresh noise.
     crops
         Crops at random positions of a text; 0 for windows that do not overlap.
-    published_ln
-        Also show the published code's own L^n of discrete data, which is higher than L^n.
     json
         Also write the table to this file; - is standard output, without the table.
     per_example
@@ -253,7 +250,7 @@ def eval(
         "seed": seed,
         "device": device,
     }
-    command.evaluate(run, _given(given), json, per_example, published_ln, force, overrides)
+    command.evaluate(run, _given(given), json, per_example, force, overrides)
 
 
 @app.command

@@ -31,7 +31,6 @@ def evaluate(
     given: Mapping[str, Any],
     json: Path | None,
     per_example: Path | None,
-    published_ln: bool,
     force: bool,
     overrides: Mapping[str, Text],
 ) -> None:
@@ -50,7 +49,7 @@ def evaluate(
         )
     device = find_device(settings.device, "device")
     model, data = folder.load_model().to(device), build.data(recipe)
-    result = measure_with_progress(model, data, settings, published_ln)
+    result = measure_with_progress(model, data, settings)
     published = comparable(recipe.published, result, settings)
     document = {"run": str(run), "split": settings.split, **as_json(result, published)}
     if per_example is not None:
@@ -77,15 +76,11 @@ def with_places(folder: RunFolder, overrides: Mapping[str, Text]) -> Recipe:
     return dataclasses.replace(recipe, data=data)
 
 
-def measure_with_progress(
-    model: Any, data: Any, settings: Eval, published_ln: bool = False
-) -> measure.Evaluation:
+def measure_with_progress(model: Any, data: Any, settings: Eval) -> measure.Evaluation:
     given = dataclasses.asdict(settings)
     del given["device"]  # the model is there already
     with waiting("evaluating") as (report, say):
-        return measure.evaluate(
-            model, data, **given, published_ln=published_ln, progress=report, say=say
-        )
+        return measure.evaluate(model, data, **given, progress=report, say=say)
 
 
 def comparable(
@@ -118,14 +113,11 @@ def show(result: measure.Evaluation, title: str, published: Published | None = N
     in_nats = result.unit.startswith("nats")
     own, other = short(result.unit), "bits/dim" if in_nats else "nats"
     noise = result.rows[0].total.noise_error is not None
-    second = result.rows[0].total_by_published_ln is not None
     columns = ["n", *(f"{name} ({own})" for name in ("L^n", "L^r", "total", "s.e."))]
     if noise:
         columns.append("s.e. of the noise")
     if published is not None:
         columns.append("published")
-    if second:
-        columns.append("total with the published code's L^n")
     columns += [f"{name} ({other})" for name in ("L^n", "L^r", "total", "s.e.")]
     digits = {True: 3, False: 4}
 
@@ -144,8 +136,6 @@ def show(result: measure.Evaluation, title: str, published: Published | None = N
         if published is not None:
             found = published.result(row.n)
             cells.append("" if found is None else f"{found:.2f}")
-        if row.total_by_published_ln is not None:
-            cells.append(ours(row.total_by_published_ln.nats))
         rows.append([*cells, *map(others, values)])
     text = tables.show(columns, rows, title)
     if published is not None:
