@@ -22,9 +22,9 @@ import torch
 from measure import print_row
 
 import bfn
+from bfn import recipe as config
 from bfn.data.base import DataSet
 from bfn.recipe import build
-from bfn.recipe import sections as config
 
 FAST: dict[str, Any] = {"precision": "bfloat16"}
 PLAIN: dict[str, Any] = {"precision": "float32", "compile": "no"}

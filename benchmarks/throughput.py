@@ -21,13 +21,13 @@ import torch
 from measure import print_row
 
 import bfn
+from bfn import recipe as config
 from bfn.data.alphabet import Alphabet
 from bfn.data.base import SPLITS, DataSet, Rows, Stream
 from bfn.data.formats import ImageFormat, TextFormat
 from bfn.data.forms import choose
 from bfn.nn.accelerate import Accelerated
 from bfn.recipe import build
-from bfn.recipe import sections as config
 from bfn.train.loop import Trainer
 from bfn.train.peak import operations_per_second, step_operations
 

@@ -19,10 +19,10 @@ import measure
 import torch
 from torch import Tensor
 
+from bfn import recipe as config
 from bfn.data.base import DataSet
 from bfn.model import BFN
 from bfn.recipe import build
-from bfn.recipe import sections as config
 from bfn.recipe.fitted import fitted
 from bfn.train.loop import Trainer
 

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import bfn
-from bfn.recipe import sections as config
+from bfn import recipe as config
 from bfn.sampling.loop import in_batches
 
 RECIPE = "digits-labelled"

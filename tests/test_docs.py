@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 import bfn
+from bfn import recipe as config
 from bfn.cli.app import app, split_overrides
 from bfn.errors import BFNError
-from bfn.recipe import sections as config
 from bfn.recipe import shipped as recipes
 
 ROOT = Path(__file__).parent.parent

@@ -28,13 +28,16 @@ import bfn
 SOURCE = Path(bfn.__file__).parent
 LAYERS: list[set[str]] = [
     {"errors", "noise", "files"},
-    {"device", "progress", "recipe.sections", "recipe.values", "recipe.shipped"},
+    {"device", "progress", "recipe"},
     {"schedule", "suggest"},
     {"flow"},
     {"output", "times"},
     {"model", "serialise", "hub", "card"},
     {"sampling", "loss", "guidance"},
-    {"recipe", "runs", "evaluate", "quality", "plots", "published", "share", "train", "codec"},
+    {
+        *("recipe.build", "recipe.fitted", "runs", "evaluate", "quality", "plots", "published"),
+        *("share", "train", "codec"),
+    },
     {"cli", "__main__"},
 ]
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}

@@ -11,9 +11,9 @@ from PIL import Image
 
 import bfn
 from bfn import evaluate, hub
+from bfn import recipe as config
 from bfn.cli import main
 from bfn.recipe import build
-from bfn.recipe import sections as config
 from bfn.runs.folder import RunFolder
 from test_examples import load
 

@@ -14,12 +14,12 @@ import pytest
 import torch
 
 import bfn
+from bfn import recipe as config
 from bfn.cli import main
 from bfn.cli import recipes as listing
 from bfn.errors import BFNError
 from bfn.output import BinnedHead, Bins, PointHead
 from bfn.recipe import build, fitted
-from bfn.recipe import sections as config
 from bfn.recipe import shipped as recipes
 from bfn.runs.folder import RunFolder
 from bfn.schedule import Exponential, Quadratic

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bfn.card import Card
 from bfn.evaluate import Evaluation
-from bfn.recipe.sections import Published, Recipe
+from bfn.recipe import Published, Recipe
 
 
 def card_of_run(

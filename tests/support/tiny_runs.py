@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bfn import recipe as config
 from bfn.progress import Silent
-from bfn.recipe import sections as config
 
 _IMAGES = """
 [net]

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 import bfn
-from bfn.recipe import sections as config
+from bfn import recipe as config
 
 torch.set_num_threads(1)
 torch.set_default_dtype(torch.float64)

@@ -14,7 +14,7 @@ from torch import Tensor
 import bfn
 from bfn import serialise
 from bfn.errors import BFNError, Diverged, Unwritten
-from bfn.recipe.sections import Recipe
+from bfn.recipe import Recipe
 from bfn.runs import folder
 from bfn.runs.folder import RunFolder
 from bfn.train import checkpoint

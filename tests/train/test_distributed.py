@@ -16,9 +16,9 @@ import pytest
 import torch
 
 import bfn
+from bfn import recipe as config
 from bfn.cli.app import app, split_overrides
 from bfn.errors import BFNError, Diverged, Stranded
-from bfn.recipe import sections as config
 from bfn.train import checkpoint, distributed, networks
 from bfn.train.distributed import World, _reason
 from bfn.train.window import BINS, Window

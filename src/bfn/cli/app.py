@@ -101,12 +101,12 @@ def split_overrides(arguments: list[str]) -> tuple[list[str], dict[str, Text]]:
 
 
 def _keys() -> str:
-    from bfn.recipe import sections as config
+    from bfn import recipe as config
 
     lines = ["Recipe keys, as --section.key VALUE (lists as 1,2,3), with their defaults:", ""]
     for section, chooser in config.FREE.items():
         lines.append(f"--{section}.{chooser} NAME, and NAME's own arguments as --{section}.KEY")
-    for key, _, default, meaning in config.options():
+    for key, default, meaning in config.options():
         shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
         lines.append(f"--{key} {shown}: {meaning}")
     return "\n".join(lines)

@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bfn import evaluate as measure
+from bfn import recipe as config
 from bfn import train as training
 from bfn.cli import drawing, evaluate, tables
 from bfn.data.base import DataSet
@@ -19,7 +20,6 @@ from bfn.errors import BFNError
 from bfn.files import write_text
 from bfn.plots import sheets as pictures
 from bfn.recipe import build
-from bfn.recipe import sections as config
 from bfn.recipe.values import Text
 from bfn.runs.folder import RunFolder
 from bfn.train.loop import Trainer

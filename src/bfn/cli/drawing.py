@@ -15,7 +15,7 @@ from bfn.guidance import labels
 from bfn.model import BFN
 from bfn.nn.accelerate import Accelerated
 from bfn.progress import waiting
-from bfn.recipe.sections import Recipe, Sample
+from bfn.recipe import Recipe, Sample
 from bfn.sampling import draw as drawing
 from bfn.sampling import solvers
 from bfn.sampling.loop import Callback

@@ -20,8 +20,7 @@ from bfn.errors import BFNError
 from bfn.files import check_free, write_text
 from bfn.hub import locate
 from bfn.progress import waiting
-from bfn.recipe import build
-from bfn.recipe.sections import PLACES, Eval, Published, Recipe
+from bfn.recipe import PLACES, Eval, Published, Recipe, build
 from bfn.recipe.values import Text
 from bfn.runs.folder import RunFolder
 
@@ -36,7 +35,7 @@ def evaluate(
 ) -> None:
     folder = RunFolder(locate(run))
     recipe = with_places(folder, overrides)
-    settings = recipe.eval.updated(given)
+    settings = recipe.eval.updated(**given)
     to_stdout = json is not None and str(json) == "-"
     if json is not None and not to_stdout:
         check_free(json, force)

@@ -31,7 +31,7 @@ def import_(
         Replace the run that is in the folder.
     """
     from bfn import published
-    from bfn.recipe import sections as config
+    from bfn import recipe as config
 
     resolved = config.read(recipe, overrides)
     folder = out or Path("runs") / resolved.name

@@ -101,9 +101,9 @@ def infill(
         own = dataclasses.replace(own, label="", guidance=1.0)
     given = {"steps": steps, "final": final, "solver": solver, "grid": grid, "label": label}
     given |= {"guidance": guidance, "batch": batch, "seed": seed, "device": device, "n": n}
-    settings = own.updated({key: value for key, value in given.items() if value is not None})
+    settings = own.updated(**given)
     if particles > 1 and solver is None:
-        settings = settings.updated({"solver": "ancestral", "grid": "auto"})
+        settings = settings.updated(solver="ancestral", grid="auto")
     settings = with_calls(settings, calls, steps, resample)
     model.to(find_device(settings.device, "device"))
     x, seen = format.read_example(what, mask, blank)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from bfn import recipe as config
 from bfn.cli import tables
-from bfn.recipe import sections as config
-from bfn.recipe import shipped
-from bfn.recipe.sections import Recipe
+from bfn.recipe import Recipe, shipped
 
 COLUMNS = (
     "recipe",

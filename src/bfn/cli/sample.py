@@ -94,7 +94,7 @@ def sample(
     folder = RunFolder(locate(run))
     model, format = folder.load_model(), folder.format()
     recipe = folder.recipe() if folder.is_run() else None
-    settings = (recipe.sample if recipe else Sample()).updated(given)
+    settings = (recipe.sample if recipe else Sample()).updated(**given)
     settings = with_calls(settings, calls, given.get("steps"))
     model.to(find_device(settings.device, "device"))
     settings, columns = with_labels(model, settings, "n" in given)

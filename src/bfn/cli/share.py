@@ -11,7 +11,7 @@ from bfn.cli.app import Whole
 from bfn.errors import BFNError
 
 if TYPE_CHECKING:
-    from bfn.recipe.sections import Recipe
+    from bfn.recipe import Recipe
     from bfn.runs.folder import RunFolder
 
 
@@ -66,9 +66,9 @@ def card(
     if readme.exists() and not force:
         raise BFNError(f"{str(readme)!r} exists; give --force to replace it")
     evaluation = recipe.eval.updated(
-        _given(steps=steps and Text(steps), split=split, repeats=repeats, crops=crops)
+        steps=steps and Text(steps), split=split, repeats=repeats, crops=crops
     )
-    sampling = recipe.sample.updated(_given(n=n, steps=sample_steps))
+    sampling = recipe.sample.updated(n=n, steps=sample_steps)
     model = folder.load_model().to(find_device(device or evaluation.device, "device"))
     format = folder.format()
     picture = run / f"sample{suffix(format)}"  # a missing extra says so before the work

@@ -102,7 +102,7 @@ def solvers(
         )
     given = {"final": final, "grid": grid, "guidance": guidance, "batch": batch, "seed": seed}
     given["device"] = device
-    settings = recipe.sample.updated({k: v for k, v in given.items() if v is not None})
+    settings = recipe.sample.updated(**given)
     if out is None:
         out = Path(f"{run.resolve().name}-solvers.png")
     if out.suffix not in ENDINGS:

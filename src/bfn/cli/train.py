@@ -6,10 +6,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from bfn import recipe as config
 from bfn import train as training
 from bfn.cli import rank
 from bfn.errors import BFNError
-from bfn.recipe import sections as config
 from bfn.recipe.fitted import is_open
 from bfn.recipe.values import Text
 from bfn.runs.folder import RunFolder

@@ -26,6 +26,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from bfn import recipe as config
 from bfn.data.formats import Format
 from bfn.data.known import known_format
 from bfn.errors import BFNError
@@ -33,10 +34,8 @@ from bfn.flow import BinaryFlow
 from bfn.model import BFN
 from bfn.nn import UNet
 from bfn.published.names import POSITIONS, load_published
-from bfn.recipe import build, values
-from bfn.recipe import sections as config
+from bfn.recipe import Recipe, build, values
 from bfn.recipe import shipped as recipes
-from bfn.recipe.sections import Recipe
 from bfn.runs.folder import RunFolder
 
 SIZES: dict[str, dict[str, tuple[str, ...]]] = {

@@ -1,1 +1,20 @@
-"""Recipes: what they hold, how they are read, and what is built from them."""
+"""Recipes: what they hold, how they are read, and what is built from them.
+
+recipe = bfn.recipe.read("digits", {"train.steps": 500})
+"""
+
+from bfn.recipe.recipe import FREE, PLACES, Recipe, read, resolve
+from bfn.recipe.sections import Eval, Published, Sample, Train, options
+
+__all__ = [
+    "FREE",
+    "PLACES",
+    "Eval",
+    "Published",
+    "Recipe",
+    "Sample",
+    "Train",
+    "options",
+    "read",
+    "resolve",
+]

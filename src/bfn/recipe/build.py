@@ -13,10 +13,10 @@ import bfn
 from bfn import data as data_sets
 from bfn import noise, serialise
 from bfn.data.base import DataSet
-from bfn.errors import BFNError
+from bfn.errors import BFNError, did_you_mean
 from bfn.model import BFN
-from bfn.recipe import values
-from bfn.recipe.sections import FREE, Recipe, typed
+from bfn.recipe.recipe import FREE, Recipe
+from bfn.recipe.values import signature, typed
 
 KINDS: dict[str, Callable[..., BFN]] = {
     "continuous": bfn.continuous,
@@ -36,7 +36,7 @@ def model(recipe: Recipe) -> BFN:
     """The recipe's model, untrained; its weights follow from train.seed alone."""
     kind, flow = _split(recipe, "flow")
     if kind not in KINDS:
-        hint = values.nearest(kind, KINDS) or f"; expected {', '.join(KINDS)}"
+        hint = did_you_mean(kind, KINDS) or f"; expected {', '.join(KINDS)}"
         raise BFNError(f"unknown flow.kind {kind!r}{recipe.origin.get('flow.kind', '')}{hint}")
     flow = _checked(recipe, "flow", kind, KINDS[kind], flow, given=("net",))
     flow = {key: _construct(recipe, f"flow.{key}", value) for key, value in flow.items()}
@@ -47,7 +47,7 @@ def model(recipe: Recipe) -> BFN:
         # Keys that the head is to take are known to it alone.
         unknown = re.search(r"argument '(\w+)'", str(error))
         key = unknown[1] if unknown else ""
-        hint = values.nearest(key, values.signature(KINDS[kind])[0])
+        hint = did_you_mean(key, signature(KINDS[kind])[0])
         where = recipe.origin.get(f"flow.{key}", "")
         raise BFNError(
             f"unknown key flow.{key}{where}: {kind} data take no such argument{hint}"
@@ -89,18 +89,18 @@ def _checked(
     given: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """The arguments in their types, or a sentence about the first that does not fit."""
-    known, needed, others = values.signature(function)
+    known, required, open_ended = signature(function)
     known = {key: hint for key, hint in known.items() if key not in given}
     result = {}
     for key, value in arguments.items():
         where = recipe.origin.get(f"{section}.{key}", "")
-        if key not in known and not others:
-            hint = values.nearest(key, known) or f"; expected {', '.join(known) or 'none'}"
+        if key not in known and not open_ended:
+            hint = did_you_mean(key, known) or f"; expected {', '.join(known) or 'none'}"
             raise BFNError(
                 f"unknown key {section}.{key}{where}: {name} takes no such argument{hint}"
             )
         result[key] = typed(f"{section}.{key}", value, known.get(key, Any), where)
-    for key in sorted(needed - set(given) - set(arguments)):
+    for key in sorted(required - set(given) - set(arguments)):
         raise BFNError(
             f"{section}.{key} is missing: {name} needs it; give --{section}.{key}, or add it to "
             "the recipe"

@@ -19,7 +19,7 @@ from typing import Any
 from bfn import suggest
 from bfn.data.base import DataSet
 from bfn.errors import BFNError
-from bfn.recipe.sections import Recipe
+from bfn.recipe.recipe import Recipe
 
 FROM_DATA: dict[str, Callable[[DataSet], int | None]] = {
     "data.K": lambda data: data.K,

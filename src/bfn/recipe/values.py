@@ -1,195 +1,143 @@
-"""Typed values from TOML files and command lines: strict, and wrong ones named in a sentence.
+"""Values of recipe keys, from TOML files and command lines, checked against type hints.
 
 A file gives values that have a type already; a command line gives `Text`, which is read as whatever
-the key's type asks for. Nothing is rounded or guessed: 1.5 is not a whole number.
+type the key asks for. Nothing is rounded or guessed: 1.5 is not a whole number.
 """
 
 from __future__ import annotations
 
 import collections.abc
-import difflib
+import contextlib
 import inspect
-import json
 import math
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, Union
 
-from bfn.errors import BFNError
+from bfn.errors import BFNError, did_you_mean
+
+_LISTS = (tuple, list, collections.abc.Sequence)
+_UNIONS = (Union, types.UnionType)
+_PLAIN: dict[Any, tuple[Any, str]] = {
+    bool: (bool, "true or false"),
+    int: (int, "a whole number"),
+    float: (int | float, "a number"),
+    str: (str, "a text in quotes"),
+    types.NoneType: (types.NoneType, "nothing"),
+}
+"""What is accepted for each plain type, and how to ask for it."""
 
 
 class Text(str):
     """A value as typed on a command line; its type is not known yet."""
 
 
-class Mismatch(Exception):
-    """A value is not of the expected type; the message says what was expected."""
+class _Mismatch(Exception):
+    """A value does not have the expected type."""
 
 
-def conform(value: Any, hint: Any) -> Any:
-    """The value as the type `hint`, or `Mismatch`. Types it does not know are let through."""
-    if isinstance(value, Text):
-        return _conform_text(value, hint)
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Literal:
-        if value in arguments:
-            return value
-        if "inf" in arguments and value == math.inf:  # TOML's own infinity
-            return "inf"
-        raise Mismatch(" or ".join(map(repr, arguments)) + _suggest(value, arguments))
-    if origin in (Union, types.UnionType):
-        return _conform_union(value, arguments)
-    if origin in (tuple, list, collections.abc.Sequence):
-        return _conform_items(value, origin, arguments)
-    if hint is bool:
-        return _require(isinstance(value, bool), value, "true or false")
-    if hint is int:
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        return _require(whole, value, "a whole number")
-    if hint is float:
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        return float(_require(number, value, "a number"))
-    if hint is str:
-        return _require(isinstance(value, str), value, "a text in quotes")
-    if hint is None or hint is type(None):
-        return _require(value is None, value, "nothing")
-    return value
+def typed(name: str, value: Any, hint: Any, where: str = "") -> Any:
+    """The value as the type `hint`, or a sentence about it; unknown types accept anything."""
+    for candidate in _readings(value) if isinstance(value, Text) else (value,):
+        with contextlib.suppress(_Mismatch):
+            return _match(candidate, hint)
+    near = did_you_mean(value, _literals(hint)) if isinstance(value, str) else ""
+    raise BFNError(f"{name} = {value!r}{where} is not right; expected {_expected(hint)}{near}")
 
 
-def _require(condition: bool, value: Any, expected: str) -> Any:
-    if not condition:
-        raise Mismatch(expected)
-    return value
-
-
-def _conform_union(value: Any, hints: tuple[Any, ...]) -> Any:
-    expected = []
-    for hint in hints:
-        try:
-            return conform(value, hint)
-        except Mismatch as mismatch:
-            if hint is not type(None):
-                expected.append(str(mismatch))
-    raise Mismatch(" or ".join(dict.fromkeys(expected)))
-
-
-def _conform_items(value: Any, origin: Any, hints: tuple[Any, ...]) -> Any:
-    one_type = origin is not tuple or (len(hints) == 2 and hints[1] is Ellipsis)
-    if not isinstance(value, list | tuple):
-        several = "" if one_type else f" of {len(hints)} values"
-        raise Mismatch(f"a list{several}, each {_expected(hints[0])}" if hints else "a list")
-    kinds = (hints[0],) * len(value) if one_type and hints else hints
-    if not hints:
-        return list(value)
-    if len(kinds) != len(value):
-        raise Mismatch(f"a list of {len(kinds)} values")
-    try:
-        items = [conform(item, kind) for item, kind in zip(value, kinds, strict=True)]
-    except Mismatch as mismatch:
-        raise Mismatch(f"a list, each {mismatch}") from None
-    return tuple(items) if origin is tuple else items
-
-
-def _expected(hint: Any) -> str:
-    """What a value of this type would have to be."""
-    try:
-        conform(object(), hint)
-    except Mismatch as mismatch:
-        return str(mismatch)
-    return "of any kind"
-
-
-def _conform_text(text: Text, hint: Any) -> Any:
-    """Read as a TOML value where that fits, as a list without its brackets, or as it stands."""
-    failures = []
-    for candidate in _readings(text):
-        try:
-            return conform(candidate, hint)
-        except Mismatch as mismatch:
-            failures.append(mismatch)
-    raise failures[0]
+def plain(text: Text) -> Any:
+    """A command-line value of unknown type: a TOML value if it reads as one, else a string."""
+    return next(iter(_readings(text)))
 
 
 def _readings(text: str) -> Iterable[Any]:
+    """A TOML value, a TOML list without its brackets, or the text as it stands."""
     for form in (text, f"[{text}]"):
-        try:
+        with contextlib.suppress(tomllib.TOMLDecodeError):
             yield tomllib.loads(f"value = {form}")["value"]
-        except tomllib.TOMLDecodeError:
-            continue
     if "," in text:
         yield [next(iter(_readings(item)), item) for item in text.split(",")]
     yield str(text)
 
 
-def plain(text: Text) -> Any:
-    """A command-line value of unknown type: a TOML value if it reads as one, or else a string."""
-    return next(iter(_readings(text)))
+def _match(value: Any, hint: Any) -> Any:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in _UNIONS:
+        for each in arguments:
+            with contextlib.suppress(_Mismatch):
+                return _match(value, each)
+        raise _Mismatch
+    if origin is Literal:
+        if value == math.inf and "inf" in arguments:  # TOML's own infinity
+            return "inf"
+        if value not in arguments:
+            raise _Mismatch
+        return value
+    if origin in _LISTS and arguments:
+        return _match_items(value, origin, arguments)
+    if hint in _PLAIN:
+        accepted, _ = _PLAIN[hint]
+        # Python counts booleans among the whole numbers.
+        if not isinstance(value, accepted) or isinstance(value, bool) != (hint is bool):
+            raise _Mismatch
+        return float(value) if hint is float else value
+    return value
 
 
-def nearest(name: str, known: Iterable[str], prefix: str = "", suffix: str = "") -> str:
-    """ "; did you mean 'prefix.x.suffix'?" or nothing."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {prefix + near[0] + suffix!r}?" if near else ""
+def _match_items(value: Any, origin: Any, hints: tuple[Any, ...]) -> Any:
+    if not isinstance(value, list | tuple):
+        raise _Mismatch
+    if not _is_pair(origin, hints):
+        hints = (hints[0],) * len(value)
+    if len(hints) != len(value):
+        raise _Mismatch
+    items = [_match(item, hint) for item, hint in zip(value, hints, strict=True)]
+    return tuple(items) if origin is tuple else items
 
 
-def _suggest(value: Any, known: Iterable[Any]) -> str:
-    return (
-        nearest(value, [k for k in known if isinstance(k, str)]) if isinstance(value, str) else ""
-    )
+def _is_pair(origin: Any, hints: tuple[Any, ...]) -> bool:
+    """Whether a list has a fixed length, as tuple[float, float] has."""
+    return origin is tuple and Ellipsis not in hints
+
+
+def _expected(hint: Any) -> str:
+    """What a value of this type has to be, in words."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return " or ".join(map(repr, arguments))
+    if origin in _UNIONS:
+        kinds = [_expected(each) for each in arguments if each is not types.NoneType]
+        return " or ".join(dict.fromkeys(kinds))
+    if origin in _LISTS and arguments:
+        length = f" of {len(arguments)} values" if _is_pair(origin, arguments) else ""
+        return f"a list{length}, each {_expected(arguments[0])}"
+    return _PLAIN[hint][1] if hint in _PLAIN else "a value of another kind"
+
+
+def _literals(hint: Any) -> list[str]:
+    """The strings that a hint names."""
+    arguments = typing.get_args(hint)
+    if typing.get_origin(hint) is Literal:
+        return [each for each in arguments if isinstance(each, str)]
+    return [name for each in arguments for name in _literals(each)]
 
 
 def signature(function: Callable[..., Any]) -> tuple[dict[str, Any], set[str], bool]:
-    """What a function can be told by name: hints of its parameters, those it needs, any others?"""
-    target = function.__init__ if isinstance(function, type) else function
-    try:
-        hints = typing.get_type_hints(target)
-    except Exception:
-        hints = {}  # hints that cannot be resolved check nothing
-    known, needed, others = {}, set(), False
+    """Type hints of a function's named arguments, the required ones, and whether it has **kwargs.
+
+    Hints that cannot be resolved check nothing.
+    """
+    hints: dict[str, Any] = {}
+    with contextlib.suppress(Exception):
+        hints = typing.get_type_hints(function.__init__ if isinstance(function, type) else function)
+    known, required, open_ended = {}, set(), False
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD:
-            others = True
+            open_ended = True
         elif parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             known[name] = hints.get(name, Any)
             if parameter.default is parameter.empty:
-                needed.add(name)
-    return known, needed, others
-
-
-def to_toml(document: Mapping[str, Any]) -> str:
-    """A document of tables of plain values, as TOML."""
-    return "\n".join(_table(document, ())).strip() + "\n"
-
-
-def _table(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterable[str]:
-    if path:
-        yield f"\n[{'.'.join(map(_key, path))}]"
-    for key, value in table.items():
-        if not isinstance(value, Mapping):
-            yield f"{_key(key)} = {_value(value)}"
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _table(value, (*path, key))
-
-
-def _key(key: str) -> str:
-    bare = key.replace("_", "").replace("-", "")
-    return key if bare.isascii() and bare.isalnum() else json.dumps(key)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, float):
-        if math.isinf(value) or math.isnan(value):
-            return str(value)
-        return repr(value)
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_value(item) for item in value) + "]"
-    raise BFNError(f"{value!r} cannot be written to a recipe; expected numbers, texts and lists")
+                required.add(name)
+    return known, required, open_ended

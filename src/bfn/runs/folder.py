@@ -25,13 +25,13 @@ from typing import IO, Any
 from safetensors import SafetensorError
 from torch import Tensor
 
+from bfn import recipe as config
 from bfn import serialise
 from bfn.data import read_format
 from bfn.data.formats import Format
 from bfn.errors import BFNError, Unwritten
 from bfn.model import BFN
-from bfn.recipe import sections as config
-from bfn.recipe.sections import Recipe
+from bfn.recipe import Recipe
 from bfn.runs import status
 from bfn.train import checkpoint
 

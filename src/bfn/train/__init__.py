@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bfn.errors import Diverged, Interrupted
-    from bfn.recipe.sections import Eval, Recipe, Sample, Train, read
+    from bfn.recipe import Eval, Recipe, Sample, Train, read
     from bfn.train.ema import EMA
     from bfn.train.loop import Trainer
     from bfn.train.start import Fit, fit, run
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 _HOMES = {
     "Diverged": "bfn.errors",
     "EMA": "bfn.train.ema",
-    "Eval": "bfn.recipe.sections",
+    "Eval": "bfn.recipe",
     "Fit": "bfn.train.start",
     "Interrupted": "bfn.errors",
-    "Recipe": "bfn.recipe.sections",
-    "Sample": "bfn.recipe.sections",
-    "Train": "bfn.recipe.sections",
+    "Recipe": "bfn.recipe",
+    "Sample": "bfn.recipe",
+    "Train": "bfn.recipe",
     "Trainer": "bfn.train.loop",
     "fit": "bfn.train.start",
-    "read": "bfn.recipe.sections",
+    "read": "bfn.recipe",
     "run": "bfn.train.start",
 }
 

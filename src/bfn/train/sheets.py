@@ -13,7 +13,7 @@ from bfn.errors import BFNError
 from bfn.model import BFN
 from bfn.plots import sheets as pictures
 from bfn.progress import Display
-from bfn.recipe.sections import Recipe, Sample
+from bfn.recipe import Recipe, Sample
 from bfn.runs.folder import RunFolder
 from bfn.sampling.draw import draw
 from bfn.train.distributed import World

@@ -15,16 +15,15 @@ from rich.console import Console
 from torch import Tensor
 
 from bfn import loss, progress
+from bfn import recipe as config
 from bfn.data.base import DataSet
 from bfn.device import find_device, needed
 from bfn.errors import BFNError, Diverged, Interrupted, Stranded
 from bfn.model import BFN
 from bfn.nn.accelerate import compiling
 from bfn.progress import Display
-from bfn.recipe import build
-from bfn.recipe import sections as config
+from bfn.recipe import Recipe, build
 from bfn.recipe.fitted import fitted
-from bfn.recipe.sections import Recipe
 from bfn.runs import status
 from bfn.runs.folder import RunFolder
 from bfn.sampling.draw import check_names

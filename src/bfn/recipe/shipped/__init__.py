@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bfn.errors import BFNError
+from bfn.errors import BFNError, did_you_mean
 
 _HERE = Path(__file__).parent
 
@@ -14,7 +14,7 @@ def names() -> list[str]:
 
 
 def find(recipe: str | Path) -> Path:
-    """The file of a shipped recipe's name, or the path of one's own."""
+    """The file of a shipped recipe, or the path of another one."""
     path = Path(recipe)
     if str(recipe) in names():
         return _HERE / f"{recipe}.toml"
@@ -22,11 +22,5 @@ def find(recipe: str | Path) -> Path:
         if path.is_file():
             return path
         raise BFNError(f"there is no recipe file {str(recipe)!r}; give the path of a .toml file")
-    import difflib
-
-    near = difflib.get_close_matches(str(recipe), names(), n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    raise BFNError(
-        f"unknown recipe {str(recipe)!r}; {hint}expected {', '.join(names())}, "
-        "or the path of a .toml file"
-    )
+    expected = f"; expected {', '.join(names())}, or the path of a .toml file"
+    raise BFNError(f"unknown recipe {str(recipe)!r}{did_you_mean(recipe, names()) or expected}")

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import bfn
+from bfn import recipe as config
 from bfn.errors import BFNError
 from bfn.recipe import build
-from bfn.recipe import sections as config
 from bfn.recipe import shipped as recipes
 from support import tiny_runs
 

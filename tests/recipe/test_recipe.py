@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from bfn import recipe as config
 from bfn.errors import BFNError
-from bfn.recipe import sections as config
 from bfn.recipe import shipped as recipes
 from bfn.recipe.values import Text
 from support import tiny_runs
@@ -100,9 +100,9 @@ def test_differences(tmp_path: Path) -> None:
         ("[sample]\nn = 0", r"sample\.n = 0 .* 1 or more"),
         ("[train\nsteps = 3", r"bad\.toml' is not valid TOML"),
         ("name = 3", r"name = 3 in .*bad\.toml .* a text"),
-        ('name = "../up"', r"name = '../up' in .*bad\.toml is no name for a run's folder"),
-        ('name = ".."', r"name = '..' in .*bad\.toml is no name"),
-        ('name = ""', r"name = '' in .*bad\.toml is no name"),
+        ('name = "../up"', r"name = '../up' in .*bad\.toml is not a valid run name"),
+        ('name = ".."', r"name = '..' in .*bad\.toml is not a valid run name"),
+        ('name = ""', r"name = '' in .*bad\.toml is not a valid run name"),
         ("[train]\nlearning_rate = inf", r"train\.learning_rate = inf .* expected a finite number"),
         ("[train]\nlearning_rate = nan", r"train\.learning_rate = nan in .* is not a number"),
         ("[train]\nclip = nan", r"train\.clip = nan in .*bad\.toml is not a number; expected one"),
@@ -130,7 +130,7 @@ def test_refusals(text: str, sentence: str, tmp_path: Path) -> None:
         ("steps", "3", "unknown key 'steps'"),
         ("train.steps.x", "3", r"unknown key train\.steps\.x .*: train\.steps = 12 has no keys"),
         ("net.width.x", "3", r"unknown key net\.width\.x on the command line: net\.width = 8"),
-        ("data.path", "\udcfe.txt", r"data\.path = '\\udcfe.txt' .* not text in UTF-8"),
+        ("data.path", "\udcfe.txt", r"data\.path = '\\udcfe.txt' .* not valid UTF-8"),
     ],
 )
 def test_refused_overrides(key: str, value: str, sentence: str, tmp_path: Path) -> None:
