@@ -197,7 +197,8 @@ import sys
 sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
 from support import tiny_runs
 from pathlib import Path
-from bfn.train import Trainer, build
+from bfn.recipe import build
+from bfn.train import Trainer
 recipe = tiny_runs.read(Path({str(tmp_path)!r}), train__data_memory="host")
 trainer = Trainer(build.model(recipe), build.data(recipe), recipe.train)
 trainer.advance()
