@@ -7,6 +7,10 @@ loss, gradient, clipping, AdamW, moving average. Data are random: they cost what
 peak is a large matrix product in bfloat16, timed in the same run. Steps are timed in stretches, at
 whose ends alone the clock waits for the device, after the network is compiled. Memory is all that
 torch has taken, also what lies idle.
+
+Operations are those of matrix products, convolutions and attention, as torch counts them in one
+forward pass of one example; a training step takes three times as many (forward, and backward for
+inputs and for weights).
 """
 
 from __future__ import annotations
@@ -14,11 +18,13 @@ from __future__ import annotations
 import argparse
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from measure import print_row
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 import bfn
 from bfn import recipe as config
@@ -29,7 +35,6 @@ from bfn.data.forms import choose
 from bfn.nn.accelerate import Accelerated
 from bfn.recipe import build
 from bfn.train.loop import Trainer
-from bfn.train.peak import operations_per_second, step_operations
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,24 @@ def random_data(case: Case) -> DataSet:
     bins = None if form == "binary" else 256
     format = ImageFormat(shape, choose(form, bins, 256))
     return Rows("random", format, dict.fromkeys(SPLITS, rows))
+
+
+def step_operations(model: bfn.BFN, shape: Sequence[int], batch: int) -> int:
+    """Floating-point operations of one training step."""
+    theta = model.flow.prior((1, *shape), device=model.device, dtype=model.dtype)
+    t = torch.full((1,), 0.5, device=model.device, dtype=model.dtype)
+    counter = FlopCounterMode(display=False)
+    # Attention as plain products: the counter does not know how a CPU computes it.
+    with counter, model.evaluating(), sdpa_kernel(SDPBackend.MATH):
+        model(theta, t)
+    return 3 * batch * counter.get_total_flops()
+
+
+def operations_per_second(device: str, dtype: torch.dtype) -> float:
+    """The rate of a large matrix product."""
+    n = 8192 if device == "cuda" else 1024
+    a, b = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
+    return 2 * n**3 / (1e-3 * milliseconds(lambda: torch.mm(a, b), device, 25))
 
 
 def waiting(device: str) -> None:
@@ -130,7 +153,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="of the batches")
     given = parser.parse_args()
     dtype = torch.bfloat16 if given.device == "cuda" else torch.float32
-    peak = operations_per_second(torch.device(given.device), dtype) / 1e12
+    peak = operations_per_second(given.device, dtype) / 1e12
     name = torch.cuda.get_device_name() if given.device == "cuda" else "CPU"
     print(f"{name}, torch {torch.__version__}, peak {peak:.0f} TFLOP/s\n")
     head = [

@@ -170,6 +170,28 @@ def run(code: str) -> str:
     ).stdout.strip()
 
 
+@pytest.mark.parametrize("command", ["sample", "evaluate", "infill", "compress"])
+def test_commands_that_use_a_model_never_load_training(command: str) -> None:
+    """Nothing that they import, even inside a function, leads to bfn.train."""
+    seen, todo = {"cli", "cli.app"}, [f"cli.{command}"]  # app loads the command that is called
+    while todo:
+        new = set(imported(todo.pop())) - seen
+        seen |= new
+        todo.extend(new)
+    assert {"model", "runs.folder"} <= seen
+    assert not {module for module in seen if module.split(".")[0] == "train"}
+
+
+def test_using_a_model_loads_no_training() -> None:
+    modules = ("sample", "evaluate", "infill", "compress")
+    code = (
+        f"import importlib, sys\n[importlib.import_module('bfn.cli.' + m) for m in {modules}]\n"
+        "import bfn.runs.folder, bfn.codec\n"
+        "print([m for m in sys.modules if m.startswith('bfn.train')])"
+    )
+    assert run(code) == "[]"
+
+
 def test_importing_the_package_loads_nothing() -> None:
     heavy = ("torch", "numpy", "safetensors", "rich", "cyclopts")
     code = f"import bfn, sys; print([m for m in {heavy} if m in sys.modules])"

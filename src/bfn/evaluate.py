@@ -29,11 +29,11 @@ from torch import Tensor
 
 from bfn import loss, noise
 from bfn.data.base import DataSet
+from bfn.data.tensors import as_data_set
 from bfn.device import in_parts
 from bfn.errors import BFNError
 from bfn.model import BFN
 from bfn.times import BELOW_ONE
-from bfn.train.tensors import as_data_set
 
 Steps = int | float | str
 LN2 = math.log(2.0)

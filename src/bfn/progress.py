@@ -159,15 +159,13 @@ def forgiving(console: Console) -> Console:
 
 
 def describe(line: Mapping[str, Any], room: int | None = None) -> str:
-    """The loss in the data's own unit, validation when there is one, the rate, and its share.
+    """The loss in the data's own unit, validation when there is one, and the rate.
 
     Where that takes more than `room`, the last ones are left out.
     """
     parts = [f"{line['loss']:.3f} {line['unit']}", f"{line['examples_per_second']:.0f} examples/s"]
     if "validation" in line:
         parts.insert(1, f"validation {line['validation']:.3f}")
-    if "share_of_peak" in line:
-        parts.append(f"{line['share_of_peak']:.0%} of peak")
     while room is not None and len(parts) > 1 and len("  ".join(parts)) > room:
         parts.pop()
     return "  ".join(parts)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from bfn.errors import BFNError
+from bfn.runs.folder import checkpoint_steps
 from bfn.train import checkpoint
 from bfn.train.checkpoint import Damaged
 
@@ -48,7 +49,7 @@ def test_other_names_are_no_checkpoints(tmp_path: Path) -> None:
     save(tmp_path, 3)
     for name in ("step-²", "step-07", "step-", "step-9.old"):
         (tmp_path / name).mkdir()
-    assert checkpoint.steps(tmp_path) == [3]
+    assert checkpoint_steps(tmp_path) == [3]
 
 
 def test_nothing_there(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import bfn
+from bfn.data.tensors import as_data_set
 from bfn.errors import BFNError
 from bfn.recipe.sections import Train
 
@@ -95,7 +96,7 @@ def test_labels_reach_the_network(x: Tensor) -> None:
 
     trained = bfn.discrete(Listening(), K=K, beta_1=3.0)
     bfn.train.fit(trained, x, labels=x[:, 0], steps=2, batch=8, display=False)
-    data = bfn.train.tensors.as_data_set(trained, x, x[:, 0])
+    data = as_data_set(trained, x, x[:, 0])
     assert len(heard) == 2
     for step, label in enumerate(heard):
         assert torch.equal(label, x[data.indices(0, step, 8), 0])
@@ -113,7 +114,7 @@ def test_hidden_labels(x: Tensor, tmp_path: Path) -> None:
 
     trained = bfn.discrete(Listening(), K=K, beta_1=3.0)
     labels = x[:, 0] + 1
-    data = bfn.train.tensors.as_data_set(trained, x, labels)
+    data = as_data_set(trained, x, labels)
     bfn.train.fit(trained, data, steps=3, batch=256, label_dropout=0.3, display=False)
     for step, label in enumerate(heard):
         generator = torch.Generator().manual_seed(bfn.noise.seed(0, step, 0))

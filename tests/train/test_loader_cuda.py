@@ -13,10 +13,10 @@ from torch import Tensor
 import bfn
 from bfn.data.base import DataSet, Rows
 from bfn.data.formats import ArrayFormat
+from bfn.data.tensors import AsGiven
 from bfn.recipe.sections import Train
 from bfn.train import loader
 from bfn.train.loader import AHEAD, Loader
-from bfn.train.tensors import AsGiven
 from support import tiny_runs, toys
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

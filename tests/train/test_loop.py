@@ -27,7 +27,6 @@ from bfn.runs.folder import RunFolder
 from bfn.train import Diverged, Interrupted, Trainer, checkpoint, loop, sheets
 from bfn.train.optimiser import learning_rate
 from bfn.train.saving import Saving
-from bfn.train.start import known_operations, work
 from support import tiny_runs
 
 
@@ -751,23 +750,6 @@ def test_lost_export_is_made_again(tmp_path: Path) -> None:
     (tmp_path / "run" / "model.safetensors").unlink()
     run(recipe, tmp_path / "run", resume=True)
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == weights
-
-
-def test_share_of_the_peak(tmp_path: Path) -> None:
-    """Operations of the steps of a line, over its seconds, over what the device can do."""
-    recipe = tiny_runs.read(tmp_path, "text")
-    model, data = build.model(recipe), build.data(recipe)
-    operations = known_operations(model, data)
-    assert operations is not None
-    # Of the layer's four products alone: 24 multiplications and additions of width^2 per token.
-    assert 3 * 8 * 24 * 16**2 < operations < 2 * 3 * 8 * 24 * 16**2
-    trainer = Trainer(model, data, recipe.train)
-    assert work(trainer, operations)[0] == 8 * operations
-    trainer.work = (1e9, 1e12)
-    trainer.run()
-    for line in trainer.history:
-        steps = line["examples_per_second"] / 8
-        assert line["share_of_peak"] == pytest.approx(steps * 1e9 / 1e12, rel=0.05, abs=1e-4)
 
 
 def test_a_rate_counts_the_steps_of_its_own_process(

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import bfn
+from bfn.data.tensors import as_data_set
 from bfn.errors import BFNError
 from bfn.recipe import build
 from bfn.runs.folder import RunFolder
@@ -281,6 +282,6 @@ def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(BFNError, match=r"validate_every = 2, but the data holds no examples out"):
         Trainer(
             model,
-            bfn.train.tensors.as_data_set(model, torch.zeros(4, 3)),
+            as_data_set(model, torch.zeros(4, 3)),
             bfn.train.Train(validate_every=2),
         )

@@ -16,6 +16,7 @@ import contextlib
 import filecmp
 import json
 import os
+import re
 import shutil
 import tomllib
 from collections.abc import Mapping
@@ -33,7 +34,6 @@ from bfn.errors import BFNError, Unwritten
 from bfn.model import BFN
 from bfn.recipe import Recipe
 from bfn.runs import status
-from bfn.train import checkpoint
 
 RECIPE, METRICS, CHECKPOINTS, SAMPLES = "recipe.toml", "metrics.jsonl", "checkpoints", "samples"
 BOARD = "tensorboard"
@@ -75,7 +75,7 @@ class RunFolder:
         if not self.path.is_dir() or {each.name for each in self.path.iterdir()} <= begun:
             return
         if not self.is_run():
-            if checkpoint.steps(self.checkpoints):
+            if checkpoint_steps(self.checkpoints):
                 raise BFNError(
                     f"{name!r} holds a run that has lost its {RECIPE}; put that back, or start "
                     f"another run from its model with --init {name} and another --out"
@@ -88,7 +88,7 @@ class RunFolder:
                 f"{name!r} holds a run already; go on with --resume auto, replace it with --force, "
                 "or give another folder with --out"
             )
-        if (self.path / serialise.WEIGHTS).is_file() and not checkpoint.steps(self.checkpoints):
+        if (self.path / serialise.WEIGHTS).is_file() and not checkpoint_steps(self.checkpoints):
             raise BFNError(
                 f"{name!r} holds a model without checkpoints, which training would replace; give "
                 "another folder with --out"
@@ -118,7 +118,7 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock.take()
             self._put_back()
-            if checkpoint.steps(self.checkpoints):
+            if checkpoint_steps(self.checkpoints):
                 _remove(self.path / _REPLACED)
         except OSError as error:
             self._lock.release()
@@ -147,7 +147,7 @@ class RunFolder:
     def bring_back(self) -> bool:
         """The run that was set aside, if this one has no checkpoint; says whether it is back."""
         aside, moving = self.path / _REPLACED, self.path / _MOVING
-        whole = aside.is_dir() and not checkpoint.steps(self.checkpoints)
+        whole = aside.is_dir() and not checkpoint_steps(self.checkpoints)
         if whole:
             self._empty()
             os.replace(aside, moving)
@@ -260,6 +260,12 @@ class RunFolder:
                 self._metrics.close()
             self._metrics = None
         self._lock.release()
+
+
+def checkpoint_steps(folder: Path) -> list[int]:
+    """The steps of all folders step-N in ascending order, whether they are whole or not."""
+    found = (re.fullmatch(r"step-(0|[1-9][0-9]*)", path.name) for path in folder.glob("step-*"))
+    return sorted(int(match[1]) for match in found if match)
 
 
 def _step_of(line: str) -> float:

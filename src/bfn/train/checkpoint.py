@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,11 +21,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from bfn.errors import BFNError, Unwritten
+from bfn.runs.folder import checkpoint_steps
 
 FORMAT_VERSION = 2
 STATE = "state.json"
 _ASIDE = ".part-"
-_NAME = re.compile(r"step-(0|[1-9][0-9]*)")
 
 Tensors = Mapping[str, Mapping[str, Tensor]]
 
@@ -73,13 +72,13 @@ def save(folder: Path, step: int, tensors: Tensors, state: Mapping[str, Any], ke
         _flush(folder)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(aside, ignore_errors=True)
-        earlier = "earlier ones are intact: " if steps(folder) else ""
+        earlier = "earlier ones are intact: " if checkpoint_steps(folder) else ""
         raise Unwritten(
             f"the checkpoint {str(target)!r} could not be written ({error}); {earlier}make room "
             "and go on with --resume auto"
         ) from error
     # Later ones were damaged, so that training began again before them.
-    until = [each for each in steps(folder) if each <= step]
+    until = [each for each in checkpoint_steps(folder) if each <= step]
     kept = set(until[-keep:]) | {_best_of(folder / f"step-{new}") for new in until[-keep:]}
     for old in until:
         if old not in kept:
@@ -89,7 +88,7 @@ def save(folder: Path, step: int, tensors: Tensors, state: Mapping[str, Any], ke
 
 def newest(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
     """The newest whole checkpoint, or None; `say` hears of those that are damaged."""
-    found = steps(folder)
+    found = checkpoint_steps(folder)
     for aside in folder.glob(f"{_ASIDE}*"):
         shutil.rmtree(aside, ignore_errors=True)
     for step in reversed(found):
@@ -104,11 +103,6 @@ def newest(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
             f"--init {folder.parent!s} with another --out, or start again with --force"
         )
     return None
-
-
-def newest_step(folder: Path) -> int:
-    """Of the newest checkpoint, whole or not; 0 if there is none."""
-    return max(steps(folder), default=0)
 
 
 def load(path: Path) -> Checkpoint:
@@ -146,16 +140,6 @@ def unflatten_optimiser(flat: Mapping[str, Tensor]) -> dict[int, dict[str, Tenso
         i, _, name = key.partition(".")
         state.setdefault(int(i), {})[name] = value
     return state
-
-
-def steps(folder: Path) -> list[int]:
-    """Of all checkpoints, whole or not, in their order."""
-    found = [path for path in folder.glob("step-*") if _NAME.fullmatch(path.name)]
-    return sorted(map(step_of, found))
-
-
-def step_of(path: Path) -> int:
-    return int(path.name.removeprefix("step-"))
 
 
 def _best_of(path: Path) -> int | None:

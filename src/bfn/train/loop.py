@@ -78,10 +78,6 @@ class Trainer:
         world: the processes that train together.
     """
 
-    work: tuple[float, float] | None = None
-    """Floating-point operations of one step of this process, and the most its device does in a
-    second: known for some networks and devices, to show the share of the peak."""
-
     def __init__(
         self,
         model: BFN,
@@ -304,8 +300,6 @@ class Trainer:
             "loss_by_time": values.by_time(format.scale),
             "examples_per_second": round(steps * self.settings.batch / seconds, 1),
         }
-        if self.work is not None:
-            line["share_of_peak"] = round(steps * self.work[0] / seconds / self.work[1], 4)
         self.history.append(line)
         self.saving.log(line)
         self.display.show(line)

@@ -25,7 +25,7 @@ from bfn.model import BFN
 from bfn.progress import Display
 from bfn.recipe.sections import Train
 from bfn.runs import status
-from bfn.runs.folder import BOARD, RunFolder
+from bfn.runs.folder import BOARD, RunFolder, checkpoint_steps
 from bfn.times import ImportanceTimes, Times
 from bfn.train import checkpoint, shards
 from bfn.train.board import Board
@@ -184,15 +184,15 @@ class Saving:
         """Of the weights in model.safetensors."""
         if self.best_weights is not None:
             return self.trainer.best.step
-        return checkpoint.step_of(self.last_checkpoint) if self.last_checkpoint else None
+        return _step(self.last_checkpoint) if self.last_checkpoint else None
 
     def good_before(self, step: int) -> Path | None:
         """The newest checkpoint of this run before a step."""
         last = self.last_checkpoint
         if last is None:
             return None
-        newest = min(step - 1, checkpoint.step_of(last))
-        steps = [each for each in checkpoint.steps(last.parent) if each <= newest]
+        newest = min(step - 1, _step(last))
+        steps = [each for each in checkpoint_steps(last.parent) if each <= newest]
         return last.with_name(f"step-{steps[-1]}") if steps else None
 
     def close(self) -> None:
@@ -310,3 +310,7 @@ def load_weights(net: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:
     own = net.state_dict()
     cut = {name: shards.like(value, own.get(name)) for name, value in weights.items()}
     net.load_state_dict(cut)
+
+
+def _step(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))

@@ -17,7 +17,8 @@ from torch import Tensor
 from bfn import loss, progress
 from bfn import recipe as config
 from bfn.data.base import DataSet
-from bfn.device import find_device, needed
+from bfn.data.tensors import as_data_set
+from bfn.device import needed
 from bfn.errors import BFNError, Diverged, Interrupted, Stranded
 from bfn.model import BFN
 from bfn.nn.accelerate import compiling
@@ -25,15 +26,14 @@ from bfn.progress import Display
 from bfn.recipe import Recipe, build
 from bfn.recipe.fitted import fitted
 from bfn.runs import status
-from bfn.runs.folder import RunFolder
+from bfn.runs.folder import RunFolder, checkpoint_steps
 from bfn.sampling.draw import check_names
-from bfn.train import board, checkpoint, distributed, peak
+from bfn.train import board, distributed
 from bfn.train.distributed import World
 from bfn.train.initial import start_from
 from bfn.train.loop import Trainer
 from bfn.train.saving import load_weights
 from bfn.train.sheets import sheets
-from bfn.train.tensors import as_data_set
 
 CHANGEABLE = tuple(
     f"train.{key}"
@@ -149,8 +149,7 @@ def _train(
         display = progress.choose(Console(stderr=True)) if display else progress.Silent()
     if not world.main:
         display = progress.Silent()
-    device = find_device(world.device(recipe.train.device))
-    going_on = resume and folder is not None and bool(checkpoint.steps(folder.checkpoints))
+    going_on = resume and folder is not None and bool(checkpoint_steps(folder.checkpoints))
     if recipe.train.init and not going_on:
         if folder is not None and _same_folder(recipe.train.init, folder.path):
             raise BFNError(
@@ -164,8 +163,6 @@ def _train(
         board.need()
     check_names(recipe.sample)
     _try(model, data)
-    # Before the model is on the GPU, where kernels would be compiled for this alone.
-    operations = known_operations(model, data) if device.type == "cuda" else None
     model.data_format = data.format.describe()
     sheet = None
     if folder is not None and recipe.train.sample_every:
@@ -187,8 +184,6 @@ def _train(
                     trainer.restore()
                 if resume:  # at last: a run that cannot go on stays as it was
                     world.on_main(lambda: folder.renew(recipe))
-            if operations is not None:
-                trainer.work = work(trainer, operations)
             _go_on(trainer, display)
     except BaseException as error:
         ended = error
@@ -223,30 +218,12 @@ def _same_folder(name: str, folder: Path) -> bool:
 
 
 def _check_steps(folder: RunFolder, steps: int) -> None:
-    done = checkpoint.newest_step(folder.checkpoints)
+    done = max(checkpoint_steps(folder.checkpoints), default=0)
     if done > steps:
         raise BFNError(
             f"the run in {str(folder.path)!r} is at step {done} already, beyond train.steps = "
             f"{steps}; give at least {done}, or another folder with --out"
         )
-
-
-def known_operations(model: BFN, data: DataSet) -> int | None:
-    """Of a training step, for each example; None if they cannot be counted."""
-    generator = torch.Generator().manual_seed(0)
-    _, labels = data.batch("train", data.indices(0, 0, 1), generator)
-    cond: dict[str, Any] = {name: value.to(model.device) for name, value in labels.items()}
-    try:
-        return peak.step_operations(model, data.shape, 1, **cond)
-    except Exception:
-        return None  # a network of one's own may do what the counter does not know
-
-
-def work(trainer: Trainer, operations: int) -> tuple[float, float]:
-    """A step's operations in this process, given an example's, and the device's peak."""
-    dtype = getattr(trainer.fast.net, "dtype", torch.float32)
-    examples = sum(map(len, trainer.rows))
-    return operations * examples, peak.operations_per_second(trainer.device, dtype)
 
 
 def _go_on(trainer: Trainer, display: Display) -> None:

@@ -1,18 +1,18 @@
-"""One's own tensors as a data set."""
+"""A tensor in memory, already in the model's own convention, as a data set."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from bfn import noise
 from bfn.data.base import DataSet, Rows
 from bfn.data.formats import ArrayFormat
 from bfn.data.forms import Form
 from bfn.errors import BFNError
-from bfn.model import BFN
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,19 @@ class AsGiven(Form):
         """The model checks them."""
 
 
-def as_data_set(model: BFN, data: DataSet | Tensor, labels: Tensor | None = None) -> DataSet:
-    """A tensor as a data set of training examples alone; a data set as it is."""
+class Model(Protocol):
+    """What `as_data_set` needs of a BFN."""
+
+    def check(self, x: Tensor) -> None: ...
+
+    def parameters(self) -> Iterator[nn.Parameter]: ...
+
+
+def as_data_set(model: Model, data: DataSet | Tensor, labels: Tensor | None = None) -> DataSet:
+    """A tensor (N, *shape) as a data set with a training split only; a data set as it is."""
     if isinstance(data, DataSet):
         if labels is not None:
-            raise BFNError("a data set has labels of its own; give labels= with a tensor alone")
+            raise BFNError("a data set has labels of its own; give labels= only with a tensor")
         return data
     if not isinstance(data, Tensor):
         raise BFNError(
@@ -56,11 +64,10 @@ def as_data_set(model: BFN, data: DataSet | Tensor, labels: Tensor | None = None
             "variables of each"
         )
     model.check(data)
-    weight = next((p for p in model.parameters() if p.is_floating_point()), None)
-    if weight is not None and data.is_floating_point() and data.dtype != weight.dtype:
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), data.dtype)
+    if data.is_floating_point() and data.dtype != dtype:
         raise BFNError(
-            f"the data are {data.dtype} and the network's weights {weight.dtype}; give "
-            f"data.to({weight.dtype})"
+            f"the data are {data.dtype} and the network's weights {dtype}; give data.to({dtype})"
         )
     none = data[:0]
     return Rows(
