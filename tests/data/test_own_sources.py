@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import sys
 import zipfile
 from pathlib import Path
@@ -15,7 +14,7 @@ from PIL import Image
 
 from bfn import data
 from bfn.data.base import SPLITS, hold_out
-from bfn.errors import BFNError
+from support.mistakes import assert_refused
 
 
 def pixels(seed: int, height: int = 6, width: int = 8, channels: int = 3) -> np.ndarray:
@@ -130,49 +129,49 @@ def test_labels_of_an_archive_around_a_folder(tmp_path: Path) -> None:
     assert images.labels["train"].tolist() == [0, 0, 0, 1, 1, 1]
 
 
-def picture_mistakes(folder: Path) -> list[tuple[dict, list[str]]]:
+@pytest.fixture
+def pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders and archives of pictures, most of them wrong."""
+    monkeypatch.chdir(tmp_path)
     for i in range(3):
-        write(folder, f"mixed/{i}.png", packed(pixels(i, 6, 8 if i < 2 else 9)))
-        write(folder, f"broken/{i}.png", packed(pixels(i)) if i != 1 else b"no picture at all")
-        write(folder, f"cut/{i}.png", packed(pixels(i, 50, 50))[: None if i != 1 else 3000])
-    write(folder, "empty/readme.md", b"nothing here")
-    write(folder, "file.png", packed(pixels(0)))
-    write(folder, "bad.zip", b"PK\x03\x04 cut off")
-    with zipfile.ZipFile(folder / "one.zip", "w") as archive:
-        archive.writestr("a.png", b"\x89PNG\r\n\x1a\n")
-    return [
-        ({"path": folder / "mixed"}, ["2.png", "9 x 6", "0.png", "8 x 6", "size"]),
-        ({"path": folder / "broken"}, ["1.png", "broken", "picture"]),
-        ({"path": folder / "cut"}, ["1.png", "cut", "picture"]),
-        ({"path": folder / "empty"}, ["empty", "no pictures", ".jpeg"]),
-        ({"path": folder / "absent"}, ["absent", "does not exist"]),
-        ({"path": folder / "file.png"}, ["file.png", "neither a folder"]),
-        ({"path": folder / "bad.zip"}, ["bad.zip", "zip"]),
-        ({"path": folder / "one.zip"}, ["a.png", "one.zip", "picture"]),
-        ({"path": folder / "mixed", "size": 0}, ["size = 0"]),
-        ({"path": folder / "mixed", "size": [1, 2, 3]}, ["[1, 2, 3]"]),
-        ({"path": folder / "mixed", "colour": "red"}, ["'red'", "grey"]),
-        ({"path": folder / "mixed", "size": 4, "labels": True}, ["0.png", "sub-folder"]),
-        ({"path": folder / "mixed", "size": 4, "bins": 300}, ["300", "256"]),
-        ({"path": folder / "mixed", "size": 4, "test": 0.9}, ["leaves none of 3"]),
-        ({"path": folder / "mixed", "labels": "maybe"}, ["labels", "'maybe'", "true or false"]),
-        ({"path": folder / "mixed", "test": "much"}, ["test", "'much'", "number"]),
+        write(tmp_path, f"mixed/{i}.png", packed(pixels(i, 6, 8 if i < 2 else 9)))
+        write(tmp_path, f"broken/{i}.png", packed(pixels(i)) if i != 1 else b"no picture at all")
+        write(tmp_path, f"cut/{i}.png", packed(pixels(i, 50, 50))[: None if i != 1 else 3000])
+    write(tmp_path, "empty/readme.md", b"nothing here")
+    write(tmp_path, "file.png", packed(pixels(0)))
+    write(tmp_path, "bad.zip", b"PK\x03\x04 cut off")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"path": "mixed"}, ["2.png", "9 x 6", "0.png", "8 x 6", "size"]),
+        ({"path": "broken"}, ["1.png", "broken", "picture"]),
+        ({"path": "cut"}, ["1.png", "cut", "picture"]),
+        ({"path": "empty"}, ["empty", "no pictures", ".jpeg"]),
+        ({"path": "absent"}, ["absent", "does not exist"]),
+        ({"path": "file.png"}, ["file.png", "neither a folder"]),
+        ({"path": "bad.zip"}, ["bad.zip", "zip"]),
+        ({"path": "mixed", "size": 0}, ["size = 0"]),
+        ({"path": "mixed", "size": [1, 2, 3]}, ["[1, 2, 3]"]),
+        ({"path": "mixed", "colour": "red"}, ["'red'", "grey"]),
+        ({"path": "mixed", "size": 4, "labels": True}, ["0.png", "sub-folder"]),
+        ({"path": "mixed", "size": 4, "bins": 300}, ["300", "256"]),
+        ({"path": "mixed", "size": 4, "test": 0.9}, ["leaves none of the 3"]),
+        ({"path": "mixed", "labels": "maybe"}, ["labels", "'maybe'", "true or false"]),
+        ({"path": "mixed", "test": "much"}, ["test", "'much'", "number"]),
         ({}, ["needs 'path'"]),
-    ]
+    ],
+)
+@pytest.mark.usefixtures("pictures")
+def test_mistakes_with_pictures(arguments: dict, words: list[str]) -> None:
+    assert_refused(lambda: data.load("images", **arguments), *words)
 
 
-def test_picture_mistakes_get_a_sentence(tmp_path: Path) -> None:
-    for arguments, words in picture_mistakes(tmp_path):
-        with pytest.raises(BFNError) as error:
-            data.load("images", **arguments)
-        for word in words:
-            assert word in str(error.value), (arguments, str(error.value))
-
-
-def test_missing_pillow_names_the_extra(tmp_path: Path, monkeypatch) -> None:
+@pytest.mark.usefixtures("pictures")
+def test_missing_pillow_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    with pytest.raises(BFNError, match=r'needs pillow.*pip install "bfn\[data\]"'):
-        data.load("images", path=tmp_path)
+    assert_refused(lambda: data.load("images", path="mixed"), "reading pictures", "bfn[data]")
 
 
 # Texts.
@@ -230,18 +229,22 @@ def test_letters_of_a_text(tmp_path: Path) -> None:
     assert text.decode(x) == ["hello wo"]
 
 
-def test_text_mistakes_get_a_sentence(tmp_path: Path) -> None:
+@pytest.fixture
+def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     write(tmp_path, "latin.txt", "Bär".encode("latin-1") * 99)
-    write(tmp_path, "empty.txt", b"")
     write(tmp_path, "folder/full.txt", b"full" * 99)
     write(tmp_path, "folder/void.txt", b"")
     write(tmp_path, "none/text.md", b"full")
     write(tmp_path, "short.txt", b"too short")
     write(tmp_path, "poem.txt", b"abcx" * 999)
     write(tmp_path, "same.txt", b"aaaa" * 999)
-    for arguments, words in (
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
         ({"path": "latin.txt"}, ["latin.txt", "not UTF-8", "byte 1", "bytes"]),
-        ({"path": "empty.txt"}, ["empty.txt", "is empty"]),
         ({"path": "folder"}, ["void.txt", "is empty"]),
         ({"path": "none"}, ["none", "no .txt files"]),
         ({"path": "absent.txt"}, ["absent.txt", "does not exist"]),
@@ -253,19 +256,11 @@ def test_text_mistakes_get_a_sentence(tmp_path: Path) -> None:
         ({"path": "poem.txt", "tokens": "bytes", "alphabet": "ab"}, ["bytes", "alphabet"]),
         ({"path": "poem.txt", "length": -1}, ["length = -1"]),
         ({"path": "poem.txt", "length": 2.5}, ["2.5", "whole number"]),
-    ):
-        with pytest.raises(BFNError) as error:
-            data.load("text", **{**arguments, "path": str(tmp_path / arguments["path"])})
-        for word in words:
-            assert word in str(error.value), (arguments, str(error.value))
-
-
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may read everything")
-def test_unreadable_text_is_named(tmp_path: Path) -> None:
-    write(tmp_path, "secret.txt", b"x" * 1000)
-    (tmp_path / "secret.txt").chmod(0)
-    with pytest.raises(BFNError, match=r"cannot read .*secret\.txt"):
-        data.load("text", path=tmp_path / "secret.txt")
+    ],
+)
+@pytest.mark.usefixtures("texts")
+def test_mistakes_with_texts(arguments: dict, words: list[str]) -> None:
+    assert_refused(lambda: data.load("text", **arguments), *words)
 
 
 # Arrays.
@@ -334,25 +329,31 @@ def test_arrays_of_pictures_from_memory() -> None:
     assert len(images.label_names) == 30
 
 
-def test_array_mistakes_get_a_sentence(tmp_path: Path) -> None:
-    np.save(tmp_path / "objects.npy", np.array([{}, {}]), allow_pickle=True)
-    np.savez(tmp_path / "two.npz", a=np.zeros(3), b=np.zeros(3))
-    np.savez(tmp_path / "tags.npz", train=np.zeros(30), train_labels=np.zeros(7, int))
-    np.savez(
-        tmp_path / "half.npz", train=np.zeros(30), test=np.zeros(3), test_labels=np.zeros(3, int)
-    )
-    np.save(tmp_path / "nan.npy", np.array([[0.5], [np.nan]] * 20))
-    np.save(tmp_path / "wide.npy", np.linspace(0, 255, 40))
-    np.save(tmp_path / "minus.npy", np.arange(-1, 39))
-    np.save(tmp_path / "none.npy", np.zeros((0, 3)))
-    np.save(tmp_path / "words.npy", np.array(["a", "b"]))
-    np.save(tmp_path / "fine.npy", np.zeros((40, 7)))
-    (tmp_path / "text.npy").write_text("hello")
-    (tmp_path / "cut.npz").write_bytes((tmp_path / "two.npz").read_bytes()[:200])
-    for name, arguments, words in (
+@pytest.fixture(scope="module")
+def arrays(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("arrays")
+    labels = np.zeros(3, int)
+    np.save(folder / "objects.npy", np.array([{}, {}]), allow_pickle=True)
+    np.savez(folder / "two.npz", a=np.zeros(3), b=np.zeros(3))
+    np.savez(folder / "labels.npz", train=np.zeros(30), train_labels=np.zeros(7, int))
+    np.savez(folder / "half.npz", train=np.zeros(30), test=np.zeros(3), test_labels=labels)
+    np.save(folder / "nan.npy", np.array([[0.5], [np.nan]] * 20))
+    np.save(folder / "wide.npy", np.linspace(0, 255, 40))
+    np.save(folder / "minus.npy", np.arange(-1, 39))
+    np.save(folder / "none.npy", np.zeros((0, 3)))
+    np.save(folder / "words.npy", np.array(["a", "b"]))
+    np.save(folder / "fine.npy", np.zeros((40, 7)))
+    (folder / "text.npy").write_text("hello")
+    (folder / "cut.npz").write_bytes((folder / "two.npz").read_bytes()[:200])
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "words"),
+    [
         ("objects.npy", {}, ["objects.npy", "Python objects"]),
         ("two.npz", {}, ["a, b", "train"]),
-        ("tags.npz", {"labels": True}, ["(7,)", "30 examples"]),
+        ("labels.npz", {"labels": True}, ["(7,)", "30 examples"]),
         ("half.npz", {"labels": True}, ["labels for test", "train, test"]),
         ("fine.npy", {"labels": True}, ["no labels"]),
         ("nan.npy", {}, ["nan.npy", "NaN"]),
@@ -369,8 +370,7 @@ def test_array_mistakes_get_a_sentence(tmp_path: Path) -> None:
         ("fine.npy", {"low": 1}, ["low = 1.0"]),
         ("fine.npy", {"image": True}, ["(7,)", "(H, W)"]),
         ("fine.npy", {"lvels": 3}, ["'lvels'", "'levels'"]),
-    ):
-        with pytest.raises(BFNError) as error:
-            data.load("array", path=str(tmp_path / name), **arguments)
-        for word in words:
-            assert word in str(error.value), (name, str(error.value))
+    ],
+)
+def test_mistakes_with_arrays(arrays: Path, name: str, arguments: dict, words: list[str]) -> None:
+    assert_refused(lambda: data.load("array", path=str(arrays / name), **arguments), *words)

@@ -13,7 +13,7 @@ from torch import Tensor
 import bfn
 from bfn.data.base import DataSet, Rows
 from bfn.data.formats import ArrayFormat
-from bfn.data.tensors import AsGiven
+from bfn.data.forms import Encoded
 from bfn.recipe.sections import Train
 from bfn.train import loader
 from bfn.train.loader import AHEAD, Loader
@@ -29,7 +29,7 @@ def numbers(count: int = 1000) -> DataSet:
     x = torch.rand(count, WIDTH, generator=torch.Generator().manual_seed(0)) * 2 - 1
     labels = {"train": torch.arange(count)}
     splits = {"train": x, "validation": x[:5], "test": x[:0]}
-    return Rows("numbers", ArrayFormat((WIDTH,), AsGiven()), splits, labels=labels)
+    return Rows("numbers", ArrayFormat((WIDTH,), Encoded()), splits, labels=labels)
 
 
 def expected(data: DataSet, step: int, rows: range) -> tuple[Tensor, Tensor]:

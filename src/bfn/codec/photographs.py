@@ -13,8 +13,7 @@ import numpy as np
 
 from bfn.codec.fragments import Fragment, Translation, Unfit
 from bfn.codec.records import Picture
-from bfn.data.files import extra
-from bfn.errors import BFNError
+from bfn.errors import BFNError, require_extra
 
 KINDS = {
     ".png": "png",
@@ -51,7 +50,7 @@ def read(path: Path, translation: Translation) -> Iterator[Fragment]:
 
 def _pixels(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     """uint8 (H, W), or (H, W, 3)."""
-    extra("PIL.Image", "reading pictures")
+    require_extra("PIL.Image", "data", "reading pictures")
     from PIL import Image
 
     channels, height, width = shape
@@ -81,7 +80,7 @@ def _pixels(path: Path, shape: tuple[int, ...]) -> np.ndarray:
 
 def write(path: Path, part: Picture, pixels: np.ndarray) -> None:
     """Save the pixels, and look whether they are in the file."""
-    extra("PIL.Image", "writing pictures")
+    require_extra("PIL.Image", "data", "writing pictures")
     from PIL import Image
 
     options = {"lossless": True, "exact": True} if part.kind == "webp" else {}

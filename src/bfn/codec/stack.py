@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bfn import noise
 from bfn.errors import BFNError
 
 LEAST = 2.0**-24
@@ -249,8 +250,4 @@ def random_words(seeds: Integers, number: int) -> NDArray[np.int32]:
     counter = seeds.astype(np.uint64)[:, None] << np.uint64(32) | np.arange(
         1, number + 1, dtype=np.uint64
     )
-    with np.errstate(over="ignore"):
-        z = counter * np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return (z >> np.uint64(47) & np.uint64(0xFFFF)).astype(np.int32)
+    return (noise.splitmix64(counter) >> np.uint64(47) & np.uint64(0xFFFF)).astype(np.int32)

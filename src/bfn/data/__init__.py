@@ -1,20 +1,19 @@
 """Data sets: `load(source, **arguments)` returns a `DataSet`.
 
 A source is a function that returns a data set. The shipped ones are named in `SOURCES`; any other
-is given as "package.module:function". Nothing is imported before it is asked for.
+is given as "package.module:function". Nothing is imported before it is needed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib
 import inspect
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
-from bfn.errors import BFNError
+from bfn.errors import BFNError, did_you_mean
 
 if TYPE_CHECKING:
     from bfn.data.array import from_arrays
@@ -22,11 +21,11 @@ if TYPE_CHECKING:
     from bfn.data.formats import ArrayFormat, Format, ImageFormat, TextFormat
 
 SOURCES: dict[str, str] = {
-    "digits": "bfn.data.digits:digits",
-    "manual": "bfn.data.manual:manual",
-    "mnist": "bfn.data.mnist:mnist",
-    "cifar10": "bfn.data.cifar10:cifar10",
-    "text8": "bfn.data.text8:text8",
+    "digits": "bfn.data.known:digits",
+    "manual": "bfn.data.known:manual",
+    "mnist": "bfn.data.known:mnist",
+    "cifar10": "bfn.data.known:cifar10",
+    "text8": "bfn.data.known:text8",
     "images": "bfn.data.images:images",
     "text": "bfn.data.text:text",
     "array": "bfn.data.array:array",
@@ -66,32 +65,29 @@ def load(name: str, **arguments: Any) -> DataSet:
     """
     function = source(name)
     known = inspect.signature(function).parameters
+    kinds = {parameter.kind for parameter in known.values()}
     for key in arguments:
-        if key not in known and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
-            raise BFNError(
-                f"the data source {name!r} takes no {key!r}{_nearest(key, list(known))}; "
-                f"expected {', '.join(known) or 'no arguments'}"
-            )
+        if key not in known and inspect.Parameter.VAR_KEYWORD not in kinds:
+            hint = did_you_mean(key, known) or f"; expected {', '.join(known) or 'no arguments'}"
+            raise BFNError(f"the data source {name!r} takes no {key!r}{hint}")
     for key, parameter in known.items():
-        needed = (
-            parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
-        )
-        if needed and key not in arguments:
+        optional = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        if parameter.default is parameter.empty and not optional and key not in arguments:
             raise BFNError(f"the data source {name!r} needs {key!r}; give it, as in {key}=...")
     hints = get_type_hints(function)
     return function(
-        **{key: _fitted(name, key, value, hints.get(key, Any)) for key, value in arguments.items()}
+        **{key: _convert(name, key, value, hints.get(key, Any)) for key, value in arguments.items()}
     )
 
 
 def source(name: str) -> Callable[..., DataSet]:
     """The function behind a source's name, or behind "package.module:function"."""
-    place = SOURCES.get(name, name)
-    module, colon, attribute = place.partition(":")
+    module, colon, attribute = SOURCES.get(name, name).partition(":")
     if not colon:
+        hint = did_you_mean(name, SOURCES)
         raise BFNError(
-            f"unknown data source {name!r}{_nearest(name, list(SOURCES))}; expected one of "
-            f"{', '.join(SOURCES)}, or package.module:function"
+            f"unknown data source {name!r}{hint}; expected one of {', '.join(SOURCES)}, or "
+            "package.module:function"
         )
     try:
         return getattr(importlib.import_module(module), attribute)
@@ -106,8 +102,8 @@ def read_format(description: dict[str, Any]) -> Format:
     return formats.read(description)
 
 
-def _fitted(name: str, key: str, value: Any, hint: Any) -> Any:
-    """A value as its argument's type wants it; text is read as the number or truth it spells."""
+def _convert(name: str, key: str, value: Any, hint: Any) -> Any:
+    """A value in the type of its argument; text is read as the number or truth it spells."""
     kinds = set(get_args(hint)) or {hint}
     simple = {str, int, float, bool, type(None)}
     if hint is Any or type(value) in kinds or (kinds - simple and not isinstance(value, str)):
@@ -126,11 +122,6 @@ def _fitted(name: str, key: str, value: Any, hint: Any) -> Any:
     words = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
     wanted = " or ".join(word for kind, word in words.items() if kind in kinds)
     raise BFNError(f"{key} = {value!r} of the data source {name!r} should be {wanted}")
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,8 +1,9 @@
-"""Alphabets: characters <-> classes 0, ..., K - 1, a whole text at once."""
+"""Alphabets: the characters of a text <-> classes 0, ..., K - 1."""
 
 from __future__ import annotations
 
 import functools
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,11 @@ from bfn.errors import BFNError
 LETTERS = " abcdefghijklmnopqrstuvwxyz"
 
 _CHUNK = 1 << 24  # characters mapped at a time: bounds the memory of intermediate arrays
+
+
+def to_letters(text: str) -> str:
+    """Lower case, with every run of characters other than a to z replaced by one space."""
+    return re.sub("[^a-z]+", " ", text.lower()).strip()
 
 
 @dataclass(frozen=True)
@@ -24,7 +30,9 @@ class Alphabet:
         if self.characters is None:
             return
         if len(self.characters) < 2:
-            raise BFNError(f"the alphabet {self.characters!r} is too short; give 2 or more letters")
+            raise BFNError(
+                f"the alphabet {self.characters!r} is too short; give at least 2 characters"
+            )
         twice = [c for i, c in enumerate(self.characters) if c in self.characters[:i]]
         if twice:
             raise BFNError(f"the alphabet holds {twice[0]!r} twice; give every character once")
@@ -62,7 +70,7 @@ class Alphabet:
         return out
 
     def text(self, classes: np.ndarray) -> str | bytes:
-        """The text of an array of classes: bytes for the alphabet of bytes."""
+        """The text of an array of classes; bytes if the classes are bytes."""
         if self.characters is None:
             return classes.astype(np.uint8).tobytes()
         codes = np.frombuffer(self.characters.encode("utf-32-le", "surrogatepass"), np.uint32)

@@ -1,13 +1,12 @@
 """A user's own arrays: a .npy or .npz file, or arrays in memory.
 
-A .npz file holds either one array of examples and, if you like, one called `labels`; or arrays
-called `train`, `validation` and `test` with `train_labels` and so on. Splits that are not given are
-held out of the training set at random, always the same rows.
+A .npz file holds one array of examples and, optionally, one called `labels`; or arrays called
+`train`, `validation` and `test` with `train_labels` and so on. Splits that are not given are held
+out of the training set at random, always the same rows.
 """
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,10 @@ from torch import Tensor
 from bfn.data import forms
 from bfn.data.base import SPLITS, Rows, hold_out
 from bfn.data.formats import ArrayFormat, ImageFormat
+from bfn.data.reading import read_arrays
 from bfn.errors import BFNError
+
+Arrays = Tensor | np.ndarray | Mapping[str, Tensor | np.ndarray]
 
 
 def array(
@@ -39,9 +41,9 @@ def array(
     Args:
         path: the file.
         labels: hand out the file's labels as `cond["label"]`.
-        form, bins, levels, low, high, image, validation, test: as of `from_arrays`.
+        form, bins, levels, low, high, image, validation, test: see `from_arrays`.
     """
-    arrays = _read(Path(path).expanduser())
+    arrays = read_arrays(Path(path).expanduser())
     names = [name for name in arrays if name != "labels" and not name.endswith("_labels")]
     if "train" not in names:
         if len(names) != 1:
@@ -52,8 +54,8 @@ def array(
         arrays["train"] = arrays.pop(names[0])
         if "labels" in arrays:
             arrays["train_labels"] = arrays.pop("labels")
-    tags = {split: arrays[f"{split}_labels"] for split in SPLITS if f"{split}_labels" in arrays}
-    if labels and not tags:
+    numbers = {split: arrays[f"{split}_labels"] for split in SPLITS if f"{split}_labels" in arrays}
+    if labels and not numbers:
         raise BFNError(f"{path} holds no labels; save them as labels, or as train_labels and so on")
     return from_arrays(
         {split: arrays[split] for split in SPLITS if split in arrays},
@@ -63,7 +65,7 @@ def array(
         low=low,
         high=high,
         image=image,
-        labels=tags if labels else None,
+        labels=numbers if labels else None,
         validation=validation,
         test=test,
         name=str(path),
@@ -71,14 +73,14 @@ def array(
 
 
 def from_arrays(
-    values: Tensor | np.ndarray | Mapping[str, Tensor | np.ndarray],
+    values: Arrays,
     form: str | None = None,
     bins: int | None = None,
     levels: int | None = None,
     low: float = -1.0,
     high: float = 1.0,
     image: bool = False,
-    labels: Tensor | np.ndarray | Mapping[str, Tensor | np.ndarray] | None = None,
+    labels: Arrays | None = None,
     validation: float = 0.05,
     test: float = 0.05,
     name: str = "array",
@@ -86,7 +88,7 @@ def from_arrays(
     """A data set of arrays (N, ...): one example per row.
 
     Args:
-        values: one array, of which validation and test sets are held out, or one per split.
+        values: one array, from which validation and test sets are held out, or one per split.
         form: "continuous", "discretised", "discrete" or "binary"; by default continuous for real
             numbers (discretised when bins are given), binary for bool and for uint8 of 0 and 1,
             discretised for other uint8, discrete for other integers.
@@ -99,28 +101,30 @@ def from_arrays(
         validation, test: fractions to hold out for the splits that are not given.
     """
     given = values if isinstance(values, Mapping) else {"train": values}
-    marks = labels if isinstance(labels, Mapping) or labels is None else {"train": labels}
     arrays = {split: _numbers(a, split, name) for split, a in given.items()}
-    tags = {split: np.asarray(a) for split, a in (marks or {}).items()}
     if "train" not in arrays:
         raise BFNError(f"{name} has no training array; give one called train")
-    if tags and set(tags) != set(arrays):
-        raise BFNError(f"{name} has labels for {', '.join(tags)} but data for {', '.join(arrays)}")
-    for split, tag in tags.items():
+    marks = labels if isinstance(labels, Mapping) or labels is None else {"train": labels}
+    numbers = {split: np.asarray(a) for split, a in (marks or {}).items()}
+    if numbers and set(numbers) != set(arrays):
+        raise BFNError(
+            f"{name} has labels for {', '.join(numbers)} but data for {', '.join(arrays)}"
+        )
+    for split, tag in numbers.items():
         if tag.shape != arrays[split].shape[:1] or tag.dtype.kind not in "iu":
             raise BFNError(
                 f"the labels of {split} in {name} are {tag.dtype} of shape {tag.shape}; expected "
                 f"one integer for each of {len(arrays[split])} examples"
             )
-    held = hold_out(
-        len(arrays["train"]),
-        0.0 if "validation" in arrays else validation,
-        0.0 if "test" in arrays else test,
-    )
-    rows = {split: held[split] for split in SPLITS if split == "train" or split not in arrays}
-    splits = {s: arrays["train"][rows[s]] if s in rows else arrays[s] for s in SPLITS}
-    if tags:
-        tags = {s: tags["train"][rows[s]] if s in rows else tags[s] for s in SPLITS}
+    fractions = {"validation": validation, "test": test}
+    missing = {s: 0.0 if s in arrays else fraction for s, fraction in fractions.items()}
+    rows = hold_out(len(arrays["train"]), **missing)
+
+    def split_up(found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        held_out = {s: found["train"][rows[s]] for s in SPLITS}
+        return held_out | {s: a for s, a in found.items() if s != "train"}
+
+    splits = split_up(arrays)
     if image:
         splits = {split: a[:, None] if a.ndim == 3 else a for split, a in splits.items()}
         if splits["train"].ndim != 4 or splits["train"].shape[1] not in (1, 3):
@@ -128,38 +132,19 @@ def from_arrays(
                 f"{name} has examples of shape {splits['train'].shape[1:]}; pictures are (H, W), "
                 "(1, H, W) or (3, H, W)"
             )
-    chosen, splits = _form(splits, form, bins, levels, (low, high), name)
-    kind = ImageFormat if image else ArrayFormat
-    classes = 1 + max((int(tag.max()) for tag in tags.values() if tag.size), default=-1)
+    chosen, stored = _form(splits, form, bins, levels, (low, high), name)
+    classes = 1 + max((int(tag.max()) for tag in numbers.values() if tag.size), default=-1)
     return Rows(
         name,
-        kind(splits["train"].shape[1:], chosen),
-        splits,
-        labels=tags or None,
+        (ImageFormat if image else ArrayFormat)(splits["train"].shape[1:], chosen),
+        stored,
+        labels=split_up(numbers) if numbers else None,
         label_names=tuple(map(str, range(classes))),
     )
 
 
-def _read(path: Path) -> dict[str, np.ndarray]:
-    try:
-        with path.open("rb") as file:  # numpy leaves its own file open when it fails
-            loaded = np.load(file, allow_pickle=False)
-            if isinstance(loaded, np.ndarray):
-                return {"train": loaded}
-            return {name: loaded[name] for name in loaded.files}
-    except FileNotFoundError:
-        raise BFNError(f"{path} does not exist; expected a .npy or .npz file") from None
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        reason = "it holds Python objects" if "allow_pickle" in str(error) else str(error)
-        raise BFNError(
-            f"{path} cannot be read as .npy or .npz of numbers: {reason}; save it again with "
-            "numpy.save or numpy.savez"
-        ) from None
-    except OSError as error:
-        raise BFNError(f"cannot read {path}: {error.strerror or error}") from None
-
-
 def _numbers(values: Any, split: str, name: str) -> np.ndarray:
+    """An array of numbers with one example per row and at least two axes."""
     if split not in SPLITS:
         raise BFNError(f"unknown split {split!r} in {name}; expected {', '.join(SPLITS)}")
     a = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
@@ -168,9 +153,8 @@ def _numbers(values: Any, split: str, name: str) -> np.ndarray:
             f"the {split} array of {name} is {a.dtype} of shape {a.shape}; expected numbers with "
             "one example per row"
         )
-    if a.dtype.kind == "b":
-        return a.astype(np.uint8).reshape(len(a), *(a.shape[1:] or (1,)))
-    return a.reshape(len(a), *(a.shape[1:] or (1,)))
+    a = a.astype(np.uint8) if a.dtype.kind == "b" else a
+    return a[:, None] if a.ndim == 1 else a
 
 
 def _form(
@@ -182,8 +166,7 @@ def _form(
     name: str,
 ) -> tuple[forms.Form, dict[str, Any]]:
     """The form of the data, and the splits in the type they are stored in."""
-    kinds = {a.dtype.kind for a in splits.values()}
-    if "f" in kinds:
+    if any(a.dtype.kind == "f" for a in splits.values()):
         if form not in (None, "continuous", "discretised") or (form == "continuous" and bins):
             raise BFNError(
                 f"{name} holds real numbers, which are continuous or (with bins) discretised, not "
@@ -194,19 +177,14 @@ def _form(
         stored = {split: torch.from_numpy(a.astype(np.float32)) for split, a in splits.items()}
         return forms.Real(float(span[0]), float(span[1]), bins), stored
     top = max(int(a.max()) for a in splits.values() if a.size)
-    photographs = all(a.dtype == np.uint8 for a in splits.values())
+    bytes_only = all(a.dtype == np.uint8 for a in splits.values())
     if form is None:
-        form = ("binary" if top <= 1 else "discretised") if photographs else "discrete"
+        form = ("binary" if top <= 1 else "discretised") if bytes_only else "discrete"
     if levels is None:
         classes = form == "discrete" or top <= 1
-        levels = 256 if photographs and not classes else max(2, top + 1)
+        levels = 256 if bytes_only and not classes else max(2, top + 1)
     chosen = forms.choose(form, bins, levels)
     for split, a in splits.items():  # before a narrower type could wrap a wrong value round
-        low, high = (int(a.min()), int(a.max())) if a.size else (0, 0)
-        if low < 0 or high >= levels:
-            raise BFNError(
-                f"the {split} split of {name} holds the value {low if low < 0 else high}; "
-                f"expected 0 to {levels - 1}"
-            )
+        chosen.check(torch.from_numpy(a.astype(np.int64)), f"the {split} split of {name}")
     dtype = np.uint8 if levels <= 256 else np.int64
     return chosen, {split: a.astype(dtype) for split, a in splits.items()}

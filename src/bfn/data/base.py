@@ -1,14 +1,14 @@
-"""Data sets: splits held as one tensor each, from which batches are cut at once.
+"""Data sets: each split is one tensor, from which batches are cut by index.
 
-An example is named by an index. Of rows, it is the row; of a text, the position of the window's
-first character, so that training can take a window anywhere (`indices`) while evaluation takes
-windows that do not overlap (`examples`).
+For rows, an index is the number of the row; for a text, it is the position of a window's first
+character: training takes windows anywhere (`indices`), evaluation takes windows that do not overlap
+(`examples`).
 
-The order of training is a pure function of (seed, step): step s of batch size B takes positions
-s B, ..., s B + B - 1 of an endless sequence made of one shuffled epoch after another, the
-permutation of epoch e being seeded by (seed, e); of a text, step s takes B positions drawn with a
-generator seeded by (seed, s). A resumed run therefore repeats the same batches, and any process of
-several can work out its share alone.
+The order of training is a pure function of (seed, step), so a resumed run repeats the same batches
+and each of several processes can work out its own share. For rows, step s of batch size B takes
+positions s B, ..., s B + B - 1 of an endless sequence of shuffled epochs, the permutation of epoch
+e being seeded by (seed, e); for a text, it takes B positions drawn with a generator seeded by
+(seed, s).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from bfn import noise
 from bfn.data.formats import Format, TextFormat
-from bfn.errors import BFNError
+from bfn.errors import BFNError, whole
 
 SPLITS = ("train", "validation", "test")
 
@@ -39,7 +39,7 @@ class DataSet(ABC):
 
     Args:
         name: what error messages and reports call it.
-        format: what one example is; `encode`, `decode`, `render` and the properties are its own.
+        format: what one example is; it does the work of `encode`, `decode` and `render`.
         splits: stored values of "train", "validation" and "test"; checked here, once.
         labels: integers of each split, (N,), handed out by `batch` as `cond["label"]`.
         label_names: the names of labels 0, 1, ...
@@ -62,7 +62,7 @@ class DataSet(ABC):
             split: _integers(values, f"the labels of the {split} split of {name}")
             for split, values in (labels or {}).items()
         }
-        self._device: torch.device | None = None  # of batches; None is where the splits lie
+        self._device: torch.device | None = None  # of batches; None: where the splits are
         for split, values in self._splits.items():
             format.form.check(values, f"the {split} split of {name}")
             if len(self._labels.get(split, values)) != len(values):
@@ -99,11 +99,11 @@ class DataSet(ABC):
         return self._labels
 
     def encode(self, raw: Any, generator: noise.Source = None) -> Tensor:
-        """A batch as people have it (levels, strings) -> x in the model's convention."""
+        """A batch of levels or strings -> x in the model's convention."""
         return self.format.encode(raw, generator)
 
     def decode(self, x: Tensor) -> Any:
-        """x -> levels (uint8) or strings; the other way round of `encode`."""
+        """x -> levels (uint8) or strings; the inverse of `encode`."""
         return self.format.decode(x)
 
     def render(self, x: Tensor) -> Any:
@@ -131,7 +131,7 @@ class DataSet(ABC):
         return x, {name: value.to(self._device) for name, value in cond.items()}
 
     def stored(self, split: str, indices: Tensor) -> Stored:
-        """The examples of the given indices as they are stored, and where they are stored."""
+        """The examples of the given indices as stored, on the device that holds the splits."""
         indices = indices.to(self.split(split).device, non_blocking=True)
         cond = {"label": self._labels[split][indices]} if split in self._labels else {}
         return self._cut(split, indices), cond
@@ -139,8 +139,8 @@ class DataSet(ABC):
     def to(self, device: torch.device | str, *, hold: bool = True) -> Self:
         """Give batches on that device. Returns the data set itself.
 
-        The splits are moved there and batches cut there; but when the device is not to hold them,
-        they lie in the host's memory, and `batch` copies what it cuts.
+        The splits are moved there too; with hold=False they stay in the host's memory, and `batch`
+        copies what it cuts.
         """
         home = device if hold else "cpu"
         self._splits = {split: values.to(home) for split, values in self._splits.items()}
@@ -150,11 +150,11 @@ class DataSet(ABC):
 
     @property
     def nbytes(self) -> int:
-        """Of all splits and labels."""
+        """Size of all splits and labels."""
         return sum(v.nbytes for v in (*self._splits.values(), *self._labels.values()))
 
     def digest(self) -> str:
-        """SHA-256 of all that is stored, and of what it means."""
+        """SHA-256 of everything stored and of the format."""
         found = hashlib.sha256(json.dumps(self.format.describe(), sort_keys=True).encode())
         for group in (self._splits, self._labels):
             for split, values in sorted(group.items()):
@@ -178,18 +178,18 @@ class DataSet(ABC):
 def _tensor(values: Tensor | np.ndarray) -> Tensor:
     if isinstance(values, Tensor):
         return values
-    # Bytes of a file are read-only in numpy, which a tensor cannot be.
+    # Arrays over the bytes of a file are read-only, which tensors cannot be.
     return torch.from_numpy(np.require(values, requirements=["C", "W"]))
 
 
 def _integers(values: Tensor | np.ndarray | Sequence[int], what: str) -> Tensor:
     if isinstance(values, Tensor):
         dtype = values.dtype
-        whole = not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
+        integral = not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
     else:
         values = np.asarray(values)
-        whole = values.dtype.kind in "iu"
-    if not whole or values.ndim != 1:
+        integral = values.dtype.kind in "iu"
+    if not integral or values.ndim != 1:
         raise BFNError(
             f"{what} are {values.dtype} of shape {tuple(values.shape)}; expected integers (N,); "
             "give one whole number to each example"
@@ -198,15 +198,8 @@ def _integers(values: Tensor | np.ndarray | Sequence[int], what: str) -> Tensor:
 
 
 def _taken(rows: Tensor, indices: Tensor) -> Tensor:
-    # On a CPU ten times as fast as indexing, which goes from number to number.
+    # On a CPU ten times as fast as indexing.
     return rows[indices] if rows.is_cuda else rows.index_select(0, indices)
-
-
-def _check_batch(step: int, batch: int) -> None:
-    if step < 0:
-        raise BFNError(f"step = {step} is negative; give 0 for the first batch")
-    if batch < 1:
-        raise BFNError(f"batch = {batch} is empty; give a batch size of 1 or more")
 
 
 @functools.lru_cache(maxsize=4)
@@ -228,13 +221,14 @@ class Rows(DataSet):
                     f"{tuple(values.shape[1:])}; expected {format.shape}"
                 )
         if len(self._splits["train"]) == 0:
-            raise BFNError(f"{name} has no training examples; give it more data")
+            raise BFNError(f"{name} has no training examples; give more data")
 
     def examples(self, split: str) -> Tensor:
         return torch.arange(self._count(split))
 
     def indices(self, seed: int, step: int, batch: int, split: str = "train") -> Tensor:
-        _check_batch(step, batch)
+        whole("step", step, 0)
+        whole("batch", batch, 1)
         count = self._count(split)
         start, stop = step * batch, (step + 1) * batch
         parts = []
@@ -274,7 +268,8 @@ class Stream(DataSet):
         return torch.arange(0, len(self.split(split)) - length + 1, length)
 
     def indices(self, seed: int, step: int, batch: int, split: str = "train") -> Tensor:
-        _check_batch(step, batch)
+        whole("step", step, 0)
+        whole("batch", batch, 1)
         generator = torch.Generator().manual_seed(noise.seed(seed, "crops", step))
         last = len(self.split(split)) - self.shape[0]
         return torch.randint(last + 1, (batch,), generator=generator)
@@ -287,13 +282,9 @@ class Stream(DataSet):
 def scattered(count: int) -> np.ndarray:
     """A fixed reordering of 0, ..., count - 1 that never changes with a library's version.
 
-    Rows are sorted by a 64-bit mix of their number, which decides once and for all which rows of
-    a file are held out.
+    Rows are sorted by a 64-bit mix of their number, so the same rows of a file are always held out.
     """
-    z = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.argsort(z ^ (z >> np.uint64(31)), kind="stable")
+    return np.argsort(noise.splitmix64(np.arange(1, count + 1, dtype=np.uint64)), kind="stable")
 
 
 def hold_out(count: int, validation: float = 0.0, test: float = 0.0) -> dict[str, np.ndarray]:
@@ -304,7 +295,7 @@ def hold_out(count: int, validation: float = 0.0, test: float = 0.0) -> dict[str
     held = [max(1, round(count * f)) if f else 0 for f in (validation, test)]
     if sum(held) >= count:
         raise BFNError(
-            f"holding out {held[0]} validation and {held[1]} test examples leaves none of "
+            f"holding out {held[0]} validation and {held[1]} test examples leaves none of the "
             f"{count} to train on; give more data or smaller fractions"
         )
     order = scattered(count)
@@ -314,8 +305,10 @@ def hold_out(count: int, validation: float = 0.0, test: float = 0.0) -> dict[str
 
 
 def cut_text(count: int) -> dict[str, slice]:
-    """Contiguous splits of a text: the last 5M characters are the test set and the 5M before them
-    the validation set; below 50M characters, 5% each."""
+    """Contiguous splits of a text: training, validation, test.
+
+    The last two have 5M characters each, or 5% each of a text below 50M characters.
+    """
     held = 5_000_000 if count >= 50_000_000 else count * 5 // 100
     return {
         "train": slice(0, count - 2 * held),

@@ -6,9 +6,9 @@ text). A form says what the model sees of them:
     continuous     x = 2 v / (L - 1) - 1                                   float32 in [-1, 1]
     discretised    x = (2 k + 1) / K - 1,  k = floor(v K / L)              float32, K bin centres
     discrete       x = k,                  k = floor(v K / L)              int64 classes
-    binary         x ~ Bernoulli(v / (L - 1)), drawn anew at every call    int64, 0 or 1
+    binary         x ~ Bernoulli(v / (L - 1)), drawn again at every call   int64, 0 or 1
 
-and `Real` takes values that are real numbers to begin with. `decode` returns levels, such that
+`Real` is for values that are real numbers to begin with. `decode` returns levels, such that
 encode(decode(x)) = x for every x a form can put out, and decode(encode(v)) = v whenever no level
 is lost on the way (continuous data, and K = L).
 """
@@ -16,7 +16,6 @@ is lost on the way (continuous data, and K = L).
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -25,7 +24,8 @@ import torch
 from torch import Tensor
 
 from bfn import noise
-from bfn.errors import BFNError
+from bfn.errors import BFNError, did_you_mean
+from bfn.output.bins import bin_centre, bin_index
 
 
 class Form(ABC):
@@ -57,52 +57,30 @@ class Form(ABC):
         return {"name": self.name, **dataclasses.asdict(self)}  # pyright: ignore[reportArgumentType]
 
 
-def _check_levels(values: Tensor, levels: int, where: str) -> None:
-    if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
-        raise BFNError(
-            f"{where} holds {values.dtype} values; expected integer levels 0 to {levels - 1}: "
-            "convert it to uint8"
-        )
-    if values.numel() == 0:
-        return
-    low, high = (int(v) for v in torch.aminmax(values))
-    if low < 0 or high >= levels:
-        raise BFNError(
-            f"{where} holds the value {low if low < 0 else high}; expected 0 to {levels - 1}"
-        )
+class _OfLevels(Form):
+    """Forms of data stored as integer levels."""
 
+    levels: int
 
-def _as_levels(values: Tensor, levels: int) -> Tensor:
-    return values.to(torch.uint8 if levels <= 256 else torch.int64)
+    def check(self, values: Tensor, where: str) -> None:
+        if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
+            raise BFNError(
+                f"{where} holds {values.dtype} values; expected integer levels 0 to "
+                f"{self.levels - 1}: convert it to uint8"
+            )
+        if values.numel() == 0:
+            return
+        low, high = (int(v) for v in torch.aminmax(values))
+        if low < 0 or high >= self.levels:
+            wrong = low if low < 0 else high
+            raise BFNError(f"{where} holds the value {wrong}; expected 0 to {self.levels - 1}")
 
-
-def _check_bins(K: int, levels: int) -> None:
-    if not 2 <= K <= levels:
-        raise BFNError(f"bins = {K} does not fit data of {levels} levels; give 2 to {levels}")
-
-
-def _bin_of_level(values: Tensor, K: int, levels: int) -> Tensor:
-    return values if levels == K else values.long() * K // levels
-
-
-def _level_of_bin(k: Tensor, K: int, levels: int) -> Tensor:
-    # The middle one of the levels that fall into bin k; K <= L leaves no bin empty.
-    first = -(-k * levels // K)
-    last = -(-(k + 1) * levels // K) - 1
-    return _as_levels((first + last + 1) // 2, levels)
-
-
-def _centre(k: Tensor, K: int) -> Tensor:
-    # (2k + 1 - K) / K is rounded once; (2k + 1) / K - 1 would lose digits near 0.
-    return k.to(torch.float32).mul(2).add(1 - K).div(K)
-
-
-def _bin_of_x(x: Tensor, K: int) -> Tensor:
-    return ((x.double() + 1) * (K / 2)).floor().long().clamp(0, K - 1)
+    def _stored(self, levels: Tensor) -> Tensor:
+        return levels.to(torch.uint8 if self.levels <= 256 else torch.int64)
 
 
 @dataclass(frozen=True)
-class Continuous(Form):
+class Continuous(_OfLevels):
     """Levels spread evenly over [-1, 1]; decoding takes the nearest level."""
 
     levels: int
@@ -117,73 +95,74 @@ class Continuous(Form):
 
     def decode(self, x: Tensor) -> Tensor:
         top = self.levels - 1
-        return _as_levels(((x.double() + 1) * (top / 2)).round().clamp(0, top), self.levels)
+        return self._stored(((x.double() + 1) * (top / 2)).round().clamp(0, top))
 
     def brightness(self, x: Tensor) -> Tensor:
         return ((x + 1) / 2).clamp(0, 1)
 
-    def check(self, values: Tensor, where: str) -> None:
-        _check_levels(values, self.levels, where)
+
+@dataclass(frozen=True)
+class _Grouped(_OfLevels):
+    """Levels gathered into K <= L groups: k = floor(v K / L)."""
+
+    K: int
+    levels: int
+
+    def __post_init__(self) -> None:
+        if type(self.K) is not int or not 2 <= self.K <= self.levels:
+            raise BFNError(
+                f"bins = {self.K!r} does not fit data of {self.levels} levels; give a whole "
+                f"number from 2 to {self.levels}"
+            )
+
+    @property
+    def classes(self) -> int | None:
+        return self.K
+
+    def _groups(self, values: Tensor) -> Tensor:
+        return values.long() if self.levels == self.K else values.long() * self.K // self.levels
+
+    def _levels(self, k: Tensor) -> Tensor:
+        # The middle one of the levels in group k; K <= L leaves no group empty.
+        first = -(-k * self.levels // self.K)
+        last = -(-(k + 1) * self.levels // self.K) - 1
+        return self._stored((first + last + 1) // 2)
 
 
 @dataclass(frozen=True)
-class Discretised(Form):
+class Discretised(_Grouped):
     """Levels gathered into K bins, each represented by its centre in [-1, 1]."""
 
-    K: int
-    levels: int
     name: ClassVar[str] = "discretised"
 
-    def __post_init__(self) -> None:
-        _check_bins(self.K, self.levels)
-
-    @property
-    def classes(self) -> int | None:
-        return self.K
-
     def encode(self, values: Tensor, generator: noise.Source = None) -> Tensor:
-        return _centre(_bin_of_level(values, self.K, self.levels), self.K)
+        return bin_centre(self._groups(values), self.K)
 
     def decode(self, x: Tensor) -> Tensor:
-        return _level_of_bin(_bin_of_x(x, self.K), self.K, self.levels)
+        return self._levels(bin_index(x, self.K))
 
     def brightness(self, x: Tensor) -> Tensor:
-        return _bin_of_x(x, self.K).to(torch.float32) / (self.K - 1)
-
-    def check(self, values: Tensor, where: str) -> None:
-        _check_levels(values, self.levels, where)
+        return bin_index(x, self.K).to(torch.float32) / (self.K - 1)
 
 
 @dataclass(frozen=True)
-class Discrete(Form):
+class Discrete(_Grouped):
     """Levels gathered into K classes without order; for text, levels are the classes."""
 
-    K: int
-    levels: int
     name: ClassVar[str] = "discrete"
 
-    def __post_init__(self) -> None:
-        _check_bins(self.K, self.levels)
-
-    @property
-    def classes(self) -> int | None:
-        return self.K
-
     def encode(self, values: Tensor, generator: noise.Source = None) -> Tensor:
-        return _bin_of_level(values, self.K, self.levels).long()
+        return self._groups(values)
 
     def decode(self, x: Tensor) -> Tensor:
-        return _level_of_bin(x.long(), self.K, self.levels)
+        return self._levels(x.long())
 
     def brightness(self, x: Tensor) -> Tensor:
         return x.to(torch.float32) / (self.K - 1)
 
-    def check(self, values: Tensor, where: str) -> None:
-        _check_levels(values, self.levels, where)
-
 
 @dataclass(frozen=True)
-class Binary(Form):
+class Binary(_OfLevels):
     """Dynamic binarisation: a level is the probability of class 1; two levels are the classes."""
 
     levels: int
@@ -201,13 +180,10 @@ class Binary(Form):
         return (u * (self.levels - 1) < values).long()
 
     def decode(self, x: Tensor) -> Tensor:
-        return _as_levels(x.long() * (self.levels - 1), self.levels)
+        return self._stored(x.long() * (self.levels - 1))
 
     def brightness(self, x: Tensor) -> Tensor:
         return x.to(torch.float32)
-
-    def check(self, values: Tensor, where: str) -> None:
-        _check_levels(values, self.levels, where)
 
 
 @dataclass(frozen=True)
@@ -233,7 +209,7 @@ class Real(Form):
         x = values.to(torch.float32)
         if (self.low, self.high) != (-1.0, 1.0):
             x = ((x - self.low) * (2 / (self.high - self.low)) - 1).clamp(-1, 1)
-        return x if self.K is None else _centre(_bin_of_x(x, self.K), self.K)
+        return x if self.K is None else bin_centre(bin_index(x, self.K), self.K)
 
     def decode(self, x: Tensor) -> Tensor:
         if (self.low, self.high) == (-1.0, 1.0):
@@ -251,40 +227,60 @@ class Real(Form):
             raise BFNError(f"{where} holds NaN; expected real numbers: remove those examples")
         if low < self.low or high > self.high:
             raise BFNError(
-                f"{where} spans [{low:.6g}, {high:.6g}], which leaves [{self.low:g}, "
+                f"{where} spans [{low:.6g}, {high:.6g}], which is not within [{self.low:g}, "
                 f"{self.high:g}]; give its own range with low and high"
             )
 
 
-_FORMS: dict[str, type[Form]] = {
+@dataclass(frozen=True)
+class Encoded(Form):
+    """Values that are already in the model's convention; the model checks them."""
+
+    name: ClassVar[str] = "real"
+
+    @property
+    def classes(self) -> int | None:
+        return None
+
+    def encode(self, values: Tensor, generator: noise.Source = None) -> Tensor:
+        return values
+
+    def decode(self, x: Tensor) -> Tensor:
+        return x
+
+    def brightness(self, x: Tensor) -> Tensor:
+        return x
+
+    def check(self, values: Tensor, where: str) -> None:
+        pass
+
+
+_NAMED: dict[str, type[Form]] = {
     form.name: form for form in (Continuous, Discretised, Discrete, Binary, Real)
 }
 NAMES = ("continuous", "discretised", "discrete", "binary")
 
 
 def choose(name: str, bins: int | None, levels: int) -> Form:
-    """The form `name` for data of so many levels; `bins` is K, by default one per level."""
+    """The form called `name` for data of `levels` levels; `bins` is K, by default one per level."""
     if name not in NAMES:
-        near = difflib.get_close_matches(str(name), NAMES, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise BFNError(f"unknown form {name!r}; {hint}expected one of {', '.join(NAMES)}")
+        hint = did_you_mean(name, NAMES) or f"; expected one of {', '.join(NAMES)}"
+        raise BFNError(f"unknown form {name!r}{hint}")
     if name in ("continuous", "binary"):
         if bins is not None:
             raise BFNError(f"bins = {bins} has no meaning for {name} data; leave it out")
         return Continuous(levels) if name == "continuous" else Binary(levels)
-    K = levels if bins is None else bins
-    if isinstance(K, bool) or not isinstance(K, int):
-        raise BFNError(f"bins = {K!r} is not a whole number; give 2 to {levels}")
-    return Discretised(K, levels) if name == "discretised" else Discrete(K, levels)
+    grouped = Discretised if name == "discretised" else Discrete
+    return grouped(levels if bins is None else bins, levels)
 
 
 def read(description: dict[str, Any]) -> Form:
     """The form that `Form.describe` described."""
     arguments = dict(description)
     name = arguments.pop("name", None)
-    if name not in _FORMS:
-        raise BFNError(f"unknown form {name!r} in a data description; expected {', '.join(_FORMS)}")
+    if name not in _NAMED:
+        raise BFNError(f"unknown form {name!r} in a data description; expected {', '.join(_NAMED)}")
     try:
-        return _FORMS[name](**arguments)
+        return _NAMED[name](**arguments)
     except TypeError as error:
         raise BFNError(f"the data description of form {name!r} is damaged: {error}") from None

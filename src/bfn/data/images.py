@@ -8,7 +8,6 @@ files. The folders below name the labels.
 from __future__ import annotations
 
 import os
-import sys
 import zipfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,10 +17,9 @@ import numpy as np
 
 from bfn.data import forms
 from bfn.data.base import SPLITS, Rows, hold_out
-from bfn.data.files import extra
 from bfn.data.formats import ImageFormat
 from bfn.data.reading import read_picture
-from bfn.errors import BFNError
+from bfn.errors import BFNError, whole
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp")
 _MODES = {"rgb": "RGB", "grey": "L"}
@@ -49,16 +47,19 @@ def images(
         labels: hand out the number of a picture's sub-folder as `cond["label"]`.
         validation, test: fractions to hold out, unless the folders name the splits.
     """
-    extra("PIL.Image", "reading pictures")
     if colour not in _MODES:
         raise BFNError(f"colour = {colour!r} is unknown; expected rgb or grey")
     chosen = forms.choose(form, bins, 256)
-    window = _window(size)
+    sides = None if size is None else _sides(size)
     names, read = _listing(Path(path).expanduser())
-    places = _without_common_folder(names, labels)
-    pictures = _read_all(names, read, window, _MODES[colour], path)
-    rows, inner = _splits(places, validation, test)
+    paths = _without_common_folder(names, labels)
+    rows, inner = _splits(paths, validation, test)
     numbers, label_names = _labels(inner, names) if labels else (None, ())
+
+    def picture(name: str) -> np.ndarray:
+        return read_picture(lambda: read(name), f"{path}/{name}", _MODES[colour], sides)
+
+    pictures = _read_all(names, picture)
     return Rows(
         str(path),
         ImageFormat(pictures.shape[1:], chosen),
@@ -68,14 +69,13 @@ def images(
     )
 
 
-def _window(size: int | Sequence[int] | None) -> tuple[int, int] | None:
+def _sides(size: int | Sequence[int]) -> tuple[int, int]:
     """(height, width) of every picture."""
-    if size is None:
-        return None
-    sides = (size, size) if isinstance(size, int) else tuple(size)
-    if len(sides) != 2 or any(not isinstance(n, int) or n < 1 for n in sides):
-        raise BFNError(f"size = {size!r} is no picture; give a side, or a height and a width")
-    return sides[0], sides[1]
+    sides = [size] if isinstance(size, int) else list(size)
+    if len(sides) not in (1, 2):
+        raise BFNError(f"size = {size!r}; expected a side, or a height and a width")
+    height, width = (whole("size", side, 1) for side in (sides[0], sides[-1]))
+    return height, width
 
 
 def _listing(path: Path) -> tuple[list[str], Callable[[str], bytes]]:
@@ -94,7 +94,7 @@ def _listing(path: Path) -> tuple[list[str], Callable[[str], bytes]]:
         raise BFNError(f"{path} is neither a folder nor an intact zip archive of pictures")
     else:
         raise BFNError(f"{path} does not exist; expected a folder or zip archive of pictures")
-    # Other systems leave hidden files behind that bear a picture's name.
+    # Other systems leave behind hidden files that are named like pictures.
     names = [
         name
         for name in names
@@ -106,42 +106,26 @@ def _listing(path: Path) -> tuple[list[str], Callable[[str], bytes]]:
     return names, read
 
 
-def _read_all(
-    names: list[str],
-    read: Callable[[str], bytes],
-    window: tuple[int, int] | None,
-    mode: str,
-    path: str,
-) -> np.ndarray:
+def _read_all(names: list[str], picture: Callable[[str], np.ndarray]) -> np.ndarray:
     """All pictures in one array (N, C, H, W)."""
-    from rich.console import Console
-    from rich.progress import track
+    from bfn.progress import waiting
 
-    def picture_of(name: str) -> np.ndarray:
-        return read_picture(lambda: read(name), f"{path}/{name}", mode, window)
-
-    first = picture_of(names[0])
+    first = picture(names[0])
     out = np.empty((len(names), *first.shape), np.uint8)
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        pictures = pool.map(picture_of, names)
+    with (
+        ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool,
+        waiting("reading pictures") as (report, _),
+    ):
         try:
-            for i, picture in enumerate(
-                track(
-                    pictures,
-                    "reading pictures",
-                    total=len(names),
-                    console=Console(stderr=True),
-                    transient=True,
-                    disable=not sys.stderr.isatty(),
-                )
-            ):
-                if picture.shape != first.shape:
-                    h, w = picture.shape[1:]
+            for i, found in enumerate(pool.map(picture, names)):
+                if found.shape != first.shape:
+                    (h, w), (height, width) = found.shape[1:], first.shape[1:]
                     raise BFNError(
-                        f"{names[i]} in {path} has {w} x {h} pixels but {names[0]} has "
-                        f"{first.shape[2]} x {first.shape[1]}; give the size to bring them to"
+                        f"{names[i]} has {w} x {h} pixels but {names[0]} has {width} x {height}; "
+                        "give the size to resize them to"
                     )
-                out[i] = picture
+                out[i] = found
+                report(i + 1, len(names))
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
@@ -149,7 +133,7 @@ def _read_all(
 
 
 def _without_common_folder(names: list[str], labels: bool) -> list[PurePosixPath]:
-    """Paths without the one folder that an archive often has around everything."""
+    """Paths without the single top folder that archives often have."""
     paths = [PurePosixPath(name) for name in names]
     needed = 3 if labels else 2
     tops = {p.parts[0] for p in paths}
@@ -159,12 +143,12 @@ def _without_common_folder(names: list[str], labels: bool) -> list[PurePosixPath
 
 
 def _splits(
-    places: list[PurePosixPath], validation: float, test: float
+    paths: list[PurePosixPath], validation: float, test: float
 ) -> tuple[dict[str, np.ndarray], list[PurePosixPath]]:
     """Rows of each split, and the paths within their split."""
-    if not all(p.parts[0] in SPLITS and len(p.parts) > 1 for p in places):
-        return hold_out(len(places), validation, test), places
-    named = np.array([p.parts[0] for p in places])
+    if not all(p.parts[0] in SPLITS and len(p.parts) > 1 for p in paths):
+        return hold_out(len(paths), validation, test), paths
+    named = np.array([p.parts[0] for p in paths])
     rows = {split: np.flatnonzero(named == split) for split in SPLITS}
     missing = {
         "validation": validation if len(rows["validation"]) == 0 else 0.0,
@@ -174,15 +158,13 @@ def _splits(
         train = rows["train"]
         held = hold_out(len(train), **missing)
         rows = {s: train[held[s]] if s == "train" or missing[s] else rows[s] for s in SPLITS}
-    return rows, [PurePosixPath(*p.parts[1:]) for p in places]
+    return rows, [PurePosixPath(*p.parts[1:]) for p in paths]
 
 
-def _labels(places: list[PurePosixPath], names: list[str]) -> tuple[np.ndarray, tuple[str, ...]]:
+def _labels(paths: list[PurePosixPath], names: list[str]) -> tuple[np.ndarray, tuple[str, ...]]:
     """A number for each picture's first folder, in alphabetical order."""
-    for place, name in zip(places, names, strict=True):
-        if len(place.parts) < 2:
-            raise BFNError(f"{name} lies in no sub-folder that could name its label; sort it in")
-    folders = [p.parts[0] for p in places]
-    label_names = tuple(sorted(set(folders)))
-    number = {name: i for i, name in enumerate(label_names)}
-    return np.array([number[folder] for folder in folders]), label_names
+    for path, name in zip(paths, names, strict=True):
+        if len(path.parts) < 2:
+            raise BFNError(f"{name} is not in a sub-folder that names its label; move it to one")
+    label_names, numbers = np.unique([p.parts[0] for p in paths], return_inverse=True)
+    return numbers, tuple(label_names.tolist())

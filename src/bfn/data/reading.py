@@ -56,8 +56,8 @@ def read_picture(
     try:
         with Image.open(io.BytesIO(read())) as opened:
             picture = _eight_bits(ImageOps.exif_transpose(opened)).convert(mode)
-            if size is not None and picture.size != size[::-1]:
-                picture = ImageOps.fit(picture, size[::-1], Image.Resampling.LANCZOS)
+            if size is not None and picture.size != (size[1], size[0]):
+                picture = ImageOps.fit(picture, (size[1], size[0]), Image.Resampling.LANCZOS)
             levels = np.array(picture)
     except (
         OSError,

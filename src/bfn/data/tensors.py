@@ -1,42 +1,16 @@
-"""A tensor in memory, already in the model's own convention, as a data set."""
+"""One's own tensors as a data set."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from torch import Tensor, nn
 
-from bfn import noise
 from bfn.data.base import DataSet, Rows
 from bfn.data.formats import ArrayFormat
-from bfn.data.forms import Form
+from bfn.data.forms import Encoded
 from bfn.errors import BFNError
-
-
-@dataclass(frozen=True)
-class AsGiven(Form):
-    """Values that are in the model's convention already."""
-
-    K: int | None = None
-    name: ClassVar[str] = "real"
-
-    @property
-    def classes(self) -> int | None:
-        return self.K
-
-    def encode(self, values: Tensor, generator: noise.Source = None) -> Tensor:
-        return values
-
-    def decode(self, x: Tensor) -> Tensor:
-        return x
-
-    def brightness(self, x: Tensor) -> Tensor:
-        return x
-
-    def check(self, values: Tensor, where: str) -> None:
-        """The model checks them."""
 
 
 class Model(Protocol):
@@ -69,10 +43,9 @@ def as_data_set(model: Model, data: DataSet | Tensor, labels: Tensor | None = No
         raise BFNError(
             f"the data are {data.dtype} and the network's weights {dtype}; give data.to({dtype})"
         )
-    none = data[:0]
     return Rows(
         "the data",
-        ArrayFormat(tuple(data.shape[1:]), AsGiven()),
-        {"train": data, "validation": none, "test": none},
+        ArrayFormat(tuple(data.shape[1:]), Encoded()),
+        {"train": data, "validation": data[:0], "test": data[:0]},
         labels=None if labels is None else {"train": labels},
     )

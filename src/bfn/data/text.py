@@ -1,7 +1,6 @@
 """A user's own text: a UTF-8 file, or a folder of .txt files read in alphabetical order.
 
-The last 5M characters are the test set and the 5M before them the validation set; below 50M
-characters 5% each.
+It is cut into splits as `bfn.data.base.cut_text` says.
 """
 
 from __future__ import annotations
@@ -10,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from bfn.data.alphabet import LETTERS, Alphabet
+from bfn.data.alphabet import LETTERS, Alphabet, to_letters
 from bfn.data.base import Stream, cut_text
 from bfn.data.formats import TextFormat
-from bfn.data.manual import clean
+from bfn.data.reading import read_bytes
 from bfn.errors import BFNError
 
 TOKENS = ("characters", "letters", "bytes")
@@ -38,19 +37,21 @@ def text(
             f"tokens = {tokens!r} has its own alphabet; leave out alphabet = {alphabet!r}"
         )
     paths = _paths(Path(path).expanduser())
+    contents = [_read(p) for p in paths]
     if tokens == "bytes":
-        letters = Alphabet(None)
-        parts = [letters.classes(_read(p)) for p in paths]
+        letters, texts = Alphabet(None), contents
     else:
-        texts = [_decoded(p) for p in paths]
+        texts = [_decode(p, c) for p, c in zip(paths, contents, strict=True)]
         if tokens == "letters":
-            texts = [clean(t) for t in texts]
-            letters = Alphabet(LETTERS)
+            letters, texts = Alphabet(LETTERS), [to_letters(t) for t in texts]
+        elif alphabet is None:
+            occurring = set("\n" if len(texts) > 1 else "").union(*texts)
+            letters = Alphabet("".join(sorted(occurring)))
         else:
-            occurring = set().union(*map(set, texts)) | ({"\n"} if len(texts) > 1 else set())
-            letters = Alphabet("".join(sorted(occurring)) if alphabet is None else alphabet)
-        parts = [letters.classes(t, str(p)) for t, p in zip(texts, paths, strict=True)]
-    classes = _joined(parts, letters)
+            letters = Alphabet(alphabet)
+    classes = _join(
+        [letters.classes(t, str(p)) for t, p in zip(texts, paths, strict=True)], letters
+    )
     splits = {split: classes[part] for split, part in cut_text(len(classes)).items()}
     return Stream(str(path), TextFormat(letters, length), splits)
 
@@ -67,27 +68,23 @@ def _paths(path: Path) -> list[Path]:
 
 
 def _read(path: Path) -> bytes:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise BFNError(f"cannot read {path}: {error.strerror}") from None
+    content = read_bytes(path)
     if not content:
         raise BFNError(f"{path} is empty; remove it or give another text")
     return content
 
 
-def _decoded(path: Path) -> str:
+def _decode(path: Path, content: bytes) -> str:
     try:
-        decoded = _read(path).decode("utf-8-sig")
+        return content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise BFNError(
-            f"{path} is not UTF-8 (byte {error.start}); convert it, or take tokens = 'bytes'"
+            f"{path} is not UTF-8 (byte {error.start}); convert it, or use tokens = 'bytes'"
         ) from None
-    return decoded.replace("\r\n", "\n")
 
 
-def _joined(parts: list[np.ndarray], alphabet: Alphabet) -> np.ndarray:
-    """All texts in one, apart by a line end or, where the alphabet has none, by a space."""
+def _join(parts: list[np.ndarray], alphabet: Alphabet) -> np.ndarray:
+    """All texts, separated by a line end or, if the alphabet has none, by a space."""
     if len(parts) == 1:
         return parts[0]
     known = "\n" if alphabet.characters is None else alphabet.characters
