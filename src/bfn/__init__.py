@@ -30,6 +30,7 @@ _HOMES = {
     "discretised": "bfn.model",
     "generate": "bfn.sampling.loop",
     "infill": "bfn.sampling.infill",
+    "register_kind": "bfn.model",
     "suggest_beta_1": "bfn.suggest",
     "suggest_sigma_1": "bfn.suggest",
 }
@@ -87,6 +88,7 @@ __all__ = [
     "published",
     "quality",
     "recipe",
+    "register_kind",
     "sampling",
     "schedule",
     "solvers",
@@ -117,7 +119,7 @@ if TYPE_CHECKING:
     )
     from bfn.errors import BFNError
     from bfn.flow import Theta
-    from bfn.model import BFN, continuous, discrete, discretised
+    from bfn.model import BFN, continuous, discrete, discretised, register_kind
     from bfn.output import Bins, MeasurementNoise
     from bfn.output.bins import bin_centre, bin_index, discretise
     from bfn.sampling import solvers

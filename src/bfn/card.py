@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bfn import serialise
+from bfn.output.base import Head
+
 README, SAMPLE = "README.md", "sample"
 
 _USE = """```python
@@ -50,12 +53,13 @@ class Card:
         """The card of a model with this config; sections about which nothing is known are left
         out, except for the data."""
         network = str(config["net"]["class"]).rpartition(":")[2]
+        kind = getattr(serialise.find_class(config["head"]["class"]), "kind", Head.kind)
         format = config.get("data")
         shape = "..." if format is None else ", ".join(map(str, _shape(format)))
         parts = [
             "---\nlibrary_name: bfn\ntags:\n- bayesian-flow-network\n---",
             f"# {self.title}",
-            f"A Bayesian Flow Network of {_kind(config)} data: a `{network}` of {parameters:,} "
+            f"A Bayesian Flow Network of {kind} data: a `{network}` of {parameters:,} "
             "parameters, saved by `bfn`.",
             _USE.format(name=self.name, shape=shape),
             "## Data",
@@ -77,18 +81,6 @@ class Card:
             return f"```text\n{self.sample.read_text(encoding='utf-8').rstrip()}\n```"
         link = "!" if self.sample.suffix == ".png" else ""
         return f"{link}[drawn by the model]({SAMPLE}{self.sample.suffix})"
-
-
-def _kind(config: Mapping[str, Any]) -> str:
-    flow, head = (config[part]["class"].rpartition(":")[2] for part in ("flow", "head"))
-    names = {
-        ("GaussianFlow", "PointHead"): "continuous",
-        ("GaussianFlow", "BinnedHead"): "discretised",
-        ("GaussianFlow", "FreeBinnedHead"): "discretised",
-        ("CategoricalFlow", "CategoricalHead"): "discrete",
-        ("BinaryFlow", "BernoulliHead"): "binary",
-    }
-    return names.get((flow, head), f"{flow} and {head}")
 
 
 def _shape(format: Mapping[str, Any]) -> list[int]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,8 @@ from bfn.output import (
     PointHead,
 )
 from bfn.schedule import Exponential, Quadratic
+
+Factory = TypeVar("Factory", bound=Callable[..., Any])
 
 
 class BFN(nn.Module):
@@ -172,6 +174,25 @@ class BFN(nn.Module):
         return f"flow={self.flow}, head={self.head}"
 
 
+KINDS: dict[str, Callable[..., BFN]] = {}
+"""How to build a model of each data type, by its name in a recipe's flow.kind."""
+
+
+def register_kind(name: str) -> Callable[[Factory], Factory]:
+    """Decorator that lets recipes name a data type: a function (net, **arguments) -> BFN.
+
+    A data type is a `bfn.flow.BayesianFlow` and a `bfn.output.Head`; models built from them in
+    Python need no name.
+    """
+
+    def add(factory: Factory) -> Factory:
+        KINDS[name] = factory
+        return factory
+
+    return add
+
+
+@register_kind("continuous")
 def continuous(
     net: nn.Module,
     sigma_1: float = 0.02,
@@ -184,11 +205,13 @@ def continuous(
     return BFN(net, flow, PointHead(reconstruction=reconstruction, **head))
 
 
+@register_kind("discretised")
 def discretised(net: nn.Module, K: int, sigma_1: float, **head: Any) -> BFN:
     """A model of numbers in K bins of [-1, 1]. `head` may set t_min and bounds of `BinnedHead`."""
     return BFN(net, GaussianFlow(Exponential(sigma_1)), BinnedHead(K, **head))
 
 
+@register_kind("discrete")
 def discrete(net: nn.Module, K: int, beta_1: float, *, chunk: int | None = None) -> BFN:
     """A model of K classes; for K = 2 the network sees one number and puts out one logit.
 

@@ -41,16 +41,21 @@ def class_name(cls: type) -> str:
     return f"{module}:{cls.__qualname__}"
 
 
-def find_class(name: str) -> type:
-    """The class behind "package.module:Class"."""
+def find(name: str) -> Any:
+    """What "package.module:name" names."""
     try:
-        module, _, cls = name.partition(":")
-        found = getattr(importlib.import_module(module), cls)
+        module, _, attribute = name.partition(":")
+        return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise BFNError(
-            f"{name!r} could not be imported ({error}); expected package.module:Class of something "
+            f"{name!r} could not be imported ({error}); expected package.module:name of something "
             "installed here"
         ) from error
+
+
+def find_class(name: str) -> type:
+    """The class that "package.module:Class" names."""
+    found = find(name)
     if not isinstance(found, type):
         raise BFNError(f"{name!r} is not a class; expected package.module:Class")
     return found

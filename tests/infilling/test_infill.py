@@ -16,7 +16,7 @@ from bfn.output.binned import BinnedOutput, FreeBinnedOutput
 from bfn.output.categorical import BernoulliOutput, CategoricalOutput
 from bfn.output.point import PointOutput
 from bfn.sampling.particles import drawn, redrawn, spread, systematic
-from bfn.sampling.pinned import Pinned, told
+from bfn.sampling.pinned import Pinned
 from bfn.sampling.walk import Walk
 
 
@@ -143,14 +143,14 @@ def test_what_the_network_is_shown() -> None:
     beta = torch.full((1, 1, 1), 0.3)
     flow = CategoricalFlow(4, bfn.Quadratic(2.0))
     m = flow.embed(torch.tensor([[2]]))
-    shown = flow.features(Theta(told(flow, m, beta), beta))
+    shown = flow.features(Theta(flow.known_state(m, beta), beta))
     torch.testing.assert_close(shown, torch.tensor([[[-1.0, -1.0, 1.0, -1.0]]]))
     bit = BinaryFlow(bfn.Quadratic(2.0))
-    shown = bit.features(Theta(told(bit, bit.embed(torch.tensor([[0.0, 1.0]])), beta), beta))
+    shown = bit.features(Theta(bit.known_state(bit.embed(torch.tensor([[0.0, 1.0]])), beta), beta))
     torch.testing.assert_close(shown, torch.tensor([[-1.0, 1.0]]))
     number = GaussianFlow(bfn.Exponential(0.1))
     x = torch.tensor([[0.5]])
-    assert float(told(number, x, torch.full((1, 1), 3.0))) == 1.5
+    assert float(number.known_state(x, torch.full((1, 1), 3.0))) == 1.5
 
 
 def test_the_callback_sees_what_the_network_is_shown() -> None:

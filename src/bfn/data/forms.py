@@ -16,6 +16,7 @@ is lost on the way (continuous data, and K = L).
 from __future__ import annotations
 
 import dataclasses
+import pkgutil
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -275,12 +276,24 @@ def choose(name: str, bins: int | None, levels: int) -> Form:
 
 
 def read(description: dict[str, Any]) -> Form:
-    """The form that `Form.describe` described."""
+    """The form that `Form.describe` described; one from outside is named package.module:Class."""
     arguments = dict(description)
     name = arguments.pop("name", None)
-    if name not in _NAMED:
-        raise BFNError(f"unknown form {name!r} in a data description; expected {', '.join(_NAMED)}")
+    form = _NAMED.get(name) or _from_outside(name)
     try:
-        return _NAMED[name](**arguments)
+        return form(**arguments)
     except TypeError as error:
         raise BFNError(f"the data description of form {name!r} is damaged: {error}") from None
+
+
+def _from_outside(name: Any) -> type[Form]:
+    try:
+        form = pkgutil.resolve_name(name)
+        if issubclass(form, Form):
+            return form
+    except (ImportError, AttributeError, TypeError, ValueError):
+        pass
+    raise BFNError(
+        f"unknown form {name!r} in a data description; expected {', '.join(_NAMED)}, or a form as "
+        "package.module:Class"
+    )

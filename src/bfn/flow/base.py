@@ -39,7 +39,7 @@ from bfn.schedule import Schedule
 
 
 def per_example(t: Tensor, like: Tensor) -> Tensor:
-    """Give a (B,) tensor trailing axes of length 1, so that it broadcasts over `like` (B, ...)."""
+    """Give t, (B,) or (B, *shape), trailing axes of length 1, so that it broadcasts over `like`."""
     return t.reshape(t.shape + (1,) * (like.dim() - t.dim()))
 
 
@@ -56,7 +56,11 @@ class Theta:
 
 
 class BayesianFlow(ABC):
-    """p_F, p_S and the update; concrete flows say only what m(x), v and the features are."""
+    """p_F, p_S and the update; concrete flows say only what m(x), v and the features are.
+
+    A flow whose V has a last axis of its own (K logits, or the two coordinates of an angle) also
+    overrides `state_shape` and `data_shape`.
+    """
 
     schedule: Schedule
     v: float
@@ -86,6 +90,22 @@ class BayesianFlow(ABC):
     def data_shape(self, theta: Theta) -> tuple[int, ...]:
         """The shape of the data behind theta, batch included."""
         return tuple(theta.V.shape)
+
+    def expected_data(self, m: Tensor) -> Tensor:
+        """E[m(x)] as a guide sees it: expected numbers, or probabilities of classes."""
+        return m
+
+    def known_state(self, m: Tensor, beta: Tensor) -> Tensor:
+        """V that tells the network, at accuracy beta, all it can be told about data with m(x) = m.
+
+        By default the messages without their noise.
+        """
+        return beta * m
+
+    @property
+    def decisive_accuracy(self) -> float:
+        """The accuracy of a message that settles what x is; by default that of all messages."""
+        return float(self.schedule.beta(torch.ones((), dtype=torch.float64)))
 
     def prior(
         self,

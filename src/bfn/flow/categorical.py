@@ -17,18 +17,33 @@ from bfn.errors import BFNError
 from bfn.flow.base import BayesianFlow, Theta, require, require_values
 from bfn.schedule import Schedule
 
+CERTAIN = 40.0
+"""Nats between a known class and any other."""
 
-def _check_classes(x: Tensor, K: int) -> None:
-    require(
-        x.dtype == torch.int64,
-        f"x has type {x.dtype}, but discrete data are class indices of type torch.int64; "
-        "convert it with x.long()",
-    )
-    require_values(x, 0, K - 1, f"the classes 0 to {K - 1}")
+
+class _ClassFlow(BayesianFlow):
+    K: int
+
+    def check(self, x: Tensor) -> None:
+        require(
+            x.dtype == torch.int64,
+            f"x has type {x.dtype}, but discrete data are class indices of type torch.int64; "
+            "convert it with x.long()",
+        )
+        require_values(x, 0, self.K - 1, f"the classes 0 to {self.K - 1}")
+
+    def known_state(self, m: Tensor, beta: Tensor) -> Tensor:
+        """Certainty: the posterior of classes depends on V alone, for all m(x) have one length."""
+        return CERTAIN / self.v * m
+
+    @property
+    def decisive_accuracy(self) -> float:
+        # Twice, because the message's noise may take some of it away.
+        return 2.0 * CERTAIN / self.v
 
 
 @dataclass(frozen=True)
-class CategoricalFlow(BayesianFlow):
+class CategoricalFlow(_ClassFlow):
     """Messages are y + alpha_i with y ~ N(alpha_i (K e_x - 1), alpha_i K)."""
 
     K: int
@@ -58,8 +73,8 @@ class CategoricalFlow(BayesianFlow):
     def features(self, theta: Theta) -> Tensor:
         return torch.softmax(theta.V, -1).mul(2.0).sub_(1.0)
 
-    def check(self, x: Tensor) -> None:
-        _check_classes(x, self.K)
+    def expected_data(self, m: Tensor) -> Tensor:
+        return m / self.K
 
     def _add_mean(self, V: Tensor, x: Tensor, accuracy: Tensor) -> Tensor:
         mean = (self.K * accuracy).expand(*x.shape, 1)
@@ -67,7 +82,7 @@ class CategoricalFlow(BayesianFlow):
 
 
 @dataclass(frozen=True)
-class BinaryFlow(BayesianFlow):
+class BinaryFlow(_ClassFlow):
     """Messages are the differences y_1 - y_0 ~ N(+-2 alpha_i, 4 alpha_i)."""
 
     schedule: Schedule
@@ -81,5 +96,5 @@ class BinaryFlow(BayesianFlow):
         # 2 sigmoid(V) - 1, without the rounding of sigmoid near 1.
         return torch.tanh(0.5 * theta.V)
 
-    def check(self, x: Tensor) -> None:
-        _check_classes(x, self.K)
+    def expected_data(self, m: Tensor) -> Tensor:
+        return 0.25 * m + 0.5

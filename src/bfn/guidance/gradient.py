@@ -22,36 +22,18 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from functools import singledispatch
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from bfn.errors import BFNError, number
-from bfn.flow import BayesianFlow, BinaryFlow, CategoricalFlow, Theta
+from bfn.flow import Theta
 from bfn.guidance.base import Wrapper
-from bfn.guidance.tilt import shift, tilt
 from bfn.model import BFN
 from bfn.output import Output
 
 Guide = Callable[..., Tensor]
-
-
-@singledispatch
-def expected_data(flow: BayesianFlow, m: Tensor) -> Tensor:
-    """What a guide is shown of E[m(x)]: numbers as they are, of classes the probabilities."""
-    return m
-
-
-@expected_data.register
-def _(flow: CategoricalFlow, m: Tensor) -> Tensor:
-    return m / flow.K
-
-
-@expected_data.register
-def _(flow: BinaryFlow, m: Tensor) -> Tensor:
-    return 0.25 * m + 0.5
 
 
 def finite(scale: float) -> float:
@@ -103,12 +85,12 @@ class Guided(Wrapper):
         with torch.enable_grad():
             if self.of == "theta":
                 J = self._gradient(Theta(V, theta.beta), V, t)
-                return shift(output, J, self.head, True)
-            x = expected_data(self.flow, output.m)
+                return output.shift(J, exact=True)
+            x = self.flow.expected_data(output.m)
             if through:
-                return shift(output, self._gradient(x, V, t), self.head, False)
+                return output.shift(self._gradient(x, V, t), exact=False)
             x = x.detach().requires_grad_()
-            return tilt(output, self._gradient(x, x, t), theta, self.head)
+            return output.tilt(self._gradient(x, x, t), theta)
 
     def _gradient(self, given: Tensor | Theta, by: Tensor, t: Tensor) -> Tensor:
         """d (s g) / d by, for every example on its own."""

@@ -15,6 +15,7 @@ not from t, so that variables may know more than the schedule says.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -95,10 +96,30 @@ class Output(ABC):
     def mode(self) -> Tensor:
         """The most probable x'."""
 
+    def shift(self, J: Tensor, exact: bool) -> Output:
+        """The output, of the same kind, with mean m + v J; J is in the shape of V.
+
+        J = d ln h / dV for some function h of V (`bfn.guidance.Guided`); `exact` if it is the h
+        of the guide, false if it is a guess. The result has no gradient.
+        """
+        raise BFNError(
+            f"{type(self).__name__} cannot be guided by a gradient; give it a method shift(J, "
+            "exact) that returns the output with mean m + v J"
+        )
+
+    def tilt(self, u: Tensor, theta: Theta) -> Output:
+        """The output times exp(u . x) in every variable, with x and u as a guide sees data."""
+        raise BFNError(
+            f"{type(self).__name__} cannot be tilted; guide it with through=True, or give it a "
+            "method tilt(u, theta) that returns the output times exp(u . x)"
+        )
+
 
 class Head(ABC):
     """(network output, theta, t) -> Output."""
 
+    kind: ClassVar[str] = "custom"
+    """What the data are called in words, as in "discrete data"."""
     parameters: int
     """Numbers per variable that the network puts out; an axis of length 1 is dropped."""
 

@@ -34,6 +34,7 @@ from bfn.output.residual import residual, squared_residual
 
 FEW_BINS = NODES + 2
 """Up to here the sum over all bins is also the cheaper way to the mixture."""
+BISECTIONS = 28
 
 
 def mean_over_messages(
@@ -110,6 +111,17 @@ class FreeBinnedOutput(Output):
     def mode(self) -> Tensor:
         return bins.bin_centre(self.logits.argmax(-1), self.K, self.logits.dtype)
 
+    def shift(self, J: Tensor, exact: bool) -> Output:
+        # The mean alone is known: the bins' distribution is tilted until it has that mean.
+        reach = torch.full_like(J, 40.0 * self.K)  # e^80 from one bin to the next
+        return self._tilted(_solve(lambda u: self._tilted(u).m, self.m.detach() + J, self.K, reach))
+
+    def tilt(self, u: Tensor, theta: Theta) -> Output:
+        return self._tilted(u)
+
+    def _tilted(self, u: Tensor) -> Output:
+        return FreeBinnedOutput(self.logits.detach() + u.unsqueeze(-1) * self._centres)
+
 
 class BinnedOutput(Output):
     """N(mu, sigma^2) cut into K bins; mu (in float64) and sigma are (B, *shape)."""
@@ -173,6 +185,36 @@ class BinnedOutput(Output):
         k = candidates.gather(0, best).squeeze(0)
         return bins.bin_centre(k, self.K, self.sigma.dtype)
 
+    def shift(self, J: Tensor, exact: bool) -> Output:
+        sigma = self.sigma.detach()
+
+        def mean(mu: Tensor) -> Tensor:
+            return BinnedOutput(mu, sigma, self.K).m
+
+        reach = 1.0 + 8.0 * sigma.to(self.mu.dtype)
+        mu = _solve(mean, self.m.detach() + J, self.K, reach)
+        return BinnedOutput(mu, sigma, self.K)
+
+    def tilt(self, u: Tensor, theta: Theta) -> Output:
+        # The variance of numbers in [-1, 1] is at most 1, however wide the Gaussian is.
+        sigma = self.sigma.detach()
+        return BinnedOutput(self.mu.detach() + sigma.square().clamp_max(1.0) * u, sigma, self.K)
+
+
+def _solve(mean: Callable[[Tensor], Tensor], target: Tensor, K: int, reach: Tensor) -> Tensor:
+    """The argument within +-reach at which `mean`, a rising function of it, reaches the target.
+
+    By bisection: where bins are far wider than sigma the mean is a staircase, on which Newton's
+    rule gets lost.
+    """
+    end = 1.0 - 1.0 / K - 1e-3 / K  # just inside the outer bins' centres
+    low, high = -reach, reach
+    for _ in range(BISECTIONS):
+        middle = 0.5 * (low + high)
+        below = mean(middle) < target.clamp(-end, end)
+        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+    return 0.5 * (low + high)
+
 
 def _check_centres(x: Tensor, K: int) -> None:
     require_values(x, -1.0, 1.0, "the bins, [-1, 1]")
@@ -198,6 +240,7 @@ class BinnedHead(Head):
     ln_sigma_epsilon: tuple[float, float] = (-20.0, 20.0)
     sigma_x: tuple[float, float] = (1e-6, 1e6)
     parameters = 2
+    kind = "discretised"
 
     def __post_init__(self) -> None:
         bins.check_K(self.K)
@@ -231,6 +274,7 @@ class FreeBinnedHead(Head):
 
     K: int
     t_min: float = 0.0
+    kind = "discretised"
 
     def __post_init__(self) -> None:
         bins.check_K(self.K)

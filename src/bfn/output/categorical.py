@@ -41,6 +41,8 @@ from bfn.output.chunks import sum_in_chunks
 
 CHUNK = 1 << 18
 """Logits of one example at a time in a loss on a CPU; 16 times as many keep a GPU busy."""
+LINEAR_FROM = 3.0
+"""Where the exponential in J / p turns into its tangent."""
 
 
 def sample_classes(log_p: Tensor, generator: Source) -> Tensor:
@@ -124,6 +126,28 @@ class CategoricalOutput(Output):
     def mode(self) -> Tensor:
         return self.logits.argmax(-1)
 
+    def shift(self, J: Tensor, exact: bool) -> Output:
+        return CategoricalOutput(_shifted(self.log_p.detach(), J, exact), self.chunk)
+
+    def tilt(self, u: Tensor, theta: Theta) -> Output:
+        return CategoricalOutput(self.logits.detach() + u, self.chunk)
+
+
+def _shifted(log_p: Tensor, J: Tensor, exact: bool) -> Tensor:
+    """ln p' up to a constant, with p' = p + J to first order; classes along the last axis.
+
+    If J is exact, so is p + J. If it is a guess, p + J may leave the simplex; p exp(J / p) is the
+    same to first order, stays inside, and is exact for a sum of gains of independent variables. It
+    is followed up to J / p = 3 and then its tangent, so that a class of next to no probability gets
+    at most e^3 J, whatever the network's Jacobian says.
+    """
+    p = log_p.exp()
+    if exact:
+        return (p + J).clamp_min(torch.finfo(p.dtype).tiny).log()
+    u = J / p.clamp_min(torch.finfo(p.dtype).tiny)
+    beyond = (u - LINEAR_FROM).clamp_min(0.0)
+    return log_p + u.clamp_max(LINEAR_FROM) + torch.log1p(beyond)
+
 
 def _squared_error(log_p: Tensor, index: Tensor) -> Tensor:
     """|e_hat - e_x|^2 per variable."""
@@ -204,6 +228,15 @@ class BernoulliOutput(Output):
     def mode(self) -> Tensor:
         return (self.logit > 0).long()
 
+    def shift(self, J: Tensor, exact: bool) -> Output:
+        logit = self.logit.detach()
+        log_p = torch.stack([F.logsigmoid(-logit), F.logsigmoid(logit)], -1)
+        log_p = _shifted(log_p, torch.stack([-J, J], -1), exact)
+        return BernoulliOutput(log_p[..., 1] - log_p[..., 0])
+
+    def tilt(self, u: Tensor, theta: Theta) -> Output:
+        return BernoulliOutput(self.logit.detach() + u)
+
 
 def log_binary_mixture(logit_x: Tensor, other: Tensor) -> Tensor:
     """ln(p_x + (1 - p_x) e^other), with p_x = sigmoid(logit_x)."""
@@ -232,6 +265,7 @@ class CategoricalHead(Head):
 
     K: int
     chunk: int | None = None
+    kind = "discrete"
 
     def __post_init__(self) -> None:
         if not isinstance(self.K, int) or self.K < 3:
@@ -255,6 +289,7 @@ class BernoulliHead(Head):
     """One number per variable: the logit of class 1."""
 
     parameters = 1
+    kind = "binary"
 
     def __call__(self, net_output: Tensor, theta: Theta, t: Tensor) -> Output:
         return BernoulliOutput(net_output)

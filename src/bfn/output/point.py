@@ -10,6 +10,7 @@ A point mass cannot pay for real numbers, so L^r needs to be told how finely the
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
@@ -55,10 +56,12 @@ class Bins:
 
 @dataclass(frozen=True)
 class PointOutput(Output):
-    """A point mass at x_hat: (B, *shape)."""
+    """A point mass at x_hat, (B, *shape), which stays within [x_min, x_max]."""
 
     x_hat: Tensor
     measure: MeasurementNoise | Bins | None = None
+    x_min: float = -1.0
+    x_max: float = 1.0
 
     @property
     def m(self) -> Tensor:
@@ -103,6 +106,14 @@ class PointOutput(Output):
     def mode(self) -> Tensor:
         return self.x_hat
 
+    def shift(self, J: Tensor, exact: bool) -> Output:
+        x_hat = (self.x_hat.detach() + J).clamp(self.x_min, self.x_max)
+        return dataclasses.replace(self, x_hat=x_hat)
+
+    def tilt(self, u: Tensor, theta: Theta) -> Output:
+        # A point has no variance; what the input alone leaves open, 1 / (1 + beta), stands in.
+        return self.shift(u / (1.0 + theta.beta), exact=False)
+
 
 @dataclass(frozen=True)
 class PointHead(Head):
@@ -113,6 +124,7 @@ class PointHead(Head):
     x_max: float = 1.0
     reconstruction: MeasurementNoise | Bins | None = None
     parameters = 1
+    kind = "continuous"
 
     def __post_init__(self) -> None:
         bins.check_t_min(self.t_min)
@@ -122,7 +134,8 @@ class PointHead(Head):
     def __call__(self, net_output: Tensor, theta: Theta, t: Tensor) -> Output:
         early = is_early(t, self.t_min, net_output)
         x_hat = data_from_noise(net_output, theta, early).to(net_output.dtype)
-        return PointOutput(x_hat.clamp(self.x_min, self.x_max), self.reconstruction)
+        x_hat = x_hat.clamp(self.x_min, self.x_max)
+        return PointOutput(x_hat, self.reconstruction, self.x_min, self.x_max)
 
     def check(self, x: Tensor) -> None:
         require_values(x, self.x_min, self.x_max, f"the head, [{self.x_min}, {self.x_max}]")

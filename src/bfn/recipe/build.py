@@ -9,20 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
-import bfn
 from bfn import data as data_sets
 from bfn import noise, serialise
 from bfn.data.base import DataSet
 from bfn.errors import BFNError, did_you_mean
-from bfn.model import BFN
+from bfn.model import BFN, KINDS
 from bfn.recipe.recipe import FREE, Recipe
 from bfn.recipe.values import signature, typed
-
-KINDS: dict[str, Callable[..., BFN]] = {
-    "continuous": bfn.continuous,
-    "discretised": bfn.discretised,
-    "discrete": bfn.discrete,
-}
 
 
 def data(recipe: Recipe) -> DataSet:
@@ -35,19 +28,20 @@ def data(recipe: Recipe) -> DataSet:
 def model(recipe: Recipe) -> BFN:
     """The recipe's model, untrained; its weights follow from train.seed alone."""
     kind, flow = _split(recipe, "flow")
-    if kind not in KINDS:
+    factory = serialise.find(kind) if ":" in kind else KINDS.get(kind)
+    if factory is None:
         hint = did_you_mean(kind, KINDS) or f"; expected {', '.join(KINDS)}"
         raise BFNError(f"unknown flow.kind {kind!r}{recipe.origin.get('flow.kind', '')}{hint}")
-    flow = _checked(recipe, "flow", kind, KINDS[kind], flow, given=("net",))
+    flow = _checked(recipe, "flow", kind, factory, flow, given=("net",))
     flow = {key: _construct(recipe, f"flow.{key}", value) for key, value in flow.items()}
     net = network(recipe)
     try:
-        return KINDS[kind](net, **flow)
+        return factory(net, **flow)
     except TypeError as error:
         # Keys that the head is to take are known to it alone.
         unknown = re.search(r"argument '(\w+)'", str(error))
         key = unknown[1] if unknown else ""
-        hint = did_you_mean(key, signature(KINDS[kind])[0])
+        hint = did_you_mean(key, signature(factory)[0])
         where = recipe.origin.get(f"flow.{key}", "")
         raise BFNError(
             f"unknown key flow.{key}{where}: {kind} data take no such argument{hint}"

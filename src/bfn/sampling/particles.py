@@ -27,7 +27,7 @@ from bfn.flow import Theta
 from bfn.noise import Keyed, Source
 from bfn.output import Output
 from bfn.output.base import accurate_dtype
-from bfn.sampling.pinned import Pinned, decisive
+from bfn.sampling.pinned import Pinned
 from bfn.sampling.walk import Walk
 
 NOTHING = 1e-12
@@ -68,7 +68,7 @@ def weighted(
         theta = flow.update(theta, torch.where(state_mask, sent, guessed), alpha_i)
         theta, log_w = redrawn(theta, log_w, generator)
     output = walk.look(walk.steps, theta)
-    last = decisive(flow)
+    last = flow.decisive_accuracy
     return output, log_w + weigh(output, send(last), last), own
 
 

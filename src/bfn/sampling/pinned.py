@@ -19,45 +19,17 @@ forms:
 
 from __future__ import annotations
 
-from functools import singledispatch
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from bfn.flow import BayesianFlow, BinaryFlow, CategoricalFlow, Theta
+from bfn.flow import Theta
+from bfn.flow.base import per_example
 from bfn.guidance import Wrapper
 from bfn.model import BFN
 from bfn.noise import Source
 from bfn.output import Output
-
-CERTAIN = 40.0
-"""Nats between a known class and any other."""
-
-
-@singledispatch
-def told(flow: BayesianFlow, m: Tensor, beta: Tensor) -> Tensor:
-    """V of variables known from the start, m = m(x)."""
-    return beta * m
-
-
-@told.register(BinaryFlow)
-@told.register(CategoricalFlow)
-def _(flow: BayesianFlow, m: Tensor, beta: Tensor) -> Tensor:
-    return CERTAIN / flow.v * m
-
-
-@singledispatch
-def decisive(flow: BayesianFlow) -> float:
-    """The accuracy of a message that settles what x is: all that was ever sent, of numbers."""
-    return float(flow.schedule.beta(torch.ones((), dtype=torch.float64)))
-
-
-@decisive.register(BinaryFlow)
-@decisive.register(CategoricalFlow)
-def _(flow: BayesianFlow) -> float:
-    # Twice, since a message's noise may take some of it away.
-    return 2.0 * CERTAIN / flow.v
 
 
 class PinnedOutput(Output):
@@ -103,7 +75,7 @@ class Pinned(Wrapper):
         super().__init__(model)
         self.x, self.mask, self.observed = x, mask, observed
         self.m = model.flow.embed(x)
-        self.state_mask = mask.reshape(mask.shape + (1,) * (self.m.dim() - mask.dim()))
+        self.state_mask = per_example(mask, self.m)
 
     def insert(self, x: Tensor) -> Tensor:
         """x with the observed values in their places."""
@@ -113,7 +85,7 @@ class Pinned(Wrapper):
         """What the network is told: theta, or with the observed values in their places."""
         if self.observed != "known":
             return theta
-        V = told(self.flow, self.m.to(theta.V.dtype), theta.beta)
+        V = self.flow.known_state(self.m.to(theta.V.dtype), theta.beta)
         return Theta(torch.where(self.state_mask, V, theta.V), theta.beta)
 
     def __call__(self, theta: Theta, t: Tensor, **cond: Any) -> Output:
