@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import bfn
-from bfn.cli.drawing import accelerated
+from bfn.cli.sampling import accelerated
 from bfn.sampling.loop import in_batches
 from support.toys import KINDS, data, generator, model
 

@@ -36,7 +36,7 @@ LAYERS: list[set[str]] = [
     {"sampling", "loss", "guidance"},
     {
         *("recipe.build", "recipe.fitted", "runs", "evaluate", "quality", "plots", "published"),
-        *("share", "train", "codec"),
+        *("train", "codec"),
     },
     {"cli", "__main__"},
 ]

@@ -1,14 +1,17 @@
-"""Files are written whole or not at all, and never over others without being told to."""
+"""Files are written completely or not at all, and replace others only if that was asked for."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bfn.errors import BFNError
+
+FIGURES = (".png", ".pdf", ".svg")
+"""Endings of the files that figures can be written to."""
 
 
 @contextlib.contextmanager
@@ -23,8 +26,12 @@ def replacing(path: Path) -> Iterator[Path]:
         raise
 
 
-def check_free(path: Path, force: bool, *, folder: bool = False) -> None:
+def check_free(
+    path: Path, force: bool, *, folder: bool = False, endings: Sequence[str] = ()
+) -> None:
     """Refuse an existing file (or filled folder), or a place that cannot be written to."""
+    if endings and path.suffix not in endings:
+        raise BFNError(f"{str(path)!r} has the wrong ending; expected {' or '.join(endings)}")
     if path.is_dir() and not folder:
         raise BFNError(f"{str(path)!r} is a folder; give the name of a file")
     if folder and path.exists() and not path.is_dir():
@@ -36,7 +43,7 @@ def check_free(path: Path, force: bool, *, folder: bool = False) -> None:
     if not parent.is_dir():
         raise BFNError(f"there is no folder {str(parent)!r}; create it, or give another name")
     try:
-        # What is permitted is known only by trying; an existing file is left as it is.
+        # Only trying tells what is permitted; an existing file is left as it is.
         probe = parent / f".{path.name}.part"
         probe.touch()
         probe.unlink()

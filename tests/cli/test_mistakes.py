@@ -48,7 +48,7 @@ Trained = Callable[..., Path]
             ["train", "digits", "--eval.split", "tests"],
             "expected 'train' or 'validation' or 'test'",
         ),
-        (["train"], "RECIPE requires an argument; bfn train --help says more"),
+        (["train"], "RECIPE requires an argument; see bfn train --help"),
         (["trian"], 'Did you mean "train"'),
         (["recipes", "--train.steps", "3"], "takes no recipe keys such as --train.steps"),
         (["eval", "nowhere"], "there is no run folder 'nowhere'"),

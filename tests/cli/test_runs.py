@@ -261,7 +261,7 @@ def test_a_run_without_lines(tmp_path: Path) -> None:
     ("arguments", "sentence"),
     [
         (["plot"], "no run was given"),
-        (["plot", "a", "-o", "c.txt"], "must end in .png, .pdf, .svg"),
+        (["plot", "a", "-o", "c.txt"], "has the wrong ending; expected .png or .pdf or .svg"),
         (["plot", "none", "-o", "c.png"], "there is no run folder 'none'"),
         (["plot", "empty", "-o", "c.png"], "holds no metrics.jsonl"),
         (["plot", "quiet", "-o", "c.png"], "a finite loss, and the run has ended; give one"),

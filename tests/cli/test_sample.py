@@ -156,7 +156,7 @@ def test_film_of_pictures(
     run, out = trained(), tmp_path / "x.npy"
     plain = draw(run, out, "--n", 3, "--steps", 6)
     assert (draw(run, out, "--n", 3, "--steps", 6, "--film") == plain).all()
-    assert "x.gif: the way there, in 7 frames" in capsys.readouterr().out
+    assert "x.gif: 7 frames" in capsys.readouterr().out
     with Image.open(tmp_path / "x.gif") as film:
         assert film.n_frames == 7
         assert film.info["loop"] == 0
@@ -184,7 +184,7 @@ def test_film_of_text(trained: Trained, tmp_path: Path) -> None:
         (["--label", "each"], "a label was given to a model without labels"),
         (["--guidance", "2"], "guidance = 2 multiplies what a label adds, but no label was given"),
         (["--guidance", "-1"], "sample.guidance = -1.0 on the command line is too small"),
-        (["--compile", "--device", "cpu"], "--compile pays on a GPU only"),
+        (["--compile", "--device", "cpu"], "--compile pays off only on a GPU"),
     ],
 )
 def test_refusals(
@@ -224,7 +224,7 @@ def test_refused_prefixes(
 
 def test_a_prefix_of_pictures(refused: Callable[..., str], trained: Trained) -> None:
     sentence = refused("sample", trained(), "--out", "x.npy", "--prefix", "the")
-    assert "this run's data are no text" in sentence
+    assert "this run's data are not text" in sentence
 
 
 def test_films_are_not_written_over(
@@ -235,7 +235,7 @@ def test_films_are_not_written_over(
 
 
 def test_on_a_gpu_the_network_is_changed_for_the_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    from bfn.cli.drawing import accelerated
+    from bfn.cli.sampling import accelerated
     from bfn.nn.accelerate import Accelerated
 
     model = bfn.BFN.from_pretrained("digits")

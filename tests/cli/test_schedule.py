@@ -112,10 +112,10 @@ def test_plot_without_unicode() -> None:
         (["0", "--bins"], "K = 0 bins; there must be a whole number of them, at least 2"),
         (["2.5"], "'2.5' is not a whole number"),
         (["many"], "'many' is not a whole number"),
-        ([str(10**30)], "beyond 1000000000"),
+        ([str(10**30)], "larger than 1000000000"),
         (["27", "--cost", "4"], "expected a number between 0 and 3.3"),
         (["27", "--rows", "1"], "--rows 1"),
-        (["27", "--out", "curve.txt"], "expected a name ending in .png"),
+        (["27", "--out", "curve.txt"], "expected .png or"),
         ([], "K"),
     ],
 )

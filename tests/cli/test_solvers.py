@@ -124,7 +124,7 @@ def test_without_a_solver_all_are_compared(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--calls", "1,5"], "--calls 1 is too few; one step and the last look need at least 2"),
+        (["--calls", "1,5"], "--calls 1 is too few; one step and the final output need at least 2"),
         (["--calls", "5,x"], "--calls 5,x is not right; expected numbers, as in 5,10,20"),
         (["--calls", ""], "is not right"),
         (["--solver", "ode2,sd2"], "unknown solver 'sd2'"),
@@ -134,7 +134,7 @@ def test_without_a_solver_all_are_compared(
         (["--n", "3"], "n = 3, of 297 examples in the test split of digits, is too few"),
         (["--repeats", "0"], "repeats = 0; expected a whole number, at least 1"),
         (["--split", "tst"], "unknown split 'tst'"),
-        (["--out", "q.jpg"], "'q.jpg' cannot hold a figure; expected a name ending in .png"),
+        (["--out", "q.jpg"], "'q.jpg' has the wrong ending; expected .png"),
         (["--words", "none.txt"], "'none.txt' cannot be read"),
         (["--words", "empty.txt"], "'empty.txt' holds no words"),
         (["--words", "words.txt"], "a list of words was given, but digits is no text"),

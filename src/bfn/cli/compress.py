@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from bfn.cli.app import Whole
+from bfn.cli.options import Whole
 from bfn.errors import BFNError
 
 if TYPE_CHECKING:

@@ -4,170 +4,194 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import json as json_format
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-
-from bfn import evaluate as measure
 from bfn.cli import tables
-from bfn.device import find_device
+from bfn.cli.options import (
+    Batch,
+    Crops,
+    Device,
+    EvalSteps,
+    Force,
+    Json,
+    Overrides,
+    Repeats,
+    Run,
+    Seed,
+    Split,
+)
 from bfn.errors import BFNError
-from bfn.files import check_free, write_text
-from bfn.hub import locate
-from bfn.progress import waiting
-from bfn.recipe import PLACES, Eval, Published, Recipe, build
+from bfn.files import check_free
+from bfn.recipe import PLACES, Eval, Published, Recipe
 from bfn.recipe.values import Text
-from bfn.runs.folder import RunFolder
+
+if TYPE_CHECKING:
+    from bfn.data.base import DataSet
+    from bfn.evaluate import Evaluation
+    from bfn.model import BFN
+    from bfn.runs.folder import RunFolder
 
 
 def evaluate(
-    run: Path,
-    given: Mapping[str, Any],
-    json: Path | None,
-    per_example: Path | None,
-    force: bool,
-    overrides: Mapping[str, Text],
+    run: Run,
+    /,
+    *,
+    steps: EvalSteps = None,
+    split: Split = None,
+    repeats: Repeats = None,
+    crops: Crops = None,
+    batch: Batch = None,
+    seed: Seed = None,
+    device: Device = None,
+    json: Json = None,
+    per_example: Path | None = None,
+    force: Force = False,
+    overrides: Overrides,
 ) -> None:
+    """Evaluate a run: L^n + L^r for several n, in the data's unit, in nats and bits per dimension.
+
+    If the data have moved, say where they are with --data.dir or --data.path.
+
+    Parameters
+    ----------
+    per_example
+        Also write every example's total to this .npy or .csv, one column for each n.
+    """
+    from bfn.device import find_device
+    from bfn.hub import locate
+    from bfn.recipe import build
+    from bfn.runs.folder import RunFolder
+
     folder = RunFolder(locate(run))
-    recipe = with_places(folder, overrides)
-    settings = recipe.eval.updated(**given)
-    to_stdout = json is not None and str(json) == "-"
-    if json is not None and not to_stdout:
-        check_free(json, force)
+    recipe = recipe_with_data(
+        folder, "evaluate it there with bfn.evaluate.evaluate(model, x)", overrides
+    )
+    settings = recipe.eval.updated(
+        steps=steps and Text(steps), split=split, repeats=repeats, crops=crops, batch=batch,
+        seed=seed, device=device,
+    )  # fmt: skip
+    tables.check_json(json, force)
     if per_example is not None:
-        check_per_example(per_example, force)
-    if not recipe.data:
-        raise BFNError(
-            f"the run {str(run)!r} was trained on data given in Python; evaluate it there with "
-            "bfn.evaluate.evaluate(model, x)"
-        )
-    device = find_device(settings.device, "device")
-    model, data = folder.load_model().to(device), build.data(recipe)
-    result = measure_with_progress(model, data, settings)
+        check_free(per_example, force, endings=(".npy", ".csv"))
+    model = folder.load_model().to(find_device(settings.device, "device"))
+    result = measure(model, build.data(recipe), settings)
     published = comparable(recipe.published, result, settings)
-    document = {"run": str(run), "split": settings.split, **as_json(result, published)}
     if per_example is not None:
         write_per_example(per_example, result)
-    text = json_format.dumps(document, indent=2) + "\n"
-    if to_stdout:
-        print(text, end="")
+    document = {"run": str(run), "split": settings.split, **as_json(result, published)}
+    if tables.write_json(json, document):
         return
     show(result, f"{run}, {settings.split} split: {result.examples} examples", published)
-    if json is not None:
-        write_text(json, text)
     if per_example is not None:
         print(f"{per_example}: the total of every example, in {result.unit}")
 
 
-def with_places(folder: RunFolder, overrides: Mapping[str, Text]) -> Recipe:
+def recipe_with_data(
+    folder: RunFolder, instead: str, overrides: Mapping[str, Text] | None = None
+) -> Recipe:
     """The run's recipe, with its data where the command line says they are."""
     recipe = folder.recipe()
-    for key in overrides:
-        if not key.startswith("data.") or key.removeprefix("data.") not in PLACES:
-            places = " and ".join(f"--data.{place}" for place in PLACES)
-            raise BFNError(f"--{key} cannot be changed for a trained run; {places} can")
-    data = {**recipe.data, **{key.removeprefix("data."): str(v) for key, v in overrides.items()}}
-    return dataclasses.replace(recipe, data=data)
+    places = {f"data.{place}": place for place in PLACES}
+    for key in overrides or {}:
+        if key not in places:
+            raise BFNError(
+                f"--{key} cannot be changed for a trained run; --{' and --'.join(places)} can"
+            )
+    if not recipe.data:
+        raise BFNError(
+            f"the run {str(folder.path)!r} was trained on data given in Python; {instead}"
+        )
+    moved = {places[key]: str(value) for key, value in (overrides or {}).items()}
+    return dataclasses.replace(recipe, data=recipe.data | moved)
 
 
-def measure_with_progress(model: Any, data: Any, settings: Eval) -> measure.Evaluation:
+def measure(model: BFN, data: DataSet, settings: Eval) -> Evaluation:
+    """Evaluate as the settings say, with progress."""
+    from bfn.evaluate import evaluate
+    from bfn.progress import waiting
+
     given = dataclasses.asdict(settings)
     del given["device"]  # the model is there already
     with waiting("evaluating") as (report, say):
-        return measure.evaluate(model, data, **given, progress=report, say=say)
+        return evaluate(model, data, **given, progress=report, say=say)
 
 
-def comparable(
-    published: Published, result: measure.Evaluation, settings: Eval
-) -> Published | None:
-    """The published results, where they are of the same kind as ours."""
+def comparable(published: Published, result: Evaluation, settings: Eval) -> Published | None:
+    """The published results, if they can be compared with ours."""
     same = published.unit == result.unit and settings.split == "test"
     return published if same else None
 
 
-def as_json(result: measure.Evaluation, published: Published | None) -> dict[str, Any]:
+def as_json(result: Evaluation, published: Published | None) -> dict[str, Any]:
     document = result.to_json()
     if published is not None:
         document["published"] = {
-            "unit": published.unit,
-            "reconstruction": published.reconstruction,
-            "updates": published.updates,
+            name: getattr(published, name) for name in ("unit", "reconstruction", "updates")
         }
         for line, row in zip(document["rows"], result.rows, strict=True):
             line["published"] = published.result(row.n)
     return document
 
 
-def short(unit: str) -> str:
-    return unit.replace(" per ", "/").replace("dimension", "dim").replace("character", "char")
+def show(result: Evaluation, title: str, published: Published | None = None) -> None:
+    """One row per n: in the data's own unit, next to the published results, and in the other unit.
 
-
-def show(result: measure.Evaluation, title: str, published: Published | None = None) -> str:
-    """One row per n: in the data's own unit, beside what was published, and in the other unit."""
+    Nats have three decimals, the smaller units four.
+    """
     in_nats = result.unit.startswith("nats")
-    own, other = short(result.unit), "bits/dim" if in_nats else "nats"
-    noise = result.rows[0].total.noise_error is not None
-    columns = ["n", *(f"{name} ({own})" for name in ("L^n", "L^r", "total", "s.e."))]
-    if noise:
+    own = result.unit.replace(" per ", "/").replace("dimension", "dim").replace("character", "char")
+    other = "bits/dim" if in_nats else "nats"
+    names = ("L^n", "L^r", "total", "s.e.")
+    columns = ["n", *(f"{name} ({own})" for name in names)]
+    if result.rows[0].total.noise_error is not None:
         columns.append("s.e. of the noise")
     if published is not None:
         columns.append("published")
-    columns += [f"{name} ({other})" for name in ("L^n", "L^r", "total", "s.e.")]
-    digits = {True: 3, False: 4}
+    columns += [f"{name} ({other})" for name in names]
 
-    def ours(nats: float) -> str:
-        return f"{nats * result.scale:.{digits[in_nats]}f}"
+    def in_own(nats: float) -> str:
+        return f"{nats * result.scale:.{3 if in_nats else 4}f}"
 
-    def others(nats: float) -> str:
-        return f"{result.bits(nats) if in_nats else nats:.{digits[not in_nats]}f}"
+    def in_other(nats: float) -> str:
+        return f"{result.bits(nats):.4f}" if in_nats else f"{nats:.3f}"
 
     rows = []
     for row in result.rows:
         values = [row.loss.nats, row.reconstruction.nats, row.total.nats, row.total.standard_error]
-        cells = ["inf" if math.isinf(row.n) else str(int(row.n)), *map(ours, values)]
+        cells = [name_of(row.n), *map(in_own, values)]
         if row.total.noise_error is not None:
-            cells.append(ours(row.total.noise_error))
+            cells.append(in_own(row.total.noise_error))
         if published is not None:
             found = published.result(row.n)
             cells.append("" if found is None else f"{found:.2f}")
-        rows.append([*cells, *map(others, values)])
-    text = tables.show(columns, rows, title)
+        rows.append([*cells, *map(in_other, values)])
+    tables.show(columns, rows, title)
     if published is not None:
         updates = f", after {published.updates:,} updates" if published.updates else ""
         print(f"published: L^r {published.reconstruction:g} {own}, included{updates}")
-    return text
 
 
-def check_per_example(path: Path, force: bool) -> None:
-    if path.suffix not in (".npy", ".csv"):
-        raise BFNError(
-            f"{str(path)!r} cannot hold one number per example; expected a name ending in .npy or "
-            ".csv"
-        )
-    check_free(path, force)
+def name_of(n: float) -> str:
+    return "inf" if math.isinf(n) else str(int(n))
 
 
-def write_per_example(path: Path, result: measure.Evaluation) -> None:
+def write_per_example(path: Path, result: Evaluation) -> None:
     """L^n + L^r of every example in the data's unit, one column for each n.
 
     A .npy is (N, number of n), or (N,) for a single n; a .csv begins with the examples' indices.
     """
-    totals = torch.stack([result.per_example(row.n) for row in result.rows], 1) * result.scale
-    values = totals.numpy()
-    try:
-        if path.suffix == ".npy":
-            np.save(path, values[:, 0] if values.shape[1] == 1 else values, allow_pickle=False)
-            return
-        with path.open("w", newline="") as file:
-            writer = csv.writer(file)
-            names = ["inf" if math.isinf(row.n) else str(int(row.n)) for row in result.rows]
-            writer.writerow(["example", *(f"n={name}" for name in names)])
-            for index, line in zip(result.indices.tolist(), values.tolist(), strict=True):
-                writer.writerow([index, *line])
-    except OSError as error:
-        raise BFNError(f"{str(path)!r} cannot be written: {error.strerror}") from None
+    import numpy as np
+
+    columns = [result.per_example(row.n) * result.scale for row in result.rows]
+    if path.suffix == ".npy":
+        values = np.stack([column.numpy() for column in columns], 1)
+        np.save(path, values[:, 0] if len(columns) == 1 else values, allow_pickle=False)
+        return
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["example", *(f"n={name_of(row.n)}" for row in result.rows)])
+        indices = [result.indices.tolist(), *(column.tolist() for column in columns)]
+        writer.writerows(zip(*indices, strict=True))

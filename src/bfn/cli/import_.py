@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bfn.cli.app import Overrides
+from bfn.cli.options import Overrides
 
 
 def import_(

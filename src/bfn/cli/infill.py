@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from bfn.cli.app import Device, Final, Grid, Guidance, Run, Seed, Whole
-from bfn.errors import BFNError
+from cyclopts import Parameter
+
+from bfn.cli.options import (
+    Calls,
+    Device,
+    Final,
+    Force,
+    Grid,
+    Guidance,
+    Label,
+    Run,
+    Seed,
+    Solver,
+    Steps,
+    Whole,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from bfn.model import BFN
-    from bfn.recipe.sections import Sample
-
-COMPLETIONS = 8
+    from bfn.recipe import Sample
 
 
 def infill(
@@ -26,70 +38,66 @@ def infill(
     mask: Path | None = None,
     blank: str = "_",
     out: Path | None = None,
-    n: Whole = COMPLETIONS,
-    steps: Whole | None = None,
-    calls: Whole | None = None,
+    n: Whole = 8,
+    steps: Steps = None,
+    calls: Calls = None,
     observed: Literal["schedule", "known"] | None = None,
     resample: Whole = 0,
     jump: Whole = 1,
     particles: Whole = 1,
     final: Final = None,
-    solver: str | None = None,
+    solver: Solver = None,
     grid: Grid = None,
-    label: str | None = None,
+    label: Label = None,
     guidance: Guidance = None,
-    batch: Whole | None = None,
+    batch: Annotated[
+        Whole | None,
+        Parameter(
+            help="Candidates at once; results do not depend on it. Halved if memory runs out."
+        ),
+    ] = None,
     seed: Seed = None,
     device: Device = None,
     whole: bool = False,
-    force: bool = False,
+    force: Force = False,
 ) -> None:
     """Fill in what is missing from a picture, a text or an array.
+
+    Particles need the ancestral solver, and count as one network call.
 
     Parameters
     ----------
     what
-        A picture, a text with blanks as in "the ____ of the", or a .npy file, as the run has it.
+        A picture, a text with blanks as in "the ____ of the", or a .npy file, whichever the run's
+        data are.
     mask
-        A picture of the same size, white where to fill in; of arrays a .npy file of true there.
+        A picture of the same size, white where to fill in; for arrays, a .npy file that is true
+        there.
     blank
-        The character that stands for one to fill in.
+        The character that stands for a missing one.
     out
-        The file to write: a .png sheet, .txt, or .npy. Without it texts are printed, and others
-        are named after the run.
+        The file to write: a .png sheet, .txt or .npy. By default texts are printed, and other
+        completions are written to a file named after the run.
     n
         Number of completions.
-    steps
-        Bayesian updates.
-    calls
-        Network calls, one more than the steps: give either. Steps that are done again count again;
-        the particles of a completion are one call.
     observed
-        How the network learns what is given: message by message on schedule, or known at once. By
-        default texts are known, if particles do not need the messages.
+        How the network sees what is given: message by message on schedule, or known from the
+        start. By default texts are known, unless particles need the messages.
     resample
-        How many times every few steps are taken back and done again.
+        How many times each group of steps is taken back and repeated.
     jump
-        The steps that are taken back at once.
+        Number of steps that are taken back together.
     particles
-        Candidates that compete for each completion; exact as their number grows.
-    solver
-        The step rule; particles go with ancestral alone.
-    label
-        A label of a model with labels; several in turn, as in 3,7; or each. None by default.
-    batch
-        Candidates at once; results do not depend on it. Halved when memory runs out.
+        Candidates that compete for each completion; exact in the limit of many.
     whole
-        Of a text shorter than the model's windows, show the whole window.
-    force
-        Replace what is there.
+        If a text is shorter than the model's window, show the whole window.
     """
-    from bfn.cli.drawing import accelerated, summary, warn_of_labels, with_calls
+    from bfn.cli.sampling import accelerated, summary, warn_of_labels, with_calls
     from bfn.device import find_device
     from bfn.files import check_free
     from bfn.hub import locate
-    from bfn.plots import sheets as pictures
-    from bfn.recipe.sections import Sample
+    from bfn.plots import sheets
+    from bfn.recipe import Sample
     from bfn.runs.folder import RunFolder
 
     folder = RunFolder(locate(run))
@@ -97,36 +105,40 @@ def infill(
     recipe = folder.recipe() if folder.is_run() else None
     own = recipe.sample if recipe else Sample()
     if label is None:
-        # A recipe's labels are for its sheet of samples; what is given here may be of another.
+        # A recipe's labels are for its sheet of samples, and may not fit this example.
         own = dataclasses.replace(own, label="", guidance=1.0)
-    given = {"steps": steps, "final": final, "solver": solver, "grid": grid, "label": label}
-    given |= {"guidance": guidance, "batch": batch, "seed": seed, "device": device, "n": n}
-    settings = own.updated(**given)
     if particles > 1 and solver is None:
-        settings = settings.updated(solver="ancestral", grid="auto")
+        solver, grid = "ancestral", grid or "auto"
+    settings = own.updated(
+        n=n, steps=steps, final=final, solver=solver, grid=grid, label=label, guidance=guidance,
+        batch=batch, seed=seed, device=device,
+    )  # fmt: skip
     settings = with_calls(settings, calls, steps, resample)
     model.to(find_device(settings.device, "device"))
     x, seen = format.read_example(what, mask, blank)
-    if out is None and format.medium != "text":
-        out = Path(f"{run.resolve().name}-infilled{pictures.suffix(format)}")
+    is_text = format.medium == "text"
+    if out is None and not is_text:
+        out = Path(f"{run.resolve().name}-infilled{sheets.suffix(format)}")
     if out is not None:
         check_free(out, force)
-        pictures.check_sheet(out, format)
+        sheets.check_sheet(out, format)
     if observed is None:
-        observed = "known" if format.medium == "text" and particles == 1 else "schedule"
+        observed = "known" if is_text and particles == 1 else "schedule"
     warn_of_labels(recipe, settings)
     options = {"observed": observed, "resample": resample, "jump": jump, "particles": particles}
-    with accelerated(model, compile=False):
+    with accelerated(model):
         filled = completions(model, x, seen, settings, options)
-    if out is None or (format.medium == "text" and out.suffix == ".txt"):
+    text = ""
+    if is_text:
         length = None if whole else len(what)
-        lines = "".join(f"{line[:length]}\n" for line in format.render(filled))
-        if out is None:
-            print(lines, end="")
-            return
-        _write(out, lambda path: path.write_text(lines, encoding="utf-8"))
+        text = "".join(f"{line[:length]}\n" for line in format.render(filled))
+    if out is None:
+        print(text, end="")
+        return
+    if out.suffix == ".txt":
+        out.write_text(text, encoding="utf-8")
     else:
-        _write(out, lambda path: pictures.write_sheet(path, format, filled))
+        sheets.write_sheet(out, format, filled)
     print(f"{out}: {summary('completion', len(filled), settings.steps, resample)}")
 
 
@@ -174,10 +186,3 @@ def completions(
         advice = "use fewer particles, or another device"
         in_parts(n, batch, part, say=say, what="completion", advice=advice)
     return torch.cat(parts)
-
-
-def _write(out: Path, write: Any) -> None:
-    try:
-        write(out)
-    except OSError as error:
-        raise BFNError(f"{str(out)!r} cannot be written: {error.strerror}") from None

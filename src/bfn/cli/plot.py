@@ -4,23 +4,40 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Annotated
 
+from cyclopts import Parameter
+
+from bfn.cli.options import Force, Whole
 from bfn.errors import BFNError
-from bfn.files import check_free
-from bfn.plots import curves
-
-_ENDINGS = (".png", ".pdf", ".svg")
+from bfn.files import FIGURES, check_free
 
 
-def plot(runs: tuple[Path, ...], out: Path, smooth: int | None, force: bool) -> None:
+def plot(
+    *runs: Path,
+    out: Annotated[Path, Parameter(name=["--out", "-o"])] = Path("curves.png"),
+    smooth: Whole | None = None,
+    force: Force = False,
+) -> None:
+    """Draw the learning curves of one or more runs, and their loss over time t.
+
+    Parameters
+    ----------
+    runs
+        The run folders.
+    out
+        The .png, .pdf or .svg to write.
+    smooth
+        Number of metrics lines to average over; by default a thirtieth of them.
+    """
+    from bfn.plots import curves
+
     if not runs:
-        raise BFNError("no run was given; give the folders of one run or more")
-    if out.suffix not in _ENDINGS:
-        raise BFNError(f"{str(out)!r} must end in {', '.join(_ENDINGS)}; give such a name with -o")
+        raise BFNError("no run was given; give one or more run folders")
     if smooth is not None and smooth < 1:
-        raise BFNError(f"--smooth {smooth} lines; give 1 for none, or more")
-    check_free(out, force)
-    alike = Counter(run.name for run in runs)
-    found = [curves.read(run, None if alike[run.name] == 1 else str(run)) for run in runs]
+        raise BFNError(f"--smooth {smooth} lines; give 1 for no smoothing, or more")
+    check_free(out, force, endings=FIGURES)
+    names = Counter(run.name for run in runs)
+    found = [curves.read(run, None if names[run.name] == 1 else str(run)) for run in runs]
     curves.draw(out, found, smooth)
     print(f"look at {out}")

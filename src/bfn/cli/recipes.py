@@ -1,69 +1,62 @@
-"""`bfn recipes`. Reads files alone: no torch is loaded."""
+"""`bfn recipes`."""
 
 from __future__ import annotations
 
-import json
+import json as json_format
 from typing import Any
 
-from bfn import recipe as config
 from bfn.cli import tables
-from bfn.recipe import Recipe, shipped
+from bfn.recipe import Recipe, read, shipped
 
 COLUMNS = (
-    "recipe",
-    "what",
-    "data",
-    "type",
-    "network",
-    "parameters",
-    "beta_1 or sigma_1",
-    "batch",
-    "steps",
-    "published",
+    *("recipe", "description", "data", "type", "network", "parameters", "beta_1 or sigma_1"),
+    *("batch", "steps", "published"),
 )
 
 
-def show(as_json: bool) -> None:
-    found = [config.read(name) for name in shipped.names()]
-    if as_json:
-        print(json.dumps([recipe.document() for recipe in found], indent=2))
-        return
-    tables.show(COLUMNS, [line(recipe) for recipe in found])
+def recipes(*, json: bool = False) -> None:
+    """List the shipped recipes.
+
+    Parameters
+    ----------
+    json
+        Print JSON instead of a table.
+    """
+    found = [read(name) for name in shipped.names()]
+    if json:
+        print(json_format.dumps([recipe.document() for recipe in found], indent=2))
+    else:
+        tables.show(COLUMNS, [_row(recipe) for recipe in found])
 
 
-def line(recipe: Recipe) -> list[str]:
+def _row(recipe: Recipe) -> list[str]:
+    best = recipe.published.result(float("inf"))
     return [
         recipe.name,
         recipe.description,
         str(recipe.data["source"]),
-        kind(recipe.flow),
+        _data_type(recipe.flow),
         str(recipe.net["class"]).rpartition(":")[2],
         f"{recipe.parameters:,}" if recipe.parameters else "",
-        accuracy(recipe.flow),
+        _accuracy(recipe.flow),
         f"{recipe.train.batch:,}",
         f"{recipe.train.steps:,}",
-        best(recipe),
+        "" if best is None else f"{best:.2f} {recipe.published.unit}",
     ]
 
 
-def kind(flow: dict[str, Any]) -> str:
+def _data_type(flow: dict[str, Any]) -> str:
     """Such as "discretised, 256 bins"."""
-    name, K = flow["kind"], flow.get("K")
-    if name == "discrete" and K == 2:
+    kind, K = flow["kind"], flow.get("K")
+    if kind == "discrete" and K == 2:
         return "binary"
     if not isinstance(K, int):
-        return name
-    return f"{name}, {K} {'classes' if name == 'discrete' else 'bins'}"
+        return kind
+    return f"{kind}, {K} {'classes' if kind == 'discrete' else 'bins'}"
 
 
-def accuracy(flow: dict[str, Any]) -> str:
+def _accuracy(flow: dict[str, Any]) -> str:
     for name in ("beta_1", "sigma_1"):
         if isinstance(flow.get(name), float):
             return f"{name} = {flow[name]:.4g}"
     return "suggested for K"
-
-
-def best(recipe: Recipe) -> str:
-    """The published result for n = inf."""
-    found = recipe.published.result(float("inf"))
-    return "" if found is None else f"{found:.2f} {recipe.published.unit}"

@@ -1,8 +1,8 @@
-"""`bfn runs`: what there is, how far it got, and how good it is. Nothing here needs torch."""
+"""`bfn runs`."""
 
 from __future__ import annotations
 
-import json
+import json as json_format
 import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,36 +12,37 @@ from bfn.cli import tables
 from bfn.errors import BFNError
 from bfn.runs import status
 
-_DEPTH = ("", "*/", "*/*/")
 
+def runs(folder: Path = Path("runs"), /, *, json: bool = False) -> None:
+    """List runs: their status, step, loss, best validation, and when they last changed.
 
-def show(folder: Path, as_json: bool) -> None:
-    found = runs(folder)
-    if as_json:
-        print(json.dumps(found, indent=2))
-        return
-    if not found:
-        print(f"no runs in {folder}")
-        return
-    columns = ["run", "status", "step", "loss", "best validation", "unit", "when"]
-    tables.show(columns, [_row(each) for each in found])
-
-
-def runs(folder: Path) -> list[dict[str, Any]]:
-    """Every run at most two folders down, the one that did something last at the end."""
+    Parameters
+    ----------
+    folder
+        The folder that holds the runs, or a run itself.
+    json
+        Print JSON instead of a table.
+    """
     if not folder.is_dir():
         raise BFNError(f"there is no folder {str(folder)!r}; give the folder that holds your runs")
-    paths = {path.parent for depth in _DEPTH for path in folder.glob(f"{depth}recipe.toml")}
-    return sorted(map(describe, paths), key=lambda run: (run["updated"], run["run"]))
+    depths = ("", "*/", "*/*/")
+    paths = {path.parent for depth in depths for path in folder.glob(f"{depth}recipe.toml")}
+    found = sorted(map(describe, paths), key=lambda run: (run["updated"], run["run"]))
+    if json:
+        print(json_format.dumps(found, indent=2))
+    elif found:
+        columns = ["run", "status", "step", "loss", "best validation", "unit", "when"]
+        tables.show(columns, [_row(each) for each in found])
+    else:
+        print(f"no runs in {folder}")
 
 
 def describe(path: Path) -> dict[str, Any]:
-    """What the files of a run say about it, whichever of them there are."""
-    recipe, last = _recipe(path), _last_line(path)
-    told = status.read(path)
+    """What a run's files say about it; files that are missing or damaged say nothing."""
+    recipe, last, told = _recipe(path), _last_line(path), status.read(path)
     train = recipe.get("train")
     steps = _number(told.get("steps", train.get("steps") if isinstance(train, dict) else None))
-    # A killed run told less than it logged; one that was asked to stop went on after its last line.
+    # A killed run has logged more than its status says; a stopped one went on after its last line.
     counts = [_number(at.get("step")) for at in (last, told)]
     step = max((count for count in counts if count is not None), default=None)
     return {
@@ -60,7 +61,7 @@ def describe(path: Path) -> dict[str, Any]:
 
 
 def _number(value: Any) -> Any:
-    """A number as it is; None for anything else that stands in its place."""
+    """A number as it is, or None for anything else."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
@@ -72,7 +73,7 @@ def _best(told: Any) -> dict[str, Any] | None:
 
 
 def _guess(path: Path, step: int | None, steps: int | None) -> str:
-    """For runs without a status.json: written by an earlier version, or imported."""
+    """The status of a run without status.json: an imported one, or one of an earlier version."""
     if step is None:
         return "imported" if (path / "model.safetensors").is_file() else status.INTERRUPTED
     return status.FINISHED if steps is not None and step >= steps else status.INTERRUPTED
@@ -86,7 +87,7 @@ def _recipe(path: Path) -> dict[str, Any]:
 
 
 def _last_line(path: Path) -> dict[str, Any]:
-    """The last whole line of metrics.jsonl, found from its end."""
+    """The last complete line of metrics.jsonl, searched from its end."""
     try:
         with (path / "metrics.jsonl").open("rb") as file:
             size = file.seek(0, 2)
@@ -96,7 +97,7 @@ def _last_line(path: Path) -> dict[str, Any]:
         return {}
     for line in reversed(lines):
         try:
-            found = json.loads(line)
+            found = json_format.loads(line)
         except (ValueError, RecursionError):
             continue
         if isinstance(found, dict):

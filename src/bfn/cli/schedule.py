@@ -1,13 +1,13 @@
 """`bfn schedule`: how much accuracy K classes or K bins need, and how it is spent over time.
 
-The curve is the expected entropy of the input distribution at time t, for data that are equally
-likely beforehand: what a receiver without context would still have to pay. The schedules were made
-to let it fall about evenly. Computed by quadrature on NumPy alone, so no torch is loaded.
+The curve is the expected entropy of the input distribution at time t, for data that are uniform a
+priori: what a receiver without context would still have to pay. The schedules were designed to
+make it fall about linearly. Computed by quadrature with NumPy alone, so torch is not imported.
 """
 
 from __future__ import annotations
 
-import json
+import json as json_format
 import math
 import sys
 from collections.abc import Sequence
@@ -15,20 +15,78 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bfn import suggest
 from bfn.cli import tables
+from bfn.cli.options import Force, Whole
 from bfn.errors import BFNError
-from bfn.files import check_free
+from bfn.files import FIGURES, check_free
 
 MOST = 10**9
 HEIGHT, WIDTH = 8, 61
 BLOCKS = " ▁▂▃▄▅▆▇█"
-ENDINGS = (".png", ".svg", ".pdf")
+
+
+def schedule(
+    K: Whole,
+    /,
+    *,
+    bins: bool = False,
+    cost: float = 0.01,
+    rows: Whole = 11,
+    json: bool = False,
+    out: Path | None = None,
+    force: Force = False,
+) -> None:
+    """Suggest beta_1 for K classes, or sigma_1 for K bins, and draw the entropy over time.
+
+    Parameters
+    ----------
+    K
+        The number of classes, or of bins.
+    bins
+        Discretised data: K bins of [-1, 1] instead of K classes.
+    cost
+        Nats per variable left at t = 1.
+    rows
+        Number of times in the table.
+    json
+        Print JSON instead of the table and the curve.
+    out
+        Also draw the curve to this .png, .svg or .pdf.
+    """
+    if not 2 <= rows <= 1001:
+        raise BFNError(f"--rows {rows} is not between 2 and 1001")
+    if out is not None:
+        check_free(out, force, endings=FIGURES)
+    found = suggestion(K, bins, cost)
+    if out is not None:
+        draw_figure(out, found)
+    if json:
+        print(json_format.dumps(document(found, rows), indent=2))
+        return
+    left = found.entropy(1.0)
+    print(
+        f"{K} {found.kind}: {found.parameter} = {found.value:.4g} leaves {left:.3g} nats "
+        f"({left / math.log(2):.3g} bits) of {math.log(K):.4g} per variable at t = 1."
+    )
+    table = [
+        [
+            f"{t:.3g}",
+            f"{found.beta(t):.4g}",
+            f"{nats:.4f}",
+            f"{nats / math.log(2):.4f}",
+            f"{nats / math.log(K):.3f}",
+        ]
+        for t, nats in found.curve(rows)
+    ]
+    tables.show(["t", "beta(t)", "entropy (nats)", "entropy (bits)", "fraction"], table)
+    print(plot(found))
+    if out is not None:
+        print(f"{out}: the entropy curve")
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A schedule's end, by name and value, and what it leaves."""
+    """The end of a schedule, by name and value, and the entropy it leaves."""
 
     K: int
     kind: str
@@ -42,6 +100,8 @@ class Suggestion:
 
     def entropy(self, t: float) -> float:
         """Expected entropy in nats per variable at time t."""
+        from bfn import suggest
+
         if t == 0.0:
             return math.log(self.K)
         cost = suggest.cost_of_classes if self.kind == "classes" else suggest.cost_of_bins
@@ -53,70 +113,28 @@ class Suggestion:
 
 
 def suggestion(K: int, bins: bool, cost: float) -> Suggestion:
+    from bfn import suggest
+
     if K > MOST:
-        raise BFNError(f"K = {K} is beyond {MOST}; give a smaller number")
+        raise BFNError(f"K = {K} is larger than {MOST}; give a smaller number")
     if bins:
         return Suggestion(K, "bins", "sigma_1", suggest.suggest_sigma_1(K, cost=cost))
     return Suggestion(K, "classes", "beta_1", suggest.suggest_beta_1(K, cost))
 
 
-def schedule(
-    number: str, bins: bool, cost: float, rows: int, as_json: bool, out: Path | None, force: bool
-) -> None:
-    try:
-        K = int(number)  # cyclopts would round 2.5 in silence
-    except ValueError:
-        what = "bins" if bins else "classes"
-        raise BFNError(f"K = {number!r} is not a whole number of {what}, such as 256") from None
-    if not 2 <= rows <= 1001:
-        raise BFNError(f"--rows {rows} is not between 2 and 1001")
-    if out is not None:
-        if out.suffix not in ENDINGS:
-            raise BFNError(
-                f"{str(out)!r} cannot hold a figure; expected a name ending in {', '.join(ENDINGS)}"
-            )
-        check_free(out, force)
-    found = suggestion(K, bins, cost)
-    if out is not None:
-        draw_figure(out, found)
-    if as_json:
-        print(json.dumps(document(found, rows), indent=2))
-        return
-    left = found.entropy(1.0)
-    print(
-        f"{K} {found.kind}: {found.parameter} = {found.value:.4g} leaves {left:.3g} nats "
-        f"({left / math.log(2):.3g} bits) of {math.log(K):.4g} per variable at t = 1."
-    )
-    columns = ["t", "beta(t)", "entropy (nats)", "entropy (bits)", "share"]
-    table = [
-        [
-            f"{t:.3g}",
-            f"{found.beta(t):.4g}",
-            f"{nats:.4f}",
-            f"{nats / math.log(2):.4f}",
-            f"{nats / math.log(K):.3f}",
-        ]
-        for t, nats in found.curve(rows)
-    ]
-    tables.show(columns, table)
-    print(plot(found))
-    if out is not None:
-        print(f"{out}: the entropy curve")
-
-
 def document(found: Suggestion, rows: int) -> dict[str, Any]:
-    """What the table shows, for programs."""
+    """The same as the table, as JSON."""
     curve = [{"t": t, "beta": found.beta(t), "nats": nats} for t, nats in found.curve(rows)]
     head = {"K": found.K, "kind": found.kind, found.parameter: found.value}
     return {**head, "cost_left_nats": found.entropy(1.0), "entropy": curve}
 
 
 def plot(found: Suggestion, unicode: bool | None = None) -> str:
-    """The curve in characters: one column per time, its height the entropy's share."""
+    """The curve in characters: one column per time, as high as the entropy's fraction of ln K."""
     if unicode is None:
         unicode = _can_print(BLOCKS)
-    shares = [nats / math.log(found.K) for _, nats in found.curve(WIDTH)]
-    lines = bars(shares, HEIGHT, BLOCKS if unicode else " #")
+    fractions = [nats / math.log(found.K) for _, nats in found.curve(WIDTH)]
+    lines = bars(fractions, HEIGHT, BLOCKS if unicode else " #")
     labels = [f"{math.log(found.K):.3g} nats", *[""] * (HEIGHT - 2), "0"]
     margin = max(len(label) for label in labels)
     bar = "│" if unicode else "|"
@@ -127,10 +145,10 @@ def plot(found: Suggestion, unicode: bool | None = None) -> str:
     return "\n".join([*lines, f"{'':>{margin}}  {axis}"])
 
 
-def bars(shares: Sequence[float], height: int, levels: str) -> list[str]:
-    """Lines of text, top first, with a bar for every share of the height; levels[0] is empty."""
+def bars(fractions: Sequence[float], height: int, levels: str) -> list[str]:
+    """Lines of text, top first, with a bar for every fraction of the height; levels[0] is empty."""
     full = len(levels) - 1
-    filled = [round(min(max(share, 0.0), 1.0) * height * full) for share in shares]
+    filled = [round(min(max(fraction, 0.0), 1.0) * height * full) for fraction in fractions]
     return [
         "".join(levels[min(max(cells - full * row, 0), full)] for cells in filled)
         for row in reversed(range(height))
@@ -154,13 +172,9 @@ def draw_figure(path: Path, found: Suggestion) -> None:
     times, nats = zip(*found.curve(201), strict=True)
     axes.plot(times, nats, color="C0", label="expected entropy")
     straight = (math.log(found.K), found.entropy(1.0))
-    axes.plot((0, 1), straight, color="0.6", linestyle="--", linewidth=1, label="an even fall")
+    axes.plot((0, 1), straight, color="0.6", linestyle="--", linewidth=1, label="linear")
     axes.set(xlim=(0, 1), ylim=(0, None), xlabel="time t", ylabel="nats per variable")
     axes.set_title(f"{found.K} {found.kind}, {found.parameter} = {found.value:.4g}")
     axes.legend(frameon=False)
-    try:
-        figure.savefig(path, dpi=120)
-    except OSError as error:
-        raise BFNError(f"{str(path)!r} cannot be written: {error.strerror}") from None
-    finally:
-        pyplot.close(figure)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)

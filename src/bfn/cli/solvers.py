@@ -1,32 +1,34 @@
-"""`bfn solvers`: what every solver makes of a trained model with few network calls and many."""
+"""`bfn solvers`: the quality of samples by solver and number of network calls."""
 
 from __future__ import annotations
 
 import dataclasses
-import json as json_format
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bfn.cli.app import (
+from bfn.cli import tables
+from bfn.cli.options import (
     Batch,
     Device,
     Final,
+    Force,
     Grid,
     Guidance,
-    OutFile,
+    Json,
     Overrides,
     Run,
     Seed,
     Whole,
 )
 from bfn.errors import BFNError
+from bfn.files import FIGURES, check_free
 
 if TYPE_CHECKING:
     from bfn.quality import Comparison, Score
 
 MOST = 1000
-"""Samples by default, or as many as the split has examples."""
+"""Samples by default, unless the split has fewer examples."""
 
 
 def solvers(
@@ -46,15 +48,15 @@ def solvers(
     seed: Seed = None,
     device: Device = None,
     out: Path | None = None,
-    json: OutFile | None = None,
-    force: bool = False,
+    json: Json = None,
+    force: Force = False,
     overrides: Overrides,
 ) -> None:
     """Measure samples of a run by solver and network calls, as a table and a picture.
 
-    Text is measured by its words, pictures and arrays by their distance from held-out data; real
-    data, measured in the same way, come last. Where the data lie may be given anew, as --data.dir
-    or --data.path.
+    Text is measured by its words, pictures and arrays by their distance from held-out data; the
+    last row measures real data in the same way. If the data have moved, say where they are with
+    --data.dir or --data.path.
 
     Parameters
     ----------
@@ -63,27 +65,21 @@ def solvers(
     solver
         Solvers, as in ancestral,ode2; all by default.
     n
-        Samples per row; as many as the split has examples, 1,000 at most, by default.
+        Samples per row; by default as many as the split has examples, at most 1,000.
     split
         The held-out data: validation or test.
     words
-        A file of words; also show the share of words that are in it.
+        A file of words; also show what fraction of the words is in it.
     repeats
-        Times to draw every row, with the seeds from --seed on: the table shows means, and how far
-        they may be off by the scatter of the repeats.
+        How often to draw every row, with consecutive seeds from --seed on; the table shows means
+        and their standard errors.
     out
         The picture, a .png, .svg or .pdf; named after the run by default.
-    json
-        Also write the table to this file; - is standard output, without the table.
-    force
-        Replace those files if they exist.
     """
     from bfn import quality
-    from bfn.cli.drawing import accelerated
-    from bfn.cli.evaluate import with_places
-    from bfn.cli.schedule import ENDINGS
+    from bfn.cli.evaluate import recipe_with_data
+    from bfn.cli.sampling import accelerated
     from bfn.device import find_device
-    from bfn.files import check_free, write_text
     from bfn.hub import locate
     from bfn.plots.sheets import need
     from bfn.progress import waiting
@@ -94,40 +90,28 @@ def solvers(
     counts = read_calls(calls)
     names = read_solvers(solver)
     folder = RunFolder(locate(run))
-    recipe = with_places(folder, overrides)
-    if not recipe.data:
-        raise BFNError(
-            f"the run {str(run)!r} was trained on data given in Python; compare solvers there with "
-            "bfn.quality.compare(model, data, ...)"
-        )
-    given = {"final": final, "grid": grid, "guidance": guidance, "batch": batch, "seed": seed}
-    given["device"] = device
-    settings = recipe.sample.updated(**given)
-    if out is None:
-        out = Path(f"{run.resolve().name}-solvers.png")
-    if out.suffix not in ENDINGS:
-        raise BFNError(
-            f"{str(out)!r} cannot hold a figure; expected a name ending in {', '.join(ENDINGS)}"
-        )
-    to_stdout = json is not None and str(json) == "-"
-    check_free(out, force)
-    if json is not None and not to_stdout:
-        check_free(json, force)
+    instead = "compare solvers there with bfn.quality.compare(model, data, ...)"
+    recipe = recipe_with_data(folder, instead, overrides)
+    settings = recipe.sample.updated(
+        final=final, grid=grid, guidance=guidance, batch=batch, seed=seed, device=device
+    )
+    out = out or Path(f"{run.resolve().name}-solvers.png")
+    check_free(out, force, endings=FIGURES)
+    tables.check_json(json, force)
     need("matplotlib")
     listed = None if words is None else read_words(words)
     model = folder.load_model().to(find_device(settings.device, "device"))
     data = build.data(recipe)
-    held = len(data.examples(split))
-    count = min(held, MOST) if n is None else n
+    count = min(len(data.examples(split)), MOST) if n is None else n
     settings = dataclasses.replace(settings, n=count, label="")
     if guidance is not None and not data.labels:
         raise BFNError(
-            f"--guidance {guidance:g} multiplies what a label adds, but the data of this run have "
+            f"--guidance {guidance:g} changes the effect of a label, but the data of this run have "
             "no labels; leave it out"
         )
     options = drawing.options(model, settings)
     del options["solver"]
-    with accelerated(model, compile=False), waiting("sampling") as (report, say):
+    with accelerated(model), waiting("sampling") as (report, say):
         found = quality.compare(
             model,
             data,
@@ -143,22 +127,12 @@ def solvers(
             say=say,
             **options,
         )
-    try:
-        many = (
-            f"{found.samples} samples" if repeats == 1 else f"{repeats} x {found.samples} samples"
-        )
-        draw(out, found, f"{run.name}: {many}")
-        document = {"run": str(run), "split": split, **found.to_json()}
-        text = json_format.dumps(document, indent=2) + "\n"
-        if json is not None and not to_stdout:
-            write_text(json, text)
-    except OSError as error:
-        raise BFNError(f"{str(out)!r} cannot be written: {error.strerror}") from None
-    if to_stdout:
-        print(text, end="")
-        return
-    show(found, f"{run}, {many} a row, against the {split} split")
-    print(f"{out}: the same as curves")
+    samples = f"{found.samples} samples" if repeats == 1 else f"{repeats} x {found.samples} samples"
+    draw(out, found, f"{run.name}: {samples}")
+    document = {"run": str(run), "split": split, **found.to_json()}
+    if not tables.write_json(json, document):
+        show(found, f"{run}, {samples} a row, against the {split} split")
+        print(f"{out}: the same as curves")
 
 
 def read_calls(text: str) -> list[int]:
@@ -168,7 +142,7 @@ def read_calls(text: str) -> list[int]:
         raise BFNError(f"--calls {text} is not right; expected numbers, as in 5,10,20") from None
     if counts[0] < 2:
         raise BFNError(
-            f"--calls {counts[0]} is too few; one step and the last look need at least 2"
+            f"--calls {counts[0]} is too few; one step and the final output need at least 2"
         )
     return counts
 
@@ -185,7 +159,7 @@ def read_solvers(text: str | None) -> list[str]:
 
 
 def read_words(path: Path) -> set[str]:
-    """The words of a file, one a line or in any other way."""
+    """The words of a file, however they are separated."""
     import re
 
     try:
@@ -196,14 +170,12 @@ def read_words(path: Path) -> set[str]:
         raise BFNError(f"{str(path)!r} cannot be read: {error.strerror}") from None
     words = set(re.findall(r"[^\W_]+", text.lower()))
     if not words:
-        raise BFNError(f"{str(path)!r} holds no words; give one a line")
+        raise BFNError(f"{str(path)!r} holds no words; give one per line")
     return words
 
 
-def show(found: Comparison, title: str) -> str:
-    """One line per solver and number of calls."""
-    from bfn.cli import tables
-
+def show(found: Comparison, title: str) -> None:
+    """One row per solver and number of calls."""
     columns = ["solver", "calls"]
     rows = [row.scores for row in found.rows] + [found.real]
     with_errors = [
@@ -222,11 +194,11 @@ def show(found: Comparison, title: str) -> str:
         return shown
 
     lines = [[row.solver, str(row.calls), *cells(row.scores)] for row in found.rows]
-    return tables.show(columns, [*lines, ["real data", "", *cells(found.real)]], title)
+    tables.show(columns, [*lines, ["real data", "", *cells(found.real)]], title)
 
 
 def draw(path: Path, found: Comparison, title: str) -> None:
-    """A panel for every measure: its value against the number of calls, a line for each solver."""
+    """One panel per measure: its value against the number of calls, with a line per solver."""
     from bfn.plots.sheets import need
 
     need("matplotlib").use("Agg")
@@ -251,7 +223,7 @@ def draw(path: Path, found: Comparison, title: str) -> None:
                 linewidth=1.2,
             )
         axes.axhline(found.real[i].value, color="0.4", linestyle="--", label="real data")
-        better = {True: "higher is better", False: "lower is better", None: "as real data is best"}
+        better = {True: "higher is better", False: "lower is better", None: "real data is best"}
         axes.set(
             xscale="log", xlabel="network calls", title=f"{column.name}\n{better[column.higher]}"
         )

@@ -1,18 +1,23 @@
-"""Tables that are never cut: printed at their natural width, on a terminal and in a pipe alike."""
+"""Results on standard output and in files: tables that are never cut, and JSON."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from bfn.files import check_free
+
 
 def show(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> str:
-    """Print a table, columns of numbers aligned to the right; returns it as plain text."""
+    """Print a table at its natural width, numbers aligned right; returns it as plain text."""
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     for i, column in enumerate(columns):
         numeric = all(_is_number(row[i]) for row in rows)
@@ -24,6 +29,24 @@ def show(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | Non
     with io.StringIO() as text:
         Console(file=text, width=width).print(table, crop=False)
         return text.getvalue()
+
+
+def check_json(path: Path | None, force: bool) -> None:
+    """Refuse a --json file that exists; - is standard output."""
+    if path is not None and str(path) != "-":
+        check_free(path, force)
+
+
+def write_json(path: Path | None, document: Mapping[str, Any]) -> bool:
+    """Write what --json asks for; says whether it was printed, so that no table should be."""
+    if path is None:
+        return False
+    text = json.dumps(document, indent=2) + "\n"
+    if str(path) == "-":
+        print(text, end="")
+        return True
+    path.write_text(text)
+    return False
 
 
 def _is_number(text: str) -> bool:

@@ -3,63 +3,106 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
-from bfn import recipe as config
-from bfn import train as training
+from cyclopts import App
+
 from bfn.cli import rank
+from bfn.cli.options import Overrides
 from bfn.errors import BFNError
-from bfn.recipe.fitted import is_open
+from bfn.recipe import FREE, Recipe, options, read
 from bfn.recipe.values import Text
-from bfn.runs.folder import RunFolder
-from bfn.train.start import check_same
+
+if TYPE_CHECKING:
+    from bfn.runs.folder import RunFolder
 
 
+def recipe_keys() -> str:
+    """Every typed key with its default and meaning."""
+    lines = ["Recipe keys, as --section.key VALUE (lists as 1,2,3), with their defaults:", ""]
+    for section, chooser in FREE.items():
+        lines.append(f"--{section}.{chooser} NAME, and NAME's own arguments as --{section}.KEY")
+    for key, default, meaning in options():
+        shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
+        lines.append(f"--{key} {shown}: {meaning}")
+    return "\n".join(lines)
+
+
+command = App(name="train", help_epilogue=recipe_keys())
+
+
+@command.default
 def train(
-    name: str,
-    out: Path | None,
-    resume: bool,
-    force: bool,
-    init: str | None,
-    overrides: Mapping[str, Text],
+    recipe: str,
+    /,
+    *,
+    out: Path | None = None,
+    resume: Literal["auto"] | None = None,
+    init: str | None = None,
+    force: bool = False,
+    overrides: Overrides,
 ) -> None:
+    """Train a recipe.
+
+    Several processes: torchrun --nproc_per_node=N -m bfn train RECIPE ...
+
+    Parameters
+    ----------
+    recipe
+        A shipped name (see `bfn recipes`) or the path of a .toml file.
+    out
+        The run folder; runs/NAME by default.
+    resume
+        auto continues from the newest checkpoint, or starts if there is none.
+    init
+        Start from the weights of this run, shipped model or owner/name on the hub, with a fresh
+        optimiser.
+    force
+        Replace the run in the folder, once the new one has a checkpoint.
+    """
+    from bfn import train as training
+    from bfn.runs.folder import RunFolder
+
     if init is not None:
         if "train.init" in overrides:
-            raise BFNError("--init and --train.init are the same; give one of them")
+            raise BFNError("--init and --train.init mean the same; give one of them")
         if not init:
-            raise BFNError("--init is empty; give the folder of a run or the name of a model")
+            raise BFNError("--init is empty; give a run folder or the name of a model")
         overrides = {**overrides, "train.init": Text(init)}
-    folder = RunFolder(out or Path("runs") / config.read(name).name)
     if resume and force:
-        raise BFNError("--resume goes on and --force starts again; give one of them")
+        raise BFNError("--resume continues a run and --force starts again; give one of them")
+    folder = RunFolder(out or Path("runs") / read(recipe).name)
     if resume and folder.is_run():
-        recipe = _resumed(name, folder, overrides)
+        resolved = _resumed(recipe, folder, overrides)
     else:
-        recipe = config.read(name, overrides)
-    fit = training.run(recipe, folder.path, resume=resume, force=force)
+        resolved = read(recipe, overrides)
+    fit = training.run(resolved, folder.path, resume=resume is not None, force=force)
     if fit.history and rank() == 0:
         line = fit.history[-1]
         print(f"{folder.path}: step {fit.step}, loss {line['loss']:.4f} {line['unit']}")
 
 
-def _resumed(name: str, folder: RunFolder, overrides: Mapping[str, Text]) -> config.Recipe:
-    """A run goes on with its own recipe; the command line may override it, within limits."""
-    before, asked = folder.recipe(), config.read(name)
+def _resumed(name: str, folder: RunFolder, overrides: dict[str, Text]) -> Recipe:
+    """The run's own recipe, with what the command line may change for a resumed run."""
+    from bfn.recipe.fitted import is_open
+    from bfn.train.start import check_same
+
+    before, asked = folder.recipe(), read(name)
     if before.name != asked.name:
         raise BFNError(
             f"{str(folder.path)!r} is a run of the recipe {before.name!r}, not of {asked.name!r}; "
             "resume it with its own recipe, or give another folder with --out"
         )
-    own = config.read(folder.path / "recipe.toml", overrides)
+    own = read(folder.path / "recipe.toml", overrides)
     check_same(before, own)
-    # What the recipe left open, the run's own recipe has from its data.
+    # What the recipe left open, the run filled in from its data.
     differing = [
         key for key in own.differences(asked) if key not in overrides and not is_open(asked, key)
     ]
     if differing and rank() == 0:
         print(
-            f"going on with the run's own recipe.toml, which differs in {', '.join(differing)}",
+            f"continuing with the run's own recipe.toml, which differs in {', '.join(differing)}",
             file=sys.stderr,
         )
     return own

@@ -1,4 +1,4 @@
-"""Drawing samples for a command: with progress, in columns of labels, as fast as the device can."""
+"""What the commands that draw samples share: settings, labels, progress and acceleration."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 from torch import Tensor
 
@@ -18,38 +19,16 @@ from bfn.progress import waiting
 from bfn.recipe import Recipe, Sample
 from bfn.sampling import draw as drawing
 from bfn.sampling import solvers
-from bfn.sampling.loop import Callback
-
-UNTRAINED = (
-    "bfn: guidance compares with what is predicted without a label, which this run never learned "
-    "(train.label_dropout was 0)."
-)
 
 
-def draw(
-    model: BFN,
-    format: Format,
-    settings: Sample,
-    callback: Callback | None = None,
-    static: bool = False,
-    known: tuple[Tensor, Tensor] | None = None,
-) -> Tensor:
-    """Samples as the settings ask for them, with progress."""
+def draw(model: BFN, format: Format, settings: Sample, **options: Any) -> Tensor:
+    """Samples as the settings ask for them, with progress; options of `bfn.sampling.draw.draw`."""
     with waiting("sampling") as (report, say):
-        return drawing.draw(
-            model,
-            format.shape,
-            settings,
-            callback=callback,
-            progress=report,
-            say=say,
-            static=static,
-            known=known,
-        )
+        return drawing.draw(model, format.shape, settings, progress=report, say=say, **options)
 
 
 def with_labels(model: BFN, settings: Sample, n_given: bool) -> tuple[Sample, int | None]:
-    """Settings whose labels come out even, and the columns of a sheet with one label in each."""
+    """Settings with equally many samples of each label, and a sheet's columns, one per label."""
     if not settings.label:
         return settings, None
     chosen = labels.read(model, settings.label)
@@ -63,16 +42,19 @@ def with_labels(model: BFN, settings: Sample, n_given: bool) -> tuple[Sample, in
 
 
 def warn_of_labels(recipe: Recipe | None, settings: Sample) -> None:
-    """Say so where guidance is by something that the run never learned."""
+    """Warn if guidance compares with a prediction that the run never learned."""
     if recipe and settings.label and settings.guidance != 1.0 and not recipe.train.label_dropout:
-        print(UNTRAINED, file=sys.stderr)
+        print(
+            "bfn: guidance compares with the prediction without a label, which this run never "
+            "learned (train.label_dropout was 0).",
+            file=sys.stderr,
+        )
 
 
 def with_calls(settings: Sample, calls: int | None, steps: int | None, repeats: int = 0) -> Sample:
-    """Settings with the steps that so many network calls are enough for, if calls are given.
+    """Settings with the number of steps that takes `calls` network calls, if calls are given.
 
-    `steps` is what was given as such, which should be nothing then; with `repeats`, every step is
-    taken so many times more.
+    With `repeats`, every step is repeated that many times. `steps` is --steps as it was given.
     """
     if calls is None:
         return settings
@@ -87,22 +69,21 @@ def with_calls(settings: Sample, calls: int | None, steps: int | None, repeats: 
 
 
 def summary(noun: str, count: int, steps: int, repeats: int = 0) -> str:
-    """What was drawn in how many steps and calls, in words."""
+    """Such as "8 samples in 50 steps (51 network calls)"."""
     calls = (1 + repeats) * steps + 1
-    return f"{_many(count, noun)} in {_many(steps, 'step')} ({calls} network calls)"
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    return (
+        f"{count} {noun}{'s' * (count != 1)} in {steps} step{'s' * (steps != 1)} "
+        f"({calls} network calls)"
+    )
 
 
 @contextlib.contextmanager
-def accelerated(model: BFN, compile: bool) -> Iterator[None]:
-    """The network as its GPU likes it best; on a CPU it is left as it is."""
+def accelerated(model: BFN, compile: bool = False) -> Iterator[None]:
+    """Run the network in its fastest form on a GPU; on a CPU it stays as it is."""
     if model.device.type != "cuda":
         if compile:
             raise BFNError(
-                f"--compile pays on a GPU only, and this is a {model.device.type}; leave it out"
+                f"--compile pays off only on a GPU, and this is a {model.device.type}; leave it out"
             )
         yield
         return

@@ -1,0 +1,104 @@
+"""`bfn card`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bfn.cli.options import Crops, Device, EvalSteps, Force, Repeats, Split, Whole
+from bfn.errors import BFNError
+from bfn.recipe.values import Text
+
+if TYPE_CHECKING:
+    from bfn.card import Card
+    from bfn.evaluate import Evaluation
+    from bfn.recipe import Published, Recipe
+
+IN_PYTHON = "share its model there, with model.push_to_hub(name, card=bfn.card.Card(...))"
+
+
+def card(
+    run: Path,
+    /,
+    *,
+    steps: EvalSteps = None,
+    split: Split = None,
+    repeats: Repeats = None,
+    crops: Crops = None,
+    n: Whole | None = None,
+    sample_steps: Whole | None = None,
+    device: Device = None,
+    force: Force = False,
+) -> None:
+    """Write a run's model card: evaluate it, draw samples, and put both into its README.md.
+
+    Parameters
+    ----------
+    run
+        The run folder.
+    n
+        Number of samples.
+    sample_steps
+        Bayesian updates for the samples.
+    """
+    from bfn.cli.evaluate import comparable, measure, recipe_with_data
+    from bfn.cli.sampling import draw, with_labels
+    from bfn.device import find_device
+    from bfn.plots.sheets import suffix, write_sheet
+    from bfn.recipe import build
+    from bfn.runs.folder import RunFolder
+
+    folder = RunFolder(run)
+    recipe = recipe_with_data(folder, IN_PYTHON)
+    readme = run / "README.md"
+    if readme.exists() and not force:
+        raise BFNError(f"{str(readme)!r} exists; give --force to replace it")
+    evaluation = recipe.eval.updated(
+        steps=steps and Text(steps), split=split, repeats=repeats, crops=crops, device=device
+    )
+    sampling = recipe.sample.updated(n=n, steps=sample_steps)
+    model = folder.load_model().to(find_device(evaluation.device, "device"))
+    format = folder.format()
+    picture = run / f"sample{suffix(format)}"  # a missing extra is reported before the work
+    result = measure(model, build.data(recipe), evaluation)
+    sampling, columns = with_labels(model, sampling, n is not None)
+    write_sheet(picture, format, draw(model, format, sampling), columns)
+    published = comparable(recipe.published, result, evaluation)
+    losses = table(result, evaluation.split, published)
+    written = card_of_run(recipe, run.name, losses, picture)
+    written.write(run, model.config(), sum(p.numel() for p in model.net.parameters()))
+    print(f"{readme}: {result.examples} examples evaluated, {sampling.n} samples drawn")
+
+
+def card_of_run(recipe: Recipe, name: str, losses: str = "", sample: Path | None = None) -> Card:
+    """The card of a model trained with a recipe, to be found under a name."""
+    from bfn.card import Card
+
+    recipe = recipe.without_places()
+    sentences = [f"{recipe.description}."] if recipe.description else []
+    if source := recipe.data.get("source"):
+        arguments = [f"{key} = {value!r}" for key, value in recipe.data.items() if key != "source"]
+        given = f" ({', '.join(arguments)})" if arguments else ""
+        sentences.append(f"The data source is `{source}`{given}.")
+    return Card(recipe.name, " ".join(sentences), recipe.to_toml(), losses, sample, name)
+
+
+def table(result: Evaluation, split: str, published: Published | None = None) -> str:
+    """One row per n in the data's unit, as Markdown."""
+    from bfn.cli.evaluate import name_of
+
+    columns = ["n", "L^n", "L^r", "total", "s.e."] + (["published"] if published else [])
+    lines = [columns, ["--:"] * len(columns)]
+    for row in result.rows:
+        values = [row.loss.nats, row.reconstruction.nats, row.total.nats, row.total.standard_error]
+        cells = [name_of(row.n), *(f"{value * result.scale:.4f}" for value in values)]
+        if published:
+            found = published.result(row.n)
+            cells.append("" if found is None else f"{found:.2f}")
+        lines.append(cells)
+    text = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    repeats = len(result.times)
+    passes = "one pass" if repeats == 1 else f"{repeats} passes"
+    return (
+        f"In {result.unit}: {result.examples:,} examples of the {split} split, {passes}.\n\n{text}"
+    )

@@ -1,0 +1,43 @@
+"""`bfn push`."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+
+def push(run: Path, repository: str, /, *, private: bool = False, token: str | None = None) -> None:
+    """Upload a run's model, recipe and card to the Hugging Face hub.
+
+    Parameters
+    ----------
+    run
+        The run folder.
+    repository
+        owner/name; it is created if it does not exist.
+    private
+        Create it as a private repository.
+    token
+        A token for the hub, unless you have logged in.
+    """
+    from bfn import hub
+    from bfn.card import README
+    from bfn.cli.card import IN_PYTHON, card_of_run
+    from bfn.cli.evaluate import recipe_with_data
+    from bfn.runs.folder import RunFolder
+
+    folder = RunFolder(run)
+    recipe = recipe_with_data(folder, IN_PYTHON)
+    model = folder.load_model()
+    with tempfile.TemporaryDirectory() as name:
+        copy = Path(name)
+        for pattern in hub.SHARED:
+            for file in run.glob(pattern):
+                shutil.copyfile(file, copy / file.name)
+        (copy / hub.RECIPE).write_text(recipe.without_places().to_toml())
+        if not (run / README).exists():
+            parameters = sum(p.numel() for p in model.net.parameters())
+            card_of_run(recipe, repository).write(copy, model.config(), parameters)
+        address = hub.upload(copy, repository, private=private or None, token=token)
+    print(f"{run} is at {address}")
