@@ -1,9 +1,9 @@
 """Networks: net(features, t, label=None) -> parameters of the output distribution.
 
 They know nothing of flows or losses. Images are (B, C, H, W) and sequences (B, L); a last axis
-holds the K classes of the features and the P parameters per variable of the output where there
-is more than one. Built without arguments each is the published network of the paper's
-experiments: `UNet` (MNIST), `VDMUNet` (CIFAR-10), `Transformer` (text8).
+holds the K classes of the features, or the P parameters per variable of the output, if there is
+more than one. The defaults are the networks of the paper's experiments: `UNet` (MNIST), `VDMUNet`
+(CIFAR-10), `Transformer` (text8).
 """
 
 from __future__ import annotations

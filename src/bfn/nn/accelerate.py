@@ -1,4 +1,4 @@
-"""A network as fast as its device runs it: bfloat16 arithmetic, channels last, compiled."""
+"""Run a network as fast as its device can: bfloat16 arithmetic, channels last, compiled."""
 
 from __future__ import annotations
 
@@ -18,25 +18,24 @@ from bfn.nn.transformer import TransformerLayer
 
 Precision = Literal["auto", "float32", "bfloat16"]
 UNITS = (ResidualBlock, Doubling, TransformerLayer)
-"""What the networks are made of. Compiled alone, one serves all its like: a deep network is ready
-in seconds instead of minutes, and the little that lies between is fast enough as it is."""
+"""Compiled one by one. Units of a kind share the compiled code, so a deep network is ready in
+seconds instead of minutes, and what lies between them is fast enough without."""
 MOST_RECORDINGS = 8
-"""Each keeps the memory it works in."""
+"""Each recording keeps its own working memory."""
 
 
 class Accelerated(nn.Module):
-    """Calls another network, whose parameters stay what and where they are: float32 masters.
+    """Calls another network, whose parameters stay in place as float32 masters.
 
-    Products and convolutions run in bfloat16, as `torch.autocast` has it, and so do the sums that
-    join them; normalisations compute in float32. The result is float32 (float64 of a float64
-    network) and the caller's own. On a GPU a compiled network runs as CUDA graphs, one per shape of
-    its input and per mode (training or not), which are recorded anew when its weights are moved,
-    frozen or thawed.
+    Products, convolutions and the sums that join them run in bfloat16 under `torch.autocast`;
+    normalisations compute in float32. The result is float32 (float64 for a float64 network) and
+    belongs to the caller. On a GPU a compiled network runs as CUDA graphs, one per input shape and
+    mode (training or not), which are recorded again when its weights are moved, frozen or unfrozen.
 
     Args:
-        net: any network; its images are moved to channels-last memory, in place.
-        precision: "auto" is bfloat16 on a GPU that has it and float32 elsewhere.
-        compile: whether to compile; None for yes on a GPU and no elsewhere.
+        net: any network; on a GPU its weights are moved to channels-last memory, in place.
+        precision: "auto" is bfloat16 on a GPU that supports it and float32 elsewhere.
+        compile: whether to compile; None compiles on a GPU only.
     """
 
     def __init__(
@@ -52,37 +51,37 @@ class Accelerated(nn.Module):
         self.net = net
         self.dtype = choose_dtype(precision, device)
         self.compiled = gpu if compile is None else compile
-        self._records, self._device = self.compiled and gpu, device
-        self._recordings: dict[Any, Recording | TrainingRecording | None] = {}
+        self.records, self.device = self.compiled and gpu, device
+        self.recordings: dict[Any, Recording | TrainingRecording | None] = {}
         self._weights: list[Any] = []
         self._compiled: list[tuple[nn.Module, Any]] = []
         if self.compiled:
             units = [m for m in net.modules() if isinstance(m, UNITS)] or [net]
-            # As many variants as there are shapes, where torch would give up after a few.
+            # One variant per shape; torch would give up after a few.
             torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
             self._compiled = [(u, torch.compile(u.forward, dynamic=False)) for u in units]
 
     def forward(self, features: Tensor, t: Tensor, **cond: Any) -> Tensor:
         device = features.device
-        # Kernels go to the current GPU, wherever the tensors are.
+        # Kernels are launched on the current GPU, wherever the tensors are.
         with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
-            recording = self._recording(features, t, cond) if self._records else None
+            recording = self._recording(features, t, cond) if self.records else None
             if recording is None:
                 return _widened(self._call(features, t, **cond), copy=False)
-            # The next result is written over this one.
+            # The next replay overwrites this result.
             return _widened(recording(features, t, *cond.values()), copy=True)
 
     def _call(self, features: Tensor, t: Tensor, **cond: Any) -> Tensor:
         device, cast = features.device.type, self.dtype != torch.float32
-        # The cache would keep a recording's weights as they were.
-        kept = not self._records
-        arithmetic = torch.autocast(device, self.dtype, enabled=cast, cache_enabled=kept)
+        # A recording must not replay with cached copies of old weights.
+        cache = not self.records
+        arithmetic = torch.autocast(device, self.dtype, enabled=cast, cache_enabled=cache)
         with compiling(), self._units(), arithmetic:
             return self.net(features, t, **cond)
 
     @contextlib.contextmanager
     def _units(self) -> Iterator[None]:
-        """The compiled parts in their places; others who call the network find it as it was."""
+        """Put the compiled units in place; other callers find the network unchanged."""
         own = [vars(unit).get("forward") for unit, _ in self._compiled]
         for unit, compiled in self._compiled:
             unit.forward = compiled
@@ -97,23 +96,23 @@ class Accelerated(nn.Module):
     def _recording(
         self, features: Tensor, t: Tensor, cond: dict[str, Any]
     ) -> Recording | TrainingRecording | None:
-        """The recording of such a call; None for one that cannot be replayed."""
+        """The recording for such a call, or None if it cannot be replayed."""
         given = (features, t, *cond.values())
-        # Of a network that was moved to the CPU nothing would be recorded, and replayed.
-        if not all(isinstance(g, Tensor) and g.device == self._device for g in given):
+        # A network that was moved to the CPU cannot be recorded.
+        if not all(isinstance(g, Tensor) and g.device == self.device for g in given):
             return None
         learning = torch.is_grad_enabled()
         if learning and any(g.requires_grad for g in given):
             return None
         found, modes = _state(self.net)
         if found != self._weights:
-            self._recordings.clear()
+            self.recordings.clear()
             self._weights = found
         kinds = tuple((g.shape, g.stride(), g.dtype) for g in given)
         key = (learning, modes, tuple(cond), kinds)
-        if key not in self._recordings and len(self._recordings) < MOST_RECORDINGS:
-            self._recordings[key] = self._record(learning, given, tuple(cond))
-        recording = self._recordings.get(key)
+        if key not in self.recordings and len(self.recordings) < MOST_RECORDINGS:
+            self.recordings[key] = self._record(learning, given, tuple(cond))
+        recording = self.recordings.get(key)
         return None if recording is None or recording.busy else recording
 
     def _record(
@@ -126,9 +125,9 @@ class Accelerated(nn.Module):
             with _in_place(self.net, stand_ins):
                 return self._call(features, t, **dict(zip(names, values, strict=True)))
 
-        gpus = [self._device] if self._device.type == "cuda" else []
+        gpus = [self.device] if self.device.type == "cuda" else []
         try:
-            # What is drawn while recording must not change what is drawn after it.
+            # Random numbers drawn while recording must not change later ones.
             with _trying_convolutions(), torch.random.fork_rng(gpus), _untouched(self.net):
                 if learned:
                     return TrainingRecording(call, given, learned, list(stand_ins.values()))
@@ -136,15 +135,15 @@ class Accelerated(nn.Module):
         except torch.cuda.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            self._records = not isinstance(error, _Replaced)
+            self.records = not isinstance(error, _Replaced)
             reason = str(error).splitlines()[0]
             warnings.warn(f"the network runs without CUDA graphs: {reason}", stacklevel=2)
             return None
 
 
 def _state(net: nn.Module) -> tuple[list[Any], tuple[bool, ...]]:
-    """What a recording takes for granted: the places of all tensors and which of them learn, and
-    the modes of all modules. In one walk, for it is made with every call."""
+    """What a recording depends on: where all tensors are and which require gradients, and the
+    modes of all modules. Computed in one walk, because every call needs it."""
     places: list[Any] = []
     modes: list[bool] = []
     for module in net.modules():
@@ -157,7 +156,7 @@ def _state(net: nn.Module) -> tuple[list[Any], tuple[bool, ...]]:
 
 @contextlib.contextmanager
 def _in_place(net: nn.Module, stand_ins: Mapping[nn.Parameter, nn.Parameter]) -> Iterator[None]:
-    """Other parameters in the places of a network's own."""
+    """Put stand-ins in place of a network's own parameters."""
     places = [
         (module._parameters, name, own)
         for module in net.modules()
@@ -174,14 +173,14 @@ def _in_place(net: nn.Module, stand_ins: Mapping[nn.Parameter, nn.Parameter]) ->
 
 
 class _Replaced(RuntimeError):
-    """A network is never where a recording of it would be."""
+    """The network replaces its buffers, so a recording would write to stale ones."""
 
 
 @contextlib.contextmanager
 def _untouched(net: nn.Module) -> Iterator[None]:
-    """Buffers, in which calls may count or average, as they were before.
+    """Restore the buffers, in which calls may count or average.
 
-    A replay changes the tensors that were there, so they have to stay the same ones.
+    A replay writes to the same tensors, so they must not be replaced by others.
     """
     before = [
         (module._buffers, name, own, own.detach().clone())
@@ -192,17 +191,17 @@ def _untouched(net: nn.Module) -> Iterator[None]:
     try:
         yield
         if any(buffers[name] is not own for buffers, name, own, _ in before):
-            raise _Replaced("it puts new tensors in the places of its buffers")
+            raise _Replaced("it replaces its buffers instead of writing to them")
     finally:
         for buffers, name, own, value in before:
             buffers[name] = own
-            if not torch.equal(own, value):  # else gradients may still need it as it is
+            if not torch.equal(own, value):  # gradients may need an unchanged one as it is
                 own.detach().copy_(value)
 
 
 @contextlib.contextmanager
 def _trying_convolutions() -> Iterator[None]:
-    """The first call of each shape tries all the ways to compute it."""
+    """Let cuDNN try all its algorithms for each shape."""
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = True
     try:
@@ -213,16 +212,16 @@ def _trying_convolutions() -> Iterator[None]:
 
 @contextlib.contextmanager
 def compiling() -> Iterator[None]:
-    """A failure to compile becomes a sentence: here, or as gradients are first asked for."""
+    """Turn a failure to compile, here or in the first backward pass, into a sentence."""
     try:
         yield
     except RuntimeError as error:
-        known = sys.modules.get("torch._dynamo.exc")  # slow to load, and loaded by who compiles
+        known = sys.modules.get("torch._dynamo.exc")  # slow to load, and loaded by compiling
         if known is None or not isinstance(error, known.TorchDynamoException):
             raise
         reason = str(error).strip().partition("\n")[0]
         raise BFNError(
-            f"the network could not be compiled ({reason}); leave that out, in training with "
+            f"the network could not be compiled ({reason}); train without compiling: "
             "--train.compile no"
         ) from error
 

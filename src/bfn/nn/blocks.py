@@ -32,13 +32,13 @@ def conv3x3(inputs: int, outputs: int, *, stride: int = 1) -> nn.Conv2d:
 class GroupNormAct(nn.Module):
     """dropout(silu(group_norm(x + shift))): every normalisation of the image networks.
 
-    It is memory traffic, not arithmetic, and with it goes most of the time that the
-    convolutions leave over. One module holds all of it, so that for channels-last images on a GPU
-    one fused kernel can stand in.
+    Apart from the convolutions most of the time goes here, and it is memory traffic, not
+    arithmetic. One module holds all of it, so that on a GPU a single fused kernel can replace it
+    for channels-last images.
 
     Args:
-        channels: of x; a multiple of groups.
-        groups: of channels that share a mean and a deviation.
+        channels: channels of x; a multiple of groups.
+        groups: groups of channels that share a mean and a deviation.
         silu: whether the activation follows.
         dropout: probability, in training only.
     """
@@ -72,10 +72,10 @@ class GroupNormAct(nn.Module):
 
 
 def _is_fused(x: Tensor, memory: torch.memory_format = torch.contiguous_format) -> bool:
-    """Whether a kernel may stand in for what torch does to x."""
+    """Whether a fused kernel can process x."""
     types = (torch.float32, torch.bfloat16, torch.float16)
     able = kernels is not None and x.is_cuda and x.dtype in types
-    # Compiled code sees to it that the kernel runs where x is.
+    # Compiled code makes sure that the kernel runs where x is.
     here = torch.compiler.is_compiling() or (able and x.get_device() == torch.cuda.current_device())
     return able and here and x.is_contiguous(memory_format=memory)
 
@@ -96,21 +96,21 @@ class AddNorm(nn.LayerNorm):
 
 
 def apart(linear: nn.Linear, x: Tensor) -> tuple[Tensor, Tensor | None]:
-    """A linear layer as its product and the bias, if what follows adds that in passing."""
+    """A linear layer as its product and its bias; None if the product includes it already."""
     if _is_fused(x):
         return F.linear(x, linear.weight), linear.bias
     return linear(x), None
 
 
 def linear_gelu(linear: nn.Linear, x: Tensor) -> Tensor:
-    """GELU, in its tanh form, of a linear layer."""
+    """gelu(linear(x)) in the tanh form."""
     if kernels is not None and _is_fused(x):
         return kernels.bias_gelu(F.linear(x, linear.weight), linear.bias)
     return F.gelu(linear(x), approximate="tanh")
 
 
 def without_bias(conv: nn.Conv2d, x: Tensor) -> Tensor:
-    """The convolution alone; its bias is then the business of what follows."""
+    """The convolution without its bias, which the caller adds."""
     return F.conv2d(x, conv.weight, None, conv.stride, conv.padding)
 
 
@@ -119,8 +119,8 @@ class ResidualBlock(nn.Module):
 
     The second convolution starts at zero: a fresh block is its skip connection, the identity
     or, where the number of channels changes, a 1x1 convolution. With zero_condition W starts at
-    zero too and has no bias (the VDM form). On the way up x is joined by what was kept on the way
-    down: its channels follow those of x.
+    zero too and has no bias (the VDM form). On the way up, the channels kept on the way down are
+    appended to those of x.
     """
 
     def __init__(
@@ -146,14 +146,14 @@ class ResidualBlock(nn.Module):
     def forward(self, x: Tensor, c: Tensor, kept: Tensor | None = None) -> Tensor:
         if kept is not None:
             x = joined(x, kept)
-        # The first bias joins the shift, which the normalisation adds anyway: a pass less.
+        # The first bias joins the shift, which the normalisation adds anyway: one pass less.
         h = without_bias(self.conv_1, self.norm_1(x))
         h = self.conv_2(self.norm_2(h, self.condition(c) + self.conv_1.bias))
         return self.skip(x) + h
 
 
 class _Joined(torch.autograd.Function):
-    """Gradients of their own for both parts: views of one tensor all others would have to copy."""
+    """cat with a separate gradient for each part: views of one tensor would be copied later."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, kept: Tensor) -> Tensor:
@@ -170,13 +170,13 @@ class _Joined(torch.autograd.Function):
 
 def joined(x: Tensor, kept: Tensor) -> Tensor:
     """The channels of x, then those of kept."""
-    if torch.compiler.is_compiling():  # which makes both with no copy
+    if torch.compiler.is_compiling():  # which writes both gradients without a copy
         return _Joined.apply(x, kept)  # pyright: ignore[reportReturnType]
     return torch.cat((x, kept), dim=1)
 
 
 class Doubling(nn.Conv2d):
-    """A 3x3 convolution of the image at twice its height and width, every pixel four times."""
+    """A 3x3 convolution of the image at twice its height and width."""
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels, channels, 3, padding=1)
@@ -189,7 +189,7 @@ def doubled(x: Tensor) -> Tensor:
     """(B, C, H, W) -> (B, C, 2 H, 2 W), every pixel four times."""
     if not x.is_contiguous(memory_format=torch.channels_last):
         return F.interpolate(x, scale_factor=2.0, mode="nearest")
-    # Torch's own would turn to float32 under autocast, and scatter the gradient when compiled.
+    # Torch's own runs in float32 under autocast, and scatters the gradient when compiled.
     b, c, h, w = x.shape
     pixels = x.permute(0, 2, 3, 1)[:, :, None, :, None].expand(-1, -1, 2, -1, 2, -1)
     return pixels.reshape(b, 2 * h, 2 * w, c).permute(0, 3, 1, 2)
@@ -229,7 +229,7 @@ class ImageAttention(nn.Module):
         zeroed(self.attention.output)
 
     def forward(self, x: Tensor) -> Tensor:
-        # Of a channels-last image the tokens are a view.
+        # The tokens of a channels-last image are a view.
         tokens = self.norm(x).flatten(2).transpose(1, 2)
         return x + self.attention(tokens).transpose(1, 2).unflatten(2, x.shape[2:])
 

@@ -21,8 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bfn.errors import BFNError
-from bfn.nn.shapes import check_even, check_labels
+from bfn.errors import BFNError, whole
+from bfn.nn.shapes import check_labels
 
 
 class TimeSinusoid(nn.Module):
@@ -43,8 +43,8 @@ class TimeSinusoid(nn.Module):
         self.cosine_first = cosine_first
 
     def forward(self, t: Tensor) -> Tensor:
-        # Time is scaled before the frequency is applied, as in the published networks: angles
-        # reach 4000, where one rounding in float32 already moves a sine by 1e-4.
+        # Time is scaled first, as in the published networks: angles reach 4000, where a different
+        # rounding in float32 moves a sine by 1e-4.
         angle = (self.scale * (t + self.offset))[:, None] * self.frequencies
         waves = (angle.cos(), angle.sin()) if self.cosine_first else (angle.sin(), angle.cos())
         return torch.cat(waves, dim=-1)
@@ -52,21 +52,27 @@ class TimeSinusoid(nn.Module):
 
 def unet_times(width: int) -> TimeSinusoid:
     """The sinusoid of the MNIST U-Net."""
-    check_even(width)
-    i = torch.arange(width // 2, dtype=torch.float64)
-    frequencies = torch.exp(-math.log(10_000) * i / (width // 2))
+    half = _half(width)
+    i = torch.arange(half, dtype=torch.float64)
+    frequencies = torch.exp(-math.log(10_000) * i / half)
     return TimeSinusoid(frequencies, scale=4000.0, cosine_first=True)
 
 
 def vdm_times(width: int) -> TimeSinusoid:
     """The sinusoid of the CIFAR-10 VDM U-Net."""
-    check_even(width)
-    frequencies = torch.logspace(0, -4, width // 2, dtype=torch.float64)
+    frequencies = torch.logspace(0, -4, _half(width), dtype=torch.float64)
     return TimeSinusoid(frequencies, scale=1000.0, offset=0.001, cosine_first=False)
 
 
+def _half(width: int) -> int:
+    """Half of the waves are sines, half cosines."""
+    if width < 2 or width % 2:
+        raise BFNError(f"width = {width}; expected an even number")
+    return width // 2
+
+
 class LabelEmbedding(nn.Module):
-    """A learned vector per class label; label -1 gives zeros, as no label at all does."""
+    """A learned vector per class label; -1, like no label at all, gives zeros."""
 
     def __init__(self, labels: int, width: int) -> None:
         super().__init__()
@@ -82,9 +88,9 @@ class LabelEmbedding(nn.Module):
 
 
 class Conditioning(nn.Module):
-    """silu(W_2 silu(W_1 s(t) + b_1) + b_2 + label vector): what every residual block is told.
+    """silu(W_2 silu(W_1 s(t) + b_1) + b_2 + label vector), the input of every residual block.
 
-    The last SiLU stands here once, not in front of every block's own projection.
+    The last SiLU is applied here once instead of before every block's own projection.
     """
 
     def __init__(self, sinusoid: TimeSinusoid, width: int, features: int, labels: int) -> None:
@@ -103,14 +109,13 @@ class Conditioning(nn.Module):
 
 
 def label_embedding(labels: int, width: int) -> LabelEmbedding | None:
-    """None for labels=0, so that a network without labels has no parameter more."""
-    if labels < 0:
-        raise BFNError(f"labels={labels} was given; give the number of labels, or 0 for none.")
+    """None for labels=0, which adds no parameters."""
+    whole("labels", labels, 0)
     return LabelEmbedding(labels, width) if labels else None
 
 
 def embed_labels(embedding: LabelEmbedding | None, label: Tensor, batch: int) -> Tensor:
-    """The label vectors, or the sentence that says why there are none."""
+    """The label vectors (batch, width), after checking the labels."""
     check_labels(label, 0 if embedding is None else embedding.labels, batch)
     assert embedding is not None
     return embedding(label)

@@ -1,8 +1,8 @@
 """A network's calls on a GPU recorded as CUDA graphs: one launch in place of thousands.
 
-A recording repeats the same kernels on the same memory. So inputs are copied to where it reads
-them; weights may change their values but not their place; what it draws at random is new every
-time; and its result lies where the next one will be written.
+A recording repeats the same kernels on the same memory: inputs are copied to where it reads them,
+weights may change their values but not their addresses, and the next replay overwrites the result.
+Random numbers are new at every replay.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ from torch.autograd.function import once_differentiable
 Result = TypeVar("Result")
 
 WARM_UP = 3
-"""Calls before a recording, in which kernels are compiled and chosen."""
+"""Calls before recording, in which kernels are compiled and chosen."""
 
 Call = Callable[..., Tensor]
 
 
 class _Token:
-    """Held by a call whose gradients may yet be asked for."""
+    """Held by a call whose backward pass may still come."""
 
 
 class Recording:
-    """A call without gradients, for inputs of the shapes of `given`."""
+    """A call without gradients, for inputs shaped like `given`."""
 
     busy = False
 
     def __init__(self, call: Call, given: Sequence[Tensor]) -> None:
         self.given = _own(given)
         with torch.no_grad():
-            _warm_up(lambda: call(*self.given))
-            self.graph, self.output = _record(lambda: call(*self.given))
+            warm_up(lambda: call(*self.given))
+            self.graph, self.output = record(lambda: call(*self.given))
 
     def __call__(self, *given: Tensor) -> Tensor:
-        _hand_over(self.given, given)
+        hand_over(self.given, given)
         self.graph.replay()
         return self.output
 
 
 class TrainingRecording:
-    """A call and the gradients of `parameters`, for inputs of the shapes of `given`.
+    """A call and the gradients of `parameters`, for inputs shaped like `given`.
 
-    The call uses `stand_ins` in their places: leaves of its own, in the same memory. A parameter
-    whose gradient is awaited elsewhere, as DDP awaits them all, belongs to the stream where that
-    began, and a recording cannot reach there.
+    The call uses `stand_ins` instead: leaves of its own that share the parameters' memory. The
+    parameters themselves may have hooks (DDP's, say) on another stream, which a recording cannot
+    capture.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class TrainingRecording:
         self.pending: Callable[[], _Token | None] = lambda: None
 
         def differentiate(output: Tensor, slope: Tensor) -> list[Tensor | None]:
-            # Whoever keeps a parameter aside, as torch's LSTM does, has no stand-in for it.
+            # Modules that hold a parameter elsewhere too, as torch's LSTM does, use no stand-in.
             leaves = (*stand_ins, *parameters)
             found = torch.autograd.grad(output, leaves, slope, allow_unused=True)
             pairs = zip(found[: len(stand_ins)], found[len(stand_ins) :], strict=True)
@@ -75,10 +75,10 @@ class TrainingRecording:
             differentiate(output, torch.zeros_like(output))
 
         with torch.enable_grad():
-            _warm_up(both)
-            self.forward, output = _record(lambda: call(*self.given))
+            warm_up(both)
+            self.forward, output = record(lambda: call(*self.given))
             self.slope = torch.zeros_like(output)
-            self.backward, gradients = _record(
+            self.backward, gradients = record(
                 lambda: differentiate(output, self.slope), self.forward.pool()
             )
         self.output = output.detach()
@@ -87,7 +87,7 @@ class TrainingRecording:
 
     @property
     def busy(self) -> bool:
-        """Whether another call would write over what the last one keeps for its gradients."""
+        """Whether another call would overwrite what the last one's backward pass needs."""
         return self.pending() is not None
 
     def __call__(self, *given: Tensor) -> Tensor:
@@ -99,7 +99,7 @@ class _Replay(torch.autograd.Function):
     def forward(ctx: Any, recording: TrainingRecording, given: Any, *_: Tensor) -> Tensor:
         ctx.recording, ctx.token = recording, _Token()
         recording.pending = weakref.ref(ctx.token)
-        _hand_over(recording.given, given)
+        hand_over(recording.given, given)
         recording.forward.replay()
         return recording.output.detach()
 
@@ -109,13 +109,13 @@ class _Replay(torch.autograd.Function):
         recording: TrainingRecording = ctx.recording
         if ctx.token is None:
             raise RuntimeError(
-                "the gradients of a recorded network call were asked for twice, but what it kept "
-                "for them is gone after the first time; call it once more, or give compile=False"
+                "a recorded network call has only one backward pass; call the network again, or "
+                "give compile=False"
             )
         ctx.token = None
         recording.slope.copy_(slope)
         recording.backward.replay()
-        # Copies, since whoever sums the gradients of several calls keeps what it is given.
+        # Copies, since the caller may accumulate into what it is given.
         copies = torch._foreach_mul(recording.gradients, 1.0)  # pyright: ignore[reportPrivateImportUsage]
         return (None, None, *copies)
 
@@ -126,33 +126,33 @@ def _own(given: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 @torch.no_grad()
-def _hand_over(own: Sequence[Tensor], given: Sequence[Tensor]) -> None:
+def hand_over(own: Sequence[Tensor], given: Sequence[Tensor]) -> None:
     for mine, theirs in zip(own, given, strict=True):
         mine.copy_(theirs)
 
 
 @functools.cache
 def _side(device: int) -> torch.cuda.Stream:
-    """Where a device's recordings are made: torch's own stream for them is of one device alone."""
+    """The stream for recordings on a device; torch's default one belongs to a single device."""
     return torch.cuda.Stream(device)
 
 
-def _warm_up(call: Callable[[], object]) -> None:
+def warm_up(call: Callable[[], object]) -> None:
     side = _side(torch.cuda.current_device())
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(WARM_UP):
             call()
     torch.cuda.current_stream().wait_stream(side)
-    # What was used now would else be held beside what the recording uses.
+    # Free the warm-up's memory, which the recording cannot reuse.
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
 
 
-def _record(call: Callable[[], Result], pool: Any = None) -> tuple[torch.cuda.CUDAGraph, Result]:
+def record(call: Callable[[], Result], pool: Any = None) -> tuple[torch.cuda.CUDAGraph, Result]:
     graph, side = torch.cuda.CUDAGraph(), _side(torch.cuda.current_device())
-    # The outer context leaves the stream, which the inner one does not when a recording fails.
-    # Other threads may use the device meanwhile.
+    # The outer context leaves the stream even when a recording fails, which the inner one does
+    # not. "thread_local" lets other threads use the device meanwhile.
     with (
         torch.cuda.stream(side),
         torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local"),

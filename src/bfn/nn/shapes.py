@@ -1,7 +1,7 @@
 """What the networks accept, checked on shapes alone.
 
-Nothing here reads a tensor's values on an accelerator, so no check waits for the device and
-none breaks a compiled graph.
+Nothing here reads a tensor's values on an accelerator, so no check waits for the device and none
+breaks a compiled graph.
 """
 
 from __future__ import annotations
@@ -11,33 +11,20 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bfn.errors import BFNError
+from bfn.errors import BFNError, number, whole
 
 
-def check_positive(**sizes: int) -> None:
-    """Every constructor argument that counts something is at least 1."""
+def check_sizes(dropout: float, **sizes: int) -> None:
+    """The constructor arguments that every network has."""
+    number("dropout", dropout, "a probability of at least 0 and below 1", lambda p: 0.0 <= p < 1.0)
     for name, size in sizes.items():
-        if size < 1:
-            raise BFNError(f"{name}={size} was given; it counts something: make it at least 1.")
+        whole(name, size, 1)
 
 
 def check_divides(what: str, divisor: int, name: str, width: int) -> None:
     """Channels fall into equal groups or heads."""
     if divisor < 1 or width % divisor:
-        raise BFNError(
-            f"{what}={divisor} does not divide {name}={width}; choose a divisor of {width}."
-        )
-
-
-def check_even(width: int) -> None:
-    """Half of the time's waves are sines, half cosines."""
-    if width < 2 or width % 2:
-        raise BFNError(f"width={width} was given; half of it are sines of t: make it even.")
-
-
-def check_dropout(dropout: float) -> None:
-    if not 0.0 <= dropout < 1.0:
-        raise BFNError(f"dropout={dropout} was given; choose a probability from 0 up to below 1.")
+        raise BFNError(f"{what} = {divisor} does not divide {name} = {width}; choose a divisor")
 
 
 def pair(image_size: int | Sequence[int] | None) -> tuple[int, int] | None:
@@ -46,10 +33,7 @@ def pair(image_size: int | Sequence[int] | None) -> tuple[int, int] | None:
         return None
     size = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
     if len(size) != 2 or min(size) < 1:
-        raise BFNError(
-            f"image_size={image_size!r} was given; give one positive number, "
-            "or the height and the width."
-        )
+        raise BFNError(f"image_size = {image_size!r}; expected one size, or a height and a width")
     return size
 
 
@@ -59,7 +43,7 @@ def check_halvings(size: Sequence[int], halvings: int) -> None:
     if any(length % factor for length in size):
         raise BFNError(
             f"images of {size[0]} x {size[1]} cannot be halved {halvings} times; pad them to "
-            f"multiples of {factor}, or build the network with fewer multipliers."
+            f"multiples of {factor}, or build the network with fewer multipliers"
         )
 
 
@@ -73,12 +57,12 @@ def images_in(
     if len(shape) != dimensions or shape[1] != channels or (inputs > 1 and shape[-1] != inputs):
         raise BFNError(
             f"features have shape {shape}, but the network was built for "
-            f"(B, {channels}, H, W{last}); reshape them, or build it with other channels, inputs."
+            f"(B, {channels}, H, W{last}); reshape them, or change its channels or inputs"
         )
     if size is not None and shape[2:4] != size:
         raise BFNError(
             f"images are {shape[2]} x {shape[3]}, but the network was built with "
-            f"image_size={list(size)}; resize them, or build it with image_size=None."
+            f"image_size={list(size)}; resize them, or build it with image_size=None"
         )
     check_times(t, shape[0])
     return features if inputs == 1 else features.movedim(-1, 2).flatten(1, 2)
@@ -92,24 +76,23 @@ def images_out(x: Tensor, channels: int, outputs: int) -> Tensor:
 def check_times(t: Tensor, batch: int) -> None:
     if tuple(t.shape) != (batch,):
         raise BFNError(
-            f"t has shape {tuple(t.shape)}, but there are {batch} examples; give one time each, "
-            f"shape ({batch},)."
+            f"t has shape {tuple(t.shape)}, but there are {batch} examples; give one time each"
         )
 
 
 def check_labels(label: Tensor, labels: int, batch: int) -> None:
-    """Values are only looked at where that is free: on the CPU, outside a compiled graph."""
+    """Values are read only where that is free: on the CPU, outside a compiled graph."""
     if labels == 0:
-        raise BFNError("a label was given to a network without labels; build it with labels=N.")
+        raise BFNError("a label was given to a network without labels; build it with labels=N")
     if tuple(label.shape) != (batch,) or label.is_floating_point():
         raise BFNError(
             f"label is {label.dtype} of shape {tuple(label.shape)}; give one whole number per "
-            f"example, int64 of shape ({batch},)."
+            f"example, int64 of shape ({batch},)"
         )
     if label.device.type == "cpu" and not torch.compiler.is_compiling() and batch:
         low, high = int(label.min()), int(label.max())
         if low < -1 or high >= labels:
             raise BFNError(
                 f"labels run from {low} to {high}, but the network was built with "
-                f"labels={labels}; give 0 to {labels - 1}, or -1 for no label."
+                f"labels={labels}; give 0 to {labels - 1}, or -1 for no label"
             )

@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from bfn.errors import BFNError
 from bfn.nn.blocks import AddNorm, SelfAttention, apart, linear_gelu
 from bfn.nn.embed import embed_labels, label_embedding, positions
-from bfn.nn.shapes import check_dropout, check_positive, check_times
+from bfn.nn.shapes import check_sizes, check_times
 
 
 class TransformerLayer(nn.Module):
     """x <- x + attention(norm(x)); x <- x + W_2 gelu(W_1 norm(x)), gelu in its tanh form.
 
-    The second sum is left to the next layer, which normalises it in the same pass: a layer takes
-    and returns x and what is still to be added to it.
+    A layer takes and returns x and a branch that is still to be added to it: the next layer adds
+    and normalises in one pass.
     """
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
@@ -52,9 +52,9 @@ class Transformer(nn.Module):
         length: the longest sequence accepted; shorter ones pass too.
         inputs: numbers per variable in the features (K for K > 2 classes, otherwise 1).
         outputs: parameters per variable P (K for K > 2 classes).
-        width: of the residual stream; a multiple of heads.
-        layers: of attention and feed-forward (4 width) each.
-        heads: of every attention.
+        width: width of the residual stream; a multiple of heads.
+        layers: number of layers, each attention and feed-forward (4 width).
+        heads: heads of every attention.
         dropout: on the embedded input and on every branch before it is added.
         labels: number of class labels that forward() may be given; 0 for none.
     """
@@ -74,8 +74,8 @@ class Transformer(nn.Module):
         labels: int = 0,
     ) -> None:
         super().__init__()
-        check_positive(length=length, inputs=inputs, outputs=outputs, width=width, layers=layers)
-        check_dropout(dropout)
+        check_sizes(dropout, length=length, inputs=inputs, outputs=outputs)
+        check_sizes(dropout, width=width, layers=layers)
         self.arguments = {
             "length": length,
             "inputs": inputs,
@@ -98,10 +98,10 @@ class Transformer(nn.Module):
         self.labels = label_embedding(labels, width)
 
     def reset_parameters(self) -> None:
-        """N(0, std^2), and less on what is added to the residual stream 2 * layers times.
+        """N(0, std^2), and N(0, std^2 / (2 layers)) for what is added to the residual stream.
 
-        std = 0.02 sqrt(768 / width) is the published 0.02 at the published width; a narrow
-        network that starts at 0.02 hardly sees its input beside the positions and learns late.
+        std = 0.02 sqrt(768 / width) is the published 0.02 at the published width; in a narrow
+        network that starts at 0.02 the positions drown the input, and it learns late.
         """
         std = 0.02 * math.sqrt(768 / self.embed.out_features)
         for module in self.modules():
@@ -116,7 +116,7 @@ class Transformer(nn.Module):
     def forward(self, features: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
         """features (B, L[, inputs]), t and label (B,) -> (B, L[, outputs])."""
         x = self.embed(self.sequences_in(features, t))
-        # In the type the products have: the sums of all layers would else be twice as wide.
+        # In the type of the products; otherwise the sums of all layers would be twice as wide.
         x = x + self.positions[: features.shape[1]].to(x.dtype)
         x = x + self.time((2.0 * t - 1.0).to(x.dtype)[:, None])[:, None]
         if label is not None:
@@ -136,12 +136,12 @@ class Transformer(nn.Module):
         if len(shape) != (2 if self.inputs == 1 else 3) or shape[2:] not in ((), (self.inputs,)):
             raise BFNError(
                 f"features have shape {shape}, but the network was built for (B, L{last}); "
-                "reshape them, or build it with another inputs."
+                "reshape them, or change its inputs"
             )
         if not 1 <= shape[1] <= self.length:
             raise BFNError(
                 f"sequences are {shape[1]} long, but the network was built for 1 to "
-                f"{self.length}; cut them, or build it with length={shape[1]}."
+                f"{self.length}; cut them, or build it with length={shape[1]}"
             )
         check_times(t, shape[0])
         return features[..., None] if self.inputs == 1 else features

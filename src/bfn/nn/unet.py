@@ -18,9 +18,8 @@ from bfn.nn.blocks import (
 )
 from bfn.nn.embed import Conditioning, unet_times
 from bfn.nn.shapes import (
-    check_dropout,
     check_halvings,
-    check_positive,
+    check_sizes,
     images_in,
     images_out,
     pair,
@@ -28,9 +27,9 @@ from bfn.nn.shapes import (
 
 
 class DownLevel(nn.Module):
-    """The blocks of one resolution on the way down, then (but for the last) a halving.
+    """The blocks of one resolution on the way down, then a halving, except at the last.
 
-    Everything it passes on, block by block, is kept for the way up.
+    Returns the output of every block and of the halving, for the way up.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class DownLevel(nn.Module):
 
 
 class UpLevel(nn.Module):
-    """The blocks of one resolution on the way up, each fed what was kept, then a doubling."""
+    """The blocks of one resolution on the way up, then a doubling, except at the last."""
 
     def __init__(
         self, blocks: list[ResidualBlock], attentions: list[nn.Module], grow: Doubling | None
@@ -79,22 +78,21 @@ class UNet(nn.Module):
     where || joins channels and c is the conditioning on t and the label. The output starts
     as a projection of the input: all residual branches and the last convolution start at zero.
 
-    For binary data the features are those of class 1. The published network is fed class 0's;
-    since the features enter through a linear map alone, `load_published` negates that map's
-    weights, and the network needs no switch for it.
+    For binary data the features are those of class 1. The published network takes class 0's;
+    since features enter through a linear map only, `load_published` negates that map's weights.
 
     Args:
-        channels: of the images.
+        channels: channels of the images.
         inputs: numbers per variable in the features (K for K > 2 classes, otherwise 1).
         outputs: parameters per variable P.
         width: channels at full resolution; even and a multiple of groups.
-        multipliers: of the width, one per resolution, halving from one to the next.
+        multipliers: factors of the width, one per resolution; each resolution is half the last.
         blocks: residual blocks per resolution on the way down; one more on the way up.
-        heads: of every attention.
+        heads: heads of every attention.
         attention: down-sampling factors (1, 2, 4, ...) at which attention follows each block;
             the middle always has one. Factors that do not occur are allowed, as published.
-        groups: of the group normalisation.
-        dropout: before each block's second convolution.
+        groups: groups of the group normalisation.
+        dropout: probability before each block's second convolution.
         image_size: the only size accepted (a number, or height and width); None accepts every
             size that halves evenly.
         labels: number of class labels that forward() may be given; 0 for none.
@@ -117,9 +115,8 @@ class UNet(nn.Module):
         labels: int = 0,
     ) -> None:
         super().__init__()
-        check_positive(channels=channels, inputs=inputs, outputs=outputs, width=width)
-        check_positive(blocks=blocks, multipliers=min(multipliers, default=0))
-        check_dropout(dropout)
+        check_sizes(dropout, channels=channels, inputs=inputs, outputs=outputs, width=width)
+        check_sizes(dropout, blocks=blocks, multipliers=min(multipliers, default=0))
         self.size = pair(image_size)
         self.halvings = len(multipliers) - 1
         if self.size is not None:

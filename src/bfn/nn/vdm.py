@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from bfn.nn.blocks import GroupNormAct, Middle, ResidualBlock, conv3x3, zeroed
 from bfn.nn.embed import Conditioning, FourierFeatures, vdm_times
-from bfn.nn.shapes import check_dropout, check_positive, images_in, images_out, pair
+from bfn.nn.shapes import check_sizes, images_in, images_out, pair
 
 
 class VDMUNet(nn.Module):
@@ -23,14 +23,14 @@ class VDMUNet(nn.Module):
     down-sampling, so images of any size pass; attention spans all H x W pixels.
 
     Args:
-        channels: of the images.
+        channels: channels of the images.
         inputs: numbers per variable in the features (K for K > 2 classes, otherwise 1).
         outputs: parameters per variable P.
         width: channels inside; even and a multiple of groups and of heads.
         blocks: residual blocks n on the way down; n + 1 come after the middle.
-        heads: of the attention in the middle.
-        groups: of the group normalisation.
-        dropout: before each block's second convolution.
+        heads: heads of the attention in the middle.
+        groups: groups of the group normalisation.
+        dropout: probability before each block's second convolution.
         fourier: exponents k of the Fourier features sin(2 pi 2^k x), cos(2 pi 2^k x).
         image_size: the only size accepted (a number, or height and width); None accepts any.
         labels: number of class labels that forward() may be given; 0 for none.
@@ -52,9 +52,8 @@ class VDMUNet(nn.Module):
         labels: int = 0,
     ) -> None:
         super().__init__()
-        check_positive(channels=channels, inputs=inputs, outputs=outputs, width=width)
-        check_positive(blocks=blocks)
-        check_dropout(dropout)
+        check_sizes(dropout, channels=channels, inputs=inputs, outputs=outputs)
+        check_sizes(dropout, width=width, blocks=blocks)
         self.size = pair(image_size)
         self.arguments = {
             "channels": channels,

@@ -1,6 +1,6 @@
-"""Triton kernels for a GPU: passes over memory that torch would make one by one, made at once.
+"""Triton kernels that fuse several passes over memory into one.
 
-Each has a plain twin in `bfn.nn.blocks`, which runs everywhere else and says what it computes.
+Each has an equivalent in plain torch in `bfn.nn.blocks`, which runs everywhere else.
 Importing this package needs triton.
 """
 

@@ -1,8 +1,8 @@
-"""GELU (in its tanh form) of a product whose bias is still to be added.
+"""GELU (in its tanh form) of a product, with the bias added in the same pass.
 
     u = h + bias,    y = u / (1 + e^-a),    a = 2 sqrt(2 / pi) (u + 0.044715 u^3).
 
-The backward pass sums the bias's gradient over the rows while it passes by them.
+The backward pass sums the bias's gradient over the rows on the way.
 """
 
 # A kernel's branches on constants are decided when it is compiled; decorators lack types.
@@ -21,7 +21,7 @@ from bfn.nn.kernels.sigmoid import sigmoid
 
 ROWS, BLOCK = 32, 128
 PROGRAMS = 44
-"""Of each column of blocks in the backward pass, each with sums of its own."""
+"""Programs per column of blocks in the backward pass, each with its own sums."""
 
 
 @triton.jit

@@ -1,11 +1,10 @@
 """Group normalisation of channels-last images on a GPU: one read and one write each way.
 
-torch's own kernel wants (B, C, H, W) in memory, the convolutions (B, H, W, C): between the two,
-every normalisation costs two copies, and the sum before it, the SiLU and the dropout after it one
-pass each. Here a program takes some groups of one example: it goes through them once for the
-moments and once more, out of the cache, for the result. Nothing is kept for the backward pass but
-the input and two numbers per group; the dropout's mask is a hash of the seed and the position, and
-is worked out again.
+torch's own kernel wants (B, C, H, W) in memory, the convolutions (B, H, W, C): every normalisation
+costs two copies, and the sum before it, the SiLU and the dropout after it one pass each. Here a
+program takes some groups of one example and reads them twice, for the moments and then, from the
+cache, for the result. The backward pass needs only the input and two numbers per group; the
+dropout's mask is a hash of the seed and the position, and is computed again.
 """
 
 # A kernel's branches on constants are decided when it is compiled; decorators lack types.
@@ -31,8 +30,8 @@ EPS = 1e-5
 def _channels(
     part, SIZE: tl.constexpr, HERE: tl.constexpr, BLOCK: tl.constexpr, GROUPS: tl.constexpr
 ):
-    """This part's channels, by their places in a block: which of them there are, their numbers,
-    those of their pairs, and which belong to which group."""
+    """The channels of a part: which places of a block are used, their channel numbers, the numbers
+    of channel pairs, and which place belongs to which group."""
     c = tl.arange(0, BLOCK)
     inside = c < HERE
     pair = part * (HERE // 2) + tl.arange(0, BLOCK // 2)
@@ -42,7 +41,7 @@ def _channels(
 
 @triton.jit
 def _rows(start, PIXELS: tl.constexpr, ROWS: tl.constexpr):
-    """ROWS pixels from `start` on. The last ones go back a little, over some of those before."""
+    """ROWS pixels from `start` on; the last block is moved back to end at the last pixel."""
     return tl.minimum(start, PIXELS - ROWS) + tl.arange(0, ROWS)
 
 
@@ -63,7 +62,7 @@ def _store(pointer, at, value, inside, EVEN: tl.constexpr):
 
 @triton.jit
 def _new(value, row, start, PIXELS: tl.constexpr, ROWS: tl.constexpr):
-    """Zeros for the pixels that have been seen before."""
+    """Zeros for the pixels that the last block repeats."""
     if PIXELS % ROWS:
         value = tl.where((row >= start)[:, None], value, 0.0)
     return value
@@ -78,7 +77,7 @@ def _by_group(values, member):
 
 @triton.jit
 def _dropped(value, pixel, pair, low, high, C: tl.constexpr, THRESHOLD: tl.constexpr):
-    """Zeros where dropout strikes. Two channels share 32 well mixed bits, 16 for each."""
+    """Apply dropout. Two channels share 32 well mixed bits, 16 for each."""
     h = (pixel[:, None] * (C // 2) + pair[None, :]).to(tl.uint32) ^ low
     h = (h ^ (h >> 16)) * 0x7FEB352D
     h = (h ^ (h >> 15)) ^ high
@@ -148,7 +147,7 @@ def _forward(
 @triton.jit
 def _slope(value, slope, pixel, pair, low, high, C: tl.constexpr, SILU: tl.constexpr,
            DROPOUT: tl.constexpr, THRESHOLD: tl.constexpr, FAST: tl.constexpr):  # fmt: skip
-    """The gradient before the SiLU of `value` from the one after the dropout, but for its scale."""
+    """The gradient before the SiLU from the one after the dropout, up to the factor 1 / KEPT."""
     if DROPOUT:
         slope = _dropped(slope, pixel, pair, low, high, C, THRESHOLD)
     if SILU:
@@ -200,7 +199,7 @@ def _backward(
         dbias += slope
         dgain += slope * (value * inverse[None, :] + away[None, :])
     to_bias, to_gain = tl.sum(dbias, 0) / KEPT, tl.sum(dgain, 0) / KEPT
-    # Sums of each example; those over the batch are torch's.
+    # Sums per example; torch adds them over the batch.
     sums += example * C * 3
     tl.store(sums + channel, to_bias, mask=inside)
     tl.store(sums + C + channel, to_gain, mask=inside)
@@ -230,9 +229,9 @@ def _backward(
 
 @functools.cache
 def _plan(pixels: int, channels: int, groups: int) -> tuple[int, dict[str, int]]:
-    """How many programs share an example, and the sizes they are compiled for."""
+    """Number of programs per example, and the sizes they are compiled for."""
     size = channels // groups
-    # Of an even number of channels: the fewest parts of at most 64, or else the most.
+    # Each part has an even number of channels: the fewest parts of at most 64, else the most.
     parts = [n for n in range(1, groups + 1) if groups % n == 0 and channels // n % 2 == 0]
     part = next((n for n in parts if channels // n <= 64), parts[-1])
     here = channels // part
@@ -251,7 +250,7 @@ def _plan(pixels: int, channels: int, groups: int) -> tuple[int, dict[str, int]]
 
 
 def _threshold(p: float) -> int:
-    """Numbers whose 16 bits lie below it are dropped."""
+    """Values whose 16 random bits lie below it are dropped."""
     return min(round(p * 65536), 65535)
 
 

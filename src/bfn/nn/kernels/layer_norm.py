@@ -1,9 +1,9 @@
-"""A sum joins the residual stream and is normalised: one read and one write each way.
+"""Add a branch to the residual stream and normalise: one read and one write each way.
 
     s = x + branch + bias,    z = (s - mean(s)) / deviation(s) weight + offset,
 
-over the last axis. The backward pass adds what comes from both outputs, and sums the gradients of
-the three vectors over the rows while it passes by them.
+over the last axis. The backward pass adds the gradients of both outputs, and sums those of the
+three vectors over the rows on the way.
 """
 
 # A kernel's branches on constants are decided when it is compiled; decorators lack types.
@@ -20,9 +20,9 @@ from torch.library import triton_op, wrap_triton
 
 EPS = 1e-5
 ROWS = 2
-"""That a program holds at a time."""
+"""Rows that a program holds at a time."""
 PROGRAMS = 1056
-"""In the backward pass, each with sums of its own: eight for each of a large GPU's processors."""
+"""Programs in the backward pass, each with its own sums: eight per multiprocessor of an H200."""
 
 
 @triton.jit
@@ -40,7 +40,7 @@ def _forward(
     value += tl.load(branch + at, mask=mask, other=0.0).to(tl.float32)
     if BIAS:
         value += tl.load(bias + c, mask=inside, other=0.0).to(tl.float32)[None, :]
-    # As it is kept: the backward pass will see no more of it.
+    # Rounded as it is stored, which is what the backward pass sees.
     kept = value.to(total.dtype.element_ty)
     tl.store(total + at, kept, mask=mask)
     value = kept.to(tl.float32)

@@ -1,4 +1,4 @@
-"""The sigmoid inside a kernel: most of the arithmetic of the activations."""
+"""The sigmoid for kernels: most of the arithmetic of the activations."""
 
 # pyright: reportMissingImports=false
 
@@ -12,7 +12,7 @@ import triton.language as tl
 def sigmoid(value, scale, FAST: tl.constexpr):
     """1 / (scale + scale e^-value)."""
     if FAST:
-        # Neither subnormal numbers nor the last digits: bfloat16 would not show them.
+        # Without subnormals and the last digits, which bfloat16 cannot show.
         power = tl.inline_asm_elementwise(
             "ex2.approx.ftz.f32 $0, $1;", "=f,f", [value * -1.4426950408889634],
             dtype=tl.float32, is_pure=True, pack=1,
