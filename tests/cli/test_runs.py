@@ -1,23 +1,19 @@
-"""`bfn runs` and `bfn plot`."""
+"""`bfn runs`."""
 
 from __future__ import annotations
 
 import errno
 import json
-import math
 import signal
 import sys
 import threading
-import warnings
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bfn.cli import main
 from bfn.cli.runs import describe
 from bfn.errors import BFNError
-from bfn.plots import curves
 from bfn.runs import status
 from support import processes, tiny_runs
 
@@ -143,154 +139,6 @@ def test_runs_needs_no_torch(tmp_path: Path) -> None:
     command = [sys.executable, "-c", code, "runs", str(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert result.stdout.endswith("False\n"), result.stderr
-
-
-def write_metrics(folder: Path, unit: str = "nats per image", validated: bool = True) -> Path:
-    folder.mkdir()
-    lines = []
-    for step in range(10, 210, 10):
-        line = {"step": step, "loss": 5.0 + 100.0 / step, "unit": unit}
-        line["loss_by_time"] = [float(i) if i else None for i in range(10)]
-        if validated and step % 50 == 0:
-            line["validation_loss"] = 6.0
-        lines.append(json.dumps(line))
-    (folder / "metrics.jsonl").write_text("\n".join(lines) + '\n{"step": 21')
-    return folder
-
-
-def test_curves_are_what_was_logged(tmp_path: Path) -> None:
-    curve = curves.read(write_metrics(tmp_path / "a"))
-    assert (curve.name, curve.unit) == ("a", "nats per image")
-    assert curve.steps == [*range(10, 210, 10)]
-    assert curve.losses[:2] == [15.0, 10.0]
-    assert curve.validated == [(50, 6.0), (100, 6.0), (150, 6.0), (200, 6.0)]
-    assert curve.by_time == [None, *map(float, range(1, 10))]
-    assert curves.smoothed([4.0] * 5, 3) == pytest.approx([4.0] * 5)
-    assert curves.smoothed([1.0, 2.0], 1) == [1.0, 2.0]
-    # One line more on either side from the fifth on, two from the ninth; fewer at the end.
-    values = [float(i * i) for i in range(12)]
-    around = [0] * 4 + [1] * 4 + [2] * 2 + [1, 0]
-    expected = [v + (0.0, 2 / 3, 2.0)[half] for v, half in zip(values, around, strict=True)]
-    assert curves.smoothed(values, 5) == pytest.approx(expected)
-
-
-def test_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    a = write_metrics(tmp_path / "a")
-    b = write_metrics(tmp_path / "b", validated=False)
-    for name in ("c.png", "c.pdf", "c.svg"):
-        assert main(["plot", str(a), str(b), "-o", str(tmp_path / name)]) == 0
-        assert (tmp_path / name).stat().st_size > 5000
-    assert "look at" in capsys.readouterr().out
-
-
-def test_the_picture_shows_what_was_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    figures: list[Any] = []
-    monkeypatch.setattr(curves.style, "save", lambda figure, path: figures.append(figure))
-    names = [f"run-{i}" for i in range(8)]
-    found = [
-        curves.read(write_metrics(tmp_path / name, validated=name == "run-1")) for name in names
-    ]
-    curves.draw(tmp_path / "c.png", found, smooth=1)
-    left, right = figures[0].axes
-    *plain, late = [line for line in left.lines if line.get_label() in names]
-    for line in (*plain, late):
-        assert [*line.get_xdata()] == [*range(10, 210, 10)]
-        assert [*line.get_ydata()] == [5.0 + 100.0 / step for step in range(10, 210, 10)]
-    looks = {(line.get_color(), line.get_linestyle()) for line in (*plain, late)}
-    assert len(looks) == 8, "no two runs look the same"
-    (validated,) = [
-        line for line in left.lines if line.get_label() == "run-1, validation without L^r"
-    ]
-    assert [*zip(validated.get_xdata(), validated.get_ydata(), strict=True)] == found[1].validated
-    assert validated.get_color() == plain[1].get_color()
-    assert left.get_ylabel() == "loss, nats per image"
-    assert len(right.patches) == 8
-    values, edges, _ = right.patches[0].get_data()
-    assert [*values[1:]] == [*range(1, 10)]
-    assert math.isnan(values[0])
-    assert [*edges] == pytest.approx([i / 10 for i in range(11)])
-
-
-@pytest.mark.parametrize("ending", [".png", ".pdf", ".svg"])
-@pytest.mark.filterwarnings("error")
-def test_any_name_is_in_the_legend(
-    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing of it is a formula or hidden; in scripts without letters, nothing warns."""
-    names = ["r$_$x", "_under", r"a\$b$c", "学習", "a\udcffb"]
-    figures: list[Any] = []
-    save = curves.style.save
-
-    def keep(figure: Any, path: Path) -> None:
-        figures.append(figure)
-        save(figure, path)
-
-    monkeypatch.setattr(curves.style, "save", keep)
-    found = [curves.read(write_metrics(tmp_path / name)) for name in names]
-    curves.draw(tmp_path / f"c{ending}", found)
-    assert (tmp_path / f"c{ending}").stat().st_size > 5000
-    texts = [text.get_text() for text in figures[0].axes[0].get_legend().get_texts()]
-    assert texts[::2] == [r"r\$_\$x", " _under", r"a\\$b\$c", "学習", "a?b"]
-    assert texts[1::2] == [f"{text}, validation without L^r" for text in texts[::2]]
-
-
-def test_other_warnings_of_a_picture_are_heard(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(curves.style, "save", lambda *_: warnings.warn("of moment", stacklevel=1))
-    found = [curves.read(write_metrics(tmp_path / "a"))]
-    with pytest.warns(UserWarning, match="of moment"):
-        curves.draw(tmp_path / "c.png", found)
-
-
-def test_a_run_without_lines(tmp_path: Path) -> None:
-    """Whether to wait for some depends on whether it goes on."""
-    (tmp_path / "metrics.jsonl").touch()
-    status.Status(tmp_path).tell("running", {"step": 1})
-    lock = status.Lock(tmp_path)
-    lock.take()
-    with pytest.raises(BFNError, match=r"a finite loss yet; wait for the run to log some$"):
-        curves.read(tmp_path)
-    status.Status(tmp_path).tell("diverged", {"step": 1})
-    lock.release()
-    with pytest.raises(BFNError, match=r"loss, and the run has ended \(diverged\); give one that"):
-        curves.read(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["plot"], "no run was given"),
-        (["plot", "a", "-o", "c.txt"], "has the wrong ending; expected .png or .pdf or .svg"),
-        (["plot", "none", "-o", "c.png"], "there is no run folder 'none'"),
-        (["plot", "empty", "-o", "c.png"], "holds no metrics.jsonl"),
-        (["plot", "quiet", "-o", "c.png"], "a finite loss, and the run has ended; give one"),
-        (["plot", "odd", "-o", "c.png"], "has no lines with a step and a finite loss, and"),
-        (["plot", "a", "bits", "-o", "c.png"], "different units (nats per image, bits)"),
-        (["plot", "a", "-o", "taken.png"], "exists"),
-        (["plot", "a", "-o", "c.png", "--smooth", "0"], "--smooth 0 lines"),
-    ],
-)
-def test_refusals(
-    arguments: list[str],
-    sentence: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_metrics(Path("a"))
-    write_metrics(Path("bits"), unit="bits")
-    for name in ("empty", "quiet", "odd"):
-        Path(name).mkdir()
-    Path("odd/metrics.jsonl").write_bytes(
-        b'{"step": 1, "loss": NaN}\n{"loss": "1"}\n[1]\n\xff\xfe\n'
-    )
-    Path("quiet/metrics.jsonl").touch()
-    Path("taken.png").touch()
-    assert main(arguments) == 2
-    assert sentence in capsys.readouterr().err
-    assert not Path("c.png").exists()
 
 
 def test_one_lock_at_a_time(tmp_path: Path) -> None:

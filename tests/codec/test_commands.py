@@ -182,7 +182,7 @@ def test_inspecting(tiny_run: Run, pictures: Path, say: Callable[..., str]) -> N
     assert "pictures/odd/9.png" in told
     assert Path("bits.png").read_bytes().startswith(b"\x89PNG")
     assert "exists" in say("inspect", "a.bfn", "--plot", "bits.png", code=2)
-    assert "no name of a picture" in say("inspect", "a.bfn", "--plot", "bits.xyz", code=2)
+    assert "has the wrong ending" in say("inspect", "a.bfn", "--plot", "bits.xyz", code=2)
     say("inspect", "a.bfn", "--plot", "bits.svg", "--force")
 
 

@@ -42,8 +42,7 @@ def demo(
 
     from bfn import train as training
     from bfn.cli import evaluate, sampling
-    from bfn.evaluate import loss_by_time
-    from bfn.plots import sheets
+    from bfn.plots import losses, sheets, style
     from bfn.recipe import build, read
     from bfn.runs.folder import RunFolder
 
@@ -58,8 +57,8 @@ def demo(
     if not force and any((out / name).exists() for name in (*_FILES, folder.path.name)):
         raise BFNError(f"{str(out)!r} holds a demo already; give --force to replace it, or --out")
     folder.check_free(force=force)
-    sheets.need("PIL.Image")
-    sheets.need("matplotlib")
+    style.load("PIL.Image")
+    style.load("matplotlib")
     data = build.data(recipe)
     steps = affordable_steps(recipe, data, seconds)
     if steps < recipe.train.steps:
@@ -76,8 +75,7 @@ def demo(
     x = sampling.draw(fit.model, data.format, recipe.sample)
     sheets.write_sheet(out / "samples.png", data.format, x)
     curve = dataclasses.replace(recipe.eval, steps=("inf",), repeats=20)
-    by_time = loss_by_time(evaluate.measure(fit.model, data, curve))
-    sheets.write_curve(out / "loss-by-time.png", *by_time, data.unit)
+    losses.draw_by_time(out / "loss-by-time.png", evaluate.measure(fit.model, data, curve))
     _report(out, result, data, fit.step, trained)
 
 

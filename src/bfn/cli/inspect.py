@@ -30,10 +30,10 @@ def inspect(
         Replace that file if it exists.
     """
     from bfn.codec.container import Archive
-    from bfn.files import check_free
+    from bfn.files import FIGURES, check_free
 
     if plot is not None:
-        check_free(plot, force)
+        check_free(plot, force, endings=FIGURES)
     with Archive(file) as archive:
         archive.check()
         account = describe(archive)

@@ -164,17 +164,16 @@ def _can_print(characters: str) -> bool:
 
 
 def draw_figure(path: Path, found: Suggestion) -> None:
-    from bfn.plots.sheets import need
+    from bfn.plots import style
 
-    need("matplotlib").use("Agg")
-    pyplot = need("matplotlib.pyplot")
-    figure, axes = pyplot.subplots(figsize=(6, 3.6), layout="constrained")
     times, nats = zip(*found.curve(201), strict=True)
-    axes.plot(times, nats, color="C0", label="expected entropy")
     straight = (math.log(found.K), found.entropy(1.0))
-    axes.plot((0, 1), straight, color="0.6", linestyle="--", linewidth=1, label="linear")
-    axes.set(xlim=(0, 1), ylim=(0, None), xlabel="time t", ylabel="nats per variable")
-    axes.set_title(f"{found.K} {found.kind}, {found.parameter} = {found.value:.4g}")
-    axes.legend(frameon=False)
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    with style.styled():
+        figure = style.new(2.7, 4.5)
+        axes = figure.subplots()
+        axes.plot(times, nats, color=style.BLUE, label="expected entropy")
+        axes.plot((0, 1), straight, color=style.GREY, linestyle="--", label="linear")
+        axes.set(xlim=(0, 1), ylim=(0, None), xlabel="time $t$", ylabel="nats per variable")
+        axes.set_title(f"{found.K} {found.kind}, {found.parameter} = {found.value:.4g}")
+        axes.legend()
+        style.save(figure, path)

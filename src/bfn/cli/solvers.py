@@ -81,7 +81,7 @@ def solvers(
     from bfn.cli.sampling import accelerated
     from bfn.device import find_device
     from bfn.hub import locate
-    from bfn.plots.sheets import need
+    from bfn.plots import style
     from bfn.progress import waiting
     from bfn.recipe import build
     from bfn.runs.folder import RunFolder
@@ -98,7 +98,7 @@ def solvers(
     out = out or Path(f"{run.resolve().name}-solvers.png")
     check_free(out, force, endings=FIGURES)
     tables.check_json(json, force)
-    need("matplotlib")
+    style.load("matplotlib")
     listed = None if words is None else read_words(words)
     model = folder.load_model().to(find_device(settings.device, "device"))
     data = build.data(recipe)
@@ -199,38 +199,33 @@ def show(found: Comparison, title: str) -> None:
 
 def draw(path: Path, found: Comparison, title: str) -> None:
     """One panel per measure: its value against the number of calls, with a line per solver."""
-    from bfn.plots.sheets import need
+    from bfn.plots import style
 
-    need("matplotlib").use("Agg")
-    pyplot = need("matplotlib.pyplot")
-    count = len(found.columns)
-    figure, panels = pyplot.subplots(
-        1, count, figsize=(4.2 * count, 3.6), layout="constrained", squeeze=False
-    )
-    solvers = list(dict.fromkeys(row.solver for row in found.rows))
-    for i, (axes, column) in enumerate(zip(panels[0], found.columns, strict=True)):
-        for j, solver in enumerate(solvers):
-            rows = [row for row in found.rows if row.solver == solver]
-            calls = [row.calls for row in rows]
-            axes.errorbar(
-                calls,
-                [row.scores[i].value for row in rows],
-                [row.scores[i].error or 0.0 for row in rows],
-                label=solver,
-                marker="o^sDv"[j % 5],
-                markersize=4,
-                capsize=2,
-                linewidth=1.2,
-            )
-        axes.axhline(found.real[i].value, color="0.4", linestyle="--", label="real data")
+    with style.styled():
+        count = len(found.columns)
+        figure = style.new(3.1, max(4.2, 3.15 * count))
+        panels = figure.subplots(1, count, squeeze=False)[0]
+        solvers = list(dict.fromkeys(row.solver for row in found.rows))
         better = {True: "higher is better", False: "lower is better", None: "real data is best"}
-        axes.set(
-            xscale="log", xlabel="network calls", title=f"{column.name}\n{better[column.higher]}"
-        )
-        ticks = sorted({row.calls for row in found.rows})
-        axes.set_xticks(ticks, labels=[str(each) for each in ticks])
-        axes.minorticks_off()
-    panels[0, 0].legend(frameon=False, fontsize=8)
-    figure.suptitle(title, fontsize=10)
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+        for i, (axes, column) in enumerate(zip(panels, found.columns, strict=True)):
+            for j, solver in enumerate(solvers):
+                rows = [row for row in found.rows if row.solver == solver]
+                axes.errorbar(
+                    [row.calls for row in rows],
+                    [row.scores[i].value for row in rows],
+                    [row.scores[i].error or 0.0 for row in rows],
+                    label=solver,
+                    color=style.COLOURS[j % len(style.COLOURS)],
+                    marker="o^sDv"[j % 5],
+                    markersize=4,
+                    capsize=2,
+                )
+            axes.axhline(found.real[i].value, color="0.4", linestyle="--", label="real data")
+            axes.set(xscale="log", xlabel="network calls")
+            axes.set_title(f"{column.name}\n{better[column.higher]}")
+            ticks = sorted({row.calls for row in found.rows})
+            axes.set_xticks(ticks, labels=[str(each) for each in ticks])
+            axes.minorticks_off()
+        panels[0].legend()
+        figure.suptitle(title, fontsize=10)
+        style.save(figure, path)

@@ -9,20 +9,21 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bfn.errors import BFNError
 from bfn.plots import style
-from bfn.runs import status
 
-COLOURS = (style.BLUE, style.RED, style.GREEN, style.ORANGE, style.CYAN, style.GREY)
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 LINES = ("-", ":", "-.")
-"""Of the first runs, one for each colour, of the next ones, and of those after them."""
+"""When the colours are used up, they start again with the next kind of line."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """What a run measured along the way, in its data's unit."""
+    """What a run measured while it trained, in its data's unit."""
 
     name: str
     unit: str
@@ -30,7 +31,7 @@ class Curve:
     losses: list[float]
     validated: list[tuple[int, float]]
     by_time: list[float | None]
-    """In equal intervals of time, over the last tenth of the lines; None where nothing was."""
+    """Loss in equal intervals of time, over the last tenth of the log; None without examples."""
 
 
 def read(folder: Path, name: str | None = None) -> Curve:
@@ -42,25 +43,22 @@ def read(folder: Path, name: str | None = None) -> Curve:
     texts = path.read_text(errors="replace").splitlines()
     lines = [line for text in texts if (line := _parse(text))]
     if not lines:
-        told = status.read(folder).get("status")
-        if told == status.RUNNING:
-            ending = " yet; wait for the run to log some"
-        else:
-            how = f" ({told})" if told else ""
-            ending = f", and the run has ended{how}; give one that has logged some"
-        raise BFNError(f"{str(path)!r} has no lines with a step and a finite loss{ending}")
+        raise BFNError(
+            f"{str(path)!r} has no line with a step and a finite loss; wait until the run has "
+            "logged some, or give another run"
+        )
     return Curve(
         name or folder.name or str(folder.resolve()),
         lines[-1].get("unit", ""),
         [line["step"] for line in lines],
         [line["loss"] for line in lines],
         [(line["step"], line["validation_loss"]) for line in lines if "validation_loss" in line],
-        _late([line["loss_by_time"] for line in lines if line.get("loss_by_time")]),
+        _last_tenth([line["loss_by_time"] for line in lines if line.get("loss_by_time")]),
     )
 
 
 def _parse(text: str) -> dict[str, Any] | None:
-    """A line, or None for one that is broken off or has no loss to show."""
+    """A line of metrics, or None if it is broken off or has no finite loss."""
     try:
         line = json.loads(text)
         return line if math.isfinite(line["loss"]) and isinstance(line["step"], int) else None
@@ -68,19 +66,20 @@ def _parse(text: str) -> dict[str, Any] | None:
         return None
 
 
-def _late(rows: list[list[float | None]]) -> list[float | None]:
+def _last_tenth(rows: list[list[float | None]]) -> list[float | None]:
+    """The mean of every column over the last tenth of the rows."""
     rows = rows[-max(1, len(rows) // 10) :]
     means: list[float | None] = []
     for column in zip(*rows, strict=False):
-        there = [value for value in column if value is not None]
-        means.append(math.fsum(there) / len(there) if there else None)
+        values = [value for value in column if value is not None]
+        means.append(math.fsum(values) / len(values) if values else None)
     return means
 
 
 def smoothed(values: Sequence[float], lines: int) -> list[float]:
-    """Means over about so many lines, half before and half after each.
+    """Means over about `lines` values, half before and half after each.
 
-    Fewer at the end, where there are none after; and at the start, where the curve is steep.
+    Fewer at the end, where none follow, and at the start, where the curve is steep.
     """
     result = []
     for i in range(len(values)):
@@ -90,30 +89,32 @@ def smoothed(values: Sequence[float], lines: int) -> list[float]:
 
 
 def draw(path: Path, curves: Sequence[Curve], smooth: int | None = None) -> None:
-    """Training loss (faint, and smoothed) with validation; beside it the loss by time."""
+    """Draw training loss (faint, and smoothed) and validation; beside them the loss by time."""
     units = dict.fromkeys(curve.unit for curve in curves)
     if len(units) > 1:
         raise BFNError(
             f"the runs measure in different units ({', '.join(units)}), which one axis cannot "
             "show; plot them apart"
         )
-    with style.style():
-        timed = any(curve.by_time for curve in curves)
-        figure = style.new(2.9, 6.3 if timed else 4.2)
-        left, *right = figure.subplots(1, 2 if timed else 1, width_ratios=[3, 2] if timed else [1],
-                                       squeeze=False)[0]  # fmt: skip
+    timed = any(curve.by_time for curve in curves)
+    with style.styled():
+        figure = style.new(3.1, style.WIDTH if timed else 4.2)
+        widths = [3, 2] if timed else [1]
+        left, *right = figure.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0]
         shown: list[float] = []
-        looks = itertools.cycle(itertools.product(LINES, COLOURS))
+        looks = itertools.cycle(itertools.product(LINES, style.COLOURS))
         for curve, (line, colour) in zip(curves, looks, strict=False):
-            shown += _losses(left, curve, colour, line, smooth)
+            shown += _draw_losses(left, curve, colour, line, smooth)
             if curve.by_time:
-                _times(right[0], curve, colour, line)
-        _limits(left, shown)
+                _draw_by_time(right[0], curve, colour, line)
+        low, high = min(shown), max(shown)
+        margin = 0.08 * max(high - low, 1e-9 + 0.01 * abs(high))
         left.set(xlabel="step", ylabel=f"loss, {next(iter(units))}")
+        left.set_ylim(low - margin, high + margin)
         left.legend(frameon=True, framealpha=0.8, edgecolor="none")  # curves may pass below it
-        if right:
-            right[0].set(xlim=(0, 1), ylim=(0, None), xlabel="time t")
-            right[0].set_ylabel("loss by time, lately")
+        if timed:
+            right[0].set(xlim=(0, 1), ylim=(0, None), xlabel="time $t$")
+            right[0].set_ylabel("loss by time, last tenth of the log")
         with warnings.catch_warnings():
             # A run may be named in any script; its line is there without its letters.
             warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from font")
@@ -126,31 +127,27 @@ def _label(name: str) -> str:
     return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
 
 
-def _losses(axes: Any, curve: Curve, colour: str, line: str, smooth: int | None) -> list[float]:
+def _draw_losses(
+    axes: Axes, curve: Curve, colour: str, line: str, smooth: int | None
+) -> list[float]:
+    """Draw a run's losses; returns the values that must be inside the picture."""
     lines = smooth or max(1, len(curve.steps) // 30)
-    smooth_losses = smoothed(curve.losses, lines)
+    losses = smoothed(curve.losses, lines)
     if lines > 1:
         axes.plot(curve.steps, curve.losses, color=colour, alpha=0.25, linewidth=0.5)
-    axes.plot(curve.steps, smooth_losses, color=colour, linestyle=line, label=_label(curve.name))
+    axes.plot(curve.steps, losses, color=colour, linestyle=line, label=_label(curve.name))
     if curve.validated:
         steps, values = zip(*curve.validated, strict=True)
         axes.plot(
             steps, values, color=colour, linestyle="--", marker="o", markersize=2.5, linewidth=0.9,
             label=_label(f"{curve.name}, validation without L^r"),
         )  # fmt: skip
-        smooth_losses = [*smooth_losses, *values]
+        losses += [value for value in values if math.isfinite(value)]
     # The first losses of a run are far above all others: they may leave the picture.
-    return smooth_losses[len(curve.steps) // 20 :]
+    return losses[len(curve.steps) // 20 :]
 
 
-def _limits(axes: Any, values: list[float]) -> None:
-    finite = [value for value in values if math.isfinite(value)]
-    low, high = min(finite), max(finite)
-    room = 0.08 * max(high - low, 1e-9 + 0.01 * abs(high))
-    axes.set_ylim(low - room, high + room)
-
-
-def _times(axes: Any, curve: Curve, colour: str, line: str) -> None:
+def _draw_by_time(axes: Axes, curve: Curve, colour: str, line: str) -> None:
     values = [math.nan if value is None else value for value in curve.by_time]
     edges = [i / len(values) for i in range(len(values) + 1)]
     axes.stairs(values, edges, color=colour, linestyle=line, linewidth=1.3, baseline=None)

@@ -1,43 +1,144 @@
-"""A run's losses against time."""
+"""A model's loss against time.
+
+`draw_by_time` shows an evaluation's L^inf, `draw_losses` also what it sums to up to each time and
+what L^r would be if the transmission stopped there.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from bfn.plots import style as s
-from bfn.plots.measure import LossCurves, Run, loss_curves
+import numpy as np
+import torch
+from torch import Tensor
+
+from bfn import loss
+from bfn.errors import BFNError
+from bfn.evaluate import Evaluation, loss_by_time
+from bfn.plots import style
+from bfn.plots.run import Run
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST = 5.0
-"""How many times its end the sum may start at, and still be shown whole."""
+BATCH = 128
+HEADROOM = 5.0
+"""A sum that starts this many times above its end leaves the panel rather than flatten it."""
+
+
+def draw_by_time(path: Path, evaluation: Evaluation) -> None:
+    """Draw the L^inf of an evaluation over time, with a band of one standard error."""
+    middles, means, errors = (np.array(each) for each in loss_by_time(evaluation))
+    with style.styled():
+        figure = style.new(2.7, 4.5)
+        axes = figure.subplots()
+        edges = np.linspace(0.0, 1.0, len(middles) + 1)
+        _draw_rate(axes, edges, means, errors, evaluation.unit)
+        axes.set_title(r"Where the loss is paid: the area is $L^\infty$")
+        style.save(figure, path)
+
+
+def _draw_rate(axes: Axes, edges: Any, rate: Any, error: Any, unit: str) -> None:
+    band = {"color": style.BLUE, "alpha": 0.25, "fill": True, "linewidth": 0}
+    axes.stairs(rate + error, edges, baseline=rate - error, **band)
+    axes.stairs(rate, edges, baseline=None, color=style.BLUE, linewidth=1.3)
+    axes.set(xlim=(0, 1), ylim=(0, None), xlabel="time $t$")
+    axes.set_ylabel(f"{unit}, per unit time")
+
+
+@dataclass(frozen=True)
+class LossCurves:
+    """Losses over time, in the data's unit.
+
+    `rate` is L^inf's integrand in the intervals between `edges`, `cumulative` its integral up to
+    each edge, `reconstruction` L^r there; None for a continuous model without a precision.
+    """
+
+    edges: Tensor
+    rate: Tensor
+    rate_error: Tensor
+    cumulative: Tensor
+    reconstruction: Tensor | None
+    unit: str
+
+    @property
+    def total(self) -> Tensor | None:
+        """What the message would cost if the transmission stopped at each edge."""
+        return None if self.reconstruction is None else self.cumulative + self.reconstruction
+
+
+def loss_curves(run: Run, intervals: int = 32) -> LossCurves:
+    """Evaluate every example at one time in every interval, and at every edge."""
+    x, cond = run.batch(run.examples)
+    edges = torch.arange(intervals + 1, dtype=torch.float64) / intervals
+    order = [torch.randperm(len(x), generator=run.generator("order", j)) for j in range(intervals)]
+
+    def in_batches(cost: Callable[..., Tensor], *use: int | str) -> Tensor:
+        """cost(model, x, rows=..., generator=..., **cond) of all examples: (B,)."""
+        generator = run.generator(*use)
+        found = []
+        for rows in torch.arange(len(x)).split(BATCH):
+            given = {key: value[rows] for key, value in cond.items()}
+            found.append(cost(run.model, x[rows], rows=rows, generator=generator, **given))
+        return torch.cat(found).double().cpu() * run.data.format.scale
+
+    def rate(j: int) -> Tensor:
+        # The examples' times cover the interval evenly, in random order.
+        t = (j + (order[j] + 0.5) / len(x)) / intervals
+        return in_batches(
+            lambda model, x, rows, **given: loss.continuous_time(model, x, times=t[rows], **given),
+            *("rate", j),
+        )
+
+    def reconstruction(j: int) -> Tensor:
+        return in_batches(
+            lambda model, x, rows, **given: loss.reconstruction(model, x, float(edges[j]), **given),
+            "reconstruction",  # the same noise at every time, for a smooth curve
+        )
+
+    rates, left = [], []
+    with run.model.evaluating():
+        for j in range(intervals):
+            rates.append(rate(j))
+            run.progress(j + 1, 2 * intervals + 1)
+        with contextlib.suppress(BFNError):  # a continuous model without a precision has no L^r
+            for j in range(intervals + 1):
+                left.append(reconstruction(j).mean())
+                run.progress(intervals + j + 1, 2 * intervals + 1)
+    by_example = torch.stack(rates)
+    mean = by_example.mean(1)
+    return LossCurves(
+        edges=edges,
+        rate=mean,
+        rate_error=by_example.std(1) / len(x) ** 0.5,
+        cumulative=torch.cat([mean.new_zeros(1), mean.cumsum(0) / intervals]),
+        reconstruction=torch.stack(left) if left else None,
+        unit=run.data.unit,
+    )
 
 
 def draw_losses(run: Run) -> Figure:
     """Left, L^inf by time; right, its integral up to t, L^r at t, and their sum."""
-    return draw(loss_curves(run))
-
-
-def draw(found: LossCurves) -> Figure:
-    figure = s.new(2.5)
+    found = loss_curves(run)
+    figure = style.new(2.7)
     left, right = figure.subplots(1, 2)
     edges = found.edges.numpy()
-    rate, error = found.rate.numpy(), found.rate_error.numpy()
-    left.stairs(rate, edges, baseline=None, color=s.BLUE, linewidth=1.3)
-    band = {"color": s.BLUE, "alpha": 0.25, "fill": True, "linewidth": 0}
-    left.stairs(rate + error, edges, baseline=rate - error, **band)
-    left.set(xlim=(0, 1), ylim=(0, None), xlabel="time $t$")
-    left.set_ylabel(f"$L^\\infty$ ({found.unit}, per unit time)")
-    right.plot(edges, found.cumulative.numpy(), color=s.BLUE, label=r"cumulative $L^\infty$")
+    _draw_rate(left, edges, found.rate.numpy(), found.rate_error.numpy(), found.unit)
+    left.set_title(r"$L^\infty$ by time")
+    right.set_title("if the transmission stopped at $t$")
+    right.plot(edges, found.cumulative.numpy(), color=style.BLUE, label=r"cumulative $L^\infty$")
     top = None
     if found.reconstruction is not None and found.total is not None:
-        left_over, total = found.reconstruction.numpy(), found.total.numpy()
-        right.plot(edges, left_over, color=s.RED, linestyle="--", label=r"$L^r$ at $t$")
-        right.plot(edges, total, color=s.GREEN, linestyle="-.", label="sum")
-        # A point mass is dear while it is wrong: let L^r leave the panel rather than flatten it.
-        if total[0] > MOST * total[-1]:
-            top = 0.8 * MOST * float(total[-1])
-    right.set(xlim=(0, 1), ylim=(0, top), xlabel="time $t$", ylabel=f"loss ({found.unit})")
+        remaining, total = found.reconstruction.numpy(), found.total.numpy()
+        right.plot(edges, remaining, color=style.RED, linestyle="--", label=r"$L^r$ at $t$")
+        right.plot(edges, total, color=style.GREEN, linestyle="-.", label="sum")
+        if total[0] > HEADROOM * total[-1]:
+            top = 0.8 * HEADROOM * float(total[-1])
+    right.set(xlim=(0, 1), ylim=(0, top), xlabel="time $t$", ylabel=found.unit)
     right.legend()
     return figure

@@ -1,8 +1,11 @@
-"""The numbers behind the explanatory figures, against the paper's formulas retyped in float64."""
+"""docs/figures: numbers against the paper's formulas, retyped in float64; and the drawings."""
 
 from __future__ import annotations
 
 import math
+import sys
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +13,20 @@ import torch
 from scipy import integrate, stats
 
 from bfn import suggest
-from bfn.flow import Theta
-from bfn.plots import flows, laws, messages, schedules, updates
+from bfn.plots import style
+from bfn.plots.distributions import path
+from support.drawings import check, share
+
+SCRIPTS = Path(__file__).parents[2] / "docs" / "figures"
+sys.path.insert(0, str(SCRIPTS))
+import draw  # noqa: E402
+import flows  # noqa: E402
+import laws  # noqa: E402
+import messages  # noqa: E402
+import schedules  # noqa: E402
+import updates  # noqa: E402
+
+sys.path.remove(str(SCRIPTS))
 
 SIGMA_1 = 0.02
 
@@ -88,21 +103,6 @@ def test_binary_heat_map_is_the_papers_law() -> None:
         np.testing.assert_allclose(density, mass, rtol=1e-8, atol=1e-14)
 
 
-@pytest.mark.parametrize("flow", [flows.CONTINUOUS, flows.BINARY])
-def test_edges_are_the_features_of_their_messages(flow) -> None:
-    """The V that a heat map takes for an edge has that edge among its features."""
-    t = torch.tensor([0.03, 0.5, 1.0], dtype=torch.float64)
-    beta = flow.schedule.beta(t)
-    if flow is flows.BINARY:
-        edges = torch.tensor([0.01, 0.5, 0.9], dtype=torch.float64)[:, None].expand(3, 3)
-        features = flow.features(Theta(edges.logit(), beta))
-        torch.testing.assert_close(0.5 * (features + 1), edges)
-    else:
-        slope = flow.features(Theta(torch.ones_like(beta), beta))
-        edges = torch.tensor([-0.4, 0.0, 1.3], dtype=torch.float64)[:, None].expand(3, 3)
-        torch.testing.assert_close(flow.features(Theta(edges / slope, beta)), edges)
-
-
 def test_simplex_density_is_the_logistic_normal() -> None:
     """In the coordinates u = (ln theta_1/theta_3, ln theta_2/theta_3), where it is a Gaussian."""
     theta = torch.tensor(
@@ -141,7 +141,7 @@ def test_paths_have_the_law_of_the_flow(name: str) -> None:
     x = torch.full((3000,), 0.8, dtype=torch.float64)
     x = x if name == "continuous" else torch.ones(3000, dtype=torch.int64)
     t = torch.linspace(0.0, 0.4, 9, dtype=torch.float64)
-    steps = laws.path(flow, x, t, torch.Generator().manual_seed(0))
+    steps = path(flow, x, t, torch.Generator().manual_seed(0))
     assert len(steps) == 9
     assert not steps[0].V.any()
     beta = SIGMA_1 ** (-0.8) - 1 if name == "continuous" else 4 * 0.16
@@ -190,14 +190,7 @@ def test_entropy_of_two_classes(root: float) -> None:
     assert schedules.entropies((2,), (root,))[0, 0] == pytest.approx(exact, abs=1e-6)
 
 
-def test_grid_and_stars_of_the_entropy_figure() -> None:
-    assert tuple(range(2, 31)) == schedules.CLASSES
-    assert schedules.ROOTS[0] == 0.01
-    assert schedules.ROOTS[-1] == 3.0
-    assert schedules.CHOSEN == {2: 3.0, 27: 0.75}
-
-
-def masses(case: messages.Prediction) -> np.ndarray:
+def masses(case: Any) -> np.ndarray:
     """The paper's p_O: the clipped CDF between the bins' edges."""
     edges = -1 + 2 * np.arange(1, case.K) / case.K
     cdf = stats.norm.cdf(edges, case.mu, case.sigma)
@@ -205,20 +198,15 @@ def masses(case: messages.Prediction) -> np.ndarray:
 
 
 @pytest.mark.parametrize("case", [messages.OUTPUT, *messages.DISCRETISED])
-def test_bars_are_the_output_distribution(case: messages.Prediction) -> None:
+def test_bars_are_the_output_distribution(case: Any) -> None:
     centres, p = case.probabilities()
     k = np.arange(1, case.K + 1)
     np.testing.assert_allclose(centres.numpy(), (2 * k - 1) / case.K - 1, rtol=1e-14)
     np.testing.assert_allclose(p.numpy(), masses(case), rtol=1e-9, atol=1e-13)
 
 
-def test_the_output_figure_shows_both_tails() -> None:
-    law = stats.norm(messages.OUTPUT.mu, messages.OUTPUT.sigma)
-    assert min(law.cdf(-1.0), law.sf(1.0)) > 0.003
-
-
 @pytest.mark.parametrize("case", messages.DISCRETISED)
-def test_receivers_and_divergences(case: messages.Prediction) -> None:
+def test_receivers_and_divergences(case: Any) -> None:
     centres = (2 * np.arange(1, 9) - 1) / 8 - 1
     p, deviation = masses(case), case.alpha**-0.5
 
@@ -252,3 +240,47 @@ def test_discretisation_helps_more_and_more() -> None:
 def test_continuous_messages() -> None:
     case = messages.CONTINUOUS
     assert case.divergences()[1] == pytest.approx(4.0 * 0.55**2, rel=1e-12)
+
+
+COLOURS = {
+    "updates": [style.RED],
+    "update-distribution": [style.RED],
+    "continuous-flow": ["#ffffff"],
+    "input-variance": [style.BLUE, style.GREEN, style.RED],
+    "continuous-messages": [style.BLUE, style.GREEN, style.RED],
+    "discretised-output": [style.GREEN],
+    "discretised-messages": [style.BLUE, style.GREEN, style.RED, style.ORANGE],
+    "entropy": [style.RED, style.CYAN],
+    "simplex-flow": ["#ffffff"],
+    "binary-flow": ["#ffffff"],
+}
+
+
+@pytest.fixture
+def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Smaller grids; the pictures are laid out the same."""
+    roots = (0.01, 0.3, 0.75, 1.5, 3.0)
+    monkeypatch.setattr(schedules, "ROOTS", roots)
+    monkeypatch.setattr(flows, "STEPS", 60)
+    whole, heat, binary = flows.simplex_maps, flows.continuous_heat_map, flows.binary_heat_map
+    monkeypatch.setattr(flows, "simplex_maps", lambda t: whole(t, 40))
+    monkeypatch.setattr(flows, "continuous_heat_map", lambda: heat(50, 50))
+    monkeypatch.setattr(flows, "binary_heat_map", lambda: binary(50, 50))
+    entropies = schedules.entropies
+    monkeypatch.setattr(schedules, "entropies", lambda: entropies(schedules.CLASSES, roots))
+
+
+@pytest.mark.parametrize("name", draw.FIGURES)
+@pytest.mark.usefixtures("coarse")
+def test_drawings(name: str, tmp_path: Path) -> None:
+    pixels = check(draw.FIGURES[name], tmp_path / f"{name}.png")
+    for colour in COLOURS[name]:
+        assert share(pixels, colour) > 2e-4
+
+
+def test_the_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    draw.main(["-o", str(tmp_path / "new"), "--only", "updates", "--format", "svg"])
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["updates.svg"]
+    with pytest.raises(SystemExit):
+        draw.main(["-o", str(tmp_path), "--only", "entropi"])
+    assert "invalid choice: 'entropi'" in capsys.readouterr().err

@@ -10,21 +10,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import laws
 import numpy as np
 import torch
 from torch import Tensor
 
 from bfn import noise
 from bfn.flow import BinaryFlow, CategoricalFlow, GaussianFlow, Theta
-from bfn.plots import laws
 from bfn.plots import style as s
-from bfn.plots.sheets import need
+from bfn.plots.distributions import path
 from bfn.schedule import Exponential, Quadratic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
 CONTINUOUS = GaussianFlow(Exponential(0.02))
@@ -68,7 +69,7 @@ def paths(flow: GaussianFlow | BinaryFlow | CategoricalFlow, x: Tensor, seed: in
     """Features at STEPS + 1 even times: (STEPS + 1, *V's shape)."""
     generator = torch.Generator().manual_seed(noise.seed("figures", "paths", seed))
     t = torch.arange(STEPS + 1, dtype=torch.float64) / STEPS
-    return torch.stack([flow.features(theta) for theta in laws.path(flow, x, t, generator)])
+    return torch.stack([flow.features(theta) for theta in path(flow, x, t, generator)])
 
 
 def draw_continuous() -> Figure:
@@ -94,23 +95,36 @@ def draw_binary() -> Figure:
 
 def _draw(axes: Axes, found: HeatMap, lines: Tensor, label: str, low: float, high: float) -> None:
     """The heat map between two densities, on a logarithmic scale, and the paths over it."""
-    colors = need("matplotlib.colors")
+    colors = s.load("matplotlib.colors")
     image = axes.imshow(
         found.ln_density.exp().clamp_min(low).numpy(),
         origin="lower",
         aspect="auto",
         extent=(0.0, 1.0, float(found.edges[0]), float(found.edges[-1])),
         norm=colors.LogNorm(low, high),
-        cmap=s.heat(),
+        cmap=_heat(),
         interpolation="nearest",
     )
     t = np.linspace(0.0, 1.0, len(lines))
     for line in lines.T.numpy():
-        s.white(axes, t, line)
+        _white_line(axes, t, line)
     axes.set(xlim=(0, 1), ylim=(float(found.edges[0]), float(found.edges[-1])), xlabel=r"time $t$")
     assert axes.figure is not None
     bar = axes.figure.colorbar(image, ax=axes, pad=0.02, extend="both")
     bar.set_label(label)
+
+
+def _heat() -> Colormap:
+    """For heat maps under white lines: dark to orange, without inferno's pale end."""
+    colours = s.load("matplotlib").colormaps["inferno"](np.linspace(0.0, 0.78, 256))
+    return s.load("matplotlib.colors").ListedColormap(colours, name="heat")
+
+
+def _white_line(axes: Axes, x: Any, y: Any, width: float = 0.8) -> None:
+    """A white line with a thin dark rim, which shows on light and on dark ground."""
+    effects = s.load("matplotlib.patheffects")
+    rim = effects.withStroke(linewidth=width + 0.7, foreground="black", alpha=0.45)
+    axes.plot(x, y, color="white", linewidth=width, path_effects=[rim])
 
 
 def triangle(cells: int) -> tuple[Tensor, Tensor]:
@@ -135,7 +149,7 @@ def simplex_maps(t: Tensor, cells: int = 240) -> Tensor:
 
 
 def draw_simplex() -> Figure:
-    colors, patches = need("matplotlib.colors"), need("matplotlib.patches")
+    colors, patches = s.load("matplotlib.colors"), s.load("matplotlib.patches")
     theta = 0.5 * (paths(TERNARY, torch.zeros(1, dtype=torch.int64), 3)[:, 0].numpy() + 1.0)
     height = math.sqrt(0.75)
     across, up = theta[:, 1] + 0.5 * theta[:, 2], height * theta[:, 2]
@@ -151,13 +165,13 @@ def draw_simplex() -> Figure:
             origin="lower",
             extent=(0, 1, 0, height),
             norm=colors.LogNorm(1e-2, 1e2),
-            cmap=s.heat(),
+            cmap=_heat(),
             interpolation="bilinear",
         )
         edge = patches.Polygon(corners, fill=False, linewidth=0.8, edgecolor="0.2")
         image.set_clip_path(axes.add_patch(edge))
         until = round(t * STEPS) + 1
-        s.white(axes, across[:until], up[:until], 0.7)
+        _white_line(axes, across[:until], up[:until], 0.7)
         axes.plot(across[until - 1], up[until - 1], "o", color="white", mec="black", ms=3, mew=0.5)
         axes.set(xlim=(-0.05, 1.05), ylim=(-0.02, height + 0.02))
         axes.text(-0.02, height, f"$t={t:.2f}$", va="top")

@@ -13,13 +13,13 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import laws
 import numpy as np
 import torch
 from torch import Tensor
 
 from bfn import suggest
 from bfn.flow import GaussianFlow
-from bfn.plots import laws
 from bfn.plots import style as s
 from bfn.schedule import Exponential
 

@@ -10,15 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import laws
 import numpy as np
 import torch
 from torch import Tensor
 
 from bfn.output import BinnedOutput, PointOutput
 from bfn.output.bins import bin_centre
-from bfn.plots import laws
 from bfn.plots import style as s
-from bfn.plots.sheets import need
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,14 +78,14 @@ def draw_output() -> Figure:
     figure = s.new(2.6)
     axes = figure.subplots()
     _draw_bins(axes, OUTPUT, r"$p_O(x \mid \theta, t)$")
-    grid = torch.linspace(-1.7, 2.1, 1201, dtype=torch.float64)
+    grid = torch.linspace(-1.7, 2.6, 1201, dtype=torch.float64)
     y, density = grid.numpy(), laws.normal(grid, OUTPUT.mu, OUTPUT.sigma).numpy()
     inside = np.abs(y) <= 1.0
     axes.plot(y[inside], density[inside], color=s.GREEN, label=r"$\mathcal{N}(\mu_x, \sigma_x^2)$")
     for beyond, name in ((y <= -1.0, "added to the end bins"), (y >= 1.0, None)):
         axes.plot(y[beyond], density[beyond], color=s.GREEN, linestyle=":", label=name)
         axes.fill_between(y[beyond], density[beyond], color=s.GREEN, alpha=0.1, linewidth=0)
-    axes.set(xlim=(-1.7, 2.1), ylim=(0, 1.15), xlabel="$x$", ylabel="probability density")
+    axes.set(xlim=(-1.7, 2.6), ylim=(0, 1.15), xlabel="$x$", ylabel="probability density")
     _right_axis(axes, OUTPUT.K).set_ylabel("probability of a bin")
     axes.legend(loc="upper right")
     return figure
@@ -159,6 +158,6 @@ def _right_axis(axes: Axes, K: int) -> Any:
     there, back = (lambda d: np.asarray(d) * 2 / K), (lambda p: np.asarray(p) * K / 2)
     right = axes.secondary_yaxis("right", functions=(there, back))
     top = min(1.0, axes.get_ylim()[1] * 2 / K)
-    locator = need("matplotlib.ticker").MaxNLocator(8, steps=[1, 2, 5, 10])
+    locator = s.load("matplotlib.ticker").MaxNLocator(8, steps=[1, 2, 5, 10])
     right.set_yticks([p for p in locator.tick_values(0, top) if p <= top])
     return right

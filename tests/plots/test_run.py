@@ -1,26 +1,30 @@
-"""The numbers behind a run's figures, for networks that know nothing."""
+"""Figures of a run: their numbers for networks that know nothing, and how they are drawn."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from bfn import evaluate
+from bfn import evaluate, files, plots
 from bfn.errors import BFNError
-from bfn.plots import images, text
-from bfn.plots.measure import flow_through_time, loss_curves, real_and_generated
-
-from . import untrained
+from bfn.plots import distributions, losses, style
+from bfn.plots.distributions import flow_through_time, probabilities, shades
+from bfn.plots.losses import loss_curves
+from bfn.plots.run import draw_samples, real_and_generated
+from support import untrained
+from support.drawings import check, share
 
 LN2 = math.log(2)
 
 
 def test_losses_of_even_chances() -> None:
     """p = 1/2 for 64 pixels: the rate is 64 beta_1 t nats, and L^r is 64 ln 2 at any time."""
-    found = loss_curves(untrained.binary_images(examples=40), intervals=8)
+    found = loss_curves(untrained.images("binary", examples=40), intervals=8)
     middles = (np.arange(8) + 0.5) / 8
     np.testing.assert_allclose(found.rate.numpy(), 64 * 4 * middles, rtol=1e-5)
     edges = np.arange(9) / 8
@@ -44,7 +48,7 @@ def test_losses_of_even_chances_among_letters() -> None:
 
 def test_losses_agree_with_evaluation() -> None:
     """A network that predicts no noise: the sum at t = 1 is what `bfn eval` measures."""
-    run = untrained.images(examples=180)
+    run = untrained.images(examples=180)  # more than one batch
     found = loss_curves(run, intervals=16)
     table = evaluate.evaluate(run.model, run.data, steps=["inf"], repeats=4).rows[0]
     scale = run.data.format.scale
@@ -57,13 +61,13 @@ def test_losses_agree_with_evaluation() -> None:
 
 
 def test_a_model_without_a_precision_has_no_reconstruction() -> None:
-    found = loss_curves(untrained.continuous_images(examples=8), intervals=3)
+    found = loss_curves(untrained.images("continuous", examples=8), intervals=3)
     assert found.reconstruction is None
     assert found.total is None
     assert bool((found.rate > 0).all())
 
 
-def test_losses_do_not_depend_on_the_order_of_work() -> None:
+def test_losses_are_repeatable_and_report_progress() -> None:
     steps: list[tuple[int, int]] = []
     first = loss_curves(untrained.images(examples=150), intervals=2)
     run = untrained.images(examples=150, progress=lambda done, total: steps.append((done, total)))
@@ -76,7 +80,7 @@ def test_losses_do_not_depend_on_the_order_of_work() -> None:
 
 def test_binary_flow_through_time() -> None:
     """Inputs start even and approach the picture; outputs stay at what the network knows."""
-    found = flow_through_time(untrained.binary_images(), 2, 20, until=1.0)
+    found = flow_through_time(untrained.images("binary", until=1.0), 2, 20)
     assert found.inputs.shape == (20, 2, 1, 8, 8)
     assert found.t.tolist() == pytest.approx([i / 19 for i in range(20)])
     assert bool((found.inputs[0] == 0.5).all())
@@ -87,8 +91,7 @@ def test_binary_flow_through_time() -> None:
 
 
 def test_letters_through_time() -> None:
-    run = untrained.text()
-    found = flow_through_time(run, 1, 4, until=0.9)
+    found = flow_through_time(untrained.text(until=0.9), 1, 4)
     assert found.inputs.shape == (4, 1, 12, 27)
     np.testing.assert_allclose(found.inputs[0].numpy(), 1 / 27, rtol=1e-6)
     np.testing.assert_allclose(found.inputs.sum(-1).numpy(), 1.0, rtol=1e-5)
@@ -99,43 +102,38 @@ def test_letters_through_time() -> None:
 
 def test_means_through_time() -> None:
     """mu starts at 0; with no noise predicted, x_hat is mu / gamma, clipped to [-1, 1]."""
-    found = flow_through_time(untrained.continuous_images(), 3, 5, until=0.5)
+    found = flow_through_time(untrained.images("continuous", until=0.5), 3, 5)
     assert not found.inputs[0].any()
     gamma = (1 - 0.05 ** (2 * found.t[1:])).reshape(-1, 1, 1, 1, 1)
     expected = (found.inputs[1:].double() / gamma).clamp(-1, 1)
     np.testing.assert_allclose(found.outputs[1:].numpy(), expected.numpy(), atol=1e-5)
 
 
-@pytest.mark.parametrize("until", [0.0, -0.5, 1.2, math.nan])
-def test_impossible_times_are_answered(until: float) -> None:
-    with pytest.raises(BFNError, match="not a time"):
-        flow_through_time(untrained.images(), 1, 2, until)
+@pytest.mark.parametrize("until", [0.0, 1.2, math.nan])
+def test_impossible_times_are_refused(until: float) -> None:
+    with pytest.raises(BFNError, match="is not a time"):
+        flow_through_time(untrained.images(until=until), 1, 2)
 
 
 def test_shades() -> None:
-    run = untrained.images()
-    x = torch.zeros(1, 1, 2, 2)
-    means = torch.tensor([-1.0, 0.0, 0.5, 1.0]).reshape(1, 1, 1, 2, 2)
-    assert images.shades(run.data.format.form, means, x).flatten().tolist() == [0.0, 0.5, 0.75, 1.0]
+    form = untrained.images().data.format.form
+    means = torch.tensor([-1.0, 0.0, 0.5, 1.5]).reshape(1, 1, 1, 2, 2)
+    assert shades(form, means, torch.zeros(1, 1, 2, 2)).flatten().tolist() == [0.0, 0.5, 0.75, 1.0]
     classes = torch.zeros(1, 1, 2, 2, dtype=torch.int64)
-    assert torch.equal(
-        images.shades(run.data.format.form, 0.5 * (means + 1), classes), 0.5 * (means + 1)
-    )
+    p = torch.full((1, 1, 1, 2, 2), 0.3)
+    assert torch.equal(shades(form, p, classes), p)
     p = torch.zeros(1, 1, 1, 2, 2, 17)
     p[..., 0], p[..., 16] = 0.25, 0.75
-    run = untrained.class_images()
-    assert images.shades(run.data.format.form, p, classes).flatten().tolist() == pytest.approx(
-        [0.75] * 4
-    )
+    form = untrained.images("discrete").data.format.form
+    assert shades(form, p, classes).flatten().tolist() == pytest.approx([0.75] * 4)
 
 
 def test_two_letters_have_probabilities_too() -> None:
     x = torch.zeros(1, 3, dtype=torch.int64)
-    p = text.probabilities(torch.tensor([[[0.1, 0.5, 1.0]]]), x)
-    torch.testing.assert_close(p, torch.tensor([[[0.9, 0.1], [0.5, 0.5], [0.0, 1.0]]]))
-    found = flow_through_time(untrained.text("ab", "aabab"), 1, 3, 1.0)  # binary data
-    p = text.probabilities(found.outputs, found.x)
-    torch.testing.assert_close(p, torch.full((3, 12, 2), 0.5))
+    p = probabilities(torch.tensor([[[0.1, 0.5, 1.0]]]), x)
+    torch.testing.assert_close(p, torch.tensor([[[[0.9, 0.1], [0.5, 0.5], [0.0, 1.0]]]]))
+    found = flow_through_time(untrained.text("ab", "aabab"), 1, 3)  # binary data
+    assert probabilities(found.outputs, found.x).shape == (3, 1, 12, 2)
 
 
 def test_real_examples_are_spread_over_the_split() -> None:
@@ -146,5 +144,60 @@ def test_real_examples_are_spread_over_the_split() -> None:
     assert torch.equal(real, run.data.batch("test", chosen)[0])
     assert generated.shape == real.shape
     assert run.data.render(real)[0] == "the cat sat "
-    again = real_and_generated(run, 6)[1]
-    assert torch.equal(generated, again)
+    assert torch.equal(generated, real_and_generated(run, 6)[1])
+
+
+RUNS = {
+    "images": untrained.images,
+    "classes": lambda **settings: untrained.images("discrete", **settings),
+    "text": untrained.text,
+    "bytes": lambda **settings: untrained.text(None, **settings),
+    "two letters": lambda **settings: untrained.text("a$", "aa$a$", **settings),
+    "pairs": lambda **settings: untrained.arrays(2, **settings),
+    "arrays": lambda **settings: untrained.arrays(9, split="train", **settings),
+}
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_samples_and_distributions_are_drawn(kind: str, tmp_path: Path) -> None:
+    run = RUNS[kind](examples=6)
+    check(lambda: draw_samples(run), tmp_path / "samples.png")
+    pixels = check(lambda: distributions.draw_distributions(run), tmp_path / "distributions.png")
+    if kind == "text":  # some characters are right at t = 0.75, others not yet
+        assert share(pixels, style.BLUE) > 1e-4
+        assert share(pixels, style.RED, within=100) > 1e-4
+
+
+@pytest.mark.parametrize("form", ["binary", "continuous"])
+def test_losses_are_drawn(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(losses, "loss_curves", lambda run: loss_curves(run, intervals=6))
+    run = untrained.images(form, examples=6)
+    pixels = check(lambda: losses.draw_losses(run), tmp_path / "losses.png")
+    assert share(pixels, style.BLUE) > 1e-3
+    assert (share(pixels, style.RED) > 1e-4) is (form == "binary")  # L^r, where there is one
+
+
+def test_loss_by_time_of_an_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Any] = []
+    monkeypatch.setattr(style, "save", lambda figure, path: figures.append(figure))
+    run = untrained.images("binary")
+    found = evaluate.evaluate(run.model, run.data, steps=["inf"])
+    losses.draw_by_time(tmp_path / "t.png", found)
+    heights, edges, _ = figures[0].axes[0].patches[-1].get_data()
+    middles = (np.arange(20) + 0.5) / 20
+    np.testing.assert_allclose(edges, np.arange(21) / 20)
+    np.testing.assert_allclose(heights, 64 * 4 * middles, atol=1.0)
+
+
+@pytest.mark.parametrize("ending", files.FIGURES)
+def test_the_same_bytes_whatever_the_users_settings(ending: str, tmp_path: Path) -> None:
+    import matplotlib
+
+    run, one, two = untrained.arrays(2), tmp_path / f"1{ending}", tmp_path / f"2{ending}"
+    plots.draw("samples", run, one)
+    with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "black"}):
+        plots.draw("samples", run, two)
+        assert matplotlib.rcParams["font.size"] == 30  # and are left as they were
+    assert one.read_bytes() == two.read_bytes()
+    start = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml"}[ending]
+    assert one.read_bytes().startswith(start)

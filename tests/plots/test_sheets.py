@@ -1,4 +1,4 @@
-"""Files of samples and curves: what is in them."""
+"""Files of samples: what is in them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from PIL import Image
 
 import bfn
 from bfn.errors import BFNError
-from bfn.plots import sheets as pictures
+from bfn.plots import sheets, style
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def digits():
 
 def test_grid_holds_every_picture() -> None:
     images = np.arange(5 * 2 * 3, dtype=np.uint8).reshape(5, 2, 3, 1)
-    sheet = pictures.grid(images, columns=3)
+    sheet = sheets.grid(images, columns=3)
     scale = 48 // 3
     assert sheet.shape == ((2 * 3 + 1) * scale, (3 * 4 + 1) * scale, 1)
     small = sheet[::scale, ::scale]
@@ -37,15 +37,15 @@ def test_grid_holds_every_picture() -> None:
 
 def test_sheet_of_images(digits, tmp_path: Path) -> None:
     format, x = digits
-    pictures.write_sheet(tmp_path / "x.png", format, x)
+    sheets.write_sheet(tmp_path / "x.png", format, x, columns=2)
     with Image.open(tmp_path / "x.png") as image:
         pixels = np.asarray(image)
-    assert (pixels[..., None] == pictures.grid(format.render(x))).all()
+    assert (pixels[..., None] == sheets.grid(format.render(x), 2)).all()
 
 
 def test_separate_images(digits, tmp_path: Path) -> None:
     format, x = digits
-    assert pictures.write_separately(tmp_path / "many", format, x) == 5
+    sheets.write_separately(tmp_path / "many", format, x)
     paths = sorted((tmp_path / "many").iterdir())
     assert [path.name for path in paths] == [f"{i:04d}.png" for i in range(5)]
     for path, rendered in zip(paths, format.render(x), strict=True):
@@ -55,7 +55,7 @@ def test_separate_images(digits, tmp_path: Path) -> None:
 
 def test_arrays_are_levels(digits, tmp_path: Path) -> None:
     format, x = digits
-    pictures.write_sheet(tmp_path / "x.npy", format, x)
+    sheets.write_sheet(tmp_path / "x.npy", format, x)
     levels = np.load(tmp_path / "x.npy", allow_pickle=False)
     assert (levels == bfn.data.load("digits").split("train")[:5].numpy()).all()
 
@@ -63,24 +63,17 @@ def test_arrays_are_levels(digits, tmp_path: Path) -> None:
 def test_text(tmp_path: Path) -> None:
     data = bfn.data.load("manual", length=12)
     x = data.encode(["hello world ", " abc def ghi"])
-    pictures.write_sheet(tmp_path / "x.txt", data.format, x)
+    sheets.write_sheet(tmp_path / "x.txt", data.format, x)
     assert (tmp_path / "x.txt").read_text() == "hello world \n abc def ghi\n"
-    pictures.write_sheet(tmp_path / "x.npy", data.format, x)
+    sheets.write_sheet(tmp_path / "x.npy", data.format, x)
     assert np.load(tmp_path / "x.npy").tolist() == ["hello world ", " abc def ghi"]
-    assert pictures.suffix(data.format) == ".txt"
+    assert sheets.suffix(data.format) == ".txt"
     with pytest.raises(BFNError, match=r"x\.png' cannot hold samples .* \.txt or \.npy"):
-        pictures.check_sheet(tmp_path / "x.png", data.format)
-
-
-def test_curve(tmp_path: Path) -> None:
-    pictures.write_curve(tmp_path / "c.png", [0.25, 0.75], [1.0, 2.0], [0.1, 0.1], "bits")
-    with Image.open(tmp_path / "c.png") as image:
-        assert image.size == (720, 432)
-        assert len(set(image.convert("L").tobytes())) > 10
+        sheets.check_sheet(tmp_path / "x.png", data.format)
 
 
 @pytest.mark.parametrize("module", ["PIL.Image", "matplotlib"])
 def test_missing_extra(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(BFNError, match=r"not installed; add it with: pip install 'bfn\[plot\]'"):
-        pictures.need(module)
+        style.load(module)

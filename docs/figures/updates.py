@@ -9,14 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import laws
 import torch
 from torch import Tensor
 
 from bfn import noise
 from bfn.flow import GaussianFlow
-from bfn.plots import laws
 from bfn.plots import style as s
-from bfn.plots.sheets import need
 from bfn.schedule import Exponential
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def draw_updates() -> Figure:
     figure = s.new(2.5)
     axes = figure.subplots()
     grid = torch.linspace(-2.2, 2.2, 1001, dtype=torch.float64)
-    colours = s.shades(4)
+    colours = s.gradation(4)
     steps = zip(found.mu, found.rho, colours, strict=True)
     for i, (mu, rho, colour) in enumerate(steps):
         density = laws.normal(grid, mu, rho**-0.5)
@@ -89,7 +88,7 @@ def draw_update_distribution() -> Figure:
     figure = s.new(2.5)
     axes = figure.subplots()
     mu = torch.linspace(-1.0, 1.7, 1201, dtype=torch.float64)
-    powers, colours = log_accuracies(), s.shades(11)
+    powers, colours = log_accuracies(), s.gradation(11)
     for density, colour in zip(update_distribution(mu), colours, strict=True):
         axes.plot(mu.numpy(), density.numpy(), color=colour, linewidth=1.1)
     axes.axvline(X, color=s.RED, linewidth=1, linestyle="--")
@@ -102,9 +101,9 @@ def draw_update_distribution() -> Figure:
     )
     axes.text(X + 0.05, 4.9, rf"$x={X}$", color=s.RED, va="center")
     axes.text(-0.05, 4.9, r"$\mu_0=0$", color="0.35", va="center", ha="right")
-    colors = need("matplotlib.colors")
+    colors = s.load("matplotlib.colors")
     edges = [p - 0.5 for p in powers.tolist()] + [float(powers[-1]) + 0.5]
-    scale = need("matplotlib.cm").ScalarMappable(
+    scale = s.load("matplotlib.cm").ScalarMappable(
         norm=colors.BoundaryNorm(edges, 11), cmap=colors.ListedColormap(colours)
     )
     bar = figure.colorbar(scale, ax=axes, pad=0.02, aspect=18)

@@ -11,7 +11,7 @@ from bfn.data import from_arrays, load
 from bfn.data.alphabet import Alphabet
 from bfn.data.base import Stream
 from bfn.data.formats import TextFormat
-from bfn.plots.measure import Run
+from bfn.plots.run import Run
 from bfn.recipe.sections import Sample
 
 
@@ -33,25 +33,15 @@ class Constant(nn.Module):
 SAMPLING = Sample(n=4, steps=3)
 
 
-def binary_images(**settings) -> Run:
-    model = bfn.discrete(Constant(), K=2, beta_1=4.0)
-    return Run(model, load("digits", form="binary"), SAMPLING, **settings)
-
-
-def images(**settings) -> Run:
-    model = bfn.discretised(Constant(2), K=17, sigma_1=0.05)
-    return Run(model, load("digits"), SAMPLING, **settings)
-
-
-def class_images(**settings) -> Run:
-    """Grey levels as classes without order."""
-    model = bfn.discrete(Constant(17, True), K=17, beta_1=1.0)
-    return Run(model, load("digits", form="discrete"), SAMPLING, **settings)
-
-
-def continuous_images(**settings) -> Run:
-    model = bfn.continuous(Constant(), sigma_1=0.05)  # without a precision, so without L^r
-    return Run(model, load("digits", form="continuous"), SAMPLING, **settings)
+def images(form: str = "discretised", **settings) -> Run:
+    """Digits; the continuous model has no precision, so no L^r."""
+    models = {
+        "binary": lambda: bfn.discrete(Constant(), K=2, beta_1=4.0),
+        "discretised": lambda: bfn.discretised(Constant(2), K=17, sigma_1=0.05),
+        "discrete": lambda: bfn.discrete(Constant(17, True), K=17, beta_1=1.0),
+        "continuous": lambda: bfn.continuous(Constant(), sigma_1=0.05),
+    }
+    return Run(models[form](), load("digits", form=form), SAMPLING, **settings)
 
 
 def text(

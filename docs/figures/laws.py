@@ -58,17 +58,6 @@ def ln_cell_density(
     return ln_mass - edges.diff().log()[:, None]
 
 
-def path(flow: BayesianFlow, x: Tensor, t: Tensor, generator: torch.Generator) -> list[Theta]:
-    """A trajectory theta_0 .. theta_n of Bayesian updates at the times t (n + 1,), t[0] = 0."""
-    theta = flow.prior(x.shape, dtype=torch.float64)
-    steps = [theta]
-    for alpha_i in flow.schedule.increment(t[:-1], t[1:]):
-        alpha = alpha_i.expand(x.shape[0])
-        theta = flow.update(theta, flow.send(x, alpha, generator), alpha)
-        steps.append(theta)
-    return steps
-
-
 def ln_simplex_density(flow: BayesianFlow, x: int, t: Tensor, theta: Tensor) -> Tensor:
     """ln p_F(theta | x; t) at points theta (N, K) of the simplex, per unit of its area: (T, N).
 

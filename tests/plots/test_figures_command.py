@@ -1,0 +1,88 @@
+"""`bfn figures`: what it writes, and how mistakes are answered."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import bfn
+from bfn import plots
+from bfn.cli import main
+from support import tiny_runs
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    recipe = tiny_runs.read(folder, "text", train__steps=2)
+    bfn.train.run(recipe, folder / "text", display=False)
+    return folder / "text"
+
+
+def test_draws_what_was_asked_for(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "new" / "folder"
+    line = ["figures", str(trained), "--out", str(out), "--examples", "4", "--format", "svg"]
+    assert main([*line, "--only", "losses", "samples"]) == 0
+    assert sorted(path.name for path in out.iterdir()) == ["losses.svg", "samples.svg"]
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == [f"{out / name}.svg: {plots.FIGURES[name]}" for name in ("samples", "losses")]
+    # What exists is kept, and refused before anything else is drawn.
+    (out / "samples.svg").write_text("mine")
+    (out / "losses.svg").unlink()
+    assert main([*line, "--only", "losses", "samples"]) == 2
+    assert "give --force to replace it" in capsys.readouterr().err
+    assert [path.name for path in out.iterdir()] == ["samples.svg"]
+    # All of them, and the run as an option.
+    assert main(["figures", "--run", *line[1:], "--until", "0.9", "--force"]) == 0
+    assert {path.stem for path in out.iterdir()} == set(plots.FIGURES)
+    assert (out / "samples.svg").read_text() != "mine"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["RUN", "--only", "loses"], "unknown figure 'loses'; did you mean 'losses'?"),
+        (["RUN", "--only", "x"], "unknown figure 'x'; expected samples, distributions, losses"),
+        (["RUN", "--format", "gif"], "gif"),
+        (["nowhere"], "there is no run folder 'nowhere'"),
+        (["RUN", "--split", "tests"], "unknown split 'tests'"),
+        (["RUN", "--examples", "1"], "--examples 1 is too few"),
+        (["RUN", "--until", "nan"], "--until nan is not a time"),
+    ],
+)
+def test_mistakes_are_answered(
+    arguments: list[str],
+    answer: str,
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = [str(trained) if each == "RUN" else each for each in arguments]
+    assert main(["figures", *given]) == 2
+    printed = capsys.readouterr()
+    assert answer in printed.err
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
+    assert not list(tmp_path.iterdir())  # nothing was made
+
+
+def test_help_names_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["figures", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(name in text for name in plots.FIGURES)
+
+
+def test_without_matplotlib(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    out = tmp_path / "figures"
+    assert main(["figures", "digits", "--out", str(out)]) == 2
+    assert "pip install 'bfn[plot]'" in capsys.readouterr().err
+    assert not out.exists()
