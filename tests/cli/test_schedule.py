@@ -135,7 +135,7 @@ def test_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "curve.png"
     assert main(["schedule", "27", "--out", str(out)]) == 0
     with image.open(out) as picture:
-        assert picture.size == (720, 432)
+        assert picture.size == (1350, 810)
         colours = picture.convert("RGB").getcolors(1 << 20)
     assert any(colour == (31, 119, 180) for _, colour in colours)  # the curve was drawn
     before = out.read_bytes()

@@ -29,7 +29,7 @@ from torch import Tensor
 from bfn import recipe as config
 from bfn.data.formats import Format
 from bfn.data.known import known_format
-from bfn.errors import BFNError
+from bfn.errors import BFNError, did_you_mean
 from bfn.flow import BinaryFlow
 from bfn.model import BFN
 from bfn.nn import UNet
@@ -196,7 +196,7 @@ def _overrides(
             result[f"net.{key}"] = value
         elif key not in DERIVED:
             known = sorted({*own, *sizes})
-            hint = values.nearest(key, known) or f"; expected one of {', '.join(known)}"
+            hint = did_you_mean(key, known) or f"; expected one of {', '.join(known)}"
             raise BFNError(f"unknown hyperparameter {key!r} of {name!r}{hint}")
     if "vocab_size" in hyperparameters:
         result["flow.K"] = hyperparameters["vocab_size"]
