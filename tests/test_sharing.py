@@ -261,7 +261,7 @@ def test_places_in_order(model: bfn.BFN, tmp_path: Path, monkeypatch: pytest.Mon
     model.save_pretrained("digits")
     assert hub.locate("digits") == Path("digits")
     assert hub.locate(tmp_path / "nowhere" / "else") == tmp_path / "nowhere" / "else"
-    with pytest.raises(BFNError, match="did you mean 'digits', which is shipped"):
+    with pytest.raises(BFNError, match="did you mean .digits."):
         hub.locate("digit")
     Path("runs").mkdir()
     assert hub.locate("runs/digits") == Path("runs/digits")  # a missing run is no repository
@@ -335,7 +335,7 @@ def test_failures_of_the_hub(
     assert main(["push", str(run), "me/digits"]) == 2
     assert "no route to host" in capsys.readouterr().err
     for name in ("me/my/digits", "me digits", "", "../digits"):
-        with pytest.raises(BFNError, match="is no name of a repository"):
+        with pytest.raises(BFNError, match="is not the name of a repository"):
             model.push_to_hub(name)
     assert main(["push", "nowhere", "me/digits"]) == 2
     assert "there is no run folder 'nowhere'" in capsys.readouterr().err

@@ -30,8 +30,8 @@ class Card:
         data: what it was trained on, in sentences.
         recipe: the recipe it was trained with, as TOML.
         losses: a table in Markdown.
-        sample: a picture or a text file that the model drew; a copy is kept beside the card.
-        name: the folder or the hub's name under which the model is found, as in the example.
+        sample: a picture or a text file that the model drew; it is copied beside the card.
+        name: the model's folder or name on the hub, for the example.
     """
 
     title: str = "A Bayesian Flow Network"
@@ -42,7 +42,7 @@ class Card:
     name: str = "FOLDER"
 
     def write(self, folder: Path, config: Mapping[str, Any], parameters: int) -> None:
-        """README.md, and the sample, in a folder that holds a model of this config."""
+        """Write README.md, and a copy of the sample, beside a model of this config."""
         if self.sample is not None:
             kept = folder / f"{SAMPLE}{self.sample.suffix}"
             if self.sample.resolve() != kept.resolve():
@@ -50,8 +50,7 @@ class Card:
         (folder / README).write_text(self.render(config, parameters), encoding="utf-8")
 
     def render(self, config: Mapping[str, Any], parameters: int) -> str:
-        """The card of a model with this config; sections about which nothing is known are left
-        out, except for the data."""
+        """The text of the card; sections with nothing to say are left out, except for the data."""
         network = str(config["net"]["class"]).rpartition(":")[2]
         kind = getattr(serialise.find_class(config["head"]["class"]), "kind", Head.kind)
         format = config.get("data")

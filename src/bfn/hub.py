@@ -1,14 +1,12 @@
-"""Where a saved model lies: in a folder, inside the package, or on the Hugging Face hub.
+"""Where a saved model is: in a folder, inside the package, or on the Hugging Face hub.
 
-The hub is reached through huggingface_hub, an extra that is imported when a name of the form
-owner/name is asked for that is no folder here. A model from elsewhere may name only classes and
-data sources of this package: names of other code would be imported, and called, where it is loaded.
+The hub is reached through huggingface_hub, an optional extra, for names of the form owner/name that
+are not folders here. A model from the hub may name only classes and data sources of this package:
+names of other code would be imported, and called, when it is loaded.
 """
 
 from __future__ import annotations
 
-import difflib
-import importlib
 import json
 import re
 import tomllib
@@ -17,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bfn.card import README, SAMPLE
-from bfn.errors import BFNError
+from bfn.errors import BFNError, did_you_mean, require_extra
 from bfn.serialise import CONFIG, WEIGHTS
 
 RECIPE = "recipe.toml"
@@ -36,8 +34,8 @@ def shipped() -> list[str]:
 def locate(name: str | Path, *, revision: str | None = None, token: str | None = None) -> Path:
     """The folder of a model: a folder as it is, a shipped name, or owner/name from the hub.
 
-    A folder goes before a shipped name if it holds a model, and before the hub if it exists. What
-    is nowhere to be found is returned as it was given, for its reader to complain about.
+    A folder comes before a shipped name if it holds a model, and before the hub if it exists. A
+    name that is found nowhere is returned as a path, for its reader to complain about.
     """
     text, path = str(name), Path(name).expanduser()
     if any((path / file).is_file() for file in (CONFIG, RECIPE)):
@@ -48,25 +46,23 @@ def locate(name: str | Path, *, revision: str | None = None, token: str | None =
         return path
     if re.fullmatch(f"{_NAME}/{_NAME}", text, re.ASCII) and not path.parent.is_dir():
         return download(text, revision=revision, token=token)
-    near = [] if "/" in text else difflib.get_close_matches(text, shipped(), n=1)
-    if near:
-        raise BFNError(
-            f"there is no run folder {text!r}; did you mean {near[0]!r}, which is shipped with bfn?"
-        )
+    if "/" not in text and (near := did_you_mean(text, shipped())):
+        raise BFNError(f"there is no run folder {text!r}{near}")
     return path
 
 
 def download(repository: str, *, revision: str | None = None, token: str | None = None) -> Path:
     """Fetch a model from the hub, or find it in the hub's own cache; returns its folder."""
-    hub = _hub(f"there is no run folder {repository!r} here, and fetching it from the hub needs")
+    missing = f"there is no run folder {repository!r} here"
+    hub = require_extra("huggingface_hub", "hub", f"{missing}, and fetching it from the hub")
     try:
         folder = hub.snapshot_download(
             repository, revision=revision, token=token, allow_patterns=list(SHARED)
         )
-    except Exception as error:  # dozens of types, of the hub's client and of what it stands on
+    except Exception as error:  # dozens of types, from the hub's client and its own libraries
         raise BFNError(
-            f"there is no run folder {repository!r} here, and it could not be fetched from the hub "
-            f"({_reason(error)}); check the name, the connection, and that you may read it"
+            f"{missing}, and it could not be fetched from the hub ({_reason(error)}); check the "
+            "name, the connection, and that you may read it"
         ) from error
     check_own_code(Path(folder), repository)
     return Path(folder)
@@ -80,13 +76,13 @@ def upload(
     token: str | None = None,
     message: str = "Upload model",
 ) -> str:
-    """Put a folder's model on the hub, creating the repository if need be; returns its address."""
+    """Upload a folder's model, creating the repository if need be; returns its address."""
     if not re.fullmatch(f"({_NAME}/)?{_NAME}", repository, re.ASCII):
-        raise BFNError(f"{repository!r} is no name of a repository; expected owner/name")
-    missing = [file for file in (CONFIG, WEIGHTS) if not (folder / file).is_file()]
-    if missing:
-        raise BFNError(f"{str(folder)!r} holds no {missing[0]}; there is no model to upload")
-    hub = _hub("uploading a model needs")
+        raise BFNError(f"{repository!r} is not the name of a repository; expected owner/name")
+    for file in (CONFIG, WEIGHTS):
+        if not (folder / file).is_file():
+            raise BFNError(f"{str(folder)!r} holds no {file}; there is no model to upload")
+    hub = require_extra("huggingface_hub", "hub", "uploading a model")
     try:
         api = hub.HfApi(token=token)
         created = api.create_repo(repository, private=private, exist_ok=True)
@@ -105,7 +101,7 @@ def upload(
 
 
 def check_own_code(folder: Path, name: str) -> None:
-    """Refuse a model from elsewhere that names code outside this package."""
+    """Refuse a downloaded model that names code outside this package."""
     for file, read in ((CONFIG, json.loads), (RECIPE, tomllib.loads)):
         try:
             document = read((folder / file).read_text())
@@ -115,7 +111,7 @@ def check_own_code(folder: Path, name: str) -> None:
             raise BFNError(f"{file} of {name!r} is damaged ({error}); fetch it again") from None
         for key, value in _walk(document):
             foreign = key == "class" and not re.match(r"bfn[.:]", str(value))
-            # A source is called with arguments, so not even a function of ours will do.
+            # A source is called with arguments, so not even our own functions are safe.
             if foreign or (key == "source" and ":" in str(value)):
                 raise BFNError(
                     f"{name!r} names {str(value)!r}, which is not part of bfn and could run any "
@@ -131,16 +127,6 @@ def _walk(value: Any) -> Iterator[tuple[str, Any]]:
             yield from _walk(inner)
         else:
             yield str(key), inner
-
-
-def _hub(purpose: str) -> Any:
-    try:
-        return importlib.import_module("huggingface_hub")
-    except ImportError:
-        raise BFNError(
-            f"{purpose} huggingface_hub, which is not installed; add it with: "
-            "pip install 'bfn[hub]'"
-        ) from None
 
 
 def _reason(error: Exception) -> str:

@@ -1,4 +1,8 @@
-"""What one sees of a training run: a bar on a terminal, a few lines where output is kept."""
+"""Progress on standard error: a bar on a terminal, a few lines in a log.
+
+A `Display` follows one piece of long work, training or other. Output that cannot be written is
+dropped: no long work ends because nobody reads its progress.
+"""
 
 from __future__ import annotations
 
@@ -19,23 +23,22 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-EVERY = 30.0  # seconds between lines where there is no terminal
+EVERY = 30.0  # seconds between the lines of `waiting`
+_WIDE = 120  # columns of a terminal with room for a bar beside the metrics
+_LOST = (OSError, ValueError)  # a broken pipe or a closed terminal; a closed file
 
 Report = Callable[..., None]
 Say = Callable[[str], None]
 
-_WIDE = 120  # columns from which there is room for a bar beside the numbers
-_LOST = (OSError, ValueError)  # a pipe nobody reads or a closed terminal; a closed file
-
 
 class Display:
-    """Hears of a run's beginning, its steps, its metrics and its messages."""
+    """Is told what a training run does; this one shows nothing."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """The run is over."""
+        """The work is over."""
 
     def begin(self, step: int, steps: int) -> None:
         """The run goes from `step` to `steps`."""
@@ -46,6 +49,9 @@ class Display:
     def show(self, line: Mapping[str, Any]) -> None:
         """A line of metrics was logged."""
 
+    def wait(self, done: int, total: int, title: str) -> None:
+        """A part of some other work is done."""
+
     def say(self, message: str) -> None:
         """Something a person should know."""
 
@@ -54,54 +60,65 @@ class Silent(Display):
     """Shows nothing."""
 
 
-class Lines(Display):
-    """About ten lines in all, for logs and pipes."""
+class _Written(Display):
+    """Writes to a console."""
 
     def __init__(self, console: Console) -> None:
-        self.console = forgiving(console)
-        self._steps, self._next, self._share = 1, 0, 1
-        self._first, self._began = 0, 0.0
-
-    def begin(self, step: int, steps: int) -> None:
-        self._first, self._began = step, time.monotonic()
-        self._steps, self._share = steps, max(1, steps // 10)
-        self._next = step + self._share
-
-    def show(self, line: Mapping[str, Any]) -> None:
-        if line["step"] >= self._next or line["step"] == self._steps:
-            self._next = line["step"] + self._share
-            said = f"step {line['step']}/{self._steps}  {describe(line)}{self._left(line['step'])}"
-            self.console.print(said, soft_wrap=True)
-
-    def _left(self, step: int) -> str:
-        if not self._first < step < self._steps:
-            return ""
-        passed = time.monotonic() - self._began
-        seconds = passed * (self._steps - step) / (step - self._first)
-        return f"  {timedelta(seconds=round(seconds))} left"
+        # rich itself exits on a broken pipe.
+        console.file = cast(IO[str], _Forgiving(console.file))
+        self.console = console
 
     def say(self, message: str) -> None:
         self.console.print(message, soft_wrap=True, markup=False, highlight=False)
 
 
-class Bar(Display):
-    """A live bar with the loss in the data's own unit, the rate, and the time left."""
+class Lines(_Written):
+    """About ten lines in all for a training run; a line every 30 seconds for other work."""
 
-    def __init__(self, console: Console, title: str = "training") -> None:
-        self.console = forgiving(console)
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self._began = self._last = time.monotonic()
+        self._first, self._steps, self._next, self._tenth = 0, 1, 0, 1
+
+    def begin(self, step: int, steps: int) -> None:
+        self._first, self._began = step, time.monotonic()
+        self._steps, self._tenth = steps, max(1, steps // 10)
+        self._next = step + self._tenth
+
+    def show(self, line: Mapping[str, Any]) -> None:
+        step = line["step"]
+        if step >= self._next or step == self._steps:
+            self._next = step + self._tenth
+            left = ""
+            if self._first < step < self._steps:
+                left = f"  {self._left(step - self._first, self._steps - step)} left"
+            self.say(f"step {step}/{self._steps}  {describe(line)}{left}")
+
+    def wait(self, done: int, total: int, title: str) -> None:
+        if done and time.monotonic() - self._last >= EVERY:
+            self._last = time.monotonic()
+            self.say(f"{title}: {done / total:.0%} done, {self._left(done, total - done)} left")
+
+    def _left(self, done: int, rest: int) -> timedelta:
+        return timedelta(seconds=round((time.monotonic() - self._began) * rest / done))
+
+
+class Bar(_Written):
+    """A live bar; for training, with the loss in the data's own unit and the rate."""
+
+    def __init__(self, console: Console, title: str = "") -> None:
+        super().__init__(console)
         metrics = TextColumn("{task.fields[metrics]}")
+        count = TaskProgressColumn() if title else MofNCompleteColumn()
         left = (TimeRemainingColumn(compact=True), TextColumn("left"))
-        self._before = (MofNCompleteColumn(), *left)
-        columns = (*self._before, metrics)
-        self._wide = console.width >= _WIDE
-        if self._wide:
-            columns = (
-                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), metrics,
-                TimeElapsedColumn(), *left,
-            )  # fmt: skip
-        self.progress = Progress(*columns, console=console)
+        self._beside = () if title or console.width >= _WIDE else (count, *left)
+        columns = (*self._beside, metrics)
+        if not self._beside:
+            name = TextColumn("{task.description}")
+            columns = (name, BarColumn(), count, metrics, TimeElapsedColumn(), *left)
+        self.progress = Progress(*columns, console=console, transient=bool(title))
+        self._task = self.progress.add_task(title or "training", metrics="", start=False)
         self._validation: dict[str, float] = {}
-        self._task = self.progress.add_task(title, metrics="", start=False)
 
     def __enter__(self) -> Self:
         self.progress.start()
@@ -121,20 +138,20 @@ class Bar(Display):
         # The last validation stays in sight.
         if "validation" in line:
             self._validation = {"validation": line["validation"]}
-        metrics = describe({**self._validation, **line}, None if self._wide else self._room())
-        self.progress.update(self._task, metrics=metrics)
+        room = None
+        if self._beside:
+            (task,) = self.progress.tasks
+            taken = sum(len(column.render(task)) + 1 for column in self._beside)
+            room = self.console.width - taken
+        self.progress.update(self._task, metrics=describe({**self._validation, **line}, room))
 
-    def _room(self) -> int:
-        """What the steps and the time left leave to the numbers."""
-        (task,) = self.progress.tasks
-        return self.console.width - sum(len(column.render(task)) + 1 for column in self._before)
-
-    def say(self, message: str) -> None:
-        self.console.print(message, soft_wrap=True, markup=False, highlight=False)
+    def wait(self, done: int, total: int, title: str) -> None:
+        self.progress.start_task(self._task)
+        self.progress.update(self._task, completed=done, total=total, description=title)
 
 
 class _Forgiving:
-    """A file that drops what cannot be written: no long work ends for want of a reader."""
+    """A file that drops what cannot be written."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
@@ -152,16 +169,10 @@ class _Forgiving:
             self._file.flush()
 
 
-def forgiving(console: Console) -> Console:
-    """The console itself, which now writes what it can. (rich's own exits on a broken pipe.)"""
-    console.file = cast(IO[str], _Forgiving(console.file))
-    return console
-
-
 def describe(line: Mapping[str, Any], room: int | None = None) -> str:
-    """The loss in the data's own unit, validation when there is one, and the rate.
+    """The loss in the data's own unit, the validation if there is one, and the rate.
 
-    Where that takes more than `room`, the last ones are left out.
+    If that takes more than `room` characters, the last parts are left out.
     """
     parts = [f"{line['loss']:.3f} {line['unit']}", f"{line['examples_per_second']:.0f} examples/s"]
     if "validation" in line:
@@ -171,50 +182,17 @@ def describe(line: Mapping[str, Any], room: int | None = None) -> str:
     return "  ".join(parts)
 
 
-def choose(console: Console) -> Display:
-    return Bar(console) if console.is_terminal else Lines(console)
+def choose(console: Console, title: str = "") -> Display:
+    """A bar on a terminal, lines elsewhere; with a title, for work other than training."""
+    return Bar(console, title) if console.is_terminal else Lines(console)
 
 
 @contextlib.contextmanager
 def waiting(title: str) -> Iterator[tuple[Report, Say]]:
-    """A function to call with (done, total), and one for sentences; both write to stderr.
-
-    A third argument, if given, is what to call the work now.
-    """
-    console = forgiving(Console(stderr=True))
-
-    def say(sentence: str) -> None:
-        console.print(sentence, soft_wrap=True, markup=False, highlight=False)
-
-    if not console.is_terminal:
-        yield _lines(title, say), say
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(compact=True),
-    )
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(title, total=None)
+    """Show other long work than training: yields report(done, total[, title]) and say(sentence)."""
+    with choose(Console(stderr=True), title) as display:
 
         def report(done: int, total: int, now: str = title) -> None:
-            progress.update(task, completed=done, total=total, description=now)
+            display.wait(done, total, now)
 
-        yield report, say
-
-
-def _lines(title: str, say: Say) -> Report:
-    began = last = time.monotonic()
-
-    def report(done: int, total: int, now: str = title) -> None:
-        nonlocal last
-        moment = time.monotonic()
-        if done and moment - last >= EVERY:
-            last = moment
-            left = timedelta(seconds=round((moment - began) * (total - done) / done))
-            say(f"{now}: {done / total:.0%} done, {left} left")
-
-    return report
+        yield report, display.say
