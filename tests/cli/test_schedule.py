@@ -137,7 +137,7 @@ def test_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with image.open(out) as picture:
         assert picture.size == (1350, 810)
         colours = picture.convert("RGB").getcolors(1 << 20)
-    assert any(colour == (31, 119, 180) for _, colour in colours)  # the curve was drawn
+    assert any(colour == (0, 114, 178) for _, colour in colours)  # the curve was drawn
     before = out.read_bytes()
     assert main(["schedule", "5", "--out", str(out)]) == 2
     assert "--force" in capsys.readouterr().err

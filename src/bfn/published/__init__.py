@@ -34,7 +34,7 @@ from bfn.flow import BinaryFlow
 from bfn.model import BFN
 from bfn.nn import UNet
 from bfn.published.names import POSITIONS, load_published
-from bfn.recipe import Recipe, build, values
+from bfn.recipe import Recipe, build
 from bfn.recipe import shipped as recipes
 from bfn.runs.folder import RunFolder
 
