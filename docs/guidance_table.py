@@ -8,8 +8,7 @@ from __future__ import annotations
 import torch
 
 from bfn.guidance import Guided
-from oracle.test_solvers import KINDS
-from oracle.tilted import distance, tilted
+from support.known import KINDS, tilted
 
 N = 4_000
 SOLVERS = {"ancestral": 60, "sde2": 40, "ode2": 40}
@@ -27,7 +26,7 @@ for kind in KINDS:
             Guided(model, known.score, through=False),
         )
         cells = [
-            " / ".join(f"{distance(known, way, solver, steps, N):.3f}" for way in ways)
+            " / ".join(f"{known.distance(way, solver, steps, N):.3f}" for way in ways)
             for solver, steps in SOLVERS.items()
         ]
         floor, _ = known.target.sampling_floor(N)

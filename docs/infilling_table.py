@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from oracle.observed import SKEW, distance, ignorant
-from oracle.test_solvers import KINDS, toy
+from support.known import KINDS, SKEW, filled_distance, toy, unrelated_distance
 
 N = 3_000
 WAYS: dict[str, dict[str, Any]] = {
@@ -28,9 +27,11 @@ torch.set_default_dtype(torch.float64)
 
 print("| 50 steps |", " | ".join(KINDS), "|")
 print("|---|" + "---|" * len(KINDS))
-print("| without looking |", " | ".join(f"{ignorant(kind, N):.3f}" for kind in KINDS), "|")
+print(
+    "| without looking |", " | ".join(f"{unrelated_distance(kind, N):.3f}" for kind in KINDS), "|"
+)
 for name, options in WAYS.items():
-    cells = [f"{distance(kind, N, steps=50, **options):.3f}" for kind in KINDS]
+    cells = [f"{filled_distance(kind, N, steps=50, **options):.3f}" for kind in KINDS]
     print(f"| {name} |", " | ".join(cells), "|", flush=True)
 floors = [toy(kind, SKEW).source.sampling_floor(N)[0] for kind in KINDS]
 print("| true draws |", " | ".join(f"{floor:.3f}" for floor in floors), "|")

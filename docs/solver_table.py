@@ -21,9 +21,9 @@ from bfn.errors import whole
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from oracle.test_solvers import KINDS, N, distance, toy
+from support.known import KINDS, SKEW, N, distance, toy
 
-SKEW, FLOORS = 1.2, 20
+FLOORS = 20
 
 
 def table(kinds: list[str], solvers: list[str], calls: list[int], repeats: int) -> None:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 import bfn
 from bfn.codec import Codec, Coded
-from oracle.sources import Toy, chain, fine_gaussian, ridge
 from support.copies import Wide
+from support.sources import Toy, chain, fine_gaussian, ridge
 
 pytestmark = pytest.mark.usefixtures("double")
 

@@ -9,10 +9,7 @@ import torch
 from torch import Tensor
 
 import bfn
-
-from .sources import Toy
-
-BATCH = 4096
+from support.sources import Toy
 
 
 def seed(*parts: object) -> int:
@@ -20,7 +17,7 @@ def seed(*parts: object) -> int:
 
 
 def averaged(
-    toy: Toy, loss: Callable[..., Tensor], *arguments: object, batch: int = BATCH, **options: object
+    toy: Toy, loss: Callable[..., Tensor], *arguments: object, batch: int = 2048, **options: object
 ) -> Callable[[torch.Generator], Tensor]:
     """loss(model, x, ...) of fresh data x."""
 
@@ -36,7 +33,7 @@ def assert_mean(
     expected: float,
     *,
     seed: int,
-    precision: float = 0.003,
+    precision: float = 0.005,
     most_repeats: int = 600,
 ) -> None:
     """The mean of cost(generator) is `expected`, within four standard errors.

@@ -19,9 +19,9 @@ from torch import Tensor
 
 import bfn
 from bfn.flow import CategoricalFlow, GaussianFlow
+from support.sources import Toy
 
 from .reference import normal_grid
-from .sources import Toy
 
 LARGEST_BATCH = 2**15
 """Examples times nodes of the message handled at once."""

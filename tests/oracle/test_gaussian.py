@@ -22,15 +22,15 @@ import torch
 from torch import Tensor
 
 import bfn
+from support.sources import GaussianSource
 
 from .monte_carlo import assert_mean, seed
 from .quadrature import prescribed
-from .sources import GaussianSource
 
 ONE = GaussianSource([[0.25]])
 CORRELATED = GaussianSource([[0.25, 0.15], [0.15, 0.16]])
 SHIFTED = GaussianSource([[0.09, -0.05], [-0.05, 0.04]], mean=[0.3, -0.2])
-L_N = {10: 4.653817, 100: 3.333488, 1000: 3.230632}
+L_N = {10: 4.653817, 100: 3.333488}
 
 
 def expect(source: GaussianSource, cost: Callable[[Tensor], Tensor]) -> float:
@@ -78,7 +78,7 @@ def test_one_variable_in_discrete_time(n: int) -> None:
 
 
 @pytest.mark.parametrize("source", [CORRELATED, SHIFTED])
-@pytest.mark.parametrize("n", [1, 2, 5, 10, 50])
+@pytest.mark.parametrize("n", [1, 2, 10])
 def test_two_variables_in_discrete_time(source: GaussianSource, n: int) -> None:
     L_n = exact_discrete_time(source, source.continuous(0.1), n)
     assert L_n == pytest.approx(closed_form(source, 0.1, n), rel=1e-10)
@@ -157,11 +157,11 @@ def generated_moments(source: GaussianSource, sigma_1: float, n: int) -> tuple[T
     return source.mean + (last * mean) @ axes.T, covariance
 
 
-@pytest.mark.parametrize("n", [1, 2, 5, 20])
+@pytest.mark.parametrize("n", [1, 2, 10])
 @pytest.mark.parametrize("source", [ONE, CORRELATED, SHIFTED])
 def test_generated_moments(source: GaussianSource, n: int) -> None:
     """Means and covariances of n-step samples, within 4.5 standard errors."""
-    N, model = 60_000, source.continuous(0.1)
+    N, model = 40_000, source.continuous(0.1)
     generator = torch.Generator().manual_seed(seed("generated", source.D, n))
     x = bfn.generate(model, (N, source.D), n, generator=generator, dtype=torch.float64)
     mean, S = generated_moments(source, 0.1, n)

@@ -10,12 +10,12 @@ from torch import Tensor
 
 import bfn
 from bfn.output import Output
+from support.sources import Source, Toy
 
 from . import reference, rows
 from .monte_carlo import assert_mean, averaged, seed
-from .quadrature import divergence_by_nodes, prescribed
+from .quadrature import prescribed
 from .rows import Row
-from .sources import Source, Toy
 
 KINDS = (rows.TWO_BITS, rows.TWO_CLASSES, rows.TWO_BINS)
 
@@ -61,26 +61,6 @@ def test_log_ratio_is_that_of_the_papers_densities(row: Row, alpha: float) -> No
     receiver = torch.logsumexp(marginals(toy, output) + densities, -1)
     expected = (sender - receiver).sum(1)
     assert torch.allclose(output.log_ratio(x, message, alphas), expected, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("alpha", [0.05, 1.0, 6.0])
-@pytest.mark.parametrize("row", KINDS, ids=str)
-def test_divergence_is_the_mean_log_ratio(row: Row, alpha: float) -> None:
-    """At fixed states: what `divergence` returns or estimates, against nodes of the message."""
-    toy, B = row.make(), 32
-    generator = torch.Generator().manual_seed(seed(row, alpha))
-    x, t, alphas = toy.sample(B, generator), torch.full((B,), 0.5), torch.full((B,), alpha)
-    with prescribed(epsilon := torch.randn(toy.model.flow.state_shape(x.shape))):
-        expected = divergence_by_nodes(toy, x, t, torch.tensor(alpha), 10.0)
-    with prescribed(epsilon):
-        theta = toy.model.flow.sample(x, t)
-    output = toy.model(theta, t)
-    if row is rows.TWO_BITS:
-        assert torch.allclose(output.divergence(x, alphas), expected, rtol=1e-7, atol=1e-10)
-        return
-    estimates = torch.stack([output.divergence(x, alphas, generator, 10) for _ in range(100)])
-    error = estimates.std(0) / 10.0
-    assert bool(((estimates.mean(0) - expected).abs() < 4.5 * error).all())
 
 
 @pytest.mark.parametrize("alpha", [0.05, 1.0])

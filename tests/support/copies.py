@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import bfn
-from oracle.sources import Toy
+from support.sources import Toy
 
 
 class Copies(nn.Module):

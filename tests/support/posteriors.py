@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from bfn.schedule import Schedule
 
 if TYPE_CHECKING:
-    from .sources import Source
+    from support.sources import Source
 
 
 class Posterior(nn.Module):
