@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bfn import noise
-from bfn.output import BernoulliOutput, CategoricalHead, CategoricalOutput
+from bfn.output import BernoulliOutput, CategoricalOutput
 from bfn.output.categorical import normal_nodes, sample_classes
 from support.toys import generator
 
@@ -30,7 +30,7 @@ def test_draws_with_given_uniforms(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_rare_classes_are_drawn_as_often_as_they_should(dtype: torch.dtype) -> None:
     """200 classes of 1e-8 after a first one of almost 1: their cumulative sums need float64."""
-    N, rare = 100_000, 1e-8
+    N, rare = 30_000, 1e-8
     p = torch.full((201,), rare, dtype=torch.float64)
     p[0] = 1 - 200 * rare
     # Uniforms of the last 200e-8 only, as if N / 2e-6 numbers had been drawn.
@@ -65,9 +65,8 @@ def test_near_certainty_keeps_its_digits(gap: float) -> None:
     assert float(wrong.divergence(x, torch.tensor([90.0]))) == pytest.approx(gap, rel=1e-4)
 
 
-@pytest.mark.parametrize("lam", [1e-6, 0.05, 1.0, 10.0, 80.0, 100.0, 3000.0])
-@pytest.mark.parametrize("K", [3, 27, 1000])
-@pytest.mark.parametrize("scale", [1.0, 30.0, 1000.0])
+@pytest.mark.parametrize("lam", [1e-6, 1.0, 80.0, 100.0, 3000.0])
+@pytest.mark.parametrize(("K", "scale"), [(3, 1.0), (27, 30.0), (1000, 30.0), (27, 1000.0)])
 def test_divergence_and_gradient_are_finite(lam: float, K: int, scale: float) -> None:
     logits = (scale * torch.randn(4, 2, K, generator=generator(2))).requires_grad_()
     x = torch.randint(K, (4, 2), generator=generator(3))
@@ -102,34 +101,15 @@ def test_forbidden_classes(lam: float) -> None:
     assert set(output.sample(generator(7)).flatten().tolist()) <= {0, 2, 3}
 
 
-@pytest.mark.parametrize("chunk", [1, 2, 3, 100, None])
-def test_chunks_change_nothing(chunk: int | None) -> None:
-    logits = torch.randn(3, 2, 4, 6, generator=generator(8), dtype=torch.float64)
-    x = torch.randint(6, (3, 2, 4), generator=generator(9))
-    alpha = torch.tensor([0.01, 0.2, 2.0], dtype=torch.float64)
-    message = torch.randn(logits.shape, generator=generator(10), dtype=torch.float64)
-    weight = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
-
-    def results(chunk: int | None) -> list[torch.Tensor]:
-        leaf = logits.clone().requires_grad_()
-        output = CategoricalHead(6, chunk)(leaf, None, alpha)  # pyright: ignore
-        values = [output.rate(x, alpha), output.log_prob(x), output.log_ratio(x, message, alpha)]
-        gradients = [torch.autograd.grad((weight * v).sum(), leaf)[0] for v in values]
-        return [*values, *gradients]
-
-    for a, b in zip(results(chunk), results(None), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
-
-
-@pytest.mark.parametrize("alpha", np.geomspace(1e-6, 300, 25))
-def test_quadrature_of_smooth_functions(alpha: float) -> None:
+def test_quadrature_of_smooth_functions() -> None:
     """Nodes and weights are those of a standard normal: even moments and a shifted exponential."""
-    xi, weight = normal_nodes(alpha, torch.zeros((), dtype=torch.float64))
-    for power, moment in ((0, 1), (1, 0), (2, 1), (4, 3), (6, 15)):
-        assert float((xi**power) @ weight) == pytest.approx(moment, abs=3e-7)
-    shift = -2 * alpha + 2 * math.sqrt(alpha) * xi
-    if alpha < 1:
-        assert float(shift.exp() @ weight) == pytest.approx(1.0, abs=1e-8)
+    for alpha in np.geomspace(1e-6, 300, 25):
+        xi, weight = normal_nodes(alpha, torch.zeros((), dtype=torch.float64))
+        for power, moment in ((0, 1), (1, 0), (2, 1), (4, 3), (6, 15)):
+            assert float((xi**power) @ weight) == pytest.approx(moment, abs=3e-7)
+        shift = -2 * alpha + 2 * math.sqrt(alpha) * xi
+        if alpha < 1:
+            assert float(shift.exp() @ weight) == pytest.approx(1.0, abs=1e-8)
 
 
 def test_number_of_nodes_follows_the_accuracy() -> None:
