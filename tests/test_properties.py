@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import bfn
-from bfn import noise
-from support.toys import KINDS, data, generator, model
+from support.toys import KINDS, generator, model
 
 few = settings(
     max_examples=12,
@@ -25,7 +24,6 @@ few = settings(
 kinds = st.sampled_from(KINDS)
 shapes = st.lists(st.integers(1, 3), min_size=1, max_size=4).map(tuple)
 seeds = st.integers(0, 2**31)
-types = st.sampled_from([torch.float32, torch.float64])
 
 
 def losses(bfn_model: bfn.BFN, x: Tensor, n: int, seed: int) -> list[Tensor]:
@@ -35,22 +33,6 @@ def losses(bfn_model: bfn.BFN, x: Tensor, n: int, seed: int) -> list[Tensor]:
         bfn.loss.discrete_time(bfn_model, x, n, draws=2, generator=generator(seed)),
         bfn.loss.reconstruction(bfn_model, x, generator=generator(seed)),
     ]
-
-
-@few
-@given(kind=kinds, shape=shapes, seed=seeds, dtype=types, n=st.integers(1, 50))
-def test_losses_are_one_finite_number_per_example(
-    kind: str, shape: tuple[int, ...], seed: int, dtype: torch.dtype, n: int
-) -> None:
-    bfn_model = model(kind, seed=seed % 100).to(dtype)
-    x = data(kind, shape, seed=seed, dtype=dtype)
-    first, again = (losses(bfn_model, x, n, seed) for _ in range(2))
-    for a, b in zip(first, again, strict=True):
-        assert a.shape == shape[:1]
-        assert a.dtype == dtype
-        assert bool(a.isfinite().all())
-        assert torch.equal(a, b)
-    assert bool((first[0] >= 0).all())
 
 
 @few
@@ -67,17 +49,6 @@ def test_samples_are_data(
     assert x.shape == shape
     assert torch.equal(x, again)
     bfn_model.check(x)
-
-
-@few
-@given(kind=kinds, shape=shapes, seed=seeds)
-def test_keyed_noise_does_not_see_the_batch(kind: str, shape: tuple[int, ...], seed: int) -> None:
-    bfn_model = model(kind).double()
-    x = data(kind, shape, seed=seed, dtype=torch.float64)
-    keys = [noise.seed(seed, i) for i in range(len(x))]
-    whole = bfn.loss.discrete_time(bfn_model, x, 5, generator=noise.Keyed(keys))
-    last = bfn.loss.discrete_time(bfn_model, x[-1:], 5, generator=noise.Keyed(keys[-1:]))
-    torch.testing.assert_close(whole[-1:], last, rtol=1e-9, atol=1e-9)
 
 
 class Extreme(nn.Module):
@@ -109,7 +80,7 @@ EXTREMES: dict[str, tuple[Any, int]] = {
 
 
 @pytest.mark.parametrize("name", EXTREMES)
-@settings(few, max_examples=8)
+@settings(few, max_examples=6)
 @given(
     scale=st.sampled_from([0.0, 1e-3, 1.0, 30.0, 1e4]),
     n=st.sampled_from([1, 2, 100, 100_000]),

@@ -88,7 +88,7 @@ def plain_estimates(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("plain_estimates")
 @pytest.mark.parametrize("K", [3, 27])
-@pytest.mark.parametrize(("n", "beta_1"), [(1, 0.75), (2, 3.0), (25, 3.0)])
+@pytest.mark.parametrize(("n", "beta_1"), [(1, 0.75), (25, 3.0)])
 def test_algorithm_7(n: int, beta_1: float, K: int) -> None:
     bfn_model, x = model(K, beta_1), classes(K)
     for i in sorted({1, (n + 1) // 2, n}):
@@ -104,11 +104,11 @@ def test_algorithm_7(n: int, beta_1: float, K: int) -> None:
             assert float(loss[b]) == pytest.approx(expected, rel=1e-9, abs=1e-10)
 
 
-@pytest.mark.parametrize(("n", "beta_1"), [(1, 0.5), (2, 1.0), (25, 4.0)])
+@pytest.mark.parametrize(("n", "beta_1"), [(1, 0.5), (25, 4.0)])
 def test_algorithm_7_for_two_classes(n: int, beta_1: float) -> None:
     """The library integrates over the message: a product rule over the paper's two numbers of y."""
     bfn_model, x = model(2, beta_1), classes(2)
-    node, weight = np.polynomial.hermite_e.hermegauss(40)
+    node, weight = np.polynomial.hermite_e.hermegauss(30)
     weight = weight / weight.sum()
     for i in sorted({1, (n + 1) // 2, n}):
         loss = bfn.loss.discrete_time(
@@ -119,8 +119,8 @@ def test_algorithm_7_for_two_classes(n: int, beta_1: float) -> None:
         # One noise of the message for all variables: the mean of their sum is the same.
         expected = sum(
             weight[p] * weight[q] * literal.algorithm_7(*fixed, np.array([[node[p], node[q]]]))
-            for p in range(40)
-            for q in range(40)
+            for p in range(30)
+            for q in range(30)
             if weight[p] * weight[q] > 1e-12
         )
         assert float(loss[0]) == pytest.approx(expected, rel=1e-7)
@@ -128,44 +128,20 @@ def test_algorithm_7_for_two_classes(n: int, beta_1: float) -> None:
 
 @every_count
 @pytest.mark.parametrize("beta_1", [0.75, 9.0])
-@pytest.mark.parametrize("t", [0.0, 0.01, 0.4, 1.0])
-def test_algorithm_8(t: float, beta_1: float, K: int) -> None:
+def test_algorithm_8(beta_1: float, K: int) -> None:
     bfn_model, x = model(K, beta_1), classes(K)
-    loss = bfn.loss.continuous_time(bfn_model, x, times=torch.full((B,), t), generator=generator(3))
+    times = torch.tensor([0.0, 0.01, 0.4, 0.9, 1.0])
+    loss = bfn.loss.continuous_time(bfn_model, x, times=times, generator=generator(3))
     epsilon = state_noise((B, D), K, generator(3))
-    for b in range(B):
+    for b, t in enumerate(times.tolist()):
         expected = literal.algorithm_8(
             paper_network(bfn_model), paper_classes(x, K)[b], K, beta_1, t, epsilon[b]
         )
         assert float(loss[b]) == pytest.approx(expected, rel=1e-9, abs=1e-14)
 
 
-@pytest.mark.usefixtures("plain_estimates")
 @every_count
-def test_algorithms_7_and_8_with_drawn_times(K: int) -> None:
-    """The default, stratified times and the steps made of them, with the noise that follows."""
-    bfn_model, x, n = model(K, 1.5), classes(K), 7
-    g = generator(4)
-    t = ((torch.rand(1, generator=g) + torch.arange(B) / B) % 1).numpy()
-    epsilon = state_noise((B, D), K, g)
-    limit = bfn.loss.continuous_time(bfn_model, x, generator=generator(4))
-    for b in range(B):
-        k = paper_classes(x, K)[b]
-        expected = literal.algorithm_8(paper_network(bfn_model), k, K, 1.5, t[b], epsilon[b])
-        assert float(limit[b]) == pytest.approx(expected, rel=1e-9)
-    if K > 2:
-        steps = bfn.loss.discrete_time(bfn_model, x, n, generator=generator(4))
-        message = torch.randn(B, D, K, generator=g).numpy()
-        for b in range(B):
-            i = math.ceil(n * t[b])
-            expected = literal.algorithm_7(
-                paper_network(bfn_model), x[b].numpy(), K, 1.5, n, i, epsilon[b], message[b]
-            )
-            assert float(steps[b]) == pytest.approx(expected, rel=1e-9)
-
-
-@every_count
-@pytest.mark.parametrize(("n", "beta_1"), [(1, 0.75), (2, 1.5), (12, 1.5)])
+@pytest.mark.parametrize(("n", "beta_1"), [(1, 0.75), (12, 1.5)])
 def test_algorithm_9(n: int, beta_1: float, K: int) -> None:
     bfn_model, count = model(K, beta_1), 8
     drawn = bfn.generate(bfn_model, (count, D), n, generator=generator(5), dtype=torch.float64)
@@ -223,31 +199,23 @@ def test_log_ratio_against_exact_densities(alpha: float, K: int) -> None:
         torch.testing.assert_close(ratio, exact, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("K", [3, 27])
 @pytest.mark.parametrize("alpha", [1e-3, 0.1, 1.0])
-def test_divergence_against_exact_densities(alpha: float, K: int) -> None:
+def test_divergence_against_exact_densities(alpha: float) -> None:
     """Plain Monte Carlo with torch's densities, within four standard errors of the difference."""
-    N = 4000
+    N, K, x = 4000, 27, 1
     p = torch.softmax(torch.randn(K, generator=generator(8)), -1)
-    receiver, x = mixture(p, alpha), 1
-    mean = alpha * (K * torch.eye(K)[x] - 1)
+    receiver, mean = mixture(p, alpha), alpha * (K * torch.eye(K)[x] - 1)
     noise = torch.randn(N, K, generator=generator(9)) * math.sqrt(alpha * K)
-    plain = torch.cat(
-        [
-            torch.distributions.Normal(mean, math.sqrt(alpha * K)).log_prob(y).sum(-1)
-            - receiver.log_prob(y)
-            for y in (mean + noise, mean - noise)
-        ]
-    )
+    sender = torch.distributions.Normal(mean, math.sqrt(alpha * K))
+    plain = [
+        sender.log_prob(y).sum(-1) - receiver.log_prob(y) for y in (mean + noise, mean - noise)
+    ]
+    pairs = torch.stack(plain).mean(0)
     output = CategoricalOutput(p.log().expand(N, K))
     estimates = output.divergence(torch.full((N,), x), torch.full((N,), alpha), generator(10))
-    pairs = plain.reshape(2, N).mean(0)
     error = math.hypot(standard_error(pairs), standard_error(estimates))
     assert abs(float(estimates.mean() - pairs.mean())) < 4 * error
     assert error < 0.05 * float(pairs.mean())
-    several = output.divergence(torch.full((N,), x), torch.full((N,), alpha), generator(11), 4)
-    assert abs(float(several.mean() - pairs.mean())) < 4 * error
-    assert float(several.var()) == pytest.approx(float(estimates.var()) / 4, rel=0.2)
 
 
 def three_class_divergence(p: Array, x: int, alpha: float) -> float:
@@ -265,7 +233,7 @@ def three_class_divergence(p: Array, x: int, alpha: float) -> float:
     return -float(weight @ np.logaddexp.reduce(parts) @ weight)
 
 
-@pytest.mark.parametrize("alpha", [1e-3, 0.02, 0.04, 0.2, 0.6, 3.0, 12.0])
+@pytest.mark.parametrize("alpha", [1e-3, 0.02, 0.04, 0.6, 12.0])
 @pytest.mark.parametrize("p", [(0.2, 0.7, 0.1), (1e-6, 1 - 3e-6, 2e-6), (0.4, 0.2, 0.4)])
 def test_divergence_of_three_classes_against_quadrature(
     p: tuple[float, float, float], alpha: float
@@ -309,16 +277,14 @@ PROBABILITIES = [1e-6, 1e-3, 0.1, 0.5, 0.9, 1 - 1e-3, 1 - 1e-6]
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
-@pytest.mark.parametrize("x", [0, 1])
-def test_divergence_of_two_classes_against_quadrature(x: int, alpha: float) -> None:
-    p_x = torch.tensor(PROBABILITIES)
-    logit = (p_x / (1 - p_x)).log() * (1 if x == 1 else -1)
-    count = len(PROBABILITIES)
-    divergence = BernoulliOutput(logit).divergence(
-        torch.full((count,), x), torch.full((count,), alpha)
-    )
+def test_divergence_of_two_classes_against_quadrature(alpha: float) -> None:
+    p_x, count = torch.tensor(PROBABILITIES), len(PROBABILITIES)
+    logit, alphas = (p_x / (1 - p_x)).log(), torch.full((count,), alpha)
     expected = [binary_divergence(p, alpha) for p in PROBABILITIES]
-    np.testing.assert_allclose(divergence, expected, rtol=1e-9, atol=1e-9)
+    for x in (0, 1):
+        output = BernoulliOutput(logit if x else -logit)
+        divergence = output.divergence(torch.full((count,), x), alphas)
+        np.testing.assert_allclose(divergence, expected, rtol=1e-9, atol=1e-9)
 
 
 def test_divergence_of_two_classes_with_mixed_accuracies() -> None:

@@ -93,7 +93,7 @@ def test_bounds_of_the_head() -> None:
 
 
 @every_count
-@pytest.mark.parametrize(("n", "sigma_1"), [(1, 0.1), (4, 0.1), (50, 0.03)])
+@pytest.mark.parametrize(("n", "sigma_1"), [(1, 0.1), (50, 0.03)])
 def test_algorithm_4(n: int, sigma_1: float, K: int, tolerance: float) -> None:
     """The library's estimate is the mean over the noise of the message and its mirror image."""
     bfn_model, x = model(K, sigma_1), centres(K)
@@ -111,20 +111,20 @@ def test_algorithm_4(n: int, sigma_1: float, K: int, tolerance: float) -> None:
 
 
 @every_count
-@pytest.mark.parametrize("t", [0.0, 0.01, 0.4, 1.0])
-def test_algorithm_5(t: float, K: int, tolerance: float) -> None:
+def test_algorithm_5(K: int, tolerance: float) -> None:
     bfn_model, x, sigma_1 = model(K, 0.1), centres(K), 0.1
-    loss = bfn.loss.continuous_time(bfn_model, x, times=torch.full((B,), t), generator=generator(3))
+    times = torch.tensor([0.0, 0.01, 0.4, 0.9, 1.0])
+    loss = bfn.loss.continuous_time(bfn_model, x, times=times, generator=generator(3))
     epsilon = torch.randn(B, D, generator=generator(3)).numpy()
-    for b in range(B):
+    for b, t in enumerate(times.tolist()):
         expected = literal.algorithm_5(
             paper_network(bfn_model), x[b].numpy(), K, sigma_1, t, epsilon[b]
         )
         assert float(loss[b]) == pytest.approx(expected, rel=tolerance, abs=tolerance)
 
 
-@pytest.mark.parametrize("K", [2, 5, 16, 100])
-@pytest.mark.parametrize(("n", "sigma_1"), [(1, 0.3), (2, 0.1), (12, 0.1)])
+@pytest.mark.parametrize("K", [2, 5, 100])
+@pytest.mark.parametrize(("n", "sigma_1"), [(1, 0.3), (12, 0.1)])
 def test_algorithm_6(n: int, sigma_1: float, K: int) -> None:
     """A bin is drawn as that of a normal number X; the paper's cdf at X is the same uniform."""
     bfn_model, count = model(K, sigma_1), 8
@@ -192,7 +192,7 @@ def kl_by_quadrature(p: np.ndarray, x: float, alpha: float) -> float:
 
 
 @pytest.mark.parametrize("alpha", [0.01, 1.0, 30.0, 1000.0])
-@pytest.mark.parametrize("K", [2, 4, 16])
+@pytest.mark.parametrize("K", [2, 16, 40])
 def test_divergence_is_unbiased(K: int, alpha: float) -> None:
     """The mean of the library's estimates against quadrature, within four standard errors."""
     N, mu_x, sigma_x = 4000, 0.2, 0.4
@@ -207,32 +207,6 @@ def test_divergence_is_unbiased(K: int, alpha: float) -> None:
     error = standard_error(estimates)
     assert abs(float(estimates.mean()) - expected) < 4 * error + 1e-9
     assert error < 0.03 * expected + 1e-9  # the comparison means something
-
-
-def test_free_head_is_the_binned_head_with_its_probabilities() -> None:
-    K, x = 6, centres(6)
-    mu, sigma = (
-        torch.randn(B, D, generator=generator(11)),
-        torch.rand(B, D, generator=generator(15)) + 0.4,
-    )
-    theta = Theta(torch.zeros(B, D), torch.ones(B, 1))
-    p = np.stack([literal.cut_normal(mu[b].numpy(), sigma[b].numpy(), K) for b in range(B)])
-    t, alpha = torch.ones(B), torch.tensor([0.01, 0.1, 1.0, 10.0, 100.0])
-    binned = BinnedHead(K)(torch.stack([-mu, sigma.log()], -1), theta, t)
-    # Logits need not be normalised.
-    free = FreeBinnedHead(K)(torch.from_numpy(np.log(p)) + 3.0, theta, t)
-    message = torch.randn(B, D, generator=generator(12))
-    for number in (
-        lambda output: output.rate(x, alpha),
-        lambda output: output.log_prob(x),
-        lambda output: output.reconstruction(x),
-        lambda output: output.log_ratio(x, message, alpha),
-        lambda output: output.divergence(x, alpha, generator(13)),
-    ):
-        a, b = number(binned), number(free)
-        torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-10)
-    torch.testing.assert_close(binned.m, free.m, rtol=1e-7, atol=1e-10)
-    assert torch.equal(binned.mode(), free.mode())
 
 
 def test_free_head_obeys_t_min() -> None:
