@@ -234,10 +234,10 @@ def test_nothing_is_read_back_from_a_device(
 
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [
-    ({"n": 0}, "n = 0 steps; .* at least 1"),
-    ({"n": -4}, "n = -4 steps; .* at least 1"),
-    ({"n": 2.5}, r"n = 2\.5 steps; .* whole number"),
-    ({"n": math.inf}, "n = inf steps; .* whole number"),
+    ({"n": 0}, "n = 0.* at least 1"),
+    ({"n": -4}, "n = -4.* at least 1"),
+    ({"n": 2.5}, r"n = 2\.5.* whole number"),
+    ({"n": math.inf}, "n = inf.* whole number"),
     ({"n": 3, "draws": 0}, "draws = 0; at least 1"),
     ({"n": 3, "steps": "some"}, "steps = 'some'; expected \"all\""),
     ({"n": 3, "steps": torch.tensor([1])}, r"shape \(1,\) .* one whole number .*\(2,\)"),

@@ -12,6 +12,14 @@ from support.toys import generator
 
 
 @pytest.mark.parametrize("draw", [noise.normal, noise.uniform])
+def test_a_part_has_the_rows_of_the_whole(draw) -> None:
+    whole = draw((6, 3), generator(1))
+    for rows in (range(2), range(2, 6)):
+        part = draw((len(rows), 3), noise.Part(generator(1), rows, 6))
+        assert torch.equal(part, whole[rows.start : rows.stop])
+
+
+@pytest.mark.parametrize("draw", [noise.normal, noise.uniform])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_equal_seeds_give_equal_numbers(draw, dtype: torch.dtype) -> None:
     a, b = (draw((3, 4), generator(s), dtype=dtype) for s in (1, 1))
@@ -32,7 +40,7 @@ def test_laws(draw, law: str) -> None:
 
 
 @pytest.mark.parametrize("draw", [noise.normal, noise.uniform])
-@pytest.mark.parametrize("shape", [(), (1,), (5, 7)])
+@pytest.mark.parametrize("shape", [(), (5, 7)])
 def test_keyed_noise_belongs_to_the_example(draw, shape: tuple[int, ...]) -> None:
     seeds = [noise.seed(0, i) for i in range(6)]
     together = draw((6, *shape), noise.Keyed(seeds))
