@@ -1,12 +1,12 @@
-"""Digits by name: train with labels, exaggerate them, and let a classifier judge.
+"""Digits by name: train with labels, guide the samples, and let a classifier judge them.
 
     python examples/labelled_digits.py [FOLDER | --shipped]
 
-A network that is told the digit of every training image, but for one in ten, can draw a 7 when
-asked for one. Guidance multiplies what the label adds to its prediction. Whether the drawings are
-of the digits asked for is judged by a small classifier that was trained on the real images only.
-Some five minutes on one CPU core; with --shipped in place of a folder, no training: the model that
-comes with bfn is judged.
+A network that sees the label of nine training images in ten can draw a 7 when asked for one.
+Guidance multiplies what the label adds to its prediction. A small classifier, trained on the real
+images only, judges whether the samples show the digits asked for. About five minutes on one CPU
+core; with --shipped instead of a folder nothing is trained, and the model that comes with bfn is
+judged.
 """
 
 from __future__ import annotations
@@ -52,18 +52,22 @@ def classifier(x: Tensor, labels: Tensor, steps: int = 600) -> nn.Module:
 
 
 def accuracy(judge: nn.Module, x: Tensor, labels: Tensor) -> float:
-    """The share of pictures that the classifier takes for what they are to be."""
+    """The fraction of pictures that the classifier recognises as their label."""
     with torch.no_grad():
         return float((judge(x).argmax(1) == labels).double().mean())
 
 
 def judge(
-    model: bfn.BFN, guidance: tuple[float, ...] = (1.0, 1.5, 2.0), count: int = 500, calls: int = 20
+    model: bfn.BFN,
+    guidance: tuple[float, ...] = (1.0, 1.5, 2.0),
+    count: int = 500,
+    calls: int = 20,
+    training: int = 600,
 ) -> dict[float, float]:
-    """The share of samples that show the digit asked for, by guidance."""
+    """The fraction of samples that show the digit asked for, by guidance."""
     digits = bfn.data.load("digits", labels=True)
     x, cond = digits.batch("train", digits.examples("train"))
-    net = classifier(x, cond["label"])
+    net = classifier(x, cond["label"], training)
     x, cond = digits.batch("test", digits.examples("test"))
     print(f"real held-out digits: {accuracy(net, x, cond['label']):.1%} recognised")
     asked = torch.arange(count) % 10

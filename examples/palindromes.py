@@ -2,10 +2,10 @@
 
     python examples/palindromes.py [FOLDER]
 
-Six letters, the last three being the first three backwards; nobody tells the model. It is trained
-with `bfn.train.fit`, writes palindromes of its own, and, given a folder, is kept there: metrics,
-checkpoints, and a model that `bfn.BFN.from_pretrained(folder)` opens. Half a minute on one CPU
-core.
+Words of six letters, the last three being the first three backwards, from which the model has to
+learn the rule. It is trained with `bfn.train.fit` and then writes palindromes of its own. The
+folder, if given, keeps metrics, checkpoints and a model for `bfn.BFN.from_pretrained(folder)`.
+Half a minute on one CPU core.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The example scripts learn what they say they learn, in fewer steps than they take by default."""
+"""The example scripts learn what they promise, here in fewer steps than by default."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def test_own_network(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_palindromes(tmp_path: Path) -> None:
     example = load("palindromes")
-    bits, words = example.main(steps=250, count=200, out=str(tmp_path / "run"), display=False)
+    bits, words = example.main(steps=90, count=100, out=str(tmp_path / "run"), display=False)
     assert 1.5 < bits < 2.4  # letters without a rule take 3, a perfect model 1.5
-    assert sum(word == word[::-1] for word in words) > 40  # one in 512 by chance
+    assert sum(word == word[::-1] for word in words) > 20  # one in 512 by chance
     model = bfn.BFN.from_pretrained(tmp_path / "run")
     again = bfn.generate(model, (4, 6), steps=10, generator=torch.Generator().manual_seed(0))
     assert again.shape == (4, 6)
@@ -46,11 +46,11 @@ def test_labelled_digits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     """A few steps here; the shipped model's samples are judged in test_pretrained.py."""
     example = load("labelled_digits")
     model = example.main(steps=3, out=str(tmp_path / "run"), display=False)
-    shares = example.judge(model, guidance=(2.0,), count=20, calls=3)
-    assert 0.0 <= shares[2.0] < 0.6  # noise, whatever it is taken for
+    shares = example.judge(model, guidance=(2.0,), count=20, calls=3, training=120)
+    assert 0.0 <= shares[2.0] < 0.6  # these samples are noise
     said = capsys.readouterr().out.splitlines()
     assert "real held-out digits: " in said[0]
-    assert float(said[0].split()[3].rstrip("%")) > 97
+    assert float(said[0].split()[3].rstrip("%")) > 92
     assert "guidance 2: " in said[1]
 
 
@@ -59,8 +59,8 @@ def test_the_table_of_trained_networks_that_fill_in(
 ) -> None:
     """The script of the documentation, at a smaller size."""
     script = load("infilling_trained", EXAMPLES.parent / "docs")
-    found = script.digits(images=24, steps=4, training=300)
-    assert [each.shape for each in found] == [(24,)] * 4
+    found = script.digits(images=16, steps=3, training=100)
+    assert [each.shape for each in found] == [(16,)] * 4
     assert all(0.2 < float(each.double().mean()) < 1.0 for each in found)  # a tenth by chance
     bfn.train.run(tiny_runs.read(tmp_path, "text", train__steps=4), tmp_path / "run", display=False)
     shares = script.text(tmp_path / "run", windows=5, steps=2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,9 +13,10 @@ from torch import Tensor
 import bfn
 from bfn import quality
 from bfn.data.alphabet import LETTERS, Alphabet
-from bfn.data.base import Stream
+from bfn.data.base import DataSet, Stream
 from bfn.data.formats import TextFormat
 from support import toys
+from support.mistakes import assert_refused
 
 
 def normal(n: int, D: int, seed: int, shift: float = 0.0, spread: float = 1.0) -> Tensor:
@@ -133,14 +134,14 @@ def test_words(text: str, words: list[str]) -> None:
     assert quality.words_of(text) == words
 
 
-def test_share_of_words() -> None:
+def test_fraction_of_known_words() -> None:
     lines = [["the", "cat"], ["the", "the", "zzz", "cat"], [], ["q"]]
-    score = quality.share(lines, {"the", "cat"})
+    score = quality.known_words(lines, {"the", "cat"})
     p = 5 / 7
     assert score.value == pytest.approx(p)
     squares = (2 - 2 * p) ** 2 + (3 - 4 * p) ** 2 + (0 - p) ** 2
     assert score.error == pytest.approx(math.sqrt(squares) / 7)
-    assert math.isnan(quality.share([[], []], {"a"}).value)
+    assert math.isnan(quality.known_words([[], []], {"a"}).value)
 
 
 def text_data(text: str, length: int = 16) -> Stream:
@@ -167,21 +168,33 @@ def test_words_of_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.real(4)[0].value == 1.0
     # A long text is read in pieces, and no word is cut where they meet.
     for size in (1, 3, 7, 50):
-        monkeypatch.setattr(quality, "_CHUNK", size)
+        monkeypatch.setattr(quality, "CHUNK", size)
         assert quality.Words(data, "test").known == set(text.split())
 
 
-def test_a_text_without_words_says_so() -> None:
-    with pytest.raises(bfn.BFNError, match="holds no words to compare with"):
-        quality.Words(text_data(" " * 200), "test")
-    with pytest.raises(bfn.BFNError, match="digits is no text"):
-        quality.quality(bfn.data.load("digits"), "test", 10, {"word"})
+def digits(form: str = "continuous", **arguments: Any) -> DataSet:
+    return bfn.data.load("digits", form=form, **arguments)
 
 
-@pytest.mark.parametrize("form", ["discretised", "binary", "continuous", "discrete"])
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: quality.Words(text_data(" " * 200), "test"), "holds no words to compare with"),
+        (lambda: quality.quality(digits(), "test", 10, {"word"}), "digits is not a text"),
+        (lambda: quality.TwoSamples(digits(), "test", 3), "n = 3 with 297 examples"),
+        (lambda: compare(["sde"], [2], n="6"), "n = '6'; expected a whole number"),
+        (lambda: compare(["sde"], [2], repeats=0), "repeats = 0; expected a whole number"),
+        (lambda: compare(["sde"], [2], repeats="3"), "repeats = '3'; expected a whole number"),
+    ],
+)
+def test_mistakes(call: Callable[[], object], words: str) -> None:
+    assert_refused(call, words)
+
+
+@pytest.mark.parametrize("form", ["discretised", "binary", "continuous"])
 def test_real_digits_against_spoiled_ones(form: str) -> None:
     """Real data are near the ceiling; noise, one digit repeated, and blank paper are not."""
-    data = bfn.data.load("digits", form=form)
+    data = digits(form)
     found = quality.quality(data, "test", 200)
     real = found.real(200)
     assert abs(real[0].value) < 0.01
@@ -200,10 +213,15 @@ def test_real_digits_against_spoiled_ones(form: str) -> None:
     assert found.scores(spoiled["one"])[2].value < 0.2  # no variety
 
 
+def compare(solvers: Any, calls: Any, **options: Any) -> quality.Comparison:
+    """Of a toy model on the digits."""
+    options = {"n": 20, "final": "mode"} | options
+    return quality.compare(toys.model("continuous"), digits(), solvers, calls, **options)
+
+
 def test_compare_draws_as_asked() -> None:
     """Each row is what `in_batches` draws with that solver, and labels come from held-out data."""
-    data = bfn.data.load("digits", form="continuous", labels=True)
-    model = toys.model("continuous")
+    data, model = digits(labels=True), toys.model("continuous")
     seen: list[Tensor] = []
     forward = model.net.forward
 
@@ -213,24 +231,9 @@ def test_compare_draws_as_asked() -> None:
         return forward(features, t, label=label)
 
     model.net.forward = watch
-    told: list[tuple[int, int]] = []
-    result = quality.compare(
-        model,
-        data,
-        ["ode2", "sde"],
-        [2, 3],
-        n=20,
-        final="mode",
-        progress=lambda done, total: told.append((done, total)),
-    )
-    assert [(row.solver, row.calls) for row in result.rows] == [
-        ("ode2", 2),
-        ("ode2", 3),
-        ("sde", 2),
-        ("sde", 3),
-    ]
-    assert told[-1] == (200, 200)
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    result = quality.compare(model, data, ["ode2", "sde"], [2, 3], n=20, final="mode")
+    order = [("ode2", 2), ("ode2", 3), ("sde", 2), ("sde", 3)]
+    assert [(row.solver, row.calls) for row in result.rows] == order
     labels = data.labels["test"][torch.arange(20) * 297 // 20]
     assert all(torch.equal(each, labels) for each in seen)
     again = bfn.sampling.loop.in_batches(
@@ -244,24 +247,16 @@ def test_compare_draws_as_asked() -> None:
         "precision": True,
         "recall": True,
     }
+    assert compare("sde", 2, n=6) == compare(["sde"], [2], n=6)
 
 
 def test_repeats_are_averaged() -> None:
-    """Over the seeds from the given one on: means, and the scatter of the means."""
-    data, model = bfn.data.load("digits", form="continuous"), toys.model("continuous")
-    options: dict[str, Any] = {"n": 20, "final": "mode"}
+    """Over seeds from the given one on: means, and the standard errors of the means."""
     told: list[tuple[int, int]] = []
-    result = quality.compare(
-        *(model, data, ["ode2", "sde"], [2, 3]),
-        repeats=3,
-        seed=5,
-        progress=lambda done, total: told.append((done, total)),
-        **options,
+    result = compare(
+        ["ode2", "sde"], [2, 3], repeats=3, seed=5, progress=lambda *now: told.append(now)
     )
-    alone = [
-        quality.compare(model, data, ["ode2", "sde"], [2, 3], seed=seed, **options)
-        for seed in (5, 6, 7)
-    ]
+    alone = [compare(["ode2", "sde"], [2, 3], seed=seed) for seed in (5, 6, 7)]
     assert (result.repeats, alone[0].repeats) == (3, 1)
     assert result.to_json()["repeats"] == 3
     assert result.real == alone[0].real
@@ -276,20 +271,3 @@ def test_repeats_are_averaged() -> None:
     assert result.rows[-1].scores[0].error > 0  # pyright: ignore
     assert told[-1] == (600, 600)
     assert [done for done, _ in told] == sorted(done for done, _ in told)
-    for wrong in (0, "3", 1.5):
-        with pytest.raises(bfn.BFNError, match=f"repeats = {wrong!r}; expected a whole number"):
-            quality.compare(model, data, ["sde"], [2], repeats=wrong, **options)  # pyright: ignore
-
-
-def test_one_solver_and_one_number_of_calls() -> None:
-    data, model = bfn.data.load("digits", form="continuous"), toys.model("continuous")
-    one = quality.compare(model, data, "sde", 2, n=6)
-    assert one == quality.compare(model, data, ["sde"], [2], n=6)
-    with pytest.raises(bfn.BFNError, match="n = '6'; expected a whole number"):
-        quality.compare(model, data, "sde", 2, n="6")  # pyright: ignore
-
-
-def test_too_few_held_out_examples(tmp_path: Path) -> None:
-    data = bfn.data.load("digits")
-    with pytest.raises(bfn.BFNError, match="n = 3, of 297 examples in the test split of digits"):
-        quality.TwoSamples(data, "test", 3)

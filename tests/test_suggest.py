@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 
-from bfn import BFNError, suggest_beta_1, suggest_sigma_1
+from bfn import suggest_beta_1, suggest_sigma_1
 from bfn.suggest import cost_of_bins, cost_of_classes
+from support.mistakes import assert_refused
 
 
 @pytest.mark.parametrize("beta", [0.01, 0.5, 4.0, 9.0])
@@ -24,7 +26,7 @@ def test_two_classes_by_a_single_integral(beta: float) -> None:
 @pytest.mark.parametrize(("K", "beta"), [(3, 1.0), (27, 0.1), (27, 0.5625), (1000, 0.02)])
 def test_many_classes_by_monte_carlo(K: int, beta: float) -> None:
     g = torch.Generator().manual_seed(0)
-    n = 4_000_000 // K
+    n = 1_000_000 // K
     V = math.sqrt(beta * K) * torch.randn(n, K, generator=g, dtype=torch.float64)
     V[:, 0] += beta * K
     cost = -torch.log_softmax(V, -1)[:, 0]
@@ -51,9 +53,9 @@ def test_limits() -> None:
 
 
 def test_suggestions_meet_their_criterion() -> None:
-    for K in (2, 3, 27, 1000, 50_000):
+    for K in (2, 27, 50_000):
         assert cost_of_classes(K, suggest_beta_1(K)) == pytest.approx(0.01, rel=1e-3)
-    for K in (2, 16, 17, 256, 65536):
+    for K in (2, 17, 65536):
         beta_1 = suggest_sigma_1(K) ** -2 - 1
         assert cost_of_bins(K, beta_1) == pytest.approx(0.01, rel=1e-3)
     assert cost_of_classes(27, suggest_beta_1(27, cost=0.1)) == pytest.approx(0.1, rel=1e-3)
@@ -76,20 +78,18 @@ def test_measurement_noise() -> None:
         assert sigma_1**2 / (2 * noise**2) == pytest.approx(0.01)
 
 
-def test_wrong_use() -> None:
-    with pytest.raises(BFNError, match="K = 1 classes"):
-        suggest_beta_1(1)
-    with pytest.raises(BFNError, match="K = 0 bins"):
-        suggest_sigma_1(0)
-    with pytest.raises(BFNError, match="either K"):
-        suggest_sigma_1()
-    with pytest.raises(BFNError, match="either K"):
-        suggest_sigma_1(4, noise=0.1)
-    with pytest.raises(BFNError, match=r"noise = -1\.0"):
-        suggest_sigma_1(noise=-1.0)
-    with pytest.raises(BFNError, match=r"cost = 0\.2"):
-        suggest_sigma_1(noise=0.1, cost=0.2)
-    with pytest.raises(BFNError, match=r"K = 2\.5 classes"):
-        suggest_beta_1(2.5)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(BFNError, match=r"cost = 5\.0"):
-        suggest_beta_1(27, cost=5.0)
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: suggest_beta_1(1), "K = 1;"),
+        (lambda: suggest_beta_1(2.5), "K = 2.5"),
+        (lambda: suggest_beta_1(27, cost=5.0), "cost = 5.0"),
+        (lambda: suggest_sigma_1(0), "K = 0"),
+        (lambda: suggest_sigma_1(), "either K"),
+        (lambda: suggest_sigma_1(4, noise=0.1), "either K"),
+        (lambda: suggest_sigma_1(noise=-1.0), "noise = -1.0"),
+        (lambda: suggest_sigma_1(noise=0.1, cost=0.2), "cost = 0.2"),
+    ],
+)
+def test_mistakes(call: Callable[[], float], words: str) -> None:
+    assert_refused(call, words)

@@ -1,4 +1,4 @@
-"""The one error for mistakes a user can mend, and checks for those made most often."""
+"""The error for mistakes a user can fix, and the checks that raise it most often."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Stranded(RuntimeError):
 
 
 def whole(name: str, value: Any, least: int, needs: str = "expected") -> int:
-    """A whole number that is large enough; nothing is rounded, and '20' is not 20."""
+    """Check an argument that must be a whole number; nothing is rounded, and '20' is not 20."""
 
     def right(number: float) -> bool:
         return number >= least and not number % 1  # infinity % 1 is NaN
@@ -41,7 +41,7 @@ def whole(name: str, value: Any, least: int, needs: str = "expected") -> int:
 def number(
     name: str, value: Any, kind: str, right: Callable[[float], bool], needs: str = "expected"
 ) -> float:
-    """A number that is right; `kind` says in words what that means."""
+    """Check a numeric argument; `kind` describes in words what `right` accepts."""
     try:
         found = None if isinstance(value, bool | str | bytes) else float(value)
     except (TypeError, ValueError, RuntimeError, OverflowError):

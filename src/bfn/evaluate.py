@@ -4,17 +4,17 @@ Every example has its own noise, seeded by (seed, repeat, example), and its own 
 
     t_i = (u + p_i / N) mod 1,
 
-where p is a fixed random order of the N examples and u a number per repeat: the times of a data
-set are even together. So results do not depend on the batch size or on the order of the work, and
-all n share times and noise, which makes the rows of a table comparable.
+where p is a fixed random order of the N examples and u a number per repeat, so the times of a data
+set are evenly spread. Results do not depend on the batch size or on the order of the work, and all
+n share times and noise, which makes the rows of a table comparable.
 
 Standard errors. Times are spread evenly, so the spread over examples overstates the error of their
 mean. Examples that are neighbours in p have nearly the same time, and half the mean square of
 their differences estimates the variance that remains (successive differences, as for systematic
-samples). It covers both the noise and the choice of the examples. With two repeats or more the
-spread of the repeats gives the error for these very examples, the noise alone.
+samples). It covers both the noise and the choice of the examples. With two repeats or more, the
+spread of the repeats gives the error due to the noise alone.
 
-Of a text the examples are windows that do not overlap, or crops at random positions.
+The examples of a text are windows that do not overlap, or crops at random positions.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ import torch
 from torch import Tensor
 
 from bfn import loss, noise
-from bfn.data.base import DataSet
+from bfn.data.base import DataSet, Stream
 from bfn.data.tensors import as_data_set
 from bfn.device import in_parts
-from bfn.errors import BFNError
+from bfn.errors import BFNError, whole
 from bfn.model import BFN
 from bfn.times import BELOW_ONE
 
@@ -45,9 +45,9 @@ class Estimate:
 
     nats: float
     standard_error: float
-    """Of the mean, the examples being drawn at random too."""
+    """Error of the mean, due to the noise and to the choice of the examples."""
     noise_error: float | None = None
-    """Of the mean over these very examples, from repeats; None with one repeat."""
+    """Error of the mean due to the noise alone; None with one repeat."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """All that was measured. Per-example values are (repeats, N) tensors, float64, in nats."""
+    """What was measured. Per-example values are (repeats, N) tensors, float64, in nats."""
 
     rows: list[Row]
     examples: int
@@ -129,18 +129,18 @@ def evaluate(
     """Measure L^n + L^r of a split for every n in `steps`; math.inf or "inf" is L^inf.
 
     Args:
-        model: on any device; dropout is off meanwhile, and its mode is restored.
+        model: on any device; its dropout is off meanwhile, and its mode is restored.
         data: a data set, or a tensor (N, *shape) in the model's convention.
-        batch: examples at once; results do not depend on it. Halved as often as memory runs out.
+        batch: examples at once; results do not depend on it. Halved when memory runs out.
         repeats: passes over the split with fresh noise, averaged.
-        crops: so many crops at random positions of a text; 0 for windows that do not overlap.
-        progress: called with losses done and losses in all, an example having one for each n.
-        say: called with a sentence when the batch is halved.
+        crops: number of crops at random positions of a text; 0 for windows that do not overlap.
+        progress: called with the losses computed so far and in total: one per example and n.
+        say: called with a message when the batch is halved.
     """
     counts = list(dict.fromkeys(step_count(n) for n in steps))
-    for name, value in (("steps", len(counts)), ("batch", batch), ("repeats", repeats)):
-        if value < 1:
-            raise BFNError(f"{name} = {value}; evaluation needs at least 1")
+    if not counts:
+        raise BFNError("steps is empty; give at least one n, or inf")
+    batch, repeats = whole("batch", batch, 1), whole("repeats", repeats, 1)
     if isinstance(data, Tensor):
         data, split = as_data_set(model, data), "train"
     examples, keys = _examples(data, split, crops, seed)
@@ -204,14 +204,12 @@ def _examples(
     data: DataSet, split: str, crops: int, seed: int
 ) -> tuple[Tensor, list[int] | list[str]]:
     """The indices to evaluate, and the keys of their noise."""
-    if not crops:
+    if whole("crops", crops, 0) == 0:
         examples = data.examples(split)
         return examples, examples.tolist()
-    if crops < 0:
-        raise BFNError(f"crops = {crops}; give a positive number, or 0 for windows side by side")
-    if data.medium != "text":
-        raise BFNError(f"{data.name} is not a text to take crops = {crops} of; leave them out")
-    # Keyed by number: two crops at the same position have noise of their own.
+    if not isinstance(data, Stream):
+        raise BFNError(f"crops = {crops}, but {data.name} is not a text; leave it out")
+    # Keyed by number, so that two crops at the same position have different noise.
     return data.indices(seed, 0, crops, split), [f"crop {i}" for i in range(crops)]
 
 
@@ -240,13 +238,13 @@ def loss_by_time(
 
 
 def independent_entropy(data: DataSet, split: str = "test", smoothing: float = 0.5) -> float:
-    """What a model of independent variables would cost, in nats per example.
+    """The cost of a model of independent variables, in nats per example.
 
-    Every variable has its own table of frequencies, counted on the training split with `smoothing`
-    added to each of the K counts; the examples of `split` are coded with it.
+    Each variable has its own frequencies, counted on the training split with `smoothing` added to
+    each of the K counts; the examples of `split` are coded with them.
     """
     if data.K is None:
-        raise BFNError(f"{data.name} is continuous; the entropy of its variables needs K bins")
+        raise BFNError(f"{data.name} is continuous; give it bins to count frequencies in")
     train, test = _levels(data, "train"), _levels(data, split)
     seen, symbols = torch.unique(torch.cat([train, test]), return_inverse=True)
     train, test = symbols[: len(train)], symbols[len(train) :]

@@ -1,24 +1,23 @@
 """How good samples are, by measures that need no other trained network.
 
-Text: the share of its words that occur in the training text (or in a list), and how many of all its
-words are different ones: fewer than in real text if a solver repeats the words it gets right, more
-if it makes words up. Words that the edge of a window may have cut are left out.
+Text: the fraction of words that occur in the training text (or in a list), and the fraction of
+distinct words: lower than in real text if a solver repeats itself, higher if it makes words up.
+Words that the edge of a window may have cut are left out.
 
-Pictures and arrays: two samples, generated x and held-out y, are compared as points in space.
+Pictures and arrays: generated samples x and held-out examples y are compared as points in space.
 
     energy       (2 E|x - y| - E|x - x'| - E|y - y'|) / (2 E|x - y|): 0 for equal distributions and
-                 only for those, 1 for points far apart. Every pair of points counts; nothing is
-                 learned or chosen. Unbiased but for the ratio, so it may fall below 0.
-    precision    the share of x that lie closer to some y than its third nearest other y does: how
-                 many samples are like data
-    recall       the same with x and y exchanged: how much of the data is like a sample
+                 only for those, 1 for points far apart. Unbiased apart from the ratio, so it may
+                 fall below 0.
+    precision    the fraction of x that lie closer to some y than its third nearest other y does:
+                 how many samples look like data
+    recall       the same with x and y exchanged: how much of the data looks like a sample
 
-The last two (Kynkaanniemi et al., 2019) tell unlike pictures from a lack of variety. Their
-neighbours are found among the principal components of the training data that hold nine tenths of
-its variance, since distances between neighbours drown in the noise of many pixels.
+The last two (Kynkaanniemi et al., 2019) tell unlikely pictures from a lack of variety. Their
+neighbours are found among the principal components that hold nine tenths of the variance of the
+training data, since distances between neighbours drown in the noise of many pixels.
 
-The same measures of real training examples against the held-out ones are what a perfect model
-would reach, but for chance.
+Real training examples, measured in the same way, show what a perfect model would reach.
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ from bfn.sampling.loop import in_batches
 
 NEIGHBOURS = 3
 VARIANCE, COMPONENTS, EXAMPLES = 0.9, 64, 4_000
-_CHUNK = 1 << 22  # characters of a text searched for words at a time
+CHUNK = 1 << 22  # characters of a text searched for words at a time
 _WORD = re.compile(r"[^\W_]+")
 
 
 @dataclass(frozen=True)
 class Score:
-    """A measured number and its standard error over samples; None where there is none."""
+    """A measured number and its standard error over samples, if known."""
 
     value: float
     error: float | None = None
@@ -56,7 +55,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Column:
-    """What a number is, and whether more of it is better; None where real data's is best."""
+    """What a number is, and whether higher is better; None if closest to real data is best."""
 
     name: str
     higher: bool | None
@@ -69,11 +68,11 @@ class Quality(ABC):
 
     @abstractmethod
     def scores(self, x: Tensor) -> list[Score]:
-        """One number for each column, of samples x in the model's convention."""
+        """One number per column for samples x in the model's convention."""
 
     @abstractmethod
     def real(self, n: int) -> list[Score]:
-        """The same of n real examples."""
+        """The same for n real examples."""
 
 
 class Words(Quality):
@@ -96,7 +95,7 @@ class Words(Quality):
         sets = [self.known] if self.listed is None else [self.known, self.listed]
         every = [word for line in lines for word in line]
         different = len(set(every)) / len(every) if every else math.nan
-        return [*(share(lines, known) for known in sets), Score(different)]
+        return [*(known_words(lines, known) for known in sets), Score(different)]
 
     def real(self, n: int) -> list[Score]:
         x, _ = _examples(self.data, self.split, n)
@@ -104,13 +103,13 @@ class Words(Quality):
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a window in lower case, but those that its edges may have cut."""
+    """The words of a window in lower case, without those that its edges may have cut."""
     found = _WORD.finditer(text)
     return [m[0].lower() for m in found if m.start() > 0 and m.end() < len(text)]
 
 
-def share(lines: Sequence[Sequence[str]], known: set[str]) -> Score:
-    """The share of known words; windows are independent of each other, words within one are not."""
+def known_words(lines: Sequence[Sequence[str]], known: set[str]) -> Score:
+    """The fraction of known words; windows are independent, words within one are not."""
     hits = torch.tensor([sum(w in known for w in line) for line in lines], dtype=torch.float64)
     counts = torch.tensor([len(line) for line in lines], dtype=torch.float64)
     total = float(counts.sum())
@@ -125,13 +124,13 @@ def _plain(text: str | bytes) -> str:
 
 
 def _vocabulary(text: Callable[[slice], str], length: int) -> Iterator[str]:
-    """Every word of a long text, which is read piece by piece."""
+    """Every word of a long text, read piece by piece."""
     rest = ""
-    for start in range(0, length, _CHUNK):
-        piece = rest + text(slice(start, start + _CHUNK))
+    for start in range(0, length, CHUNK):
+        piece = rest + text(slice(start, start + CHUNK))
         cut = len(piece)
-        while start + _CHUNK < length and cut and _WORD.match(piece[cut - 1]):
-            cut -= 1  # a word that goes on in the next piece
+        while start + CHUNK < length and cut and _WORD.match(piece[cut - 1]):
+            cut -= 1  # a word that may continue in the next piece
         rest = piece[cut:]
         yield from (m[0].lower() for m in _WORD.finditer(piece[:cut]))
 
@@ -151,8 +150,8 @@ class TwoSamples(Quality):
         self.held = points(data.format, held)
         if len(self.held) <= NEIGHBOURS:
             raise BFNError(
-                f"n = {n}, of {len(data.examples(split))} examples in the {split} split of "
-                f"{data.name}, is too few; precision and recall need more than {NEIGHBOURS}"
+                f"n = {n} with {len(data.examples(split))} examples in the {split} split of "
+                f"{data.name} is too few; precision and recall need more than {NEIGHBOURS}"
             )
         train, _ = _examples(data, "train", EXAMPLES)
         self.centre, self.axes = principal(points(data.format, train))
@@ -186,16 +185,16 @@ def principal(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def energy(x: Tensor, y: Tensor) -> Score:
-    """The energy distance of two samples as a share of what it is at most.
+    """The energy distance of two samples as a fraction of its maximum.
 
-    The error is that of the choice of x, to first order.
+    The error is due to the choice of x, to first order.
     """
     across, within = torch.cdist(x, y).mean(1), _others(x)
     A, B, C = (float(each.mean()) for each in (across, within, _others(y)))
     if A == 0.0:
         return Score(0.0, 0.0)
     value = 1.0 - (B + C) / (2.0 * A)
-    # What one more x would change: the mean of pairs within a sample moves by twice its own.
+    # The influence of one x; the mean over pairs within a sample moves by twice its own.
     influence = ((1.0 - value) * (across - A) - (within - B)) / A
     return Score(value, float(influence.std()) / len(x) ** 0.5)
 
@@ -206,25 +205,25 @@ def _others(x: Tensor) -> Tensor:
 
 
 def inside(x: Tensor, y: Tensor, k: int = NEIGHBOURS) -> Score:
-    """The share of x within the distance of some y from its own k-th neighbour in y."""
+    """The fraction of x that lie closer to some y than its k-th nearest other y does."""
     k = min(k, len(y) - 1)
-    radius = torch.cdist(y, y).kthvalue(k + 1, 1).values  # each is its own nearest
+    radius = torch.cdist(y, y).kthvalue(k + 1, 1).values  # each point is its own nearest
     p = float((torch.cdist(x, y) <= radius).any(1).double().mean())
     return Score(p, math.sqrt(p * (1.0 - p) / len(x)))
 
 
 def quality(data: DataSet, split: str, n: int, words: set[str] | None = None) -> Quality:
     """The measure that suits a data set."""
-    if data.medium == "text":
+    if isinstance(data.format, TextFormat):
         return Words(data, split, words)
     if words is not None:
-        raise BFNError(f"a list of words was given, but {data.name} is no text; leave it out")
+        raise BFNError(f"a list of words was given, but {data.name} is not a text; leave it out")
     return TwoSamples(data, split, n)
 
 
 @dataclass(frozen=True)
 class Row:
-    """What one solver reaches with so many network calls: the mean of all repeats."""
+    """What one solver reaches with a number of network calls: the mean of all repeats."""
 
     solver: str
     calls: int
@@ -233,14 +232,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Rows in order of solver, then calls; and what real data reach."""
+    """Rows ordered by solver, then calls, and the scores of real data."""
 
     columns: tuple[Column, ...]
     rows: list[Row]
     real: list[Score]
     samples: int
     repeats: int = 1
-    """Of every row, each of so many samples."""
+    """Repeats of every row, each with `samples` samples."""
 
     def to_json(self) -> dict[str, Any]:
         def plain(scores: list[Score]) -> dict[str, Any]:
@@ -276,8 +275,8 @@ def compare(
 ) -> Comparison:
     """Draw n examples with every solver and number of calls, and measure them.
 
-    A model with labels is given those of the held-out examples. With repeats, every row is the mean
-    over the seeds from `seed` on, and its errors are those of that mean. `options` are those of
+    A model with labels gets those of the held-out examples. With repeats, every row is the mean
+    over seeds from `seed` on, with the error of that mean. `options` go to
     `bfn.sampling.loop.in_batches`.
     """
     n, repeats = whole("n", n, 1), whole("repeats", repeats, 1)
@@ -313,7 +312,7 @@ def compare(
 
 
 def averaged(measured: Sequence[Sequence[Score]]) -> list[Score]:
-    """The mean of every column over repeats, with its standard error; one repeat stays as it is."""
+    """The mean of every column over repeats, with its standard error."""
     if len(measured) == 1:
         return list(measured[0])
     values = torch.tensor([[s.value for s in each] for each in measured], dtype=torch.float64)

@@ -1,13 +1,13 @@
 """Choosing beta(1) and sigma_1.
 
-The schedule's end decides what is left to pay for when the flow is over. Too little accuracy, and
-the reconstruction loss is large; too much, and time is spent where nothing is learned. The
-criterion here is the *cost left at t = 1*: the nats that a receiver without any context, who knows
-only that all values are equally likely beforehand, still needs per variable to learn x from its own
-theta_1. By Bayes' rule that is also the expected entropy of the input distribution at t = 1, the
-quantity the paper plots over K and sqrt(beta). A well trained network has context and pays
-less: this is about the most that L^r should be. The default, 0.01 nats, lies below what images or
-text cost per variable by a factor of about a hundred, and the paper's own choices are near it:
+The accuracy at the end of the schedule decides what the reconstruction still costs. If it is too
+low, the reconstruction loss is large; if it is too high, time is spent where nothing is learned.
+The criterion here is the *cost left at t = 1*: the nats per variable that a receiver still needs to
+learn x from theta_1, without context and with all values equally likely beforehand. By Bayes' rule
+that is also the expected entropy of the input distribution at t = 1, which the paper plots over K
+and sqrt(beta). A trained network has context and pays less, so this bounds L^r. The default, 0.01
+nats, is about a hundredth of what images or text cost per variable, and the paper's own choices are
+near it:
 
     data              published              cost left      suggested for 0.01 nats
     2 classes         beta_1 = 9             0.0038         7.24
@@ -15,7 +15,7 @@ text cost per variable by a factor of about a hundred, and the paper's own choic
     256 bins          sigma_1 = 0.001        0.0003         0.00134
     16 bins           sigma_1 = 0.0316       0.120          0.0216
 
-Everything is computed by quadrature, without random numbers, on NumPy alone.
+Everything is computed by quadrature in NumPy, without random numbers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bfn.errors import BFNError
+from bfn.errors import BFNError, number, whole
 
 COST = 0.01
 """Nats per variable left at t = 1."""
@@ -33,7 +33,7 @@ COST = 0.01
 
 def suggest_beta_1(K: int, cost: float = COST) -> float:
     """The beta_1 at which a variable of K classes still costs `cost` nats at t = 1."""
-    _check(K, "classes", cost, math.log(max(K, 1)))
+    K = _check(K, cost)
     return _bisect(lambda beta: cost_of_classes(K, beta), cost, start=10.0 / K)
 
 
@@ -42,20 +42,18 @@ def suggest_sigma_1(
 ) -> float:
     """The sigma_1 at which a variable still costs `cost` nats at t = 1.
 
-    Give K for data in K bins, or `noise` for continuous data measured with that deviation. A point
-    known to within sigma_1 costs sigma_1^2 / (2 noise^2), so at 0.01 nats sigma_1 is 0.14 noise:
-    well inside the paper's rule sigma_1 < noise / 2.
+    Give K for data in K bins, or `noise`, the standard deviation of the measurement, for continuous
+    data. A point known to within sigma_1 costs sigma_1^2 / (2 noise^2), so 0.01 nats give
+    sigma_1 = 0.14 noise: well inside the paper's rule sigma_1 < noise / 2.
     """
     if (K is None) == (noise is None):
         raise BFNError("give either K, the number of bins, or noise, the measurement's deviation")
     if noise is not None:
-        if not 0.0 < noise < 1.0:
-            raise BFNError(f"noise = {noise} must lie between 0 and 1, the scale of the data")
-        _check(2, "classes", cost, 0.125)  # beyond it sigma_1 < noise / 2 would not hold
+        number("noise", noise, "a number between 0 and 1", lambda value: 0.0 < value < 1.0)
+        _check_cost(cost, 0.125)  # beyond it sigma_1 < noise / 2 would not hold
         return noise * math.sqrt(2.0 * cost)
-    assert K is not None
-    _check(K, "bins", cost, math.log(max(K, 1)))
-    beta_1 = _bisect(lambda beta: cost_of_bins(K, beta), cost, start=float(K * K))
+    bins = _check(K, cost)  # pyright: ignore[reportArgumentType]
+    beta_1 = _bisect(lambda beta: cost_of_bins(bins, beta), cost, start=float(bins * bins))
     return (1.0 + beta_1) ** -0.5
 
 
@@ -105,14 +103,14 @@ def cost_of_bins(K: int, beta: float) -> float:
         largest = exponent.max(0)
         return float((largest + np.log(np.exp(exponent - largest).sum(0))) @ weight)
 
-    # Bins near an end have neighbours on one side only; the rest are all alike.
+    # Bins near an end have fewer neighbours on one side; all others are alike.
     ends = sum(cost(k, K - 1 - k) for k in range((few + 1) // 2))
     ends += sum(cost(k, K - 1 - k) for k in range(few // 2))
     return (ends + (K - few) * cost(K // 2, K // 2)) / K
 
 
 def _cost_of_fine_bins(K: int, q: float) -> float:
-    """The same where bins are narrower than the noise: ln K - I(x; y), I = h(y) - h(noise).
+    """`cost_of_bins` where bins are narrower than the noise: ln K - I(x; y), I = h(y) - h(noise).
 
     In units of the noise the density of y is a midpoint sum over the bins, here its integral
     (Phi(y + a) - Phi(y - a)) / (2 a), a = q K / 2, with the first Euler-Maclaurin term of its ends.
@@ -133,7 +131,7 @@ def _cost_of_fine_bins(K: int, q: float) -> float:
 
 
 def _bisect(cost: Callable[[float], float], target: float, start: float) -> float:
-    """The accuracy at which a falling cost reaches the target, to 1e-5 relative."""
+    """The accuracy at which a decreasing cost reaches the target, to 1e-5 relative."""
     low = high = start
     while cost(high) > target:
         high *= 2.0
@@ -145,8 +143,11 @@ def _bisect(cost: Callable[[float], float], target: float, start: float) -> floa
     return high
 
 
-def _check(K: int, what: str, cost: float, most: float) -> None:
-    if not isinstance(K, int) or K < 2:
-        raise BFNError(f"K = {K!r} {what}; there must be a whole number of them, at least 2")
-    if not 0.0 < cost < most:
-        raise BFNError(f"cost = {cost} nats; expected a number between 0 and {most:.3g}")
+def _check(K: int, cost: float) -> int:
+    K = whole("K", K, 2)
+    _check_cost(cost, math.log(K))
+    return K
+
+
+def _check_cost(cost: float, most: float) -> None:
+    number("cost", cost, f"nats between 0 and {most:.3g}", lambda value: 0.0 < value < most)
