@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import bfn
 from bfn import recipe as config
-from bfn.sampling.loop import in_batches
+from bfn.sampling.batches import in_batches
 
 RECIPE = "digits-labelled"
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import bfn
-from bfn.cli.sampling import accelerated
-from bfn.sampling.loop import in_batches
+from bfn.sampling.batches import in_batches
+from bfn.sampling.draw import on_device
 from support.toys import KINDS, data, generator, model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -82,8 +82,7 @@ def test_guided_samples_are_those_of_the_cpu(compile: bool) -> None:
     label = [i % 10 for i in range(10)]
     model = bfn.BFN.from_pretrained("digits-labelled")
     here = in_batches(model, 10, (1, 8, 8), label=label, **options)
-    model.cuda()
-    with accelerated(model, compile):
+    with on_device(model, "cuda", compile):
         there = in_batches(model, 10, (1, 8, 8), label=label, static=compile, **options)
     assert there.device.type == "cpu"
     assert float((here - there).abs().mean()) < 0.02

@@ -36,7 +36,7 @@ LAYERS: list[set[str]] = [
     {"sampling", "loss", "guidance"},
     {
         *("recipe.build", "recipe.fitted", "runs", "evaluate", "quality", "plots", "published"),
-        *("train", "codec"),
+        *("train", "codec", "sampling.draw"),
     },
     {"cli", "__main__"},
 ]

@@ -236,7 +236,7 @@ def test_compare_draws_as_asked() -> None:
     assert [(row.solver, row.calls) for row in result.rows] == order
     labels = data.labels["test"][torch.arange(20) * 297 // 20]
     assert all(torch.equal(each, labels) for each in seen)
-    again = bfn.sampling.loop.in_batches(
+    again = bfn.sampling.batches.in_batches(
         model, 20, (1, 8, 8), calls=3, solver="sde", final="mode", label=labels
     )
     assert result.rows[-1].scores == quality.quality(data, "test", 20).scores(again)

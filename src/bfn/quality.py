@@ -37,7 +37,7 @@ from bfn.data.base import DataSet
 from bfn.data.formats import Format, TextFormat
 from bfn.errors import BFNError, whole
 from bfn.model import BFN
-from bfn.sampling.loop import in_batches
+from bfn.sampling.batches import in_batches
 
 NEIGHBOURS = 3
 VARIANCE, COMPONENTS, EXAMPLES = 0.9, 64, 4_000
@@ -277,7 +277,7 @@ def compare(
 
     A model with labels gets those of the held-out examples. With repeats, every row is the mean
     over seeds from `seed` on, with the error of that mean. `options` go to
-    `bfn.sampling.loop.in_batches`.
+    `bfn.sampling.batches.in_batches`.
     """
     n, repeats = whole("n", n, 1), whole("repeats", repeats, 1)
     solvers = [solvers] if isinstance(solvers, str) else solvers

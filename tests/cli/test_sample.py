@@ -232,18 +232,3 @@ def test_films_are_not_written_over(
 ) -> None:
     (tmp_path / "x.gif").write_text("mine")
     assert "'x.gif' exists" in refused("sample", trained(), "--film", "--out", "x.npy")
-
-
-def test_on_a_gpu_the_network_is_changed_for_the_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    from bfn.cli.sampling import accelerated
-    from bfn.nn.accelerate import Accelerated
-
-    model = bfn.BFN.from_pretrained("digits")
-    net = model.net
-    with accelerated(model, False):
-        assert model.net is net
-    monkeypatch.setattr(bfn.BFN, "device", torch.device("cuda"))
-    with accelerated(model, False):
-        assert isinstance(model.net, Accelerated)
-        assert model.net.net is net
-    assert model.net is net

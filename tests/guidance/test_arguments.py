@@ -60,7 +60,7 @@ def test_a_guide_pulls() -> None:
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        ({"scale": 2.0}, "scale = 2 has nothing to pull; give a guide"),
+        ({"scale": 2.0}, "scale = 2 has no effect without a guide"),
         ({"guide": 3}, "guide = 3; expected a function"),
         ({"guide": low, "scale": float("nan")}, "scale = nan; expected a finite number"),
         ({"guide": lambda x: x.flatten(1).sum(1) * torch.nan}, "the guide returned NaN"),

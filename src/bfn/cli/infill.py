@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -24,10 +24,7 @@ from bfn.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bfn.model import BFN
-    from bfn.recipe import Sample
+    pass
 
 
 def infill(
@@ -92,13 +89,13 @@ def infill(
     whole
         If a text is shorter than the model's window, show the whole window.
     """
-    from bfn.cli.sampling import accelerated, summary, warn_of_labels, with_calls
-    from bfn.device import find_device
+    from bfn.cli.sampling import draw, summary, warn_of_labels, with_calls
     from bfn.files import check_free
     from bfn.hub import locate
     from bfn.plots import sheets
     from bfn.recipe import Sample
     from bfn.runs.folder import RunFolder
+    from bfn.sampling.draw import on_device
 
     folder = RunFolder(locate(run))
     model, format = folder.load_model(), folder.format()
@@ -114,7 +111,6 @@ def infill(
         batch=batch, seed=seed, device=device,
     )  # fmt: skip
     settings = with_calls(settings, calls, steps, resample)
-    model.to(find_device(settings.device, "device"))
     x, seen = format.read_example(what, mask, blank)
     is_text = format.medium == "text"
     if out is None and not is_text:
@@ -126,8 +122,8 @@ def infill(
         observed = "known" if is_text and particles == 1 else "schedule"
     warn_of_labels(recipe, settings)
     options = {"observed": observed, "resample": resample, "jump": jump, "particles": particles}
-    with accelerated(model):
-        filled = completions(model, x, seen, settings, options)
+    with on_device(model, settings.device):
+        filled = draw(model, format, settings, known=(x, seen), **options)
     text = ""
     if is_text:
         length = None if whole else len(what)
@@ -140,49 +136,3 @@ def infill(
     else:
         sheets.write_sheet(out, format, filled)
     print(f"{out}: {summary('completion', len(filled), settings.steps, resample)}")
-
-
-def completions(
-    model: BFN, x: Tensor, seen: Tensor, settings: Sample, options: dict[str, Any]
-) -> Tensor:
-    """settings.n completions of one example, on the CPU; as many at once as fit."""
-    import torch
-
-    from bfn import noise
-    from bfn.device import in_parts
-    from bfn.progress import waiting
-    from bfn.sampling import draw
-    from bfn.sampling.infill import infill as fill
-
-    chosen = draw.options(model, settings)
-    label = chosen.pop("label", None)
-    n = settings.n
-    batch = min(n, max(1, settings.batch // max(1, options["particles"])))
-    calls = settings.steps * (1 + max(0, options["resample"])) + 1
-    parts: list[Tensor] = []
-
-    def part(start: int, stop: int, _: int) -> None:
-        rows, looks = range(start, stop), 0
-
-        def look(*_: Any) -> None:
-            nonlocal looks
-            looks += 1
-            report(start * calls + looks * (stop - start), n * calls)
-
-        cond = {} if label is None else {"label": label[start:stop]}
-        keys = noise.Keyed([noise.seed("infill", settings.seed, i) for i in rows])
-        given = x.expand(len(rows), *x.shape[1:])
-        filled = fill(
-            *(model, given, seen, settings.steps),
-            generator=keys,
-            callback=look,
-            **options,
-            **chosen,
-            **cond,
-        )
-        parts.append(filled.cpu())
-
-    with waiting("filling in") as (report, say):
-        advice = "use fewer particles, or another device"
-        in_parts(n, batch, part, say=say, what="completion", advice=advice)
-    return torch.cat(parts)

@@ -68,15 +68,14 @@ def sample(
     separate
         Write every sample to its own file.
     """
-    from bfn.cli.sampling import accelerated, draw, summary, warn_of_labels, with_calls, with_labels
-    from bfn.device import find_device
+    from bfn.cli.sampling import draw, summary, warn_of_labels, with_calls, with_labels
     from bfn.files import check_free
     from bfn.hub import locate
     from bfn.plots import sheets
     from bfn.plots.film import Film
     from bfn.recipe import Sample
     from bfn.runs.folder import RunFolder
-    from bfn.sampling.draw import options
+    from bfn.sampling.draw import on_device, options
 
     folder = RunFolder(locate(run))
     model, format = folder.load_model(), folder.format()
@@ -86,7 +85,6 @@ def sample(
         batch=batch, seed=seed, device=device,
     )  # fmt: skip
     settings = with_calls(settings, calls, steps)
-    model.to(find_device(settings.device, "device"))
     settings, columns = with_labels(model, settings, n is not None)
     options(model, settings)  # refuses what cannot be done before a file is touched
     known = read_prefix(format, prefix) if prefix else None
@@ -104,7 +102,7 @@ def sample(
     if film:
         check_free(gif, force)
     warn_of_labels(recipe, settings)
-    with accelerated(model, compile):
+    with on_device(model, settings.device, compile):
         x = draw(model, format, settings, callback=moving, static=compile, known=known)
     if into_folder:
         sheets.write_separately(out, format, x)

@@ -1,11 +1,9 @@
-"""What the commands that draw samples share: settings, labels, progress and acceleration."""
+"""What the commands that draw samples share: settings, labels and progress."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
@@ -14,7 +12,6 @@ from bfn.data.formats import Format
 from bfn.errors import BFNError
 from bfn.guidance import labels
 from bfn.model import BFN
-from bfn.nn.accelerate import Accelerated
 from bfn.progress import waiting
 from bfn.recipe import Recipe, Sample
 from bfn.sampling import draw as drawing
@@ -75,21 +72,3 @@ def summary(noun: str, count: int, steps: int, repeats: int = 0) -> str:
         f"{count} {noun}{'s' * (count != 1)} in {steps} step{'s' * (steps != 1)} "
         f"({calls} network calls)"
     )
-
-
-@contextlib.contextmanager
-def accelerated(model: BFN, compile: bool = False) -> Iterator[None]:
-    """Run the network in its fastest form on a GPU; on a CPU it stays as it is."""
-    if model.device.type != "cuda":
-        if compile:
-            raise BFNError(
-                f"--compile pays off only on a GPU, and this is a {model.device.type}; leave it out"
-            )
-        yield
-        return
-    net = model.net
-    model.net = Accelerated(net, compile=compile)
-    try:
-        yield
-    finally:
-        model.net = net

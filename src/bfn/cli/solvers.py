@@ -78,8 +78,6 @@ def solvers(
     """
     from bfn import quality
     from bfn.cli.evaluate import recipe_with_data
-    from bfn.cli.sampling import accelerated
-    from bfn.device import find_device
     from bfn.hub import locate
     from bfn.plots import style
     from bfn.progress import waiting
@@ -100,7 +98,7 @@ def solvers(
     tables.check_json(json, force)
     style.load("matplotlib")
     listed = None if words is None else read_words(words)
-    model = folder.load_model().to(find_device(settings.device, "device"))
+    model = folder.load_model()
     data = build.data(recipe)
     count = min(len(data.examples(split)), MOST) if n is None else n
     settings = dataclasses.replace(settings, n=count, label="")
@@ -111,7 +109,7 @@ def solvers(
         )
     options = drawing.options(model, settings)
     del options["solver"]
-    with accelerated(model), waiting("sampling") as (report, say):
+    with drawing.on_device(model, settings.device), waiting("sampling") as (report, say):
         found = quality.compare(
             model,
             data,

@@ -1,19 +1,41 @@
-"""Samples as a recipe's [sample] section asks for them."""
+"""Samples as a recipe's [sample] section asks for them, on the device that it names."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
 
-from bfn.guidance import ClassifierFree, Wrapper, labels
+from bfn.device import find_device
+from bfn.errors import BFNError
+from bfn.guidance import Wrapper, labels
 from bfn.model import BFN
+from bfn.nn.accelerate import Accelerated
 from bfn.recipe.sections import Sample
 from bfn.sampling import solvers
-from bfn.sampling.infill import infill
-from bfn.sampling.loop import Callback, in_batches
+from bfn.sampling.batches import in_batches
+from bfn.sampling.loop import Callback
+
+
+@contextlib.contextmanager
+def on_device(model: BFN, device: str, compile: bool = False) -> Iterator[None]:
+    """Move the model to a device; meanwhile its network runs there in its fastest form."""
+    model.to(find_device(device, "device"))
+    if model.device.type != "cuda":
+        if compile:
+            raise BFNError(
+                f"--compile pays off only on a GPU, and this is a {model.device.type}; leave it out"
+            )
+        yield
+        return
+    net = model.net
+    model.net = Accelerated(net, compile=compile)
+    try:
+        yield
+    finally:
+        model.net = net
 
 
 def draw(
@@ -26,38 +48,36 @@ def draw(
     say: Callable[[str], None] | None = None,
     static: bool = False,
     known: tuple[Tensor, Tensor] | None = None,
+    **infilling: Any,
 ) -> Tensor:
-    """settings.n examples of the given shape; the rest is of `bfn.sampling.loop.in_batches`.
+    """settings.n examples of the given shape; the arguments are those of `in_batches`.
 
-    `known` is an example and a mask, true where the samples are to be like it (`bfn.infill`).
+    If something is known, `infilling` may hold options of `bfn.infill`.
     """
-    given, seen = options(model, settings), model
     if known is not None:
-        seen = ClassifierFree(model, given.pop("guidance")) if "guidance" in given else model
-        given["how"] = functools.partial(_infilled, *known)
+        # The right posterior of discrete data does not depend on t, so a prefix is known from the
+        # start: a small model of text continued "functio" correctly in 98% of all cases, and in
+        # 83% with messages on schedule.
+        infilling = {"observed": "known", **infilling}
     return in_batches(
-        seen,
+        model,
         settings.n,
         shape,
         settings.steps,
         batch=settings.batch,
         seed=settings.seed,
         static=static,
+        known=known,
         callback=callback,
         progress=progress,
         say=say,
-        **given,
+        **options(model, settings),
+        **infilling,
     )
 
 
-def _infilled(x: Tensor, mask: Tensor, model: Any, shape: Any, steps: int, **given: Any) -> Tensor:
-    # Known from the start: of discrete data the right posterior does not depend on t, and a small
-    # model of text went on with "functio" rightly in 98% of all cases, on schedule in 83%.
-    return infill(model, x.expand(shape), mask, steps, observed="known", **given)
-
-
 def check_names(settings: Sample) -> None:
-    """Say at once, and not after a long training, that a solver or a grid is not known."""
+    """Refuse an unknown solver or grid at once, and not after a long training."""
     solvers.find("solver", settings.solver, solvers.SOLVERS)
     if settings.grid != "auto":
         solvers.find("grid", settings.grid, solvers.GRIDS)

@@ -1,26 +1,29 @@
 """Infilling: some variables are given, and generation fills in the rest.
 
-pinned       a model that knows some variables
-walk         generation that turns back and repeats itself
-particles    sequential Monte Carlo over the observed variables' messages
+`pinned` is a model that knows some variables; `particles` is sequential Monte Carlo over the
+observed variables' messages.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from bfn.errors import BFNError, whole
-from bfn.guidance import Wrapper, arguments, labels
+from bfn.flow import Theta
+from bfn.guidance import Wrapper
+from bfn.guidance.base import innermost
 from bfn.guidance.gradient import Guide
 from bfn.model import BFN
 from bfn.noise import Source
-from bfn.sampling import solvers
-from bfn.sampling.particles import drawn, weighted
+from bfn.output import Output
+from bfn.sampling import arguments, solvers
+from bfn.sampling.loop import Callback, run
+from bfn.sampling.particles import Particles
 from bfn.sampling.pinned import Pinned
-from bfn.sampling.walk import Callback, Walk, repeated
 
 __all__ = ["infill"]
 
@@ -48,68 +51,72 @@ def infill(
     dtype: torch.dtype | None = None,
     **cond: Any,
 ) -> Tensor:
-    """Data like x where `mask` is true, generated where it is not: one completion per row of x.
+    """Data equal to x where `mask` is true, generated elsewhere: one completion per row of x.
 
-    The beginning of a text is completed with a mask that is true of its first characters; several
-    completions of one example are those of x.expand(n, ...).
+    To complete the beginning of a text, give a mask that is true for its first characters; for
+    several completions of one example, give x.expand(n, ...).
 
     Args:
         model: a BFN, or one in the wrappers of `bfn.guidance`.
-        x: (B, *shape) in the model's convention; what stands where the mask is false is ignored.
-        mask: True where x is observed; of x's shape, or of one example's.
-        steps: of generation; they take (1 + resample) steps + 1 network calls.
-        calls: that number, if given, in place of the steps. A call is one look at all rows and
-            particles at once; steps done again count again, and the last look counts, too.
-        observed: how the network learns of the observed values: by messages on schedule, or all
-            at once ("known"); see `bfn.sampling.pinned` for what that can mean.
-        resample: how many times every `jump` steps are taken back and done again, after which the
-            rest has seen more of what was observed. Costs as many times more calls.
-        jump: the steps that are taken back at once.
-        particles: completions that compete for each row; exact as their number grows. Costs as
-            many times more network work. Only with solver = "ancestral", the schedule and without
-            resample.
-        solver, grid, first, final, generator, dtype: as of `bfn.generate`.
-        callback: as of `bfn.generate`; the theta it sees is what the network is told.
-        guidance, guide, scale: completions may be guided, too; as of `bfn.generate`.
+        x: (B, *shape) in the model's convention; values where the mask is false are ignored.
+        mask: True where x is observed; in x's shape, or in one example's.
+        steps: generation steps; they take (1 + resample) steps + 1 network calls.
+        calls: the number of network calls, instead of steps. One call takes all rows and
+            particles at once; repeated steps and the last look at the output count.
+        observed: how the network sees the observed values: by messages on schedule, or all at
+            once ("known"); see `bfn.sampling.pinned` for what that means.
+        resample: how many times each group of `jump` steps is taken back and repeated, so that
+            the rest sees more of what was observed. Multiplies the calls by 1 + resample.
+        jump: the number of steps that are taken back together.
+        particles: candidates that compete for each row; exact as their number grows, at a cost in
+            proportion. Only with solver="ancestral" and observed="schedule", without resample.
+        solver, grid, first, final, generator, dtype: as in `bfn.generate`.
+        callback: as in `bfn.generate`; the theta it sees is what the network is shown.
+        guidance, guide, scale: as in `bfn.generate`.
         cond: conditions for the network, such as label.
     """
-    arguments.check(infill, model, cond, dtype)
+    innermost(model)
     x, mask = _checked(model, x, mask)
+    model, cond = arguments.prepare(
+        infill, model, len(x), dtype, final, guidance, guide, scale, cond
+    )
     resample, jump = whole("resample", resample, 0), whole("jump", jump, 1)
     particles = whole("particles", particles, 1)
     steps = solvers.count(solver, steps, calls, resample)
     if observed not in ("schedule", "known"):
         raise BFNError(f'observed = {observed!r}; expected "schedule" or "known"')
-    if final not in ("sample", "mode"):
-        raise BFNError(f'final = {final!r}; expected "sample" or "mode"')
-    if particles > 1:
-        _check_particles(observed, resample, solver)
-    if cond.get("label") is not None:
-        label = labels.prepare(model, cond["label"], len(x))
-        cond["label"] = label.repeat_interleave(particles, 0)
-    model = arguments.wrapped(model, guidance, guide, scale, cond)
+    chosen = solvers.find("solver", solver, solvers.SOLVERS)
     pinned = Pinned(model, x, mask, observed)
-    seen = model if particles > 1 else pinned
-    walk = Walk(seen, steps, solver, grid, first, dtype or model.dtype, callback, cond)
+    options: dict[str, Any] = {"grid": grid, "first": first, "dtype": dtype, "generator": generator}
     with model.evaluating():
         if particles > 1:
-            output, log_w, own = weighted(walk, pinned, particles, generator)
-            every = output.sample(own) if final == "sample" else output.mode()
-            return pinned.insert(every[drawn(log_w, generator)])
-        output = repeated(walk, tuple(x.shape), resample, jump, generator)
+            _check_particles(observed, resample, solver)
+            if cond.get("label") is not None:
+                cond["label"] = cond["label"].repeat_interleave(particles, 0)
+            rule = Particles(pinned, particles, generator)
+            chosen, shape = dataclasses.replace(chosen, rule=rule), tuple(rule.x.shape)
+            output = run(model, shape, chosen, steps, callback=callback, cond=cond, **options)
+            return rule.completions(model.flow, output, dtype or model.dtype, final, generator)
+
+        def look(i: int, t: Tensor, theta: Theta, output: Output) -> None:
+            if callback is not None:
+                callback(i, t, pinned.shown(theta), output)
+
+        options |= {"callback": look, "cond": cond, "repeats": resample, "jump": jump}
+        output = run(pinned, tuple(x.shape), chosen, steps, **options)
         return output.sample(generator) if final == "sample" else output.mode()
 
 
 def _checked(model: BFN | Wrapper, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """x and mask of one shape on the model's device, x with data wherever nothing was observed."""
+    """x and mask in one shape on the model's device; x holds legal data wherever it is unknown."""
     if not isinstance(x, Tensor) or x.dim() < 1 or x.numel() == 0:
         shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
         raise BFNError(f"x = {shape}; expected a tensor of data, the batch first")
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         what = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise BFNError(
-            f"the mask is {what}; expected a torch.bool tensor, true where x is observed: "
-            "write mask > 0.5, say"
+            f"the mask is {what}; expected a torch.bool tensor, true where x is observed, such as "
+            "mask > 0.5"
         )
     if tuple(mask.shape) not in (tuple(x.shape), tuple(x.shape[1:])):
         raise BFNError(
@@ -118,11 +125,11 @@ def _checked(model: BFN | Wrapper, x: Tensor, mask: Tensor) -> tuple[Tensor, Ten
         )
     mask, x = mask.to(model.device).expand(x.shape), x.detach().to(model.device)
     if not bool(mask.any()):
-        # No value to borrow or to check, but x has to be of the right type all the same.
+        # There is no value to borrow or to check, but x must still have the right type.
         x = torch.zeros_like(x)
         model.flow.check(x)
         return x, mask
-    # A value that was observed is data, whatever data are.
+    # An observed value is legal data, whatever the data are.
     x = torch.where(mask, x, x[mask][0])
     model.flow.check(x)
     model.head.check(x)
@@ -137,10 +144,8 @@ def _check_particles(observed: str, resample: int, solver: str) -> None:
         )
     if observed != "schedule":
         raise BFNError(
-            f"observed = {observed!r} leaves particles nothing to be weighed by; leave it out, "
+            f"observed = {observed!r} leaves no messages to weigh particles by; leave out observed "
             "or the particles"
         )
     if resample:
-        raise BFNError(
-            f"resample = {resample} and particles are two ways to one end; give one of them"
-        )
+        raise BFNError(f"resample = {resample} and particles cannot be combined; give one of them")

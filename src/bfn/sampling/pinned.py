@@ -1,20 +1,20 @@
-"""A model that knows some variables: whatever it puts out, these have the values observed.
+"""A model that knows some variables: in whatever it puts out, they have the observed values.
 
 The sender transmits what is observed and the model's own guesses of the rest. For a solver that is
 nothing special: the expectation and the draws of an observed variable are its value, so messages
-about it (or, without noise, its path) are the sender's. What the network is shown of it has two
-forms:
+about it (or, without noise, its path) are the sender's. There are two ways to show it to the
+network:
 
     "schedule"  the messages sent so far, at the accuracy beta(t) of all variables: inputs like
                 those of training. But a network that sees V cannot know x_O better than V says,
                 so early on the rest is guessed from next to nothing.
-    "known"     all there is to know, from the start. Of discrete data the posterior depends on V
-                alone, for all m(x) have the same length; so V_O = m(x) 40 / v, certainty, makes a
-                perfect network condition on x_O exactly. A trained one has never seen certain
-                variables among uncertain ones, and may or may not know what to do. Of numbers the
-                posterior depends on beta as well, which the network reads from t, one for all
-                variables; more than beta(t) cannot be said, and V_O = beta(t) x_O, the messages
-                without their noise, is what remains.
+    "known"     all there is to know, from the start (`known_state` of the flow). The posterior of
+                discrete data depends on V alone, so V_O = 40 m(x) / v, certainty, makes a perfect
+                network condition on x_O exactly. A trained one has never seen certain variables
+                among uncertain ones, and may or may not know what to do. The posterior of numbers
+                depends on beta as well, which the network reads from t, one for all variables;
+                more than beta(t) cannot be said, and V_O = beta(t) x_O, the messages without
+                their noise, is what remains.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from bfn.output import Output
 
 
 class PinnedOutput(Output):
-    """An output whose observed variables have their values; costs are the output's own."""
+    """An output whose observed variables have their values; costs are those of the output."""
 
     def __init__(self, output: Output, pinned: Pinned) -> None:
         self.output, self.pinned = output, pinned
@@ -63,7 +63,7 @@ class PinnedOutput(Output):
 
 
 class Pinned(Wrapper):
-    """A model with the variables of `mask` at the values in x, (B, *shape) both."""
+    """A model whose variables have the values in x where `mask` is true, both (B, *shape)."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Pinned(Wrapper):
         return torch.where(self.mask, self.x.to(x.dtype), x)
 
     def shown(self, theta: Theta) -> Theta:
-        """What the network is told: theta, or with the observed values in their places."""
+        """What the network sees: theta, with the observed values in it if they are known."""
         if self.observed != "known":
             return theta
         V = self.flow.known_state(self.m.to(theta.V.dtype), theta.beta)

@@ -20,7 +20,6 @@ A grid is a sequence of r from 0 to sqrt(beta(1)) with its coordinate:
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -30,7 +29,7 @@ import torch
 from torch import Tensor
 
 from bfn import noise
-from bfn.errors import BFNError, number, whole
+from bfn.errors import BFNError, did_you_mean, number, whole
 from bfn.flow import BayesianFlow, Theta
 from bfn.flow.base import per_example
 from bfn.noise import Source
@@ -93,10 +92,9 @@ def register(
 
 
 def find(kind: str, name: str, table: dict[str, T]) -> T:
-    """table[name]; a wrong name is answered with the nearest."""
+    """table[name], or a sentence that suggests the nearest name."""
     if not isinstance(name, str) or name not in table:
-        near = difflib.get_close_matches(str(name), table, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(name, table)
         raise BFNError(f"unknown {kind} {name!r}; expected one of {', '.join(table)}{hint}")
     return table[name]
 

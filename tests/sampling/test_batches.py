@@ -9,8 +9,10 @@ import torch
 
 import bfn
 from bfn import noise
+from bfn.nn.accelerate import Accelerated
 from bfn.sampling import solvers
-from bfn.sampling.loop import in_batches
+from bfn.sampling.batches import in_batches
+from bfn.sampling.draw import on_device
 from support.toys import KINDS, model
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -91,6 +93,34 @@ def test_the_batch_is_halved_when_memory_runs_out(monkeypatch: pytest.MonkeyPatc
         in_batches(bfn_model, 2, (3,), 3)
 
 
+def test_completions_come_in_batches_too() -> None:
+    """Of one example, all the same where it is known; the batch counts particles."""
+    bfn_model, sizes, told = model("discrete").double(), set(), []
+    x, mask = torch.tensor([1, 3, 0]), torch.tensor([True, False, True])
+    ways: list[dict[str, Any]] = [{}, {"particles": 3}, {"resample": 1, "solver": "sde2"}]
+    for options in ways:
+        whole = in_batches(bfn_model, 5, (3,), 4, known=(x, mask), label=2, seed=5, **options)
+        assert torch.equal(whole[:, mask], x[mask].expand(5, 2))
+        keys = noise.Keyed([noise.seed("sample", 5, i) for i in range(5)])
+        direct = bfn.infill(bfn_model, x.expand(5, 3), mask, 4, generator=keys, label=2, **options)
+        assert torch.equal(direct, whole)
+        told.clear()
+        apart = in_batches(
+            *(bfn_model, 5, (3,), 4),
+            known=(x, mask),
+            batch=6,
+            label=2,
+            seed=5,
+            callback=lambda i, t, theta, output: sizes.add(len(theta.V)),
+            progress=lambda done, total: told.append((done, total)),
+            **options,
+        )
+        assert torch.equal(apart, whole)
+        calls = 5 * (4 * (1 + options.get("resample", 0)) + 1)
+        assert told[-1] == (calls, calls)
+    assert sizes == {5, 6}
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -119,3 +149,20 @@ def test_a_solver_may_need_more_steps() -> None:
             bfn.generate(bfn_model, (2, 3), calls=3, solver="patient")
         with pytest.raises(bfn.BFNError, match=r"steps = 2; the solver 'patient' needs .* least 3"):
             bfn.generate(bfn_model, (2, 3), 2, solver="patient")
+
+
+def test_on_a_gpu_the_network_is_accelerated_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    bfn_model = model("continuous")
+    net = bfn_model.net
+    with on_device(bfn_model, "cpu"):
+        assert bfn_model.net is net
+    with (
+        pytest.raises(bfn.BFNError, match="pays off only on a GPU"),
+        on_device(bfn_model, "cpu", True),
+    ):
+        pass
+    monkeypatch.setattr(bfn.BFN, "device", torch.device("cuda"))
+    with on_device(bfn_model, "cpu"):
+        assert isinstance(bfn_model.net, Accelerated)
+        assert bfn_model.net.net is net
+    assert bfn_model.net is net

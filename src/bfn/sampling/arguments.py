@@ -1,0 +1,72 @@
+"""The arguments that `bfn.generate` and `bfn.infill` have in common."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from bfn.errors import BFNError, did_you_mean
+from bfn.guidance import ClassifierFree, Guided, Wrapper, labels
+from bfn.guidance.base import innermost
+from bfn.guidance.classifier_free import factor
+from bfn.guidance.gradient import Guide, finite
+from bfn.model import BFN
+
+
+def prepare(
+    function: Callable[..., Any],
+    model: BFN | Wrapper,
+    batch: int,
+    dtype: torch.dtype | None,
+    final: str,
+    guidance: float | None,
+    guide: Guide | None,
+    scale: float | None,
+    cond: dict[str, Any],
+) -> tuple[BFN | Wrapper, dict[str, Any]]:
+    """The model in the wrappers that the arguments ask for, and its conditions, all checked.
+
+    Any argument that `function` does not have is taken for a condition, misspelt ones included.
+    """
+    _check_conditions(function, innermost(model).net, cond)
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise BFNError(f"dtype = {dtype!r}; expected a floating-point type, such as torch.float64")
+    if final not in ("sample", "mode"):
+        raise BFNError(f'final = {final!r}; expected "sample" or "mode"')
+    if cond.get("label") is not None:
+        cond = {**cond, "label": labels.prepare(model, cond["label"], batch)}
+    if guidance is not None:
+        guidance = factor(guidance)
+        if cond.get("label") is None:
+            raise BFNError(
+                f"guidance = {guidance:g} multiplies what a label adds, but no label was given; "
+                "give one, or leave guidance out"
+            )
+        model = ClassifierFree(model, guidance)  # pyright: ignore[reportArgumentType]
+    if guide is not None:
+        model = Guided(model, guide, 1.0 if scale is None else scale)
+    elif scale is not None:
+        raise BFNError(
+            f"scale = {finite(scale):g} has no effect without a guide; give one, or leave it out"
+        )
+    return model, cond
+
+
+def _check_conditions(
+    function: Callable[..., Any], net: torch.nn.Module, cond: dict[str, Any]
+) -> None:
+    try:
+        takes = inspect.signature(net.forward).parameters
+    except (TypeError, ValueError):  # not written in Python
+        return
+    if any(each.kind is each.VAR_KEYWORD for each in takes.values()):
+        return
+    for name in sorted(set(cond) - set(takes)):
+        hint = did_you_mean(name, [*inspect.signature(function).parameters, *takes])
+        raise BFNError(
+            f"{name!r} is not an argument of {function.__name__}, and the network, "
+            f"{type(net).__name__}, does not take it as a condition{hint or '; leave it out'}"
+        )

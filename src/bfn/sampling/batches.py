@@ -1,0 +1,87 @@
+"""Many samples, as many at once as memory holds."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bfn import noise
+from bfn.device import in_parts
+from bfn.errors import whole
+from bfn.guidance import Wrapper, labels
+from bfn.model import BFN
+from bfn.sampling import solvers
+from bfn.sampling.infill import infill
+from bfn.sampling.loop import Callback, generate
+
+
+def in_batches(
+    model: BFN | Wrapper,
+    n: int,
+    shape: Sequence[int],
+    steps: int = 100,
+    *,
+    batch: int = 256,
+    seed: int = 0,
+    static: bool = False,
+    known: tuple[Tensor, Tensor] | None = None,
+    label: Tensor | Sequence[int] | int | None = None,
+    callback: Callback | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    say: Callable[[str], None] | None = None,
+    **options: Any,
+) -> Tensor:
+    """n examples of the given shape, at most `batch` of them at once; on the CPU.
+
+    Every example has its own noise, seeded by (seed, its number), so results do not depend on the
+    batch, and the first of many are the same as few. The batch is halved whenever memory runs out.
+    `options` are those of `bfn.generate`, or of `bfn.infill` if something is known.
+
+    Args:
+        batch: for infilling with particles, the number of particles at once.
+        static: fill up the last batch, for a network compiled for one shape.
+        known: an example and a mask that is true where the results are to equal it.
+        label: one number for all, or one for each of the n.
+        callback: sees the first batch.
+        progress: called with the network calls done and in all, each counted once per example.
+        say: called with a sentence when the batch is halved.
+    """
+    n, batch = whole("n", n, 1), whole("batch", batch, 1)
+    label = None if label is None else labels.prepare(model, label, n)
+    resample, particles = options.get("resample", 0), options.get("particles", 1)
+    solver = options.get("solver", "ancestral")
+    count = solvers.count(solver, steps, options.get("calls"), resample)
+    calls = (1 + resample) * count + 1
+    parts: list[Tensor] = []
+
+    def draw(start: int, stop: int, most: int) -> None:
+        size, looks = most if static else stop - start, 0
+        rows = [min(i, n - 1) for i in range(start, start + size)]
+
+        def look(*seen: Any) -> None:
+            nonlocal looks
+            looks += 1
+            if callback is not None and start == 0:
+                callback(*seen)
+            if progress is not None:
+                progress(start * calls + looks * (stop - start), n * calls)
+
+        given = {} if label is None else {"label": label[rows]}
+        keys = noise.Keyed([noise.seed("sample", seed, i) for i in rows])
+        if known is None:
+            how = functools.partial(generate, model, (size, *shape))
+        else:
+            how = functools.partial(infill, model, known[0].expand(size, *shape), known[1])
+        x = how(steps, generator=keys, callback=look, **given, **options)
+        parts.append(x[: stop - start].cpu())
+
+    what, advice = "example", "free some, or use another device"
+    if known is not None:
+        what, advice = "completion", "use fewer particles, or another device"
+    size = min(n, max(1, batch // particles))
+    in_parts(n, size, draw, say=say, what=what, advice=advice)
+    return torch.cat(parts)
