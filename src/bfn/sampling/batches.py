@@ -52,7 +52,8 @@ def in_batches(
     """
     n, batch = whole("n", n, 1), whole("batch", batch, 1)
     label = None if label is None else labels.prepare(model, label, n)
-    resample, particles = options.get("resample", 0), options.get("particles", 1)
+    resample = whole("resample", options.get("resample", 0), 0)
+    particles = whole("particles", options.get("particles", 1), 1)
     solver = options.get("solver", "ancestral")
     count = solvers.count(solver, steps, options.get("calls"), resample)
     calls = (1 + resample) * count + 1
