@@ -1,21 +1,21 @@
 """The tensors of the published checkpoints, in our names and shapes.
 
-Each table maps a published name (without its `net.`) to ours and follows from a network's
+Each table maps published names (without their `net.`) to ours and follows from a network's
 arguments alone. Four things differ besides names:
 
 - a map applied to every pixel is a linear layer or a 1-d convolution in one place and a 1x1
   convolution in another: the same numbers with other trailing axes of length 1;
 - the U-Net's attention interleaves query, key and value within each head;
-- the U-Net is fed class 0's probability of binary data, our features are class 1's. After
-  rescaling to [-1, 1] one is the negative of the other, and they enter through a linear map
-  alone, so its weights are negated: the same function, bit for bit, with nothing to switch on;
+- the published U-Net is given the probability of class 0 of binary data, ours that of class 1.
+  After rescaling to [-1, 1] one is the negative of the other, and they enter through a linear map
+  alone, so its weights are negated: the same function, bit for bit;
 - sinusoidal tables are stored there and computed here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ from bfn.nn.vdm import VDMUNet
 Arguments = Mapping[str, Any]
 
 POSITIONS = "input_adapter.pos_embedding"
-UNUSED = "input_adapter.pos_feats"  # stored by the image networks, read by none
+UNUSED = "input_adapter.pos_feats"  # stored by the image networks, used by none
 
 
 def unet_modules(arguments: Arguments) -> Iterator[tuple[str, str]]:
@@ -133,27 +133,24 @@ def transformer_modules(arguments: Arguments) -> Iterator[tuple[str, str]]:
 
 def published_names(net: nn.Module) -> dict[str, str]:
     """Published tensor name -> our tensor name, for a network of this package."""
-    for kind, modules in (
-        (UNet, unet_modules),
-        (VDMUNet, vdm_modules),
-        (Transformer, transformer_modules),
-    ):
-        if isinstance(net, kind):
-            own = net.state_dict()
-            return {
-                f"{theirs}.{tensor}": f"{ours}.{tensor}"
-                for theirs, ours in modules(net.arguments)
-                for tensor in ("weight", "bias")
-                if f"{ours}.{tensor}" in own
-            }
-    raise BFNError(
-        f"published weights were given to a {type(net).__name__}; they fit a UNet, a VDMUNet or "
-        "a Transformer."
-    )
+    tables = {UNet: unet_modules, VDMUNet: vdm_modules, Transformer: transformer_modules}
+    modules = next((table for kind, table in tables.items() if isinstance(net, kind)), None)
+    if modules is None:
+        raise BFNError(
+            f"published weights do not fit a {type(net).__name__}; expected a UNet, a VDMUNet or a "
+            "Transformer"
+        )
+    own, arguments = net.state_dict(), cast(Arguments, net.arguments)
+    return {
+        f"{theirs}.{tensor}": f"{ours}.{tensor}"
+        for theirs, ours in modules(arguments)
+        for tensor in ("weight", "bias")
+        if f"{ours}.{tensor}" in own
+    }
 
 
 def load_published(
-    net: nn.Module, state_dict: Mapping[str, Tensor], *, negate_features: bool | None = None
+    net: nn.Module, state_dict: Mapping[str, Tensor], *, negate_features: bool = False
 ) -> None:
     """Copy the tensors of a published checkpoint into a network of the same sizes.
 
@@ -162,8 +159,8 @@ def load_published(
     Args:
         net: a UNet, VDMUNet or Transformer built with the checkpoint's sizes and labels=0.
         state_dict: published names, with or without their leading `net.`.
-        negate_features: whether the checkpoint expects the negative of our features; None means
-            yes for a UNet, whose one published checkpoint is of binary data, otherwise no.
+        negate_features: whether the checkpoint expects the negative of our features, as the
+            published UNet for binary data does.
     """
     names = published_names(net)
     given = {name.removeprefix("net."): tensor for name, tensor in state_dict.items()}
@@ -175,13 +172,13 @@ def load_published(
         for theirs, ours in names.items()
         if theirs in given
     }
-    _report(
+    _refuse(
         net,
         missing=[name for name in names if name not in given]
         + [name for name in own if name not in names.values()],
-        extra=[name for name in given if name not in names],
+        unexpected=[name for name in given if name not in names],
         misshapen=[
-            f"{name} {_sizes(given[name])} instead of {_sizes(own[names[name]])}"
+            f"{name} {tuple(given[name].shape)} instead of {tuple(own[names[name]].shape)}"
             for name, tensor in fitting.items()
             if tensor is None
         ],
@@ -193,10 +190,8 @@ def load_published(
         for name in converted:
             if ".qkv." in name:
                 converted[name] = _heads_inside(converted[name], net.arguments["heads"])
-        if negate_features is None or negate_features:
+        if negate_features:
             converted["project.weight"] = _negated(converted["project.weight"])
-    elif negate_features:
-        raise BFNError("negate_features=True was given; only a UNet's features can be negated.")
     net.load_state_dict(converted)
 
 
@@ -223,7 +218,7 @@ def _check_positions(ours: Tensor, theirs: Tensor) -> None:
     if tuple(theirs.shape) != tuple(ours.shape):
         raise BFNError(
             f"the checkpoint's positions have shape {tuple(theirs.shape)}, the network's "
-            f"{tuple(ours.shape)}; build it with length={theirs.shape[0]} and the same width."
+            f"{tuple(ours.shape)}; build it with length={theirs.shape[0]} and the same width"
         )
     # On the meta device there are shapes alone.
     if not (ours.is_meta or theirs.is_meta) and not torch.allclose(
@@ -231,12 +226,12 @@ def _check_positions(ours: Tensor, theirs: Tensor) -> None:
     ):
         raise BFNError(
             "the checkpoint's positions are not the sinusoids of base 1000; learned positions "
-            "are not supported: use a checkpoint without them."
+            "are not supported: use a checkpoint without them"
         )
 
 
-def _report(net: nn.Module, **problems: list[str]) -> None:
-    """Raise one sentence that names the tensors which do not fit."""
+def _refuse(net: nn.Module, **problems: list[str]) -> None:
+    """Name the tensors that do not fit, if there are any."""
     parts = []
     for kind, names in problems.items():
         if names:
@@ -245,9 +240,5 @@ def _report(net: nn.Module, **problems: list[str]) -> None:
     if parts:
         raise BFNError(
             f"the published tensors do not fit this {type(net).__name__}: {'; '.join(parts)}; "
-            "build it with the checkpoint's own sizes."
+            "build it with the checkpoint's own sizes"
         )
-
-
-def _sizes(tensor: Tensor) -> str:
-    return f"({', '.join(str(n) for n in tensor.shape)})"
