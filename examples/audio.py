@@ -3,12 +3,12 @@
     espeak-ng -w speech.wav "Some sentences to learn from."      # or any 16-bit mono WAV files
     python examples/audio.py speech.wav ... --minutes 5 --out sounds
 
-The loss costs the same for 65,536 bins as for 256. Trains on random windows of the first nine
-tenths of every file, measures the cost of windows of the last tenth in bits per sample (L^inf +
-L^r, with its standard error over windows) beside simple codes for the same samples, and writes
-sounds of its own, longer than the windows. Six minutes of synthetic speech and five minutes of
-training on two busy cores gave 9.6 +- 0.1 bits; a Gaussian code needs 13.7, FLAC's fixed predictors
-10.4.
+The loss costs the same for 65,536 bins as for 256. The script trains on random windows of the first
+nine tenths of every file. It measures the cost of windows of the last tenth in bits per sample
+(L^inf + L^r, with its standard error over windows) and that of simple codes for the same samples,
+and writes sounds of its own, longer than the windows. Six minutes of synthetic speech and five
+minutes of training on two busy cores gave 9.6 +- 0.1 bits; a Gaussian code needs 13.7, FLAC's fixed
+predictors 10.4.
 """
 
 from __future__ import annotations
@@ -39,11 +39,10 @@ Samples = np.ndarray
 class WaveNet(nn.Module):
     """Dilated convolutions over the noisy wave, its differences, and the time.
 
-    v = V / beta is the data plus noise of variance 1 / beta. Differences of v of order m carry
-    noise of variance (2m choose m) / beta beside a signal of known size scales[m], so each can be
-    brought to unit variance at every time: what the network sees is never too small to matter.
-    Before it has learned anything its output is the posterior of one sample with N(0, scales[0]^2)
-    as its prior, so that training starts close to the cost of a Gaussian code.
+    v = V / beta is the data plus noise of variance 1 / beta. Differences of v of order m have
+    noise of variance (2m choose m) / beta and a signal of known size scales[m], so each is scaled
+    to unit variance at every time. An untrained network puts out the posterior of one sample under
+    the prior N(0, scales[0]^2), so training starts close to the cost of a Gaussian code.
     """
 
     def __init__(self, scales: Sequence[float], width: int = 48, layers: int = 8) -> None:
@@ -64,7 +63,7 @@ class WaveNet(nn.Module):
     def forward(self, features: Tensor, t: Tensor) -> Tensor:
         beta = torch.expm1(-2.0 * math.log(SIGMA_1) * t).clamp_min(1e-5)[:, None]  # (B, 1)
         v = features * (1.0 + beta) / beta  # features are V / (1 + beta)
-        h = self.first(self._channels(v, beta))
+        h = self.first(self.channels(v, beta))
         shifts = self.time(_embed(t)).unflatten(1, (len(self.layers), -1)).unsqueeze(-1)
         for i, (layer, mix) in enumerate(zip(self.layers, self.mix, strict=True)):
             gate, value = layer(h + shifts[:, i]).chunk(2, 1)
@@ -75,7 +74,8 @@ class WaveNet(nn.Module):
         epsilon = v * beta.sqrt() / (1.0 + known) + deviation * mean
         return torch.stack([epsilon, deviation.log() + log_deviation], -1)
 
-    def _channels(self, v: Tensor, beta: Tensor) -> Tensor:
+    def channels(self, v: Tensor, beta: Tensor) -> Tensor:
+        """v and its differences in unit variance, (B, orders, L)."""
         channels = []
         for m, power in enumerate(self.power):
             channels.append(v * (power + math.comb(2 * m, m) / beta).rsqrt())

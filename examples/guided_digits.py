@@ -1,12 +1,11 @@
-"""Digits of one's choice from a model that has never seen a label.
+"""Generate a given digit with a model that has never seen a label.
 
     python examples/guided_digits.py [DIGIT [PICTURE.png]]
 
-The model shipped with bfn draws digits, any of them. A small classifier, trained here on the same
-images in a few seconds, says how much like a DIGIT (8 by default) the expected image looks, and its
-gradient pulls generation there: `bfn.guidance.Guided` aims at p(x) p(digit | x)^s. How often that
-works is judged by a second classifier of another kind, which has no part in it. About half a
-minute on one CPU core.
+The model shipped with bfn draws any digit. A small classifier, trained here on the same images in a
+few seconds, scores how much the expected image looks like DIGIT (8 by default), and its gradient
+guides generation: `bfn.guidance.Guided` aims at p(x) p(digit | x)^s. A second classifier of another
+kind, which takes no part in it, judges how often that works. About half a minute on one CPU core.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import bfn
-from bfn.plots import sheets as pictures
+from bfn.plots import sheets
 
 STEPS, SCALE = 50, 3.0
 
@@ -39,7 +38,7 @@ def judge_network() -> nn.Module:
 
 
 def classifier(net: nn.Module, blur: float, steps: int) -> nn.Module:
-    """Trained on images mixed with the mean image and noise: what a guide gets to see early on."""
+    """Train on images blended with the mean image and noise, as a guide sees them early on."""
     digits = bfn.data.load("digits", labels=True)
     everything, _ = digits.batch("train", digits.examples("train"))
     mean = everything.mean(0)
@@ -64,7 +63,7 @@ def accuracy(net: nn.Module) -> float:
 def main(
     digit: int = 8, count: int = 64, scale: float = SCALE, steps: int = STEPS, training: int = 600
 ) -> tuple[float, float, Tensor]:
-    """The judge's share of `digit` without guidance and with it, and the guided images."""
+    """The fraction judged to be `digit` without guidance and with it, and the guided images."""
     torch.manual_seed(0)
     model = bfn.BFN.from_pretrained("digits")
     guide = classifier(guide_network(), blur=0.9, steps=training)
@@ -94,4 +93,4 @@ if __name__ == "__main__":
     print(f"of 64 images {without:.0%} show a {digit} without guidance, {guided:.0%} with it")
     if len(sys.argv) > 2:
         data = bfn.data.load("digits")
-        pictures.write_sheet(Path(sys.argv[2]), data.format, images)
+        sheets.write_sheet(Path(sys.argv[2]), data.format, images)

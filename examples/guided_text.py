@@ -1,14 +1,14 @@
-"""Text that contains a word of one's choice, from a model that was trained on text alone.
+"""Generate text that contains a given word, with a model trained on text alone.
 
     bfn train manual-text --out runs/manual      # once; a quarter of an hour on two cores
     python examples/guided_text.py runs/manual [WORD]
 
-A text is discrete, but what the model expects of it is not: at every time there is a probability
-for every letter at every place. How often WORD is to be expected, a sum over places of products of
-probabilities, is therefore differentiable, and its logarithm is the score that generation is guided
-by: s = 1 aims at the texts that contain the word. `bfn.guidance.Guided` needs nothing else. The
-network is held fixed: a letter's gain is judged by its neighbours' present probabilities, which
-needs no backward pass and, for words, works better than the gradient through the network.
+A text is discrete, but the model's expectation is not: at every time it gives a probability for
+every letter at every position. The expected number of occurrences of WORD, a sum over positions of
+products of probabilities, is therefore differentiable, and its logarithm is the score that guides
+generation: s = 1 aims at texts that contain the word. `bfn.guidance.Guided` needs nothing else. The
+gradient does not pass through the network (`through=False`): it is cheaper, and for words it works
+better.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def expected(word: str, format: Format) -> Callable[[Tensor], Tensor]:
 def main(
     run: str, word: str = " class ", count: int = 32, scale: float = SCALE, steps: int = STEPS
 ) -> dict[str, tuple[float, list[str]]]:
-    """The share of texts with the word, and the texts, without guidance and with it."""
+    """The fraction of texts with the word, and the texts, without guidance and with it."""
     folder = RunFolder(run)
     model, format = folder.load_model(), folder.format()
     guided = bfn.guidance.Guided(model, expected(word, format), scale, through=False)

@@ -153,7 +153,7 @@ def test_the_network_sees_numbers_of_unit_size_at_all_times(audio: ModuleType) -
         t = torch.full((16,), time)
         theta = model.flow.sample(x, t, torch.Generator().manual_seed(0))
         v = theta.V / theta.beta
-        channels = net._channels(v, theta.beta)
+        channels = net.channels(v, theta.beta)
         size = channels[..., 8:].square().mean((0, 2)).sqrt()
         assert size.min() > 0.8
         assert size.max() < 1.2

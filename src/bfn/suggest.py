@@ -150,4 +150,6 @@ def _check(K: int, cost: float) -> int:
 
 
 def _check_cost(cost: float, most: float) -> None:
-    number("cost", cost, f"nats between 0 and {most:.3g}", lambda value: 0.0 < value < most)
+    number(
+        "cost", cost, f"a number between 0 and {most:.3g} nats", lambda value: 0.0 < value < most
+    )

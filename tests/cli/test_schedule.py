@@ -108,8 +108,8 @@ def test_plot_without_unicode() -> None:
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
-        (["1"], "K = 1 classes; there must be a whole number of them, at least 2"),
-        (["0", "--bins"], "K = 0 bins; there must be a whole number of them, at least 2"),
+        (["1"], "K = 1; expected a whole number, at least 2"),
+        (["0", "--bins"], "K = 0; expected a whole number, at least 2"),
         (["2.5"], "'2.5' is not a whole number"),
         (["many"], "'many' is not a whole number"),
         ([str(10**30)], "larger than 1000000000"),
