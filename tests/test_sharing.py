@@ -261,7 +261,7 @@ def test_places_in_order(model: bfn.BFN, tmp_path: Path, monkeypatch: pytest.Mon
     model.save_pretrained("digits")
     assert hub.locate("digits") == Path("digits")
     assert hub.locate(tmp_path / "nowhere" / "else") == tmp_path / "nowhere" / "else"
-    with pytest.raises(BFNError, match="did you mean .digits."):
+    with pytest.raises(BFNError, match="did you mean 'digits'"):
         hub.locate("digit")
     Path("runs").mkdir()
     assert hub.locate("runs/digits") == Path("runs/digits")  # a missing run is no repository
