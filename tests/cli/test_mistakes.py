@@ -1,231 +1,352 @@
-"""A mistake gets exit code 2 and one sentence, and leaves no trace."""
+"""A mistake gets exit code 2 and one sentence, and changes nothing on disk."""
 
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from bfn.cli import main
 from support import tiny_runs
 
-Trained = Callable[..., Path]
+
+@pytest.fixture(scope="session")
+def workshop(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with good runs, spoilt runs, and files to trip over."""
+    folder = tmp_path_factory.mktemp("workshop")
+    for name in ("digits", "text", "labelled"):
+        shutil.copytree(runs / name, folder / f"run-{name}")
+    tiny_runs.write(folder, "discretised")
+    tiny_runs.write(folder, "binary")
+    config = json.loads((runs / "digits" / "config.json").read_text())
+    weights = (runs / "digits" / "model.safetensors").read_bytes()
+    for name, file, content in (
+        ("half", "model.safetensors", weights[: len(weights) // 2]),
+        ("future", "config.json", json.dumps({**config, "format_version": 99}).encode()),
+        ("broken", "config.json", b"{"),
+        ("odd", "recipe.toml", b"[train]\nsteps = 'x'\n"),
+    ):
+        shutil.copytree(runs / "digits", folder / name)
+        (folder / name / file).write_bytes(content)
+    for name, file in (("bare", "recipe.toml"), ("lost", "model.safetensors")):
+        shutil.copytree(runs / "digits", folder / name)
+        (folder / name / file).unlink()
+    for name in ("empty", "papers", "many"):
+        (folder / name).mkdir()
+    for name in ("file", "mine.npy", "film.gif", "mine.json", "mine.png", "papers/a.pdf", "many/0"):
+        (folder / name).write_text("mine")
+    (folder / "blank.txt").write_text(" \n")
+    (folder / "words.txt").write_text("word")
+    shades = {"eight": np.eye(8), "lower": np.tri(8), "large": np.ones((7, 9))}
+    for name, shade in {**shades, "black": np.zeros((8, 8))}.items():
+        Image.fromarray((255 * shade).astype(np.uint8)).save(folder / f"{name}.png")
+    (folder / "no-picture.png").write_bytes(b"no picture")
+    return folder
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["train", "digts"], "unknown recipe 'digts'; did you mean 'digits'"),
-        (["train", "no/such.toml"], "there is no recipe file 'no/such.toml'"),
-        (["train", "digits", "--train.stps", "5"], "train.stps on the command line; did you mean"),
-        (["train", "digits", "--net.widht", "5"], "net.widht on the command line"),
-        (["train", "digits", "--train.steps", "many"], "train.steps = 'many' on the command line"),
-        (["train", "digits", "--train.steps", "1.5"], "expected a whole number"),
-        (["train", "digits", "--train.steps", "0"], "train.steps = 0 on the command line is too"),
-        (["train", "digits", "--train.batch", "-3"], "train.batch = -3 on the command line is too"),
-        (["train", "digits", "--train.steps"], "--train.steps has no value"),
-        (["train", "digits", "--train.steps", "--force"], "--train.steps has no value"),
-        (["train", "digits", "--train.steps", "1", "--train.steps", "2"], "is given twice"),
-        (["train", "digits", "--trian.steps", "5"], "did you mean 'train.steps'?"),
-        (["train", "digits", "--ot", "run"], "Did you mean --out"),
-        (["train", "digits", "more"], "more"),
-        (["train", "digits", "--resume", "now"], '"now"'),
-        (["train", "digits", "--resume", "auto", "--force"], "give one of them"),
-        (["train", "digits", "--flow.kind", "discret"], "did you mean 'discrete'"),
-        (["train", "digits", "--data.source", "digit"], "unknown data source 'digit'"),
-        (["train", "digits", "--train.device", "warp"], "train.device = 'warp'"),
-        (
-            ["train", "digits", "--train.batch", "10000001"],
-            "is too large; expected 10000000 or less",
-        ),
-        (["train", "digits", "--sample.solver", "sed"], "unknown solver 'sed'; expected one of"),
-        (["train", "digits", "--sample.grid", "tim"], "unknown grid 'tim'; expected one of time"),
-        (
-            ["train", "digits", "--eval.split", "tests"],
-            "expected 'train' or 'validation' or 'test'",
-        ),
-        (["train"], "RECIPE requires an argument; see bfn train --help"),
-        (["trian"], 'Did you mean "train"'),
-        (["recipes", "--train.steps", "3"], "takes no recipe keys such as --train.steps"),
-        (["eval", "nowhere"], "there is no run folder 'nowhere'"),
-        (["sample", "nowhere", "--out", "x.png"], "there is no run folder 'nowhere'"),
-        (["demo", "--seconds", "0"], "leaves no time to train"),
-    ],
-)
-def test_command_lines(refused: Callable[..., str], arguments: list[str], expected: str) -> None:
-    assert expected in refused(*arguments)
+def snapshot(folder: Path) -> dict[Path, tuple[int, int]]:
+    return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in folder.rglob("*")}
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("[train]\nstps = 5\n", "unknown key train.stps in bad/r.toml; did you mean 'train.steps'"),
-        ("[train]\nsteps = 'x'\n", "train.steps = 'x' in bad/r.toml"),
-        ("[tarin]\nsteps = 1\n", "unknown section tarin in bad/r.toml; did you mean 'train'"),
-        ("[train\n", "'bad/r.toml' is not valid TOML"),
-        ("[train]\nsteps = 1\n", "has no data.source"),
-    ],
-)
+def refused(folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> str:
+    """The sentence that answers a mistake."""
+    before = snapshot(folder)
+    code = main(arguments)
+    captured = capsys.readouterr()
+    assert code == 2, captured.out
+    assert captured.out == ""
+    assert snapshot(folder).keys() == before.keys(), "a file was made or removed"
+    assert {
+        p for p, state in snapshot(folder).items() if state != before[p] and p.is_file()
+    } == set()
+    (sentence,) = captured.err.splitlines()
+    assert sentence.startswith("bfn: ")
+    assert sentence.endswith((".", "?"))
+    return sentence
+
+
+TRAIN = "train tiny-discretised.toml --out new"
+SAMPLE = "sample run-digits --out x.npy"
+TEXT = "infill run-text"
+PICTURE = "infill run-digits"
+SOLVERS = "solvers run-digits"
+MISTAKES = [
+    # The command line.
+    ("trian", 'Did you mean "train"'),
+    ("train", "RECIPE requires an argument; see bfn train --help"),
+    ("train digits more", "more"),
+    ("train digits --ot run", "Did you mean --out"),
+    ("train digits --resume now", '"now"'),
+    ("train digits --train.steps", "--train.steps has no value; write --train.steps VALUE"),
+    ("train digits --train.steps --force", "--train.steps has no value"),
+    ("train digits --train.steps 1 --train.steps 2", "--train.steps is given twice; give it once"),
+    ("recipes --train.steps 3", "takes no recipe keys such as --train.steps; see bfn recipes"),
+    ("train digits --resume auto --force", "starts again; give one of them"),
+    ("train digits --init a --train.init b", "--init and --train.init mean the same"),
+    ("train digits --init ''", "--init is empty; give a run folder"),
+    # Recipes and their keys.
+    ("train digts", "unknown recipe 'digts'; did you mean 'digits'"),
+    ("train xyzzy", "expected cifar10_continuous_16bins, "),
+    ("train no/such.toml", "there is no recipe file 'no/such.toml'"),
+    (f"{TRAIN} --trian.steps 5", "'trian.steps' on the command line; did you mean 'train.steps'?"),
+    (f"{TRAIN} --steps.x 5", "expected section.key with a section of data, net"),
+    (f"{TRAIN} --train.stps 5", "train.stps on the command line; did you mean 'train.steps'"),
+    (f"{TRAIN} --train.zzzzz 5", "unknown key train.zzzzz on the command line; expected one of"),
+    (f"{TRAIN} --train.steps.x 3", "train.steps.x on the command line: train.steps = 12 has no"),
+    (f"{TRAIN} --net.width.x 3", "net.width.x on the command line: net.width = 8 has no keys"),
+    (f"{TRAIN} --train.steps many", "train.steps = 'many' on the command line is not right"),
+    (f"{TRAIN} --train.steps 1.5", "expected a whole number"),
+    (f"{TRAIN} --train.steps 0", "train.steps = 0 on the command line is too small; expected 1"),
+    (f"{TRAIN} --train.batch 10000001", "is too large; expected 10000000 or less"),
+    (f"{TRAIN} --train.batch 9 --train.accumulate 2", "split into train.accumulate = 2 equal"),
+    (f"{TRAIN} --train.patience 2", "give train.validate_every too"),
+    (f"{TRAIN} --train.device warp", "train.device = 'warp'"),
+    (f"{TRAIN} --eval.split tests", "'validation' or 'test'; did you mean 'test'?"),
+    (f"{TRAIN} --data.path \udcfe.txt", "is not valid UTF-8"),
+    (f"{TRAIN} --sample.solver sed", "unknown solver 'sed'"),
+    (f"{TRAIN} --sample.grid tim", "unknown grid 'tim'"),
+    (f"{TRAIN} --data.source digit", "unknown data source 'digit'"),
+    (f"{TRAIN} --data.fom binary", "unknown key data.fom on the command line"),
+    (f"{TRAIN} --data.fom binary", "digits takes no such argument; did you mean 'form'"),
+    (f"{TRAIN} --data.form binry", "unknown form 'binry'"),
+    (f"{TRAIN} --data.labels 3", "data.labels = 3 on the command line is not right; expected true"),
+    (f"{TRAIN} --net.widht 5", "bfn.nn:UNet takes no such argument; did you mean 'width'"),
+    (
+        f"{TRAIN} --net.width x",
+        "net.width = 'x' on the command line is not right; expected a whole",
+    ),
+    (f"{TRAIN} --net.width 0", "the network bfn.nn:UNet cannot be built: width"),
+    (f"{TRAIN} --net.class bfn.nn:Unet", "'bfn.nn:Unet' could not be imported"),
+    (f"{TRAIN} --net.class bfn:Theta", "is not a torch.nn.Module"),
+    (f"{TRAIN} --flow.kind discretized", "unknown flow.kind 'discretized' on the command line"),
+    (f"{TRAIN} --flow.sgma_1 0.1", "flow.sgma_1 on the command line"),
+    (f"{TRAIN} --flow.sgma_1 0.1", "did you mean 'sigma_1'"),
+    (f"{TRAIN} --flow.sigma_1 2.0", "sigma_1 = 2.0"),
+    (f"{TRAIN} --flow.K 1", "K = 1"),
+    # Run folders.
+    ("train tiny-discretised.toml --out run-digits", "holds a run already; "),
+    ("train tiny-discretised.toml --out papers", "'papers' holds other files"),
+    ("train tiny-discretised.toml --out file", "'file' is a file"),
+    ("train tiny-discretised.toml --out file/run", "cannot be written"),
+    (
+        "train tiny-binary.toml --out run-digits --resume auto",
+        "is a run of the recipe 'tiny-discretised', not of 'tiny-binary'",
+    ),
+    (
+        "train tiny-discretised.toml --out run-digits --resume auto --train.batch 4",
+        "started with train.batch = 8, not 4",
+    ),
+    ("runs nowhere", "there is no folder 'nowhere'"),
+    ("eval nowhere", "there is no run folder 'nowhere'"),
+    ("eval empty", "'empty' holds no recipe.toml"),
+    ("eval bare", "'bare' holds no recipe.toml"),
+    ("eval half", "model.safetensors' is damaged or truncated"),
+    ("eval lost", "holds no model.safetensors"),
+    ("eval broken", "config.json' is damaged"),
+    ("eval future", "format version 99, this program reads 1"),
+    ("eval odd", "recipe.toml"),
+    ("sample nowhere", "there is no run folder 'nowhere'"),
+    ("sample empty", "'empty' holds no config.json"),
+    ("sample half --out x.npy", "model.safetensors' is damaged or truncated"),
+    ("sample broken --out x.npy", "config.json' is damaged"),
+    ("sample odd --out x.npy", "recipe.toml"),
+    # Files to write.
+    ("demo --out file", "'file' is a file"),
+    ("demo --seconds 0", "--seconds 0 leaves no time to train"),
+    ("eval run-digits --json mine.json", "'mine.json' exists; give another name, or --force"),
+    ("eval run-digits --json file/x.json", "there is no folder 'file'"),
+    ("eval run-digits --per-example x.txt", "has the wrong ending; expected .npy or .csv"),
+    ("sample run-digits --out mine.npy", "'mine.npy' exists; give another name, or --force"),
+    ("sample run-digits --out none/x.npy", "there is no folder 'none'; create it"),
+    ("sample run-digits --out many", "'many' is a folder; give the name of a file"),
+    ("sample run-digits --out many --separate", "'many' exists"),
+    ("sample run-digits --out x.jpg", "expected a name ending in .png or .npy"),
+    # Evaluation.
+    ("eval run-digits --steps 0", "eval.steps"),
+    ("eval run-digits --steps 10,x", "eval.steps = '10,x' on the command line is not right"),
+    ("eval run-digits --repeats 0", "eval.repeats = 0 on the command line is too small"),
+    ("eval run-digits --batch -1", "eval.batch = -1"),
+    ("eval run-digits --split tset", "eval.split = 'tset' on the command line is not right"),
+    ("eval run-digits --data.length 5", "--data.length cannot be changed for a trained run; --dat"),
+    # Sampling.
+    (f"{SAMPLE} --n 0", "sample.n = 0 on the command line is too small"),
+    (f"{SAMPLE} --n x", "'x' is not a whole number"),
+    (f"{SAMPLE} --n 1.5", "'1.5' is not a whole number"),
+    (f"{SAMPLE} --steps 0", "sample.steps = 0"),
+    (f"{SAMPLE} --final mod", '"mod"'),
+    (f"{SAMPLE} --calls 1", "calls = 1; "),
+    (f"{SAMPLE} --calls 5 --steps 5", "n steps take n + 1 calls: give one of them"),
+    (f"{SAMPLE} --solver od2", "unknown solver 'od2'"),
+    (f"{SAMPLE} --solver od2", "did you mean 'ode2'?"),
+    (f"{SAMPLE} --grid geometri", "did you mean 'geometric'?"),
+    (f"{SAMPLE} --batch 0", "sample.batch = 0 on the command line is too small"),
+    (f"{SAMPLE} --label 3", "a label was given to a model without labels"),
+    (f"{SAMPLE} --label each", "a label was given to a model without labels"),
+    (f"{SAMPLE} --guidance 2", "no label was given"),
+    (f"{SAMPLE} --guidance -1", "sample.guidance = -1.0 on the command line is too small"),
+    (f"{SAMPLE} --compile --device cpu", "--compile pays off only on a GPU"),
+    (f"{SAMPLE} --prefix the", "this run's data are not text"),
+    ("sample run-digits --film --out film.npy", "'film.gif' exists"),
+    ("sample run-labelled --out x.npy --label 10", "label = 10 is out of range; "),
+    ("sample run-labelled --out x.npy --label=-3", "label = -3 is out of range"),
+    ("sample run-labelled --out x.npy --label 3,12", "label = 12 is out of range"),
+    ("sample run-labelled --out x.npy --label seven", "label = 'seven' is "),
+    ("sample run-labelled --out x.npy --label 7.5", "label = '7.5' is "),
+    ("sample run-text --out x.txt --prefix 'The '", "the prefix holds 'T' at position 0"),
+    (
+        "sample run-text --out x.txt --prefix 'a long one'",
+        "10 characters, but this run's texts have 8",
+    ),
+    # Infilling.
+    (f"{TEXT} abc", "the text 'abc' has no blank '_' to fill in"),
+    (f"{TEXT} _________", "the text has 9 characters"),
+    (f"{TEXT} a_C", "the text holds 'C' at position 2"),
+    (f"{TEXT} a_b --mask m.png", "--mask m.png is for pictures"),
+    (f"{TEXT} a_b --particles 0", "particles = 0"),
+    (f"{TEXT} a_b --particles 2 --solver ode", "'ode'"),
+    (f"{TEXT} a_b --particles 2 --resample 1", "give one of them"),
+    (f"{TEXT} a_b --particles 2 --observed known", "known"),
+    (f"{TEXT} a_b --observed no", '"no"'),
+    (f"{TEXT} a_b --label 3", "without labels"),
+    (f"{TEXT} a_b --out x.png", "cannot hold samples"),
+    (f"{TEXT} a_b --n 0", "n = 0"),
+    (
+        f"{TEXT} a_b --calls 5 --steps 5 --resample 2",
+        "n steps take 3 n + 1 calls: give one of them",
+    ),
+    (f"{TEXT} a_b --calls 20 --resample 4", "5 n + 1 calls, so give 16 or 21"),
+    (f"{TEXT} a_b --calls 20 --resample -1", "resample = -1"),
+    (f"{PICTURE} eight.png", "nothing says what to fill in of 'eight.png'"),
+    (f"{PICTURE} nine.png --mask lower.png", "'nine.png' cannot be read"),
+    (f"{PICTURE} eight.png --mask large.png", "'large.png' has 9 x 7 pixels"),
+    (f"{PICTURE} eight.png --mask black.png", "black"),
+    (f"{PICTURE} eight.png --mask no-picture.png", "cannot be read as a picture"),
+    # Solvers.
+    (f"{SOLVERS} --calls 1,5", "--calls 1 is too few"),
+    (f"{SOLVERS} --calls 5,x", "--calls 5,x is not right; expected numbers, as in 5,10,20"),
+    (f"{SOLVERS} --solver ode2,sd2", "did you mean 'sde2'"),
+    (f"{SOLVERS} --grid tme", "did you mean 'time'"),
+    (f"{SOLVERS} --n 0", "sample.n = 0 is too small; expected 1 or more"),
+    (f"{SOLVERS} --n 3", "n = 3, of 297 examples in the test split of digits, is too few"),
+    (f"{SOLVERS} --repeats 0", "repeats = 0; expected a whole number, at least 1"),
+    (f"{SOLVERS} --split tst", "unknown split 'tst'"),
+    (f"{SOLVERS} --out q.jpg", "'q.jpg' has the wrong ending; expected .png or .pdf or .svg"),
+    (f"{SOLVERS} --out mine.png", "'mine.png' exists"),
+    (f"{SOLVERS} --json mine.json", "'mine.json' exists"),
+    (f"{SOLVERS} --words none.txt", "'none.txt' cannot be read"),
+    (f"{SOLVERS} --words blank.txt", "'blank.txt' holds no words"),
+    (f"{SOLVERS} --words words.txt", "a list of words was given"),
+    (f"{SOLVERS} --guidance 2", "the data of this run have no labels"),
+    (f"{SOLVERS} --data.length 5", "--data.length cannot be changed for a trained run"),
+    # Schedules.
+    ("schedule", "K"),
+    ("schedule 1", "K = 1 classes; "),
+    ("schedule 0 --bins", "K = 0 bins; "),
+    ("schedule 2.5", "'2.5' is not a whole number"),
+    ("schedule 1000000001", "larger than 1000000000"),
+    ("schedule 27 --cost 4", "expected a number between 0 and 3.3"),
+    ("schedule 27 --rows 1", "--rows 1 is not between 2 and 1001"),
+    ("schedule 27 --out curve.txt", "has the wrong ending; expected .png or"),
+    # Sharing.
+    ("card run-digits/checkpoints", "holds no recipe.toml"),
+    ("push nowhere me/digits", "there is no run folder 'nowhere'"),
+]
+
+
+@pytest.mark.parametrize(("line", "expected"), MISTAKES)
+def test_command_lines(
+    line: str,
+    expected: str,
+    workshop: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(workshop)
+    assert expected in refused(workshop, capsys, shlex.split(line))
+
+
+RECIPES = [
+    ("[train\nsteps = 3", "'bad.toml' is not valid TOML"),
+    ("[trian]\nsteps = 3", "unknown section trian in bad.toml; did you mean 'train'"),
+    ("train = 3", "train = 3 in bad.toml is not a section; write [train] above its keys"),
+    ("name = 3", "name = 3 in bad.toml is not right; expected a text"),
+    ('name = "../up"', "name = '../up' in bad.toml is not a valid run name"),
+    ('name = ".."', "is not a valid run name; use one path component"),
+    ('name = ""', "is not a valid run name"),
+    ("[train]\nsteps = 1", "the recipe 'bad' has no data.source"),
+    ("[train]\nstps = 3", "unknown key train.stps in bad.toml; did you mean 'train.steps'"),
+    ('[train]\nsteps = "x"', "train.steps = 'x' in bad.toml is not right; expected a whole number"),
+    ("[train]\nsteps = 0", "train.steps = 0 in bad.toml is too small; expected 1 or more"),
+    ("[train]\nlearning_rate = 0", "train.learning_rate = 0.0 in bad.toml is too small"),
+    ("[train]\nlearning_rate = inf", "is too large; expected a finite number"),
+    ("[train]\nclip = nan", "train.clip = nan in bad.toml is not a number; expected one"),
+    ("[train]\nbetas = [0.9, nan]", "train.betas = nan in bad.toml is not a number"),
+    ("[train]\nbetas = [0.9]", "expected a list of 2 values"),
+    ("[train]\nbetas = [0.9, 1.0]", "train.betas = 1.0 is too large; expected less than 1"),
+    ("[train]\nema_decay = 1.0", "train.ema_decay = 1.0 is too large"),
+    ("[train]\ndecay = 2", "train.decay = 2.0 in bad.toml is too large; expected 1 or less"),
+    ("[train]\nloss_steps = 0", "train.loss_steps = 0; expected 1 or more, or inf"),
+    ("[eval]\nsteps = [0]", "eval.steps = [0]; expected counts of 1 or more, or inf"),
+    ("[eval]\nsteps = []", "eval.steps = []"),
+    ('[sample]\nfinal = "mod"', "sample.final = 'mod' in bad.toml"),
+    ('[sample]\nfinal = "mod"', "did you mean 'mode'"),
+    ("[published]\nsteps = [1]", "published.total has 0 results for 1 numbers of steps"),
+    ('[data]\nsource = "digits"', "has no flow.kind"),
+    ('[data]\nsource = "digits"\n[flow]\nkind = "discretised"\nK = 3', "flow.sigma_1 is missing"),
+    (
+        tiny_runs.RECIPES["continuous"].replace('"bfn:Bins"\n', '"bfn:Bins"\ncolour = "red"\n'),
+        "does not describe an object",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), RECIPES)
 def test_recipe_files(
-    refused: Callable[..., str], tmp_path: Path, text: str, expected: str
+    text: str,
+    expected: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (tmp_path / "bad").mkdir()
-    (tmp_path / "bad" / "r.toml").write_text(text)
-    assert expected in refused("train", "bad/r.toml", "--out", "run")
+    monkeypatch.chdir(tmp_path)
+    Path("bad.toml").write_text(text)
+    assert expected in refused(tmp_path, capsys, ["train", "bad.toml", "--out", "new"])
 
 
-@pytest.mark.parametrize("command", ["eval", "sample"])
-def test_spoilt_run_folders(
-    refused: Callable[..., str], trained: Trained, tmp_path: Path, command: str
+@pytest.mark.parametrize(
+    "line", ["sample run-digits --out x.png", "demo --out demo", "card run-digits"]
+)
+def test_missing_extras(
+    line: str, workshop: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    extra = ["--out", "x.npy"] if command == "sample" else []
-    run = trained()
-    (tmp_path / "empty").mkdir()
-    assert "'empty' holds no" in refused(command, "empty", *extra)
-
-    weights = run / "model.safetensors"
-    whole = weights.read_bytes()
-    weights.write_bytes(whole[: len(whole) // 2])
-    assert "model.safetensors' is damaged or truncated" in refused(command, run, *extra)
-    weights.unlink()
-    assert "holds no model.safetensors" in refused(command, run, *extra)
-    weights.write_bytes(whole)
-
-    config = json.loads((run / "config.json").read_text())
-    (run / "config.json").write_text(json.dumps({**config, "format_version": 99}))
-    assert "format version 99, this program reads 1" in refused(command, run, *extra)
-    (run / "config.json").write_text("{")
-    assert "config.json' is damaged" in refused(command, run, *extra)
-
-
-def test_damaged_recipe_of_a_run(refused: Callable[..., str], trained: Trained) -> None:
-    run = trained()
-    (run / "recipe.toml").write_text("[train]\nsteps = 'x'\n")
-    assert "recipe.toml" in refused("eval", run)
-    assert "recipe.toml" in refused("sample", run, "--out", "x.npy")
-
-
-def test_existing_run(refused: Callable[..., str], trained: Trained, tmp_path: Path) -> None:
-    run, recipe = trained(), tiny_runs.write(tmp_path)
-    assert "holds a run already; go on with --resume auto" in refused("train", recipe, "--out", run)
-    other = tiny_runs.write(tmp_path, "binary")
-    assert "is a run of the recipe 'tiny-discretised'" in refused(
-        "train", other, "--out", run, "--resume", "auto"
-    )
-    assert "started with train.batch = 8, not 4" in refused(
-        "train", recipe, "--out", run, "--resume", "auto", "--train.batch", 4
-    )
-    (tmp_path / "papers").mkdir()
-    (tmp_path / "papers" / "a.pdf").write_text("")
-    assert "holds other files" in refused("train", recipe, "--out", "papers")
-    (tmp_path / "file").write_text("")
-    assert "'file' is a file" in refused("train", recipe, "--out", "file")
-
-
-def test_no_whole_checkpoint(
-    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run, recipe = trained(), tiny_runs.write(tmp_path)
-    for file in run.glob("checkpoints/*/weights.safetensors"):
-        file.write_bytes(b"")
-    arguments = ["train", str(recipe), "--out", str(run), "--resume", "auto"]
-    assert main([*arguments, "--train.steps", "6"]) == 2
-    assert "no checkpoint in" in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_unwritable_places(refused: Callable[..., str], trained: Trained, tmp_path: Path) -> None:
-    """Below a file no folder can be, not even for a superuser."""
-    run, recipe = trained(), tiny_runs.write(tmp_path)
-    (tmp_path / "file").write_text("")
-    assert "cannot be written" in refused("train", recipe, "--out", "file/run")
-    assert "there is no folder 'file'" in refused("sample", run, "--out", "file/x.npy")
-    assert "there is no folder 'none'" in refused("sample", run, "--out", "none/x.npy")
-    assert "there is no folder 'file'" in refused("eval", run, "--json", "file/x.json")
-    assert "'file' is a file" in refused("demo", "--out", "file")
+    monkeypatch.chdir(workshop)
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    assert "pip install 'bfn[plot]'" in refused(workshop, capsys, line.split())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc refuses every new file")
-def test_refusing_folder(refused: Callable[..., str], trained: Trained, tmp_path: Path) -> None:
-    run, recipe = trained(), tiny_runs.write(tmp_path)
-    assert "cannot be written" in refused("train", recipe, "--out", "/proc/run")
-    assert "cannot be written" in refused("sample", run, "--out", "/proc/x.npy")
-
-
-def test_existing_outputs(refused: Callable[..., str], trained: Trained, tmp_path: Path) -> None:
-    run = trained()
-    (tmp_path / "x.npy").write_text("mine")
-    assert "'x.npy' exists; give another name, or --force" in refused(
-        "sample", run, "--out", "x.npy"
-    )
-    (tmp_path / "x.json").write_text("mine")
-    assert "'x.json' exists" in refused("eval", run, "--json", "x.json")
-    (tmp_path / "many").mkdir()
-    (tmp_path / "many" / "0000.png").write_text("mine")
-    assert "'many' exists" in refused("sample", run, "--separate", "--out", "many")
-    assert "'many' is a folder" in refused("sample", run, "--out", "many")
-
-
 @pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["--n", "0"], "sample.n = 0"),
-        (["--n", "-2"], "sample.n = -2"),
-        (["--steps", "0"], "sample.steps = 0"),
-        (["--n", "x"], "'x' is not a whole number"),
-        (["--n", "1.5"], "'1.5' is not a whole number"),
-        (["--solver", "ancestrl"], "did you mean 'ancestral'"),
-        (["--final", "mod"], '"mod"'),
-    ],
+    "line", ["train tiny-discretised.toml --out /proc/run", "sample run-digits --out /proc/x.npy"]
 )
-def test_sample_options(
-    refused: Callable[..., str], trained: Trained, arguments: list[str], expected: str
+def test_places_that_cannot_be_written(
+    line: str, workshop: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert expected in refused("sample", trained(), "--out", "x.npy", *arguments)
+    monkeypatch.chdir(workshop)
+    assert "cannot be written" in refused(workshop, capsys, line.split())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["--steps", "0"], "eval.steps"),
-        (["--steps", "10,x"], "eval.steps = '10,x'"),
-        (["--steps", "-1"], "eval.steps"),
-        (["--repeats", "0"], "eval.repeats = 0"),
-        (["--batch", "-1"], "eval.batch = -1"),
-        (["--split", "tset"], "eval.split = 'tset' on the command line is not right"),
-    ],
-)
-def test_eval_options(
-    refused: Callable[..., str], trained: Trained, arguments: list[str], expected: str
+def test_a_run_without_a_usable_checkpoint(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert expected in refused("eval", trained(), *arguments)
-
-
-def test_wrong_kind_of_file(refused: Callable[..., str], trained: Trained) -> None:
-    assert "expected a name ending in .png or .npy" in refused(
-        "sample", trained(), "--out", "x.jpg"
-    )
-
-
-def test_missing_pillow(
-    refused: Callable[..., str], trained: Trained, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    run = trained()
-    for arguments in (["--out", "x.png"], ["--out", "many", "--separate"]):
-        assert "pip install 'bfn[plot]'" in refused("sample", run, *arguments)
-    assert "pip install 'bfn[plot]'" in refused("demo", "--out", "demo")
-
-
-def test_run_without_its_recipe_can_be_sampled(
-    trained: Trained, tmp_path: Path, refused: Callable[..., str]
-) -> None:
-    """config.json and model.safetensors are enough to sample, not to evaluate."""
-    run = trained()
-    (run / "recipe.toml").unlink()
-    shutil.rmtree(run / "checkpoints")
-    assert main(["sample", str(run), "--n", "2", "--steps", "2", "--out", "x.npy"]) == 0
-    assert "holds no recipe.toml" in refused("eval", run)
+    run = shutil.copytree(runs / "digits", tmp_path / "run")
+    for file in run.glob("checkpoints/*/weights.safetensors"):
+        file.write_bytes(b"")
+    command = ["train", str(tiny_runs.write(tmp_path)), "--out", str(run), "--resume", "auto"]
+    assert main([*command, "--train.steps", "6"]) == 2
+    assert "no checkpoint in" in capsys.readouterr().err.splitlines()[-1]

@@ -1,0 +1,181 @@
+"""The commands do what they say: training, evaluation, the demo, and help."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import bfn
+from bfn import evaluate
+from bfn.cli import demo, main
+from bfn.recipe import build, shipped
+from bfn.runs.folder import RunFolder
+from support import tiny_runs
+
+Output = Callable[..., str]
+
+
+def test_recipes(output: Output) -> None:
+    table = output("recipes")
+    document = json.loads(output("recipes", "--json"))
+    assert [recipe["name"] for recipe in document] == shipped.names()
+    for recipe in document:
+        (line,) = [line for line in table.splitlines() if line.split()[:1] == [recipe["name"]]]
+        network = recipe["net"]["class"].removeprefix("bfn.nn:")
+        for value in (recipe["description"], network, f"{recipe['train']['steps']:,}"):
+            assert value in line
+
+
+def test_train_resume_and_repeat(
+    tmp_path: Path, output: Output, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe, run = tiny_runs.write(tmp_path), Path("runs/tiny-discretised")
+    train = ("train", recipe, "--resume", "auto")  # there is nothing to resume yet
+    given = ("--train.steps", 6, "--train.betas=0.8,0.9", "--net.width", 12, "--train.log-every", 3)
+    assert output(*train, *given).startswith(f"{run}: step 6, loss")
+    saved = RunFolder(run).recipe()
+    assert (saved.train.steps, saved.train.betas, saved.train.log_every) == (6, (0.8, 0.9), 3)
+    assert RunFolder(run).load_model().net.arguments["width"] == 12
+    assert main([*map(str, train)]) == 0
+    said = capsys.readouterr().err
+    assert "is finished: step 6" in said
+    assert "the run's own recipe.toml, which differs in net.width, train.steps, train.betas" in said
+    # The run's own recipe rules; the command line may prolong it.
+    output(*train, "--train.steps", 9)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [3, 6, 9]
+    assert RunFolder(run).load_model().net.arguments["width"] == 12
+    # A run's recipe.toml repeats the run.
+    output("train", run / "recipe.toml", "--out", "again", "--train.steps", 6)
+    again = [json.loads(line) for line in Path("again/metrics.jsonl").read_text().splitlines()]
+    assert [line["loss"] for line in again] == [line["loss"] for line in lines[:2]]
+    output("train", recipe, "--train.steps", 2, "--force")
+    assert RunFolder(run).recipe().train.steps == 2
+
+
+def test_a_network_beside_the_recipe(
+    tmp_path: Path, output: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "beside.py").write_text(
+        "import torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    def __init__(self, start: float = 0.0):\n"
+        "        super().__init__()\n"
+        "        self.arguments = {'start': start}\n"
+        "        self.scale = torch.nn.Parameter(torch.full((2,), start))\n"
+        "    def forward(self, features, t):\n"
+        "        return features[..., None] * self.scale\n"
+    )
+    monkeypatch.setattr("sys.path", list(__import__("sys").path))
+    net = ("--net.class", "beside:Net", "--net.start", "0.5", "--train.steps", 2)
+    output("train", tiny_runs.write(tmp_path), "--out", "run", *net)
+    assert RunFolder("run").load_model().net.arguments == {"start": 0.5}
+    assert "inf" in output("eval", "run", "--steps", "inf")
+
+
+def test_eval(runs: Path, output: Output) -> None:
+    run = runs / "digits"
+    files = ("--json", "x.json", "--per-example", "x.csv")
+    table = output("eval", run, "--steps", "10,25,inf", "--repeats", 2, "--batch", 64, *files)
+    document = json.loads(Path("x.json").read_text())
+    expected = evaluate.evaluate(
+        RunFolder(run).load_model(),
+        build.data(RunFolder(run).recipe()),
+        steps=[10, 25, math.inf],
+        split="validation",
+        repeats=2,
+    )
+    assert (document["examples"], document["split"]) == (100, "validation")
+    lines = {line.split()[0]: line.split() for line in table.splitlines() if line.split()}
+    for row, plain in zip(expected.rows, document["rows"], strict=True):
+        name = "inf" if math.isinf(row.n) else str(row.n)
+        assert str(plain["n"]) == name
+        assert plain["total"]["nats"] == pytest.approx(row.total.nats, rel=1e-5)
+        assert plain["total"]["bits_per_dimension"] == pytest.approx(expected.bits(row.total.nats))
+        values = [row.loss.nats, row.reconstruction.nats, row.total.nats, row.total.standard_error]
+        for value in values:
+            assert f"{value:.3f}" in lines[name]
+            assert f"{value / 64 / math.log(2):.4f}" in lines[name]
+    with Path("x.csv").open() as file:
+        header, *rows = csv.reader(file)
+    assert header == ["example", "n=10", "n=25", "n=inf"]
+    assert [float(row[3]) for row in rows] == pytest.approx(
+        (expected.per_example(math.inf) * expected.scale).tolist(), rel=1e-4
+    )
+    printed = json.loads(output("eval", run, "--steps", "10", "--json", "-"))
+    assert printed["rows"][0]["n"] == 10
+    output("eval", run, "--steps", "10", "--per-example", "x.npy", "--json", "x.json", "--force")
+    assert len(json.loads(Path("x.json").read_text())["rows"]) == 1
+    assert np.load("x.npy").shape == (100,)
+
+
+def test_eval_uses_the_recipe(runs: Path, output: Output) -> None:
+    document = json.loads(output("eval", runs / "text", "--json", "-"))
+    assert [row["n"] for row in document["rows"]] == [3, "inf"]
+    assert document["unit"] == "bits per character"
+    assert document["dimensions"] == 8
+
+
+def test_config_and_weights_are_enough_to_sample(
+    trained: Callable[..., Path], output: Output
+) -> None:
+    run = trained()
+    (run / "recipe.toml").unlink()
+    shutil.rmtree(run / "checkpoints")
+    assert "2 samples" in output("sample", run, "--n", "2", "--steps", "2", "--out", "x.npy")
+
+
+def test_demo(
+    output: Output, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole of it, with a smaller network, on a machine with time for 15 steps."""
+    small = ("--net.width", 8, "--net.multipliers", "1,2", "--train.batch", 8, "--eval.repeats", 1)
+    small += ("--eval.steps", "10,inf", "--sample.n", 4, "--sample.steps", 3)
+    monkeypatch.setattr(demo, "affordable_steps", lambda *_: 15)
+    folder = Path("demo")
+    folder.mkdir()
+    (folder / "results.json").write_text("an older demo")
+    assert main(["demo"]) == 2
+    assert "holds a demo already" in capsys.readouterr().err
+    table = output("demo", "--force", *small)
+    for name in ("samples.png", "loss-by-time.png"):
+        with Image.open(folder / name) as picture:
+            picture.verify()
+    document = json.loads((folder / "results.json").read_text())
+    assert document["baselines"]["uniform"] == pytest.approx(math.log2(17))
+    assert document["baselines"]["independent_pixels"] == pytest.approx(2.432, abs=2e-3)
+    assert [row["n"] for row in document["rows"]] == [10, "inf"]
+    assert (document["examples"], document["steps"]) == (297, 15)
+    text = (folder / "results.txt").read_text()
+    for line in ("uniform over 17 levels", "4.087", "2.432", "BFN, n = inf"):
+        assert line in text
+        assert line in table
+    assert RunFolder(folder / "run").recipe().train.steps == 15
+
+
+def test_a_slow_machine_takes_fewer_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe, clock = tiny_runs.read(tmp_path), iter(range(100))
+    a_second_per_step = SimpleNamespace(monotonic=lambda: float(next(clock)))
+    monkeypatch.setattr(demo, "time", a_second_per_step)
+    data = build.data(recipe)
+    assert demo.affordable_steps(recipe, data, 5.0) == 5
+    assert demo.affordable_steps(recipe, data, 1e6) == recipe.train.steps
+
+
+def test_help_and_version(output: Output) -> None:
+    text = output("--help")
+    for command in ("demo", "recipes", "train", "eval", "sample"):
+        assert f"│ {command} " in text
+    assert "Draw samples from a run." in text
+    assert "--train.steps 1000: optimiser steps" in output("train", "--help")
+    assert "Random seed for the noise." in " ".join(output("sample", "--help").split())
+    assert output("--version").strip() == bfn.__version__
