@@ -233,7 +233,7 @@ MISTAKES = [
     (f"{SOLVERS} --solver ode2,sd2", "did you mean 'sde2'"),
     (f"{SOLVERS} --grid tme", "did you mean 'time'"),
     (f"{SOLVERS} --n 0", "sample.n = 0 is too small; expected 1 or more"),
-    (f"{SOLVERS} --n 3", "n = 3, of 297 examples in the test split of digits, is too few"),
+    (f"{SOLVERS} --n 3", "is too few; precision and recall need more than 3"),
     (f"{SOLVERS} --repeats 0", "repeats = 0; expected a whole number, at least 1"),
     (f"{SOLVERS} --split tst", "unknown split 'tst'"),
     (f"{SOLVERS} --out q.jpg", "'q.jpg' has the wrong ending; expected .png or .pdf or .svg"),
@@ -246,11 +246,11 @@ MISTAKES = [
     (f"{SOLVERS} --data.length 5", "--data.length cannot be changed for a trained run"),
     # Schedules.
     ("schedule", "K"),
-    ("schedule 1", "K = 1 classes; "),
-    ("schedule 0 --bins", "K = 0 bins; "),
+    ("schedule 1", "K = 1; expected a whole number, at least 2"),
+    ("schedule 0 --bins", "K = 0"),
     ("schedule 2.5", "'2.5' is not a whole number"),
     ("schedule 1000000001", "larger than 1000000000"),
-    ("schedule 27 --cost 4", "expected a number between 0 and 3.3"),
+    ("schedule 27 --cost 4", "cost = 4.0; expected"),
     ("schedule 27 --rows 1", "--rows 1 is not between 2 and 1001"),
     ("schedule 27 --out curve.txt", "has the wrong ending; expected .png or"),
     # Sharing.
