@@ -29,23 +29,16 @@ class Remote:
 def find(source: str, dir: str | None, names: Iterable[str]) -> Path | None:
     """The first file or folder with one of these names in the folders of a source."""
     base = _home(dir)
-    if base.is_file():
-        return base if base.name in set(names) else None
     for folder in (base, base / source):
         for name in names:
-            try:
-                if (folder / name).exists():
-                    return folder / name
-            except OSError as error:
-                raise BFNError(f"cannot look into {folder}: {error.strerror}") from None
+            if os.path.exists(folder / name):
+                return folder / name
     return None
 
 
 def fetch(source: str, remote: Remote, dir: str | None) -> Path:
     """Download a file that was not found; returns its path."""
     base = _home(dir)
-    if base.is_file():
-        raise BFNError(f"{base} is not a file that {source} can read; expected {remote.name}")
     folder = base if base.name == source else base / source
     by_hand = f"or put {remote.name} into {folder} yourself"
     try:

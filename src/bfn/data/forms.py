@@ -35,9 +35,9 @@ class Form(ABC):
     name: ClassVar[str]
 
     @property
-    @abstractmethod
     def classes(self) -> int | None:
         """K, the number of bins or classes; None for continuous values."""
+        return None
 
     @abstractmethod
     def encode(self, values: Tensor, generator: noise.Source = None) -> Tensor: ...
@@ -45,9 +45,9 @@ class Form(ABC):
     @abstractmethod
     def decode(self, x: Tensor) -> Tensor: ...
 
-    @abstractmethod
     def brightness(self, x: Tensor) -> Tensor:
         """x as a shade from 0 (lowest value) to 1 (highest), for drawing."""
+        return ((x + 1) / 2).clamp(0, 1)
 
     @abstractmethod
     def check(self, values: Tensor, where: str) -> None:
@@ -87,19 +87,12 @@ class Continuous(_OfLevels):
     levels: int
     name: ClassVar[str] = "continuous"
 
-    @property
-    def classes(self) -> int | None:
-        return None
-
     def encode(self, values: Tensor, generator: noise.Source = None) -> Tensor:
         return values.to(torch.float32) * 2 / (self.levels - 1) - 1
 
     def decode(self, x: Tensor) -> Tensor:
         top = self.levels - 1
         return self._stored(((x.double() + 1) * (top / 2)).round().clamp(0, top))
-
-    def brightness(self, x: Tensor) -> Tensor:
-        return ((x + 1) / 2).clamp(0, 1)
 
 
 @dataclass(frozen=True)
@@ -217,9 +210,6 @@ class Real(Form):
             return x.to(torch.float32)
         return (x.double() + 1).mul((self.high - self.low) / 2).add(self.low).to(torch.float32)
 
-    def brightness(self, x: Tensor) -> Tensor:
-        return ((x + 1) / 2).clamp(0, 1)
-
     def check(self, values: Tensor, where: str) -> None:
         if values.numel() == 0:
             return
@@ -239,17 +229,10 @@ class Encoded(Form):
 
     name: ClassVar[str] = "real"
 
-    @property
-    def classes(self) -> int | None:
-        return None
-
     def encode(self, values: Tensor, generator: noise.Source = None) -> Tensor:
         return values
 
     def decode(self, x: Tensor) -> Tensor:
-        return x
-
-    def brightness(self, x: Tensor) -> Tensor:
         return x
 
     def check(self, values: Tensor, where: str) -> None:
