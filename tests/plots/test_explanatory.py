@@ -12,7 +12,6 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from bfn import suggest
 from bfn.plots import style
 from bfn.plots.distributions import path
 from support.drawings import check, share
@@ -27,27 +26,17 @@ import schedules  # noqa: E402
 import updates  # noqa: E402
 
 sys.path.remove(str(SCRIPTS))
-
 SIGMA_1 = 0.02
 
 
 def test_updates_are_the_papers() -> None:
     found = updates.updates()
     mu, rho = 0.0, 1.0
-    assert (found.mu[0], found.rho[0]) == (mu, rho)
     for i, alpha in enumerate((2.0, 4.0, 6.0)):
         mu = (rho * mu + alpha * found.y[i]) / (rho + alpha)
         rho += alpha
         assert found.mu[i + 1] == pytest.approx(mu, abs=1e-14)
         assert found.rho[i + 1] == pytest.approx(rho, abs=1e-14)
-
-
-def test_sender_samples_of_the_updates_have_their_law() -> None:
-    y = np.array([updates.updates(seed).y for seed in range(400)])
-    alpha = np.array([2.0, 4.0, 6.0])
-    z = (y - 0.7) * np.sqrt(alpha)
-    assert np.all(np.abs(z.mean(0)) < 4 / 20)
-    assert np.all(np.abs(z.var(0) - 1) < 4 * math.sqrt(2 / 400))
 
 
 def test_update_distribution() -> None:
@@ -67,40 +56,22 @@ def test_continuous_heat_map() -> None:
     for j, t in enumerate(found.t.tolist()):
         gamma = 1 - SIGMA_1 ** (2 * t)
         law = stats.norm(0.8 * gamma, math.sqrt(gamma * (1 - gamma)))
-        cells = np.diff(law.cdf(found.edges.numpy()))
         mass = (found.ln_density[:, j].exp() * width).numpy()
-        np.testing.assert_allclose(mass, cells, rtol=1e-9, atol=1e-15)
-        assert mass.sum() + law.sf(2.0) + law.cdf(-1.25) == pytest.approx(1, rel=1e-10)
+        np.testing.assert_allclose(
+            mass, np.diff(law.cdf(found.edges.numpy())), rtol=1e-9, atol=1e-15
+        )
 
 
-def test_far_cells_of_the_heat_map_keep_their_digits() -> None:
-    found = flows.continuous_heat_map(times=1, cells=300)  # t = 1/2: gamma = 0.98
-    gamma = 1 - SIGMA_1
-    law = stats.norm(0.8 * gamma, math.sqrt(gamma * (1 - gamma)))
-    a, b = (float(e) for e in found.edges[:2])
-    exact = law.logcdf(b) + math.log1p(-math.exp(law.logcdf(a) - law.logcdf(b)))
-    assert float(found.ln_density[0, 0]) == pytest.approx(exact - math.log(b - a), rel=1e-9)
-    assert float(found.ln_density[0, 0]) < -80
-
-
-def test_binary_heat_map_integrates_to_one() -> None:
-    found = flows.binary_heat_map(times=50, cells=80)
-    total = (found.ln_density.exp() * found.edges.diff()[:, None]).sum(0)
-    np.testing.assert_allclose(total.numpy(), 1.0, rtol=1e-10)
-
-
-def test_binary_heat_map_is_the_papers_law() -> None:
+def test_binary_heat_map() -> None:
     """p_1 = softmax(y)_1 with y ~ N(beta (2 e_x - 1), 2 beta I), x = 1, beta = 4 t^2."""
     found = flows.binary_heat_map(times=4, cells=10)
     for j, t in enumerate(found.t.tolist()):
         beta = 4 * t * t
-        # y_1 - y_0 ~ N(2 beta, 4 beta)
-        law = stats.norm(2 * beta, 2 * math.sqrt(beta))
+        law = stats.norm(2 * beta, 2 * math.sqrt(beta))  # of y_1 - y_0
         with np.errstate(divide="ignore"):
             logit = np.log(found.edges.numpy()) - np.log1p(-found.edges.numpy())
-        mass = np.diff(law.cdf(logit))
         density = found.ln_density[:, j].exp().numpy() * 0.1
-        np.testing.assert_allclose(density, mass, rtol=1e-8, atol=1e-14)
+        np.testing.assert_allclose(density, np.diff(law.cdf(logit)), rtol=1e-8, atol=1e-14)
 
 
 def test_simplex_density_is_the_logistic_normal() -> None:
@@ -119,19 +90,8 @@ def test_simplex_density_is_the_logistic_normal() -> None:
         # is sqrt(3) times that of its shadow.
         expected = law.logpdf(u) - theta.log().sum(1).numpy() - 0.5 * math.log(3)
         np.testing.assert_allclose(found[i].numpy(), expected, rtol=1e-10)
-
-
-def test_simplex_maps_integrate_to_one() -> None:
-    """On the figure's own grid, at times when the grid resolves the law."""
-    cells = 150
-    theta, inside = flows.triangle(cells)
-    torch.testing.assert_close(theta.sum(1), torch.ones(cells * cells, dtype=torch.float64))
-    assert float(inside.double().mean()) == pytest.approx(0.5, abs=0.01)
-    maps = flows.simplex_maps(torch.tensor([0.1, 0.3], dtype=torch.float64), cells)
-    # A cell is 1/cells wide in theta_2 and in theta_3, and sqrt(3) times that in the plane.
-    total = maps.exp().reshape(2, -1)[:, inside].sum(1) * math.sqrt(3) / cells**2
-    np.testing.assert_allclose(total.numpy(), 1.0, atol=3e-3)
-    assert theta[0, 0] > 0.99  # the bottom left is class 1, the data
+    corner = flows.simplex_maps(torch.tensor([1.0], dtype=torch.float64), 40)[0].argmax()
+    assert corner == 0  # the bottom left is class 1, the data
 
 
 @pytest.mark.parametrize("name", ["continuous", "binary"])
@@ -157,26 +117,15 @@ def test_input_variance() -> None:
     t = np.arange(11) / 10
     gamma = 1 - 0.001 ** (2 * t)
     np.testing.assert_allclose(found.flow.numpy(), gamma * (1 - gamma), rtol=1e-10, atol=1e-18)
-    assert float(found.flow[0]) == 0.0
     kept = np.cumprod(1 - np.linspace(1e-4, 0.02, 1000))
     linear = [0.0 if s == 0 else 1 - kept[round(1000 * s) - 1] for s in 1 - t]
     np.testing.assert_allclose(found.linear.numpy(), linear, rtol=1e-10, atol=1e-14)
     f = np.cos((1 - t + 0.008) / 1.008 * math.pi / 2) ** 2
     cosine = 1 - f / np.cos(0.008 / 1.008 * math.pi / 2) ** 2
     np.testing.assert_allclose(found.cosine.numpy(), cosine, atol=1e-14)
-    assert (found.flow < found.linear)[:-1].all()
 
 
-def test_entropy_surface_is_the_librarys() -> None:
-    classes, roots = (2, 27), (0.01, 0.75, 2.5, 3.0)
-    surface = schedules.entropies(classes, roots)
-    for i, K in enumerate(classes):
-        for j, root in enumerate(roots):
-            exact = suggest.cost_of_classes(K, root**2)
-            assert surface[i, j] == pytest.approx(exact, abs=2e-6)
-
-
-@pytest.mark.parametrize("root", [0.01, 0.5, 1.7, 3.0])
+@pytest.mark.parametrize("root", [0.01, 0.5, 3.0])
 def test_entropy_of_two_classes(root: float) -> None:
     """E[H(p)], not E[-ln p_x]: the entropy itself, integrated over V ~ N(2 beta, 4 beta)."""
     beta = root**2
@@ -190,28 +139,20 @@ def test_entropy_of_two_classes(root: float) -> None:
     assert schedules.entropies((2,), (root,))[0, 0] == pytest.approx(exact, abs=1e-6)
 
 
-def masses(case: Any) -> np.ndarray:
-    """The paper's p_O: the clipped CDF between the bins' edges."""
-    edges = -1 + 2 * np.arange(1, case.K) / case.K
-    cdf = stats.norm.cdf(edges, case.mu, case.sigma)
-    return np.diff(np.concatenate([[0.0], cdf, [1.0]]))
-
-
-@pytest.mark.parametrize("case", [messages.OUTPUT, *messages.DISCRETISED])
-def test_bars_are_the_output_distribution(case: Any) -> None:
-    centres, p = case.probabilities()
-    k = np.arange(1, case.K + 1)
-    np.testing.assert_allclose(centres.numpy(), (2 * k - 1) / case.K - 1, rtol=1e-14)
-    np.testing.assert_allclose(p.numpy(), masses(case), rtol=1e-9, atol=1e-13)
-
-
 @pytest.mark.parametrize("case", messages.DISCRETISED)
-def test_receivers_and_divergences(case: Any) -> None:
-    centres = (2 * np.arange(1, 9) - 1) / 8 - 1
-    p, deviation = masses(case), case.alpha**-0.5
+def test_messages_about_discretised_data(case: Any) -> None:
+    """p_O is the clipped CDF between the bins' edges; the receiver is a mixture over the bins."""
+    centres, p = case.probabilities()
+    expected = (2 * np.arange(1, 9) - 1) / 8 - 1
+    np.testing.assert_allclose(centres.numpy(), expected, rtol=1e-14)
+    cdf = stats.norm.cdf(-1 + 2 * np.arange(1, 8) / 8, case.mu, case.sigma)
+    masses = np.diff(np.concatenate([[0.0], cdf, [1.0]]))
+    np.testing.assert_allclose(p.numpy(), masses, rtol=1e-9, atol=1e-13)
+
+    deviation = case.alpha**-0.5
 
     def mixture(y: np.ndarray | float) -> np.ndarray:
-        return stats.norm.pdf(np.asarray(y)[..., None], centres, deviation) @ p
+        return stats.norm.pdf(np.asarray(y)[..., None], expected, deviation) @ masses
 
     y = torch.linspace(-1.4, 1.4, 15, dtype=torch.float64)
     np.testing.assert_allclose(case.receiver(y).numpy(), mixture(y.numpy()), rtol=1e-8)
@@ -231,28 +172,18 @@ def test_receivers_and_divergences(case: Any) -> None:
     assert binned < continuous
 
 
-def test_discretisation_helps_more_and_more() -> None:
-    """What the figure's caption says: relatively, as the prediction approaches x."""
-    shares = [binned / point for binned, point in (c.divergences() for c in messages.DISCRETISED)]
-    assert shares == sorted(shares, reverse=True)
-
-
-def test_continuous_messages() -> None:
-    case = messages.CONTINUOUS
-    assert case.divergences()[1] == pytest.approx(4.0 * 0.55**2, rel=1e-12)
-
-
+WHITE = "#ffffff"
 COLOURS = {
     "updates": [style.RED],
     "update-distribution": [style.RED],
-    "continuous-flow": ["#ffffff"],
+    "continuous-flow": [WHITE],
     "input-variance": [style.BLUE, style.GREEN, style.RED],
     "continuous-messages": [style.BLUE, style.GREEN, style.RED],
     "discretised-output": [style.GREEN],
     "discretised-messages": [style.BLUE, style.GREEN, style.RED, style.ORANGE],
     "entropy": [style.RED, style.CYAN],
-    "simplex-flow": ["#ffffff"],
-    "binary-flow": ["#ffffff"],
+    "simplex-flow": [WHITE],
+    "binary-flow": [WHITE],
 }
 
 
@@ -260,27 +191,21 @@ COLOURS = {
 def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
     """Smaller grids; the pictures are laid out the same."""
     roots = (0.01, 0.3, 0.75, 1.5, 3.0)
+    entropies, maps = schedules.entropies, flows.simplex_maps
     monkeypatch.setattr(schedules, "ROOTS", roots)
-    monkeypatch.setattr(flows, "STEPS", 60)
-    whole, heat, binary = flows.simplex_maps, flows.continuous_heat_map, flows.binary_heat_map
-    monkeypatch.setattr(flows, "simplex_maps", lambda t: whole(t, 40))
-    monkeypatch.setattr(flows, "continuous_heat_map", lambda: heat(50, 50))
-    monkeypatch.setattr(flows, "binary_heat_map", lambda: binary(50, 50))
-    entropies = schedules.entropies
     monkeypatch.setattr(schedules, "entropies", lambda: entropies(schedules.CLASSES, roots))
+    monkeypatch.setattr(flows, "STEPS", 60)
+    monkeypatch.setattr(flows, "simplex_maps", lambda t: maps(t, 40))
 
 
 @pytest.mark.parametrize("name", draw.FIGURES)
 @pytest.mark.usefixtures("coarse")
-def test_drawings(name: str, tmp_path: Path) -> None:
-    pixels = check(draw.FIGURES[name], tmp_path / f"{name}.png")
+def test_drawings(name: str) -> None:
+    pixels = check(draw.FIGURES[name])
     for colour in COLOURS[name]:
         assert share(pixels, colour) > 2e-4
 
 
-def test_the_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_script(tmp_path: Path) -> None:
     draw.main(["-o", str(tmp_path / "new"), "--only", "updates", "--format", "svg"])
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["updates.svg"]
-    with pytest.raises(SystemExit):
-        draw.main(["-o", str(tmp_path), "--only", "entropi"])
-    assert "invalid choice: 'entropi'" in capsys.readouterr().err

@@ -159,20 +159,20 @@ RUNS = {
 
 
 @pytest.mark.parametrize("kind", RUNS)
-def test_samples_and_distributions_are_drawn(kind: str, tmp_path: Path) -> None:
+def test_samples_and_distributions_are_drawn(kind: str) -> None:
     run = RUNS[kind](examples=6)
-    check(lambda: draw_samples(run), tmp_path / "samples.png")
-    pixels = check(lambda: distributions.draw_distributions(run), tmp_path / "distributions.png")
+    check(lambda: draw_samples(run))
+    pixels = check(lambda: distributions.draw_distributions(run))
     if kind == "text":  # some characters are right at t = 0.75, others not yet
-        assert share(pixels, style.BLUE) > 1e-4
+        assert share(pixels, style.BLUE, within=40) > 1e-4
         assert share(pixels, style.RED, within=100) > 1e-4
 
 
 @pytest.mark.parametrize("form", ["binary", "continuous"])
-def test_losses_are_drawn(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_losses_are_drawn(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(losses, "loss_curves", lambda run: loss_curves(run, intervals=6))
     run = untrained.images(form, examples=6)
-    pixels = check(lambda: losses.draw_losses(run), tmp_path / "losses.png")
+    pixels = check(lambda: losses.draw_losses(run))
     assert share(pixels, style.BLUE) > 1e-3
     assert (share(pixels, style.RED) > 1e-4) is (form == "binary")  # L^r, where there is one
 
