@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 
@@ -101,41 +99,3 @@ class TestNumbers:
         paper = quadrature.discrete_time(source.continuous(0.2), n)
         expected = rows.NUMBERS_L_N[n] + 0.5 * alpha_1 * float(mean.square().sum())
         assert paper == pytest.approx(expected, abs=7e-7)
-
-    def test_shifted_data(self) -> None:
-        """One variable, so that one shift gives mean 0: then alpha_1 / 2 |mean|^2 is saved."""
-        source = Source([0.1, 0.2, 0.3, 0.4])
-        centres = bfn.bin_centre(torch.arange(4), 4, torch.float64)
-        mean = float(source.marginals[0] @ centres)
-        for n in (1, 2, 5):
-            L_n, shifted = (
-                quadrature.discrete_time(source.continuous(0.2, values), n, 10.0)
-                for values in (centres, centres - mean)
-            )
-            alpha_1 = 25.0 ** (1.0 / n) - 1.0
-            assert L_n - shifted == pytest.approx(0.5 * alpha_1 * mean**2, abs=1e-8)
-
-    def test_measured_in_bins(self) -> None:
-        """L^r with bins: -ln of N(x_hat, sigma^2)'s mass in the bin of x, with math.erf retyped."""
-        sigma, source = 0.3, Source([0.1, 0.2, 0.3, 0.4])
-        toy = source.continuous(0.2, reconstruction=bfn.Bins(4, sigma))
-
-        def below(edge: float, x_hat: float) -> float:
-            return 0.5 * (1.0 + math.erf((edge - x_hat) / (sigma * math.sqrt(2.0))))
-
-        expected, step = 0.0, 0.01
-        centres = [-0.75, -0.25, 0.25, 0.75]
-        edges = [-math.inf, -0.5, 0.0, 0.5, math.inf]
-        for k, p in enumerate([0.1, 0.2, 0.3, 0.4]):
-            for j in range(-800, 801):
-                y = centres[k] + step * j / math.sqrt(24.0)
-                posterior = [
-                    q * math.exp(-12.0 * (y - c) ** 2)
-                    for q, c in zip([0.1, 0.2, 0.3, 0.4], centres, strict=True)
-                ]
-                x_hat = sum(q * c for q, c in zip(posterior, centres, strict=True))
-                x_hat /= sum(posterior)
-                mass = below(edges[k + 1], x_hat) - below(edges[k], x_hat)
-                density = math.exp(-0.5 * (step * j) ** 2) / math.sqrt(2.0 * math.pi)
-                expected -= p * step * density * math.log(mass)
-        assert quadrature.reconstruction(toy, 10.0) == pytest.approx(expected, abs=1e-8)

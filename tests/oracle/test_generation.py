@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 import bfn
-from bfn.output import Output
 from support.known import at_floor
 from support.sources import Source, Toy, chain, ridge
 
@@ -110,38 +109,6 @@ def test_law_tends_to_the_source() -> None:
     ]
     assert distance[1] == pytest.approx(0.5 * distance[0], rel=0.15)
     assert distance[2] == pytest.approx(0.5 * distance[1], rel=0.15)
-
-
-EACH_KIND = {
-    "bits": rows.TWO_BITS.make,
-    "classes": rows.TWO_CLASSES.make,
-    "bins": rows.TWO_BINS.make,
-}
-
-
-@pytest.mark.parametrize("name", EACH_KIND)
-def test_mode_is_the_most_probable_value_of_the_last_output(name: str) -> None:
-    toy, N, outputs = EACH_KIND[name](), 500, []
-
-    def keep(i: int, t: Tensor, theta: bfn.Theta, output: Output) -> None:
-        outputs.append((i, float(t[0]), theta, output))
-
-    generator = torch.Generator().manual_seed(0)
-    x = bfn.generate(
-        *(toy.model, (N, 2), 4),
-        final="mode",
-        callback=keep,
-        generator=generator,
-        dtype=torch.float64,
-    )
-    assert [i for i, *_ in outputs] == [0, 1, 2, 3, 4]
-    assert [t for _, t, *_ in outputs] == [0.0, 0.25, 0.5, 0.75, 1.0]
-    for _, t, theta, _ in outputs:
-        beta = toy.model.flow.schedule.beta(torch.tensor(t))
-        assert torch.allclose(theta.beta, beta)
-    last = outputs[-1][-1]
-    every = torch.stack([last.log_prob(toy.data(k.expand(N, 2))) for k in toy.source.table])
-    assert torch.equal(toy.classes(x), toy.source.table[every.argmax(0)])
 
 
 @pytest.mark.parametrize("n", [1, 3])

@@ -153,3 +153,38 @@ def test_float32(row: Row) -> None:
         cost = averaged(toy, loss, *arguments)
         assert cost(torch.Generator()).dtype == torch.float32
         assert_mean(cost, expected, seed=seed("float32", row), precision=0.01)
+
+
+@pytest.mark.parametrize("alpha", [0.05, 1.0])
+@each_kind
+def test_pairs_of_messages_are_antithetic(
+    row: Row, alpha: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All noise mirrored gives the same divergence: each draw comes with its mirror image."""
+    toy, B = row.make(), 50
+    generator = torch.Generator().manual_seed(1)
+    x, t, alphas = toy.sample(B, generator), torch.full((B,), 0.5), torch.full((B,), alpha)
+    output = toy.model(toy.model.flow.sample(x, t, generator), t)
+
+    def estimate(seed: int) -> Tensor:
+        return output.divergence(x, alphas, torch.Generator().manual_seed(seed), draws=2)
+
+    one, other, normal = estimate(2), estimate(3), bfn.noise.normal
+    monkeypatch.setattr(bfn.noise, "normal", lambda *args, **kwargs: -normal(*args, **kwargs))
+    assert torch.allclose(estimate(2), one, rtol=1e-12)
+    if row is not rows.TWO_BITS:  # whose divergence is exact
+        assert not torch.allclose(other, one, rtol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["binary", "discrete", "discretised"])
+def test_images_are_the_same_source(kind: str) -> None:
+    """The shape of the data is no matter: (B, 1, 2, 2) gives what (B, 4) gives."""
+    K = 2 if kind == "binary" else 3
+    P = torch.rand((K,) * 4, generator=torch.Generator().manual_seed(3))
+    toy = getattr(Source(P / P.sum()), kind)(0.3)
+    k = toy.source.sample(50, torch.Generator().manual_seed(4))
+    flat, image = (
+        bfn.loss.discrete_time(toy.model, x, 3, generator=torch.Generator().manual_seed(5))
+        for x in (toy.data(k), toy.data(k.reshape(-1, 1, 2, 2)))
+    )
+    assert torch.allclose(flat, image)

@@ -167,25 +167,8 @@ def test_update_distribution(name: str) -> None:
 
 
 @every_flow
-def test_accuracies_are_additive(name: str) -> None:
-    """One update of accuracy a + b, and one of a followed by one of b."""
-    flow, x, a, b = FLOWS[name], datum(name), 0.3, 0.5
-    g = generator(7)
-
-    def updated(theta: Theta, alpha: float) -> Theta:
-        alphas = torch.full((N,), alpha)
-        return flow.update(theta, flow.send(x, alphas, g), alphas)
-
-    prior = flow.prior((N,), dtype=torch.float64)
-    once, twice = updated(prior, a + b), updated(updated(prior, a), b)
-    torch.testing.assert_close(once.beta, twice.beta, rtol=1e-14, atol=0.0)
-    assert_same_law(parameters(flow, once), parameters(flow, twice))
-
-
-@every_flow
-@pytest.mark.parametrize("t", [0.2, 1.0])
-def test_flow_distribution_is_composed_updates(name: str, t: float) -> None:
-    flow, x, n = FLOWS[name], datum(name), 5
+def test_flow_distribution_is_composed_updates(name: str) -> None:
+    flow, x, n, t = FLOWS[name], datum(name), 5, 0.6
     g = generator(8)
     times = torch.linspace(0, t, n + 1)
     theta = flow.prior((N,), dtype=torch.float64)
@@ -195,63 +178,6 @@ def test_flow_distribution_is_composed_updates(name: str, t: float) -> None:
     drawn = flow.sample(x, torch.full((N,), t), g)
     torch.testing.assert_close(theta.beta, drawn.beta, rtol=1e-13, atol=0.0)
     assert_same_law(parameters(flow, theta), parameters(flow, drawn))
-
-
-@pytest.mark.parametrize("t", [0.05, 0.4, 1.0])
-def test_flow_distribution_of_continuous_data(t: float) -> None:
-    """mu ~ N(gamma x, gamma (1 - gamma)): the same numbers from the same noise."""
-    sigma_1 = 0.1
-    x, times = datum("gaussian", 50), torch.full((50,), t)
-    theta = FLOWS["gaussian"].sample(x, times, generator(9))
-    epsilon = torch.randn(50, generator=generator(9)).numpy()
-    gamma = literal.cts_gamma(t, sigma_1)
-    expected = gamma * 0.7 + math.sqrt(gamma * (1 - gamma)) * epsilon
-    np.testing.assert_allclose(FLOWS["gaussian"].features(theta), expected, rtol=1e-11)
-
-
-@pytest.mark.parametrize("t", [0.05, 0.4, 1.0])
-@pytest.mark.parametrize("K", [3, 27])
-def test_flow_distribution_of_discrete_data(K: int, t: float) -> None:
-    """theta = softmax(y), y ~ N(beta (K e_x - 1), beta K I): the same numbers, the same noise."""
-    flow, count = CategoricalFlow(K, Quadratic(0.75)), 40
-    k = torch.arange(count) % K
-    theta = flow.sample(k, torch.full((count,), t), generator(10))
-    epsilon = torch.randn(count, K, generator=generator(10)).numpy()
-    y = literal.disc_sender_sample(k.numpy(), K, literal.disc_beta(t, 0.75), epsilon)
-    np.testing.assert_allclose(parameters(flow, theta), literal.softmax(y), rtol=1e-11)
-
-
-def test_flow_distribution_of_binary_data() -> None:
-    """Two-class y from any noise whose difference is sqrt(2) epsilon: its common part is free."""
-    flow, count, t = FLOWS["binary"], 60, 0.8
-    x = torch.arange(count) % 2
-    theta = flow.sample(x, torch.full((count,), t), generator(11))
-    epsilon = torch.randn(count, generator=generator(11)).numpy()
-    common = np.random.default_rng(0).normal(size=count)
-    noise = np.stack([common + epsilon / math.sqrt(2), common - epsilon / math.sqrt(2)], -1)
-    y = literal.disc_sender_sample(1 - x.numpy(), 2, literal.disc_beta(t, 1.5), noise)
-    np.testing.assert_allclose(parameters(flow, theta), literal.softmax(y), rtol=1e-10)
-
-
-@every_flow
-def test_bridge_agrees_with_the_joint_law(name: str) -> None:
-    """(V_s, V_t) drawn forwards, and drawn as V_t first and V_s back from it: one joint law."""
-    flow, x = FLOWS[name], datum(name)
-    g = generator(12)
-    s, t = torch.full((N,), 0.45), torch.full((N,), 0.8)
-    early = flow.sample(x, s, g)
-    alpha = flow.schedule.increment(s, t)
-    late = flow.update(early, flow.send(x, alpha, g), alpha)
-    late_first = flow.sample(x, t, g)
-    back = flow.bridge(late_first, s, g)
-    torch.testing.assert_close(back.beta, early.beta, rtol=1e-13, atol=0.0)
-
-    def views(a: Theta, b: Theta) -> Tensor:
-        """Both ends, their difference (the message) and their product (the covariance)."""
-        columns = [a.V, b.V, b.V - a.V, (a.V - a.V.mean(0)) * (b.V - b.V.mean(0))]
-        return torch.stack(columns, -1).reshape(N, -1)
-
-    assert_same_law(views(early, late), views(back, late_first))
 
 
 @every_flow
