@@ -69,7 +69,7 @@ def test_each_time_is_uniform(sampler: times.Times) -> None:
 
 
 def test_times_never_reach_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In float32 u + i / B may round to 1, which is no time of the discrete-time loss."""
+    """In float32 u + i / B may round to 1, which has no step in the discrete-time loss."""
 
     def nearly_one(shape, source, **options):
         return torch.full(tuple(shape), 1 - 2**-24, dtype=options["dtype"])

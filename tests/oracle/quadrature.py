@@ -57,7 +57,7 @@ def noise_nodes(toy: Toy, beta: float, variables: int, digits: float) -> tuple[T
     pole = math.inf if toy.smooth else math.pi / (math.sqrt(max(beta, 1e-9)) * spread)
     z, weight = (torch.from_numpy(w) for w in normal_grid(pole, variables * dimensions, digits))
     if isinstance(flow, CategoricalFlow):
-        # A constant added to all K logits is no information: integrate over the rest.
+        # A constant added to all K logits carries no information: integrate over the rest.
         centred = np.eye(K) - 1.0 / K
         plane = torch.from_numpy(np.linalg.svd(centred)[0][:, : K - 1])
         return z.reshape(-1, variables, K - 1) @ plane.T, weight

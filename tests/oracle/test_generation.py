@@ -113,7 +113,7 @@ def test_law_tends_to_the_source() -> None:
 
 @pytest.mark.parametrize("n", [1, 3])
 def test_law_of_the_mode(n: int) -> None:
-    """Of one bit: the mode is 1 where V > ln(p_0 / p_1), and V ~ N(+-2 beta, 4 beta)."""
+    """One bit: its mode is 1 where V > ln(p_0 / p_1), and V ~ N(+-2 beta, 4 beta)."""
     p, beta_1, N = 0.35, 0.5, 80_000
     toy = Source([1.0 - p, p]).binary(beta_1)
     generator = torch.Generator().manual_seed(n)

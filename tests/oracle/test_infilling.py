@@ -1,4 +1,4 @@
-"""Infilling with exact networks: exact where it should be, and as wrong as the page says."""
+"""Infilling with exact networks: exact where it should be, as wrong as documented elsewhere."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def reach(kind: str) -> float:
 def test_particles_are_exact(kind: str) -> None:
     """With many the conditional law is right within sampling noise and the n steps' own bias.
 
-    One particle is as wrong as the page says: by a quarter to two thirds of what a rest is that
-    was drawn without looking.
+    One particle is as wrong as docs/infilling.md says: by a quarter to two thirds of the distance
+    of a completion that ignores what was observed.
     """
     one, few, many = (filled_distance(kind, N, steps=STEPS, particles=P) for P in (1, 4, 24))
     unrelated = unrelated_distance(kind, N)
@@ -116,8 +116,8 @@ def test_completions_of_one_example(kind: str) -> None:
 def test_particles_where_messages_leave_doubt(kind: str) -> None:
     """With a small beta(1) it is the last weight that ties the rest to what was observed.
 
-    The model's own law is then not the source's; but what it generates, with all but the first
-    variable filled in anew, has the same law again.
+    The model's own law is then not the source's; but its samples have the same law again after
+    all variables but the first are filled in.
     """
     if kind == "binary":
         known = chain([0.5, 0.5], 0.9, 3).binary(0.6)

@@ -178,7 +178,7 @@ def test_pairs_of_messages_are_antithetic(
 
 @pytest.mark.parametrize("kind", ["binary", "discrete", "discretised"])
 def test_images_are_the_same_source(kind: str) -> None:
-    """The shape of the data is no matter: (B, 1, 2, 2) gives what (B, 4) gives."""
+    """The shape of the data does not matter: (B, 1, 2, 2) gives what (B, 4) gives."""
     K = 2 if kind == "binary" else 3
     P = torch.rand((K,) * 4, generator=torch.Generator().manual_seed(3))
     toy = getattr(Source(P / P.sum()), kind)(0.3)

@@ -82,7 +82,7 @@ def test_divergence_and_gradient_are_finite(lam: float, K: int, scale: float) ->
 
 @pytest.mark.parametrize("lam", [1e-3, 0.3, 4.0])
 def test_forbidden_classes(lam: float) -> None:
-    """Logits of minus infinity are probabilities of 0, and the rest goes on as if they were not."""
+    """Logits of minus infinity are probabilities of 0; the other classes are not affected."""
     K, free = 5, torch.randn(6, 1, 3, generator=generator(5), dtype=torch.float64)
     logits = torch.full((6, 1, K), -math.inf, dtype=torch.float64)
     logits[..., [0, 2, 3]] = free

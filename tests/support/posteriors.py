@@ -37,7 +37,7 @@ class BinaryPosterior(Posterior):
 
 
 class CategoricalPosterior(Posterior):
-    """Logits. The features 2 softmax(V) - 1 give V back but for a constant, which is no matter."""
+    """Logits. The features 2 softmax(V) - 1 give V back up to a constant, which does not matter."""
 
     def forward(self, features: Tensor, t: Tensor) -> Tensor:
         theta = 0.5 * (features.double() + 1.0).reshape(-1, self.source.D, self.source.K)
