@@ -20,7 +20,7 @@ from support.known import (
 )
 from support.sources import Source, chain
 
-N = 800
+N = 600
 STEPS = 25
 
 
@@ -42,7 +42,7 @@ def test_particles_are_exact(kind: str) -> None:
     One particle is as wrong as docs/infilling.md says: by a quarter to two thirds of the distance
     of a completion that ignores what was observed.
     """
-    one, few, many = (filled_distance(kind, N, steps=STEPS, particles=P) for P in (1, 4, 24))
+    one, few, many = (filled_distance(kind, N, steps=STEPS, particles=P) for P in (1, 4, 16))
     unrelated = unrelated_distance(kind, N)
     assert unrelated > 0.4
     assert 0.25 < one / unrelated < 0.67
@@ -104,7 +104,7 @@ def test_completions_of_one_example(kind: str) -> None:
     first = known.source.sample(1, torch.Generator().manual_seed(2))
     generator = torch.Generator().manual_seed(0)
     x = known.data(first).expand(N, -1)
-    filled = bfn.infill(known.model, x, seen, STEPS, particles=24, generator=generator)
+    filled = bfn.infill(known.model, x, seen, STEPS, particles=16, generator=generator)
     agrees = (known.source.table[:, seen] == first[:, seen]).all(1)
     exact = torch.where(agrees, known.source.probabilities, 0.0)
     law = Source((exact / exact.sum()).reshape(known.source.joint.shape))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import mpmath
+import numpy as np
 import pytest
 import torch
 
 from bfn import BFNError, bin_centre, bin_index, discretise
 from bfn.output import bins
+from support import literal
 from support.bin_cases import cases
 
 
@@ -63,6 +65,14 @@ def test_log_prob_in_both_tails(K: int) -> None:
         assert abs(float(got[i]) - float(exact)) < 1e-6 * max(1.0, abs(float(exact)))
         checked += 1
     assert checked > 100
+
+
+def test_probabilities_are_the_papers() -> None:
+    mu, sigma = np.array([-3.0, -0.7, 0.0, 0.31, 1.5]), np.array([0.01, 0.2, 1.0, 0.5, 3.0])
+    for K in (2, 5, 64):
+        columns = (torch.from_numpy(number)[:, None] for number in (mu, sigma))
+        p = bins.log_prob(torch.arange(K), *columns, K).exp()
+        np.testing.assert_allclose(p, literal.cut_normal(mu, sigma, K), rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("K", [2, 3, 16, 65536])
