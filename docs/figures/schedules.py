@@ -89,7 +89,8 @@ def entropies(classes: tuple[int, ...] = CLASSES, roots: tuple[float, ...] = ROO
 
 def draw_entropy() -> Figure:
     surface = entropies()
-    figure = s.new(3.5, constrained=False)
+    figure = s.new(3.5)
+    figure.set_layout_engine(None)
     axes: Any = figure.add_axes((0.03, -0.02, 0.69, 1.1), projection="3d", computed_zorder=False)
     roots, classes = np.meshgrid(ROOTS, CLASSES)
     image = axes.plot_surface(roots, classes, surface, cmap="viridis", rstride=1, cstride=1)

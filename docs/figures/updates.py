@@ -7,9 +7,10 @@ p(mu | theta_0, x; alpha) = N((alpha x + mu_0 rho_0) / rho_1, alpha / rho_1^2).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import laws
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,10 +22,10 @@ from bfn.schedule import Exponential
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FLOW = GaussianFlow(Exponential(0.02))  # updates do not ask the schedule
+FLOW = GaussianFlow(Exponential(0.02))  # updates do not depend on the schedule
 X = 0.7
 ACCURACIES = (2.0, 4.0, 6.0)
-SEED = 21  # three means far enough apart to be told apart
+SEED = 21  # means that are far enough apart to be distinguished
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def draw_updates() -> Figure:
     figure = s.new(2.5)
     axes = figure.subplots()
     grid = torch.linspace(-2.2, 2.2, 1001, dtype=torch.float64)
-    colours = s.gradation(4)
+    colours = _gradation(4)
     steps = zip(found.mu, found.rho, colours, strict=True)
     for i, (mu, rho, colour) in enumerate(steps):
         density = laws.normal(grid, mu, rho**-0.5)
@@ -70,6 +71,11 @@ def draw_updates() -> Figure:
     axes.set(xlim=(-2.2, 2.2), ylim=(0, None), xlabel=r"$x$", ylabel=r"$p_I(x \mid \theta_i)$")
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
+
+
+def _gradation(count: int) -> list[Any]:
+    """Colours in order, from dark blue to a yellow that still shows on white."""
+    return list(s.load("matplotlib").colormaps["viridis"](np.linspace(0.0, 0.9, count)))
 
 
 def log_accuracies() -> Tensor:
@@ -88,7 +94,7 @@ def draw_update_distribution() -> Figure:
     figure = s.new(2.5)
     axes = figure.subplots()
     mu = torch.linspace(-1.0, 1.7, 1201, dtype=torch.float64)
-    powers, colours = log_accuracies(), s.gradation(11)
+    powers, colours = log_accuracies(), _gradation(11)
     for density, colour in zip(update_distribution(mu), colours, strict=True):
         axes.plot(mu.numpy(), density.numpy(), color=colour, linewidth=1.1)
     axes.axvline(X, color=s.RED, linewidth=1, linestyle="--")

@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from bfn.errors import require_extra
 
 if TYPE_CHECKING:
@@ -68,22 +66,16 @@ def styled() -> Iterator[None]:
         yield
 
 
-def new(height: float, width: float = WIDTH, constrained: bool = True) -> Figure:
+def new(height: float, width: float = WIDTH) -> Figure:
     """An empty figure, in inches; it belongs to no window and no global state."""
-    figure = load("matplotlib.figure").Figure
-    return figure(figsize=(width, height), layout="constrained" if constrained else None)
+    return load("matplotlib.figure").Figure(figsize=(width, height), layout="constrained")
 
 
-def save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path, dpi: int = 300) -> None:
     """Write a figure in the format of its file name, one of `bfn.files.FIGURES`."""
     undated: dict[str, dict[str, Any]] = {
         ".png": {"Software": None},
         ".pdf": {"CreationDate": None, "Creator": "bfn", "Producer": None},
         ".svg": {"Date": None, "Creator": "bfn"},
     }
-    figure.savefig(path, dpi=300, metadata=undated[path.suffix])
-
-
-def gradation(count: int) -> list[Any]:
-    """Colours in order, from dark blue to a yellow that still shows on white."""
-    return list(load("matplotlib").colormaps["viridis"](np.linspace(0.0, 0.9, count)))
+    figure.savefig(path, dpi=dpi, metadata=undated[path.suffix])
