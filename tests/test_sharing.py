@@ -344,7 +344,7 @@ def test_failures_of_the_hub(
         ("config.json", {"net": {"class": "os:PathLike", "arguments": {}}}),
         ("config.json", {"head": {"class": "support.toys:Toy", "arguments": {}}}),
         ("recipe.toml", '[data]\nsource = "os:system"\ncommand = "touch trap"\n'),
-        ("recipe.toml", '[data]\nsource = "bfn.files:write_text"\npath = "trap"\n'),
+        ("recipe.toml", '[data]\nsource = "bfn.files:replacing"\npath = "trap"\n'),
         ("recipe.toml", '[flow.reconstruction]\nclass = "support.toys:Toy"\n'),
     ],
 )

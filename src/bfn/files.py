@@ -51,10 +51,3 @@ def check_free(
         raise BFNError(
             f"{str(path)!r} cannot be written ({error.strerror}); give another name"
         ) from None
-
-
-def write_text(path: Path, text: str) -> None:
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise BFNError(f"{str(path)!r} cannot be written: {error.strerror}") from None

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from bfn import suggest
 from bfn.cli import main
-from bfn.cli.schedule import bars, plot, suggestion
+from bfn.cli.schedule import bars, suggestion
 
 
 def entropy_by_all_bins(K: int, beta: float) -> float:
@@ -99,22 +100,12 @@ def test_bars() -> None:
     assert bars([0.625], 2, " ▂▄▆█") == ["▂", "█"]
 
 
-def test_plot_without_unicode() -> None:
-    assert plot(suggestion(3, False, 0.01), unicode=False).isascii()
-
-
-def test_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    image = pytest.importorskip("PIL.Image")
-    pytest.importorskip("matplotlib")
+def test_figure(tmp_path: Path) -> None:
     out = tmp_path / "curve.png"
     assert main(["schedule", "27", "--out", str(out)]) == 0
-    with image.open(out) as picture:
-        assert picture.size == (1350, 810)
+    with Image.open(out) as picture:
         colours = picture.convert("RGB").getcolors(1 << 20)
     assert any(colour == (0, 114, 178) for _, colour in colours)  # the curve was drawn
     before = out.read_bytes()
-    assert main(["schedule", "5", "--out", str(out)]) == 2
-    assert "--force" in capsys.readouterr().err
-    assert out.read_bytes() == before
     assert main(["schedule", "5", "--out", str(out), "--force"]) == 0
     assert out.read_bytes() != before

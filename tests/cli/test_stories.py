@@ -113,6 +113,8 @@ def test_eval(runs: Path, output: Output) -> None:
     )
     printed = json.loads(output("eval", run, "--steps", "10", "--json", "-"))
     assert printed["rows"][0]["n"] == 10
+    other = json.loads(output("eval", run, "--steps", "10", "--json", "-", "--seed", 1))
+    assert other["rows"][0]["loss"] != printed["rows"][0]["loss"]
     output("eval", run, "--steps", "10", "--per-example", "x.npy", "--json", "x.json", "--force")
     assert len(json.loads(Path("x.json").read_text())["rows"]) == 1
     assert np.load("x.npy").shape == (100,)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json as json_format
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,17 +128,13 @@ def document(found: Suggestion, rows: int) -> dict[str, Any]:
     return {**head, "cost_left_nats": found.entropy(1.0), "entropy": curve}
 
 
-def plot(found: Suggestion, unicode: bool | None = None) -> str:
+def plot(found: Suggestion) -> str:
     """The curve in characters: one column per time, as high as the entropy's fraction of ln K."""
-    if unicode is None:
-        unicode = _can_print(BLOCKS)
-    fractions = [nats / math.log(found.K) for _, nats in found.curve(WIDTH)]
-    lines = bars(fractions, HEIGHT, BLOCKS if unicode else " #")
+    lines = bars([nats / math.log(found.K) for _, nats in found.curve(WIDTH)], HEIGHT, BLOCKS)
     labels = [f"{math.log(found.K):.3g} nats", *[""] * (HEIGHT - 2), "0"]
     margin = max(len(label) for label in labels)
-    bar = "│" if unicode else "|"
     lines = [
-        f"{label:>{margin}} {bar}{line}".rstrip() for label, line in zip(labels, lines, strict=True)
+        f"{label:>{margin}} │{line}".rstrip() for label, line in zip(labels, lines, strict=True)
     ]
     axis = f"{'t = 0':<{WIDTH - 5}}t = 1"
     return "\n".join([*lines, f"{'':>{margin}}  {axis}"])
@@ -153,14 +148,6 @@ def bars(fractions: Sequence[float], height: int, levels: str) -> list[str]:
         "".join(levels[min(max(cells - full * row, 0), full)] for cells in filled)
         for row in reversed(range(height))
     ]
-
-
-def _can_print(characters: str) -> bool:
-    try:
-        characters.encode(sys.stdout.encoding or "ascii")
-    except (LookupError, UnicodeEncodeError):
-        return False
-    return True
 
 
 def draw_figure(path: Path, found: Suggestion) -> None:
