@@ -168,5 +168,5 @@ def test_recipes_name_it_and_commands_use_it(
 
 
 def test_compress_refuses_in_a_sentence() -> None:
-    with pytest.raises(bfn.BFNError, match="cod|compress"):
+    with pytest.raises(bfn.BFNError, match=r"cod|compress"):
         bfn.codec.Codec(exact(), (2,), 10)

@@ -1,7 +1,8 @@
-"""Guidance through the arguments of `bfn.generate`: the wrappers it stands for."""
+"""Guidance and labels as arguments of `bfn.generate`, and what is said about wrong ones."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -11,90 +12,96 @@ from torch import Tensor
 import bfn
 from bfn.guidance import ClassifierFree, Guided
 from bfn.guidance.labels import count, in_turn, read
+from bfn.nn.accelerate import Accelerated
+from support.mistakes import assert_refused
 from support.toys import KINDS, generator, model
 
 
 def low(x: Tensor) -> Tensor:
-    """Likes small numbers, or the first class."""
+    """Scores small numbers, or an even spread over classes, high."""
     return -x.flatten(1).square().sum(1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("solver", ["ancestral", "ode2"])
-def test_arguments_are_wrappers(kind: str, solver: str) -> None:
+def test_arguments_are_wrappers(kind: str) -> None:
     bfn_model = model(kind).double()
-    options: dict[str, Any] = {"solver": solver, "label": 2}
 
     def draw(model: Any, **more: Any) -> Tensor:
-        return bfn.generate(model, (6, 4), 4, generator=generator(3), **options, **more)
+        options: dict[str, Any] = {"solver": "ode2", "label": 2, **more}
+        return bfn.generate(model, (6, 4), 4, generator=generator(3), **options)
 
+    labelled = ClassifierFree(bfn_model, 2.0)
     for arguments, wrapped in (
         ({"guide": low}, Guided(bfn_model, low, 1.0)),
-        ({"guide": low, "scale": 3.0}, Guided(bfn_model, low, 3.0)),
-        ({"guidance": 2.0}, ClassifierFree(bfn_model, 2.0)),
-        (
-            {"guidance": 2.0, "guide": low, "scale": 3.0},
-            Guided(ClassifierFree(bfn_model, 2.0), low, 3.0),
-        ),
+        ({"guidance": 2.0}, labelled),
+        ({"guidance": 2.0, "guide": low, "scale": 3.0}, Guided(labelled, low, 3.0)),
     ):
-        assert torch.equal(draw(bfn_model, **arguments), draw(wrapped))
-    assert not draw(bfn_model, guide=low, scale=3.0).requires_grad
+        drawn = draw(bfn_model, **arguments)
+        assert torch.equal(drawn, draw(wrapped))
+        assert not torch.equal(drawn, draw(bfn_model))
+        assert not drawn.requires_grad
 
 
 def test_a_guide_pulls() -> None:
-    """Towards small numbers, the more the stronger, with any number of labels behind it."""
-    bfn_model = model("continuous")
-    sizes = [
-        float(
-            bfn.generate(
-                bfn_model, (64, 4), 8, solver="sde", generator=generator(1), guide=low, scale=s
-            )
-            .square()
-            .mean()
-        )
-        for s in (-4.0, 0.0, 4.0)
-    ]
+    """The stronger the scale, the smaller the numbers; a negative one pushes away."""
+    sizes = []
+    for scale in (-4.0, 0.0, 4.0):
+        options: dict[str, Any] = {"solver": "sde", "guide": low, "scale": scale}
+        x = bfn.generate(model("continuous"), (64, 4), 8, generator=generator(1), **options)
+        sizes.append(float(x.square().mean()))
     assert sizes[0] > sizes[1] > sizes[2]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "part"),
-    [
-        ({"scale": 2.0}, "scale = 2 has no effect without a guide"),
-        ({"guide": 3}, "guide = 3; expected a function"),
-        ({"guide": low, "scale": float("nan")}, "scale = nan; expected a finite number"),
-        ({"guide": lambda x: x.flatten(1).sum(1) * torch.nan}, "the guide returned NaN"),
-        ({"guide": low, "scale": "2"}, "scale = '2'; expected a finite number"),
-        ({"guide": low, "scale": torch.ones(2)}, "scale = tensor([1., 1.]); expected a finite"),
-        ({"guide": low, "scale": True}, "scale = True; expected a finite number"),
-        ({"guide": lambda x: x}, "the guide returned shape (2, 3)"),
-    ],
-)
-def test_mistakes_get_a_sentence(arguments: dict[str, Any], part: str) -> None:
-    with pytest.raises(bfn.BFNError) as caught:
-        bfn.generate(model("continuous"), (2, 3), 2, **arguments)
-    assert part in str(caught.value)
+def test_a_label_may_be_a_number_or_a_list() -> None:
+    expected = None
+    for label in (2, [2] * 4, torch.full((4,), 2), torch.tensor(2)):
+        x = bfn.generate(model("binary"), (4, 3), 3, generator=generator(1), label=label)
+        expected = x if expected is None else expected
+        assert torch.equal(x, expected)
 
 
-def test_labels_as_people_write_them() -> None:
-    net = {"width": 8, "multipliers": (1,), "blocks": 1, "groups": 4, "heads": 2}
-    labelled = bfn.continuous(bfn.nn.UNet(labels=3, **net), 0.1)
+def unet(labels: int) -> bfn.BFN:
+    net = bfn.nn.UNet(labels=labels, width=8, multipliers=(1,), blocks=1, groups=4, heads=2)
+    return bfn.continuous(net, 0.1)
+
+
+def test_labels_on_a_command_line() -> None:
+    labelled = unet(3)
     assert count(labelled) == count(ClassifierFree(labelled, 2.0)) == 3
     assert read(labelled, "each") == [0, 1, 2]
     assert read(labelled, "2") == [2]
     assert read(labelled, "2, 0,-1") == [2, 0, -1]
     assert in_turn([2, 0], 5) == [2, 0, 2, 0, 2]
     for text in ("", "two", "1.5", "1,,2", "all"):
-        with pytest.raises(bfn.BFNError, match="is no label; expected a whole number"):
-            read(labelled, text)
+        assert_refused(lambda text=text: read(labelled, text), "is not a label; expected a whole")
     assert count(model("binary")) is None  # a network that does not say
-    with pytest.raises(bfn.BFNError, match="'each' needs to know how many labels there are"):
-        read(model("binary"), "each")
-
-    class Faster(torch.nn.Module):
-        def __init__(self, net: torch.nn.Module) -> None:
-            super().__init__()
-            self.net = net
-
-    labelled.net = Faster(labelled.net)
+    assert_refused(lambda: read(model("binary"), "each"), "'each' needs the number of labels")
+    labelled.net = Accelerated(labelled.net)
     assert count(labelled) == 3
+
+
+MISTAKES: list[tuple[int, dict[str, Any], str]] = [
+    (10, {"label": 10}, "label = 10 is out of range; the model has the labels 0 to 9"),
+    (10, {"label": -2}, "label = -2 is out of range"),
+    (10, {"label": [0, 12]}, "label = 12 is out of range"),
+    (10, {"label": [0, 1, 2]}, "3 labels were given for 2 examples; give one for each"),
+    (10, {"label": 1.5}, "label = 1.5; expected a whole number"),
+    (10, {"label": ["7", "3"]}, "label = ['7', '3']; expected a whole number"),
+    (10, {"label": [[1], [2, 3]]}, "label = [[1], [2, 3]]; expected a whole number, or one for"),
+    (10, {"label": True}, "label = True; expected a whole number"),
+    (0, {"label": 3}, "a label was given to a model without labels; train one"),
+    (10, {"guidance": 2.0}, "guidance = 2 multiplies what a label adds, but no label was given"),
+    *(
+        (10, {"guidance": wrong, "label": 3}, f"guidance = {wrong}; expected a number of 0 or more")
+        for wrong in (True, -1.0, math.nan, math.inf)
+    ),
+    (0, {"guide": 3}, "guide = 3; expected a function"),
+    (0, {"guide": low, "scale": math.nan}, "scale = nan; expected a finite number"),
+    (0, {"guide": low, "scale": torch.ones(2)}, "scale = tensor([1., 1.]); expected a finite"),
+]
+
+
+@pytest.mark.parametrize(("labels", "wrong", "sentence"), MISTAKES)
+def test_mistakes(labels: int, wrong: dict[str, Any], sentence: str) -> None:
+    bfn_model = unet(labels)
+    assert_refused(lambda: bfn.generate(bfn_model, (2, 1, 4, 4), 2, **wrong), sentence)

@@ -20,7 +20,7 @@ def _leave_the_global_generator_alone():
 
 
 def test_digits() -> None:
-    without, guided, images = load("guided_digits").main(digit=3, count=24, steps=16, training=250)
+    without, guided, images = load("guided_digits").main(digit=3, count=24, steps=10, training=120)
     assert without < 0.4
     assert guided > 0.75
     assert images.shape == (24, 1, 8, 8)
@@ -29,10 +29,10 @@ def test_digits() -> None:
 def test_text(tmp_path: Path) -> None:
     """A network that has learnt little more than to believe its input."""
     bfn.train.run(
-        tiny_runs.read(tmp_path, "text", train__steps=300), tmp_path / "run", display=False
+        tiny_runs.read(tmp_path, "text", train__steps=150), tmp_path / "run", display=False
     )
     example = load("guided_text")
-    found = example.main(str(tmp_path / "run"), " if ", count=20, steps=20)
+    found = example.main(str(tmp_path / "run"), " if ", count=20, steps=12)
     assert found["without"][0] < 0.2
     assert found["guided"][0] > 0.5
     assert all(len(text) == 8 for text in found["guided"][1])

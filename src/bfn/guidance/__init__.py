@@ -1,10 +1,10 @@
-"""Models seen through a wish: wrappers that change what is predicted, and nothing else.
+"""Guidance: wrappers that change what a model predicts, and nothing else.
 
-A wrapper is called as a model is, (theta, t, **cond) -> Output, and `bfn.generate` takes it in a
-model's place, with any solver. Wrappers may wrap wrappers.
+A wrapper is called like a model, (theta, t, **cond) -> Output, and `bfn.generate` takes it in place
+of a model, with any solver. Wrappers may wrap wrappers.
 
-    ClassifierFree    what a label adds to the network's prediction, multiplied
-    Guided            a pull towards data that a differentiable function likes
+    ClassifierFree    multiplies what a label adds to the network's prediction
+    Guided            pulls generation towards data that a differentiable function scores high
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What generation needs of a model, and what a wrapper of one is."""
+"""A wrapper is a model whose outputs are changed on their way out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bfn.output import Head, Output
 
 
 def innermost(model: BFN | Wrapper) -> BFN:
-    """The model within all wrappers, which has to be one."""
+    """The model inside all wrappers, or a sentence if it is not a model."""
     while isinstance(model, Wrapper):
         model = model.model
     if not hasattr(model, "flow"):
@@ -29,7 +29,7 @@ def innermost(model: BFN | Wrapper) -> BFN:
 
 
 class Wrapper(ABC):
-    """A model whose outputs are changed on their way out; all else is the model's own."""
+    """Changes the outputs of a model; everything else is the model's own."""
 
     def __init__(self, model: BFN | Wrapper) -> None:
         innermost(model)
@@ -37,7 +37,7 @@ class Wrapper(ABC):
 
     @abstractmethod
     def __call__(self, theta: Theta, t: Tensor, **cond: Any) -> Output:
-        """p_O(. | theta; t), as changed."""
+        """p_O(. | theta; t), changed."""
 
     @property
     def flow(self) -> BayesianFlow:

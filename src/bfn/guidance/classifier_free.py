@@ -1,22 +1,22 @@
-"""Classifier-free guidance: what a label adds to the network's prediction, multiplied.
+"""Classifier-free guidance: multiply what a label adds to the network's prediction.
 
-A network that was trained with its labels left out now and then knows both p(x | c) and p(x). With
-n_c what it puts out for the label and n for none,
+A network that was trained with its labels sometimes left out knows both p(x | c) and p(x). With
+n_c its output for the label and n its output for no label,
 
     n_w = n + w (n_c - n)
 
-is what the head is given. w = 0 ignores the label, w = 1 is plain conditional generation, and
+goes to the head. w = 0 ignores the label, w = 1 is plain conditional generation, and
 larger w exaggerate what sets the label apart, at the cost of variety.
 
-Where it applies: to what the network puts out, before the head. That is the noise (and its log
-deviation) of continuous and discretised data, the logits of discrete and binary data.
+It applies to the network's output, before the head. That is the noise (and its log
+deviation) for continuous and discretised data, and logits for discrete and binary data.
 
 - For noise it is guidance of the score, as in diffusion models: x_hat = V / beta - n / sqrt(beta)
   and the score (beta x_hat - V) / beta are linear in n, so combining noise, expected data or scores
-  is all the same for continuous data, but for the clipping to [x_min, x_max], which comes last.
+  is the same for continuous data, except for the clipping to [x_min, x_max], which comes last.
 - For logits it is p_w(x_d) ~ p(x_d) (p_c(x_d) / p(x_d))^w in every variable d: a distribution for
-  any w. The score of V is linear in the expected data m here too, so the two alternatives are one:
-  p + w (p_c - p), which for w > 1 leaves the simplex and would have to be clipped.
+  any w. Combining scores of V or expected data would give p + w (p_c - p), which for w > 1 leaves
+  the simplex and would have to be clipped.
 
 Both predictions are one call of the network with a doubled batch; w = 0 and w = 1 need one half.
 """
@@ -37,7 +37,7 @@ from bfn.model import BFN
 from bfn.output import Output
 
 NULL: Mapping[str, int] = {"label": -1}
-"""What stands for no condition, by name."""
+"""The value of each condition that stands for its absence."""
 
 
 def factor(guidance: float) -> float:
@@ -46,13 +46,13 @@ def factor(guidance: float) -> float:
 
 
 class ClassifierFree(Wrapper):
-    """A conditional model with its condition multiplied by `guidance`.
+    """A conditional model with the effect of its condition multiplied by `guidance`.
 
     Args:
         model: one whose network was trained with and without its label (train.label_dropout).
         guidance: w; 0 ignores the label, 1 is the model as it is, 1.5 to 3 are usual.
-        null: the conditions that guidance is about and the value that stands for each one's
-            absence; other conditions are the same in both predictions.
+        null: the conditions to multiply, and the value that stands for the absence of each; other
+            conditions are the same in both predictions.
     """
 
     model: BFN
@@ -60,8 +60,8 @@ class ClassifierFree(Wrapper):
     def __init__(self, model: BFN, guidance: float, null: Mapping[str, int] = NULL) -> None:
         if isinstance(model, Wrapper):
             raise BFNError(
-                f"classifier-free guidance combines what a network puts out, which "
-                f"{type(model).__name__} does not show; wrap the model in ClassifierFree first"
+                f"classifier-free guidance combines the outputs of a network, which "
+                f"{type(model).__name__} hides; wrap the model in ClassifierFree first"
             )
         super().__init__(model)
         self.guidance, self.null = factor(guidance), dict(null)
@@ -70,8 +70,9 @@ class ClassifierFree(Wrapper):
         named = [name for name in self.null if cond.get(name) is not None]
         if not named:
             raise BFNError(
-                f"guidance = {self.guidance:g} is about {' or '.join(self.null)}, which was not "
-                f"given; give {next(iter(self.null), 'label')}=..., or leave guidance out"
+                f"guidance = {self.guidance:g} multiplies the effect of "
+                f"{' or '.join(self.null)}, which was not given; give "
+                f"{next(iter(self.null), 'label')}=..., or leave guidance out"
             )
         without = {**cond, **{name: torch.full_like(cond[name], self.null[name]) for name in named}}
         if self.guidance in (0.0, 1.0):
@@ -83,6 +84,6 @@ class ClassifierFree(Wrapper):
 
 
 def _joined(given: Any, null: Any, batch: int) -> Any:
-    """Conditions with one entry per example, one after the other; all else is shared."""
+    """Conditions with one entry per example are joined; others are shared by both halves."""
     per_example = isinstance(given, Tensor) and given.dim() > 0 and len(given) == batch
     return torch.cat([given, null]) if per_example else given

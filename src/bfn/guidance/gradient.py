@@ -1,20 +1,20 @@
-"""Gradient guidance: generation pulled towards data that a differentiable function likes.
+"""Gradient guidance: pull generation towards data that a differentiable function scores high.
 
-Given a score g of data and a scale s, the wish is the tilted law p(x) exp(s g(x)) / Z. Since
-V | x ~ N(beta m(x), v beta), the tilted law's posterior mean is that of the model plus a gradient,
+Given a score g of data and a scale s, the target is the tilted law p(x) exp(s g(x)) / Z. Since
+V | x ~ N(beta m(x), v beta), its posterior mean is that of the model plus a gradient,
 
     m' = m + v d ln h / dV,        h(V) = E[exp(s g(x)) | V],
 
-whatever the data type is (Tweedie's formula for both laws, subtracted). What is seldom known is h:
+for every data type (Tweedie's formula for both laws, subtracted). But h is seldom known:
 
     of = "data", through = True    ln h = s g(expected data), differentiated through the network;
     of = "data", through = False   the same with the network held fixed: variables keep the law
                                    the network gives them, times exp(s dg/dx); no backward pass;
-    of = "theta"                   ln h = s g(theta), a function of the input itself. Exact, if it
-                                   is that; a classifier trained on theta is one that is nearly so.
+    of = "theta"                   ln h = s g(theta), a function of the input itself. Exact if g is
+                                   exact; a classifier trained on theta is nearly so.
 
-The first two take the mean of the data for the data, so they fall short of the tilted law where g
-bends within what the posterior leaves open; docs/guidance.md has figures.
+The first two put the mean of the data in place of the data, so they fall short of the tilted law
+where g is curved over the width of the posterior; docs/guidance.md has figures.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ def finite(scale: float) -> float:
 
 
 class Guided(Wrapper):
-    """A model pulled towards data of a high score.
+    """A model pulled towards data with a high score.
 
     Args:
         model: a BFN, or a wrapper of one.
-        guide: the score g: a tensor of the expected data, or `Theta`, to (B,) numbers; of classes
-            the data are probabilities (B, *shape, K), of two classes that of class 1 (B, *shape).
-            A guide with an argument named t is also given the time (B,).
+        guide: the score g, from the expected data, or `Theta`, to (B,) numbers. Expected data are
+            numbers (B, *shape); for K classes probabilities (B, *shape, K), for two classes the
+            probability of class 1. A guide with an argument named t also gets the time (B,).
         scale: s; 0 leaves the model as it is, negative numbers push away.
-        of: what the guide is given, "data" or "theta".
-        through: differentiate through the network, which a backward pass per step pays for.
+        of: what the guide sees, "data" or "theta".
+        through: differentiate through the network, which costs a backward pass per step.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class Guided(Wrapper):
             raise BFNError(f'of = {of!r}; expected "data" or "theta"')
         if of == "data" and through and _is_guided(model):
             raise BFNError(
-                "a guided model cannot be differentiated through once more; add both scores up in "
-                "one guide, or give the outer one through=False"
+                "a guided model cannot be differentiated through again; add both scores up in one "
+                "guide, or give the outer one through=False"
             )
         self.guide, self.scale, self.of, self.through = guide, finite(scale), of, through
         self._timed = _takes_time(guide)
@@ -93,17 +93,17 @@ class Guided(Wrapper):
             return output.tilt(self._gradient(x, x, t), theta)
 
     def _gradient(self, given: Tensor | Theta, by: Tensor, t: Tensor) -> Tensor:
-        """d (s g) / d by, for every example on its own."""
+        """d (s g) / d by, example by example."""
         g = self.guide(given, t=t) if self._timed else self.guide(given)
         _check_score(g, len(t))
         if isinstance(given, Tensor) and not given.requires_grad:
-            return torch.zeros_like(by)  # a network that does not look at its input
+            return torch.zeros_like(by)  # the network ignores its input
         if not g.requires_grad:
             raise BFNError(
                 "the guide's result has no gradient; compute it from the guide's argument with "
                 "differentiable functions of torch, without detach, argmax or rounding"
             )
-        # allow_unused: a guide of theta may look at beta alone.
+        # allow_unused: a guide of theta may depend on beta alone.
         (gradient,) = torch.autograd.grad(g.sum(), by, allow_unused=True)
         if gradient is None:
             return torch.zeros_like(by)
@@ -116,7 +116,7 @@ class Guided(Wrapper):
 
 
 def _is_guided(model: BFN | Wrapper) -> bool:
-    """Whether gradients end within the model, because it takes some itself."""
+    """Whether some wrapper is a Guided, which takes gradients itself and returns none."""
     while isinstance(model, Wrapper):
         if isinstance(model, Guided):
             return True

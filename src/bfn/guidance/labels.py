@@ -1,4 +1,4 @@
-"""Labels as people give them, as tensors that networks take."""
+"""Labels, from what users give to the tensors that networks take."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from bfn.model import BFN
 
 
 def count(model: BFN | Wrapper) -> int | None:
-    """How many labels the network was built for, 0 for none; None if it does not say."""
+    """The number of labels the network was built for; None if it does not say."""
     net = innermost(model).net
-    # A network may lie within another that only makes it faster.
+    # An accelerated network holds the original one.
     while not hasattr(net, "arguments") and isinstance(getattr(net, "net", None), nn.Module):
         net = cast(nn.Module, net.net)
     arguments: dict[str, Any] = getattr(net, "arguments", {})
@@ -24,30 +24,30 @@ def count(model: BFN | Wrapper) -> int | None:
 
 
 def read(model: BFN | Wrapper, text: str) -> list[int]:
-    """Labels as a command line names them: "7", "3,7", or "each" for all of them."""
+    """Labels from a command line: "7", "3,7", or "each" for all of them."""
     known = count(model)
     if text.strip() == "each":
         if known is None:
             raise BFNError(
-                "label = 'each' needs to know how many labels there are, which this network does "
-                "not say; give them, as in 0,1,2"
+                "label = 'each' needs the number of labels, which this network does not say; list "
+                "them, as in 0,1,2"
             )
-        return list(range(max(known, 1)))  # of a model without labels, `prepare` complains
+        return list(range(max(known, 1)))  # `prepare` refuses a model without labels
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise BFNError(
-            f"label = {text!r} is no label; expected a whole number, several as in 3,7, or each"
+            f"label = {text!r} is not a label; expected a whole number, several as in 3,7, or each"
         ) from None
 
 
 def in_turn(labels: Sequence[int], n: int) -> list[int]:
-    """n labels: the given ones again and again."""
+    """n labels, cycling through the given ones."""
     return [labels[i % len(labels)] for i in range(n)]
 
 
 def prepare(model: BFN | Wrapper, label: Tensor | Sequence[int] | int, batch: int) -> Tensor:
-    """One int64 label per example, on the model's device; one number stands for all."""
+    """One int64 label per example, on the model's device; a single number is for all."""
     known = count(model)
     if known == 0:
         raise BFNError(
@@ -65,7 +65,7 @@ def prepare(model: BFN | Wrapper, label: Tensor | Sequence[int] | int, batch: in
             f"{len(given)} labels were given for {batch} examples; give one for each, or one "
             "number for all"
         )
-    # Values are looked at here, before they are on a device where looking would mean waiting.
+    # Check values before they are on a GPU, where reading them back means waiting.
     if known is not None and given.device.type == "cpu" and given.numel():
         low, high = int(given.min()), int(given.max())
         if low < -1 or high >= known:

@@ -15,7 +15,7 @@ A grid is a sequence of r from 0 to sqrt(beta(1)) with its coordinate:
     time       equal steps in t, as in the paper; c = t
     power      r_i = r_n (i / n)^1.5; c = r
     geometric  equal ratios; c = ln r. The first point, 0.4 at most, shrinks as n grows, since
-               what happens before it is only resolved by one step.
+               one step alone has to cover what happens before it.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class Step:
     c: float
     c_next: float
     c_before: float | None
-    """The grid's coordinate here, at the next and at the previous point, if there was one."""
+    """The grid's coordinate here, at the next point, and at the previous point if there is one."""
     generator: Source = None
     memory: dict[str, Tensor] = field(default_factory=dict)
-    """Whatever a rule keeps from step to step."""
+    """What a rule keeps from step to step."""
 
     @property
     def alpha_i(self) -> float:
@@ -68,11 +68,11 @@ class Solver:
 
     rule: Rule
     grid: str | None = None
-    """The grid it is used with unless told otherwise; None for the flow's own."""
+    """The grid used by default; None for the flow's own."""
     first: float = 0.0
-    """The time at which the network is asked in place of t = 0."""
+    """The time at which the network is asked instead of t = 0."""
     least: int = 1
-    """The fewest steps it makes sense with."""
+    """The smallest number of steps."""
 
 
 SOLVERS: dict[str, Solver] = {}
@@ -100,9 +100,9 @@ def find(kind: str, name: str, table: dict[str, T]) -> T:
 
 
 def count(solver: str, steps: int, calls: int | None = None, repeats: int = 0) -> int:
-    """The steps of a run, given as such or by its network calls; no fewer than the solver needs.
+    """The number of steps, given directly or by network calls; at least what the solver needs.
 
-    With repeats, every step is taken that many times more: n steps are (1 + repeats) n + 1 calls.
+    With repeats, n steps take (1 + repeats) n + 1 calls.
     """
     least = find("solver", solver, SOLVERS).least
     if calls is None:
@@ -122,7 +122,7 @@ def count(solver: str, steps: int, calls: int | None = None, repeats: int = 0) -
 
 
 def first_time(solver: Solver, first: float | None) -> float:
-    """The time at which the network is asked in place of t = 0: as given, or the solver's own."""
+    """The time at which the network is asked instead of t = 0, or the solver's own default."""
     if first is None:
         return solver.first
     kind = "a small time, at least 0 and below 1"
