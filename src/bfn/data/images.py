@@ -136,8 +136,7 @@ def _without_common_folder(names: list[str], labels: bool) -> list[PurePosixPath
     """Paths without the single top folder that archives often have."""
     paths = [PurePosixPath(name) for name in names]
     needed = 3 if labels else 2
-    tops = {p.parts[0] for p in paths}
-    if len(tops) == 1 and not tops & set(SPLITS) and all(len(p.parts) >= needed for p in paths):
+    if len({p.parts[0] for p in paths}) == 1 and all(len(p.parts) >= needed for p in paths):
         return [PurePosixPath(*p.parts[1:]) for p in paths]
     return paths
 
