@@ -134,7 +134,7 @@ def write_tar(path: Path, members: dict[str, bytes]) -> None:
 def write_cifar(folder: Path, form: str) -> dict[str, np.ndarray]:
     batches = cifar_batches()
     if form == "archive":
-        members = {f"cifar-10-batches-bin/{n}": r.tobytes() for n, r in batches.items()}
+        members = {f"cifar-10-batches-bin/{n}": batches[n].tobytes() for n in reversed(batches)}
         write_tar(folder / "cifar-10-binary.tar.gz", members)
     else:
         inner = folder / "cifar-10-batches-bin" if form == "folder" else folder

@@ -96,7 +96,9 @@ def test_jpeg_orientation_palette_and_deep_grey(tmp_path: Path) -> None:
     assert bottom.mean().item() == pytest.approx(200, abs=2)
     deep = tmp_path / "deep"
     deep.mkdir()
-    Image.fromarray((np.arange(256, dtype=np.uint16) * 257).reshape(16, 16)).save(deep / "d.png")
+    shades = np.arange(256, dtype=np.uint16) * 257
+    shades[0] = 256  # still black
+    Image.fromarray(shades.reshape(16, 16)).save(deep / "d.png")
     levels = data.load("images", path=deep, colour="grey", validation=0, test=0).split("train")
     assert torch.equal(levels.flatten(), torch.arange(256, dtype=torch.uint8))
 

@@ -227,6 +227,7 @@ class Real(Form):
 class Encoded(Form):
     """Values that are already in the model's convention; the model checks them."""
 
+    K: None = None  # as `Real` describes itself
     name: ClassVar[str] = "real"
 
     def encode(self, values: Tensor, generator: noise.Source = None) -> Tensor:
