@@ -25,7 +25,7 @@ def test_results_do_not_depend_on_the_batch(kind: str, static: bool) -> None:
     bfn_model = model(kind).double()
     label = torch.arange(7) % 3
     whole = in_batches(bfn_model, 7, (3,), 4, seed=5, label=label, **OPTIONS)
-    for batch in (1, 3, 7, 100):
+    for batch in (1, 3, 100):
         apart = in_batches(
             bfn_model, 7, (3,), 4, batch=batch, seed=5, label=label, static=static, **OPTIONS
         )
