@@ -16,7 +16,6 @@ from scipy.integrate import quad
 from torch import Tensor
 
 import bfn
-from bfn.flow import BinaryFlow
 from bfn.output import BernoulliOutput, CategoricalOutput
 from support import literal
 from support.toys import Toy, generator, paper_network, standard_error
@@ -296,42 +295,3 @@ def test_divergence_of_two_classes_with_mixed_accuracies() -> None:
     np.testing.assert_allclose(output.divergence(x, alpha), expected, rtol=1e-9, atol=1e-9)
     bounded = output.divergence(x, alpha, alpha_max=250.0)
     np.testing.assert_allclose(bounded, expected, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("K", [2, 4])
-def test_divergence_becomes_the_rate(K: int) -> None:
-    """Section 3.9: KL(alpha) / alpha tends to |m(x) - m|^2 / (2 v), the integrand of L^inf."""
-    x = torch.tensor([[1, 0, 1]])
-    alpha = torch.tensor([1e-5])
-    if K == 2:
-        output = BernoulliOutput(torch.tensor([[0.3, -1.0, 2.0]]))
-        m_x, v = BinaryFlow(bfn.Quadratic(1.0)).embed(x).double(), 4
-        assert float(output.divergence(x, alpha) / output.rate(x, alpha)) == pytest.approx(1, 1e-4)
-    else:
-        logits = torch.randn(1, 3, 4, generator=generator(13))
-        output = CategoricalOutput(logits)
-        m_x, v = 4 * torch.eye(4)[x], 4
-        many = CategoricalOutput(logits.expand(20_000, 3, 4))
-        ratio = many.divergence(x.expand(20_000, 3), alpha.expand(20_000), generator(14))
-        ratio = ratio / output.rate(x, alpha)
-        assert abs(float(ratio.mean()) - 1) < 4 * standard_error(ratio) < 0.1
-    expected = 0.5 / v * (m_x - output.m).square().sum()
-    assert float(output.rate(x, torch.ones(1))) == pytest.approx(float(expected), rel=1e-12)
-
-
-def test_alternatives_of_two_classes_agree() -> None:
-    """A model of two classes as one logit, and the K-class formulas at K = 2."""
-    logit = torch.randn(B, D, generator=generator(15))
-    x, alpha = classes(2), torch.tensor([0.01, 0.1, 0.3, 1.0, 2.0])
-    one = BernoulliOutput(logit)
-    two = CategoricalOutput(torch.stack([-logit / 2, logit / 2], -1))
-    torch.testing.assert_close(one.rate(x, alpha), two.rate(x, alpha), rtol=1e-12, atol=0)
-    torch.testing.assert_close(one.log_prob(x), two.log_prob(x), rtol=1e-12, atol=0)
-    assert torch.equal(one.mode(), two.mode())
-    exact = one.divergence(x, alpha)
-    many = CategoricalOutput(two.logits.repeat_interleave(2000, 0))
-    each = many.divergence(
-        x.repeat_interleave(2000, 0), alpha.repeat_interleave(2000), generator(16)
-    )
-    for estimates, value in zip(each.reshape(B, 2000), exact, strict=True):
-        assert abs(float(estimates.mean() - value)) < 4 * standard_error(estimates)

@@ -143,30 +143,6 @@ def test_sender_is_the_limit_of_counting_classes(K: int) -> None:
 
 
 @every_flow
-def test_update_distribution(name: str) -> None:
-    """p_U(. | theta, x; alpha), drawn by the library and by the paper's formulas."""
-    flow, alpha = FLOWS[name], 0.6
-    g = generator(5)
-    x, alphas = datum(name), torch.full((N,), alpha)
-    theta = flow.prior((N,), dtype=torch.float64)
-    first = flow.update(theta, flow.send(x, torch.full((N,), 0.2), g), torch.full((N,), 0.2))
-    drawn = parameters(flow, flow.update(first, flow.send(x, alphas, g), alphas))
-    before = parameters(flow, first).numpy()
-    epsilon = np.random.default_rng(6).standard_normal
-    if name == "gaussian":
-        rho = 1.2
-        mean = (alpha * 0.7 + before * rho) / (rho + alpha)
-        expected = mean + math.sqrt(alpha) / (rho + alpha) * epsilon((N, 1))
-    else:
-        K = 2 if name == "binary" else 3
-        # The first of two classes is library class 1.
-        k = np.zeros(N, int) if K == 2 else x.numpy()
-        y = literal.disc_sender_sample(k, K, alpha, epsilon((N, K)))
-        expected = literal.disc_update(before, y)
-    assert_same_law(drawn, torch.from_numpy(expected))
-
-
-@every_flow
 def test_flow_distribution_is_composed_updates(name: str) -> None:
     flow, x, n, t = FLOWS[name], datum(name), 5, 0.6
     g = generator(8)
