@@ -139,8 +139,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         folder = RunFolder(locate(given.pop("run")))
         recipe = folder.recipe()
-        chosen = {key: value for key, value in given.items() if value is not None}
-        settings = asdict(recipe.eval.updated(chosen))
+        settings = asdict(recipe.eval.updated(**given))
         device = find_device(settings.pop("device"), "device")
         ours, theirs = both(folder.load_model().to(device), build.data(recipe), **settings)
     except bfn.BFNError as error:

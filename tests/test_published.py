@@ -47,6 +47,8 @@ def test_binary_images() -> None:
     output = output_of(model, torch.log((1 - theta_0) / theta_0), values["t"])
     assert isinstance(output, BernoulliOutput)
     torch.testing.assert_close(output.logit, values["output"][..., 0], rtol=0, atol=1e-4)
+    other = published.load(weights, "mnist_discrete", beta_1=4.0, **SIZES["mnist"])
+    assert other.flow == bfn.flow.BinaryFlow(bfn.Quadratic(4.0))
 
 
 def test_text() -> None:
