@@ -41,36 +41,13 @@ def test_energy_is_its_definition() -> None:
     assert quality.energy(x, y).value == pytest.approx(expected, rel=1e-12)
 
 
-def test_energy_of_one_normal_variable() -> None:
-    """E|x - y| of N(d, 1) and N(0, 1) is known, so is the energy distance."""
-    d, root = 0.8, math.sqrt(2.0)
-    across = root * math.sqrt(2 / math.pi) * math.exp(-(d**2) / 4) + d * math.erf(d / 2)
-    exact = (2 * across - 2 * 2 / math.sqrt(math.pi)) / (2 * across)
-    values = torch.tensor(
-        [
-            quality.energy(normal(500, 1, seed, shift=d), normal(500, 1, 99 - seed)).value
-            for seed in range(16)
-        ]
-    )
-    assert float(values.mean()) == pytest.approx(exact, abs=4 * float(values.std()) / 4)
-
-
-@pytest.mark.parametrize("shift", [0.0, 0.3, 0.8, 2.0])
-def test_the_error_is_that_of_the_choice_of_x(shift: float) -> None:
+@pytest.mark.parametrize("shift", [0.0, 0.8])
+def test_the_error_is_the_spread_over_choices_of_x(shift: float) -> None:
     y = normal(300, 1, 0)
     scores = [quality.energy(normal(300, 1, seed, shift), y) for seed in range(1, 61)]
     spread = float(torch.tensor([score.value for score in scores]).std())
     stated = sum(score.error or 0.0 for score in scores) / 60
     assert 0.7 < spread / stated < 1.35  # the spread of 60 is known to one part in eleven
-
-
-def test_equal_distributions_have_no_distance() -> None:
-    values = [
-        quality.energy(normal(200, 10, seed), normal(200, 10, 99 - seed)).value for seed in range(9)
-    ]
-    t = torch.tensor(values)
-    assert abs(float(t.mean())) < 4 * float(t.std()) / 3
-    assert min(values) < 0  # unbiased: a V-statistic would never be
 
 
 def test_precision_and_recall_of_what_is_known() -> None:
@@ -93,20 +70,8 @@ def test_neighbours_by_hand() -> None:
     assert score.error == pytest.approx(math.sqrt(0.6 * 0.4 / 5))
 
 
-def test_principal_components() -> None:
-    scales = torch.tensor([3.0, 2.0, 0.5, 0.1]).double()
-    turn, _ = torch.linalg.qr(normal(4, 4, 3))
-    x = 5.0 + (normal(20_000, 4, 4) * scales) @ turn.T
-    centre, axes = quality.principal(x)
-    torch.testing.assert_close(centre, torch.full((4,), 5.0).double(), atol=0.1, rtol=0)
-    assert axes.shape == (4, 2)  # 13 of 13.26 is more than nine tenths, 9 is less
-    torch.testing.assert_close(
-        (turn[:, :2].T @ axes).abs(), torch.eye(2).double(), atol=0.02, rtol=0
-    )
-
-
 @pytest.mark.parametrize(("n", "D"), [(30, 12), (12, 30), (12, 12)])
-def test_principal_components_of_few_examples(n: int, D: int) -> None:
+def test_principal_components(n: int, D: int) -> None:
     """Fewer examples than variables or more: the right singular vectors."""
     x = normal(n, D, 5) * torch.logspace(0, -2, D).double()
     _, axes = quality.principal(x)
@@ -151,7 +116,7 @@ def text_data(text: str, length: int = 16) -> Stream:
     return Stream("a text", TextFormat(alphabet, length), splits)
 
 
-def test_words_of_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_of_a_text() -> None:
     text = "some words again and again in this little text of words " * 4
     data = text_data(text)
     found = quality.Words(data, "test", {"again", "and"})
@@ -166,10 +131,6 @@ def test_words_of_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
     # again, and; words, words: what touches an edge is left out.
     assert [score.value for score in scores] == [1.0, 0.5, 0.75]
     assert found.real(4)[0].value == 1.0
-    # A long text is read in pieces, and no word is cut where they meet.
-    for size in (1, 3, 7, 50):
-        monkeypatch.setattr(quality, "CHUNK", size)
-        assert quality.Words(data, "test").known == set(text.split())
 
 
 def digits(form: str = "continuous", **arguments: Any) -> DataSet:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +41,6 @@ from bfn.sampling.batches import in_batches
 
 NEIGHBOURS = 3
 VARIANCE, COMPONENTS, EXAMPLES = 0.9, 64, 4_000
-CHUNK = 1 << 22  # characters of a text searched for words at a time
 _WORD = re.compile(r"[^\W_]+")
 
 
@@ -65,14 +64,17 @@ class Quality(ABC):
     """A measure of samples against one data set."""
 
     columns: tuple[Column, ...]
+    data: DataSet
+    real_split: str
 
     @abstractmethod
     def scores(self, x: Tensor) -> list[Score]:
         """One number per column for samples x in the model's convention."""
 
-    @abstractmethod
     def real(self, n: int) -> list[Score]:
         """The same for n real examples."""
+        x, _ = _examples(self.data, self.real_split, n)
+        return self.scores(x)
 
 
 class Words(Quality):
@@ -80,10 +82,10 @@ class Words(Quality):
 
     def __init__(self, data: DataSet, split: str, words: set[str] | None = None) -> None:
         assert isinstance(data.format, TextFormat)
-        self.data, self.split = data, split
-        alphabet = data.format.alphabet
-        text = data.split("train").cpu().numpy()
-        self.known = set(_vocabulary(lambda part: _plain(alphabet.text(text[part])), len(text)))
+        self.data, self.real_split = data, split
+        text = data.format.alphabet.text(data.split("train").cpu().numpy())
+        text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+        self.known = {word[0].lower() for word in _WORD.finditer(text)}
         if not self.known:
             raise BFNError(f"the training text of {data.name} holds no words to compare with")
         self.listed = words
@@ -96,10 +98,6 @@ class Words(Quality):
         every = [word for line in lines for word in line]
         different = len(set(every)) / len(every) if every else math.nan
         return [*(known_words(lines, known) for known in sets), Score(different)]
-
-    def real(self, n: int) -> list[Score]:
-        x, _ = _examples(self.data, self.split, n)
-        return self.scores(x)
 
 
 def words_of(text: str) -> list[str]:
@@ -119,22 +117,6 @@ def known_words(lines: Sequence[Sequence[str]], known: set[str]) -> Score:
     return Score(p, float((hits - p * counts).square().sum().sqrt()) / total)
 
 
-def _plain(text: str | bytes) -> str:
-    return text.decode("utf-8", "replace") if isinstance(text, bytes) else text
-
-
-def _vocabulary(text: Callable[[slice], str], length: int) -> Iterator[str]:
-    """Every word of a long text, read piece by piece."""
-    rest = ""
-    for start in range(0, length, CHUNK):
-        piece = rest + text(slice(start, start + CHUNK))
-        cut = len(piece)
-        while start + CHUNK < length and cut and _WORD.match(piece[cut - 1]):
-            cut -= 1  # a word that may continue in the next piece
-        rest = piece[cut:]
-        yield from (m[0].lower() for m in _WORD.finditer(piece[:cut]))
-
-
 class TwoSamples(Quality):
     """Energy distance, precision and recall against held-out examples."""
 
@@ -143,6 +125,7 @@ class TwoSamples(Quality):
         Column("precision", True),
         Column("recall", True),
     )
+    real_split = "train"
 
     def __init__(self, data: DataSet, split: str, n: int) -> None:
         self.data = data
@@ -160,10 +143,6 @@ class TwoSamples(Quality):
         found = points(self.data.format, x)
         near, held = ((p - self.centre) @ self.axes for p in (found, self.held))
         return [energy(found, self.held), inside(near, held), inside(held, near)]
-
-    def real(self, n: int) -> list[Score]:
-        x, _ = _examples(self.data, "train", n)
-        return self.scores(x)
 
 
 def points(format: Format, x: Tensor) -> Tensor:

@@ -116,16 +116,6 @@ def test_text_is_cut_as_documented() -> None:
 # The digits.
 
 
-def test_digits_are_the_original_ones() -> None:
-    sklearn = pytest.importorskip("sklearn.datasets")
-    original = sklearn.load_digits()
-    with np.load(data.__path__[0] + "/digits.npz", allow_pickle=False) as arrays:
-        index = arrays["index"]
-        assert np.array_equal(np.sort(index), np.arange(1797))
-        assert np.array_equal(arrays["images"], original.images[index])
-        assert np.array_equal(arrays["labels"], original.target[index])
-
-
 def test_digits_splits() -> None:
     digits = data.load("digits", labels=True)
     counts = [len(digits.examples(split)) for split in SPLITS]
