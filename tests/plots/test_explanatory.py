@@ -12,9 +12,8 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from bfn.plots import style
 from bfn.plots.distributions import path
-from support.drawings import check, share
+from support.drawings import check
 
 SCRIPTS = Path(__file__).parents[2] / "docs" / "figures"
 sys.path.insert(0, str(SCRIPTS))
@@ -172,21 +171,6 @@ def test_messages_about_discretised_data(case: Any) -> None:
     assert binned < continuous
 
 
-WHITE = "#ffffff"
-COLOURS = {
-    "updates": [style.RED],
-    "update-distribution": [style.RED],
-    "continuous-flow": [WHITE],
-    "input-variance": [style.BLUE, style.GREEN, style.RED],
-    "continuous-messages": [style.BLUE, style.GREEN, style.RED],
-    "discretised-output": [style.GREEN],
-    "discretised-messages": [style.BLUE, style.GREEN, style.RED, style.ORANGE],
-    "entropy": [style.RED, style.CYAN],
-    "simplex-flow": [WHITE],
-    "binary-flow": [WHITE],
-}
-
-
 @pytest.fixture
 def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
     """Smaller grids; the pictures are laid out the same."""
@@ -201,9 +185,7 @@ def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", draw.FIGURES)
 @pytest.mark.usefixtures("coarse")
 def test_drawings(name: str) -> None:
-    pixels = check(draw.FIGURES[name])
-    for colour in COLOURS[name]:
-        assert share(pixels, colour) > 2e-4
+    check(draw.FIGURES[name])
 
 
 def test_the_script(tmp_path: Path) -> None:

@@ -72,12 +72,6 @@ def test_mistakes_are_answered(
     assert not list(tmp_path.iterdir())  # nothing was made
 
 
-def test_help_names_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["figures", "--help"]) == 0
-    text = capsys.readouterr().out
-    assert all(name in text for name in plots.FIGURES)
-
-
 def test_without_matplotlib(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from bfn.data.forms import Form
-from bfn.errors import BFNError
 from bfn.flow import BayesianFlow, Theta
 from bfn.output import Output
 from bfn.plots import style
@@ -58,8 +57,6 @@ def path(flow: BayesianFlow, x: Tensor, t: Tensor, generator: torch.Generator) -
 def flow_through_time(run: Run, count: int, steps: int) -> Flow:
     """Send messages about `count` examples; look at `steps` even times from 0 to run.until."""
     until = UNTIL[run.data.medium] if run.until is None else run.until
-    if not 0.0 < until <= 1.0:
-        raise BFNError(f"until = {until:g} is not a time; expected more than 0 and at most 1")
     x, cond = run.batch(count)
     t = torch.linspace(0.0, until, steps, dtype=torch.float64)
     model, flow = run.model, run.model.flow
