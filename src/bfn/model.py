@@ -36,7 +36,7 @@ class BFN(nn.Module):
 
     `net(features, t, **cond)` may be any module: features have the data's shape (B, *shape), with a
     last axis K for K > 2 classes; t is (B,); the result has the data's shape with a last axis of
-    `head.parameters` numbers per variable, dropped when there is one.
+    `head.parameters` numbers per variable, which is dropped if there is only one.
     """
 
     def __init__(self, net: nn.Module, flow: BayesianFlow, head: Head) -> None:
@@ -50,7 +50,7 @@ class BFN(nn.Module):
         return self.head(self.predict(theta, t, **cond), theta, t)
 
     def predict(self, theta: Theta, t: Tensor, **cond: Any) -> Tensor:
-        """What the network puts out, before the head: the only place where it is called."""
+        """The network's output, before the head; the network is called nowhere else."""
         net_output = self.net(self.flow.features(theta), t, **cond)
         expected = self.flow.data_shape(theta)
         if self.head.parameters > 1:
@@ -60,16 +60,16 @@ class BFN(nn.Module):
                 f"the network returned shape {tuple(net_output.shape)}, but {expected} was "
                 f"expected: the data's shape with {self.head.parameters} number(s) per variable"
             )
-        # Losses, exponentials and sums of many terms need float32, whatever the network ran in.
+        # Losses, exponentials and sums of many terms need float32, even if the network does not.
         if net_output.dtype in (torch.float16, torch.bfloat16):
             net_output = net_output.float()
         return net_output
 
     def check(self, x: Tensor) -> None:
-        """Raise `BFNError` unless x is data this model can have: type, range, no NaN.
+        """Raise `BFNError` unless x is legal data for this model: type, range, no NaN.
 
         Reads values back from the device. Data loaders call it once; the losses call it only for
-        tensors on the CPU, where it costs no synchronisation.
+        tensors on the CPU, where it needs no synchronisation.
         """
         self.flow.check(x)
         self.head.check(x)
@@ -102,11 +102,11 @@ class BFN(nn.Module):
         """Write config.json and model.safetensors, all that `from_pretrained` needs, and a card.
 
         Args:
-            folder: made if need be; files of these names are replaced.
-            card: what README.md is to say beside what the model itself knows; an existing
-                README.md stays as it is unless a card is given.
+            folder: created if it does not exist; files of these names are replaced.
+            card: what README.md says beyond what the model itself knows; without a card an
+                existing README.md is kept.
             store: a smaller type for the file, such as torch.float16; the network is loaded in
-                the type it has now.
+                its present type.
         """
         folder = Path(folder)
         serialise.save(folder, self.config(), self.net.state_dict(), store)
@@ -132,7 +132,7 @@ class BFN(nn.Module):
             return hub.upload(Path(folder), repository, private=private, token=token)
 
     def config(self) -> dict[str, Any]:
-        """What is needed, beside the weights, to build this model again."""
+        """All that is needed, apart from the weights, to build this model again."""
         data = {} if self.data_format is None else {"data": self.data_format}
         return {
             "format_version": serialise.FORMAT_VERSION,
@@ -161,8 +161,8 @@ class BFN(nn.Module):
         Args:
             name: a folder written by `save_pretrained` or by training; the name of a model that
                 is shipped with bfn, such as "digits"; or owner/name on the Hugging Face hub.
-            revision: on the hub, a branch, tag or commit.
-            token: on the hub, for models that not everyone may read.
+            revision: a branch, tag or commit on the hub.
+            token: for models on the hub that are not public.
         """
         folder = hub.locate(name, revision=revision, token=token)
         config = serialise.load_config(folder)
@@ -215,7 +215,7 @@ def discretised(net: nn.Module, K: int, sigma_1: float, **head: Any) -> BFN:
 def discrete(net: nn.Module, K: int, beta_1: float, *, chunk: int | None = None) -> BFN:
     """A model of K classes; for K = 2 the network sees one number and puts out one logit.
 
-    When memory is short, as for K = 50,000, losses may take `chunk` variables at a time.
+    To save memory, as for K = 50,000, losses may take `chunk` variables at a time.
     """
     if not isinstance(K, int) or K < 2:
         raise BFNError(f"K = {K!r} classes; discrete data have a whole number, at least 2")

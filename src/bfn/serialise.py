@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from bfn.errors import BFNError
+from bfn.files import replacing
 from bfn.schedule import Schedule
 
 FORMAT_VERSION = 1
@@ -80,7 +80,7 @@ def build(description: Any, kind: type[T]) -> T:
 
 def _restore(value: Any) -> Any:
     if isinstance(value, dict):
-        # A part of a flow or head: a schedule, which may be the user's own, or one of our own.
+        # A part of a flow or head: a schedule, possibly the user's own, or one of our classes.
         ours = str(value.get("class")).startswith("bfn.")
         return build(value, object if ours else Schedule)
     return tuple(value) if isinstance(value, list) else value
@@ -91,8 +91,8 @@ def _parts(description: Any) -> tuple[Any, dict[str, Any]]:
         return description["class"], dict(description["arguments"])
     except (KeyError, TypeError, ValueError) as error:
         raise BFNError(
-            f"{description!r} describes nothing that could be built; expected its class and "
-            "its arguments"
+            f"{description!r} does not describe a part of a model; expected a class and its "
+            "arguments"
         ) from error
 
 
@@ -107,8 +107,8 @@ def describe_network(net: nn.Module) -> dict[str, Any]:
     arguments = getattr(net, "arguments", None)
     if not isinstance(arguments, dict):
         raise BFNError(
-            f"{type(net).__name__} cannot be saved: it does not remember how it was built; set "
-            "self.arguments = dict(...) of its (JSON) constructor arguments in its __init__"
+            f"{type(net).__name__} cannot be saved: it does not remember how it was built; in its "
+            "__init__, set self.arguments = dict(...) of its (JSON) constructor arguments"
         )
     return {"class": class_name(type(net)), "arguments": arguments}
 
@@ -127,30 +127,28 @@ def save(
     weights: Mapping[str, Tensor],
     store: torch.dtype | None = None,
 ) -> None:
-    """Write both files, each aside first and then renamed, so that no reader sees half of one.
+    """Write both files; a reader sees the old ones or the new ones, never half of one.
 
-    With `store`, numbers are written in that type; the network comes back in its own.
+    With `store`, weights are written in that type; the network is loaded in its own.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    # Copied, because the file format takes no two tensors that share memory (tied weights).
+    # Copied, because the file format refuses tensors that share memory (tied weights).
     tensors = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in weights.items()}
     if store is not None:
         config, tensors = {**config, "dtype": _dtype(tensors)}, _narrowed(tensors, store)
-    text = json.dumps(config, indent=2) + "\n"
-    described, filled = folder / (CONFIG + ".part"), folder / (WEIGHTS + ".part")
-    described.write_text(text)
-    save_file(tensors, filled, metadata={"format": "pt"})
-    shutil.copymode(described, filled)  # save_file's own files are for their owner alone
-    os.replace(filled, folder / WEIGHTS)
-    os.replace(described, folder / CONFIG)
+    # The weights take their name first: a folder is complete once it has its config.
+    with replacing(folder / CONFIG) as described, replacing(folder / WEIGHTS) as filled:
+        described.write_text(json.dumps(config, indent=2) + "\n")
+        save_file(tensors, filled, metadata={"format": "pt"})
+        shutil.copymode(described, filled)  # save_file makes files that only their owner can read
 
 
 def _dtype(tensors: Mapping[str, Tensor]) -> str:
     kinds = {str(t.dtype).removeprefix("torch.") for t in tensors.values() if t.is_floating_point()}
     if len(kinds) != 1:
         raise BFNError(
-            f"weights of {len(kinds)} types cannot be stored in one; leave out the type to store "
-            "them as they are"
+            f"weights of {len(kinds)} types cannot be stored as one type; leave out the type to "
+            "store them as they are"
         )
     return kinds.pop()
 
@@ -159,7 +157,9 @@ def _narrowed(tensors: Mapping[str, Tensor], store: torch.dtype) -> dict[str, Te
     narrowed = {k: t.to(store) if t.is_floating_point() else t for k, t in tensors.items()}
     for name, tensor in narrowed.items():
         if not torch.equal(tensor.isfinite(), tensors[name].isfinite()):
-            raise BFNError(f"{name} holds numbers beyond {store}; store the weights in another")
+            raise BFNError(
+                f"{name} holds numbers beyond {store}; store it in another type"
+            )
     return narrowed
 
 
@@ -191,7 +191,7 @@ def load_config(folder: Path) -> dict[str, Any]:
 
 
 def load_weights(net: nn.Module, folder: Path, dtype: str | None = None) -> None:
-    """Fill a network; it becomes `dtype` if config.json names one, or else as its weights are."""
+    """Fill a network, in `dtype` if config.json names one, else in the type of the weights."""
     path = folder / WEIGHTS
     if not path.is_file():
         raise BFNError(f"{str(folder)!r} holds no {WEIGHTS}; it is not a finished run")

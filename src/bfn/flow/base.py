@@ -96,7 +96,7 @@ class BayesianFlow(ABC):
         return m
 
     def known_state(self, m: Tensor, beta: Tensor) -> Tensor:
-        """V that tells the network, at accuracy beta, all it can be told about data with m(x) = m.
+        """The V that says, at accuracy beta, as much as possible about data with m(x) = m.
 
         By default the messages without their noise.
         """

@@ -7,8 +7,8 @@ relative to the sender's density is
 
 p_k is the mass of N(m, s^2) in [k - 1/2, k + 1/2], so the terms follow a Gaussian of deviation
 tau = s / sqrt(1 + q^2 s^2) around kappa = (m + s^2 q (epsilon + q k_x)) / (1 + q^2 s^2), up to the
-width of a bin. The two end bins, which hold the tails, are taken apart. Of the inner bins at most
-32 matter when tau is small: they are summed. Otherwise l is smooth in k, and the sum is 32-point
+width of a bin. The two end bins, which hold the tails, are treated separately. When tau is small at
+most 32 inner bins matter, and they are summed. Otherwise l is smooth in k, and the sum is 32-point
 Gauss-Legendre over all bins within 20 nats of the largest, with the Euler-Maclaurin terms
 -f'/24 + 7 f'''/5760 at its two ends.
 """
