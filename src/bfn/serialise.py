@@ -157,9 +157,7 @@ def _narrowed(tensors: Mapping[str, Tensor], store: torch.dtype) -> dict[str, Te
     narrowed = {k: t.to(store) if t.is_floating_point() else t for k, t in tensors.items()}
     for name, tensor in narrowed.items():
         if not torch.equal(tensor.isfinite(), tensors[name].isfinite()):
-            raise BFNError(
-                f"{name} holds numbers beyond {store}; store it in another type"
-            )
+            raise BFNError(f"{name} holds numbers beyond {store}; store it in another type")
     return narrowed
 
 
