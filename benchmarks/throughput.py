@@ -34,7 +34,7 @@ from bfn.data.formats import ImageFormat, TextFormat
 from bfn.data.forms import choose
 from bfn.nn.accelerate import Accelerated
 from bfn.recipe import build
-from bfn.train.loop import Trainer
+from bfn.train.step import Trainer
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def measure(case: Case, device: str, peak: float, repeats: int, scale: float) ->
     compiling = time.perf_counter() - start
     step = milliseconds(trainer.advance, device, repeats)
     memory = torch.cuda.max_memory_reserved() / 2**30 if device == "cuda" else 0.0
-    loss = float(trainer.window.losses[-1]) * data.format.dimensions * data.format.scale
+    loss = float(trainer.state.window.losses[-1]) * data.format.dimensions * data.format.scale
     rate = work / step / 1e9
     del trainer
     gc.collect()

@@ -24,7 +24,7 @@ from bfn.data.base import DataSet
 from bfn.model import BFN
 from bfn.recipe import build
 from bfn.recipe.fitted import fitted
-from bfn.train.loop import Trainer
+from bfn.train.step import Trainer
 
 RECIPES = ("digits", "digits-binary", "digits-continuous", "manual-text")
 

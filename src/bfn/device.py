@@ -81,8 +81,8 @@ def find_device(name: str, key: str = "train.device") -> torch.device:
         device = torch.empty(0, device=name).device
     except (RuntimeError, AssertionError, NotImplementedError):
         raise BFNError(
-            f"{key} = {name!r} is not to be had here; expected cpu, auto, or a device that "
-            "torch can use"
+            f"{key} = {name!r} is not available on this machine; expected cpu, auto, or a device "
+            "that torch can use"
         ) from None
     if device.type == "meta":
         raise BFNError(f"{key} = {name!r} computes nothing; expected cpu, cuda or auto")

@@ -45,7 +45,7 @@ def test_the_life_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert f"from step {found['step']}" in capsys.readouterr().err
     assert listed(tmp_path / "runs", capsys)["status"] == "finished"
     assert main([*command, "--out", str(tmp_path / "whole"), *last]) == 0
-    assert processes.metrics(run) == processes.metrics(tmp_path / "whole")
+    assert tiny_runs.metrics(run) == tiny_runs.metrics(tmp_path / "whole")
 
 
 PROGRAM = """

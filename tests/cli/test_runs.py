@@ -33,7 +33,7 @@ def test_status_of_runs_without_status_files(tmp_path: Path) -> None:
     mute = make(tmp_path / "mute", status='{"updated": "2026-01-01T00:00:00+00:00"}')
     assert describe(mute)["status"] == "interrupted"
     diverged = make(tmp_path / "diverged", metrics=LINE)
-    status.Status(diverged).tell("diverged", {"step": 3, "message": "nan"})
+    status.write(diverged, "diverged", {"step": 3, "message": "nan"})
     assert (describe(diverged)["status"], describe(diverged)["step"]) == ("diverged", 4)
 
 
@@ -48,9 +48,9 @@ def test_damaged_files_hide_no_other_run(
     make(tmp_path / "zone", status=told)
     make(tmp_path / "year", status=told.replace("2026", "0001"))
     (make(tmp_path / "link") / "dangling").symlink_to(tmp_path / "nowhere")
-    status.Status(make(tmp_path / "best")).tell("finished", {"step": True, "best": {"step": "x"}})
+    status.write(make(tmp_path / "best"), "finished", {"step": True, "best": {"step": "x"}})
     good = {"step": 7, "loss": 1.25, "best": {"step": 6, "validation": 1.5}}
-    status.Status(make(tmp_path / "good")).tell("finished", good)
+    status.write(make(tmp_path / "good"), "finished", good)
     assert main(["runs", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     for name in ("number", "words", "text", "deep", "zone", "year", "link", "best", "good"):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import bfn
 from bfn.errors import BFNError, Stranded
-from bfn.train import distributed
+from bfn.train import parallel
 
 SECONDS = 10.0
 """That a process waits for the others; a sheet takes longer."""
@@ -40,7 +40,7 @@ class Trying(torch.nn.Module):
 
 def main(kind: str, sharding: str, out: Path) -> str:
     torch.set_num_threads(1)
-    distributed.PATIENCE = datetime.timedelta(seconds=SECONDS)
+    parallel.PATIENCE = datetime.timedelta(seconds=SECONDS)
     # Alone in drawing, the first process may go on with half as many.
     net = Trying(kind, "1" if sharding == "full" else "0")
     model = bfn.continuous(net, sigma_1=0.1)

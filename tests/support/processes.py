@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -10,8 +9,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-from bfn.train import checkpoint
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 
@@ -35,7 +32,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 def wait(
     process: subprocess.Popen[str], condition: Callable[[], bool], seconds: float = 90
 ) -> bool:
-    """Until something holds, or the process ends; says which."""
+    """Wait until a condition holds (True) or the process ends (False)."""
     until = time.monotonic() + seconds
     while not condition():
         if process.poll() is not None:
@@ -45,21 +42,7 @@ def wait(
     return True
 
 
-def metrics(run: Path) -> list[dict]:
-    """The lines of a run, but for what a clock decides."""
-    path = run / "metrics.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    for line in lines:
-        line.pop("examples_per_second", None)
-    return lines
-
-
 def lines(run: Path) -> int:
-    """How many lines there are, whole or not."""
+    """The number of lines of metrics, whole or not."""
     path = run / "metrics.jsonl"
     return path.read_bytes().count(b"\n") if path.exists() else 0
-
-
-def tensors(run: Path, step: int) -> dict:
-    found = checkpoint.load(run / "checkpoints" / f"step-{step}")
-    return {f"{group}.{name}": t for group, all in found.tensors.items() for name, t in all.items()}

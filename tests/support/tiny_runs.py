@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import torch
+
+import bfn
 from bfn import recipe as config
 from bfn.progress import Silent
+from bfn.train import checkpoint
 
 _IMAGES = """
 [net]
@@ -86,8 +93,47 @@ def read(folder: Path, kind: str = "discretised", **overrides: object) -> config
     return config.read(write(folder, kind), given)
 
 
+def run(recipe: config.Recipe, folder: Path, **options: Any) -> bfn.train.Fit:
+    return bfn.train.run(recipe, folder, **{"display": False, **options})
+
+
+def after(steps: int) -> Callable[[], bool]:
+    """A `stop` that ends training after this many steps of this call."""
+    seen: list[int] = []
+    return lambda: seen.append(1) or len(seen) >= steps
+
+
+def status(run: Path) -> dict[str, Any]:
+    return json.loads((run / "status.json").read_text())
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    """The lines of metrics without the speed."""
+    path = run / "metrics.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    for line in lines:
+        assert line.pop("examples_per_second") > 0
+    return lines
+
+
+def tensors(run: Path, step: int) -> dict[str, torch.Tensor]:
+    """All tensors of a checkpoint, as group.name."""
+    found = checkpoint.load(run / "checkpoints" / f"step-{step}")
+    return {f"{group}.{name}": t for group, all in found.tensors.items() for name, t in all.items()}
+
+
+def assert_same(one: Path, other: Path, step: int = 12) -> None:
+    """Two runs ended bit for bit alike: every tensor, the exported model, the lines of metrics."""
+    a, b = tensors(one, step), tensors(other, step)
+    assert a.keys() == b.keys()
+    assert [name for name in a if not torch.equal(a[name], b[name])] == []
+    for name in ("model.safetensors", "config.json"):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+    assert metrics(one) == metrics(other)
+
+
 class Heard(Silent):
-    """A display that remembers what it was told."""
+    """A display that keeps the messages."""
 
     def __init__(self) -> None:
         self.said: list[str] = []

@@ -71,9 +71,9 @@ def test_killed_again_and_again(times: str, tmp_path: Path) -> None:
     code, _, err = processes.finish(reference)
     assert code == 0, err
 
-    assert processes.metrics(run) == processes.metrics(whole)
-    assert [line["step"] for line in processes.metrics(run)] == [*range(1, STEPS + 1)]
-    one, other = processes.tensors(run, STEPS), processes.tensors(whole, STEPS)
+    assert tiny_runs.metrics(run) == tiny_runs.metrics(whole)
+    assert [line["step"] for line in tiny_runs.metrics(run)] == [*range(1, STEPS + 1)]
+    one, other = tiny_runs.tensors(run, STEPS), tiny_runs.tensors(whole, STEPS)
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
     names = ("model.safetensors", "config.json")
@@ -98,9 +98,9 @@ def test_asked_to_stop(tmp_path: Path) -> None:
         saved = checkpoint.newest(run / "checkpoints", pytest.fail)
         assert saved is not None
         assert f"interrupted at step {saved.step} of {STEPS}; its state is saved" in sentence
-        assert saved.step == processes.metrics(run)[-1]["step"]
+        assert saved.step == tiny_runs.metrics(run)[-1]["step"]
     assert processes.finish(processes.start(*command, "--out", run, "--resume", "auto"))[0] == 0
     assert processes.finish(reference)[0] == 0
-    assert processes.metrics(run) == processes.metrics(whole)
-    one, other = processes.tensors(run, STEPS), processes.tensors(whole, STEPS)
+    assert tiny_runs.metrics(run) == tiny_runs.metrics(whole)
+    one, other = tiny_runs.tensors(run, STEPS), tiny_runs.tensors(whole, STEPS)
     assert all(torch.equal(one[name], other[name]) for name in one)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import bfn
 from bfn.errors import Interrupted
 from bfn.train.signals import signals
 from support import tiny_runs
@@ -38,22 +37,31 @@ def heard() -> Iterator[list[int]]:
     signal.signal(SIGHUP, before)
 
 
-def test_a_closed_terminal_saves_and_stops(tmp_path: Path, heard: list[int]) -> None:
-    calls = []
-    before = handler()
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, SIGHUP])
+def test_handlers_are_restored_and_the_last_step_counts(
+    number: signal.Signals, tmp_path: Path, heard: list[int]
+) -> None:
+    before = signal.getsignal(number)
 
-    def close() -> bool:
-        calls.append(1)
-        if len(calls) == 5:
-            hang_up()
+    def interrupt() -> bool:
+        seen.append(1)
+        if len(seen) == 2:
+            os.kill(os.getpid(), number)
         return False
 
-    recipe = tiny_runs.read(tmp_path)
-    with pytest.raises(Interrupted, match=r"interrupted at step 5 of 12; its state is saved"):
-        bfn.train.run(recipe, tmp_path / "run", stop=close, display=False)
-    assert (tmp_path / "run" / "checkpoints" / "step-5").is_dir()
+    for steps in (2, 5):
+        seen: list[int] = []
+        recipe, out = tiny_runs.read(tmp_path, "text", train__steps=steps), tmp_path / str(steps)
+        if steps == 2:  # nothing is left to interrupt
+            assert tiny_runs.run(recipe, out, stop=interrupt).step == 2
+            assert tiny_runs.status(out)["status"] == "finished"
+        else:
+            with pytest.raises(Interrupted, match=r"at step 2 of 5; its state is saved"):
+                tiny_runs.run(recipe, out, stop=interrupt)
+            assert (out / "checkpoints" / "step-2").is_dir()
+            assert tiny_runs.status(out)["status"] == "interrupted"
     assert heard == []
-    assert handler() is before
+    assert signal.getsignal(number) is before
 
 
 def test_shell_and_system_may_both_send_it() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
@@ -14,24 +13,11 @@ from bfn.data.tensors import as_data_set
 from bfn.errors import BFNError
 from bfn.recipe import build
 from bfn.runs.folder import RunFolder
-from bfn.train import Diverged, Trainer, checkpoint
+from bfn.train import Diverged, checkpoint
+from bfn.train.parallel import World
 from bfn.train.validation import Found, Validation
 from support import tiny_runs
-
-
-def run(recipe, folder: Path, **keywords):
-    return bfn.train.run(recipe, folder, display=False, **keywords)
-
-
-def lines(folder: Path) -> list[dict]:
-    found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    for line in found:
-        line.pop("examples_per_second")
-    return found
-
-
-def status(folder: Path) -> dict:
-    return json.loads((folder / "status.json").read_text())
+from support.tiny_runs import after, metrics, run, status
 
 
 @pytest.fixture
@@ -53,9 +39,7 @@ def test_the_loss_of_chosen_examples_with_their_own_noise(
         train__loss_steps=loss_steps,
     )  # fmt: skip
     data, model = build.data(recipe), build.model(recipe)
-    trainer = Trainer(model, data, recipe.train)
-    assert trainer.validation is not None
-    found = trainer.validation.measure(trainer.fast)
+    found = Validation(data, recipe.train, World()).measure(model)
 
     def generator(use: str) -> torch.Generator:
         return torch.Generator().manual_seed(bfn.noise.seed("validation", use))
@@ -87,20 +71,22 @@ def test_the_loss_of_chosen_examples_with_their_own_noise(
 
 def test_noise_is_fixed_and_training_undisturbed(tmp_path: Path) -> None:
     """Validation moves no weight, and another seed of training does not move validation."""
-    plain = tiny_runs.read(tmp_path)
-    looked = tiny_runs.read(tmp_path, train__validate_every=2, train__validate_examples=20)
+    plain = tiny_runs.read(tmp_path, "text")
+    looked = tiny_runs.read(tmp_path, "text", train__validate_every=2, train__validate_examples=20)
     run(plain, tmp_path / "plain")
     run(looked, tmp_path / "looked")
-    a, b = lines(tmp_path / "plain"), lines(tmp_path / "looked")
+    a, b = metrics(tmp_path / "plain"), metrics(tmp_path / "looked")
     for line in b:
         assert line["validation"] == pytest.approx(
             line.pop("validation_loss") + line.pop("validation_reconstruction")
         )
         del line["validation"]
     assert a == b
-    ones = [tiny_runs.read(tmp_path, train__seed=s, train__validate_every=1) for s in (0, 1)]
+    ones = [
+        tiny_runs.read(tmp_path, "text", train__seed=s, train__validate_every=1) for s in (0, 1)
+    ]
     data, model = build.data(ones[0]), build.model(ones[0])
-    found = [Validation(data, one.train, Trainer(model, data, one.train).world) for one in ones]
+    found = [Validation(data, one.train, World()) for one in ones]
     assert found[0].measure(model) == found[1].measure(model)
 
 
@@ -112,24 +98,23 @@ def test_every_call_has_one_size(batch: int, sizes: list[int], tmp_path: Path) -
     recipe = tiny_runs.read(
         tmp_path, train__validate_every=1, train__validate_examples=20, train__batch=batch
     )
-    trainer = Trainer(build.model(recipe), build.data(recipe), recipe.train)
+    model, data = build.model(recipe), build.data(recipe)
     seen: list[int] = []
-    trainer.model.net.register_forward_pre_hook(lambda _, given: seen.append(len(given[0])))
-    assert trainer.validation is not None
-    found = trainer.validation.measure(trainer.fast)
+    model.net.register_forward_pre_hook(lambda _, given: seen.append(len(given[0])))
+    found = Validation(data, recipe.train, World()).measure(model)
     assert seen == [size for size in sizes for _ in range(2)]  # the loss, and the reconstruction
     alone = tiny_runs.read(
         tmp_path, train__validate_every=1, train__validate_examples=20, train__batch=3
     )
-    again = Validation(trainer.data, alone.train, trainer.world).measure(trainer.fast)
+    again = Validation(data, alone.train, World()).measure(model)
     assert found.loss == pytest.approx(again.loss, rel=1e-5)
     assert found.reconstruction == pytest.approx(again.reconstruction, rel=1e-5)
 
 
 def test_the_average_is_validated_and_lines_come_at_its_steps(tmp_path: Path) -> None:
-    recipe = tiny_runs.read(tmp_path, train__validate_every=5, train__validate_examples=20)
+    recipe = tiny_runs.read(tmp_path, "text", train__validate_every=5, train__validate_examples=20)
     run(recipe, tmp_path / "run")
-    found = lines(tmp_path / "run")
+    found = metrics(tmp_path / "run")
     assert [line["step"] for line in found] == [2, 4, 5, 6, 8, 10, 12]
     assert [line["step"] for line in found if "validation" in line] == [5, 10]
     best = min(
@@ -138,15 +123,13 @@ def test_the_average_is_validated_and_lines_come_at_its_steps(tmp_path: Path) ->
     kept = checkpoint.load(tmp_path / "run" / "checkpoints" / f"step-{best['step']}")
     data, model = build.data(recipe), build.model(recipe)
     model.net.load_state_dict(kept.tensors["ema"])
-    trainer = Trainer(model, data, recipe.train)
-    assert trainer.validation is not None
-    again = trainer.validation.measure(trainer.fast)
+    again = Validation(data, recipe.train, World()).measure(model)
     assert again.total * data.format.scale == best["validation"]
 
 
 def test_the_best_is_kept_and_exported(told: list[float], tmp_path: Path) -> None:
     told += [9.0, 5.0, 7.0, 8.0, 6.0, 7.0]
-    recipe = tiny_runs.read(tmp_path, train__validate_every=2, train__keep=1)
+    recipe = tiny_runs.read(tmp_path, "text", train__validate_every=2, train__keep=1)
     result = run(recipe, tmp_path / "run")
     folder = RunFolder(tmp_path / "run")
     assert {p.name for p in folder.checkpoints.iterdir()} == {"step-4", "step-12"}
@@ -158,7 +141,7 @@ def test_the_best_is_kept_and_exported(told: list[float], tmp_path: Path) -> Non
     assert found["best"] == {"step": 4, "validation": pytest.approx(5.0 * scale)}
     assert (found["status"], found["step"], found["exported_step"]) == ("finished", 12, 4)
     # Without validation the newest takes its place, also when no step is left to take.
-    run(tiny_runs.read(tmp_path, train__keep=1), folder.path, resume=True)
+    run(tiny_runs.read(tmp_path, "text", train__keep=1), folder.path, resume=True)
     newest = checkpoint.load(folder.checkpoints / "step-12").tensors["ema"]
     exported = folder.load_model().net.state_dict()
     assert all(torch.equal(value, newest[n]) for n, value in exported.items())
@@ -167,10 +150,9 @@ def test_the_best_is_kept_and_exported(told: list[float], tmp_path: Path) -> Non
 
 
 def test_a_resumed_run_remembers_the_best(told: list[float], tmp_path: Path) -> None:
-    recipe = tiny_runs.read(tmp_path, train__validate_every=2, train__keep=1)
-    seen: list[int] = []
+    recipe = tiny_runs.read(tmp_path, "text", train__validate_every=2, train__keep=1)
     told += [9.0, 5.0, 7.0]
-    run(recipe, tmp_path / "run", stop=lambda: seen.append(1) or len(seen) == 7)
+    run(recipe, tmp_path / "run", stop=after(7))
     told += [8.0, 6.0, 7.0]
     result = run(recipe, tmp_path / "run", resume=True)
     best = checkpoint.load(tmp_path / "run" / "checkpoints" / "step-4").tensors["ema"]
@@ -179,44 +161,47 @@ def test_a_resumed_run_remembers_the_best(told: list[float], tmp_path: Path) -> 
 
 
 def test_resumed_validation_is_that_of_the_whole_run(tmp_path: Path) -> None:
-    recipe = tiny_runs.read(tmp_path, train__validate_every=3, train__validate_examples=20)
+    recipe = tiny_runs.read(tmp_path, "text", train__validate_every=3, train__validate_examples=20)
     run(recipe, tmp_path / "whole")
-    seen: list[int] = []
-    run(recipe, tmp_path / "parts", stop=lambda: seen.append(1) or len(seen) == 8)
+    run(recipe, tmp_path / "parts", stop=after(8))
     run(recipe, tmp_path / "parts", resume=True)
-    assert lines(tmp_path / "whole") == lines(tmp_path / "parts")
+    assert metrics(tmp_path / "whole") == metrics(tmp_path / "parts")
     whole, parts = ((tmp_path / n / "model.safetensors").read_bytes() for n in ("whole", "parts"))
     assert whole == parts
 
 
-def test_a_lost_best_is_said_and_looked_for_anew(told: list[float], tmp_path: Path) -> None:
-    recipe = tiny_runs.read(tmp_path, train__validate_every=2, train__keep=1)
-    seen: list[int] = []
+def test_a_lost_best_is_said(told: list[float], tmp_path: Path) -> None:
+    recipe = tiny_runs.read(tmp_path, "text", train__validate_every=2, train__keep=1)
     told += [9.0, 5.0, 7.0]
-    run(recipe, tmp_path / "run", stop=lambda: seen.append(1) or len(seen) == 7)
+    run(recipe, tmp_path / "run", stop=after(7))
     (tmp_path / "run" / "checkpoints" / "step-4" / "ema.safetensors").write_bytes(b"")
     told += [8.0, 6.0, 7.0]
 
     display = tiny_runs.Heard()
-    bfn.train.run(recipe, tmp_path / "run", resume=True, display=display)
-    assert any("step-4' is damaged" in said and "looked for anew" in said for said in display.said)
+    run(recipe, tmp_path / "run", resume=True, display=display)
+    assert any(
+        "step-4' is damaged" in said and "a new search for the best" in said
+        for said in display.said
+    )
     assert status(tmp_path / "run")["best"]["step"] == 10
 
 
-def test_a_best_that_is_given_up_is_said(told: list[float], tmp_path: Path) -> None:
+def test_a_best_that_is_dropped_is_said(told: list[float], tmp_path: Path) -> None:
     told += [9.0, 5.0, 7.0]
-    recipe = tiny_runs.read(tmp_path, train__validate_every=2, train__steps=6)
+    recipe = tiny_runs.read(tmp_path, "text", train__validate_every=2, train__steps=6)
     run(recipe, tmp_path / "run")
-    without = tiny_runs.read(tmp_path, train__steps=8)
+    without = tiny_runs.read(tmp_path, "text", train__steps=8)
     display = tiny_runs.Heard()
-    bfn.train.run(without, tmp_path / "run", resume=True, display=display)
-    assert any("validation is off now: the best so far, " in said for said in display.said)
+    run(without, tmp_path / "run", resume=True, display=display)
+    assert any(
+        "validation is off now: the best model so far, of step 4" in said for said in display.said
+    )
     assert status(tmp_path / "run")["exported_step"] == 8
 
 
 def test_a_validation_that_is_no_number(told: list[float], tmp_path: Path) -> None:
     told += [9.0, float("nan")]
-    recipe = tiny_runs.read(tmp_path, train__validate_every=2)
+    recipe = tiny_runs.read(tmp_path, "text", train__validate_every=2)
     with pytest.raises(Diverged, match=r"validation loss became nan at step 4; .*good .*step-2: "):
         run(recipe, tmp_path / "run")
     assert status(tmp_path / "run")["status"] == "diverged"
@@ -224,29 +209,28 @@ def test_a_validation_that_is_no_number(told: list[float], tmp_path: Path) -> No
 
 def test_patience_with_infinite_losses_is_remembered(told: list[float], tmp_path: Path) -> None:
     told += [float("inf")] * 3
-    recipe = tiny_runs.read(tmp_path, train__validate_every=2, train__patience=3)
-    seen: list[int] = []
-    run(recipe, tmp_path / "run", stop=lambda: seen.append(1) or len(seen) == 5)
+    recipe = tiny_runs.read(tmp_path, "text", train__validate_every=2, train__patience=3)
+    run(recipe, tmp_path / "run", stop=after(5))
     assert run(recipe, tmp_path / "run", resume=True).step == 6
     assert not told
 
 
 def test_patience(told: list[float], tmp_path: Path) -> None:
     told += [9.0, 5.0, 5.0, 6.0]
-    recipe = tiny_runs.read(tmp_path, train__validate_every=2, train__patience=2)
+    recipe = tiny_runs.read(tmp_path, "text", train__validate_every=2, train__patience=2)
     assert run(recipe, tmp_path / "run").step == 8
     assert status(tmp_path / "run")["status"] == "finished"
     heard = tiny_runs.Heard()
-    assert bfn.train.run(recipe, tmp_path / "run", resume=True, display=heard).step == 8
+    assert run(recipe, tmp_path / "run", resume=True, display=heard).step == 8
     (said,) = heard.said
     assert said.endswith(
-        "is finished: step 8, after no better validation in 2 looks; to go on give a larger "
-        "train.patience"
+        "is finished: step 8, after 2 validations without improvement; to train on, give a "
+        "larger train.patience"
     )
-    more = tiny_runs.read(tmp_path, train__validate_every=2, train__patience=3)
+    more = tiny_runs.read(tmp_path, "text", train__validate_every=2, train__patience=3)
     told += [6.0]
     assert run(more, tmp_path / "run", resume=True).step == 10
-    last = tiny_runs.read(tmp_path, train__validate_every=2)
+    last = tiny_runs.read(tmp_path, "text", train__validate_every=2)
     told += [6.0]
     assert run(last, tmp_path / "run", resume=True).step == 12
 
@@ -276,12 +260,10 @@ def test_without_a_folder(told: list[float]) -> None:
 
 
 def test_refusals(tmp_path: Path) -> None:
-    with pytest.raises(BFNError, match=r"train.patience = 3 needs a validation"):
-        tiny_runs.read(tmp_path, train__patience=3)
+    with pytest.raises(BFNError, match=r"train.patience = 3 "):
+        tiny_runs.read(tmp_path, "text", train__patience=3)
     model = bfn.discretised(torch.nn.Identity(), K=17, sigma_1=0.1)
     with pytest.raises(BFNError, match=r"validate_every = 2, but the data holds no examples out"):
-        Trainer(
-            model,
-            as_data_set(model, torch.zeros(4, 3)),
-            bfn.train.Train(validate_every=2),
+        Validation(
+            as_data_set(model, torch.zeros(4, 3)), bfn.train.Train(validate_every=2), World()
         )

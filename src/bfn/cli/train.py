@@ -59,7 +59,7 @@ def train(
         Start from the weights of this run, shipped model or owner/name on the hub, with a fresh
         optimiser.
     force
-        Replace the run in the folder, once the new one has a checkpoint.
+        Rename the run in the folder to NAME.replaced-1, and start a new one.
     """
     from bfn import train as training
     from bfn.runs.folder import RunFolder
@@ -86,7 +86,6 @@ def train(
 def _resumed(name: str, folder: RunFolder, overrides: dict[str, Text]) -> Recipe:
     """The run's own recipe, with what the command line may change for a resumed run."""
     from bfn.recipe.fitted import is_open
-    from bfn.train.start import check_same
 
     before, asked = folder.recipe(), read(name)
     if before.name != asked.name:
@@ -95,7 +94,7 @@ def _resumed(name: str, folder: RunFolder, overrides: dict[str, Text]) -> Recipe
             "resume it with its own recipe, or give another folder with --out"
         )
     own = read(folder.path / "recipe.toml", overrides)
-    check_same(before, own)
+    folder.check_same(own)
     # What the recipe left open, the run filled in from its data.
     differing = [
         key for key in own.differences(asked) if key not in overrides and not is_open(asked, key)

@@ -93,7 +93,7 @@ def import_run(
     format = known_format(source.pop("source", ""), **source) or build.data(recipe).format
     _check_fit(model, format, recipe.name)
     try:
-        folder.start(recipe, force=force)
+        folder.open(recipe, force=force)
         folder.export(model.config(), model.net.state_dict(), format)
     finally:
         folder.close()

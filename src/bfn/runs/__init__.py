@@ -1,1 +1,1 @@
-"""Runs on disk: the folder, and its status."""
+"""A run on disk: its folder, its status, and the lock that one training process holds."""

@@ -5,43 +5,46 @@ runs/NAME/
   config.json          what from_pretrained needs, and what one example of the data is
   model.safetensors    EMA weights
   metrics.jsonl        one line per logged step
-  checkpoints/step-N/  everything to go on exactly
-  samples/             pictures or text along the way
-  status.json          what the run last did, and which step the exported model is of
+  checkpoints/step-N/  everything that is needed to resume exactly
+  samples/             pictures or text drawn during training
+  status.json          what the run last did, and the step of the exported model
 """
 
 from __future__ import annotations
 
 import contextlib
-import filecmp
+import itertools
 import json
 import os
 import re
-import shutil
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from safetensors import SafetensorError
 from torch import Tensor
 
-from bfn import recipe as config
 from bfn import serialise
 from bfn.data import read_format
 from bfn.data.formats import Format
 from bfn.errors import BFNError, Unwritten
+from bfn.files import replacing
 from bfn.model import BFN
-from bfn.recipe import Recipe
+from bfn.recipe import PLACES, Recipe, read
 from bfn.runs import status
 
 RECIPE, METRICS, CHECKPOINTS, SAMPLES = "recipe.toml", "metrics.jsonl", "checkpoints", "samples"
 BOARD = "tensorboard"
-_OWN = (METRICS, SAMPLES, BOARD, status.STATUS, serialise.CONFIG, serialise.WEIGHTS, CHECKPOINTS)
-"""What belongs to a run beside its recipe. A run without its model can go on; one without its
-checkpoints could not, and they are set aside last."""
-_REPLACED = ".replaced"
-_MOVING = f"{_REPLACED}.part"
+
+CHANGEABLE = tuple(
+    f"train.{key}"
+    for key in (
+        *("steps", "log_every", "checkpoint_every", "keep", "sample_every", "validate_every"),
+        *("patience", "accumulate", "device", "data_memory", "compile", "sharding", "tensorboard"),
+    )
+) + tuple(f"data.{key}" for key in PLACES)
+"""Keys that may change when a run is resumed: they do not alter what was trained so far."""
 
 
 class RunFolder:
@@ -60,7 +63,7 @@ class RunFolder:
     def samples(self) -> Path:
         return self.path / SAMPLES
 
-    # Opening.
+    # Opening and closing.
 
     def is_run(self) -> bool:
         return (self.path / RECIPE).is_file()
@@ -70,59 +73,78 @@ class RunFolder:
         name = str(self.path)
         if self.path.exists() and not self.path.is_dir():
             raise BFNError(f"{name!r} is a file; give the run another folder with --out")
-        # A process that is killed as it starts may leave these two.
-        begun = {status.LOCK, f"{RECIPE}.part"}
-        if not self.path.is_dir() or {each.name for each in self.path.iterdir()} <= begun:
-            return
         if not self.is_run():
-            if checkpoint_steps(self.checkpoints):
+            # A process that is killed as it starts may leave hidden files.
+            if self.path.is_dir() and any(p.name[0] != "." for p in self.path.iterdir()):
                 raise BFNError(
-                    f"{name!r} holds a run that has lost its {RECIPE}; put that back, or start "
-                    f"another run from its model with --init {name} and another --out"
+                    f"{name!r} holds other files and no {RECIPE}; give the run a new folder with "
+                    "--out"
                 )
-            raise BFNError(f"{name!r} holds other files; give the run a new folder with --out")
-        if force:
-            return
-        if not resume:
+        elif not resume and not force:
             raise BFNError(
                 f"{name!r} holds a run already; go on with --resume auto, replace it with --force, "
                 "or give another folder with --out"
             )
-        if (self.path / serialise.WEIGHTS).is_file() and not checkpoint_steps(self.checkpoints):
+        elif resume and (self.path / serialise.WEIGHTS).is_file() and not self.steps():
             raise BFNError(
                 f"{name!r} holds a model without checkpoints, which training would replace; give "
                 "another folder with --out"
             )
 
-    def start(self, recipe: Recipe, *, force: bool = False) -> None:
-        """Make the folder and write recipe.toml; with `force`, an older run is set aside.
+    def open(self, recipe: Recipe, *, resume: bool = False, force: bool = False) -> Path | None:
+        """Make the folder this process's own, and start a run in it unless one is resumed.
 
-        It goes when this one has exported a model, or comes back with `bring_back`.
+        With `force`, a run that is there is renamed first; its new path is returned.
         """
-        self.take()
+        replaced = None
         try:
-            if force:
-                self._set_aside()
-            # Replaced at last: whenever this is cut short, the folder is a run's.
-            self.write_recipe(recipe)
+            if force and self.is_run():
+                with self._locked():  # nobody trains in it
+                    replaced = self._set_aside()
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock.take()
+            for left in self.path.glob(".*.part"):  # by a kill
+                left.unlink(missing_ok=True)
+        except OSError as error:
+            self.close()
+            raise self._closed(error) from None
+        try:
+            # Again, now that no other process can come in between.
+            self.check_free(resume=resume)
+            if self.is_run():
+                self.check_same(recipe)
+                if self.steps() and self.steps()[-1] > recipe.train.steps:
+                    raise BFNError(
+                        f"the run in {str(self.path)!r} is at step {self.steps()[-1]} already, "
+                        f"beyond train.steps = {recipe.train.steps}; give at least "
+                        f"{self.steps()[-1]}, or another folder with --out"
+                    )
+            else:
+                _write(self.path / RECIPE, recipe.to_toml())
         except BaseException as error:
-            self.bring_back()
-            self._lock.release()
+            self.close()
             if isinstance(error, OSError):
                 raise self._closed(error) from None
             raise
+        return replaced
 
-    def take(self) -> None:
-        """Make the folder this process's own."""
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        self._lock.take()
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock.take()
-            self._put_back()
-            if checkpoint_steps(self.checkpoints):
-                _remove(self.path / _REPLACED)
-        except OSError as error:
+            yield
+        finally:
             self._lock.release()
-            raise self._closed(error) from None
+
+    def _set_aside(self) -> Path:
+        """Rename the folder to the first of NAME.replaced-1, -2, ... that is free."""
+        whole = self.path.absolute()
+        for i in itertools.count(1):
+            target = whole.with_name(f"{whole.name}.replaced-{i}")
+            if not os.path.lexists(target):
+                os.rename(self.path, target)
+                return target
+        raise AssertionError
 
     def _closed(self, error: OSError) -> BFNError:
         return BFNError(
@@ -130,74 +152,53 @@ class RunFolder:
             "another one with --out"
         )
 
-    def _set_aside(self) -> None:
-        aside = self.path / _REPLACED
-        if aside.is_dir():  # a run that was to replace it came to nothing
-            self._empty()
-            return
-        moving = self.path / _MOVING
-        moving.mkdir()
-        for name in _OWN:
-            if os.path.lexists(self.path / name):
-                os.replace(self.path / name, moving / name)
-        if self.is_run():
-            shutil.copy2(self.path / RECIPE, moving / RECIPE)
-        os.replace(moving, aside)
-
-    def bring_back(self) -> bool:
-        """The run that was set aside, if this one has no checkpoint; says whether it is back."""
-        aside, moving = self.path / _REPLACED, self.path / _MOVING
-        whole = aside.is_dir() and not checkpoint_steps(self.checkpoints)
-        if whole:
-            self._empty()
-            os.replace(aside, moving)
-        self._put_back()
-        return whole
-
-    def _put_back(self) -> None:
-        """What was on its way; after a kill, too."""
-        moving = self.path / _MOVING
-        if moving.is_dir():
-            for each in moving.iterdir():
-                target = self.path / each.name
-                if each.name == RECIPE and filecmp.cmp(each, target, shallow=False):
-                    each.unlink()  # only a copy was set aside
-                else:
-                    os.replace(each, target)
-            moving.rmdir()
-
-    def _empty(self) -> None:
-        for name in _OWN:
-            _remove(self.path / name)
+    def close(self) -> None:
+        if self._metrics is not None:
+            with contextlib.suppress(OSError):  # an earlier error told of the full disk
+                self._metrics.close()
+            self._metrics = None
+        self._lock.release()
 
     # The recipe.
-
-    def write_recipe(self, recipe: Recipe) -> None:
-        _write(self.path / RECIPE, recipe.to_toml())
-
-    def renew(self, recipe: Recipe) -> None:
-        """The recipe of a run that goes on."""
-        try:
-            self.write_recipe(recipe)
-        except OSError as error:
-            raise self._unwritten(RECIPE, error) from error
 
     def recipe(self) -> Recipe:
         if not self.path.is_dir():
             raise BFNError(f"there is no run folder {str(self.path)!r}; give the folder of a run")
         if not self.is_run():
             raise BFNError(f"{str(self.path)!r} holds no {RECIPE}; it is not the folder of a run")
-        return config.read(self.path / RECIPE)
+        return read(self.path / RECIPE)
+
+    def write_recipe(self, recipe: Recipe) -> None:
+        with self._writing(RECIPE):
+            _write(self.path / RECIPE, recipe.to_toml())
 
     def document(self) -> dict[str, Any]:
         """The tables of recipe.toml as they stand."""
         self.recipe()
         return tomllib.loads((self.path / RECIPE).read_text())
 
-    # The exported model.
+    def check_same(self, recipe: Recipe) -> None:
+        """Refuse to resume the run with other data, another model or other training."""
+        before = self.recipe()
+        old, new = before.document(), recipe.document()
+        for name in before.differences(recipe):
+            section, _, key = name.partition(".")
+            if section in ("eval", "sample") or name in CHANGEABLE:
+                continue
+            raise BFNError(
+                f"the run was started with {name} = {old[section].get(key)!r}, not "
+                f"{new[section].get(key)!r}; resume it with the same value, or give another folder "
+                "with --out"
+            )
+
+    # Checkpoints and the exported model.
+
+    def steps(self) -> list[int]:
+        """The steps of the checkpoints, in ascending order."""
+        return checkpoint_steps(self.checkpoints)
 
     def export(self, model: dict[str, Any], weights: Mapping[str, Tensor], data: Format) -> None:
-        """config.json, from `BFN.config`, and model.safetensors."""
+        """Write config.json, from `BFN.config`, and model.safetensors."""
         try:
             serialise.save(self.path, {**model, "data": data.describe()}, weights)
         except (OSError, SafetensorError) as error:
@@ -207,7 +208,6 @@ class RunFolder:
                 f"the model could not be written to {str(self.path)!r} ({error}); make room and "
                 "go on with --resume auto"
             ) from error
-        shutil.rmtree(self.path / _REPLACED, ignore_errors=True)
 
     def load_model(self) -> BFN:
         return BFN.from_pretrained(self.path)
@@ -225,41 +225,34 @@ class RunFolder:
     # Metrics.
 
     def open_metrics(self, step: int) -> None:
-        """Go on after a step: lines beyond it, or broken off, are dropped."""
+        """Continue the metrics after a step: later lines and unparseable ones are dropped."""
         path = self.path / METRICS
-        # A machine that fails may leave anything at the end.
+        # A machine that crashes may leave anything at the end of the file.
         lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
-        try:
+        with self._writing(METRICS):
             _write(path, "".join(line + "\n" for line in lines if _step_of(line) <= step))
             self._metrics = path.open("a")
-        except OSError as error:
-            raise self._unwritten(METRICS, error) from error
 
     def log(self, line: Mapping[str, Any]) -> None:
         assert self._metrics is not None
-        try:
+        with self._writing(METRICS):
             self._metrics.write(json.dumps(line) + "\n")
             self._metrics.flush()
-        except OSError as error:
-            raise self._unwritten(METRICS, error) from error
-
-    def _unwritten(self, name: str, error: OSError) -> Unwritten:
-        return Unwritten(
-            f"{str(self.path / name)!r} could not be written ({error.strerror}); make room and "
-            "go on with --resume auto"
-        )
 
     def metrics(self) -> list[dict[str, Any]]:
         path = self.path / METRICS
         lines = path.read_text().splitlines() if path.is_file() else []
         return [json.loads(line) for line in lines]
 
-    def close(self) -> None:
-        if self._metrics is not None:
-            with contextlib.suppress(OSError):  # what could not be written was said already
-                self._metrics.close()
-            self._metrics = None
-        self._lock.release()
+    @contextlib.contextmanager
+    def _writing(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise Unwritten(
+                f"{str(self.path / name)!r} could not be written ({error.strerror}); make room and "
+                "go on with --resume auto"
+            ) from error
 
 
 def checkpoint_steps(folder: Path) -> list[int]:
@@ -269,7 +262,7 @@ def checkpoint_steps(folder: Path) -> list[int]:
 
 
 def _step_of(line: str) -> float:
-    """Of a line of metrics; infinite of one that is none."""
+    """Step of a metrics line, or infinity if it cannot be parsed."""
     try:
         found = json.loads(line)
         step, _, _ = (float(found[name]) for name in ("step", "loss", "nats"))
@@ -279,17 +272,5 @@ def _step_of(line: str) -> float:
 
 
 def _write(path: Path, text: str) -> None:
-    aside = path.with_name(path.name + ".part")
-    try:
+    with replacing(path) as aside:
         aside.write_text(text)
-        os.replace(aside, path)
-    except OSError:
-        aside.unlink(missing_ok=True)
-        raise
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""What a run is doing: status.json says what it last did, and a lock whether it still lives.
+"""What a run is doing: status.json says what it last did, a lock whether its process is alive.
 
 The training process holds a lock on the file `.lock`, which the system releases however the process
-ends. A run whose lock is free and whose status.json says "running" was therefore killed. On a file
-system without locks, a run is taken to be alive while its status is younger than `FRESH` seconds.
+ends. A run whose lock is free and whose status.json says "running" was therefore killed. Where the
+file system has no locks, status.json is all that is known.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from bfn.errors import BFNError
+from bfn.files import replacing
 
 try:
     import fcntl
@@ -28,10 +29,8 @@ except ImportError:  # not a Unix system
 STATUS, LOCK = "status.json", ".lock"
 RUNNING, FINISHED, INTERRUPTED, DIVERGED = "running", "finished", "interrupted", "diverged"
 FAILED = "failed"
-FRESH = 600.0
-EVERY = 10.0  # seconds between two heartbeats
-PATIENCE = 1.0  # seconds in which a lock must become free
-HELD = (errno.EWOULDBLOCK, errno.EACCES)
+_PATIENCE = 1.0  # seconds in which a lock must become free
+_HELD = (errno.EWOULDBLOCK, errno.EACCES)
 
 
 class Lock:
@@ -46,7 +45,7 @@ class Lock:
         try:
             _lock(file)
         except OSError as error:
-            if error.errno in HELD:
+            if error.errno in _HELD:
                 file.seek(0)
                 holder = file.read().strip() or "another process"
                 file.close()
@@ -81,46 +80,34 @@ def is_locked(folder: Path) -> bool | None:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError as error:
-            return True if error.errno in HELD else None
+            return True if error.errno in _HELD else None
     return False
 
 
 def _lock(file: IO[str]) -> None:
-    """Take the lock. Whoever looks at it holds it for an instant, so a refusal is not the last."""
-    until = time.monotonic() + PATIENCE
+    """Take the lock; try for a moment, because `is_locked` holds it for an instant too."""
+    until = time.monotonic() + _PATIENCE
     while fcntl is not None:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except OSError as error:
-            if error.errno not in HELD or time.monotonic() > until:
+            if error.errno not in _HELD or time.monotonic() > until:
                 raise
         time.sleep(0.05)
 
 
-class Status:
-    """Writes status.json, now and then while a run goes on and at its ends."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._told = -EVERY
-        self._started = _now()
-
-    def tell(self, status: str, values: Mapping[str, Any], *, now: bool = True) -> None:
-        """Write it; unless `now`, only if the last time was a while ago."""
-        if not now and time.monotonic() - self._told < EVERY:
-            return
-        self._told = time.monotonic()
-        body = {"status": status, **values, "started": self._started, "updated": _now()}
-        body |= {"process": os.getpid(), "host": socket.gethostname()}
-        aside = self.folder / f"{STATUS}.part"
-        with contextlib.suppress(OSError):  # a full disk is noticed by what matters
-            aside.write_text(json.dumps(body, indent=1) + "\n")
-            os.replace(aside, self.folder / STATUS)
+def write(folder: Path, status: str, values: Mapping[str, Any]) -> None:
+    """Write status.json; a disk that is full is left to files that matter more."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    body = {"status": status, **values, "updated": now}
+    body |= {"process": os.getpid(), "host": socket.gethostname()}
+    with contextlib.suppress(OSError), replacing(folder / STATUS) as aside:
+        aside.write_text(json.dumps(body, indent=1) + "\n")
 
 
 def written(folder: Path) -> dict[str, Any]:
-    """What status.json says; empty if there is none that says anything."""
+    """What status.json says; empty if it is missing or makes no sense."""
     try:
         found = json.loads((folder / STATUS).read_text())
         updated = datetime.fromisoformat(found["updated"]).astimezone(UTC)
@@ -130,21 +117,10 @@ def written(folder: Path) -> dict[str, Any]:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """The same, put right by the lock."""
-    found = written(folder)
-    if not found:
-        return found
-    locked = is_locked(folder)
-    if locked is None:
-        age = datetime.now(UTC) - datetime.fromisoformat(found["updated"])
-        fresh = age.total_seconds() < FRESH
-        locked = found["status"] == RUNNING and fresh
-    if locked:
+    """What status.json says, corrected by the lock."""
+    found, locked = written(folder), is_locked(folder)
+    if found and locked:
         found["status"] = RUNNING
-    elif found["status"] == RUNNING:
+    elif found.get("status") == RUNNING and locked is False:
         found["status"] = INTERRUPTED
     return found
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

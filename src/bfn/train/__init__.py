@@ -1,4 +1,4 @@
-"""Training: `fit` for one's own network and data, `run` for recipes.
+"""Training: `fit` for a network and data of your own, `run` for recipes.
 
     result = bfn.train.fit(model, x, steps=2000, batch=128, out="runs/mine")
 
@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bfn.errors import Diverged, Interrupted
     from bfn.recipe import Eval, Recipe, Sample, Train, read
-    from bfn.train.ema import EMA
-    from bfn.train.loop import Trainer
-    from bfn.train.start import Fit, fit, run
+    from bfn.train.optim import EMA
+    from bfn.train.step import Trainer
+    from bfn.train.training import Fit, fit, run
 
 _HOMES = {
     "Diverged": "bfn.errors",
-    "EMA": "bfn.train.ema",
+    "EMA": "bfn.train.optim",
     "Eval": "bfn.recipe",
-    "Fit": "bfn.train.start",
+    "Fit": "bfn.train.training",
     "Interrupted": "bfn.errors",
     "Recipe": "bfn.recipe",
     "Sample": "bfn.recipe",
     "Train": "bfn.recipe",
-    "Trainer": "bfn.train.loop",
-    "fit": "bfn.train.start",
+    "Trainer": "bfn.train.step",
+    "fit": "bfn.train.training",
     "read": "bfn.recipe",
-    "run": "bfn.train.start",
+    "run": "bfn.train.training",
 }
 
 __all__ = [

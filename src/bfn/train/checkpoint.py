@@ -1,8 +1,11 @@
 """Checkpoints: folders step-N of safetensors and one state.json. Nothing is ever unpickled.
 
-A checkpoint is written under a temporary name, brought to the disk, and renamed: it exists whole or
+A checkpoint is written under a temporary name, flushed to the disk, and renamed: it exists whole or
 not at all. state.json holds the SHA-256 of every file and of itself; a checkpoint that does not
 match is never used, and the one before it is taken instead.
+
+A checkpoint holds whole tensors, also of weights that are spread over processes, so a run can be
+resumed with any number of them. Only the first process writes.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,23 +23,24 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from bfn.device import ran_out
 from bfn.errors import BFNError, Unwritten
 from bfn.runs.folder import checkpoint_steps
+from bfn.train.parallel import World
+from bfn.train.state import Best, State, Tensors
 
 FORMAT_VERSION = 2
 STATE = "state.json"
 _ASIDE = ".part-"
 
-Tensors = Mapping[str, Mapping[str, Tensor]]
-
 
 class Damaged(BFNError):
-    """A checkpoint that is not what was written."""
+    """A checkpoint whose files are not those that were written."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What was saved: named groups of tensors, and plain values."""
+    """What was saved: groups of tensors, and the values of state.json."""
 
     path: Path
     step: int
@@ -44,7 +48,23 @@ class Checkpoint:
     state: dict[str, Any]
 
 
-def save(folder: Path, step: int, tensors: Tensors, state: Mapping[str, Any], keep: int) -> Path:
+def save(
+    folder: Path, state: State, identity: Mapping[str, Any], keep: int, world: World
+) -> dict[str, Tensor]:
+    """Save the state of a training; returns the averaged weights, in the first process.
+
+    Args:
+        folder: where step-N goes; only its newest `keep` stay, and the best of each.
+        identity: what the run is trained from, to be compared when it is resumed.
+        world: its processes must all call this.
+    """
+    tensors = state.tensors(world)
+    values = {**identity, "best": asdict(state.best)}
+    world.on_main(lambda: write(folder, state.step, tensors, values, keep))
+    return tensors["ema"]
+
+
+def write(folder: Path, step: int, tensors: Tensors, values: Mapping[str, Any], keep: int) -> None:
     """Write folder/step-N, then remove all but the newest `keep` and those they call the best."""
     target = folder / f"step-{step}"
     aside = folder / f"{_ASIDE}{target.name}"
@@ -61,9 +81,9 @@ def save(folder: Path, step: int, tensors: Tensors, state: Mapping[str, Any], ke
             )
             hashes[file.name] = _hash(file)
             _flush(file)
-        body = {"format_version": FORMAT_VERSION, "step": step, "files": hashes, **state}
+        body = {"format_version": FORMAT_VERSION, "step": step, "files": hashes, **values}
         (aside / STATE).write_text(json.dumps({**body, "sha256": _digest(body)}, indent=1) + "\n")
-        for name in hashes:  # save_file's own files are for their owner alone
+        for name in hashes:  # save_file lets only their owner read them
             shutil.copymode(aside / STATE, aside / name)
         _flush(aside / STATE)
         _flush(aside)
@@ -77,17 +97,102 @@ def save(folder: Path, step: int, tensors: Tensors, state: Mapping[str, Any], ke
             f"the checkpoint {str(target)!r} could not be written ({error}); {earlier}make room "
             "and go on with --resume auto"
         ) from error
-    # Later ones were damaged, so that training began again before them.
+    # Later ones are damaged: training was resumed from one before them.
     until = [each for each in checkpoint_steps(folder) if each <= step]
     kept = set(until[-keep:]) | {_best_of(folder / f"step-{new}") for new in until[-keep:]}
     for old in until:
         if old not in kept:
             _remove(folder / f"step-{old}")
-    return target
+
+
+def restore(
+    folder: Path,
+    state: State,
+    identity: Mapping[str, Any],
+    world: World,
+    say: Callable[[str], None],
+    *,
+    validating: bool,
+) -> bool:
+    """Load the newest whole checkpoint into the state; says whether there is one.
+
+    All processes load the same one. Refuses one that was trained from something else. Without
+    `validating`, the best validation so far is dropped.
+    """
+    found: Checkpoint | None = None
+
+    def find() -> None:
+        nonlocal found
+        found = newest(folder, say)
+        if found is not None:
+            _check_identity(found, identity)
+
+    world.on_main(find)
+    step = world.broadcast(found.step if found else None)
+    if step is None:
+        return False
+    found = found or load(folder / f"step-{step}")
+    try:
+        state.load(found.tensors, found.step, world)
+    except (RuntimeError, KeyError, ValueError) as error:
+        if ran_out(error):
+            raise
+        reason = str(error).strip().rpartition("\n")[2].strip()  # torch's first line says little
+        raise BFNError(
+            f"the checkpoint {str(found.path)!r} is of another network than the run's is now "
+            f"({reason}); give another folder with --out, or start again with --force"
+        ) from error
+    best = Best(**(found.state.get("best") or {}))
+    if validating:
+        _load_best(state, best, found, say)
+    elif best.step:
+        say(
+            f"validation is off now: the best model so far, of step {best.step}, is replaced by "
+            "the newest one"
+        )
+    return True
+
+
+def _load_best(state: State, best: Best, found: Checkpoint, say: Callable[[str], None]) -> None:
+    if best.step not in (0, found.step):
+        try:
+            found = load(found.path.with_name(f"step-{best.step}"))
+        except Damaged as error:
+            say(f"{error}; the next validation starts a new search for the best")
+            return
+    state.best, state.best_weights = best, dict(found.tensors["ema"]) if best.step else None
+
+
+def _check_identity(found: Checkpoint, identity: Mapping[str, Any]) -> None:
+    """Refuse to resume a run with other data or another model."""
+    run = str(found.path.parents[1])
+    before = found.state.get("model", identity["model"])
+    for part in ("net", "flow", "head"):
+        # In words, because the module of a user's own class may have changed.
+        old, new = in_words(before[part]), in_words(identity["model"][part])
+        if old != new:
+            raise BFNError(
+                f"the run in {run!r} was started with the {part} {old}, not {new}; resume it with "
+                "the same one, or give another folder with --out"
+            )
+    if found.state.get("data", identity["data"]) != identity["data"]:
+        raise BFNError(
+            f"the data are not those that the run in {run!r} was started with; resume it with the "
+            f"same data, or start another run from its model with --init {run} and another --out"
+        )
+
+
+def in_words(description: Mapping[str, Any]) -> str:
+    """The class and arguments in a description of a model's part, as Class(name=value, ...)."""
+    values = ", ".join(
+        f"{key}={in_words(value) if isinstance(value, dict) and 'class' in value else value}"
+        for key, value in description["arguments"].items()
+    )
+    return f"{description['class'].rpartition(':')[2]}({values})"
 
 
 def newest(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
-    """The newest whole checkpoint, or None; `say` hears of those that are damaged."""
+    """The newest whole checkpoint, or None; `say` is called for each that is damaged."""
     found = checkpoint_steps(folder)
     for aside in folder.glob(f"{_ASIDE}*"):
         shutil.rmtree(aside, ignore_errors=True)
@@ -99,14 +204,14 @@ def newest(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
             say(f"{error}{earlier}")
     if found:
         raise BFNError(
-            f"no checkpoint in {str(folder)!r} is whole; start another run from the model, "
+            f"all checkpoints in {str(folder)!r} are damaged; start another run from the model, "
             f"--init {folder.parent!s} with another --out, or start again with --force"
         )
     return None
 
 
 def load(path: Path) -> Checkpoint:
-    """The checkpoint at a path, verified; `Damaged` if any byte differs."""
+    """Read and verify a checkpoint; raises `Damaged` if any byte differs."""
     try:
         body = json.loads((path / STATE).read_text())
         digest = body.pop("sha256")
@@ -129,19 +234,6 @@ def load(path: Path) -> Checkpoint:
     return Checkpoint(path, body["step"], tensors, body)
 
 
-def flatten_optimiser(state: Mapping[Any, Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The per-parameter state of a torch optimiser as one flat table of tensors."""
-    return {f"{i}.{name}": value for i, entry in state.items() for name, value in entry.items()}
-
-
-def unflatten_optimiser(flat: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, value in flat.items():
-        i, _, name = key.partition(".")
-        state.setdefault(int(i), {})[name] = value
-    return state
-
-
 def _best_of(path: Path) -> int | None:
     """The step that a checkpoint's state.json calls the best so far."""
     try:
@@ -160,7 +252,7 @@ def _digest(body: Mapping[str, Any]) -> str:
 
 
 def _flush(path: Path) -> None:
-    """Bring a file, or a folder's list of names, to the disk."""
+    """Flush a file, or a folder's list of names, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -169,10 +261,10 @@ def _flush(path: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a folder under another name: a kill never leaves half of a checkpoint."""
+    """Rename a folder, then remove it: a kill never leaves half of a checkpoint."""
     if path.exists():
         doomed = path.with_name(f"{_ASIDE}old-{path.name}")
         shutil.rmtree(doomed, ignore_errors=True)
         os.replace(path, doomed)
-        # What cannot be removed now is removed when the run goes on.
+        # What cannot be removed now is removed when the run is resumed.
         shutil.rmtree(doomed, ignore_errors=True)

@@ -1,12 +1,8 @@
-"""The training loop: one for all data types, networks and losses.
+"""The training loop: steps, and what is due after them: metrics, validation, saving, samples.
 
-Everything random in step s (times, noise, dropout, dynamic data) is drawn from generators seeded by
-(seed, s), and the examples of step s are a function of (seed, s). So a checkpoint needs no
-generator states, and a resumed run repeats the uninterrupted one: on a CPU, bit for bit.
-
-Losses stay on the device until they are logged; no step waits for the one before it. Before a
-checkpoint is written they are looked at, so that none follows a loss or a gradient that is not
-finite.
+No step waits for the one before it. Losses are looked at when they have arrived from the device,
+and always before a checkpoint is written, so that none follows a loss, a gradient or weights that
+are not finite.
 """
 
 from __future__ import annotations
@@ -15,368 +11,306 @@ import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
-from torch import Tensor
 
-from bfn import loss, noise
-from bfn.data.base import DataSet
-from bfn.device import find_device
 from bfn.errors import Diverged, Interrupted
-from bfn.model import BFN
 from bfn.progress import Display, Silent
-from bfn.recipe.sections import Train
-from bfn.runs.folder import RunFolder
-from bfn.times import ImportanceTimes
-from bfn.train import shards
-from bfn.train.distributed import World
-from bfn.train.ema import EMA
-from bfn.train.labels import check_labels, hide
-from bfn.train.loader import Loader
-from bfn.train.networks import join
-from bfn.train.optimiser import adamw, learning_rate, time_sampler
-from bfn.train.saving import Best, Saving
+from bfn.runs import status
+from bfn.runs.folder import BOARD, RunFolder
+from bfn.train import checkpoint
+from bfn.train.metrics import Board, Reading, Values
+from bfn.train.parallel import gathered, local
+from bfn.train.samples import Samples
 from bfn.train.signals import signals
+from bfn.train.step import Trainer
 from bfn.train.validation import Validation
-from bfn.train.window import Reading, Values, Window
-
-EXPLODED = 20.0
-"""So many times the loss at the run's beginning is too much for the mean of a line. (A learning
-rate a hundred times too high was seen to cost 4 times as much for a while before it came back.)"""
-BEGINNING = 16
-"""Examples whose loss is taken for the one at the beginning."""
-LEAST = 1.0
-"""Nats per variable that it counts for at least. A trained network may begin with much less, and
-its loss may scatter by more than its mean; an untrained one has 1 to 10."""
 
 
-class Micro(NamedTuple):
-    """What is kept of a micro-batch: nothing of it is read back."""
-
-    loss: Tensor
-    """The mean loss, in nats per variable: ()."""
-    t: Tensor
-    """The times: (B,)."""
-    nats: Tensor
-    """The loss of every example at its time, in nats, without the time's weight: (B,)."""
-
-
-class Trainer:
-    """The state of one training run and what a step does to it.
+class Loop:
+    """Trains from the present step to the last, and keeps a record.
 
     Args:
-        model: trained in place, on settings.device.
-        data: moved to that device too, if it fits (settings.data_memory).
-        settings: the [train] section of a recipe.
+        trainer: makes the steps.
         folder: where checkpoints, metrics and the exported model go; None keeps all in memory.
+        identity: what the run is trained from, as `checkpoint.save` wants it.
         display: shows progress and messages.
-        sheet: called with averaged weights in place every `sample_every` steps, with the step and
-            a function that says whether a signal has come, so that there is no time for it.
-        stop: asked after every step; when it says True, the run ends there as if it were finished.
-        world: the processes that train together.
+        samples: drawn every `sample_every` steps with the averaged weights.
+        stop: called after every step; when it returns True, the run ends there as if it had
+            finished.
     """
 
     def __init__(
         self,
-        model: BFN,
-        data: DataSet,
-        settings: Train,
+        trainer: Trainer,
         *,
         folder: RunFolder | None = None,
+        identity: Mapping[str, Any] | None = None,
         display: Display | None = None,
-        sheet: Callable[[int, Callable[[], bool]], None] | None = None,
+        samples: Samples | None = None,
         stop: Callable[[], bool] | None = None,
-        world: World | None = None,
     ) -> None:
-        self.settings, self.folder = settings, folder
+        self.trainer, self.state, self.settings = trainer, trainer.state, trainer.settings
+        self.world, self.format = trainer.world, trainer.data.format
+        self.folder, self.identity = folder, identity or {}
         self.display = display or Silent()
-        self.sheet, self.stop = sheet, stop
-        self.world = world or World()
-        self.device = find_device(self.world.device(settings.device))
-        self.model, self.data = model.to(self.device), data
-        check_labels(model, data, settings)
-        # Before they lie on a GPU.
-        self.digest = data.digest() if folder is not None and self.world.main else ""
-        self.rows = self.world.rows(settings.batch, settings.accumulate)
-        self.loader = Loader(data, settings, self.rows, self.device, self.display.say)
+        self.samples, self.stop = samples, stop
         self.validation = None
-        if settings.validate_every:
-            self.validation = Validation(self.data, settings, self.world)
-        # A network that cannot be saved says so now; and sharding gives its class another name.
-        self.config = model.config() if folder is not None else {}
-        # Before anything copies the weights: it may change how they lie in memory.
-        self.fast, self.joined = join(self.model, self.data, settings, self.world)
-        self.step = 0
-        self.ema = EMA(model.net, settings.ema_decay)
-        self.optimiser = adamw(model, settings)
-        self.times = time_sampler(settings.times)
-        self.best = Best()
-        self.first: list[float] = []
-        """Losses of the steps that hold the first examples."""
-        self.saving = Saving(self)
-        self.window = Window(self.device)
+        if self.settings.validate_every:
+            self.validation = Validation(trainer.data, self.settings, self.world)
         self.history: list[dict[str, Any]] = []
+        self.saved_step: int | None = None
+        """The step of the newest checkpoint."""
+        self._board: Board | None = None
         self._unread: deque[tuple[dict[str, Any], Reading]] = deque()
         self._clock, self._timed = time.monotonic(), 0
-        self._caught: list[int] = []
+        self._signals: list[int] = []
 
-    # One step.
+    # Before and after.
 
-    def advance(self) -> None:
-        """One step: batch, loss, gradient, update, average."""
-        settings = self.settings
-        for group in self.optimiser.param_groups:
-            group["lr"] = learning_rate(settings, self.step)
-        self.optimiser.zero_grad(set_to_none=True)
-        torch.manual_seed(noise.seed("dropout", settings.seed, self.step, self.world.rank))
-        parts = []
-        for rows, stored in zip(self.rows, self.loader.batches(self.step), strict=True):
-            last = rows is self.rows[-1]
-            with self.world.accumulating(self.joined.net, last=last):
-                generator = self._source(rows)
-                values, labels = stored
-                x = self.data.format.form.encode(values, generator)
-                labels = hide(labels, settings.label_dropout, generator)
-                parts.append(self._backward(x, labels, generator, 1 / len(self.rows)))
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip)
-        self.optimiser.step()
-        self.step += 1
-        self.ema.update(self.model.net, self.step)
-        whole = Micro(*map(_joined, zip(*parts, strict=True)))
-        if isinstance(self.times, ImportanceTimes):
-            self.times.learn(self.world.gather(whole.t), self.world.gather(whole.nats))
-        self.window.add(whole.loss, shards.full(norm).detach(), whole.t, whole.nats)
+    def restore(self) -> None:
+        """Continue from the newest whole checkpoint of the folder, if there is one."""
+        folder, state = self.folder, self.state
+        assert folder is not None
+        validating = self.validation is not None
+        found = checkpoint.restore(
+            folder.checkpoints, state, self.identity, self.world, self.display.say,
+            validating=validating,
+        )  # fmt: skip
 
-    def _source(self, rows: range) -> noise.Source:
-        """The noise of some rows of the step's batch."""
-        settings = self.settings
-        key = noise.seed(settings.seed, self.step, 0)
-        generator = torch.Generator(self.device).manual_seed(key)
-        return (
-            generator
-            if len(rows) == settings.batch
-            else noise.Part(generator, rows, settings.batch)
-        )
+        def open_files() -> None:
+            folder.open_metrics(state.step)
+            if self.settings.tensorboard:
+                self._board = Board(folder.path / BOARD, state.step)
 
-    def _backward(
-        self, x: Tensor, cond: dict[str, Tensor], generator: noise.Source, share: float
-    ) -> Micro:
-        """Add a micro-batch's part of the gradient of the step's mean loss.
+        self.world.on_main(open_files)
+        if found:
+            self.saved_step = state.step
+            self.history = folder.metrics()
+            # A kill may have come between the checkpoint and its export.
+            self._export(gathered(state.ema.weights, keep=self.world.main))
 
-        The loss is per variable, so that one bound on the gradient's norm suits examples of any
-        size.
-        """
-        drawn: list[tuple[Tensor, Tensor]] = []
+    def finished(self) -> bool:
+        return self.state.step >= self.settings.steps or self._out_of_patience()
 
-        def times(*arguments: Any, **keywords: Any) -> tuple[Tensor, Tensor]:
-            drawn.append(self.times(*arguments, **keywords))
-            return drawn[-1]
+    def _out_of_patience(self) -> bool:
+        return bool(self.settings.patience) and self.state.best.since >= self.settings.patience
 
-        given: dict[str, Any] = {"times": times, "generator": generator, **cond}
-        if self.settings.loss_steps == "inf":
-            nats = loss.continuous_time(self.joined, x, **given)
-        else:
-            nats = loss.discrete_time(self.joined, x, int(self.settings.loss_steps), **given)
-        value = nats.mean() / self.data.format.dimensions
-        (share * value).backward()
-        ((t, weight),) = drawn
-        return Micro(value.detach(), t, nats.detach() / weight)
+    def report(self, what: str, message: str = "") -> None:
+        """Write the run's status."""
+        if self.folder is None or not self.world.main:
+            return
+        state, best = self.state, self.state.best
+        values = {
+            "step": state.step,
+            "steps": self.settings.steps,
+            "unit": self.trainer.data.unit,
+            "loss": self.history[-1]["loss"] if self.history else None,
+            "best": {"step": best.step, "validation": best.value} if best.step else None,
+            "exported_step": self._exported_step(),
+            "message": message,
+        }
+        status.write(self.folder.path, what, values)
 
-    # The run.
+    def close(self) -> None:
+        if self._board is not None:
+            self._board.close()
+
+    # The loop.
 
     def run(self) -> None:
-        """Train from the present step to the last, saving along the way."""
-        settings, display = self.settings, self.display
-        devices = [] if self.device.type == "cpu" else [self.device]
-        self.model.train()
-        # The first window may hold steps of another process, which this clock has not seen.
-        self._clock, self._timed = time.monotonic(), self.step
-        launched = self.world.size > 1
+        """Train to the last step, or until patience runs out, `stop` says so or a signal comes."""
+        trainer, state, world = self.trainer, self.state, self.world
+        devices = [] if trainer.device.type == "cpu" else [trainer.device]
+        trainer.model.train()
+        # The first window may hold steps of an earlier process, which this clock has not timed.
+        self._clock, self._timed = time.monotonic(), state.step
         with (
             torch.random.fork_rng(devices),
-            signals(launched=launched) as caught,
-            display,
-            contextlib.closing(self.loader),
+            signals(launched=world.size > 1) as self._signals,
+            self.display,
+            contextlib.closing(trainer.loader),
         ):
-            self._caught = caught
-            display.begin(self.step, settings.steps)
-            while self.step < settings.steps and not self.exhausted():
-                self.advance()
+            self.display.begin(state.step, self.settings.steps)
+            over = self.finished()
+            while not over:
+                trainer.advance()
                 asked = self.stop is not None and self.stop()
-                caught_now, over = self.world.agree(bool(caught), asked)
-                over = self._after(caught_now, over)
-                display.advance(self.step)
-                if caught_now and not over:
+                interrupted, asked = world.any_a_step_ago(bool(self._signals), asked)
+                over = self._after_step(interrupted, asked)
+                self.display.advance(state.step)
+                if interrupted and not over:
                     raise Interrupted(self._farewell())
-                if over:
-                    break
-            self.world.settle()
+            world.end_votes()
 
-    def _after(self, caught: bool, over: bool) -> bool:
-        """All that is due after a step; says whether training is over."""
-        settings, step = self.settings, self.step
+    def _after_step(self, interrupted: bool, asked: bool) -> bool:
+        """Do all that is due after a step; returns whether training is over."""
+        settings, step = self.settings, self.state.step
         better = False
         measured: dict[str, float] = {}
         if self.validation is not None and step % settings.validate_every == 0:
             measured, better = self._validate(self.validation)
-        over = over or step == settings.steps or self.exhausted()
+        over = asked or self.finished()
         if step % settings.log_every == 0 or measured:
-            self.log(measured)
-            self.window.clear()
+            self._log(measured)
+            self.state.window.clear()
         elif over:
-            self.log()  # of an unfinished window, which a longer run would go on with
+            self._log({})  # an unfinished window, which a longer run would continue
         if self.world.size == 1:
             self._write_lines(wait=False)
-        if over or caught or better or step % settings.checkpoint_every == 0:
-            self.save()
+        if over or interrupted or better or step % settings.checkpoint_every == 0:
+            self._save()
         due = settings.sample_every and step % settings.sample_every == 0
-        if self.sheet and due and not caught:
-            with self.ema.in_place(self.model.net):
-                self.sheet(step, lambda: bool(self._caught))
-        self.saving.beat()
+        if self.samples and due and not interrupted:
+            with self.state.ema.in_place(self.state.net):
+                self.samples.write(step, lambda: bool(self._signals))
         return over
 
     def _validate(self, validation: Validation) -> tuple[dict[str, float], bool]:
         """Measure the averaged weights; says whether they are the best so far."""
-        self._check()  # of exploded weights none is the best
-        with self.ema.in_place(self.model.net):
-            found = validation.measure(self.fast)
+        state, unit = self.state, self.trainer.data.unit
+        self._check()  # weights that broke are never the best
+        with state.ema.in_place(state.net):
+            found = validation.measure(self.trainer.fast)
         if math.isnan(found.total):
-            raise self._diverged(f"the validation loss became nan at step {self.step}", self.step)
-        scale = self.data.format.scale
+            raise self._diverged(f"the validation loss became nan at step {state.step}", state.step)
+        scale = self.format.scale
         measured = {
             "validation": found.total * scale,
             "validation_loss": found.loss * scale,
             "validation_reconstruction": found.reconstruction * scale,
         }
-        self.best, better = self.best.after(self.step, measured["validation"])
+        state.best, better = state.best.after(state.step, measured["validation"])
         if better:
-            self.saving.keep_best()
-        if self.exhausted():
+            state.best_weights = gathered(state.ema.weights)
+        if self._out_of_patience():
             self.display.say(
-                f"no better validation in {self.best.looks}: training ends at step {self.step}; "
-                f"the best was {self.best.value:.4f} {self.data.unit} at step {self.best.step}"
+                f"training ends at step {state.step} after {state.best.since} validations without "
+                f"improvement; the best was {state.best.value:.4f} {unit} at step {state.best.step}"
             )
         return measured, better
 
-    def exhausted(self) -> bool:
-        """Whether patience has run out."""
-        return bool(self.settings.patience) and self.best.since >= self.settings.patience
+    # Metrics.
 
-    def log(self, measured: dict[str, float] | None = None) -> None:
-        """One line of metrics: means over the steps since the last one, and what was measured."""
+    def _log(self, measured: dict[str, float]) -> None:
+        """Begin a line of metrics: means over the steps since the last line, and measurements."""
         line = {
-            "step": self.step,
-            "learning_rate": self.optimiser.param_groups[0]["lr"],
-            "measured": measured or {},
+            "step": self.state.step,
+            "learning_rate": self.state.optimiser.param_groups[0]["lr"],
+            "measured": measured,
         }
-        self._unread.append((line, self.window.read(self.world)))
-        # A line waits for nothing; but processes stop together, and a validation waited already.
+        self._unread.append((line, self.state.window.read(self.world)))
+        # A line waits for nothing; but processes must stop together, and validation has waited.
         if self.world.size > 1 or measured:
             self._write_lines()
 
     def _write_lines(self, *, wait: bool = True) -> None:
-        """Write the lines whose numbers have arrived; or wait for all of them."""
+        """Write the lines whose numbers have arrived, or wait for all of them."""
         while self._unread and (wait or self._unread[0][1].ready()):
-            line, reading = self._unread.popleft()
-            self._write(line, self._checked(reading, line["step"]))
+            begun, reading = self._unread.popleft()
+            line = self._line(begun, self._checked(reading, begun["step"]))
+            self.history.append(line)
+            if self.folder is not None and self.world.main:
+                self.folder.log(line)
+            if self._board is not None:
+                self._board.log(line)
+            self.display.show(line)
 
-    def _write(self, begun: dict[str, Any], values: Values) -> None:
+    def _line(self, begun: dict[str, Any], values: Values) -> dict[str, Any]:
         now = time.monotonic()
         seconds, self._clock = max(now - self._clock, 1e-9), now
         steps, self._timed = begun["step"] - self._timed, begun["step"]
-        format = self.data.format
-        nats = values.loss * format.dimensions
-        line: dict[str, Any] = {
+        nats = values.loss * self.format.dimensions
+        return {
             "step": begun["step"],
-            "loss": nats * format.scale,
-            "unit": self.data.unit,
+            "loss": nats * self.format.scale,
+            "unit": self.trainer.data.unit,
             "nats": nats,
             **begun["measured"],
             "gradient_norm": values.norm,
             "learning_rate": begun["learning_rate"],
-            "loss_by_time": values.by_time(format.scale),
+            "loss_by_time": values.by_time(self.format.scale),
             "examples_per_second": round(steps * self.settings.batch / seconds, 1),
         }
-        self.history.append(line)
-        self.saving.log(line)
-        self.display.show(line)
 
-    def _check(self) -> Values:
-        """The values of the unfinished window, checked."""
-        return self._checked(self.window.read(self.world), self.step)
+    def _check(self) -> None:
+        """Stop the training if a number of the unfinished window is not finite."""
+        self._checked(self.state.window.read(self.world), self.state.step)
 
     def _checked(self, reading: Reading, step: int) -> Values:
-        """The values; training stops if one of them is not finite, or the loss explodes."""
-        self.world.listen()
+        """The numbers of a window that ends with a step; raises `Diverged` if one is not finite."""
+        self.world.check_alive()
         values = reading.values()
-        broken = values.broken(self._bound(values, step))
+        broken = values.broken()
         if broken is None:
             return values
         place, what = broken
         at = step - len(values.losses) + place + 1
-        # The weights before that step are those that it was computed with.
+        # It was computed with the weights of the step before.
         raise self._diverged(f"{what} at step {at}", at - 1)
 
     def _diverged(self, what: str, weights: int) -> Diverged:
-        """What to do after something broke that the weights of a step may have to do with."""
-        smaller = f"a smaller train.learning_rate (now {self.settings.learning_rate:g})"
-        last = self.saving.good_before(weights)
-        if last is None:
+        """What broke, and what to do; the weights of that step may be the cause."""
+        rate = self.settings.learning_rate
+        advice = f"a smaller train.learning_rate (now {rate:g}) or train.clip"
+        good = self._good_before(weights)
+        if self.folder is None or good is None:
+            replacing = " (--force replaces this run)" if self.folder else ""
             return Diverged(
-                f"{what}; there is no good checkpoint before it: train again with {smaller} or "
-                f"train.clip{' (--force replaces this run)' if self.folder else ''}"
+                f"{what}; there is no good checkpoint before it: train again with {advice}"
+                f"{replacing}"
             )
-        exported = self.saving.exported_step()
+        exported = self._exported_step()
         from_there = ""
-        if self.folder is not None and exported is not None and exported < weights:
+        if exported is not None and exported < weights:
             from_there = f" (--init {self.folder.path} starts from the run's model)"
         return Diverged(
-            f"{what}; the last good checkpoint is {last}: train again with {smaller} or train.clip"
-            f"{from_there}, or look for extreme examples in the data"
+            f"{what}; the last good checkpoint is {self.folder.checkpoints / f'step-{good}'}: "
+            f"train again with {advice}{from_there}, or look for extreme examples in the data"
         )
 
-    def _bound(self, values: Values, step: int) -> float:
-        """A mean loss, in nats per variable, that no training comes back from.
+    # Saving.
 
-        It is known after the first step, or the first few of small batches.
-        """
-        few = -(-BEGINNING // self.settings.batch)
-        for earlier, value in enumerate(values.losses, step - len(values.losses)):
-            if earlier == len(self.first) < few:
-                self.first.append(value)
-        if len(self.first) < few:
-            return math.inf
-        return EXPLODED * max(LEAST, math.fsum(map(abs, self.first)) / few)
-
-    # Saving and going on.
-
-    def save(self) -> None:
-        """A checkpoint, and the averaged weights as the run's model."""
+    def _save(self) -> None:
+        """Write a checkpoint, and export the run's model."""
         self._write_lines()
-        values = self._check()
-        learned = [p for p in self.model.parameters() if p.requires_grad]
-        finite = torch.stack([shards.local(p).isfinite().all() for p in learned]).all()
+        self._check()
+        state = self.state
+        learned = [p for p in state.net.parameters() if p.requires_grad]
+        finite = torch.stack([local(p).isfinite().all() for p in learned]).all()
         (overflowed,) = self.world.any(not finite)
         if overflowed:
-            raise self._diverged(f"the weights overflowed at step {self.step}", self.step)
-        self.saving.save(values)
+            raise self._diverged(f"the weights overflowed at step {state.step}", state.step)
+        if self.folder is None:
+            return
+        average = checkpoint.save(
+            self.folder.checkpoints, state, self.identity, self.settings.keep, self.world
+        )
+        self.saved_step = state.step
+        self._export(average)
+        self.report(status.RUNNING)
 
-    def restore(self) -> None:
-        """Go on from the newest whole checkpoint of the folder, if there is one."""
-        self.saving.restore()
+    def _export(self, average: dict[str, torch.Tensor]) -> None:
+        folder, best = self.folder, self.state.best_weights
+        assert folder is not None
+        weights = average if best is None else best
+        self.world.on_main(lambda: folder.export(self.identity["model"], weights, self.format))
+
+    def _exported_step(self) -> int | None:
+        """The step of the weights in model.safetensors."""
+        return self.state.best.step if self.state.best_weights is not None else self.saved_step
+
+    def _good_before(self, step: int) -> int | None:
+        """The newest checkpoint of this run before a step."""
+        if self.folder is None or self.saved_step is None:
+            return None
+        newest = min(step - 1, self.saved_step)
+        return max((s for s in self.folder.steps() if s <= newest), default=None)
 
     def _farewell(self) -> str:
-        stopped = f"training was interrupted at step {self.step} of {self.settings.steps}"
+        stopped = f"training was interrupted at step {self.state.step} of {self.settings.steps}"
         if self.folder is None:
             return stopped
         return f"{stopped}; its state is saved in {self.folder.path}: go on with --resume auto"
-
-
-def _joined(parts: tuple[Tensor, ...]) -> Tensor:
-    """One tensor for all micro-batches: the mean of numbers, rows after rows."""
-    if len(parts) == 1:
-        return parts[0]
-    return torch.stack(parts).mean() if parts[0].dim() == 0 else torch.cat(parts)

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP end a training after the step in hand, when its state is saved."""
+"""Ctrl-C, SIGTERM and SIGHUP end a training after the present step, when its state is saved."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _HANGUP = getattr(signal, "SIGHUP", None)  # the terminal is closed; Windows has
 
 @contextlib.contextmanager
 def signals(*, launched: bool = False) -> Iterator[list[int]]:
-    """A list that fills when one comes; a second one stops the program at once.
+    """A list that gets the first signal; a second signal stops the program at once.
 
-    A closing terminal may send SIGHUP twice, which is no second one; under nohup it is ignored.
-    A process that was `launched` by torchrun may hear the same one twice; it takes a second one
-    seriously after some seconds.
+    A closing terminal may send SIGHUP twice, which does not count; under nohup it is ignored.
+    A process that was `launched` by torchrun may get the same signal twice, so a second one
+    counts only after some seconds.
     """
     caught: list[int] = []
     first = 0.0

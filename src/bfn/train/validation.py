@@ -1,8 +1,9 @@
-"""The loss of held-out examples along the way, with the same noise every time.
+"""The loss of held-out examples during training, with the same noise every time.
 
-Every example has its own time and noise, fixed once and for all: curves of one run, and of several,
-differ by the weights alone. Times are even over the examples as in `bfn.evaluate`. The examples are
-shared out to the processes, and the result does not depend on how many there are.
+Every example has its own fixed time and noise, so the points of a curve, and of the curves of
+several runs, differ only by the weights. Times are evenly spaced over the examples as in
+`bfn.evaluate`. The examples are shared among the processes, and the result does not depend on how
+many there are.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from bfn import loss, noise
 from bfn.data.base import DataSet
 from bfn.errors import BFNError
 from bfn.model import BFN
-from bfn.recipe.sections import Train
+from bfn.recipe import Train
 from bfn.times import BELOW_ONE
-from bfn.train.distributed import World
+from bfn.train.parallel import World
 
 SPLIT = "validation"
 
@@ -37,7 +38,7 @@ class Found:
 
 
 class Validation:
-    """The examples to look at, and how many at once."""
+    """The examples to measure, with their times, and the batch size."""
 
     def __init__(self, data: DataSet, settings: Train, world: World) -> None:
         if len(data.split(SPLIT)) == 0:
@@ -57,16 +58,16 @@ class Validation:
 
     def measure(self, model: BFN) -> Found:
         count, world = len(self.examples), self.world
-        # Sharded weights are gathered by all processes at once: each makes as many calls.
-        share = -(-count // world.size)
-        # And all calls are of one size: a compiled network has one graph for each.
-        size = min(self.batch, share)
-        nats = torch.zeros(2, share * world.size, dtype=torch.float64)
-        first = world.rank * share
+        # All processes gather sharded weights together, so each makes the same number of calls.
+        own = -(-count // world.size)
+        # And all calls have one size, because a compiled network has a graph for each.
+        size = min(self.batch, own)
+        nats = torch.zeros(2, own * world.size, dtype=torch.float64)
+        first = world.rank * own
         with model.evaluating():
-            for start in range(first, first + share, size):
+            for start in range(first, first + own, size):
                 rows = torch.arange(start, start + size).clamp_max(count - 1)
-                stop = min(start + size, first + share)
+                stop = min(start + size, first + own)
                 found = self._nats(model, rows).double().cpu()
                 nats[:, start:stop] = found[:, : stop - start]
         # Rows beyond the last example repeat it and do not count.
@@ -74,7 +75,7 @@ class Validation:
         return Found(*nats.mean(1).tolist())
 
     def _nats(self, model: BFN, rows: Tensor) -> Tensor:
-        """The loss and the reconstruction of some examples, (2, B)."""
+        """The loss and the reconstruction loss of some examples: (2, B)."""
         examples = self.examples[rows]
 
         def keyed(use: str) -> noise.Keyed:

@@ -1,15 +1,23 @@
-"""What is measured between two lines of metrics. It stays on the device until a line is due."""
+"""Metrics: what is measured between two lines of metrics.jsonl, and the lines themselves.
+
+Losses stay on the device until a line is due, and then come to the host without anything waiting
+for them, so that no training step waits for the one before it.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from bfn.train.distributed import World
+from bfn.errors import require_extra
+from bfn.train.parallel import World
 
 BINS = 10
 """Equal intervals of time, in which the loss is also shown."""
@@ -25,7 +33,7 @@ class Window:
         self.counts = torch.zeros(BINS, device=device)
 
     def add(self, loss: Tensor, norm: Tensor, t: Tensor, nats: Tensor) -> None:
-        """A step: its mean loss, its gradient's norm, and the losses nats (B,) at the times t."""
+        """Add a step: its mean loss, its gradient norm, and the losses nats (B,) at times t."""
         self.losses.append(loss)
         self.norms.append(norm)
         interval = (t * BINS).long().clamp_max(BINS - 1)
@@ -36,40 +44,34 @@ class Window:
         self.losses, self.norms = [], []
         self.sums, self.counts = torch.zeros_like(self.sums), torch.zeros_like(self.counts)
 
-    def read(self, world: World) -> Reading:
-        """Begin to bring the numbers of all processes to the host; nothing waits for them yet."""
+    def tensors(self, world: World) -> dict[str, Tensor]:
+        """The window over all processes, which must all call this."""
         none = self.sums[:0]
-        losses = world.mean(torch.stack(self.losses)) if self.losses else none
-        norms = torch.stack(self.norms) if self.norms else none
-        times = world.sum(torch.stack([self.sums, self.counts])).flatten()
-        return Reading(torch.cat([losses, norms, times]))
-
-    # In a checkpoint.
-
-    def state(self, values: Values) -> dict[str, Tensor]:
-        def as_in(own: list[Tensor], read: list[float]) -> Tensor:
-            return torch.tensor(read, dtype=own[0].dtype if own else None)
-
+        sums, counts = world.sum(torch.stack([self.sums, self.counts]))
         return {
-            "losses": as_in(self.losses, values.losses),
-            "norms": as_in(self.norms, values.norms),
-            "sums": torch.tensor(values.sums),
-            "counts": torch.tensor(values.counts),
+            "losses": world.mean(torch.stack(self.losses)) if self.losses else none,
+            "norms": torch.stack(self.norms) if self.norms else none,
+            "sums": sums,
+            "counts": counts,
         }
 
-    def restore(self, tensors: dict[str, Tensor], world: World) -> None:
+    def load(self, tensors: Mapping[str, Tensor], world: World) -> None:
         self.clear()
         device = self.sums.device
         self.losses = list(tensors["losses"].to(device))
         self.norms = list(tensors["norms"].to(device))
-        if world.main:  # they are the sums over all processes
+        if world.main:  # the sums are those of all processes
             self.sums.copy_(tensors["sums"])
             self.counts.copy_(tensors["counts"])
+
+    def read(self, world: World) -> Reading:
+        """Start to copy the window to the host; nothing waits for it yet."""
+        return Reading(torch.cat(list(self.tensors(world).values())))
 
 
 @dataclass(frozen=True)
 class Values:
-    """The numbers of a window, read."""
+    """The numbers of a window."""
 
     losses: list[float]
     norms: list[float]
@@ -85,27 +87,22 @@ class Values:
         return math.fsum(self.norms) / len(self.norms)
 
     def by_time(self, scale: float) -> list[float | None]:
-        """The mean loss in each interval of time; None where no example was."""
+        """The mean loss in each interval of time; None where there was no example."""
         pairs = zip(self.sums, self.counts, strict=True)
         return [scale * total / count if count else None for total, count in pairs]
 
-    def broken(self, bound: float = math.inf) -> tuple[int, str] | None:
-        """The first step, counted from 0, with a number that is not finite, or a mean beyond a
-        bound; and what it is."""
+    def broken(self) -> tuple[int, str] | None:
+        """The first step, counted from 0, with a number that is not finite, and what it is."""
         for i, (loss, norm) in enumerate(zip(self.losses, self.norms, strict=True)):
             if not math.isfinite(loss):
                 return i, f"the loss became {loss}"
             if not math.isfinite(norm):
                 return i, f"the gradient's norm became {norm}"
-        if self.losses and self.loss > bound:
-            return next(
-                i for i, loss in enumerate(self.losses) if loss > bound
-            ), "the loss exploded"
         return None
 
 
 class Reading:
-    """Numbers on their way from the device."""
+    """The numbers of a window on their way from the device."""
 
     def __init__(self, numbers: Tensor) -> None:
         self._event = None
@@ -121,10 +118,43 @@ class Reading:
         return self._event is None or self._event.query()
 
     def values(self) -> Values:
-        """The numbers; waits for them if need be."""
+        """The numbers; waits until they have arrived."""
         if self._event is not None:
             self._event.synchronize()
         numbers = self._host.tolist()
         steps = (len(numbers) - 2 * BINS) // 2
         cuts = (0, steps, 2 * steps, 2 * steps + BINS, 2 * steps + 2 * BINS)
         return Values(*(numbers[a:b] for a, b in itertools.pairwise(cuts)))
+
+
+class Board:
+    """Writes lines of metrics for TensorBoard; it hides what a killed run wrote beyond `step`."""
+
+    def __init__(self, folder: Path, step: int) -> None:
+        self._writer = summary_writer()(str(folder), purge_step=step + 1)
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        for name, value in scalars(line):
+            self._writer.add_scalar(name, value, line["step"])
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def summary_writer() -> Any:
+    """The class that writes TensorBoard's files, if its extra is installed."""
+    for module in ("tensorboard", "torch.utils.tensorboard"):
+        found = require_extra(module, "tensorboard", "train.tensorboard")
+    return found.SummaryWriter
+
+
+def scalars(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """The numbers of a line, under the names that TensorBoard shows."""
+    for name, value in line.items():
+        if name == "loss_by_time":
+            for i, loss in enumerate(value):
+                if loss is not None:
+                    yield f"loss_by_time/{i / len(value):g} to {(i + 1) / len(value):g}", loss
+        elif name != "step" and isinstance(value, int | float):
+            group = "loss" if name in ("loss", "nats") or name.startswith("valid") else "training"
+            yield f"{group}/{name}", value

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -14,70 +12,41 @@ from pathlib import Path
 import pytest
 import torch
 
-import bfn
 from bfn.data.base import DataSet
-from bfn.recipe import build
-from bfn.recipe.sections import Train
-from bfn.train import Interrupted, Trainer, checkpoint, loader
-from bfn.train.distributed import World
-from bfn.train.loader import AHEAD, SHARE, Loader
-from support import processes, tiny_runs
+from bfn.recipe import Train, build
+from bfn.train import Trainer
+from bfn.train import data as loading
+from bfn.train.data import AHEAD, FRACTION, Loader
+from bfn.train.loop import Loop
+from bfn.train.parallel import World
+from support import tiny_runs
+from support.tiny_runs import assert_same, run
 
 CPU = torch.device("cpu")
 LABELLED = {"data__labels": True, "net__labels": 10, "train__label_dropout": 0.3}
-
-
-def run(recipe, folder: Path, **keywords):
-    return bfn.train.run(recipe, folder, display=False, **keywords)
 
 
 def threads() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name.startswith("bfn-loader")]
 
 
-def same(one: Path, other: Path, step: int = 12) -> None:
-    """Tensors and metrics bit for bit."""
-    a, b = (checkpoint.load(run / "checkpoints" / f"step-{step}").tensors for run in (one, other))
-    for group in ("weights", "ema", "optimiser"):
-        assert a[group].keys() == b[group].keys()
-        for name, value in a[group].items():
-            assert torch.equal(b[group][name], value), name
-    assert [line for line in processes.metrics(one) if line["step"] % 2 == 0] == [
-        line for line in processes.metrics(other) if line["step"] % 2 == 0
-    ]
-
-
-@pytest.mark.parametrize("kind", tiny_runs.RECIPES)
-@pytest.mark.parametrize("accumulate", [1, 4])
-def test_training_is_the_same_bit_for_bit(kind: str, accumulate: int, tmp_path: Path) -> None:
-    given = {"train__accumulate": accumulate, "train__validate_every": 4}
+@pytest.mark.parametrize(
+    ("kind", "overrides"),
+    [
+        *((kind, {}) for kind in tiny_runs.RECIPES),
+        ("text", {"train__accumulate": 4, "train__validate_every": 4}),
+        ("binary", LABELLED),
+        ("binary", {"train__accumulate": 2, **LABELLED}),
+    ],
+)
+def test_training_is_the_same_bit_for_bit(kind: str, overrides: dict, tmp_path: Path) -> None:
     for memory in ("device", "host"):
-        recipe = tiny_runs.read(tmp_path, kind, train__data_memory=memory, **given)
+        recipe = tiny_runs.read(
+            tmp_path, kind, train__steps=6, train__data_memory=memory, **overrides
+        )
         run(recipe, tmp_path / memory)
-    same(tmp_path / "device", tmp_path / "host")
-    lines = processes.metrics(tmp_path / "host")
-    assert [line["step"] for line in lines if "validation" in line] == [4, 8, 12]
+    assert_same(tmp_path / "device", tmp_path / "host", 6)
     assert not threads()
-
-
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_labels_and_their_hiding_too(accumulate: int, tmp_path: Path) -> None:
-    for memory in ("device", "host"):
-        given = {"train__data_memory": memory, "train__accumulate": accumulate, **LABELLED}
-        run(tiny_runs.read(tmp_path, "binary", **given), tmp_path / memory)
-    same(tmp_path / "device", tmp_path / "host")
-
-
-@pytest.mark.parametrize("kind", ["binary", "text"])
-def test_a_run_goes_on_with_its_data_elsewhere(kind: str, tmp_path: Path) -> None:
-    """From the device to the host and back, in the middle of what was fetched ahead."""
-    run(tiny_runs.read(tmp_path, kind), tmp_path / "whole")
-    for memory, steps in (("device", 3), ("host", 4), ("device", 2), ("host", 9)):
-        seen: list[int] = []
-        recipe = tiny_runs.read(tmp_path, kind, train__data_memory=memory)
-        stop = lambda: seen.append(1) or len(seen) >= steps  # noqa: B023, E731
-        run(recipe, tmp_path / "parts", resume=True, stop=stop)
-    same(tmp_path / "whole", tmp_path / "parts")
 
 
 class Watched:
@@ -98,9 +67,9 @@ class Watched:
         monkeypatch.setattr(data, "indices", watched)
 
 
-def trainer(folder: Path, kind: str = "discretised", **keywords) -> Trainer:
-    recipe = tiny_runs.read(folder, kind, train__data_memory="host")
-    return Trainer(build.model(recipe), build.data(recipe), recipe.train, **keywords)
+def trainer(folder: Path, memory: str = "host") -> Trainer:
+    recipe = tiny_runs.read(folder, "text", train__data_memory=memory)
+    return Trainer(build.model(recipe), build.data(recipe), recipe.train)
 
 
 def wait_for(what) -> None:
@@ -123,8 +92,8 @@ def test_batches_are_fetched_ahead_by_one_thread(
         assert watched.steps == list(range(step + AHEAD + 1)), "no further than so many steps"
     assert watched.names == {"bfn-loader_0"}
     assert threads() == ["bfn-loader_0"]
-    train.run()
-    assert train.step == 12
+    Loop(train).run()
+    assert train.state.step == 12
     assert watched.steps[:12] == list(range(12)), "and each step once"
     assert not threads()
 
@@ -132,10 +101,9 @@ def test_batches_are_fetched_ahead_by_one_thread(
 def test_data_that_the_device_holds_need_no_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe = tiny_runs.read(tmp_path)
-    train = Trainer(build.model(recipe), build.data(recipe), recipe.train)
+    train = trainer(tmp_path, "device")
     watched = Watched(train.data, monkeypatch)
-    train.run()
+    Loop(train).run()
     assert watched.steps == list(range(12))
     assert watched.names == {threading.current_thread().name}
 
@@ -147,9 +115,9 @@ def test_an_error_in_the_thread_is_raised_in_the_loop(
     train = trainer(tmp_path)
     watched = Watched(train.data, monkeypatch, fails_at=5)
     with pytest.raises(OSError, match="the disk is gone") as caught:
-        train.run()
+        Loop(train).run()
     assert caught.value.errno == 5
-    assert train.step == 5
+    assert train.state.step == 5
     assert watched.names == {"bfn-loader_0"}
     assert not threads()
 
@@ -163,21 +131,7 @@ def test_the_thread_ends_when_training_breaks_off(tmp_path: Path) -> None:
         raise Odd
 
     with pytest.raises(Odd):
-        trainer(tmp_path, stop=stop).run()
-    assert not threads()
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_thread_ends_when_training_is_interrupted(
-    number: signal.Signals, tmp_path: Path
-) -> None:
-    def interrupt() -> bool:
-        assert threads()
-        os.kill(os.getpid(), number)
-        return False
-
-    with pytest.raises(Interrupted):
-        trainer(tmp_path, stop=interrupt).run()
+        Loop(trainer(tmp_path), stop=stop).run()
     assert not threads()
 
 
@@ -190,24 +144,22 @@ def test_a_forgotten_loader_lets_its_thread_go(tmp_path: Path) -> None:
     wait_for(lambda: not threads())
 
 
-def test_a_process_with_a_loader_can_end(tmp_path: Path) -> None:
+def test_a_process_with_a_loader_can_end() -> None:
     """Even if nobody closed it, and the thread has just been asked for more."""
-    script = f"""
-import sys
-sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
-from support import tiny_runs
-from pathlib import Path
-from bfn.recipe import build
-from bfn.train import Trainer
-recipe = tiny_runs.read(Path({str(tmp_path)!r}), train__data_memory="host")
-trainer = Trainer(build.model(recipe), build.data(recipe), recipe.train)
-trainer.advance()
+    script = """
+import torch
+from bfn.data.forms import Encoded
+from bfn.data.base import Rows
+from bfn.data.formats import ArrayFormat
+from bfn.recipe import Train
+from bfn.train.data import Loader
+x = torch.zeros(64, 3)
+data = Rows("x", ArrayFormat((3,), Encoded()), dict.fromkeys(("train", "validation", "test"), x))
+loader = Loader(data, Train(batch=8, data_memory="host"), [range(8)], torch.device("cpu"))
+list(loader.batches(0))
 raise SystemExit(7)
 """
-    result = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True, text=True, timeout=60, env=processes.ENVIRONMENT,
-    )  # fmt: skip
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60)
     assert result.returncode == 7, result.stderr
     assert not result.stderr
 
@@ -241,9 +193,9 @@ def test_auto_asks_how_much_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     settings = Train(batch=8)
     assert settings.data_memory == "auto"
     for free, ahead in (
-        (float("inf"), 0), (data.nbytes / SHARE, 0), (data.nbytes / SHARE - 8, AHEAD),
+        (float("inf"), 0), (data.nbytes / FRACTION, 0), (data.nbytes / FRACTION - 8, AHEAD),
     ):  # fmt: skip
-        monkeypatch.setattr(loader, "free_memory", lambda device: free)  # noqa: B023
+        monkeypatch.setattr(loading, "free_memory", lambda device: free)  # noqa: B023
         there = torch.device("meta")
         assert Loader(build.data(recipe), settings, [range(8)], there, said.append).ahead == ahead
         # Data that lie there already take nothing away.
@@ -255,7 +207,7 @@ def test_auto_asks_how_much_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_cpu_has_always_enough() -> None:
-    assert loader.free_memory(CPU) == float("inf")
+    assert loading.free_memory(CPU) == float("inf")
 
 
 def test_data_in_the_hosts_memory_give_batches_on_the_device(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ import bfn
 from bfn.data.base import DataSet, Rows
 from bfn.data.formats import ArrayFormat
 from bfn.data.forms import Encoded
-from bfn.recipe.sections import Train
-from bfn.train import loader
-from bfn.train.loader import AHEAD, Loader
+from bfn.recipe import Train
+from bfn.train import data as loading
+from bfn.train.data import AHEAD, Loader
 from support import tiny_runs, toys
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -44,8 +44,8 @@ def found() -> Iterator[Loader]:
     settings = Train(batch=BATCH, accumulate=2, data_memory="host")
     found = Loader(data, settings, rows, torch.empty(0, device="cuda").device)
     # Memory is had slowly the first time, perhaps after all that runs; then torch keeps it.
-    assert found._stream is not None
-    with torch.cuda.stream(found._stream):
+    assert found.stream is not None
+    with torch.cuda.stream(found.stream):
         parts = [found.data.stored("train", torch.arange(BATCH // 2)) for _ in range(4 * AHEAD + 8)]
         pinned = [
             tensor.pin_memory() for values, labels in parts for tensor in (values, *labels.values())
@@ -77,8 +77,8 @@ def test_the_splits_stay_and_the_batches_come(found: Loader) -> None:
 
 def test_a_batch_is_not_read_before_it_has_arrived(found: Loader) -> None:
     """The copies are held up behind a long wait on their stream; the reader has to wait as well."""
-    assert found._stream is not None
-    with torch.cuda.stream(found._stream):
+    assert found.stream is not None
+    with torch.cuda.stream(found.stream):
         torch.cuda._sleep(CYCLES)
     read = [(v.clone(), labels["label"].clone()) for v, labels in found.batches(0)]
     check(found, 0, read)
@@ -100,13 +100,13 @@ def test_a_batch_is_not_written_over_before_it_was_read(found: Loader) -> None:
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_copies_are_queued_and_waited_for_by_nobody(found: Loader) -> None:
     """Neither the thread nor the loop waits for a stream that is busy."""
-    assert found._stream is not None
+    assert found.stream is not None
     list(found.batches(0))
     torch.cuda.synchronize()
-    while not all(coming.done() for coming in found._coming):
+    while not all(coming.done() for coming in found.coming):
         time.sleep(0.01)
     done = torch.cuda.Event()
-    with torch.cuda.stream(found._stream):
+    with torch.cuda.stream(found.stream):
         torch.cuda._sleep(5 * CYCLES)
         done.record()
     # The first ones are on the device already; the last one is queued behind the wait.
@@ -122,13 +122,13 @@ def test_copies_are_queued_and_waited_for_by_nobody(found: Loader) -> None:
 def test_free_memory_counts_what_torch_keeps() -> None:
     device = torch.empty(0, device="cuda").device
     total = torch.cuda.get_device_properties(device).total_memory
-    before = loader.free_memory(device)
+    before = loading.free_memory(device)
     assert 0 < before <= total
     held = torch.empty(1 << 28, dtype=torch.uint8, device=device)
-    during = loader.free_memory(device)
+    during = loading.free_memory(device)
     del held
     assert during <= before - (1 << 27)
-    assert loader.free_memory(device) > during + (1 << 27)
+    assert loading.free_memory(device) > during + (1 << 27)
 
 
 def test_auto_keeps_large_data_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +137,7 @@ def test_auto_keeps_large_data_on_the_host(monkeypatch: pytest.MonkeyPatch) -> N
     small = Loader(numbers(), Train(batch=8), [range(8)], device, said.append)
     assert small.ahead == 0
     assert small.data.split("train").device == device
-    monkeypatch.setattr(loader, "free_memory", lambda device: 1000.0)
+    monkeypatch.setattr(loading, "free_memory", lambda device: 1000.0)
     large = Loader(numbers(), Train(batch=8), [range(8)], device, said.append)
     assert large.ahead == AHEAD
     assert large.data.split("train").device.type == "cpu"

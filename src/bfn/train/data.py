@@ -1,12 +1,13 @@
-"""Batches of the training steps, also of data that do not fit on the device.
+"""The batches of training steps, also of data that do not fit on the device.
 
-Data that the device holds are cut there, when a step asks for them. Data in the host's memory are
-cut by a thread, which copies the batches of the next steps to the device while the present one is
-computed: from pinned memory and on a stream of its own, so that neither waits for the other.
+Batches of data that the device holds are cut there, when a step asks for them. Data in the host's
+memory are cut by a thread, which copies the batches of the next steps to the device while the
+present one is computed: from pinned memory and on a stream of its own, so that neither waits for
+the other.
 
-What is fetched ahead are stored values and labels, a function of (seed, step) alone. All that is
-random is drawn later, on the device and from the step's own generator; so it makes no difference to
-a result where the data lie.
+What is fetched ahead are stored values and labels, a function of (seed, step) alone. Everything
+random is drawn later, on the device and from the step's own generator, so the result does not
+depend on where the data are.
 """
 
 from __future__ import annotations
@@ -20,31 +21,34 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from bfn import noise
 from bfn.data.base import DataSet, Stored
-from bfn.recipe.sections import Train
+from bfn.errors import BFNError
+from bfn.model import BFN
+from bfn.recipe import Train
 
 AHEAD = 3
-"""Steps whose batches are on their way while one is computed."""
+"""The number of steps whose batches are fetched ahead."""
 
-SHARE = 0.25
-"""Of a GPU's free memory, what the data may take: the rest is for the network's activations."""
+FRACTION = 0.25
+"""The fraction of a GPU's free memory that data may take; the network needs the rest."""
 
 
 class Fetched(NamedTuple):
-    """The micro-batches of a step, and what tells that they have been copied to a GPU."""
+    """The micro-batches of a step, and the event that follows their copy to a GPU."""
 
     batches: list[Stored]
     copied: torch.cuda.Event | torch.Event | None
 
 
 class Loader:
-    """Places the data, and hands out what is stored of each step's examples.
+    """Places the data, and hands out the stored values of each step's examples.
 
     Args:
-        data: moved to the device, or to the host's memory, as `settings.data_memory` says.
+        data: moved to the device or to the host's memory, as `settings.data_memory` says.
         rows: this process's slices of a step's batch, one for each micro-batch.
         device: where batches are wanted.
-        say: told when the data are too large for the device.
+        say: called with a sentence when the data are too large for the device.
     """
 
     def __init__(
@@ -59,24 +63,24 @@ class Loader:
         held = settings.data_memory == "device"
         if settings.data_memory == "auto":
             there = data.split("train").device == device
-            held = there or data.nbytes <= SHARE * free_memory(device)
+            held = there or data.nbytes <= FRACTION * free_memory(device)
             if not held:
                 say(
                     f"{data.name} stays in the host's memory: its {data.nbytes / 2**30:.1f} GiB "
-                    f"are more than {SHARE:.0%} of what is free on {device}"
+                    f"are more than {FRACTION:.0%} of what is free on {device}"
                 )
         data.to(device, hold=held)
         self.ahead = 0 if held else AHEAD
-        self._stream = torch.cuda.Stream(device) if self.ahead and device.type == "cuda" else None
+        self.stream = torch.cuda.Stream(device) if self.ahead and device.type == "cuda" else None
         self._thread: ThreadPoolExecutor | None = None
-        self._coming: deque[Future[Fetched]] = deque()
+        self.coming: deque[Future[Fetched]] = deque()
         self._next = 0
 
     def batches(self, step: int) -> Iterable[Stored]:
         """The stored values and labels of each micro-batch of a step, on the device.
 
-        An error that the thread met with is raised here. Steps are expected in their order; any
-        other is found too, but nobody has fetched it yet.
+        An error in the thread is raised here. Steps are expected in order; any other step works
+        too, but is not fetched ahead.
         """
         if not self.ahead:
             return self._cut(step)
@@ -84,9 +88,9 @@ class Loader:
             self.close()
             self._thread = ThreadPoolExecutor(1, "bfn-loader")
         self._next = step + 1
-        while len(self._coming) <= self.ahead:
-            self._coming.append(self._thread.submit(self._fetch, step + len(self._coming)))
-        fetched = self._coming.popleft().result()
+        while len(self.coming) <= self.ahead:
+            self.coming.append(self._thread.submit(self._fetch, step + len(self.coming)))
+        fetched = self.coming.popleft().result()
         if fetched.copied is None:
             return [_each(batch, lambda v: v.to(self.device)) for batch in fetched.batches]
         stream = torch.cuda.current_stream(self.device)
@@ -99,11 +103,11 @@ class Loader:
         return fetched.batches
 
     def close(self) -> None:
-        """End the thread, after the batch in hand."""
+        """End the thread after the present batch."""
         if self._thread is not None:
             self._thread.shutdown(cancel_futures=True)
         self._thread = None
-        self._coming.clear()
+        self.coming.clear()
 
     def _cut(self, step: int) -> Iterator[Stored]:
         indices = self.data.indices(self.settings.seed, step, self.settings.batch)
@@ -111,15 +115,15 @@ class Loader:
             yield self.data.stored("train", indices[rows.start : rows.stop])
 
     def _fetch(self, step: int) -> Fetched:
-        """Done by the thread."""
+        """Cut and copy a step's batches; called in the thread."""
         batches = list(self._cut(step))
-        if self._stream is None:
+        if self.stream is None:
             return Fetched(batches, None)
         # A thread has its own current device and stream.
-        with torch.cuda.device(self.device), torch.cuda.stream(self._stream):
-            # The pinned memory is not used again before the copy is done: torch sees to that.
+        with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
+            # torch does not reuse the pinned memory before the copy is done.
             copies = [_each(batch, self._copied) for batch in batches]
-            return Fetched(copies, self._stream.record_event())
+            return Fetched(copies, self.stream.record_event())
 
     def _copied(self, values: Tensor) -> Tensor:
         return values.pin_memory().to(self.device, non_blocking=True)
@@ -131,8 +135,33 @@ def _each(batch: Stored, change: Callable[[Tensor], Tensor]) -> Stored:
 
 
 def free_memory(device: torch.device) -> float:
-    """Bytes that are free on a GPU; of other devices, infinitely many."""
+    """Free bytes on a GPU; infinity for other devices."""
     if device.type != "cuda":
         return math.inf
     free, _ = torch.cuda.mem_get_info(device)
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
+def hide_labels(
+    labels: dict[str, Tensor], probability: float, generator: noise.Source
+) -> dict[str, Tensor]:
+    """Replace each label by -1, "no label", with some probability (classifier-free guidance)."""
+    if not probability:
+        return labels
+    label = labels["label"]
+    u = noise.uniform(label.shape, generator, device=label.device)
+    return {**labels, "label": label.masked_fill(u < probability, -1)}
+
+
+def check_labels(model: BFN, data: DataSet, settings: Train) -> None:
+    """Refuse to hide labels that are not there, or that the network does not take."""
+    if not settings.label_dropout:
+        return
+    given = f"train.label_dropout = {settings.label_dropout} hides labels, but"
+    if "train" not in data.labels:
+        raise BFNError(
+            f"{given} {data.name} comes without labels; leave it out, or train on data that has "
+            "them"
+        )
+    if getattr(model.net, "arguments", {}).get("labels") == 0:
+        raise BFNError(f"{given} the network takes none; build it with labels=N, or leave it out")

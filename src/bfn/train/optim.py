@@ -1,6 +1,7 @@
-"""A moving average of the weights, which is what is evaluated, sampled and exported.
+"""How the weights move: AdamW, its learning rate, and the moving average of the weights.
 
-After step s the average moves towards the weights by 1 - d_s with
+The average is what is evaluated, sampled and exported. After step s it moves towards the weights by
+1 - d_s with
 
     d_s = min(decay, (1 + s) / (10 + s)).
 
@@ -20,11 +21,40 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from bfn.errors import BFNError
-from bfn.train.shards import like, local
+from bfn.model import BFN
+from bfn.recipe import Train
+from bfn.times import ImportanceTimes, Times, independent, stratified
+from bfn.train.parallel import like, local
+
+
+def learning_rate(settings: Train, step: int) -> float:
+    """The rate of the step after `step` steps: a linear rise, a plateau, and a linear fall."""
+    rise = (step + 1) / settings.warmup if settings.warmup else 1.0
+    length = settings.decay * settings.steps
+    fall = (settings.steps - step) / length if length else 1.0
+    return settings.learning_rate * max(0.0, min(1.0, rise, fall))
+
+
+def adamw(model: BFN, settings: Train) -> torch.optim.AdamW:
+    trained = [p for p in model.parameters() if p.requires_grad]
+    if not trained:
+        raise BFNError("the network has no weights to train; give it some with requires_grad")
+    groups = [
+        # Biases and gains are few and have no reason to shrink.
+        {"params": [p for p in trained if p.dim() > 1], "weight_decay": settings.weight_decay},
+        {"params": [p for p in trained if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=settings.betas, fused=True)
+
+
+def time_sampler(name: str) -> Times:
+    samplers: dict[str, Times] = {"stratified": stratified, "independent": independent}
+    return samplers.get(name) or ImportanceTimes()
 
 
 class EMA:
-    """The average of a module's parameters; buffers are copied as they are."""
+    """The moving average of a module's parameters; buffers are copied as they are."""
 
     def __init__(self, module: nn.Module, decay: float) -> None:
         self.decay = decay
@@ -51,13 +81,13 @@ class EMA:
 
     @torch.no_grad()
     def restore(self, weights: Mapping[str, Tensor]) -> None:
-        """From whole tensors, also where this process keeps parts of them."""
+        """Load whole tensors, also where this process keeps only parts of them."""
         for name, value in self.weights.items():
             value.copy_(like(weights[name], value))
 
     @contextlib.contextmanager
     def in_place(self, module: nn.Module) -> Iterator[None]:
-        """The module with the averaged weights, and with its own again afterwards."""
+        """Give the module the averaged weights, and afterwards its own again."""
         own = {name: value.detach().clone() for name, value in _state(module).items()}
         module.load_state_dict(self.weights)
         try:

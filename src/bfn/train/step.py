@@ -1,0 +1,153 @@
+"""A training step: one for all data types, networks and losses.
+
+Everything random in step s (times, noise, dropout, dynamic data) is drawn from generators seeded by
+(seed, s), and the examples of step s are a function of (seed, s). So a checkpoint needs no
+generator states, and a resumed run repeats the uninterrupted one: on a CPU, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bfn import loss, noise
+from bfn.data.base import DataSet
+from bfn.device import find_device
+from bfn.model import BFN
+from bfn.recipe import Train
+from bfn.times import ImportanceTimes
+from bfn.train.data import Loader, check_labels, hide_labels
+from bfn.train.metrics import Window
+from bfn.train.optim import EMA, adamw, learning_rate, time_sampler
+from bfn.train.parallel import World, full, join
+from bfn.train.state import State
+
+
+class Micro(NamedTuple):
+    """What is kept of a micro-batch; it stays on the device."""
+
+    loss: Tensor
+    """The mean loss, in nats per variable: ()."""
+    t: Tensor
+    """The times: (B,)."""
+    nats: Tensor
+    """The loss of every example at its time, in nats, without the time's weight: (B,)."""
+
+
+class Trainer:
+    """A model, its data, and the state that training steps change.
+
+    Args:
+        model: trained in place, on settings.device.
+        data: moved to that device too, if it fits (settings.data_memory).
+        settings: the [train] section of a recipe.
+        world: the processes that train together.
+        say: called with a sentence when the data stay in the host's memory.
+    """
+
+    def __init__(
+        self,
+        model: BFN,
+        data: DataSet,
+        settings: Train,
+        *,
+        world: World | None = None,
+        say: Callable[[str], Any] = lambda sentence: None,
+    ) -> None:
+        self.settings = settings
+        self.world = world or World()
+        self.device = find_device(self.world.device(settings.device))
+        self.model, self.data = model.to(self.device), data
+        check_labels(model, data, settings)
+        self.rows = self.world.rows(settings.batch, settings.accumulate)
+        self.loader = Loader(data, settings, self.rows, self.device, say)
+        # Before anything copies the weights: it may change how they lie in memory.
+        self.fast, self.joined = join(self.model, self.data, settings, self.world)
+        self.state = State(
+            net=model.net,
+            ema=EMA(model.net, settings.ema_decay),
+            optimiser=adamw(model, settings),
+            times=time_sampler(settings.times),
+            window=Window(self.device),
+        )
+
+    def advance(self) -> None:
+        """One step: batch, loss, gradient, update, average."""
+        settings, state = self.settings, self.state
+        for group in state.optimiser.param_groups:
+            group["lr"] = learning_rate(settings, state.step)
+        state.optimiser.zero_grad(set_to_none=True)
+        torch.manual_seed(noise.seed("dropout", settings.seed, state.step, self.world.rank))
+        parts = []
+        for rows, stored in zip(self.rows, self.loader.batches(state.step), strict=True):
+            last = rows is self.rows[-1]
+            with self.world.accumulating(self.joined.net, last=last):
+                generator = self._source(rows)
+                values, labels = stored
+                x = self.data.format.form.encode(values, generator)
+                labels = hide_labels(labels, settings.label_dropout, generator)
+                parts.append(self.backward(x, labels, generator, 1 / len(self.rows)))
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip)
+        state.optimiser.step()
+        state.step += 1
+        state.ema.update(state.net, state.step)
+        batch = Micro(*map(_joined, zip(*parts, strict=True)))
+        if isinstance(state.times, ImportanceTimes):
+            state.times.learn(self.world.concatenate(batch.t), self.world.concatenate(batch.nats))
+        state.window.add(batch.loss, full(norm).detach(), batch.t, batch.nats)
+
+    def _source(self, rows: range) -> noise.Source:
+        """The noise of some rows of the step's batch."""
+        settings = self.settings
+        key = noise.seed(settings.seed, self.state.step, 0)
+        generator = torch.Generator(self.device).manual_seed(key)
+        if len(rows) == settings.batch:
+            return generator
+        return noise.Part(generator, rows, settings.batch)
+
+    def backward(
+        self, x: Tensor, cond: dict[str, Tensor], generator: noise.Source, weight: float
+    ) -> Micro:
+        """Add a micro-batch's part of the gradient of the step's mean loss.
+
+        The loss is per variable, so that one bound on the gradient's norm suits examples of any
+        size.
+        """
+        drawn: list[tuple[Tensor, Tensor]] = []
+
+        def times(*arguments: Any, **keywords: Any) -> tuple[Tensor, Tensor]:
+            drawn.append(self.state.times(*arguments, **keywords))
+            return drawn[-1]
+
+        options: dict[str, Any] = {"times": times, "generator": generator, **cond}
+        if self.settings.loss_steps == "inf":
+            nats = loss.continuous_time(self.joined, x, **options)
+        else:
+            nats = loss.discrete_time(self.joined, x, int(self.settings.loss_steps), **options)
+        value = nats.mean() / self.data.format.dimensions
+        (weight * value).backward()
+        ((t, weight_of_t),) = drawn
+        return Micro(value.detach(), t, nats.detach() / weight_of_t)
+
+    def memory_advice(self) -> str:
+        """What to do when memory runs out in a step."""
+        parts, step = len(self.rows), self.state.step + 1
+        examples = parts * len(self.rows[0])
+        if examples == parts:
+            return f"a single example is too large in step {step}; give a smaller network"
+        more = next(n for n in range(parts + 1, examples + 1) if examples % n == 0)
+        return (
+            f"step {step} could not be made with {examples // parts} examples at once; give "
+            f"train.accumulate = {more} or more, which cuts the batch into parts without changing "
+            "the result"
+        )
+
+
+def _joined(parts: tuple[Tensor, ...]) -> Tensor:
+    """One tensor for all micro-batches: the mean of numbers, the rows of several concatenated."""
+    if len(parts) == 1:
+        return parts[0]
+    return torch.stack(parts).mean() if parts[0].dim() == 0 else torch.cat(parts)

@@ -1,0 +1,280 @@
+"""Training from start to end: `fit` for a model and data in Python, `run` for a recipe."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from bfn import loss, progress, serialise
+from bfn.data.base import DataSet
+from bfn.data.tensors import as_data_set
+from bfn.device import needed
+from bfn.errors import BFNError, Diverged
+from bfn.model import BFN
+from bfn.nn.accelerate import compiling
+from bfn.progress import Display
+from bfn.recipe import Recipe, build, resolve
+from bfn.recipe.fitted import fitted
+from bfn.runs import status
+from bfn.runs.folder import RunFolder
+from bfn.sampling.draw import check_names
+from bfn.train import parallel
+from bfn.train.checkpoint import in_words
+from bfn.train.loop import Loop
+from bfn.train.metrics import summary_writer
+from bfn.train.parallel import World, load_weights
+from bfn.train.samples import Samples
+from bfn.train.step import Trainer
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A finished training: the model (with averaged weights), its steps and its metrics."""
+
+    model: BFN
+    step: int
+    history: list[dict[str, Any]]
+    folder: Path | None
+
+
+@dataclass(frozen=True)
+class _Options:
+    """How `fit` and `run` were called."""
+
+    folder: RunFolder | None
+    resume: bool
+    force: bool
+    display: Display | bool
+    stop: Callable[[], bool] | None
+
+
+def fit(
+    model: BFN,
+    data: DataSet | Tensor,
+    *,
+    labels: Tensor | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    force: bool = False,
+    display: Display | bool = True,
+    stop: Callable[[], bool] | None = None,
+    **settings: Any,
+) -> Fit:
+    """Train a model on data; its weights are the averaged ones afterwards.
+
+        model = bfn.discretised(net, K=256, sigma_1=1e-3)
+        bfn.train.fit(model, x, steps=2000, batch=128, learning_rate=1e-3)
+
+    Args:
+        model: any BFN, around any network. With sharding="full" and several processes its network
+            is replaced by another one, because a sharded network cannot be restored in place.
+        data: a tensor (N, *shape) in the model's own convention, or a `bfn.data.DataSet`.
+        labels: integers (N,), handed to the network as `label`; only for a tensor of data.
+        out: a run folder for checkpoints, metrics and the exported model; None writes nothing.
+        resume: continue from the folder's newest checkpoint, if it has one, with the same model
+            and data (--resume auto on the command line).
+        force: if the folder holds a run, rename it to NAME.replaced-1 and start a new one.
+        display: True for a progress bar, False for silence.
+        stop: called after every step; the training ends when it returns True.
+        settings: the keys of a recipe's [train] section: steps, batch, learning_rate, seed, ...
+    """
+    if not isinstance(model, BFN):
+        raise BFNError(
+            f"the model is of type {type(model).__name__}; expected a BFN, which bfn.continuous, "
+            "bfn.discretised and bfn.discrete make of a network"
+        )
+    if resume and out is None:
+        raise BFNError("resume=True continues a run in a folder; give its folder with out=")
+    document = {"train": {key: _plain(value) for key, value in settings.items()}}
+    recipe = resolve(document, {}, name="fit")
+    data_set = as_data_set(model, data, labels)
+    folder = None if out is None else RunFolder(out)
+    options = _Options(folder, resume, force, display, stop)
+    return _train(lambda: (recipe, model, data_set), options)
+
+
+def run(
+    recipe: Recipe,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    force: bool = False,
+    display: Display | bool = True,
+    stop: Callable[[], bool] | None = None,
+) -> Fit:
+    """Train what a recipe describes, in a run folder; the other arguments are those of `fit`."""
+
+    def prepare() -> tuple[Recipe, BFN, DataSet]:
+        data = build.data(recipe)
+        complete = fitted(recipe, data)
+        return complete, build.model(complete), data
+
+    return _train(prepare, _Options(RunFolder(out), resume, force, display, stop))
+
+
+def _train(prepare: Callable[[], tuple[Recipe, BFN, DataSet]], options: _Options) -> Fit:
+    folder, resume, force = options.folder, options.resume, options.force
+    with parallel.world() as world:
+        # Resolve. Whatever is wrong is said before anything is written; and that the folder cannot
+        # be used, before the data are loaded.
+        if folder is not None:
+            world.on_main(lambda: folder.check_free(resume=resume, force=force))
+        recipe, model, data = prepare()
+        display = _display(options.display, world)
+        if recipe.train.init and not (resume and folder is not None and folder.steps()):
+            start_from(model, recipe.train.init, folder, display.say)
+        _check(recipe, model, data, folder)
+        with parallel.whole_afterwards(model, recipe.train.sharding, world):
+            with needed(lambda: "the model and the data are too large for it"):
+                loop = _loop(recipe, model, data, options, display, world)
+            # Open.
+            if folder is not None:
+                replaced = world.on_main(lambda: folder.open(recipe, resume=resume, force=force))
+                if replaced is not None:
+                    display.say(f"the run that was there is now in {str(replaced)!r}")
+            try:
+                with world.guard():
+                    # Restore. A run that cannot be resumed keeps its recipe.
+                    if folder is not None:
+                        with needed(lambda: "the model and its checkpoint are too large for it"):
+                            loop.restore()
+                        if resume:
+                            world.on_main(lambda: folder.write_recipe(recipe))
+                    # Loop.
+                    _run(loop, display)
+            finally:
+                # Close. A GPU might wait for ever for a process that is gone.
+                if not world.lost:
+                    load_weights(model.net, loop.state.exported())
+                model.eval()
+                loop.close()
+                if folder is not None:
+                    folder.close()
+    return Fit(model, loop.state.step, loop.history, folder.path if folder else None)
+
+
+def _run(loop: Loop, display: Display) -> None:
+    """Train from the restored step to the last; the run's status says how that ended."""
+    step, best = loop.state.step, loop.state.best
+    if loop.finished():
+        early = step < loop.settings.steps
+        reason = (
+            f", after {best.since} validations without improvement; to train on, give a larger "
+            "train.patience"
+        )
+        display.say(f"the run is finished: step {step}{reason if early else ''}")
+        loop.report(status.FINISHED)
+        return
+    if step:
+        display.say(f"resuming from step {step}")
+    loop.report(status.RUNNING)
+    try:
+        with loop.world.guard(), needed(loop.trainer.memory_advice), compiling():
+            loop.run()
+    except BaseException as error:
+        ending = status.FAILED
+        if isinstance(error, Diverged):
+            ending = status.DIVERGED
+        elif isinstance(error, KeyboardInterrupt):
+            ending = status.INTERRUPTED
+        loop.report(ending, message=str(error))
+        raise
+    loop.report(status.FINISHED)
+
+
+def _display(display: Display | bool, world: World) -> Display:
+    if display is False or not world.main:
+        return progress.Silent()
+    return progress.choose(Console(stderr=True)) if display is True else display
+
+
+def _check(recipe: Recipe, model: BFN, data: DataSet, folder: RunFolder | None) -> None:
+    """Find what does not fit together; one example goes through the model."""
+    if recipe.train.tensorboard:
+        if folder is None:
+            raise BFNError("train.tensorboard writes into a run folder; give one with out=")
+        summary_writer()
+    check_names(recipe.sample)
+    generator = torch.Generator().manual_seed(0)
+    x, labels = data.batch("train", data.indices(0, 0, 1), generator)
+    cond: dict[str, Any] = {name: value.to(model.device) for name, value in labels.items()}
+    try:
+        with model.evaluating():
+            loss.continuous_time(model, x.to(model.device), generator=generator, **cond)
+    except BFNError:
+        raise
+    except Exception as error:
+        *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+        where = f"{Path(frame.f_code.co_filename).name}, line {line}"
+        raise BFNError(
+            f"the network {type(model.net).__name__} failed on an example of the data "
+            f"({type(error).__name__} in {where}: {error}); expected forward(features, t) to take "
+            "it, and label too if the data have labels"
+        ) from error
+
+
+def _loop(
+    recipe: Recipe,
+    model: BFN,
+    data: DataSet,
+    options: _Options,
+    display: Display,
+    world: World,
+) -> Loop:
+    folder = options.folder
+    model.data_format = data.format.describe()
+    identity, samples = {}, None
+    if folder is not None:
+        # Before the data are on a GPU, and before sharding changes the class of the network.
+        identity["data"] = data.digest() if world.main else ""
+        identity["model"] = json.loads(json.dumps(model.config()))
+        if recipe.train.sample_every:
+            samples = Samples(folder, model, data, recipe, world, display.say)
+    trainer = Trainer(model, data, recipe.train, world=world, say=display.say)
+    return Loop(
+        trainer, folder=folder, identity=identity, display=display, samples=samples,
+        stop=options.stop,
+    )  # fmt: skip
+
+
+def start_from(model: BFN, name: str, folder: RunFolder | None, say: Callable[[str], None]) -> None:
+    """Load the weights of another run, of a shipped model, or of one on the hub."""
+    if folder is not None and Path(name).is_dir() and Path(name).resolve() == folder.path.resolve():
+        raise BFNError(
+            f"--init and --out are the same folder {str(folder.path)!r}; give another one with "
+            "--out"
+        )
+    other = BFN.from_pretrained(name)
+    theirs, ours = other.net.state_dict(), model.net.state_dict()
+    problem = f"the weights of {name!r} do not fit this network:"
+    advice = "give it the same [net] keys as that model has in its recipe.toml"
+    for key in {**ours, **theirs}:
+        if key not in theirs:
+            raise BFNError(f"{problem} they lack {key}; {advice}")
+        if key not in ours:
+            raise BFNError(f"{problem} they have {key}, which it has not; {advice}")
+        if ours[key].shape != theirs[key].shape:
+            raise BFNError(
+                f"{problem} {key} is {tuple(theirs[key].shape)}, expected "
+                f"{tuple(ours[key].shape)}; {advice}"
+            )
+    model.net.load_state_dict(theirs)
+    for part in ("flow", "head"):
+        mine, old = (serialise.describe(getattr(each, part)) for each in (model, other))
+        if mine != old:
+            say(f"the model in {name} had another {part}: {in_words(old)}, now {in_words(mine)}")
+
+
+def _plain(value: Any) -> Any:
+    """A Python value as a recipe has it."""
+    if isinstance(value, torch.device):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,322 @@
+"""A run that is stopped, killed or starved and then resumed is the run that never stopped."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import bfn
+from bfn.errors import BFNError, Unwritten
+from bfn.recipe import Recipe
+from bfn.runs.folder import RunFolder
+from bfn.train.step import Trainer
+from support import faults, tiny_runs
+from support.tiny_runs import after, assert_same, metrics, run, status, tensors
+
+EVERYTHING = {
+    "train__times": "importance", "train__accumulate": 2, "train__validate_every": 3,
+    "train__validate_examples": 20, "train__data_memory": "host",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Recipe, Path]:
+    """A recipe with all that a step can have, and its uninterrupted run."""
+    folder = tmp_path_factory.mktemp("whole")
+    recipe = tiny_runs.read(folder, "text", **EVERYTHING)
+    run(recipe, folder / "run")
+    return recipe, folder / "run"
+
+
+@pytest.mark.parametrize("fault", faults.FAULTS)
+def test_a_fault_loses_nothing(fault: str, whole: tuple[Recipe, Path], tmp_path: Path) -> None:
+    recipe, expected = whole
+    said = faults.train(recipe, tmp_path / "run", fault)
+    if "kill" in fault:
+        assert said == "killed"
+    elif "SIG" in fault:
+        assert said.startswith("Interrupted: training was interrupted at step 9 of 12; its state")
+        assert RunFolder(tmp_path / "run").steps()[-1] == 9
+        assert status(tmp_path / "run")["status"] == "interrupted"
+    elif fault == "no memory":
+        assert "step 9 could not be made with 4 examples at once" in said
+    else:
+        assert said.startswith("Unwritten: ")
+        assert "could not be written" in said or "No space" in said
+        assert "go on with --resume auto" in said
+        assert status(tmp_path / "run")["status"] == "failed"
+    run(recipe, tmp_path / "run", resume=True)
+    assert_same(expected, tmp_path / "run")
+    hidden = {path.name for path in (tmp_path / "run").rglob(".*")}
+    assert hidden == {".lock"}
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def _append(path: Path, text: bytes) -> None:
+    path.write_bytes(path.read_bytes() + text)
+
+
+LEFT_OVERS: dict[str, Callable[[Path], object]] = {
+    "a damaged newest checkpoint": lambda run: _cut(
+        run / "checkpoints" / "step-9" / "weights.safetensors"
+    ),
+    "a lost status": lambda run: (run / "status.json").unlink(),
+    "a lost export": lambda run: (run / "model.safetensors").unlink(),
+    "lines beyond the checkpoint": lambda run: _append(
+        run / "metrics.jsonl",
+        b'{"step": 10, "loss": 99, "nats": 1}\n\0\xff\n[]\n{"step": 1}\n{"step": 11, "lo',
+    ),
+    "half of a checkpoint": lambda run: shutil.copytree(
+        run / "checkpoints" / "step-9", run / "checkpoints" / ".part-step-12"
+    ),
+    "half of a file": lambda run: (run / ".recipe.toml.ab12.part").write_text("name ="),
+}
+
+
+@pytest.mark.parametrize("left_over", LEFT_OVERS)
+def test_what_a_crash_leaves_is_cleaned_up(
+    left_over: str, whole: tuple[Recipe, Path], tmp_path: Path
+) -> None:
+    recipe, expected = whole
+    # A stop at step 9, where there is a line of metrics anyway.
+    run(recipe, tmp_path / "run", stop=after(9))
+    LEFT_OVERS[left_over](tmp_path / "run")
+    run(recipe, tmp_path / "run", resume=True)
+    assert_same(expected, tmp_path / "run")
+    assert {path.name for path in (tmp_path / "run").rglob(".*")} == {".lock"}
+    assert not (tmp_path / "run" / "checkpoints" / ".part-step-12").exists()
+
+
+@pytest.mark.parametrize("kind", tiny_runs.RECIPES)
+def test_a_resumed_run_is_the_uninterrupted_one(kind: str, tmp_path: Path) -> None:
+    """Whatever the state of the process, at the step of a checkpoint or between, data moved."""
+    recipe = tiny_runs.read(tmp_path, kind)
+    run(recipe, tmp_path / "whole")
+    for steps, memory in ((4, "device"), (3, "host"), (9, "device")):
+        torch.manual_seed(steps)
+        moved = tiny_runs.read(tmp_path, kind, train__data_memory=memory)
+        run(moved, tmp_path / "parts", resume=True, stop=after(steps))
+    expected = metrics(tmp_path / "whole")
+    assert [line["step"] for line in expected] == [2, 4, 6, 8, 10, 12]
+    # A stop in the middle of a window leaves a line of its own.
+    path = tmp_path / "parts" / "metrics.jsonl"
+    lines = [line for line in path.read_text().splitlines() if '"step": 7,' not in line]
+    path.write_text("\n".join(lines) + "\n")
+    assert_same(tmp_path / "whole", tmp_path / "parts")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_any_layout_and_type_is_resumed(
+    dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Channels last, as on a GPU, and an unfinished line of metrics."""
+
+    def fit(stop_at: int, **more: Any) -> bfn.train.Fit:
+        torch.manual_seed(0)
+        net = bfn.nn.UNet(outputs=2, width=16, multipliers=(1, 2), blocks=1, groups=8, image_size=8)
+        net.to(dtype, memory_format=torch.channels_last)  # pyright: ignore
+        model = bfn.discretised(net, K=17, sigma_1=0.05)
+        x, _ = bfn.data.load("digits").batch("train", torch.arange(64))
+        return bfn.train.fit(
+            model, x.to(dtype), steps=6, batch=8, log_every=3, display=False, stop=after(stop_at),
+            **more,
+        )  # fmt: skip
+
+    laid: set[bool] = set()
+
+    def watched(trainer: Trainer) -> None:
+        for parameter, moments in trainer.state.optimiser.state.items():
+            laid.update(
+                moments[k].stride() == parameter.stride() for k in ("exp_avg", "exp_avg_sq")
+            )
+        advance(trainer)
+
+    advance = Trainer.advance
+    monkeypatch.setattr(Trainer, "advance", watched)
+    uninterrupted = fit(100)
+    fit(4, out=tmp_path / "run")
+    resumed = fit(100, out=tmp_path / "run", resume=True)
+    assert laid == {True}  # a GPU takes no others
+    for a, b in zip(uninterrupted.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+    lines = {line["step"]: line for line in resumed.history}
+    for line in uninterrupted.history:
+        for key in ("loss", "gradient_norm", "loss_by_time"):
+            assert lines[line["step"]][key] == line[key], key
+
+
+def test_learned_times_are_resumed(whole: tuple[Recipe, Path]) -> None:
+    counts = tensors(whole[1], 12)["times.counts"]
+    assert float(counts.sum()) == pytest.approx(8 * sum(0.99**i for i in range(12)), rel=1e-4)
+
+
+def test_more_steps_later(tmp_path: Path) -> None:
+    """With a constant learning rate, stopping at 8 and going on to 12 is training for 12."""
+    run(tiny_runs.read(tmp_path, "text"), tmp_path / "whole")
+    run(tiny_runs.read(tmp_path, "text", train__steps=8), tmp_path / "parts")
+    with pytest.raises(BFNError, match=r"at step 8 already, beyond train.steps = 6; give at"):
+        run(tiny_runs.read(tmp_path, "text", train__steps=6), tmp_path / "parts", resume=True)
+    assert RunFolder(tmp_path / "parts").recipe().train.steps == 8
+    run(tiny_runs.read(tmp_path, "text"), tmp_path / "parts", resume=True)
+    assert_same(tmp_path / "whole", tmp_path / "parts")
+    assert RunFolder(tmp_path / "parts").recipe().train.steps == 12
+    # A finished run is resumed without a step.
+    heard = tiny_runs.Heard()
+    result = run(tiny_runs.read(tmp_path, "text"), tmp_path / "parts", resume=True, display=heard)
+    assert (result.step, len(result.history), heard.said) == (
+        12, 6, ["the run is finished: step 12"],
+    )  # fmt: skip
+    assert_same(tmp_path / "whole", tmp_path / "parts")
+    assert status(tmp_path / "parts")["status"] == "finished"
+
+
+def test_metrics_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a run is resumed, what there is stays."""
+    recipe = tiny_runs.read(tmp_path, "text")
+    run(recipe, tmp_path / "run", stop=after(5))
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", faults.full_disk)
+        with pytest.raises(Unwritten, match=r"metrics.jsonl' could not be written .No space"):
+            run(recipe, tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+    assert run(recipe, tmp_path / "run", resume=True).step == 12
+
+
+def test_status_names_the_model_that_is_there(tmp_path: Path) -> None:
+    """Whenever a process is killed: status.json is written with every checkpoint."""
+    seen = []
+
+    def look() -> bool:
+        steps = RunFolder(tmp_path / "run").steps()
+        seen.append((status(tmp_path / "run")["exported_step"], steps[-1] if steps else None))
+        return False
+
+    run(tiny_runs.read(tmp_path, "text"), tmp_path / "run", stop=look)
+    assert [pair for pair in seen if pair[0] != pair[1]] == []
+    assert seen[-1] == (8, 8)
+
+
+# What a run may be resumed with, and what it may not.
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+def letters(folder: Path, alphabet: str = "bcdefgh ", count: int = 4000) -> Path:
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randint(len(alphabet), (count,), generator=generator).tolist()
+    path = folder / "letters.txt"
+    path.write_text(alphabet + "".join(alphabet[i] for i in drawn))
+    return path
+
+
+def text_recipe(folder: Path, path: Path, **more: object) -> Recipe:
+    source = {"data__source": "text", "data__path": str(path), "data__length": 8, "flow__K": 8}
+    return tiny_runs.read(folder, "text", **source, net__inputs=8, net__outputs=8, **more)
+
+
+def test_data_may_move_but_not_change(tmp_path: Path) -> None:
+    path = letters(tmp_path)
+    run(text_recipe(tmp_path, path), tmp_path / "whole")
+    run(text_recipe(tmp_path, path), tmp_path / "run", stop=lambda: True)
+    before = contents(tmp_path / "run")
+    longer = text_recipe(tmp_path, path, train__steps=20)
+    text = path.read_text()
+    # As many classes, but they mean other characters; or another split of the same text.
+    for other in (text.replace("h", "a"), text[:3000]):
+        path.write_text(other)
+        with pytest.raises(BFNError, match=r"data are not those .*/run' was started .* --init"):
+            run(longer, tmp_path / "run", resume=True)
+        assert contents(tmp_path / "run") == before
+    moved = tmp_path / "elsewhere.txt"
+    moved.write_text(text)
+    run(text_recipe(tmp_path, moved), tmp_path / "run", resume=True)
+    one, two = (tensors(tmp_path / name, 12) for name in ("whole", "run"))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert RunFolder(tmp_path / "run").recipe().data["path"] == str(moved)
+
+
+class Slope(torch.nn.Module):
+    """A network whose weights follow from more than its arguments."""
+
+    width = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        # JSON turns these keys into texts, which sort in another order.
+        self.arguments: dict[str, object] = {"table": {8: True, 16: False}}
+        self.weight = torch.nn.Parameter(torch.zeros(self.width))
+
+    def forward(self, features: Tensor, t: Tensor) -> Tensor:
+        return features * self.weight.sum()
+
+
+def test_fit_goes_on_with_the_same_model_and_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.rand(20, 4, generator=torch.Generator().manual_seed(0))
+
+    def fit(x: Tensor, steps: int, sigma_1: float = 0.03, **more: Any) -> bfn.train.Fit:
+        model = bfn.continuous(Slope(), sigma_1=sigma_1)
+        return bfn.train.fit(
+            model, x, steps=steps, batch=4, out=tmp_path / "run", display=False, **more
+        )
+
+    fit(x, 5, log_every=1, checkpoint_every=5)
+    before = contents(tmp_path / "run")
+    with pytest.raises(BFNError, match=r"with the flow Gauss.*sigma_1=0\.03.*, not .*=0\.3\)"):
+        fit(x, 10, sigma_1=0.3, resume=True)
+    for other in (x * 0.5, x.flip(0)):
+        with pytest.raises(BFNError, match="data are not those"):
+            fit(other, 10, resume=True)
+    with pytest.raises(BFNError, match=r"started with train.learning_rate = 0.001, not 0.1"):
+        fit(x, 10, learning_rate=0.1, resume=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(Slope, "width", 2)
+        with pytest.raises(BFNError, match=r"step-5' is of another network .*size mismatch"):
+            fit(x, 10, resume=True)
+    with monkeypatch.context() as patch:
+
+        def short(*_: object) -> None:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+        patch.setattr(bfn.train.EMA, "restore", short)
+        with pytest.raises(BFNError, match="memory ran out: the model and its checkpoint"):
+            fit(x, 10, resume=True)
+    assert contents(tmp_path / "run") == before
+    monkeypatch.setattr(Slope, "__module__", "moved")  # as from a script into a module
+    assert fit(x, 10, resume=True).step == 10
+
+
+def test_checkpoints_of_another_run_or_all_damaged(tmp_path: Path) -> None:
+    run(tiny_runs.read(tmp_path, "text"), tmp_path / "run", stop=after(4))
+    run(tiny_runs.read(tmp_path, "binary", train__steps=8), tmp_path / "other")
+    shutil.copytree(
+        tmp_path / "other" / "checkpoints" / "step-8", tmp_path / "run" / "checkpoints" / "step-8"
+    )
+    before = contents(tmp_path / "run")
+    recipe = tiny_runs.read(tmp_path, "text", train__steps=20)
+    with pytest.raises(BFNError, match=r"started with the net UNet.* --out"):
+        run(recipe, tmp_path / "run", resume=True)
+    assert contents(tmp_path / "run") == before
+    for path in (tmp_path / "run" / "checkpoints").glob("*/state.json"):
+        path.write_text("{}")
+    before = contents(tmp_path / "run")
+    with pytest.raises(BFNError, match=r"all checkpoints in .* are damaged"):
+        run(recipe, tmp_path / "run", resume=True)
+    assert contents(tmp_path / "run") == before

@@ -1,0 +1,290 @@
+"""A training step against its definition; a batch in parts is the batch; what a line reports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import bfn
+from bfn.errors import BFNError
+from bfn.noise import Part
+from bfn.recipe import Train, build
+from bfn.times import ImportanceTimes
+from bfn.train import Trainer, metrics
+from bfn.train.metrics import BINS, Window
+from bfn.train.optim import learning_rate
+from bfn.train.parallel import World
+from support import tiny_runs
+from support.tiny_runs import after, run, tensors
+
+
+def generator(seed: int = 3) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_the_step_is_adamw_on_the_clipped_gradient(tmp_path: Path) -> None:
+    """One step, retyped: batch, seeds, loss per variable, clipping, decay of matrices alone."""
+    recipe = tiny_runs.read(tmp_path, net__dropout=0.0, train__clip=0.01, train__weight_decay=0.3)
+    data, trained, plain = build.data(recipe), build.model(recipe), build.model(recipe)
+    trainer = Trainer(trained, data, recipe.train)
+    trainer.advance()
+    x, _ = data.batch("train", data.indices(0, 0, 8))
+    seed = bfn.noise.seed(0, 0, 0)
+    (bfn.loss.continuous_time(plain, x, generator=generator(seed)).mean() / 64).backward()
+    norm = sum(p.grad.square().sum() for p in plain.parameters()).sqrt()  # pyright: ignore
+    lr, (b1, b2) = recipe.train.learning_rate, recipe.train.betas
+    for (name, p), q in zip(plain.named_parameters(), trained.parameters(), strict=True):
+        assert p.grad is not None
+        gradient = p.grad * min(1.0, 0.01 / (float(norm) + 1e-6))
+        m, v = (1 - b1) * gradient / (1 - b1), (1 - b2) * gradient.square() / (1 - b2)
+        shrunk = p.detach() * (1 - lr * 0.3 if p.dim() > 1 else 1.0)
+        expected = shrunk - lr * m / (v.sqrt() + 1e-8)
+        torch.testing.assert_close(q.detach(), expected, rtol=2e-3, atol=2e-6, msg=name)
+    assert float(norm) > 0.01
+
+
+def test_loss_steps_trains_on_the_discrete_time_loss(tmp_path: Path) -> None:
+    found = {}
+    for n in (5, "inf"):
+        recipe = tiny_runs.read(tmp_path, "text", train__loss_steps=n, net__dropout=0.0)
+        data, model = build.data(recipe), build.model(recipe)
+        trainer = Trainer(model, data, recipe.train)
+        trainer.advance()
+        found[n] = trainer.state.window.losses[0]
+    x, _ = data.batch("train", data.indices(0, 0, 8))
+    source = generator(bfn.noise.seed(0, 0, 0))
+    expected = bfn.loss.discrete_time(build.model(recipe), x, 5, generator=source).mean() / 8
+    assert torch.equal(found[5], expected.detach())
+    assert not torch.equal(found["inf"], expected.detach())
+
+
+def test_learning_rate() -> None:
+    settings = Train(steps=100, learning_rate=2.0, warmup=10, decay=0.5)
+    rates = [learning_rate(settings, step) for step in range(100)]
+    assert rates[0] == pytest.approx(0.2)
+    assert rates[9:51] == [2.0] * 42
+    assert rates[75] == pytest.approx(1.0)
+    assert rates[99] == pytest.approx(2.0 / 50)
+    constant = Train(steps=3, learning_rate=2.0)
+    assert [learning_rate(constant, step) for step in range(3)] == [2.0] * 3
+
+
+def test_another_seed_is_another_run(tmp_path: Path) -> None:
+    runs = [
+        run(
+            tiny_runs.read(tmp_path, "text", train__seed=seed, train__steps=2), tmp_path / str(seed)
+        )
+        for seed in (0, 1)
+    ]
+    assert runs[0].history[0]["loss"] != runs[1].history[0]["loss"]
+
+
+# Batches in parts.
+
+
+@pytest.mark.parametrize("draw", [bfn.noise.normal, bfn.noise.uniform])
+def test_parts_of_noise_are_the_noise(draw) -> None:
+    whole = draw((12, 2, 5), generator())
+    parts = [Part(generator(), range(i, i + 3), 12) for i in range(0, 12, 3)]
+    assert torch.equal(torch.cat([draw((3, 2, 5), part) for part in parts]), whole)
+    with pytest.raises(BFNError, match=r"noise for 3 rows of a batch was asked for 4"):
+        draw((4, 2), parts[0])
+
+
+@pytest.mark.parametrize("sampler", [bfn.times.stratified, bfn.times.independent])
+def test_parts_of_times_are_the_times(sampler) -> None:
+    whole, _ = sampler(12, generator())
+    parts = [sampler(4, Part(generator(), range(i, i + 4), 12))[0] for i in (0, 4, 8)]
+    assert torch.equal(torch.cat(parts), whole)
+
+
+def trained(folder: Path, kind: str, accumulate: int, **overrides: object) -> tuple[dict, list]:
+    """The tensors and metrics of three steps without dropout."""
+    recipe = tiny_runs.read(
+        folder, kind, net__dropout=0.0, train__steps=3, train__log_every=1,
+        train__accumulate=accumulate, **overrides,
+    )  # fmt: skip
+    out = folder / f"run{accumulate}"
+    return tensors(out, run(recipe, out).step), tiny_runs.metrics(out)
+
+
+@pytest.mark.parametrize(
+    ("kind", "times"),
+    [
+        *((kind, "stratified") for kind in tiny_runs.RECIPES),
+        ("text", "importance"),
+        ("binary", "importance"),
+    ],
+)
+def test_accumulated_steps_are_the_steps(kind: str, times: str, tmp_path: Path) -> None:
+    """Not the weights: AdamW divides gradients that are only rounding by their own size."""
+    (whole, expected), (parts, found) = (
+        trained(tmp_path, kind, parts, train__times=times) for parts in (1, 4)
+    )
+    for name in whole:
+        if name.startswith("times."):
+            torch.testing.assert_close(parts[name], whole[name], rtol=1e-4, atol=0.0)
+    for one, other in zip(expected, found, strict=True):
+        assert other["loss"] == pytest.approx(one["loss"], rel=1e-4)
+        assert other["gradient_norm"] == pytest.approx(one["gradient_norm"], rel=1e-3)
+        for a, b in zip(one["loss_by_time"], other["loss_by_time"], strict=True):
+            assert a == b or a == pytest.approx(b, rel=1e-3)
+    assert expected[0]["loss"] != expected[1]["loss"]
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("kind", ["binary", "text"])
+def test_accumulated_weights_are_the_weights(kind: str, tmp_path: Path) -> None:
+    """In double precision to ten digits, with clipping that bites."""
+    (whole, _), (parts, _) = (trained(tmp_path, kind, n, train__clip=0.1) for n in (1, 4))
+    for name, value in whole.items():
+        if name.startswith(("weights.", "ema.", "optimiser.")):
+            torch.testing.assert_close(parts[name], value, rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("size", "batch", "parts", "sentence"),
+    [
+        (1, 8, 3, r"cannot be shared evenly by train.accumulate = 3; give a multiple of 3"),
+        (3, 8, 1, r"train.batch = 8 cannot be shared evenly by 3 processes; give a multiple of 3"),
+        (3, 9, 2, r"by 3 processes and train.accumulate = 2; give a multiple of 6"),
+    ],
+)
+def test_uneven_batches_are_refused(size: int, batch: int, parts: int, sentence: str) -> None:
+    world = World()
+    world.size, world.rank = size, size - 1
+    with pytest.raises(BFNError, match=sentence):
+        world.rows(batch, parts)
+    last = range(12 - 12 // (2 * size), 12)
+    assert world.rows(12, 2)[-1] == last
+
+
+# Metrics.
+
+
+def test_loss_by_time() -> None:
+    """The mean of each tenth of time, over all steps of the window; None where nothing was."""
+    window = Window(torch.device("cpu"))
+    source = generator(0)
+    t = torch.rand(3, 20, generator=source)
+    t[t >= 0.9] = 0.5
+    t[0, 0] = 0.0
+    nats = torch.rand(3, 20, generator=source)
+    for step in range(3):
+        window.add(nats[step].mean(), torch.tensor(2.0 + step), t[step], nats[step])
+    values = window.read(World()).values()
+    assert values.loss == pytest.approx(float(nats.mean()), rel=1e-6)
+    assert values.norm == pytest.approx(3.0)
+    by_time = values.by_time(10.0)
+    for i in range(BINS):
+        inside = nats[(t >= i / 10) & (t < (i + 1) / 10)]
+        mean = by_time[i]
+        if len(inside):
+            assert mean == pytest.approx(10 * float(inside.mean()), rel=1e-5)
+        else:
+            assert mean is None
+    assert by_time[9] is None
+    window.clear()
+    assert window.losses == window.norms == []
+    assert window.read(World()).values().by_time(1.0) == [None] * BINS
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_one_process_continues_the_sums_of_an_unfinished_window(rank: int) -> None:
+    """They are those of all processes; the losses are means, which all of them have."""
+    world = World()
+    world.rank = rank
+    window = Window(torch.device("cpu"))
+    saved = {
+        "losses": torch.tensor([0.5, 0.25]),
+        "norms": torch.tensor([1.5, 2.5]),
+        "sums": torch.full((BINS,), 6.0),
+        "counts": torch.full((BINS,), 2.0),
+    }
+    window.load(saved, world)
+    values = window.read(world).values()
+    assert (values.losses, values.norms) == ([0.5, 0.25], [1.5, 2.5])
+    assert values.sums == ([6.0] * BINS if rank == 0 else [0.0] * BINS)
+    assert values.counts == ([2.0] * BINS if rank == 0 else [0.0] * BINS)
+
+
+def test_the_loss_at_a_time_goes_without_the_weight_of_the_time(tmp_path: Path) -> None:
+    """Importance sampling moves the times, not what the loss at a time is."""
+    recipe = tiny_runs.read(tmp_path, train__times="importance", net__dropout=0.0)
+    data, model = build.data(recipe), build.model(recipe)
+    trainer = Trainer(model, data, recipe.train)
+    times = trainer.state.times
+    assert isinstance(times, ImportanceTimes)
+    times.squares[:32], times.counts[:] = 100.0, 1.0
+    x, _ = data.batch("train", torch.arange(8))
+    micro = trainer.backward(x, {}, generator(1), 1.0)
+    assert (micro.t < 0.5).sum() >= 7
+    source = generator(1)
+    torch.rand(1, generator=source)  # the times took one number
+    plain = bfn.loss.continuous_time(model, x, times=micro.t, generator=source).detach()
+    torch.testing.assert_close(micro.nats, plain, rtol=1e-5, atol=0.0)
+    weight = 64 * float(micro.loss) / float(plain.mean())
+    assert weight == pytest.approx(0.5, abs=0.1)
+
+
+def test_a_rate_counts_the_steps_of_its_own_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resumed run's first line holds losses of steps that were taken long ago."""
+    seconds = 0.0
+    monkeypatch.setattr("bfn.train.loop.time.monotonic", lambda: seconds)
+
+    def stop() -> bool:  # called once a step, each of which takes a second
+        nonlocal seconds
+        seconds += 1.0
+        return seconds == 7
+
+    recipe = tiny_runs.read(tmp_path, "text", train__log_every=4)
+    run(recipe, tmp_path / "run", stop=stop)
+    lines = run(recipe, tmp_path / "run", resume=True, stop=stop).history
+    assert [line["step"] for line in lines] == [4, 7, 8, 12]
+    assert [line["examples_per_second"] for line in lines] == [8.0] * 4
+
+
+def test_tensorboard_gets_the_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a killed run wrote beyond its checkpoint is hidden."""
+    writers: list[Writer] = []
+
+    class Writer:
+        """Stands for torch's SummaryWriter, whose extra the tests do not need."""
+
+        def __init__(self, folder: str, purge_step: int) -> None:
+            self.folder, self.purge_step, self.closed = folder, purge_step, False
+            self.written: dict[tuple[str, int], float] = {}
+            writers.append(self)
+
+        def add_scalar(self, name: str, value: float, step: int) -> None:
+            self.written[name, step] = value
+
+        def close(self) -> None:
+            self.closed = True
+
+    monkeypatch.setattr(metrics, "summary_writer", lambda: Writer)
+    monkeypatch.setattr("bfn.train.training.summary_writer", lambda: Writer)
+    recipe = tiny_runs.read(
+        tmp_path, "text", train__tensorboard=True, train__validate_every=4,
+        train__validate_examples=5,
+    )  # fmt: skip
+    run(recipe, tmp_path / "run", stop=after(6))
+    result = run(recipe, tmp_path / "run", resume=True)
+    first, second = writers
+    assert first.folder == second.folder == str(tmp_path / "run" / "tensorboard")
+    assert (first.purge_step, second.purge_step) == (1, 7)
+    assert first.closed
+    assert second.closed
+    written = {**first.written, **second.written}
+    for line in result.history:
+        assert written["loss/loss", line["step"]] == line["loss"]
+        assert written["training/gradient_norm", line["step"]] == line["gradient_norm"]
+    assert ("loss/validation", 4) in written
+    assert ("loss/validation", 6) not in written
+    assert any(name == "loss_by_time/0.2 to 0.3" for name, _ in written)
+    line = {"step": 3, "loss": 1.0, "unit": "nats", "loss_by_time": [None, 2.0]}
+    assert dict(metrics.scalars(line)) == {"loss/loss": 1.0, "loss_by_time/0.5 to 1": 2.0}

@@ -1,0 +1,276 @@
+"""`run`: what a run folder holds, which folders it takes, and what it refuses before it writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch._dynamo.exc import InternalTorchDynamoError
+
+import bfn
+from bfn.cli import main
+from bfn.device import find_device
+from bfn.errors import BFNError
+from bfn.recipe import build
+from bfn.runs import status
+from bfn.runs.folder import RunFolder
+from bfn.train import Trainer, checkpoint
+from support import tiny_runs
+from support.tiny_runs import after, metrics, run
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+def same_tensors(one: dict, other: dict) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
+
+
+def test_run_folder(tmp_path: Path) -> None:
+    recipe = tiny_runs.read(tmp_path, train__sample_every=6)
+    result = run(recipe, tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    assert folder.recipe() == recipe
+    assert {path.name for path in folder.path.iterdir()} == {
+        *("recipe.toml", "config.json", "model.safetensors", "metrics.jsonl", "checkpoints"),
+        *("samples", "status.json", ".lock"),
+    }
+    assert {path.name for path in folder.checkpoints.iterdir()} == {"step-8", "step-12"}
+    ema = checkpoint.load(folder.checkpoints / "step-12").tensors["ema"]
+    assert same_tensors(dict(folder.load_model().net.state_dict()), ema)
+    assert same_tensors(dict(result.model.net.state_dict()), ema)
+    assert not result.model.training
+    assert folder.format() == build.data(recipe).format
+    for path in folder.path.rglob("[!.]*"):
+        assert path.is_dir() or path.suffix in {".toml", ".json", ".jsonl", ".safetensors", ".png"}
+
+
+# Folders that hold something already.
+
+
+def test_force_keeps_the_old_run_under_another_name(tmp_path: Path) -> None:
+    recipe, out = tiny_runs.read(tmp_path, "text", train__steps=2), tmp_path / "run"
+    run(recipe, out)
+    (out / "notes.md").write_text("mine")
+    before = contents(out)
+    with pytest.raises(BFNError, match=r"holds a run already; go on with --resume auto, replace"):
+        run(recipe, out)
+    assert contents(out) == before
+    for i in (1, 2):
+        heard = tiny_runs.Heard()
+        run(tiny_runs.read(tmp_path, "text", train__steps=4), out, force=True, display=heard)
+        assert heard.said[0] == f"the run that was there is now in '{out}.replaced-{i}'"
+        assert [line["step"] for line in metrics(out)] == [2, 4]
+    assert contents(tmp_path / "run.replaced-1") == before
+    assert (tmp_path / "run.replaced-2" / "checkpoints" / "step-4").is_dir()
+    # One that comes to nothing has lost nothing either.
+    with pytest.raises(ZeroDivisionError):
+        run(recipe, out, force=True, stop=lambda: 1 / 0)
+    assert (tmp_path / "run.replaced-3" / "checkpoints" / "step-4").is_dir()
+
+
+def test_force_does_not_touch_a_run_that_is_being_trained(tmp_path: Path) -> None:
+    recipe, out = tiny_runs.read(tmp_path, "text", train__steps=2), tmp_path / "run"
+    run(recipe, out)
+    lock = status.Lock(out)
+    lock.take()
+    before = contents(out)
+    for how in ({"force": True}, {"resume": True}):
+        with pytest.raises(BFNError, match=rf"is being trained by process {os.getpid()} on"):
+            run(recipe, out, **how)
+    lock.release()
+    assert contents(out) == before
+    assert not (tmp_path / "run.replaced-1").exists()
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0o500)
+    with pytest.raises(BFNError, match=r"cannot be written .Permission denied"):
+        run(tiny_runs.read(tmp_path, "text"), tmp_path / "closed" / "run")
+
+
+@pytest.mark.parametrize(
+    ("left", "how", "sentence"),
+    [
+        ({"config.json": "mine"}, {}, "holds other files"),
+        ({"config.json": "mine"}, {"force": True}, "holds other files"),
+        ({"checkpoints/step-2/state.json": "{}"}, {"force": True}, "holds other files and no rec"),
+        (
+            {"recipe.toml": "", "model.safetensors": "", "config.json": "{}"},
+            {"resume": True},
+            "holds a model without checkpoints",
+        ),
+    ],
+)
+def test_what_would_be_lost_is_refused(
+    left: dict[str, str], how: dict[str, bool], sentence: str, tmp_path: Path
+) -> None:
+    for name, text in left.items():
+        (tmp_path / "run" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "run" / name).write_text(text)
+    before = contents(tmp_path / "run")
+    with pytest.raises(BFNError, match=sentence):
+        run(tiny_runs.read(tmp_path, "text"), tmp_path / "run", **how)
+    assert contents(tmp_path / "run") == before
+    (tmp_path / "file").touch()
+    with pytest.raises(BFNError, match="is a file"):
+        run(tiny_runs.read(tmp_path, "text"), tmp_path / "file", **how)
+
+
+# What does not fit together.
+
+
+@pytest.mark.parametrize(
+    ("kind", "overrides", "sentence"),
+    [
+        ("discretised", {"net__outputs": 1}, r"the network returned shape"),
+        ("discretised", {"flow__K": 16}, r"not the centre of one of K = 16 bins"),
+        ("discretised", {"data__form": "binary"}, r"x has type torch.int64"),
+        ("discretised", {"net__image_size": 16}, r"images are 8 x 8"),
+        (
+            "discretised",
+            {"net__class": "torch.nn:Linear", "net__in_features": 3, "net__out_features": 4},
+            r"the network Linear failed on an example of the data \(TypeError in .*: .*forward",
+        ),
+        ("text", {"train__device": "warp"}, r"train.device = 'warp' is not available"),
+        ("text", {"train__device": "meta"}, r"train.device = 'meta' computes nothing"),
+        ("text", {"train__tensorboard": True}, r"tensorboard, which is not installed; .*bfn\[tens"),
+        ("text", {"train__init": "nowhere"}, r"there is no run folder 'nowhere'"),
+    ],
+)
+def test_what_does_not_fit_says_so_first(
+    kind: str, overrides: dict, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with pytest.raises(BFNError, match=sentence):
+        run(tiny_runs.read(tmp_path, kind, **overrides), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_second_gpu_becomes_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is launched without torch, and what is recorded, would else go to the first."""
+    chosen: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    there = lambda size, device: SimpleNamespace(device=torch.device(device))  # noqa: E731
+    monkeypatch.setattr(torch, "empty", there)
+    assert find_device("cuda:1") == torch.device("cuda:1")
+    assert find_device("cpu") == torch.device("cpu")
+    assert chosen == [torch.device("cuda:1")]
+
+
+# Errors of a step.
+
+TOO_LARGE = r"memory ran out: step 1 could not be made with"
+
+
+@pytest.mark.parametrize(
+    ("error", "overrides", "sentence"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), {}, rf"{TOO_LARGE} 8 .*accumulate = 2 or "),
+        (RuntimeError("[...] can't allocate memory: you tried"), {}, rf"{TOO_LARGE} 8 "),
+        (MemoryError(), {"batch": 6, "accumulate": 2}, rf"{TOO_LARGE} 3 examples .* = 3 or more"),
+        (MemoryError(), {"batch": 5}, rf"{TOO_LARGE} 5 examples at once; .* = 5 or more"),
+        (MemoryError(), {"batch": 4, "accumulate": 4}, "a single example is too large in step 1"),
+        (InternalTorchDynamoError("no g++"), {}, r"could not be compiled \(no g\+\+\)"),
+        (RuntimeError("a bug"), {}, r"^a bug$"),
+    ],
+)
+def test_errors_of_a_step(
+    error: Exception,
+    overrides: dict,
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(trainer: Trainer) -> None:
+        raise error
+
+    monkeypatch.setattr(Trainer, "advance", fail)
+    given = {f"train__{key}": value for key, value in overrides.items()}
+    with pytest.raises((BFNError, RuntimeError), match=sentence) as caught:
+        run(tiny_runs.read(tmp_path, "text", **given), tmp_path / "run")
+    assert tiny_runs.status(tmp_path / "run")["status"] == "failed"
+    assert tiny_runs.status(tmp_path / "run")["message"] == str(caught.value)
+
+
+# Weights of another model.
+
+
+def test_init_gives_weights_and_a_fresh_optimiser(tmp_path: Path) -> None:
+    """One step from the exported weights, made by hand, is the first step of the new run."""
+    source = tmp_path / "first"
+    run(tiny_runs.read(tmp_path, "text", train__steps=3), source)
+    recipe = tiny_runs.read(tmp_path, "text", train__init=str(source), train__seed=5)
+    run(recipe, tmp_path / "second", stop=after(1))
+    found = checkpoint.load(tmp_path / "second" / "checkpoints" / "step-1").tensors
+    trainer = Trainer(bfn.BFN.from_pretrained(source), build.data(recipe), recipe.train)
+    trainer.model.train()
+    trainer.advance()
+    assert same_tensors(found["weights"], dict(trainer.model.net.state_dict()))
+    assert float(found["optimiser"]["0.step"]) == 1.0
+    # It is part of the recipe, so the run can be repeated.
+    assert RunFolder(tmp_path / "second").recipe().train.init == str(source)
+    # A start that was cut short begins with the same weights; a resumed run needs them no more.
+    run(recipe, tmp_path / "whole")
+    folder = RunFolder(tmp_path / "third")
+    folder.open(recipe)
+    folder.close()
+    run(recipe, folder.path, resume=True)
+    shutil.rmtree(source)
+    run(recipe, tmp_path / "second", resume=True)
+    names = ("whole", "second", "third")
+    assert len({(tmp_path / name / "model.safetensors").read_bytes() for name in names}) == 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (
+            {"net__width": 32},
+            r"'.*first' do not fit this network: \S+ is \(.*, expected \(.*; ",
+        ),
+        ({"net__layers": 2}, r"do not fit this network: they lack \S+; give it the same \[net\]"),
+        ({"net__class": "bfn.nn:UNet"}, r"do not fit this network: "),
+    ],
+)
+def test_weights_that_do_not_fit(overrides: dict, sentence: str, tmp_path: Path) -> None:
+    run(tiny_runs.read(tmp_path, "text", train__steps=1), tmp_path / "first")
+    recipe = tiny_runs.read(tmp_path, "text", train__init=str(tmp_path / "first"), **overrides)
+    with pytest.raises(BFNError, match=sentence):
+        run(recipe, tmp_path / "second")
+    assert not (tmp_path / "second").exists()
+
+
+def test_a_run_does_not_start_from_itself(tmp_path: Path) -> None:
+    run(tiny_runs.read(tmp_path, "text", train__steps=2), tmp_path / "run")
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    for name in ("run", "link"):
+        again = tiny_runs.read(tmp_path, "text", train__init=str(tmp_path / name))
+        with pytest.raises(BFNError, match=r"--init and --out are the same folder"):
+            run(again, tmp_path / "run", force=True)
+    assert not (tmp_path / "run.replaced-1").exists()
+
+
+def test_another_flow_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    common = ["train", str(tiny_runs.write(tmp_path)), "--train.steps", "2"]
+    first, second = str(tmp_path / "first"), str(tmp_path / "second")
+    assert main([*common, "--out", first]) == 0
+    capsys.readouterr()
+    assert main([*common, "--out", second, "--init", first, "--flow.sigma_1", "0.1"]) == 0
+    err = " ".join(capsys.readouterr().err.split())
+    assert "had another flow: GaussianFlow(schedule=Exponential(sigma_1=0.05" in err
+    assert main([*common, "--out", second, "--init", first, "--train.init", "x"]) == 2
+    assert "--init and --train.init are the same" in capsys.readouterr().err
+    assert json.loads((tmp_path / "second" / "status.json").read_text())["status"] == "finished"
