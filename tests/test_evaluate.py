@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +14,10 @@ from torch import Tensor, nn
 
 import bfn
 from bfn import evaluate, noise
+from bfn.cli import main
+from bfn.data.alphabet import Alphabet
+from bfn.data.base import SPLITS, Stream
+from bfn.data.formats import TextFormat
 from bfn.evaluate import LN2
 from bfn.recipe import build
 from support import tiny_runs
@@ -192,6 +198,112 @@ def test_independent_entropy_retyped() -> None:
     assert found / 64 / LN2 == pytest.approx(2.43, abs=0.02)
     continuous = bfn.data.load("digits", form="continuous")
     assert_refused(lambda: evaluate.independent_entropy(continuous), "continuous")
+
+
+def test_crops(tmp_path: Path) -> None:
+    recipe = tiny_runs.read(tmp_path, "text")
+    data, model = build.data(recipe), build.model(recipe)
+    given: dict[str, Any] = {"steps": [3], "crops": 60, "split": "validation"}
+    first, second = (evaluate.evaluate(model, data, batch=b, **given) for b in (60, 7))
+    assert first.examples == 60
+    assert torch.equal(first.indices, data.indices(0, 0, 60, "validation"))
+    torch.testing.assert_close(first.losses[3], second.losses[3], rtol=2e-5, atol=1e-5)
+    other = evaluate.evaluate(model, data, **given, seed=1)
+    assert not torch.equal(other.indices, first.indices)
+    windows = evaluate.evaluate(model, data, steps=[3], split="validation")
+    assert bool((windows.indices.diff() == 8).all())
+
+
+def test_two_crops_at_one_position_have_different_noise() -> None:
+    format = TextFormat(Alphabet("ab"), 8)
+    data = Stream("poem", format, dict.fromkeys(SPLITS, torch.zeros(8, dtype=torch.int64)))
+    model = bfn.discrete(Narrow(1000), K=2, beta_1=4.0)
+    result = evaluate.evaluate(model, data, steps=["inf"], crops=5)
+    assert result.indices.tolist() == [0] * 5
+    assert len(set(result.reconstructions[0].tolist())) == 5
+
+
+class Narrow(nn.Module):
+    """Has memory for `room` examples at once."""
+
+    def __init__(self, room: int, error: BaseException | None = None) -> None:
+        super().__init__()
+        self.room, self.error, self.seen = room, error, []
+
+    def forward(self, features: Tensor, t: Tensor) -> Tensor:
+        self.seen.append(len(t))
+        if len(t) > self.room:
+            raise self.error or torch.OutOfMemoryError("no")
+        return 0.3 * features
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory."),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."),
+        RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes."),
+        MemoryError(),
+    ],
+)
+def test_the_batch_is_halved_until_it_fits(error: BaseException) -> None:
+    x = torch.randint(0, 2, (25, 4), generator=torch.Generator().manual_seed(0))
+    wide, narrow = Narrow(1000), Narrow(3, error)
+    said: list[str] = []
+    done: list[tuple[int, int]] = []
+    results = [
+        evaluate.evaluate(
+            bfn.discrete(net, K=2, beta_1=4.0), x, steps=[2, "inf"], batch=16, repeats=2,
+            say=said.append, progress=lambda *progress: done.append(progress),
+        )
+        for net in (wide, narrow)
+    ]  # fmt: skip
+    assert narrow.seen[:3] == [16, 8, 4]
+    assert set(narrow.seen[3:]) == {2, 1}  # 25 = 12 x 2 + 1
+    assert [sentence.split()[-4] for sentence in said] == ["8", "4", "2"]
+    assert done[-1] == (100, 100)
+    torch.testing.assert_close(results[0].losses[2], results[1].losses[2])
+    torch.testing.assert_close(results[0].reconstructions, results[1].reconstructions)
+
+
+def test_errors_that_halving_cannot_help() -> None:
+    x = torch.ones(5, 2, dtype=torch.int64)
+    full = bfn.discrete(Narrow(0), K=2, beta_1=4.0)
+    sentence = "memory ran out with a single example"
+    assert_refused(lambda: evaluate.evaluate(full, x, steps=["inf"]), sentence)
+    broken = bfn.discrete(Narrow(0, RuntimeError("the weather is bad")), K=2, beta_1=4.0)
+    with pytest.raises(RuntimeError, match="weather"):
+        evaluate.evaluate(broken, x, steps=["inf"])
+
+
+def test_the_table_is_in_the_datas_unit_beside_the_published_one(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    recipe, run, out = tiny_runs.write(tmp_path, "binary"), tmp_path / "run", tmp_path / "x.json"
+    published = '\n[published]\nunit = "nats per image"\nsteps = [3, "inf"]\ntotal = [9.25, 8.75]\n'
+    recipe.write_text(f"{recipe.read_text()}{published}reconstruction = 0.5\n")
+    assert main(["train", str(recipe), "--train.steps", "2", "--out", str(run)]) == 0
+    assert main(["eval", str(run), "--steps", "3", "--split", "validation"]) == 0
+    assert "published" not in capsys.readouterr().out  # it is about the test split
+    line = ["eval", str(run), "--split", "test", "--steps", "3,5,inf", "--json"]
+    assert main([*line, str(out), "--repeats", "2"]) == 0
+    captured = capsys.readouterr().out
+    header = next(text for text in captured.splitlines() if "L^r" in text)
+    for column in (
+        "total (nats/image)", "s.e. (nats/image)", "s.e. of the noise", "published",
+        "total (bits/dim)",
+    ):  # fmt: skip
+        assert column in header
+    rows = {text.split()[0]: text.split() for text in captured.splitlines() if text.strip()}
+    assert rows["3"][6] == "9.25"
+    assert rows["inf"][6] == "8.75"
+    assert len(rows["5"]) == len(rows["3"]) - 1  # nothing published for this n
+    document = json.loads(out.read_text())
+    assert [row["published"] for row in document["rows"]] == [9.25, None, 8.75]
+    assert document["published"]["unit"] == "nats per image"
+    first = document["rows"][0]
+    assert float(rows["3"][3]) == pytest.approx(first["in_unit"], abs=6e-4)
+    assert "published: L^r 0.5 nats/image, included" in captured
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,7 @@ MISTAKES = [
     ("eval run-digits --steps 10,x", "eval.steps = '10,x' on the command line is not right"),
     ("eval run-digits --repeats 0", "eval.repeats = 0 on the command line is too small"),
     ("eval run-digits --batch -1", "eval.batch = -1"),
+    ("eval run-digits --crops 5", "digits is not a text"),
     ("eval run-digits --split tset", "eval.split = 'tset' on the command line is not right"),
     ("eval run-digits --data.length 5", "--data.length cannot be changed for a trained run; --dat"),
     # Sampling.
