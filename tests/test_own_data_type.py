@@ -21,9 +21,11 @@ from bfn.cli import main
 from bfn.evaluate import evaluate
 from bfn.flow import Theta
 from bfn.guidance import Guided
+from bfn.output import Output
 from bfn.recipe import build
 from support import angles
 from support.angles import JOINT, angle, directions, draws, index, on_circle
+from support.mistakes import assert_refused
 
 K, BETA_1, N = 6, 60.0, 3_000
 ENTROPY = -float((JOINT * JOINT.log()).sum())
@@ -170,3 +172,12 @@ def test_recipes_name_it_and_commands_use_it(
 def test_compress_refuses_in_a_sentence() -> None:
     with pytest.raises(bfn.BFNError, match=r"cod|compress"):
         bfn.codec.Codec(exact(), (2,), 10)
+
+
+def test_an_output_without_guidance_says_so() -> None:
+    output, J = exact()(exact().flow.prior((1, 2)), torch.zeros(1)), torch.zeros(1, 2, 2)
+    for move in (
+        lambda: Output.shift(output, J, True),
+        lambda: Output.tilt(output, J, exact().flow.prior((1, 2))),
+    ):
+        assert_refused(move, "AngleOutput cannot be", "give it a method")

@@ -145,47 +145,6 @@ class LabelledChain(nn.Module):
 TABLES = torch.tensor([[[0.6, 0.1], [0.1, 0.2]], [[0.1, 0.5], [0.3, 0.1]]], dtype=torch.float64)
 
 
-def retyped(V0: Tensor, r: list[float], c: int, w: float) -> Tensor:
-    """The deterministic path of first order, by enumeration: the state at the end."""
-    U = V0 / r[1]  # after the first step from r = 0, which the caller took
-    for i in range(1, len(r) - 1):
-        V = U * r[i]
-        m = []
-        for d in (0, 1):
-            logit = []
-            for P in (TABLES[c], TABLES.mean(0)):
-                mass = [torch.zeros(len(V), dtype=torch.float64) for _ in range(2)]
-                for a in (0, 1):
-                    for b in (0, 1):
-                        evidence = torch.exp(V[:, 0] * a + V[:, 1] * b)
-                        mass[(a, b)[d]] = mass[(a, b)[d]] + P[a, b] * evidence
-                logit.append(torch.log(mass[1] / mass[0]))
-            guided = logit[1] + w * (logit[0] - logit[1])
-            m.append(2.0 * torch.tanh(guided / 2.0))
-        U = U + (r[i + 1] - r[i]) * torch.stack(m, -1)
-    return U * r[-1]
-
-
-@pytest.mark.parametrize("w", [0.5, 1.0, 2.0])
-@pytest.mark.parametrize("c", [0, 1])
-def test_a_guided_path_of_an_exact_source(c: int, w: float) -> None:
-    bfn_model = bfn.discrete(LabelledChain(TABLES), 2, 4.0)
-    states: list[Tensor] = []
-    bfn.generate(
-        bfn_model,
-        (64, 2),
-        12,
-        solver="ode",
-        label=c,
-        guidance=w,
-        dtype=torch.float64,
-        generator=generator(3),
-        callback=lambda i, t, theta, output: states.append(theta.V),
-    )
-    r = bfn.sampling.solvers.grid("power", bfn_model.flow.schedule, 12)[0].tolist()
-    torch.testing.assert_close(states[-1], retyped(states[1], r, c, w), rtol=1e-9, atol=1e-9)
-
-
 @pytest.mark.parametrize(("c", "w"), [(0, 0.0), (0, 1.0), (1, 1.0), (1, 2.0)])
 def test_where_guided_samples_end(c: int, w: float) -> None:
     """w = 1 gives P(x | c) and w = 0 the mixture; w = 2 what lies beyond.

@@ -13,6 +13,7 @@ from bfn.nn.accelerate import Accelerated
 from bfn.sampling import solvers
 from bfn.sampling.batches import in_batches
 from bfn.sampling.draw import on_device
+from support.mistakes import assert_refused
 from support.toys import KINDS, model
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -122,21 +123,19 @@ def test_completions_come_in_batches_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("wrong", "sentence"),
     [
         ({"n": 0}, "n = 0; expected a whole number, at least 1"),
-        ({"n": "3"}, "n = '3'; expected a whole number, at least 1"),
-        ({"n": 3, "batch": 0}, "batch = 0; expected a whole number, at least 1"),
-        ({"n": 3, "batch": "2"}, "batch = '2'"),
-        ({"n": 3, "calls": "2"}, "calls = '2'"),
-        ({"n": 3, "steps": "2"}, "steps = '2'"),
-        ({"n": 3, "calls": 1}, "calls = 1; one step and the last look need a whole number, at"),
-        ({"n": 3, "label": [1, 2]}, "2 labels were given for 3 examples"),
+        ({"batch": "2"}, "batch = '2'"),
+        ({"steps": "2"}, "steps = '2'"),
+        ({"calls": 1}, "calls = 1; one step and the last look need a whole number, at least 2"),
+        ({"label": [1, 2]}, "2 labels were given for 3 examples"),
+        ({"particles": 0}, "particles = 0"),
     ],
 )
-def test_mistakes_get_a_sentence(arguments: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(bfn.BFNError, match=sentence):
-        in_batches(model("continuous"), shape=(3,), **arguments)
+def test_mistakes(wrong: dict[str, Any], sentence: str) -> None:
+    arguments = {"n": 3, "shape": (3,)} | wrong
+    assert_refused(lambda: in_batches(model("continuous"), **arguments), sentence)
 
 
 def test_a_solver_may_need_more_steps() -> None:

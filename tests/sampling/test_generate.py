@@ -112,17 +112,6 @@ def test_dropout_is_off_and_modes_come_back() -> None:
 
 
 @every_kind
-def test_conditions_reach_the_network(kind: str) -> None:
-    bfn_model = model(kind)
-    a, b, c = (
-        bfn.generate(bfn_model, (32, 4), 4, generator=generator(1), label=torch.full((32,), label))
-        for label in (0, 0, 7)
-    )
-    assert torch.equal(a, b)
-    assert not torch.equal(a, c)
-
-
-@every_kind
 def test_final_mode_is_the_mode_of_the_last_output(kind: str) -> None:
     """The same state, then a draw or its most probable value."""
     # With little accuracy the last output is still a wide one.
@@ -217,21 +206,29 @@ def test_numbers_and_shapes_of_any_make() -> None:
             assert torch.equal(found, expected)
 
 
-def test_a_network_may_take_any_condition() -> None:
-    """One with **cond is given whatever there is; one in a wrapper is asked itself."""
+def test_conditions_reach_the_network() -> None:
+    """Any that its forward takes, through wrappers too; the others are refused."""
+    seen = []
 
     class Open(Toy):
         def forward(self, features: torch.Tensor, t: torch.Tensor, label=None, **cond: Any):
-            assert set(cond) == {"speaker"}
+            seen.append(cond)
             return super().forward(features, t, label)
 
-    open_model = bfn.continuous(Open(), 0.1)
-    guided = bfn.guidance.Guided(open_model, lambda x: x.sum(1))
-    assert bfn.generate(open_model, (2, 3), 2, speaker=4).shape == (2, 3)
-    assert bfn.generate(guided, (2, 3), 2, speaker=4).shape == (2, 3)
-    closed = bfn.guidance.Guided(model("continuous"), lambda x: x.sum(1))
-    with pytest.raises(bfn.BFNError, match="'speaker' is not an argument of generate"):
-        bfn.generate(closed, (2, 3), 2, speaker=4)
+    for net in (Open(), Toy()):
+        plain = bfn.continuous(net, 0.1)
+        guided = bfn.guidance.Guided(plain, lambda x: x.sum(1))
+        for each in (plain, guided):
+            a, b = (bfn.generate(each, (2, 3), 2, solver="ode", label=c) for c in (0, 7))
+            assert not torch.equal(a, b)
+            if isinstance(net, Open):
+                bfn.generate(each, (2, 3), 1, speaker=4)
+                assert seen[-2:] == [{"speaker": 4}] * 2
+            else:
+                assert_refused(
+                    lambda each=each: bfn.generate(each, (2, 3), 2, speaker=4),
+                    "'speaker' is not an argument of generate",
+                )
 
 
 @every_kind

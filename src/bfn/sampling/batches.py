@@ -83,6 +83,6 @@ def in_batches(
     what, advice = "example", "free some, or use another device"
     if known is not None:
         what, advice = "completion", "use fewer particles, or another device"
-    size = min(n, max(1, batch // max(1, particles)))
+    size = min(n, max(1, batch // particles))
     in_parts(n, size, draw, say=say, what=what, advice=advice)
     return torch.cat(parts)
