@@ -1,4 +1,4 @@
-"""Generation as a film: what the network is told, and what it makes of it, through time.
+"""Generation as a film: the network's input and output distributions through time.
 
 Pictures and arrays are shown as the mean of the input and of the output distribution, side by side;
 text as the most probable characters of both, the brighter the more probable. Frames are drawn as

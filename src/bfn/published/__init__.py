@@ -114,7 +114,7 @@ def _load(state_dict: Mapping[str, Tensor], recipe: Recipe) -> BFN:
 
 
 def _fill(model: BFN, state_dict: Mapping[str, Tensor]) -> None:
-    # Of two classes the published code feeds the network the first one's probability.
+    # The published network for binary data takes the probability of class 0, ours of class 1.
     binary = isinstance(model.flow, BinaryFlow) and isinstance(model.net, UNet)
     load_published(model.net, state_dict, negate_features=binary)
 
