@@ -31,8 +31,8 @@ import torch
 from PIL import Image
 
 import bfn
-from bfn.codec.archive import pack
-from bfn.codec.container import Archive
+from bfn.codec.archive import Archive
+from bfn.codec.pack import pack
 from bfn.data.formats import Format
 from bfn.hub import locate
 from bfn.recipe import build
@@ -106,11 +106,11 @@ def ours(
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "archive.bfn"
         start = time.perf_counter()
-        index = pack(model, format, [path], out, steps=steps, block=block, run="benchmark")
+        contents = pack(model, format, [path], out, steps=steps, block=block, run="benchmark")
         seconds = time.perf_counter() - start
         with Archive(out) as archive:
             size, blocks = archive.size, archive.size - archive.overhead
-        return size, blocks, seconds, index.bits.startup / (8 * blocks)
+        return size, blocks, seconds, contents.bits.startup / (8 * blocks)
 
 
 def bound(model: bfn.BFN, data: bfn.data.DataSet, n: int, draws: int = 2) -> float:

@@ -24,26 +24,22 @@ import torch
 import bfn
 from bfn.codec import Codec
 
-threads, folder = int(sys.argv[1]), sys.argv[2]
-torch.set_num_threads(threads)
-torch.set_default_dtype(torch.float64 if threads == 3 else torch.float32)
-torch.manual_seed(threads)
-torch.randn(1000) @ torch.randn(1000)
+folder = sys.argv[1]
 model = bfn.BFN.from_pretrained("digits")
-codec = Codec(model, (1, 8, 8), 3, lanes=8)
 saved = torch.load(folder + "/coded.pt", weights_only=True)
 payloads = [bytes(p.tolist()) for p in saved["payloads"]]
-decoded = codec.decode(payloads, [len(x) for x in saved["blocks"]])
-same = all(torch.equal(x, y) for x, y in zip(saved["blocks"], decoded))
-again = [c.payload for c in codec.encode(saved["blocks"])]
-alone = codec.decode(payloads[1:2], [len(saved["blocks"][1])], places=[1])[0]
-print(json.dumps({
-    "lossless": same,
-    "alone": torch.equal(alone, saved["blocks"][1]),
-    "same bytes": again == payloads,
-    "settings": codec.settings,
-    "threads": torch.get_num_threads(),
-}))
+for threads in (4, 3):
+    torch.set_num_threads(threads)
+    torch.set_default_dtype(torch.float64 if threads == 3 else torch.float32)
+    torch.backends.fp32_precision = "tf32" if threads == 3 else "none"
+    torch.manual_seed(threads)
+    torch.randn(1000) @ torch.randn(1000)
+    codec = Codec(model, (1, 8, 8), 3, lanes=8)
+    decoded = codec.decode(payloads, [len(x) for x in saved["blocks"]])
+    assert all(torch.equal(x, y) for x, y in zip(saved["blocks"], decoded))
+    assert [c.payload for c in codec.encode(saved["blocks"])] == payloads
+    assert torch.get_num_threads() == threads  # as the user had it
+    print(json.dumps(codec.settings))
 """
 
 
@@ -56,51 +52,40 @@ def model() -> bfn.BFN:
 def blocks() -> list[torch.Tensor]:
     digits = bfn.data.load("digits")
     x, _ = digits.batch("test", digits.examples("test"))
-    return list(x[:27].split([9, 11, 7]))
+    return list(x[:18].split([6, 7, 5]))
 
 
-def test_fresh_interpreters_with_any_number_of_threads(
+def test_another_process_with_any_number_of_threads(
     model: bfn.BFN, blocks: list[torch.Tensor], tmp_path: Path
 ) -> None:
     codec = Codec(model, (1, 8, 8), STEPS, lanes=LANES)
     payloads = [torch.tensor(list(coded.payload)) for coded in codec.encode(blocks)]
     torch.save({"payloads": payloads, "blocks": blocks}, tmp_path / "coded.pt")
-    for openmp, threads in (("1", 1), ("4", 4), ("2", 3)):
-        done = subprocess.run(
-            [sys.executable, "-c", ELSEWHERE, str(threads), str(tmp_path)],
-            env={**os.environ, "OMP_NUM_THREADS": openmp, "MKL_NUM_THREADS": openmp},
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert done.returncode == 0, done.stderr
-        result = json.loads(done.stdout)
-        assert result["lossless"]
-        assert result["alone"]
-        assert result["same bytes"]
-        assert result["settings"] == json.loads(json.dumps(codec.settings))
-        assert result["threads"] == threads  # as the user had it
+    done = subprocess.run(
+        [sys.executable, "-c", ELSEWHERE, str(tmp_path)],
+        env={**os.environ, "OMP_NUM_THREADS": "4", "MKL_NUM_THREADS": "4"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    expected = json.loads(json.dumps(codec.settings))
+    assert [json.loads(line) for line in done.stdout.splitlines()] == 2 * [expected]
 
 
-def test_the_neighbours_in_a_batch_do_not_matter(
-    model: bfn.BFN, blocks: list[torch.Tensor]
-) -> None:
-    """A lane's bytes are the same with other lanes at work, at rest, or on other data."""
+def test_a_lane_does_not_depend_on_the_others(model: bfn.BFN, blocks: list[torch.Tensor]) -> None:
+    """Its bytes are the same with the other lanes busy, idle, or coding other data."""
     codec = Codec(model, (1, 8, 8), STEPS, lanes=LANES)
-    together = [coded.payload for coded in codec.encode(blocks)]
-    assert codec.encode(blocks[:1])[0].payload == together[0]
-    mixed = codec.encode([blocks[0], blocks[2], blocks[1], blocks[1]])
-    assert mixed[0].payload == together[0]
+    together = codec.encode(blocks)[0].payload
+    assert codec.encode(blocks[:1])[0].payload == together
+    assert codec.encode([blocks[0], blocks[2], blocks[1], blocks[1]])[0].payload == together
 
 
-def test_settings_tell_what_must_agree(model: bfn.BFN) -> None:
+def test_settings_name_what_must_agree(model: bfn.BFN) -> None:
     settings = Codec(model, (1, 8, 8), STEPS, lanes=LANES).settings
     assert json.loads(json.dumps(settings)) == settings
-    assert settings["steps"] == STEPS
-    assert settings["lanes"] == LANES
-    assert settings["spacing"] == 0.5
-    assert settings["threads"] == 1
-    assert (settings["dtype"], settings["device"]) == ("float32", "cpu")
+    expected = {"steps": STEPS, "lanes": LANES, "spacing": 0.5, "threads": 1, "device": "cpu"}
+    assert settings.items() >= expected.items()
     assert settings["torch"] == torch.__version__
     assert {"numpy", "constriction", "machine", "instructions", "shape"} <= settings.keys()
 
@@ -116,7 +101,7 @@ def test_the_probe_sees_the_last_digit(model: bfn.BFN) -> None:
     assert Codec(other, (1, 8, 8), STEPS, lanes=2).settings["probe"] != probe
 
 
-def test_bytes_are_as_they_were() -> None:
+def test_bytes_stay_the_same() -> None:
     """A digest of coded bytes that depends on no network's arithmetic: only the code itself."""
 
     class Fixed(torch.nn.Module):
@@ -127,4 +112,4 @@ def test_bytes_are_as_they_were() -> None:
     coded = Codec(bfn.discrete(Fixed(), 2, 4.0), (6,), 4, lanes=2).encode([x, x[:3]])
     assert coded[0].startup_examples < 50
     digest = hashlib.blake2b(b"/".join(c.payload for c in coded), digest_size=8).hexdigest()
-    assert digest == "be8ededcfa587008", "the format has changed: raise FORMAT"
+    assert digest == "5cce176ce207242f", "the bytes have changed: raise FORMAT and VERSION"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import math
 from collections.abc import Callable
 
@@ -11,7 +10,7 @@ import pytest
 
 import bfn
 from bfn.codec import stack
-from bfn.codec.fine import CutGaussianBins
+from bfn.codec.receiver import CutGaussianBins
 from bfn.codec.stack import Distribution, Stacks
 
 LANES, NUMBER = 3, 40
@@ -128,7 +127,7 @@ def test_fine_bins_equal_one_alphabet() -> None:
 def test_scrambling_twice_changes_nothing() -> None:
     stacks = filled()
     before, bits = [stacks.bytes(lane) for lane in range(LANES)], stacks.bits()
-    key = stack.random_words(np.arange(LANES), 20)
+    key = stack.random_words(np.arange(LANES), 0, 20)
     stacks.scramble(key)
     assert all(stacks.bytes(lane) != old for lane, old in enumerate(before))
     np.testing.assert_allclose(stacks.bits(), bits, atol=2.0)
@@ -137,7 +136,8 @@ def test_scrambling_twice_changes_nothing() -> None:
 
 
 def test_random_words_are_random() -> None:
-    words = stack.random_words(np.arange(100), 500)
+    words = stack.random_words(np.arange(100), 0, 500)
+    assert np.array_equal(stack.random_words(np.arange(100), 120, 7), words[:, 120:127])
     assert words.min() >= 0
     assert words.max() < 2**16
     bits = (words[..., None] >> np.arange(16)) & 1
@@ -162,20 +162,3 @@ def test_mistakes_are_told() -> None:
     ):
         with pytest.raises(bfn.BFNError, match="not finite"):
             make()
-
-
-def test_without_constriction_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = builtins.__import__
-
-    def refuse(name: str, *rest, **options):
-        if name == "constriction":
-            raise ImportError(name)
-        return plain(name, *rest, **options)
-
-    monkeypatch.setattr(stack.importlib, "import_module", refuse)
-    stack.constriction.cache_clear()
-    try:
-        with pytest.raises(bfn.BFNError, match=r"pip install 'bfn\[compress\]'"):
-            stack.constriction()
-    finally:
-        stack.constriction.cache_clear()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,11 +11,9 @@ from bfn.cli.options import Whole
 from bfn.errors import BFNError
 
 if TYPE_CHECKING:
-    from bfn.codec.archive import Report
     from bfn.data.formats import Format
     from bfn.model import BFN
 
-TITLE = "compressing and checking"
 Out = Annotated[Path, Parameter(alias="-o")]
 
 
@@ -45,32 +41,31 @@ def compress(
     out
         The archive to write, a name ending in .bfn.
     steps
-        Messages n: more take longer and fewer bits, the bound being L^n + L^r.
+        Number n of messages: more take longer and need fewer bits, down to L^n + L^r.
     block
-        Examples (pictures, rows, windows of text) that are coded together. Small blocks are read
-        one by one sooner (--only) and many of them are coded faster; every block costs some bits
-        to begin with. By default that is little beside the rest.
+        Examples (pictures, rows, windows of text) that are coded together. Short blocks give
+        quicker access to a single file (--only), and many of them are coded faster; but every
+        block costs some bits to begin with. By default these are few.
     allow_fallback
-        Store what the model cannot represent exactly without the model (LZMA), not refuse it.
+        Store files that the model cannot represent exactly without the model (LZMA).
     device
-        cpu, cuda, ...; it can only be decompressed on the same kind.
+        cpu, cuda, ...; the archive can only be decompressed on the same kind.
     force
         Replace the archive if it exists.
     """
-    from bfn.codec import archive, container
+    from bfn.codec.archive import ENDING
+    from bfn.codec.pack import pack
     from bfn.files import check_free
     from bfn.progress import waiting
 
     if not inputs:
         raise BFNError("there is nothing to compress; give files or folders after the run")
-    if out.suffix != container.ENDING:
-        raise BFNError(f"{str(out)!r} is no name of an archive; give one ending in .bfn")
+    if out.suffix != ENDING:
+        raise BFNError(f"{str(out)!r} is not a name for an archive; give one ending in {ENDING}")
     check_free(out, force)
     model, format = open_run(run, device)
-    with contextlib.ExitStack() as stack:
-        # One bar for the files that are read, then one for what is coded.
-        read, _ = stack.enter_context(waiting("reading"))
-        index = archive.pack(
+    with waiting("reading") as (report, _):
+        contents = pack(
             model,
             format,
             inputs,
@@ -79,33 +74,18 @@ def compress(
             block=block,
             run=run.resolve().name,
             allow_fallback=allow_fallback,
-            reading=lambda done, total, note: read(done, total),
-            report=_next_bar(stack),
+            reading=report,
+            report=lambda done, total: report(done, total, "compressing and checking"),
         )
-    size = out.stat().st_size
-    what = f"{len(index.items)} file{'s' * (len(index.items) != 1)}"
+    files, examples = len(contents.entries), contents.examples
     rate = ""
-    if index.examples:
-        bits = 8 * sum(b.length for b in index.blocks if b.model)
-        per = bits / (index.examples * format.dimensions)
-        plural = "s" * (index.examples != 1)
-        rate = f", {per:.3f} bits per dimension in {index.examples} example{plural}"
-    print(f"{out}: {what}, {index.input_bytes} bytes become {size}{rate}")
-
-
-def _next_bar(stack: contextlib.ExitStack) -> Report:
-    """A report whose first word ends the bar before it."""
-    from bfn.progress import waiting
-
-    current: list[Callable[..., None]] = []
-
-    def report(done: int, total: int, note: str) -> None:
-        if not current:
-            stack.pop_all().close()
-            current.append(stack.enter_context(waiting(TITLE))[0])
-        current[0](done, total, f"{TITLE}, {note}" if note else TITLE)
-
-    return report
+    if examples:
+        per = 8 * contents.coded / (examples * format.dimensions)
+        rate = f", {per:.3f} bits per dimension in {examples} example{'s' * (examples != 1)}"
+    size = out.stat().st_size
+    print(
+        f"{out}: {files} file{'s' * (files != 1)}, {contents.input_bytes} bytes become {size}{rate}"
+    )
 
 
 def open_run(run: Path, device: str) -> tuple[BFN, Format]:

@@ -18,7 +18,7 @@ def decompress(
     anyway: bool = False,
     force: bool = False,
 ) -> None:
-    """Restore the files of an archive: the same bytes, or of pictures the same pixels.
+    """Restore the files of an archive: the same bytes, and the same pixels of pictures.
 
     Parameters
     ----------
@@ -29,32 +29,25 @@ def decompress(
     out
         The folder for the files.
     only
-        A file of the archive, or a folder of it, to restore alone; may be given several times.
+        Restore only this file or folder of the archive; may be given several times.
     anyway
-        Try although versions or processors differ; what is restored is checked all the same.
+        Try even if versions or processors differ; what is restored is still checked.
     force
         Restore into a folder that holds files, replacing those of the same names.
     """
     from bfn.cli.compress import open_run
-    from bfn.codec.container import Archive
-    from bfn.codec.fragments import Translation
+    from bfn.codec.archive import Archive
+    from bfn.codec.files import Translation
     from bfn.codec.unpack import choose, open_codec, unpack
     from bfn.files import check_free
     from bfn.progress import waiting
 
     with Archive(file) as archive:
-        choose(archive.index.items, only)
+        choose(archive.contents.entries, only)
         check_free(out, force, folder=True)
-        device = archive.index.header["codec"].get("device")
-        model, format = open_run(run, device if isinstance(device, str) else "cpu")
+        model, format = open_run(run, archive.contents.made_with["device"])
         codec = open_codec(archive, model, format, run=str(run), anyway=anyway)
+        translation = Translation.of(model, format)
         with waiting("decompressing") as (report, _):
-            restored = unpack(
-                archive,
-                codec,
-                Translation.of(model, format),
-                out,
-                only=only,
-                report=lambda done, total, note: report(done, total),
-            )
+            restored = unpack(archive, codec, translation, out, only=only, report=report)
     print(f"{out}: {len(restored)} file{'s' * (len(restored) != 1)}")

@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bfn.codec.container import Archive
+    from bfn.codec.archive import Archive
+
+LISTED = 1000
+"""The most files in the printed table."""
 
 
 def inspect(
@@ -29,13 +32,12 @@ def inspect(
     force
         Replace that file if it exists.
     """
-    from bfn.codec.container import Archive
+    from bfn.codec.archive import Archive
     from bfn.files import FIGURES, check_free
 
     if plot is not None:
         check_free(plot, force, endings=FIGURES)
     with Archive(file) as archive:
-        archive.check()
         account = describe(archive)
         if plot is not None:
             from bfn.plots.bits import draw
@@ -51,39 +53,38 @@ def inspect(
 
 def describe(archive: Archive) -> dict[str, Any]:
     """All that an archive says of itself, as JSON values."""
-    index = archive.index
-    data = index.header.get("data")
-    data = data if isinstance(data, dict) else {}
-    sizes = data.get("shape")
-    sizes = sizes if isinstance(sizes, list) else []
-    dimensions = math.prod(size for size in sizes if isinstance(size, int) and size > 0)
-    bits = index.bits
+    from bfn.codec.archive import group_size
+
+    contents = archive.contents
+    bits, coded = contents.bits, 8 * contents.coded
     return {
         "file": str(archive.path),
         "bytes": archive.size,
-        "input_bytes": index.input_bytes,
-        "run": index.header.get("run"),
-        "fingerprint": index.fingerprint.hex(),
-        "data": data,
-        "codec": index.header["codec"],
-        "probe": index.probe.hex(),
-        "examples": index.examples,
-        "dimensions": dimensions,
-        "block": index.block,
-        "blocks": sum(block.model for block in index.blocks),
+        "input_bytes": contents.input_bytes,
+        "run": contents.run,
+        "fingerprint": f"{contents.fingerprint:016x}",
+        "probe": f"{contents.probe:08x}",
+        "data": {"medium": contents.medium, "shape": list(contents.shape), "K": contents.K},
+        "made_with": contents.made_with,
+        "steps": contents.steps,
+        "lanes": contents.lanes,
+        "examples": contents.examples,
+        "dimensions": math.prod(contents.shape),
+        "block": contents.block,
+        "blocks": sum(block.model for block in contents.blocks),
         "bits": {
-            "steps": list(bits.steps),
-            "steps_per_group": bits.group,
+            "steps": bits.by_step(coded),
+            "steps_per_group": group_size(contents.steps),
             "reconstruction": bits.reconstruction,
             "startup": bits.startup,
             "startup_examples": bits.startup_examples,
             "overhead": bits.overhead,
-            "plain": bits.plain,
+            "plain": 8 * sum(block.length for block in contents.blocks if not block.model),
             "container": 8 * archive.overhead,
         },
-        "items": [
-            {"name": item.name, "examples": item.examples, "plain_bytes": item.plain}
-            for item in index.items
+        "files": [
+            {"name": entry.name, "examples": entry.examples, "plain_bytes": entry.plain}
+            for entry in contents.entries
         ],
     }
 
@@ -91,16 +92,13 @@ def describe(archive: Archive) -> dict[str, Any]:
 def _show(account: dict[str, Any]) -> None:
     from bfn.cli import tables
 
-    codec, bits = account["codec"], account["bits"]
+    bits = account["bits"]
     made = [
-        ["run", _text(account["run"])],
+        ["run", account["run"]],
         ["fingerprint of the model", account["fingerprint"]],
-        *([_text(key), _text(value)] for key, value in account["data"].items()),
-        *(
-            [_text(key), _text(value)]
-            for key, value in codec.items()
-            if value is not None and account["data"].get(key) != value
-        ),
+        *([key, json_format.dumps(value)] for key, value in account["data"].items()),
+        *([key, str(account[key])] for key in ("steps", "lanes", "block")),
+        *([key, value] for key, value in account["made_with"].items()),
     ]
     tables.show(["made with", ""], made, f"{account['file']}: {account['bytes']} bytes")
     variables = account["examples"] * account["dimensions"]
@@ -112,7 +110,7 @@ def _show(account: dict[str, Any]) -> None:
 
     startup = f"start-up ({bits['startup_examples']} of {account['examples']} examples)"
     rows = [
-        row(f"messages of {_text(codec.get('steps'))} steps", sum(bits["steps"])),
+        row(f"messages of {account['steps']} steps", sum(bits["steps"])),
         row("reconstruction", bits["reconstruction"]),
         row(startup, bits["startup"]),
         row(f"ends of blocks ({account['blocks']})", bits["overhead"]),
@@ -121,13 +119,13 @@ def _show(account: dict[str, Any]) -> None:
         row("all", 8 * account["bytes"]),
     ]
     tables.show(["where the bits went", "bytes", "share", "bits/dim"], rows)
-    names = [
-        [_text(i["name"]), str(i["examples"]), str(i["plain_bytes"])] for i in account["items"]
-    ]
+    listed, more = account["files"][:LISTED], len(account["files"]) - LISTED
+    names = [[_name(f["name"]), str(f["examples"]), str(f["plain_bytes"])] for f in listed]
     tables.show(["file", "examples", "bytes without the model"], names)
+    if more > 0:
+        print(f"and {more} more files; --json lists them all")
 
 
-def _text(value: Any) -> str:
-    """As it is, unless a forged archive means to say more to the terminal than one can read."""
-    text = value if isinstance(value, str) else json_format.dumps(value)
+def _name(text: str) -> str:
+    """Unchanged, unless its characters would move or hide others on the terminal."""
     return text if text.isprintable() else ascii(text)

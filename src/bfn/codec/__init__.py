@@ -1,7 +1,7 @@
 """Lossless coding: the loss as the length of a file.
 
-`Codec` turns data into bytes and back with a model (this half); the container that holds the bytes,
-and the files that go into it, are the other half. Names are loaded when first used.
+`Codec` turns data into bytes and back with a model; `pack` and `unpack` do so for files, which an
+`archive` holds. Names are loaded when first used.
 """
 
 from __future__ import annotations

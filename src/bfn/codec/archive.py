@@ -1,258 +1,531 @@
-"""Files to an archive, in batches of blocks, with everything checked.
+"""The file format: what a .bfn archive holds, and where.
 
-Packing reads every input twice: once to see that the model can represent it exactly, and once to
-store it. Each batch of blocks is decoded again before it is written; the archive is written aside,
-read back, and only then takes its name. Memory holds one batch, whatever the length of the archive.
+    4 bytes     MAGIC, and one byte for the version
+    blocks      payloads, one after another: examples coded by the model, or plain bytes
+    contents    the table of contents (`Contents`): msgpack, squeezed
+    8 bytes     length of the contents, CRC-32 of all bytes before it (both u32, little-endian)
+
+An archive stores entries, one for each restored file: a name and the parts it is put together from.
+The examples of all entries, one after another, are cut into blocks of equal size; so are the bytes
+that are stored without the model. Blocks are written as they are made and the contents come last,
+so that an archive may be longer than memory.
+
+The one checksum covers every byte; each block also has the CRC-32 of what it stands for, which is
+compared after decoding. Checksums find accidents, not forgeries: a reader of a forged file is still
+safe, because sizes are bounded and names cannot leave the folder they are restored to.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
-from collections.abc import Callable, Sequence
+import lzma
+import os
+import re
+import struct
+import zlib
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Self
 
-import numpy as np
-import torch
-from torch import Tensor
+from bfn.errors import BFNError, require_extra
 
-from bfn.codec import container, files
-from bfn.codec.coder import LANES, Codec, Coded
-from bfn.codec.container import Archive, Writer
-from bfn.codec.fragments import Translation
-from bfn.codec.index import GROUPS, MAX_STEPS, Index
-from bfn.codec.records import Bits
-from bfn.data.formats import Format
-from bfn.errors import BFNError
-from bfn.model import BFN
-
-LEAST, MOST = 16, 32
-"""How many times longer than what it takes to begin with a block is, if nobody says how long."""
-MAX_LANES = 64
-MAX_VARIABLES = 1 << 25
-"""The most variables that are at work at once: bounds the memory of both sides."""
-
-Report = Callable[[int, int, str], None]
-"""Called with how much is done, of how much, and the rate so far."""
+MAGIC, VERSION = b"\x89BFN", 2
+ENDING = ".bfn"
+MAX_CONTENTS = 1 << 22
+"""The most bytes of contents before they are squeezed: some 200,000 files."""
+PIECE = 1 << 22
+"""Plain bytes are stored in pieces of this size; the last one may be shorter."""
+GROUPS = 32
+"""The most groups of steps whose bits are told apart."""
+PICTURES = ("png", "webp", "bmp", "tiff", "ppm")
+"""Formats that keep every pixel, as pillow calls them; their order is part of the file format."""
+NUMBERS = re.compile(r"\|[biu]1|[<>][iuf][248]")
+"""The types of numbers that arrays may hold."""
+_FOOTER = struct.Struct("<II")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
-def _silent(done: int, total: int, note: str) -> None: ...
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """Bytes stored without the model."""
+
+    size: int
+    examples = 0
 
 
-def fingerprint(model: BFN) -> bytes:
-    """16 bytes of a model's configuration and weights."""
-    found = hashlib.blake2b(digest_size=16)
-    found.update(json.dumps(model.config(), sort_keys=True).encode())
-    for name, tensor in sorted(model.net.state_dict().items()):
-        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    return found.digest()
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Examples as they lie in an array, in numbers of a type such as "|u1" or "<i8".
 
-
-def values_of(model: BFN, format: Format) -> list[float] | None:
-    """The levels of continuous data, which are not the centres of the model's bins."""
-    levels = getattr(format.form, "levels", None)
-    if format.K is not None or levels is None:
-        return None
-    return format.form.encode(torch.arange(levels)).tolist()
-
-
-def shared(settings: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-    """A codec's settings as an archive keeps them, and the probe among them."""
-    kept = dict(settings)
-    probe = bytes.fromhex(kept.pop("probe"))[:8]
-    if kept["values"] is not None:
-        kept["values"] = container.digest(json.dumps(kept["values"]).encode()).hex()
-    return kept, probe
-
-
-def pack(
-    model: BFN,
-    format: Format,
-    inputs: Sequence[Path],
-    out: Path,
-    *,
-    steps: int,
-    block: int | None = None,
-    run: str = "",
-    allow_fallback: bool = False,
-    reading: Report = _silent,
-    report: Report = _silent,
-) -> Index:
-    """Store files in an archive; returns its index.
-
-    Args:
-        model, format: what codes them, and what one example of its data is.
-        inputs: files and folders.
-        out: the archive; an existing file is replaced when all is done.
-        steps: n of the messages: more are slower and need fewer bits.
-        block: examples that share a stack. Fewer give quicker access to one of them and keep more
-            lanes busy; every block codes some of its examples at a higher rate, to begin with.
-            By default it is made long enough for these to be few.
-        run: what error messages call the model.
-        allow_fallback: store files that the model cannot represent without it.
-        reading, report: hear of the files that were read, then of the examples that were coded.
+    With a shape they come after the header that numpy gives an array of that shape.
     """
-    most = max(1, MAX_VARIABLES // format.dimensions)
-    if block is not None and not 1 <= block <= most:
-        raise BFNError(f"block = {block} examples; give 1 to {most}")
-    if not 1 <= steps <= MAX_STEPS:
-        raise BFNError(f"steps = {steps}; give 1 to {MAX_STEPS}")
-    translation = Translation.of(model, format)
-    values = values_of(model, format)
-    # A model that cannot code says so here, before files are read.
-    single = Codec(model, format.shape, steps, lanes=1, values=values)
-    sources = files.scan(
-        files.find(inputs),
-        translation,
-        allow_fallback=allow_fallback,
-        report=lambda done, total: reading(done, total, ""),
+
+    examples: int
+    dtype: str
+    channels_last: bool
+    shape: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Windows of a text; of the last one, `skip` characters were in the window before."""
+
+    examples: int
+    skip: int
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One example, saved as a picture; its pixels are the levels, or shades from 0 to 255."""
+
+    kind: str
+    shades: bool
+    examples = 1
+
+
+Part = Plain | Rows | Windows | Picture
+_PARTS: tuple[type[Any], ...] = (Plain, Rows, Windows, Picture)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file: its name, and the parts it is put together from."""
+
+    name: str
+    parts: tuple[Part, ...]
+
+    @property
+    def examples(self) -> int:
+        return sum(part.examples for part in self.parts)
+
+    @property
+    def plain(self) -> int:
+        """Bytes stored without the model."""
+        return sum(part.size for part in self.parts if isinstance(part, Plain))
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A payload: `count` examples coded by the model, or `count` plain bytes."""
+
+    model: bool
+    count: int
+    length: int
+    """Bytes in the file."""
+    check: int
+    """CRC-32 of what it stands for."""
+
+
+@dataclass(frozen=True)
+class Bits:
+    """Where the bits of the blocks went; `steps` are whole multiples of `unit`, a byte each."""
+
+    unit: int = 1
+    steps: bytes = b""
+    reconstruction: int = 0
+    startup: int = 0
+    overhead: int = 0
+    startup_examples: int = 0
+
+    @classmethod
+    def round(cls, steps: Sequence[float], **others: int) -> Self:
+        """Steps in at most `GROUPS` groups, to 1/127 of the largest."""
+        size = max(1, group_size(len(steps)))
+        groups = [sum(steps[i : i + size]) for i in range(0, len(steps), size)]
+        unit = max(1, int(-(-max(map(abs, groups), default=0) // 127)))
+        return cls(unit, array("b", [round(bits / unit) for bits in groups]).tobytes(), **others)
+
+    def by_step(self, total: int) -> list[int]:
+        """Bits of each group of steps, where all blocks of the model have `total` bits."""
+        found = [self.unit * weight for weight in array("b", self.steps)]
+        if found:  # what rounding has lost is least where there is most
+            largest = max(range(len(found)), key=lambda i: abs(found[i]))
+            others = self.reconstruction + self.startup + self.overhead
+            found[largest] += total - others - sum(found)
+        return found
+
+
+def group_size(steps: int) -> int:
+    return -(-steps // GROUPS)
+
+
+@dataclass(frozen=True)
+class Contents:
+    """All that is known of an archive without decoding it; the fields in the order of the file."""
+
+    made_with: dict[str, str]
+    """`MADE_WITH`: versions and the processor, which must agree to decode."""
+    run: str
+    medium: str
+    shape: tuple[int, ...]
+    K: int | None
+    fingerprint: int
+    """A digest of the model's configuration and weights, 64 bits."""
+    probe: int
+    """A digest of what the network and the coder make of fixed inputs, 32 bits."""
+    steps: int
+    lanes: int
+    block: int
+    """Examples in a block; the last one may have fewer."""
+    input_bytes: int
+    """The size of the files that went in."""
+    content: int
+    """CRC-32 of all restored contents, in order."""
+    bits: Bits
+    entries: list[Entry]
+    blocks: list[Block]
+
+    @property
+    def examples(self) -> int:
+        return sum(entry.examples for entry in self.entries)
+
+    @property
+    def coded(self) -> int:
+        """Bytes of the blocks that the model has coded."""
+        return sum(block.length for block in self.blocks if block.model)
+
+    def pack(self) -> bytes:
+        entries = [
+            [entry.name, *([_PARTS.index(type(p)), *astuple(p)] for p in entry.parts)]
+            for entry in self.entries
+        ]
+        made_with = [self.made_with[key] for key in MADE_WITH]
+        others = [getattr(self, name) for name in _PLAIN_FIELDS]
+        # A plain piece has a negative length, so that nothing else has to tell them apart.
+        lengths = [b.length if b.model else -b.length for b in self.blocks]
+        checks = struct.pack(f"<{len(lengths)}I", *(block.check for block in self.blocks))
+        fields = [made_with, *others, astuple(self.bits), entries, lengths, checks]
+        return _msgpack().packb(fields)
+
+    @classmethod
+    def unpack(cls, raw: bytes) -> Self:
+        """Read what `pack` wrote; whatever is not as it should be is a `BFNError`."""
+        try:
+            made_with, run, medium, shape, K, *numbers, bits, entries, lengths, checks = (
+                _msgpack().unpackb(raw)
+            )
+            fingerprint, probe, steps, lanes, block, input_bytes, content = map(_whole, numbers)
+            found = [_entry(*entry) for entry in entries]
+            return cls(
+                dict(zip(MADE_WITH, map(_text, made_with), strict=True)),
+                _text(run),
+                _text(medium),
+                _shape(shape),
+                None if K is None else _whole(K),
+                *(fingerprint, probe, steps, lanes, block, input_bytes, content),
+                bits=_bits(*bits),
+                entries=found,
+                blocks=_blocks(found, block, lengths, checks),
+            )
+        except (TypeError, ValueError, IndexError, RecursionError, struct.error) as error:
+            raise BFNError(str(error) or type(error).__name__) from None
+
+
+MADE_WITH = ("bfn", "torch", "numpy", "constriction", "machine", "instructions", "device")
+_PLAIN_FIELDS = (
+    *("run", "medium", "shape", "K", "fingerprint", "probe"),
+    *("steps", "lanes", "block", "input_bytes", "content"),
+)
+
+
+def _msgpack() -> Any:
+    return require_extra("msgpack", "compress", "an archive")
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r:.50} is not a whole number")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > 255 or _CONTROL.search(value):
+        raise ValueError(f"{value!a:.50} is not a short text")
+    return value
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list) or len(value) > 64:
+        raise ValueError(f"{value!r:.50} is not a shape")
+    return tuple(map(_whole, value))
+
+
+def _bits(unit: Any, steps: Any, reconstruction: Any, startup: Any, *rest: Any) -> Bits:
+    signed = (reconstruction, startup, *rest)
+    if not isinstance(steps, bytes) or len(steps) > GROUPS:
+        raise ValueError("its account of the bits is not readable")
+    if any(type(value) is not int for value in signed):
+        raise ValueError("its account of the bits is not readable")
+    return Bits(_whole(unit), steps, *signed)
+
+
+def _entry(name: Any, *parts: Any) -> Entry:
+    if not isinstance(name, str):
+        raise ValueError("a name is not a text")
+    check_name(name)
+    found = tuple(_part(*part) for part in parts)
+    if len(found) > 1 and any(isinstance(part, Picture) for part in found):
+        raise ValueError(f"{name!r} is more than a picture")
+    return Entry(name, found)
+
+
+def _part(kind: Any, *fields: Any) -> Part:
+    part, right = _PARTS[_whole(kind)](*fields), False
+    match part:
+        case Plain(size):
+            right = _whole(size) > 0
+        case Rows(examples, dtype, last, shape):
+            right = _whole(examples) > 0 and NUMBERS.fullmatch(dtype) and type(last) is bool
+            part = part if shape is None else Rows(examples, dtype, last, _shape(shape))
+        case Windows(examples, skip):
+            right = _whole(examples) > 0 and _whole(skip) >= 0
+        case Picture(kind, shades):
+            right = kind in PICTURES and type(shades) is bool
+    if not right:
+        raise ValueError(f"{part!r:.80} is not part of a file")
+    return part
+
+
+def _blocks(entries: list[Entry], size: int, lengths: Any, checks: Any) -> list[Block]:
+    """Blocks are full but for the last one; entries and blocks must be about the same data."""
+    if not isinstance(lengths, list) or not isinstance(checks, bytes):
+        raise ValueError("its blocks are not readable")
+    left = {True: sum(e.examples for e in entries), False: sum(e.plain for e in entries)}
+    full, blocks = {True: size, False: PIECE}, []
+    for length, check in zip(lengths, struct.unpack(f"<{len(lengths)}I", checks), strict=True):
+        model = length >= 0
+        count = min(full[model], left[model])
+        left[model] -= count
+        if not count:
+            raise ValueError("it has more blocks than data")
+        blocks.append(Block(model, count, _whole(abs(length)), check))
+    if any(left.values()):
+        raise ValueError("it has more data than blocks")
+    check_names([entry.name for entry in entries])
+    return blocks
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Refuse names that would overwrite one another."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise BFNError(f"the name {name!r} occurs twice; give every file a name of its own")
+        seen.add(name)
+    for name in names:
+        end = name.find("/")
+        while end >= 0:
+            if name[:end] in seen:
+                raise BFNError(f"{name[:end]!r} is both a file and a folder; rename one of them")
+            end = name.find("/", end + 1)
+
+
+def check_name(name: str) -> None:
+    """Refuse names other than a relative path of ordinary parts, joined by single slashes."""
+    parts = name.split("/", 65)
+    harmless = len(parts) <= 64 and all(
+        part not in ("", ".", "..") and len(part.encode("utf-8", "replace")) <= 255
+        for part in parts
     )
-    examples = sum(source.item.examples for source in sources)
-    if block is None:
-        block = min(most, _fair_block(single, examples))
-    blocks = -(-examples // block)
-    lanes = max(1, min(LANES, blocks, MAX_VARIABLES // (block * format.dimensions)))
-    codec = Codec(model, format.shape, steps, lanes=lanes, values=values)
-    settings, probe = shared(codec.settings)
-    with Writer(out) as writer:
-        packing = _Packing(codec, translation, writer, block, examples, report)
-        for source in sources:
-            for fragment in source.fragments():
-                packing.add(fragment.data, fragment.raw)
-        packing.end()
-        index = Index(
-            header={"codec": settings, "data": _described(format), "run": run},
-            fingerprint=fingerprint(model),
-            probe=probe,
-            content=packing.content.digest(),
-            block=block,
-            input_bytes=sum(source.size for source in sources),
-            bits=packing.account(),
-            items=[source.item for source in sources],
-            blocks=writer.blocks,
+    # Backslashes, drives and control characters mean other things on other systems.
+    odd = re.search(r"[\\\ud800-\udfff]|^[A-Za-z]:", name) or _CONTROL.search(name)
+    if not harmless or odd or len(name) > 4096:
+        shown = ascii(name if len(name) <= 80 else name[:77] + "...")
+        raise BFNError(f"the name {shown} is not a safe path below a folder; rename the file")
+
+
+# Bytes without a model: the standard library's compressors, whichever is shortest. Streams are raw,
+# since the archive has lengths and a checksum of its own.
+_FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": PIECE}]
+
+
+def squeeze(data: bytes) -> bytes:
+    deflate = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    ways = [
+        b"\0" + data,
+        b"\1" + deflate.compress(data) + deflate.flush(),
+        b"\2" + lzma.compress(data, lzma.FORMAT_RAW, filters=_FILTERS),
+    ]
+    return min(ways, key=len)
+
+
+def expand(payload: bytes, most: int) -> bytes:
+    """What was squeezed; `BFNError` if it is damaged or longer than `most`, which is not made."""
+    way, stored = payload[:1], payload[1:]
+    try:
+        if way == b"\0":
+            data, ended = stored, True
+        elif way == b"\1":
+            inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+            data = inflate.decompress(stored, most + 1)
+            ended = inflate.eof and not inflate.unused_data
+        elif way == b"\2":
+            unpack = lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=_FILTERS)
+            data = unpack.decompress(stored, most + 1)
+            ended = unpack.eof and not unpack.unused_data
+        else:
+            data, ended = b"", False
+    except (zlib.error, lzma.LZMAError) as error:
+        raise BFNError(f"squeezed bytes are damaged ({error})") from None
+    if not ended or len(data) > most:
+        raise BFNError(f"squeezed bytes are damaged: expected at most {most}")
+    return data
+
+
+class Writer:
+    """Writes an archive from beginning to end."""
+
+    def __init__(self, path: Path) -> None:
+        self.blocks: list[Block] = []
+        self._pending = bytearray()
+        self._crc = 0
+        self._file: IO[bytes] = path.open("xb")
+        self._write(MAGIC + bytes([VERSION]))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def add(self, payload: bytes, examples: int, check: int) -> None:
+        """A block of examples; `check` is the CRC-32 of what it stands for."""
+        self._write(payload)
+        self.blocks.append(Block(True, examples, len(payload), check))
+
+    def keep(self, data: bytes, end: bool = False) -> None:
+        """Bytes to be stored without the model, in pieces; at the end, the rest of them."""
+        self._pending += data
+        while len(self._pending) >= PIECE or (end and self._pending):
+            piece = bytes(self._pending[:PIECE])
+            del self._pending[:PIECE]
+            payload = squeeze(piece)
+            self._write(payload)
+            self.blocks.append(Block(False, len(piece), len(payload), zlib.crc32(piece)))
+
+    def close(self, contents: Contents) -> None:
+        """Write the contents: the archive is complete and on the disk."""
+        raw = contents.pack()
+        if len(raw) > MAX_CONTENTS:
+            raise BFNError(
+                f"the table of contents would take {len(raw)} bytes, above {MAX_CONTENTS}; make "
+                "several archives, give larger blocks, or put many small files into one array"
+            )
+        squeezed = squeeze(raw)
+        self._write(squeezed + struct.pack("<I", len(squeezed)))
+        self._file.write(struct.pack("<I", self._crc))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def _write(self, data: bytes) -> None:
+        self._file.write(data)
+        self._crc = zlib.crc32(data, self._crc)
+
+
+class Archive:
+    """An archive that was opened, every byte checked: its contents, and its blocks on demand."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._file: IO[bytes] = path.open("rb")
+        except FileNotFoundError:
+            raise BFNError(f"there is no archive {str(path)!r}; give the name of a file") from None
+        except OSError as error:
+            raise BFNError(f"cannot read {str(path)!r}: {error.strerror}") from None
+        try:
+            self.size = self._file.seek(0, os.SEEK_END)
+            self.contents, self._places = self._read()
+        except BaseException as error:
+            self._file.close()
+            if isinstance(error, OSError):  # a terminal or a pipe, which cannot be searched
+                raise BFNError(f"cannot read {str(path)!r}: {error}; give a file") from None
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def payload(self, number: int) -> bytes:
+        self._file.seek(self._places[number])
+        return self._file.read(self.contents.blocks[number].length)
+
+    def plain_block(self, number: int) -> bytes:
+        """The bytes that were stored without the model in a block."""
+        block = self.contents.blocks[number]
+        try:
+            data = expand(self.payload(number), block.count)
+        except BFNError as error:
+            raise self.damaged(str(error)) from None
+        if len(data) != block.count or zlib.crc32(data) != block.check:
+            raise self.damaged(f"block {number} does not hold what was stored in it")
+        return data
+
+    def damaged(self, how: str) -> BFNError:
+        return BFNError(
+            f"{str(self.path)!r} is damaged: {how}; fetch it again, or make it from the original "
+            "files"
         )
-        writer.close(index)
-        with Archive(writer.aside) as written:
-            written.check()
-            if written.index != index:
-                raise BFNError(f"{str(out)!r} could not be read back as written; try another disk")
-        writer.finish()
-    return index
+
+    @property
+    def overhead(self) -> int:
+        """Bytes of the file that belong to no block."""
+        return self.size - sum(block.length for block in self.contents.blocks)
+
+    def _read(self) -> tuple[Contents, list[int]]:
+        name, start = str(self.path), len(MAGIC) + 1
+        self._file.seek(0)
+        first = self._file.read(start)
+        if first[: len(MAGIC)] != MAGIC:
+            raise BFNError(
+                f"{name!r} is not an archive of bfn, or its beginning is damaged; give a file that "
+                "bfn compress has written"
+            )
+        if first[-1:] == b"\r":
+            raise BFNError(
+                f"{name!r} is an archive of format 1, which only the development versions of bfn "
+                "0.1.0 read; decompress it with the version that wrote it"
+            )
+        if first[-1] != VERSION:
+            raise BFNError(
+                f"{name!r} has format {first[-1]}, but this version of bfn reads {VERSION}; use "
+                "the version that wrote it, or fetch the file again if it is damaged"
+            )
+        end = self.size - _FOOTER.size
+        length, crc = _FOOTER.unpack(self._tail(end)) if end >= start else (0, None)
+        if crc != self._checksum():
+            raise self.damaged("it is cut off, or some of its bytes have changed")
+        if not 0 < length <= end - start:
+            raise self.damaged(f"its table of contents claims {length} bytes")
+        self._file.seek(end - length)
+        try:
+            contents = Contents.unpack(expand(self._file.read(length), MAX_CONTENTS))
+        except BFNError as error:
+            raise self.damaged(f"its table of contents makes no sense ({error})") from None
+        places = list(_accumulate(start, contents.blocks))
+        if places.pop() != end - length:
+            raise self.damaged("its blocks do not fill the file")
+        return contents, places
+
+    def _tail(self, place: int) -> bytes:
+        self._file.seek(place)
+        return self._file.read()
+
+    def _checksum(self) -> int:
+        """CRC-32 of all but the last 4 bytes."""
+        self._file.seek(0)
+        crc, left = 0, self.size - 4
+        while left and (data := self._file.read(min(left, 1 << 20))):
+            crc, left = zlib.crc32(data, crc), left - len(data)
+        return crc
 
 
-def _fair_block(codec: Codec, examples: int) -> int:
-    """Blocks of one length: as many as there are lanes, unless they were too short or too long."""
-    one = math.prod(codec.shape) * math.log2(codec.chain.alphabet.K)
-    start = max(1.0, codec.chain.startup_bits() / one)
-    wanted = min(max(examples / LANES, LEAST * start), MOST * start)
-    return max(1, math.ceil(examples / max(1, round(examples / wanted))))
-
-
-def _described(format: Format) -> dict[str, Any]:
-    return {
-        "medium": format.medium,
-        "shape": list(format.shape),
-        "K": format.K,
-        "unit": format.unit,
-    }
-
-
-class _Packing:
-    """Gathers examples into batches of blocks, codes them, and writes them once they decode."""
-
-    def __init__(
-        self,
-        codec: Codec,
-        translation: Translation,
-        writer: Writer,
-        block: int,
-        examples: int,
-        report: Report,
-    ) -> None:
-        self.codec, self.translation, self.writer = codec, translation, writer
-        self.block, self.total, self.report = block, examples, report
-        self.content = hashlib.blake2b(digest_size=8)
-        self.steps = np.zeros(codec.steps)
-        self.others = dict.fromkeys(("reconstruction", "startup"), 0.0)
-        self.startup_examples = 0
-        self._waiting: list[Tensor] = []
-        self._count = self._done = self._coded = self._payload = 0
-
-    def add(self, data: Tensor | bytes, raw: bytes) -> None:
-        self.content.update(raw)
-        if isinstance(data, bytes):
-            self.writer.keep(data)
-            return
-        self._waiting.append(data)
-        self._count += len(data)
-        batch = self.codec.lanes * self.block
-        if self._count >= batch:
-            x = torch.cat(self._waiting)
-            while len(x) >= batch:
-                self._store(x[:batch])
-                x = x[batch:]
-            self._waiting, self._count = [x.clone()], len(x)
-
-    def end(self) -> None:
-        if self._count:
-            self._store(torch.cat(self._waiting))
-            self._waiting, self._count = [], 0
-        self.writer.flush()
-
-    def _store(self, x: Tensor) -> None:
-        blocks = list(x.split(self.block))
-        coded = self.codec.encode(blocks, self._encoded)
-        payloads = [each.payload for each in coded]
-        self._coded += len(x)
-        self._payload += sum(map(len, payloads))
-        decoded = self.codec.decode(payloads, [len(b) for b in blocks], self._advance)
-        for before, after, each in zip(blocks, decoded, coded, strict=True):
-            if not np.array_equal(self.translation.values(before), self.translation.values(after)):
-                raise BFNError(
-                    "what was coded did not decode to the same; nothing was written: this machine "
-                    "does not compute the same digits twice"
-                )
-            self._add(each, before)
-
-    def _add(self, coded: Coded, x: Tensor) -> None:
-        self.writer.add(coded.payload, len(x), contents(self.translation, x))
-        self.steps += np.array(coded.bits["steps"])
-        for name in self.others:
-            self.others[name] += coded.bits[name]
-        self.startup_examples += coded.startup_examples
-
-    def _encoded(self, examples: int) -> None:
-        self._advance(examples, *self.codec.so_far)
-
-    def _advance(self, examples: int, coded: int = 0, bits: float = 0.0) -> None:
-        """So many more are done; the batch at work has `coded` examples in so many bits yet."""
-        self._done += examples
-        variables = (self._coded + coded) * self.translation.format.dimensions
-        bits += 8 * self._payload
-        note = f"{bits / variables:.3f} bits per dimension" if variables else ""
-        self.report(self._done, 2 * self.total, note)
-
-    def account(self) -> Bits:
-        """Whole bits that add up to what was written."""
-        group = -(-len(self.steps) // GROUPS)
-        grouped = np.add.reduceat(self.steps, np.arange(0, len(self.steps), group))
-        steps = tuple(round(float(bits)) for bits in grouped) if self._payload else ()
-        reconstruction, startup = (round(bits) for bits in self.others.values())
-        return Bits(
-            steps,
-            group,
-            reconstruction,
-            startup,
-            overhead=8 * self._payload - sum(steps) - reconstruction - startup,
-            plain=8 * sum(b.length for b in self.writer.blocks if not b.model),
-            startup_examples=self.startup_examples,
-        )
-
-
-def contents(translation: Translation, x: Tensor) -> bytes:
-    """The digest of what examples stand for."""
-    values = translation.values(x)
-    return container.digest(values.astype(values.dtype.newbyteorder("<")).tobytes())
+def _accumulate(place: int, blocks: Sequence[Block]) -> Iterator[int]:
+    """Where each block begins, and the last one ends."""
+    for block in blocks:
+        yield place
+        place += block.length
+    yield place

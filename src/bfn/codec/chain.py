@@ -17,7 +17,6 @@ be on the stack: a few bits per number are enough to begin with, whatever n is.
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 from collections.abc import Sequence
@@ -27,9 +26,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bfn.codec.alphabet import alphabet
 from bfn.codec.grid import Grid, Step
-from bfn.codec.receiver import data_distribution, message_distribution
+from bfn.codec.receiver import Receiver
 from bfn.codec.stack import Distribution, Floats, Integers, Stacks, gaussian, random_words
 from bfn.flow import Theta
 from bfn.flow.base import per_example
@@ -53,7 +51,10 @@ class Chain:
         self.shape = (lanes, *shape)
         self.state_shape = model.flow.state_shape(self.shape)
         self.grid = Grid.of(model.flow, steps, spacing)
-        self.alphabet = alphabet(model.head, values)
+        self.receiver = Receiver(model.flow, model.head.symbols(values))
+        words = np.ceil(self.numbers * self.grid.popped_bits() / 16.0) + 1
+        self._words = np.concatenate([[0], np.cumsum(words)]).astype(np.int64)
+        self._first_output: Output | None = None
         self.network_seconds = 0.0
 
     @property
@@ -76,18 +77,17 @@ class Chain:
         """
         grid, n = self.grid, self.grid.n
         bits, steps = [stacks.bits()], np.zeros((self.lanes, n))
-        keys = self._keys(index)
-        stacks.scramble(keys[n])
+        stacks.scramble(self._key(index, n))
         k = self._first(x).pop(stacks)
         bits.append(stacks.bits())
-        data_distribution(self.output(k, n)).push(stacks, x)
+        self.receiver.data(self.output(k, n)).push(stacks, x)
         bits.append(stacks.bits())
         reconstruction = bits[2] - bits[1]
         steps[:, n - 1] = bits[1] - bits[0]
         before = bits[2]
         for i in range(n, 0, -1):
             if i > 1:
-                stacks.scramble(keys[i - 1])
+                stacks.scramble(self._key(index, i - 1))
                 earlier = self.bridge(k, i).pop(stacks)
                 after = stacks.bits()
                 steps[:, i - 2] = after - before
@@ -104,51 +104,64 @@ class Chain:
 
     def decode(self, stacks: Stacks, index: Integers) -> Integers:
         """Pop indices (lanes, variables)."""
-        n, keys = self.grid.n, self._keys(index)
+        n = self.grid.n
         k = np.zeros((self.lanes, self.numbers), np.int64)
         for i in range(1, n + 1):
             later = self.message(k, i).pop(stacks)
             if i > 1:
                 self.bridge(later, i).push(stacks, k)
-                stacks.scramble(keys[i - 1])
+                stacks.scramble(self._key(index, i - 1))
             k = later
-        x = data_distribution(self.output(k, n)).pop(stacks)
+        x = self.receiver.data(self.output(k, n)).pop(stacks)
         self._first(x).push(stacks, k)
-        stacks.scramble(keys[n])
+        stacks.scramble(self._key(index, n))
         return x
 
-    def startup_bits(self) -> float:
-        """How many bits the stack should hold before an example is pushed.
+    def startup_bits(self, x: Integers | None = None) -> float:
+        """The bits that a stack should hold before an example x, (variables,), is pushed.
 
-        V_n is popped, and V_{n-1} and components before V_n is pushed; the last terms allow for
-        scatter and for whole words. The chain works with fewer bits, too, but an empty stack pops
-        the utmost cells, which are dear to push.
+        V_n is popped, and V_{n-1} and components before V_n is pushed. The chain works with fewer
+        bits, too, but an empty stack pops the most extreme cells, which are expensive to push.
+        More would be examples that are coded at a higher rate. Only the sender needs to know.
         """
         popped = self.numbers * float(self.grid.popped_bits()[-2:].sum())
-        chosen = self.variables * self.alphabet.choice_bits(float(self.grid.beta[-2]))
-        return popped + chosen + 3.0 * self.numbers**0.5 + 32.0
+        scatter = 2.0 * self.numbers**0.5  # 1.4 standard deviations of that
+        return popped + scatter + (0.0 if x is None else self._component_bits(x))
+
+    def _component_bits(self, x: Integers) -> float:
+        """About what choosing components takes: no more than the network knows of x at step n."""
+        flow, symbols = self.model.flow, self.receiver.symbols
+        most = self.variables * math.log2(symbols.K)
+        data = symbols.data(torch.from_numpy(x), self.model.dtype).reshape(1, *self.shape[1:])
+        data = data.to(self.model.device)
+        t = data.new_tensor([1.0 - 1.0 / self.grid.n], dtype=self.model.dtype)
+        theta = flow.sample(data, t, torch.Generator(data.device).manual_seed(0))
+        bits = -float(self.model(theta, t).log_prob(data).detach()) / math.log(2.0)
+        return min(bits, most) if math.isfinite(bits) else most
 
     def marginal(self, t: float) -> Distribution:
-        """The data's distribution as the network sees it at time t when no message has come."""
+        """The data's distribution as the network sees it at time t before any message."""
         zero = np.zeros((self.lanes, self.numbers))
         beta = self.model.flow.schedule.beta(torch.tensor(t, dtype=torch.float64))
-        return data_distribution(self._call(zero, float(beta), t))
+        return self.receiver.data(self._call(zero, float(beta), t))
 
     def output(self, k: Integers, i: int) -> Output:
         """The network's output after i steps, V_i = k delta_i."""
         grid = self.grid
+        if i == 0:  # always the same: no example has sent anything yet
+            if self._first_output is None:
+                self._first_output = self._call(np.zeros(k.shape), 0.0, 0.0)
+            return self._first_output
         return self._call(k * grid.delta[i], float(grid.beta[i]), i / grid.n)
 
-    def _keys(self, index: Integers) -> list[NDArray[np.int32]]:
-        """Random words for the bits that V_i is popped from: entry i, (lanes, words).
+    def _key(self, index: Integers, i: int) -> NDArray[np.int32]:
+        """Random words for the bits that V_i is popped from: (lanes, words).
 
         They are different for every example, index (lanes,), of a block. (The bits from which
         components are chosen need none: what a component costs does not depend on the choice.)
         """
-        words = np.ceil(self.numbers * self.grid.popped_bits() / 16.0) + 1
-        ends = np.concatenate([[0], np.cumsum(words)]).astype(np.int64)
-        key = random_words(index, int(ends[-1]))
-        return [key[:, :0], *(key[:, a:b] for a, b in itertools.pairwise(ends))]
+        first, end = self._words[i - 1 : i + 1].tolist()
+        return random_words(index, first, end - first)
 
     def network(self, k: Integers, i: int) -> Tensor:
         """The network's bare numbers for `output`."""
@@ -174,7 +187,7 @@ class Chain:
     def message(self, k: Integers, i: int) -> Distribution:
         """Cells of V_i given those of V_{i-1}."""
         step = Step(self.grid, i, k * self.grid.delta[i - 1])
-        return message_distribution(self.output(k, i - 1), step)
+        return self.receiver.message(self.output(k, i - 1), step)
 
     def bridge(self, k: Integers, i: int) -> Distribution:
         """Cells of V_{i-1} given those of V_i."""
@@ -186,10 +199,8 @@ class Chain:
     def _first(self, x: Integers) -> Distribution:
         """Cells of V_n given the data."""
         grid, n = self.grid, self.grid.n
-        data = self.alphabet.data(torch.from_numpy(x), torch.float64).reshape(self.shape)
-        m = self.model.flow.embed(data).double().reshape(self.lanes, -1).numpy()
         return gaussian(
-            m * (grid.beta[n] / grid.delta[n]),
+            self.receiver.embed(x) * (grid.beta[n] / grid.delta[n]),
             float(grid.sd[n] / grid.delta[n]),
             int(grid.reach[n]),
         )

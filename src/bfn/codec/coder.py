@@ -8,13 +8,20 @@ row, and on the number of threads: all three are fixed.
 A stack must hold some bits before the first example can be pushed. They are the block's last
 examples, coded in a simpler way (`startup`). So a block costs no random bits; it only pays for what
 that way is worse than the chain on a handful of examples.
+
+Sender and receiver compute the same probabilities only if their networks give the same numbers bit
+by bit. What can be fixed is fixed while coding (`exact_arithmetic`); what cannot is digested into a
+probe, so that another machine is found out before it decodes anything.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import platform
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
@@ -25,14 +32,13 @@ import torch
 from torch import Tensor
 
 import bfn
-from bfn.codec.agreement import fixed, probe
 from bfn.codec.chain import Chain
 from bfn.codec.stack import Distribution, Floats, Integers, Stacks, constriction, damaged, uniform
 from bfn.codec.startup import Startup
-from bfn.errors import BFNError
+from bfn.errors import BFNError, number, whole
 from bfn.model import BFN
 
-FORMAT = 1
+FORMAT = 2
 """Changes whenever the same data would become other bytes."""
 LANES = 16
 
@@ -55,15 +61,14 @@ class Coded:
 
 @dataclass
 class _Block:
-    """A block at work in a lane."""
+    """A block that is being coded in a lane."""
 
     place: int
-    count: int
     x: Integers
-    left: int = 0
     startup: int = 0
-    startup_bits: float = 0.0
     way: int = 0
+    startup_bits: float = 0.0
+    left: int = 0
     steps: Floats = field(default_factory=lambda: np.zeros(0))
     reconstruction: float = 0.0
 
@@ -74,11 +79,11 @@ class Codec:
     Args:
         model: for data that can be coded: discrete, discretised, or continuous with
             reconstruction=bfn.Bins(K, sigma).
-        shape: of one example.
-        steps: n, the number of messages: n + 1 calls of the network per example.
+        shape: the shape of one example.
+        steps: n, the number of messages and of the network's calls per example.
         lanes: the batch of every call. More are faster for many blocks, slower for few.
-        spacing: of the grids, in deviations. Finer needs more bits to begin with; coarser than 1
-            costs bits at every step.
+        spacing: the distance of the grids' points, in deviations. Finer grids need more bits to
+            begin with; coarser than 1 costs bits at every step.
         threads: for the network and the probabilities.
         values: for continuous data, the value of every bin that is not its centre.
 
@@ -97,10 +102,8 @@ class Codec:
         values: Sequence[float] | None = None,
     ) -> None:
         for name, value in (("steps", steps), ("lanes", lanes), ("threads", threads)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise BFNError(f"{name} = {value!r}; expected a whole number, at least 1")
-        if not 0.0 < spacing <= 4.0:
-            raise BFNError(f"spacing = {spacing!r}; expected a number above 0 and up to 4")
+            whole(name, value, 1)
+        number("spacing", spacing, "a number above 0 and up to 4", lambda s: 0.0 < s <= 4.0)
         if not all(isinstance(size, int) and size > 0 for size in shape):
             raise BFNError(f"shape = {tuple(shape)}; expected positive whole numbers")
         constriction()
@@ -111,8 +114,6 @@ class Codec:
         self.startup = Startup(self.chain)
         self.seconds = {"network": 0.0, "coder": 0.0, "probabilities": 0.0}
         """Where the time went, over all calls."""
-        self.so_far = (0, 0.0)
-        """Examples coded by the present `encode`, and the bits that they have taken."""
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -121,7 +122,7 @@ class Codec:
         "probe" digests what the network and the coder make of fixed inputs: another processor,
         device or library whose arithmetic differs is found out before anything is decoded.
         """
-        with fixed(self.model, self.threads):
+        with exact_arithmetic(self.model, self.threads):
             digest = probe(self.chain)
         return {
             "format": FORMAT,
@@ -145,39 +146,47 @@ class Codec:
     def encode(self, blocks: Sequence[Tensor], progress: Progress | None = None) -> list[Coded]:
         """Every block, (N_b, *shape), as bytes of its own.
 
-        progress is called with the number of examples done since it was last called. A block is
-        asked for when its turn comes, so `blocks` may load them one by one.
+        progress is called with the number of examples done since the last call. Blocks are read
+        when their turn comes, so `blocks` may load them one by one.
         """
-        results: list[Coded | None] = [None] * len(blocks)
-        finished, bits = 0, 0.0
-        self.so_far = (finished, bits)
+        results: dict[int, Coded] = {}
 
         def begin(stacks: Stacks, lane: int, place: int) -> _Block:
-            return self._begin_encoding(stacks, lane, place, blocks[place])
+            block = _Block(place, self._indices(blocks[place], place), steps=np.zeros(self.steps))
+            stacks.put(lane, b"")
+            if len(block.x):
+                block.startup, block.way = self.startup.push(stacks, lane, block.x)
+                block.startup_bits = float(stacks.bits()[lane])
+            return block
 
-        def work(stacks: Stacks, current: list[_Block | None]) -> None:
-            x = np.zeros((self.lanes, self.chain.variables), np.int64)
-            index = np.zeros(self.lanes, np.int64)
-            for lane, block in enumerate(current):
-                if block is not None:
-                    index[lane] = block.left - 1
-                    x[lane] = block.x[index[lane]]
+        def step(stacks: Stacks, current: dict[int, _Block]) -> None:
+            x, index = self._row(), np.zeros(self.lanes, np.int64)
+            for lane, block in current.items():
+                index[lane] = block.left - 1
+                x[lane] = block.x[index[lane]]
             steps, reconstruction = self.chain.encode(stacks, x, index)
-            for lane, block in enumerate(current):
-                if block is not None:
-                    block.steps = block.steps + steps[lane]
-                    block.reconstruction += float(reconstruction[lane])
-            begun = [block.count - block.left + 1 for block in current if block is not None]
-            self.so_far = (finished + sum(begun), bits + float(stacks.bits().sum()))
+            for lane, block in current.items():
+                block.steps += steps[lane]
+                block.reconstruction += float(reconstruction[lane])
 
         def finish(stacks: Stacks, lane: int, block: _Block) -> None:
-            nonlocal finished, bits
-            coded = self._finish_encoding(stacks, lane, block)
-            finished, bits = finished + block.count, bits + 8.0 * len(coded.payload)
-            results[block.place] = coded
+            if len(block.x):
+                header = np.zeros((self.lanes, 2), np.int64)
+                header[lane] = block.startup, block.way
+                with stacks.only(lane):
+                    self._header(len(block.x)).push(stacks, header)
+            payload = stacks.bytes(lane)
+            used = float(block.steps.sum()) + block.reconstruction + block.startup_bits
+            bits = {
+                "steps": block.steps.tolist(),
+                "reconstruction": block.reconstruction,
+                "startup": block.startup_bits,
+                "overhead": 8.0 * len(payload) - used,
+            }
+            results[block.place] = Coded(payload, bits, block.startup)
 
-        self._run(range(len(blocks)), begin, work, finish, progress)
-        return [coded for coded in results if coded is not None]
+        self._run(range(len(blocks)), begin, step, finish, progress)
+        return [results[place] for place in range(len(blocks))]
 
     def decode(
         self,
@@ -191,43 +200,49 @@ class Codec:
         places: which of the blocks that were encoded together these are, by default all of them
         in order. A block alone must be decoded in the lane it was encoded in.
         """
-        if places is None:
-            places = range(len(payloads))
-        if not len(payloads) == len(counts) == len(places):
+        places = range(len(payloads)) if places is None else places
+        if not len(payloads) == len(counts) == len(set(places)) == len(places):
             raise BFNError(
-                f"there are {len(payloads)} payloads, {len(counts)} counts and {len(places)} "
-                "places; give as many of each"
+                f"there are {len(payloads)} payloads, {len(counts)} counts and places "
+                f"{list(places)}; give one count and one place of its own for each payload"
             )
+        number_of = {place: j for j, place in enumerate(places)}
         results: dict[int, Tensor] = {}
-        index = {place: j for j, place in enumerate(places)}
-        if len(index) != len(places) or any(place < 0 for place in places):
-            raise BFNError(f"places = {list(places)}; expected different numbers, at least 0")
 
         def begin(stacks: Stacks, lane: int, place: int) -> _Block:
-            j = index[place]
-            return self._begin_decoding(stacks, lane, place, payloads[j], counts[j])
+            j = number_of[place]
+            stacks.put(lane, payloads[j])
+            block = _Block(place, np.zeros((counts[j], self.chain.variables), np.int64))
+            if counts[j]:
+                with stacks.only(lane):
+                    block.startup, block.way = self._header(counts[j]).pop(stacks)[lane].tolist()
+            return block
 
-        def work(stacks: Stacks, current: list[_Block | None]) -> None:
+        def step(stacks: Stacks, current: dict[int, _Block]) -> None:
             index = np.zeros(self.lanes, np.int64)
-            for lane, block in enumerate(current):
-                if block is not None:
-                    index[lane] = block.count - block.startup - block.left
+            for lane, block in current.items():
+                index[lane] = len(block.x) - block.startup - block.left
             x = self.chain.decode(stacks, index)
-            for lane, block in enumerate(current):
-                if block is not None:
-                    block.x[index[lane]] = x[lane]
+            for lane, block in current.items():
+                block.x[index[lane]] = x[lane]
 
         def finish(stacks: Stacks, lane: int, block: _Block) -> None:
-            results[block.place] = self._finish_decoding(stacks, lane, block)
+            if block.startup:
+                rest = self.startup.pop(stacks, lane, block.startup, block.way)
+                block.x[len(block.x) - block.startup :] = rest
+            if not stacks.empty(lane):
+                raise damaged(f"block {block.place} has bits left over")
+            k = torch.from_numpy(block.x).reshape(len(block.x), *self.shape)
+            results[block.place] = self.chain.receiver.symbols.data(k, self.model.dtype)
 
-        self._run(places, begin, work, finish, progress)
+        self._run(places, begin, step, finish, progress)
         return [results[place] for place in places]
 
     def _run(
         self,
         places: Sequence[int],
         begin: Callable[[Stacks, int, int], _Block],
-        work: Callable[[Stacks, list[_Block | None]], None],
+        step: Callable[[Stacks, dict[int, _Block]], None],
         finish: Callable[[Stacks, int, _Block], None],
         progress: Progress | None,
     ) -> None:
@@ -235,92 +250,47 @@ class Codec:
         queues: list[list[int]] = [[] for _ in range(self.lanes)]
         for place in sorted(places, reverse=True):
             queues[place % self.lanes].append(place)
-        stacks = Stacks(self.lanes)
-        blocks: list[_Block | None] = [None] * self.lanes
+        stacks, current = Stacks(self.lanes), dict[int, _Block]()
         start, network = time.perf_counter(), self.chain.network_seconds
-        with fixed(self.model, self.threads):
+
+        def end(lane: int, block: _Block) -> int:
+            finish(stacks, lane, block)
+            stacks.put(lane, None)
+            return block.startup
+
+        with exact_arithmetic(self.model, self.threads):
             while True:
                 done = 0
                 for lane, queue in enumerate(queues):
-                    while blocks[lane] is None and queue:
+                    while lane not in current and queue:
                         block = begin(stacks, lane, queue.pop())
-                        blocks[lane] = block if block.left else None
+                        block.left = len(block.x) - block.startup
+                        if block.left:
+                            current[lane] = block
+                        else:
+                            done += end(lane, block)
+                if current:
+                    step(stacks, current)
+                    for lane, block in list(current.items()):
+                        block.left, done = block.left - 1, done + 1
                         if not block.left:
-                            finish(stacks, lane, block)
-                            stacks.put(lane, None)
-                            done += block.startup
+                            done += end(lane, current.pop(lane))
                 if progress is not None and done:
                     progress(done)
-                if all(block is None for block in blocks):
+                if not current and not any(queues):
                     break
-                work(stacks, blocks)
-                done = 0
-                for lane, block in enumerate(blocks):
-                    if block is None:
-                        continue
-                    block.left, done = block.left - 1, done + 1
-                    if not block.left:
-                        finish(stacks, lane, block)
-                        stacks.put(lane, None)
-                        blocks[lane], done = None, done + block.startup
-                if progress is not None:
-                    progress(done)
         network = self.chain.network_seconds - network
         self.seconds["network"] += network
         self.seconds["coder"] += stacks.seconds
         self.seconds["probabilities"] += time.perf_counter() - start - network - stacks.seconds
 
-    def _begin_encoding(self, stacks: Stacks, lane: int, place: int, data: Tensor) -> _Block:
-        x = self._indices(data, place)
-        block = _Block(place, len(x), x, steps=np.zeros(self.steps))
-        stacks.put(lane, b"")
-        if block.count:
-            block.startup, block.way = self.startup.push(stacks, lane, x)
-            block.startup_bits = float(stacks.bits()[lane])
-        block.left = block.count - block.startup
-        return block
-
-    def _finish_encoding(self, stacks: Stacks, lane: int, block: _Block) -> Coded:
-        if block.count:
-            with stacks.only(lane):
-                header = np.zeros((self.lanes, 2), np.int64)
-                header[lane] = block.startup, block.way
-                self._header(block.count).push(stacks, header)
-        payload = stacks.bytes(lane)
-        used = float(block.steps.sum()) + block.reconstruction + block.startup_bits
-        bits = {
-            "steps": block.steps.tolist(),
-            "reconstruction": block.reconstruction,
-            "startup": block.startup_bits,
-            "overhead": 8.0 * len(payload) - used,
-        }
-        return Coded(payload, bits, block.startup)
-
-    def _begin_decoding(
-        self, stacks: Stacks, lane: int, place: int, payload: bytes, count: int
-    ) -> _Block:
-        stacks.put(lane, payload)
-        block = _Block(place, count, np.zeros((count, self.chain.variables), np.int64))
-        if count:
-            with stacks.only(lane):
-                header = self._header(count).pop(stacks)[lane]
-            block.startup, block.way = int(header[0]), int(header[1])
-        block.left = count - block.startup
-        return block
-
-    def _finish_decoding(self, stacks: Stacks, lane: int, block: _Block) -> Tensor:
-        if block.startup:
-            rest = self.startup.pop(stacks, lane, block.startup, block.way)
-            block.x[block.count - block.startup :] = rest
-        if not stacks.empty(lane):
-            raise damaged(f"block {block.place} has bits left over")
-        k = torch.from_numpy(block.x).reshape(block.count, *self.shape)
-        return self.chain.alphabet.data(k, self.model.dtype)
-
     def _header(self, count: int) -> Distribution:
-        """How many examples of a block came first, and in which way."""
+        """The number of start-up examples of a block, and the way they are coded."""
         size = np.array([count + 1, self.startup.ways])
         return uniform(np.tile(size, (self.lanes, 1)))
+
+    def _row(self) -> Integers:
+        return np.zeros((self.lanes, self.chain.variables), np.int64)
 
     def _indices(self, data: Tensor, place: int) -> Integers:
         if not isinstance(data, Tensor) or tuple(data.shape[1:]) != self.shape:
@@ -332,4 +302,57 @@ class Codec:
         data = data.detach().cpu()
         if len(data):
             self.model.check(data)
-        return self.chain.alphabet.index(data).reshape(len(data), self.chain.variables).numpy()
+        k = self.chain.receiver.symbols.index(data)
+        return k.reshape(len(data), self.chain.variables).numpy()
+
+
+@contextlib.contextmanager
+def exact_arithmetic(model: BFN, threads: int) -> Iterator[None]:
+    """No gradients, dropout, compilation or less exact products; restored afterwards."""
+    backends: Any = torch.backends
+    parts = (
+        *(backends, backends.cuda.matmul, backends.cudnn, backends.cudnn.conv, backends.cudnn.rnn),
+        *(backends.mkldnn, backends.mkldnn.matmul, backends.mkldnn.conv, backends.mkldnn.rnn),
+    )
+    wanted: list[tuple[Any, str, Any]] = [
+        *((part, "fp32_precision", "ieee") for part in parts),
+        (backends.cudnn, "benchmark", False),
+        (backends.cudnn, "deterministic", True),
+    ]
+    before = [getattr(part, name) for part, name, _ in wanted]
+    threads_before = torch.get_num_threads()
+    # The compiler takes seconds to import; if nobody has imported it, nothing is compiled.
+    compiled = "torch._dynamo" in sys.modules
+    stance = torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext()
+    try:
+        torch.set_num_threads(threads)
+        for part, name, value in wanted:
+            setattr(part, name, value)
+        with model.evaluating(), torch.autocast(model.device.type, enabled=False), stance:
+            yield
+    finally:
+        torch.set_num_threads(threads_before)
+        for (part, name, _), value in zip(wanted, before, strict=True):
+            setattr(part, name, value)
+
+
+def probe(chain: Chain) -> str:
+    """A digest of what this machine computes from fixed numbers, in `exact_arithmetic`."""
+    digest, grid, stacks = hashlib.blake2b(digest_size=16), chain.grid, Stacks(chain.lanes)
+    for numbers in (grid.delta, grid.sd, grid.reach, grid.stray):
+        digest.update(numbers.tobytes())
+    # Spread evenly and computed exactly: no generator of random numbers has to agree.
+    filler = np.arange(4 * chain.numbers + 8, dtype=np.uint64) * 2654435761 % (1 << 32) + 1
+    for lane in range(chain.lanes):
+        stacks.put(lane, filler.astype("<u4").tobytes())
+    spread = np.arange(chain.lanes * chain.numbers) * 7919 % 1009 / 1009
+    spread = spread.reshape(chain.lanes, chain.numbers)
+    for i in sorted({1, (grid.n + 1) // 2, grid.n}):
+        cells = (4.0 * spread - 2.0) * (grid.sd[i] / grid.delta[i])
+        k = np.rint(cells).astype(np.int64)
+        digest.update(chain.network(k, i).cpu().numpy().tobytes())
+        earlier = chain.bridge(k, i).pop(stacks) if i > 1 else np.zeros_like(k)
+        chain.message(earlier, i).push(stacks, k)
+    for lane in range(chain.lanes):
+        digest.update(stacks.bytes(lane))
+    return digest.hexdigest()

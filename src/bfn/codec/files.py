@@ -1,41 +1,220 @@
 """Files in, files out: which files a model can take, and how they come back.
 
-A file is fit for a model if the examples made from it can be turned back into the very same bytes
-(texts, arrays) or pixels (pictures); that is tried, value by value, before anything is written.
+A file is read as fragments: a part of it, the examples (or plain bytes) made from it, and the bytes
+that these must give back. It fits a model if they do: the very same bytes of texts and arrays, the
+same pixels of pictures. That is tried, value by value, before anything is written. `Translation`
+knows both directions, and nothing else does, so what is checked is what happens.
 
     text files      windows of the model's length; a short rest is stored without the model, a
                     longer one lies at the end of a window that overlaps the one before
-    .npy, .npz      the rows of every array; headers are stored without the model
+    .npy, .npz      the rows of every array; what else the file holds is stored without the model
     pictures        one example each; the pixels are kept, what else the file says is not
 """
 
 from __future__ import annotations
 
+import functools
+import math
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from bfn.codec import arrays, photographs, texts
-from bfn.codec.fragments import CHUNK, Fragment, Translation, Unfit, joined
-from bfn.codec.records import Item, Part, Picture, Plain, Rows, Windows, check_name, check_names
+from bfn.codec.archive import (
+    NUMBERS,
+    Entry,
+    Part,
+    Picture,
+    Plain,
+    Rows,
+    Windows,
+    check_name,
+    check_names,
+)
 from bfn.data.formats import Format, TextFormat
-from bfn.errors import BFNError
+from bfn.errors import BFNError, require_extra
+from bfn.model import BFN
+from bfn.output.symbols import Symbols
+
+CHUNK = 1 << 20
+"""Bytes of a file that are read at a time."""
+KINDS = {
+    ".png": "png",
+    ".webp": "webp",
+    ".bmp": "bmp",
+    ".tif": "tiff",
+    ".tiff": "tiff",
+    ".ppm": "ppm",
+    ".pgm": "ppm",
+    ".pnm": "ppm",
+    ".jpg": "png",
+    ".jpeg": "png",
+}
+"""The formats in which pictures come back."""
+LOSSY = (".jpg", ".jpeg")
+ARRAYS = (".npy", ".npz")
+_MODES = {1: "L", 3: "RGB"}
+_ORIENTATION = 0x0112
+
+
+class Unfit(Exception):
+    """Why a model cannot represent a file: a sentence that begins with the file's name."""
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """A piece of a file: examples x of shape (N, *shape), or plain bytes."""
+
+    part: Part
+    data: Tensor | bytes
+    raw: bytes
+    """The bytes of the file, or the pixels of a picture."""
+
+
+def joined(parts: Iterable[Part]) -> tuple[Part, ...]:
+    """Parts with neighbours of one kind made one."""
+    found: list[Part] = []
+    for part in parts:
+        match (found[-1] if found else None), part:
+            case Plain(before), Plain(size):
+                found[-1] = Plain(before + size)
+            case Windows(before, 0), Windows(examples, skip):
+                found[-1] = Windows(before + examples, skip)
+            case Rows(before, dtype, last) as rows, Rows(examples, dtype_, last_, None) if (
+                dtype,
+                last,
+            ) == (dtype_, last_):
+                found[-1] = replace(rows, examples=before + examples)
+            case _:
+                found.append(part)
+    return tuple(found)
+
+
+class Translation:
+    """Between stored values (levels, characters, numbers) and the examples of a model."""
+
+    def __init__(self, format: Format, symbols: Symbols) -> None:
+        self.format, self.symbols = format, symbols
+
+    @classmethod
+    def of(cls, model: BFN, format: Format) -> Translation:
+        return cls(format, model.head.symbols(bin_values(format)))
+
+    def values(self, x: Tensor) -> np.ndarray:
+        """Stored values (N, *shape)."""
+        return self.format.form.decode(x.cpu()).numpy()
+
+    def check_value(self, x: Tensor) -> int:
+        """CRC-32 of what examples stand for."""
+        values = self.values(x)
+        return zlib.crc32(values.astype(values.dtype.newbyteorder("<")).tobytes())
+
+    def examples(self, values: np.ndarray) -> Tensor:
+        """Examples of stored values (N, *shape), as the codec would give them back."""
+        form = self.format.form
+        if values.dtype.kind == "f":
+            stored = torch.from_numpy(values.astype(values.dtype.newbyteorder("=")))
+        else:
+            stored = torch.from_numpy(values.astype(np.int64))
+        try:
+            form.check(stored, "it")
+        except BFNError as error:
+            reason = str(error).removeprefix("it ").partition(":")[0]
+            raise Unfit(reason.replace("torch.", "")) from None
+        return self.symbols.nearest(form.encode(stored))
+
+    def restored(self, part: Part, x: Tensor) -> bytes:
+        """The bytes of a part; `skip` of windows belongs to the last of these examples."""
+        match part:
+            case Windows(_, skip):
+                texts = self.format.decode(x)
+                texts[-1] = texts[-1][skip:]
+                return b"".join(t if isinstance(t, bytes) else t.encode() for t in texts)
+            case Rows(_, dtype, channels_last, shape):
+                values = self.values(x)
+                values = np.moveaxis(values, 1, -1) if channels_last else values
+                header = b"" if shape is None else npy_header(shape, dtype)
+                return header + values.astype(dtype).tobytes()
+            case Picture():
+                return self.pixels(part, x).tobytes()
+        raise TypeError(f"{part} holds no examples")
+
+    def pixels(self, part: Picture, x: Tensor) -> np.ndarray:
+        """uint8 (H, W), or (H, W, 3)."""
+        if part.shades:
+            shown = self.format.render(x)[0]
+        else:
+            shown = np.moveaxis(self.values(x)[0], 0, -1).astype(np.uint8)
+        return np.ascontiguousarray(shown[..., 0] if shown.shape[-1] == 1 else shown)
+
+    @functools.cached_property
+    def levels_of_shades(self) -> np.ndarray:
+        """The level that is drawn in each of 256 shades; -1 where there is none."""
+        found = np.full(256, -1, np.int64)
+        levels = getattr(self.format.form, "levels", 0)
+        if 0 < levels <= 256:
+            values = np.arange(levels)
+            x = self.examples(values)
+            exact = self.values(x) == values
+            shades = self.format.form.brightness(x).mul(255).round().long().numpy()
+            found[shades[exact]] = values[exact]
+        return found
+
+    def check(self, fragment: Fragment) -> None:
+        """Raise `Unfit` unless the fragment's examples give back its bytes."""
+        if isinstance(fragment.data, Tensor):
+            restored = self.restored(fragment.part, fragment.data)
+            if restored != fragment.raw:
+                raise Unfit(self._difference(fragment, fragment.data.numel(), restored))
+
+    def _difference(self, fragment: Fragment, number: int, restored: bytes) -> str:
+        """The first of its values that does not come back unchanged."""
+        if isinstance(fragment.part, Windows):
+            return "holds characters that do not come back unchanged"
+        dtype = np.dtype(fragment.part.dtype if isinstance(fragment.part, Rows) else "|u1")
+        size = number * dtype.itemsize  # without a header
+        before, after = (np.frombuffer(data[-size:], dtype) for data in (fragment.raw, restored))
+        # As bytes: zero has two signs.
+        lost = before.view(np.uint8) != after.view(np.uint8)
+        at = int(lost.argmax()) // before.itemsize
+        kept = f"{self.format.K} different values" if self.format.K else "bins"
+        return (
+            f"holds the value {before[at]}, which would come back as {after[at]}: it is lost when "
+            f"rounded to the model's {kept}"
+        )
+
+
+def bin_values(format: Format) -> list[float] | None:
+    """The levels of continuous data, which are not the centres of the model's bins."""
+    levels = getattr(format.form, "levels", None)
+    if format.K is not None or levels is None:
+        return None
+    return format.form.encode(torch.arange(levels)).tolist()
+
+
+# Finding and reading files.
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file to be stored: the item it becomes, and how it is read."""
+    """A file to be stored: the entry it becomes, and how it is read."""
 
     path: Path
-    item: Item
+    entry: Entry
     size: int
     read: Callable[[], Iterator[Fragment]]
 
     def fragments(self) -> Iterator[Fragment]:
-        """The file's fragments once more; it must still be what it was."""
+        """The file's fragments once more; it must not have changed."""
         parts = []
         try:
             for fragment in self.read():
@@ -43,8 +222,8 @@ class Source:
                 yield fragment
         except (Unfit, OSError) as error:
             raise self._changed(str(error)) from None
-        if joined(parts) != self.item.parts:
-            raise self._changed("it is not what it was")
+        if joined(parts) != self.entry.parts:
+            raise self._changed("its parts are different")
 
     def _changed(self, how: str) -> BFNError:
         return BFNError(
@@ -67,15 +246,13 @@ def find(inputs: Sequence[Path]) -> list[tuple[str, Path]]:
                 raise BFNError(f"the folder {str(given)!r} holds no files; give another one")
             top = path.resolve().name
             found += [(f"{top}/{inner}" if top else inner, path / inner) for inner in below]
-        elif path.is_file():
-            found.append((path.name, path))
         elif path.exists() or path.is_symlink():
-            raise BFNError(f"{str(given)!r} is no ordinary file; give files and folders of files")
+            found.append((path.name, path))
         else:
             raise BFNError(f"there is no file {str(given)!r}; give files and folders of files")
     for name, path in found:
         if not path.is_file():
-            raise BFNError(f"{str(path)!r} is no ordinary file; remove it from its folder")
+            raise BFNError(f"{str(path)!r} is not an ordinary file; leave it out")
         check_name(name)
     return found
 
@@ -99,8 +276,8 @@ def scan(
     """Read every file once; refuse those the model cannot represent, in one sentence."""
     sources: list[Source] = []
     unfit: list[str] = []
-    for number, (name, path) in enumerate(found):
-        report(number, len(found))
+    for done, (name, path) in enumerate(found):
+        report(done, len(found))
         try:
             sources.append(_source(name, path, translation, allow_fallback))
         except Unfit as reason:
@@ -126,12 +303,12 @@ def _source(name: str, path: Path, translation: Translation, allow_fallback: boo
         for fragment in read():
             translation.check(fragment)
             parts.append(fragment.part)
-        return Source(path, Item(restored, joined(parts)), size, read)
+        return Source(path, Entry(restored, joined(parts)), size, read)
     except Unfit:
         if not allow_fallback:
             raise
         parts = (Plain(size),) if size else ()
-        return Source(path, Item(name, parts), size, lambda: _plain(path))
+        return Source(path, Entry(name, parts), size, lambda: _read_plain(path))
 
 
 def _reader(
@@ -139,32 +316,25 @@ def _reader(
 ) -> tuple[str, Callable[[], Iterator[Fragment]]]:
     """The name under which a file comes back, and how it is read for this kind of data."""
     format, ending = translation.format, path.suffix.lower()
-    is_array = ending in arrays.ENDINGS
-    if isinstance(format, TextFormat) and (not is_array or format.alphabet.characters is None):
-        return name, lambda: texts.read(path, translation)
-    if is_array:
-        return name, lambda: arrays.read(path, translation, lenient)
-    if format.medium == "image" and ending in photographs.KINDS:
-        return photographs.restored_name(name), lambda: photographs.read(path, translation)
-    raise Unfit(f"is no file of this model's kind, {_wanted(format)}")
-
-
-def _wanted(format: Format) -> str:
-    if format.medium == "image":
-        return f"a picture ({', '.join(photographs.KINDS)}) or an array (.npy, .npz)"
-    return "a text" if format.medium == "text" else "an array (.npy, .npz)"
-
-
-def _plain(path: Path) -> Iterator[Fragment]:
-    with path.open("rb") as file:
-        while raw := file.read(CHUNK):
-            yield Fragment(Plain(len(raw)), raw, raw)
+    array = ending in ARRAYS
+    if isinstance(format, TextFormat) and (not array or format.alphabet.characters is None):
+        return name, lambda: read_text(path, format)
+    if array:
+        return name, lambda: read_arrays(path, translation, lenient)
+    if format.medium == "image" and ending in KINDS:
+        restored = str(PurePosixPath(name).with_suffix(".png")) if ending in LOSSY else name
+        return restored, lambda: read_picture(path, translation)
+    wanted = {
+        "image": f"a picture ({', '.join(KINDS)}) or an array (.npy, .npz)",
+        "text": "a text",
+    }.get(format.medium, "an array (.npy, .npz)")
+    raise Unfit(f"is not a file of this model's kind, {wanted}")
 
 
 def _check_restored(sources: Sequence[Source]) -> None:
     places: dict[str, Path] = {}
     for source in sources:
-        name = source.item.name
+        name = source.entry.name
         if name in places:
             raise BFNError(
                 f"{str(places[name])!r} and {str(source.path)!r} would both be restored as "
@@ -174,68 +344,346 @@ def _check_restored(sources: Sequence[Source]) -> None:
     check_names(list(places))
 
 
-def check_parts(items: Sequence[Item], format: Format) -> None:
-    """Refuse items that are no data of this format: only a damaged or forged archive has them."""
-    for item in items:
-        for part in item.parts:
-            if not _belongs(part, format):
-                raise BFNError(f"{item.name!r} is no data of this model's kind")
+def _read_plain(path: Path) -> Iterator[Fragment]:
+    with path.open("rb") as file:
+        yield from _plain(file, 0, file.seek(0, os.SEEK_END))
 
 
-def _belongs(part: Part, format: Format) -> bool:
-    match part:
-        case Plain():
-            return True
-        case Windows(examples, skip):
-            return isinstance(format, TextFormat) and examples > 0 and skip < format.length
-        case Rows(_, _, channels_last):
-            return not channels_last or format.medium == "image"
-        case Picture():
-            return format.medium == "image" and format.shape[0] in (1, 3)
+def _plain(file: IO[bytes], start: int, stop: int) -> Iterator[Fragment]:
+    for at in range(start, stop, CHUNK):
+        file.seek(at)
+        raw = file.read(min(CHUNK, stop - at))
+        yield Fragment(Plain(len(raw)), raw, raw)
 
+
+# Texts.
+
+
+def read_text(path: Path, format: TextFormat) -> Iterator[Fragment]:
+    """Windows one after another; the rest is plain if short, or ends an overlapping window."""
+    length, characters = format.length, format.alphabet.characters
+    at_once = max(1, CHUNK // length) * length
+    position, before = 0, None
+    # No line end is translated and no byte-order mark removed: bytes come back as bytes.
+    binary = characters is None
+    opened: IO[Any] = path.open("rb") if binary else path.open("r", encoding="utf-8", newline="")
+    with opened as file:
+        while text := _characters(file, at_once):
+            _check_characters(text, characters, position)
+            whole = len(text) // length * length
+            if whole:
+                windows = [text[i : i + length] for i in range(0, whole, length)]
+                yield _windows(format, windows, 0)
+                before = windows[-1]
+            position += len(text)
+            rest = text[whole:]
+            if rest:  # the end: reads in between are of whole windows
+                if before is None or len(rest) <= length // 4:
+                    raw = rest if isinstance(rest, bytes) else rest.encode()
+                    yield Fragment(Plain(len(raw)), raw, raw)
+                else:
+                    skip = length - len(rest)
+                    yield _windows(format, [before[-skip:] + rest], skip)
+
+
+def _windows(format: TextFormat, windows: list, skip: int) -> Fragment:
+    text = windows[0][:0].join([*windows[:-1], windows[-1][skip:]])
+    raw = text if isinstance(text, bytes) else text.encode()
+    return Fragment(Windows(len(windows), skip), format.encode(windows), raw)
+
+
+def _characters(file: IO[Any], count: int) -> Any:
+    """A string, or bytes of a binary file."""
+    try:
+        return file.read(count)
+    except UnicodeDecodeError:
+        raise Unfit("is not UTF-8") from None
+
+
+def _check_characters(text: Any, characters: str | None, position: int) -> None:
+    odd = set() if characters is None else set(text) - set(characters)
+    if odd:
+        at = min(text.index(character) for character in odd)
+        raise Unfit(
+            f"holds {text[at]!r} at position {position + at}, which is not one of the model's "
+            f"{len(set(characters or ''))} characters"
+        )
+
+
+# Arrays.
+
+
+@dataclass(frozen=True)
+class _Array:
+    """Where the header and the numbers of an array lie in the file."""
+
+    name: str
+    """How an error is to name it."""
+    header: int
+    start: int
+    stop: int
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    channels_last: bool
+
+
+def npy_header(shape: tuple[int, ...], dtype: str) -> bytes:
+    """The header that numpy writes before an array in C order."""
+    text = f"{{'descr': {dtype!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
+    text += " " * (21 - len(str(shape[0]))) if shape else ""  # room for more rows
+    text += " " * (64 - (len(text) + 11) % 64) + "\n"
+    return b"\x93NUMPY\x01\0" + struct.pack("<H", len(text) & 0xFFFF) + text.encode("latin1")
+
+
+def read_arrays(path: Path, translation: Translation, lenient: bool = False) -> Iterator[Fragment]:
+    """The fragments of a file; if lenient, arrays that do not fit are plain bytes."""
+    with path.open("rb") as file:
+        at, size = 0, file.seek(0, os.SEEK_END)
+        for array in _fitting(file, path, translation, lenient):
+            file.seek(array.header)
+            header = npy_header(array.shape, array.dtype.str)
+            standard = file.read(array.start - array.header) == header
+            yield from _plain(file, at, array.header if standard else array.start)
+            yield from _rows(file, array, translation, header if standard else b"")
+            at = array.stop
+        yield from _plain(file, at, size)
+
+
+def _fitting(
+    file: IO[bytes], path: Path, translation: Translation, lenient: bool
+) -> Iterator[_Array]:
+    for start, stop, name in _members(file, path):
+        try:
+            array = _array(file, start, stop, name, translation.format)
+            if lenient:  # tried before it is promised
+                for fragment in _rows(file, array, translation, b""):
+                    translation.check(fragment)
+        except Unfit as reason:
+            if not lenient:
+                raise Unfit(f"{name}{reason}") from None
+        else:
+            if array.stop > array.start:
+                yield array
+
+
+def _members(file: IO[bytes], path: Path) -> list[tuple[int, int, str]]:
+    """Begin and end of every .npy in the file, and how an error is to name it."""
+    if path.suffix.lower() == ".npy":
+        return [(0, file.seek(0, os.SEEK_END), "")]
+    try:
+        with zipfile.ZipFile(file) as archive:
+            infos = sorted(archive.infolist(), key=lambda info: info.header_offset)
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+        raise Unfit(f"is not an intact .npz archive ({error})") from None
+    found, end = [], 0
+    for info in infos:
+        if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
+            raise Unfit(
+                "is a compressed .npz, whose bytes cannot be restored exactly: save it with "
+                "numpy.savez instead of savez_compressed"
+            )
+        file.seek(info.header_offset + 26)
+        lengths = file.read(4)
+        if len(lengths) < 4 or info.header_offset < end:
+            raise Unfit("is not an intact .npz archive")
+        start = info.header_offset + 30 + sum(struct.unpack("<HH", lengths))
+        end = start + info.file_size
+        if end > file.seek(0, os.SEEK_END):
+            raise Unfit("is not an intact .npz archive")
+        found.append((start, end, f"holds {info.filename}, which "))
+    return found
+
+
+def _array(file: IO[bytes], start: int, stop: int, name: str, format: Format) -> _Array:
+    file.seek(start)
+    try:
+        version = np.lib.format.read_magic(file)
+        read = {
+            (1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0,
+        }.get(version)
+        if read is None:
+            raise ValueError(f"version {version} of the format")
+        shape, fortran, dtype = read(file)
+    except (ValueError, EOFError, OSError) as error:
+        raise Unfit(f"is not a .npy array of numbers ({str(error).splitlines()[0]})") from None
+    begin = file.tell()
+    end = begin + math.prod(shape) * dtype.itemsize
+    if not NUMBERS.fullmatch(dtype.str):
+        raise Unfit(f"holds {dtype} values, expected numbers")
+    if any(size < 0 for size in shape):
+        raise Unfit(f"has the impossible shape {shape}")
+    if end > stop:
+        raise Unfit(f"is cut off: its header promises {end - begin} bytes of numbers")
+    if fortran and len(shape) > 1:
+        raise Unfit("is in Fortran order: save it through numpy.ascontiguousarray")
+    return _Array(name, start, begin, end, dtype, shape, _channels_last(shape, format))
+
+
+def _channels_last(shape: tuple[int, ...], format: Format) -> bool:
+    """Whether examples end with their channels; an array may also be a single example."""
+    own = format.shape
+    plain = [own, own[1:]] if own[0] == 1 else [own]
+    if any(shape == one or (shape[1:] == one and len(shape) > len(one)) for one in plain):
+        return False
+    last = (*own[1:], own[0])
+    if format.medium == "image" and (shape == last or shape[1:] == last):
+        return True
+    raise Unfit(f"has the shape {shape}, but the model's examples have the shape {own}")
+
+
+def _rows(
+    file: IO[bytes], array: _Array, translation: Translation, header: bytes
+) -> Iterator[Fragment]:
+    """The rows of an array, piece by piece, the first one after the header."""
+    own = translation.format.shape
+    shape = (*own[1:], own[0]) if array.channels_last else own
+    row = math.prod(own) * array.dtype.itemsize
+    at_once = max(1, CHUNK // row) * row
+    for start in range(array.start, array.stop, at_once):
+        file.seek(start)
+        raw = file.read(min(at_once, array.stop - start))
+        values = np.frombuffer(raw, array.dtype).reshape(-1, *shape)
+        values = np.moveaxis(values, -1, 1) if array.channels_last else values
+        part = Rows(
+            len(values), array.dtype.str, array.channels_last, array.shape if header else None
+        )
+        try:
+            examples = translation.examples(values)
+        except Unfit as reason:
+            raise Unfit(f"{array.name}{reason}") from None
+        yield Fragment(part, examples, header + raw)
+        header = b""
+
+
+# Pictures.
+
+
+def read_picture(path: Path, translation: Translation) -> Iterator[Fragment]:
+    """One example. Pixels are levels or, as `bfn sample` draws them, shades of 0 to 255."""
+    pixels = _pixels(path, translation.format.shape)
+    levels = translation.levels_of_shades[pixels]
+    shades = bool((levels >= 0).all())
+    values = levels if shades else pixels
+    values = values[None] if values.ndim == 2 else np.moveaxis(values, -1, 0)
+    part = Picture(KINDS[path.suffix.lower()], shades)
+    yield Fragment(part, translation.examples(values[None]), pixels.tobytes())
+
+
+def _pixels(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+    """uint8 (H, W), or (H, W, 3)."""
+    Image = require_extra("PIL.Image", "data", "reading pictures")
+    channels, height, width = shape
+    try:
+        with Image.open(path) as picture:
+            if picture.size != (width, height):
+                raise Unfit(
+                    f"has {picture.size[0]} x {picture.size[1]} pixels, but the model's pictures "
+                    f"have {width} x {height}"
+                )
+            wanted = _MODES.get(channels)
+            if picture.mode != wanted or "transparency" in picture.info:
+                raise Unfit(
+                    f"has pixels of the mode {picture.mode}"
+                    f"{' with transparency' if 'transparency' in picture.info else ''}, but the "
+                    f"model's are {wanted} (8 bits, {channels} channel{'s' * (channels > 1)})"
+                )
+            if getattr(picture, "n_frames", 1) != 1:
+                raise Unfit("holds several pictures")
+            if picture.getexif().get(_ORIENTATION, 1) != 1:
+                raise Unfit("is marked as turned: save it upright")
+            pixels = np.asarray(picture)
+    except (OSError, SyntaxError, ValueError, zlib.error, Image.DecompressionBombError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise Unfit(f"cannot be read as a picture ({reason})") from None
+    if KINDS[path.suffix.lower()] == "ppm":
+        _check_pnm(path.read_bytes(), pixels)
+    return pixels
+
+
+def _check_pnm(raw: bytes, pixels: np.ndarray) -> None:
+    """One picture of 256 levels: pillow stretches others, and ignores what comes behind."""
+    header = raw[: len(raw) - pixels.nbytes]
+    if not raw.endswith(pixels.tobytes()) or not re.fullmatch(
+        rb"P[56]\s+\d+\s+\d+\s+255\s", re.sub(rb"#[^\n]*\n", b"\n", header)
+    ):
+        raise Unfit("is not a binary PGM or PPM file of a single picture with 256 levels")
+
+
+def write_picture(path: Path, part: Picture, pixels: np.ndarray) -> None:
+    """Save the pixels, and check that they are in the file."""
+    Image = require_extra("PIL.Image", "data", "writing pictures")
+    options = {"lossless": True, "exact": True} if part.kind == "webp" else {}
+    Image.fromarray(pixels).save(path, part.kind.upper(), **options)
+    with Image.open(path) as saved:
+        if not np.array_equal(np.asarray(saved), pixels):
+            raise BFNError(
+                f"{path.name!r} could not be saved exactly as {part.kind}; restore it where "
+                "another version of pillow is installed"
+            )
+
+
+# Restoring.
 
 Take = Callable[[int], Iterator[Tensor]]
 Keep = Callable[[int], Iterator[bytes]]
 
 
+def check_parts(entries: Sequence[Entry], format: Format) -> None:
+    """Refuse entries that are not data of this format: the archive is damaged or forged."""
+    for entry in entries:
+        for part in entry.parts:
+            match part:
+                case Windows(_, skip):
+                    right = isinstance(format, TextFormat) and skip < format.length
+                case Rows(_, _, channels_last):
+                    right = not channels_last or format.medium == "image"
+                case Picture():
+                    right = format.medium == "image" and format.shape[0] in _MODES
+                case _:
+                    right = True
+            if not right:
+                raise BFNError(f"{entry.name!r} is not data of this model's kind")
+
+
 def restore(
-    item: Item,
+    entry: Entry,
     path: Path,
     translation: Translation,
     take: Take,
     keep: Keep,
     digest: Callable[[bytes], object],
 ) -> None:
-    """Write an item to a new file.
+    """Write an entry to a new file.
 
     Args:
-        take: the next so many examples, in pieces.
-        keep: the next so many plain bytes, in pieces.
-        digest: is told everything that was restored, in order.
+        take: returns the next examples, of a given number, in pieces.
+        keep: returns the next plain bytes, of a given number, in pieces.
+        digest: is called with everything that was restored, in order.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    if len(item.parts) == 1 and isinstance(item.parts[0], Picture):
+    if len(entry.parts) == 1 and isinstance(entry.parts[0], Picture):
         (x,) = take(1)
-        digest(translation.restored(item.parts[0], x))
-        photographs.write(path, item.parts[0], translation.pixels(item.parts[0], x))
+        digest(translation.restored(entry.parts[0], x))
+        write_picture(path, entry.parts[0], translation.pixels(entry.parts[0], x))
         return
     with path.open("xb") as file:
-        for data in _contents(item, translation, take, keep):
+        for data in _contents(entry, translation, take, keep):
             digest(data)
             file.write(data)
 
 
-def _contents(item: Item, translation: Translation, take: Take, keep: Keep) -> Iterator[bytes]:
-    for part in item.parts:
+def _contents(entry: Entry, translation: Translation, take: Take, keep: Keep) -> Iterator[bytes]:
+    for part in entry.parts:
         if isinstance(part, Plain):
             yield from keep(part.size)
             continue
         left = part.examples
         for x in take(part.examples):
             left -= len(x)
-            piece = (
-                Windows(len(x), part.skip if left == 0 else 0)
-                if isinstance(part, Windows)
-                else part
-            )
+            piece = part
+            if isinstance(piece, Windows) and left:
+                piece = Windows(len(x), 0)  # the skip belongs to the last window
             yield translation.restored(piece, x)
+            if isinstance(part, Rows):  # the header to the first rows
+                part = replace(part, shape=None)

@@ -1,4 +1,4 @@
-"""What the network's output makes of the next message, and of the data: distributions to code with.
+"""What the network's output says about the next message and the data: distributions to code with.
 
 A message is coded as the cell k of V_i = k delta_i given V_{i-1}. The receiver's distribution of it
 is a mixture over the values m' that the data might have,
@@ -12,20 +12,20 @@ Its cells need no cumulative distribution: to push k, pop a component m' from it
 push k as a cell of that one Gaussian, and push m' with p_O. What was popped pays back what the
 choice cost: together -log2 p_R bits. Popping k does the same backwards. The posterior only has to
 be the same on both sides; where it is not exact, it costs its divergence from the exact one.
+
+More bins than fit into a table are gathered into groups (`FineMixture`), at a cost that does not
+depend on K.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import singledispatch
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bfn.codec.fine import GROUPS, FineMixture
 from bfn.codec.grid import Step
 from bfn.codec.stack import (
     LEAST,
@@ -34,52 +34,113 @@ from bfn.codec.stack import (
     Integers,
     Stacks,
     cut_gaussian,
+    gaussian,
     table,
+    uniform,
 )
-from bfn.output import (
-    BernoulliOutput,
-    BinnedOutput,
-    Bins,
-    CategoricalOutput,
-    FreeBinnedOutput,
-    Output,
-    PointOutput,
-)
-from bfn.output.bins import bin_centre, bin_index
+from bfn.flow import BayesianFlow
+from bfn.output import Output
+from bfn.output.symbols import CutGaussian, Law, Point, Symbols, Table
 
-LN_LEAST = math.log(LEAST)
+GROUPS = 256
+SURPRISE = 2.0**-14
+REACHES = (2**8, 2**12)
+"""Alphabets of bins around the mean: the whole of 2^16 bins costs 0.006 bits each time."""
 
 
-@dataclass(frozen=True)
+class Receiver:
+    """Codes with the outputs of one model."""
+
+    def __init__(self, flow: BayesianFlow, symbols: Symbols) -> None:
+        self.flow, self.symbols = flow, symbols
+        self.values = symbols.data(torch.arange(symbols.K))
+        """All values that a variable can have: (K,)."""
+
+    def data(self, output: Output) -> Distribution:
+        """p_O as a distribution of the data's symbols, (lanes, variables)."""
+        return _distribution(output.law())
+
+    def message(self, output: Output, step: Step) -> Distribution:
+        """p_R as a distribution of the cells of V_i, (lanes, numbers)."""
+        law = output.message_law()
+        if isinstance(law, Point):
+            return step.gaussian(_numbers(law.m).numpy(), step.reach(2.0))
+        if isinstance(law, CutGaussian) and law.K > GROUPS:
+            return FineMixture(_numbers(law.mu), _numbers(law.sigma), law.K, step)
+        return Mixture(self, law, step)
+
+    @cached_property
+    def span(self) -> float:
+        """How far apart two values of m(x) can be, in any of its numbers."""
+        # In pieces: a class has as many numbers as there are classes.
+        m = [self.flow.embed(some).double() for some in self.values.split(256)]
+        high, low = (torch.stack([f(each, 0) for each in m]) for f in (torch.amax, torch.amin))
+        return float((high.amax(0) - low.amin(0)).max())
+
+    def embed(self, k: Integers) -> Floats:
+        """m(x) of symbols (lanes, variables): (lanes, numbers)."""
+        x = self.symbols.data(torch.from_numpy(k))
+        return self.flow.embed(x).double().reshape(len(k), -1).numpy()
+
+
 class Mixture(Distribution):
-    """Cells of V_i by way of an auxiliary component."""
+    """Cells of V_i by way of a component, one of the data's symbols."""
 
-    prior: Distribution
-    component: Callable[[Integers], Distribution]
-    posterior: Callable[[Integers], Distribution]
+    def __init__(self, receiver: Receiver, law: Law, step: Step) -> None:
+        self.receiver, self.step = receiver, step
+        self.prior = _distribution(law)
+        # What the coder makes of probabilities below 2^-24. So no symbol has weight 0.
+        self.p = _probabilities(law).clamp_min(LEAST)
+        self.reach = step.reach(receiver.span)
 
     def push(self, stacks: Stacks, symbols: Integers) -> None:
-        choice = self.posterior(symbols).pop(stacks)
-        self.component(choice).push(stacks, symbols)
+        choice = self._posterior(symbols).pop(stacks)
+        self._component(choice).push(stacks, symbols)
         self.prior.push(stacks, choice)
 
     def pop(self, stacks: Stacks) -> Integers:
         choice = self.prior.pop(stacks)
-        symbols = self.component(choice).pop(stacks)
-        self.posterior(symbols).push(stacks, choice)
+        symbols = self._component(choice).pop(stacks)
+        self._posterior(symbols).push(stacks, choice)
         return symbols
 
+    def _component(self, choice: Integers) -> Distribution:
+        return self.step.gaussian(self.receiver.embed(choice), self.reach)
 
-@singledispatch
-def data_distribution(output: Output) -> Distribution:
-    """p_O as a distribution of the data's indices, (lanes, variables)."""
-    raise NotImplementedError(type(output))
+    def _posterior(self, k: Integers) -> Distribution:
+        flow, step = self.receiver.flow, self.step
+        lanes, variables, _ = self.p.shape
+        # (lanes, variables), with a last axis where V has several numbers per variable
+        message = step.message(k).reshape(flow.state_shape((lanes, variables)))
+        weight = flow.evidence(message, float(step.grid.alpha[step.i]), self.receiver.values)
+        weight -= weight.amax(-1, keepdim=True)
+        return table(weight.exp_().mul_(self.p).numpy())
 
 
-@singledispatch
-def message_distribution(output: Output, step: Step) -> Distribution:
-    """p_R as a distribution of the cells of V_i, (lanes, numbers)."""
-    raise NotImplementedError(type(output))
+def _distribution(law: Law) -> Distribution:
+    match law:
+        case Table(logits):
+            logits = _numbers(logits, logits.shape[-1])
+            # Unnormalised: the coder divides by the sum.
+            return table(torch.exp(logits - logits.amax(-1, keepdim=True)).numpy())
+        case CutGaussian(mu, sigma, K):
+            mean, std = (_numbers(mu) + 1.0) * (0.5 * K) - 0.5, _numbers(sigma) * (0.5 * K)
+            return cut_gaussian(mean.numpy(), std.numpy(), K)
+
+
+def _probabilities(law: Law) -> Tensor:
+    """(lanes, variables, K)."""
+    match law:
+        case Table(logits):
+            return torch.softmax(_numbers(logits, logits.shape[-1]), -1)
+        case CutGaussian(mu, sigma, K):
+            edges = torch.arange(2 - K, K, 2, dtype=torch.float64) / K
+            scale = math.sqrt(0.5) / _numbers(sigma)
+            u = (edges - _numbers(mu).unsqueeze(-1)) * scale.unsqueeze(-1)
+            # Twice the distribution, less 1.
+            p = torch.nn.functional.pad(u.erf_(), (1, 1), value=1.0)
+            p[..., 0] = -1.0
+            return 0.5 * p.diff(dim=-1)
 
 
 def _numbers(tensor: Tensor, *last: int) -> Tensor:
@@ -87,116 +148,166 @@ def _numbers(tensor: Tensor, *last: int) -> Tensor:
     return tensor.detach().to("cpu", torch.float64).reshape(tensor.shape[0], -1, *last)
 
 
-def _softmax(logits: Tensor) -> Floats:
-    # Unnormalised: the coder divides by the sum.
-    return torch.exp(logits - logits.amax(-1, keepdim=True)).numpy()
+class CutGaussianBins(Distribution):
+    """0 .. K-1 with the mass of N(mean, std^2) within half a unit, in as tight alphabets as fit."""
+
+    def __init__(self, mean: Floats, std: Floats, K: int, mask: np.ndarray) -> None:
+        self.parts: list[Distribution] = []
+        self.masks: list[np.ndarray] = []
+        left = mask
+        for reach in REACHES:
+            inside = (mean >= reach) & (mean <= K - 1 - reach)
+            fits = left & inside & (10.0 * std + 2.0 <= reach)
+            self._add(gaussian(mean, std, reach, fits), fits)
+            left = left & ~fits
+        self._add(cut_gaussian(mean, std, K, left), left)
+
+    def _add(self, part: Distribution, mask: np.ndarray) -> None:
+        if mask.any():
+            self.parts.append(part)
+            self.masks.append(mask)
+
+    def push(self, stacks: Stacks, symbols: Integers) -> None:
+        for part in self.parts:
+            part.push(stacks, symbols)
+
+    def pop(self, stacks: Stacks) -> Integers:
+        result = None
+        for part, mask in zip(reversed(self.parts), reversed(self.masks), strict=True):
+            symbols = part.pop(stacks)
+            result = symbols if result is None else np.where(mask, symbols, result)
+        assert result is not None
+        return result
 
 
-@data_distribution.register
-def _(output: BernoulliOutput) -> Distribution:
-    logit = _numbers(output.logit)
-    return table(torch.stack([torch.sigmoid(-logit), torch.sigmoid(logit)], -1).numpy())
+class FineMixture(Distribution):
+    """Cells of V_i over more bins than a table can hold; mu and sigma are (lanes, variables).
+
+    In units of bins let M and s be the mean and deviation of the cut Gaussian p_O, and Y = (Delta /
+    alpha_i + 1) K / 2 - 1/2 where the message points, with deviation l = K / (2 sqrt(alpha_i)).
+    Given the message, the components follow about N(kappa, tau^2), where
+
+        1 / tau^2 = 1 / s^2 + 1 / l^2,    kappa / tau^2 = M / s^2 + Y / l^2.
+
+    A window of 13 tau around kappa, but at least GROUPS bins, is divided into GROUPS groups; the
+    first and the last bin are alone, as they may be the ends, which have the tails. A group is
+    chosen from a table, (mass of the group under p_O) x (likelihood of its middle), and a bin
+    within it evenly: groups are at most tau / 19 wide, which costs 1e-4 bits.
+
+    The alphabet of V_i given a bin covers its window only. A network that is certain of something
+    wrong may leave no bin near the message; for that there is one more component, SURPRISE of the
+    mixture, that spreads V_i evenly over all it can be.
+    """
+
+    def __init__(self, mu: Tensor, sigma: Tensor, K: int, step: Step) -> None:
+        self.step, self.K = step, K
+        self.M, self.s = (mu + 1.0) * (0.5 * K) - 0.5, sigma * (0.5 * K)
+        alpha, delta = step.grid.alpha[step.i], step.grid.delta[step.i]
+        self.scale = K / (2.0 * alpha)  # bins per unit of V
+        self.spread = K / (2.0 * math.sqrt(alpha))
+        self.cell = self.scale * delta
+        # Half the least window, 7 deviations of the message, and how far it may be from the data.
+        far = (GROUPS + 14.0 * self.spread) / self.cell
+        self.reach = math.ceil(far) + step.grid.pushed(step.i, 0.0)
+        self.whole = step.grid.pushed(step.i, 2.0)
+        self.middle = np.rint(step.before / delta).astype(np.int64)
+        self.prior = table(np.tile([1.0 - SURPRISE, SURPRISE], (*self.M.shape, 1)))
+
+    def push(self, stacks: Stacks, symbols: Integers) -> None:
+        choice = _Choice(self, symbols)
+        surprised = ~choice.possible
+        surprised |= choice.surprise.pop(stacks) == 1
+        model = ~surprised
+        group = choice.groups(model).pop(stacks)
+        bin_ = choice.first(group) + choice.within(group, model).pop(stacks)
+        self._cells(bin_, model).push(stacks, symbols)
+        self._anywhere(surprised).push(stacks, symbols - self.middle + self.whole)
+        self._bins(model).push(stacks, bin_)
+        self.prior.push(stacks, surprised.astype(np.int64))
+
+    def pop(self, stacks: Stacks) -> Integers:
+        surprised = self.prior.pop(stacks) == 1
+        model = ~surprised
+        bin_ = self._bins(model).pop(stacks) if model.any() else np.zeros(model.shape, np.int64)
+        anywhere = self._anywhere(surprised).pop(stacks) + self.middle - self.whole
+        symbols = np.where(surprised, anywhere, self._cells(bin_, model).pop(stacks))
+        choice = _Choice(self, symbols)
+        group = choice.group_of(bin_)
+        choice.within(group, model).push(stacks, bin_ - choice.first(group))
+        choice.groups(model).push(stacks, group)
+        choice.surprise.push(stacks, surprised.astype(np.int64))
+        return symbols
+
+    def _cells(self, bin_: Integers, mask: np.ndarray) -> Distribution:
+        centre = (2.0 * bin_ + 1.0 - self.K) / self.K
+        return self.step.gaussian(centre, self.reach, mask)
+
+    def _anywhere(self, mask: np.ndarray) -> Distribution:
+        return uniform(np.full(mask.shape, 2 * self.whole + 1), mask)
+
+    def _bins(self, mask: np.ndarray) -> Distribution:
+        return CutGaussianBins(self.M.numpy(), self.s.numpy(), self.K, mask)
 
 
-@message_distribution.register
-def _(output: BernoulliOutput, step: Step) -> Distribution:
-    # What the coder makes of probabilities below 2^-24.
-    logit = _numbers(output.logit).clamp(LN_LEAST, -LN_LEAST)
+class _Choice:
+    """The posterior of the components given cells of V_i."""
 
-    def posterior(k: Integers) -> Distribution:
-        logit_given = logit + step.message(k)
-        both = torch.stack([torch.sigmoid(-logit_given), torch.sigmoid(logit_given)], -1)
-        return table(both.numpy())
+    def __init__(self, mixture: FineMixture, symbols: Integers) -> None:
+        K, M, s, spread = mixture.K, mixture.M, mixture.s, mixture.spread
+        self.mixture = mixture
+        self.Y = (mixture.step.message(symbols) * mixture.scale) + (0.5 * K - 0.5)
+        share = 1.0 / (1.0 + (spread / s).square())  # of the message in kappa
+        kappa = M + share * (self.Y - M)
+        tau = spread * share.sqrt()
+        width = (13.0 * tau).ceil().clamp(GROUPS, K)
+        # As many bins below kappa as above it, inside 0 .. K-1.
+        low = (kappa - 0.5 * width).round().clamp_min(0.0).minimum(K - width)
+        self.low, self.width = low.long().numpy(), width.long().numpy()
+        distance = torch.maximum((self.Y - low).abs(), (self.Y - low - width).abs())
+        self.possible = (distance / mixture.cell < mixture.reach - 2.0).numpy()
+        # ln p_R of a cell up to what the three parts have in common: all bins as one Gaussian, and
+        # the two ends, where the tails are.
+        total = s.square() + spread**2
+        inner = -0.5 * (self.Y - M).square() / total - 0.5 * total.log()
+        low_end = torch.special.log_ndtr((0.5 - M) / s) - 0.5 * (self.Y / spread).square()
+        high_end = torch.special.log_ndtr((M - K + 1.5) / s)
+        high_end = high_end - 0.5 * ((self.Y - (K - 1)) / spread).square()
+        ends = torch.logaddexp(low_end, high_end) - math.log(spread)
+        log_model = torch.logaddexp(inner, ends) + math.log(mixture.cell / math.sqrt(2.0 * math.pi))
+        odds = math.log(SURPRISE / (2 * mixture.whole + 1)) - log_model
+        weights = torch.stack([torch.sigmoid(-odds), torch.sigmoid(odds)], -1)
+        self.surprise = table(weights.numpy(), self.possible)
 
-    return Mixture(
-        data_distribution(output),
-        lambda choice: step.gaussian(np.where(choice, 2.0, -2.0), step.reach(4.0)),
-        posterior,
-    )
+    def first(self, group: Integers) -> Integers:
+        """The first bin of a group; group GROUPS is the end of the last."""
+        inner = 1 + (group - 1) * (self.width - 2) // (GROUPS - 2)
+        return self.low + np.where(group == 0, 0, np.where(group == GROUPS, self.width, inner))
 
+    def group_of(self, bin_: Integers) -> Integers:
+        inside = np.clip(bin_ - self.low, 0, self.width - 1)
+        inner = 1 + (inside * (GROUPS - 2) - 1) // (self.width - 2)
+        last = inside == self.width - 1
+        return np.where(inside == 0, 0, np.where(last, GROUPS - 1, inner))
 
-@data_distribution.register
-def _(output: CategoricalOutput) -> Distribution:
-    return table(_softmax(_numbers(output.logits, output.K)))
+    def groups(self, mask: np.ndarray) -> Distribution:
+        mixture, K = self.mixture, self.mixture.K
+        low, width = (torch.from_numpy(a).double().unsqueeze(-1) for a in (self.low, self.width))
+        # As `first` has them: rounding cannot carry a quotient of such numbers over an integer.
+        inner = torch.arange(-1.0, GROUPS, dtype=torch.float64) * (width - 2.0) / (GROUPS - 2.0)
+        edges = inner.floor_() + (low + 0.5)
+        edges[..., 0], edges[..., -1] = low[..., 0] - 0.5, (low + width)[..., 0] - 0.5
+        u = (edges - mixture.M.unsqueeze(-1)) * (math.sqrt(0.5) / mixture.s).unsqueeze(-1)
+        u.erf_()  # twice the distribution, less 1
+        # The ends have the tails.
+        u[..., 0].masked_fill_(edges[..., 0] < 0.0, -1.0)
+        u[..., -1].masked_fill_(edges[..., -1] > K - 1.0, 1.0)
+        mass = (0.5 * u.diff(dim=-1)).clamp_min_(LEAST)
+        # The middle of every group, in deviations of the message; then its likelihood.
+        z = (0.5 * (edges[..., 1:] + edges[..., :-1]) - self.Y.unsqueeze(-1)) / mixture.spread
+        weight = z.square_().mul_(-0.5)
+        weight -= weight.amax(-1, keepdim=True)
+        return table(weight.exp_().mul_(mass).numpy(), mask)
 
-
-@message_distribution.register
-def _(output: CategoricalOutput, step: Step) -> Distribution:
-    K = output.K
-    logits = _numbers(output.logits, K)
-    log_p = torch.log_softmax(logits, -1).clamp_min(LN_LEAST)
-
-    def component(choice: Integers) -> Distribution:
-        m = np.zeros((*choice.shape, K))
-        np.put_along_axis(m, choice[..., None], float(K), -1)
-        return step.gaussian(m.reshape(len(m), -1), step.reach(float(K)))
-
-    def posterior(k: Integers) -> Distribution:
-        return table(_softmax(log_p + step.message(k).reshape(log_p.shape)))
-
-    return Mixture(table(_softmax(logits)), component, posterior)
-
-
-@data_distribution.register
-def _(output: FreeBinnedOutput) -> Distribution:
-    return table(_softmax(_numbers(output.logits, output.K)))
-
-
-@message_distribution.register
-def _(output: FreeBinnedOutput, step: Step) -> Distribution:
-    p = torch.softmax(_numbers(output.logits, output.K), -1)
-    return _bins(data_distribution(output), p, step)
-
-
-def _bins(prior: Distribution, p: Tensor, step: Step) -> Mixture:
-    """The mixture of all bin centres: p is (lanes, variables, K)."""
-    K, alpha = p.shape[-1], step.grid.alpha[step.i]
-    centres = bin_centre(torch.arange(K), K, torch.float64)
-    # What the coder makes of probabilities below 2^-24. So the likeliest bin never has weight 0.
-    p = p.clamp_min(LEAST)
-
-    def posterior(k: Integers) -> Distribution:
-        message = step.message(k).unsqueeze(-1)
-        likeliest = centres[bin_index(message / alpha, K)]
-        largest = message * likeliest - 0.5 * alpha * likeliest.square()
-        weight = torch.addcmul(-0.5 * alpha * centres.square() - largest, message, centres)
-        return table(weight.exp_().mul_(p).numpy())
-
-    return Mixture(
-        prior, lambda choice: step.gaussian(centres.numpy()[choice], step.reach(2.0)), posterior
-    )
-
-
-@data_distribution.register
-def _(output: BinnedOutput) -> Distribution:
-    return _cut(_numbers(output.mu), _numbers(output.sigma), output.K)
-
-
-def _cut(mu: Tensor, sigma: Tensor, K: int) -> Distribution:
-    return cut_gaussian(((mu + 1.0) * (0.5 * K) - 0.5).numpy(), (sigma * (0.5 * K)).numpy(), K)
-
-
-@message_distribution.register
-def _(output: BinnedOutput, step: Step) -> Distribution:
-    mu, sigma, K = _numbers(output.mu), _numbers(output.sigma), output.K
-    if K > GROUPS:
-        return FineMixture(mu, sigma, K, step)
-    edges = torch.arange(2 - K, K, 2, dtype=torch.float64) / K
-    u = (edges - mu.unsqueeze(-1)) * (math.sqrt(0.5) / sigma).unsqueeze(-1)
-    p = torch.nn.functional.pad(u.erf_(), (1, 1), value=1.0)  # twice the distribution, less 1
-    p[..., 0] = -1.0
-    return _bins(_cut(mu, sigma, K), 0.5 * p.diff(dim=-1), step)
-
-
-@data_distribution.register
-def _(output: PointOutput) -> Distribution:
-    measure = output.measure
-    assert isinstance(measure, Bins)
-    x_hat = _numbers(output.x_hat)
-    return _cut(x_hat, torch.full_like(x_hat, measure.sigma), measure.K)
-
-
-@message_distribution.register
-def _(output: PointOutput, step: Step) -> Distribution:
-    # No value that can be coded lies outside [-1, 1].
-    return step.gaussian(_numbers(output.x_hat).clamp(-1.0, 1.0).numpy(), step.reach(2.0))
+    def within(self, group: Integers, mask: np.ndarray) -> Distribution:
+        size = self.first(group + 1) - self.first(group)
+        return uniform(size, mask & (size > 1))

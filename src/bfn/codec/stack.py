@@ -3,18 +3,17 @@
 A stack is an asymmetric numeral system (constriction's `AnsCoder`). Pushing a symbol of probability
 p adds -log2 p bits; popping with the same distribution takes them off again and gives the symbol
 back, or, on bits that were never pushed for it, a sample. An empty stack pops the first symbol for
-nothing; also that is undone by pushing it.
+nothing; pushing it undoes that, too.
 
 All distributions here hold numbers for every lane, shape (lanes, symbols), and do the same to the
-stacks of all lanes that are at work. constriction represents probabilities as multiples of 2^-24
-and gives every symbol of an alphabet at least one: alphabets must be as tight as they can be. A
-table of N symbols loses N 2^-24 / ln 2 bits each time.
+stacks of all active lanes. constriction represents probabilities as multiples of 2^-24 and gives
+every symbol of an alphabet at least one: alphabets must be as tight as possible. A table of N
+symbols loses N 2^-24 / ln 2 bits each time.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import math
 import time
 from abc import ABC, abstractmethod
@@ -26,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bfn import noise
-from bfn.errors import BFNError
+from bfn.errors import BFNError, require_extra
 
 LEAST = 2.0**-24
 """The least probability of a symbol."""
@@ -36,27 +35,26 @@ Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_] | None
 
 
-@cache
 def constriction() -> Any:
     """constriction.stream, imported when first needed."""
-    try:
-        return importlib.import_module("constriction").stream
-    except ImportError:
-        raise BFNError(
-            "lossless coding needs the package constriction, which is not installed: "
-            "pip install 'bfn[compress]'"
-        ) from None
+    return require_extra("constriction", "compress", "lossless coding").stream
 
 
 def damaged(what: str) -> BFNError:
     return BFNError(
-        f"the coded data are damaged, or another model or setting wrote them: {what}; "
+        f"the coded data are damaged, or were written with another model or setting: {what}; "
         "decode them with the model and the settings that encoded them"
     )
 
 
+def not_finite() -> BFNError:
+    return BFNError(
+        "the network returned numbers that are not finite; data cannot be coded with this model"
+    )
+
+
 class Stacks:
-    """One stack per lane; a lane without one rests."""
+    """One stack per lane; lanes without a stack are idle."""
 
     def __init__(self, lanes: int) -> None:
         self.coders: list[Any] = [None] * lanes
@@ -64,7 +62,7 @@ class Stacks:
         self.seconds = 0.0
 
     def put(self, lane: int, payload: bytes | None) -> None:
-        """Give a lane a stack, empty for b"", or none; all lanes that have one are at work."""
+        """Give a lane a stack, empty for b"", or take it away."""
         if payload is None:
             self.coders[lane] = None
         else:
@@ -82,7 +80,7 @@ class Stacks:
         return self.coders[lane].get_compressed().astype("<u4").tobytes().rstrip(b"\0")
 
     def bits(self) -> Floats:
-        """The information on every stack, 0 for lanes at rest: (lanes,)."""
+        """The information on every stack, 0 for idle lanes: (lanes,)."""
         result = np.zeros(len(self.coders))
         for lane in self.active:
             words, state = self.coders[lane].pos()
@@ -94,7 +92,7 @@ class Stacks:
 
     @contextlib.contextmanager
     def only(self, lane: int) -> Iterator[None]:
-        """Let the other lanes rest."""
+        """Keep the other lanes idle."""
         before, self.active = self.active, [lane]
         try:
             yield
@@ -102,7 +100,7 @@ class Stacks:
             self.active = before
 
     def scramble(self, key: NDArray[np.int32]) -> None:
-        """Xor the top of every stack with a key, (lanes, words) of 16 bits; twice is not at all.
+        """Xor the top of every stack with a key, (lanes, words) of 16 bits; twice changes nothing.
 
         What a push leaves is not random: where the network erred, it shows how. The next pop
         would take it for a sample, and err in the same direction. Combined with random words it is
@@ -117,7 +115,7 @@ class Stacks:
     def push(
         self, symbols: Integers, family: Any, parameters: Sequence[NDArray[Any]], mask: Mask
     ) -> None:
-        """Push symbols (lanes, number) where the mask says, the first one last."""
+        """Push symbols (lanes, number) where the mask is set, the first one last."""
         start, symbols_ = time.perf_counter(), symbols.astype(np.int32)
         for lane in self.active:
             where = slice(None) if mask is None else np.flatnonzero(mask[lane])
@@ -155,9 +153,9 @@ class Distribution(ABC):
 
 
 class Family(Distribution):
-    """Integers `base` + low .. high, with the parameters of one of constriction's models each.
+    """Integers `base` + low .. high, each with its parameters of one of constriction's models.
 
-    With a mask (lanes, number) there are symbols only where it says; others are 0.
+    With a mask (lanes, number) there are symbols only where it is set; the others are 0.
     """
 
     def __init__(
@@ -174,10 +172,10 @@ class Family(Distribution):
 
     def push(self, stacks: Stacks, symbols: Integers) -> None:
         relative = symbols if self.base is None else symbols - self.base
-        at_work = relative[stacks.active] if len(stacks.active) < len(relative) else relative
+        pushed = relative[stacks.active] if len(stacks.active) < len(relative) else relative
         if self.mask is not None:
-            at_work = at_work[self.mask[stacks.active]]
-        if at_work.size and (at_work.min() < self.low or at_work.max() > self.high):
+            pushed = pushed[self.mask[stacks.active]]
+        if pushed.size and (pushed.min() < self.low or pushed.max() > self.high):
             raise damaged("a symbol outside its alphabet")
         stacks.push(relative, self.family, self.parameters, self.mask)
 
@@ -193,7 +191,7 @@ class Family(Distribution):
 def gaussian(mean: Floats, std: float | Floats, reach: int, mask: Mask = None) -> Distribution:
     """Integers with the mass of N(mean, std^2) within half a unit, up to `reach` from the mean."""
     if not np.isfinite(mean).all():
-        raise not_a_number()
+        raise not_finite()
     nearest = np.rint(mean)
     # Relative to the nearest integer all symbols share one short alphabet.
     base, offset = nearest.astype(np.int64), mean - nearest
@@ -205,26 +203,20 @@ def gaussian(mean: Floats, std: float | Floats, reach: int, mask: Mask = None) -
 def cut_gaussian(mean: Floats, std: Floats, K: int, mask: Mask = None) -> Distribution:
     """0 .. K-1 with the mass of N(mean, std^2) within half a unit; the ends have the tails."""
     if not (np.isfinite(mean).all() and (std > 0.0).all() and np.isfinite(std).all()):
-        raise not_a_number()
+        raise not_finite()
     return Family(_gaussian(0, K - 1), [mean, std], 0, K - 1, mask=mask)
 
 
 def table(weights: Floats, mask: Mask = None) -> Distribution:
-    """0 .. K-1 with weights (lanes, number, K), whose sum is no matter."""
+    """0 .. K-1 with weights (lanes, number, K), which need not be normalised."""
     if not np.isfinite(weights).all():
-        raise not_a_number()
+        raise not_finite()
     return Family(_categorical(), [weights], 0, weights.shape[-1] - 1, mask=mask)
 
 
 def uniform(size: Integers, mask: Mask = None) -> Distribution:
-    """0 .. size-1, all alike; the size must be at least 2 where there are symbols."""
+    """0 .. size-1, equally probable; the size must be at least 2 where there are symbols."""
     return Family(_uniform(), [size.astype(np.int32)], 0, int(size.max()) - 1, mask=mask)
-
-
-def not_a_number() -> BFNError:
-    return BFNError(
-        "the network put out numbers that are not finite; data cannot be coded with this model"
-    )
 
 
 @cache
@@ -245,9 +237,8 @@ def _uniform(size: int | None = None) -> Any:
     return model() if size is None else model(size)
 
 
-def random_words(seeds: Integers, number: int) -> NDArray[np.int32]:
-    """So many words of 16 random bits for every seed: SplitMix64 of a counter."""
-    counter = seeds.astype(np.uint64)[:, None] << np.uint64(32) | np.arange(
-        1, number + 1, dtype=np.uint64
-    )
+def random_words(seeds: Integers, first: int, number: int) -> NDArray[np.int32]:
+    """`number` words of 16 random bits for every seed, from `first` on: SplitMix64 of a counter."""
+    count = np.arange(first + 1, first + number + 1, dtype=np.uint64)
+    counter = seeds.astype(np.uint64)[:, None] << np.uint64(32) | count
     return (noise.splitmix64(counter) >> np.uint64(47) & np.uint64(0xFFFF)).astype(np.int32)

@@ -39,32 +39,33 @@ class Startup:
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
-        K = chain.alphabet.K
+        K = chain.receiver.symbols.K
         self.ways = len(TIMES) + (K <= FEW and chain.variables * K <= SMALL)
         self._marginals: dict[int, Distribution] = {}
 
     def push(self, stacks: Stacks, lane: int, x: Integers) -> tuple[int, int]:
         """Push the last examples until the chain can begin: how many, and in which way."""
+        needed = self.chain.startup_bits(x[0])
         with stacks.only(lane):
             trials = []
             for way in range(self.ways):
-                taken = self._push(stacks, lane, x, way)
+                taken = self.push_way(stacks, lane, x, way, needed)
                 bits = float(stacks.bits()[lane])
-                enough = taken == len(x) or bits >= self.chain.startup_bits()
+                enough = taken == len(x) or bits >= needed
                 trials.append((bits / taken if enough else math.inf, way))
                 stacks.clear(lane)
             _, way = min(trials)
-            return self._push(stacks, lane, x, way), way
+            return self.push_way(stacks, lane, x, way, needed), way
 
     def pop(self, stacks: Stacks, lane: int, number: int, way: int) -> Integers:
-        """So many examples, in the order of the block."""
+        """The start-up examples, in the order of the block."""
         x = np.zeros((number, self.chain.variables), np.int64)
         with stacks.only(lane):
             if way < len(TIMES):
                 for j in range(number):
                     x[j] = self._marginal(way).pop(stacks)[lane]
             else:
-                counts = Counts(self.chain.alphabet.K)
+                counts = Counts(self.chain.receiver.symbols.K)
                 for j in reversed(range(number)):
                     counts.start()
                     for d in range(self.chain.variables):
@@ -73,8 +74,8 @@ class Startup:
                         counts.add(int(x[j, d]))
         return x
 
-    def _push(self, stacks: Stacks, lane: int, x: Integers, way: int) -> int:
-        needed = self.chain.startup_bits()
+    def push_way(self, stacks: Stacks, lane: int, x: Integers, way: int, needed: float) -> int:
+        """Push the last examples in one way until the stack holds the bits needed: how many."""
         if way == len(TIMES):
             return self._push_counted(stacks, lane, x, needed)
         taken, row = 0, np.zeros((self.chain.lanes, x.shape[1]), np.int64)
@@ -85,8 +86,8 @@ class Startup:
         return taken
 
     def _push_counted(self, stacks: Stacks, lane: int, x: Integers, needed: float) -> int:
-        counts, rows, bits, taken = Counts(self.chain.alphabet.K), [], 0.0, 0
-        most = max(1, MOST // (x.shape[1] * self.chain.alphabet.K))
+        counts, rows, bits, taken = Counts(self.chain.receiver.symbols.K), [], 0.0, 0
+        most = max(1, MOST // (x.shape[1] * self.chain.receiver.symbols.K))
         # A few bits more than needed, as the coder's probabilities are a little different.
         while taken < min(len(x), most) and bits < needed + 8.0:
             example = x[len(x) - 1 - taken]

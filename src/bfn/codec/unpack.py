@@ -1,17 +1,17 @@
 """An archive's files again, or some of them; never wrong ones.
 
 Before anything is decoded, the model must be the one the archive was made with, and this machine
-must compute the same digits: versions and settings are compared, and a probe of the network. What
-is decoded must have the digest that was stored. Files are restored aside, in a folder that takes
-its name when all of them are there.
+must compute the same digits: versions are compared, and a probe of the network. What is decoded
+must have the checksum that was stored. Files are restored into a folder of another name, which
+takes its own when all of them are there.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import secrets
 import shutil
+import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
@@ -21,26 +21,20 @@ from typing import Any
 from torch import Tensor
 
 from bfn.codec import files
-from bfn.codec.archive import (
-    MAX_LANES,
-    MAX_VARIABLES,
-    Report,
-    contents,
-    fingerprint,
-    shared,
-    values_of,
-)
+from bfn.codec.archive import Archive, Entry
 from bfn.codec.coder import Codec
-from bfn.codec.container import Archive
-from bfn.codec.fragments import Translation
-from bfn.codec.index import MAX_STEPS
-from bfn.codec.records import Item, covered
+from bfn.codec.files import Translation
+from bfn.codec.pack import MAX_STEPS, MAX_VARIABLES, Report, environment, fingerprint, make_codec
 from bfn.data.formats import Format
 from bfn.errors import BFNError
 from bfn.model import BFN
 
+MAX_LANES = 64
 _PROGRAMS = ("torch", "numpy", "constriction")
 _PROCESSOR = ("machine", "instructions")
+_ANYWAY = (
+    ", or try with --anyway: what is restored is checked, so the worst that can happen is an error"
+)
 
 
 def open_codec(
@@ -50,106 +44,72 @@ def open_codec(
 
     Args:
         run: what error messages call the model.
-        anyway: try even if versions or processors differ; what is decoded is checked all the same.
+        anyway: try even if versions or processors differ; what is decoded is still checked.
     """
-    index, name = archive.index, str(archive.path)
-    if fingerprint(model) != index.fingerprint:
-        made = index.header.get("run") or "another model"
+    contents, name = archive.contents, str(archive.path)
+    if fingerprint(model) != contents.fingerprint:
         raise BFNError(
-            f"{name!r} was made with another model ({made!r}, fingerprint "
-            f"{index.fingerprint.hex()[:12]}) than {run!r} (fingerprint "
-            f"{fingerprint(model).hex()[:12]}); give the run it was made with"
+            f"{name!r} was made with another model ({contents.run or 'unnamed'!r}, fingerprint "
+            f"{contents.fingerprint:016x}) than {run!r} (fingerprint {fingerprint(model):016x}); "
+            "give the run it was made with"
         )
-    stored = index.header["codec"]
-    numbers = {key: _whole(archive, stored, key) for key in ("steps", "lanes", "threads")}
-    spacing = stored.get("spacing")
-    if not isinstance(spacing, float) or not 0.01 <= spacing <= 4.0:
-        raise archive.damaged(f"spacing = {spacing!r}")
-    if numbers["lanes"] * max(1, index.block) * format.dimensions > MAX_VARIABLES:
-        raise archive.damaged(f"{index.block} examples in a block are too many")
+    for key, most in (("steps", MAX_STEPS), ("lanes", MAX_LANES)):
+        if not 1 <= getattr(contents, key) <= most:
+            raise archive.damaged(f"{key} = {getattr(contents, key)}")
+    if contents.lanes * max(1, contents.block) * format.dimensions > MAX_VARIABLES:
+        raise archive.damaged(f"{contents.block} examples in a block are too many")
     try:
-        files.check_parts(index.items, format)
+        files.check_parts(contents.entries, format)
     except BFNError as error:
         raise archive.damaged(str(error)) from None
-    codec = Codec(model, format.shape, **numbers, spacing=spacing, values=values_of(model, format))
-    here, probe = shared(codec.settings)
-    _compare(archive, stored, here, anyway)
-    if probe != index.probe and not anyway:
+    codec = make_codec(model, format, contents.steps, contents.lanes)
+    made_with, probe = environment(codec)
+    _compare(name, contents.made_with, made_with, anyway)
+    if probe != contents.probe and not anyway:
         raise BFNError(
             f"{name!r} was made where the network's last digits come out differently, though "
-            f"versions and settings are the same: decode it on the kind of processor it was made on"
-            f"{_ANYWAY}"
+            f"versions are the same: decode it on the kind of processor it was made on{_ANYWAY}"
         )
     return codec
 
 
-_ANYWAY = (
-    ", or try with --anyway: what is restored is checked, so the worst that can happen is an error"
-)
-
-
-def _whole(archive: Archive, stored: dict[str, Any], key: str) -> int:
-    bound = {"steps": MAX_STEPS, "lanes": MAX_LANES, "threads": 1024}[key]
-    value = stored.get(key)
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= bound:
-        raise archive.damaged(f"{key} = {value!r}")
-    return value
-
-
-def _compare(archive: Archive, stored: dict[str, Any], here: dict[str, Any], anyway: bool) -> None:
-    """Settings must agree; whether the version of bfn itself matters, "format" says."""
-    name = str(archive.path)
-    if stored.get("device") != here["device"]:
+def _compare(name: str, there: dict[str, str], here: dict[str, str], anyway: bool) -> None:
+    """Versions and processors must agree, but for bfn's own: the archive's format is its own."""
+    if there["device"] != here["device"]:
         raise BFNError(
-            f"{name!r} was made on the device {stored.get('device')!r}, not {here['device']!r}, "
-            f"which computes other last digits; decode it on {stored.get('device')!r}"
+            f"{name!r} was made on the device {there['device']!r}, not {here['device']!r}, which "
+            f"computes other last digits; decode it on {there['device']!r}"
         )
-    if stored.get("format") != here["format"]:
-        raise BFNError(
-            f"{name!r} was coded by bfn {stored.get('bfn')!r} in another way than bfn "
-            f"{here['bfn']} does it; install that version"
-        )
-    different = [key for key in here if key != "bfn" and stored.get(key) != here[key]]
-    environment = [key for key in different if key in _PROGRAMS + _PROCESSOR]
-    if set(different) - set(environment):
-        key = sorted(set(different) - set(environment))[0]
-        raise archive.damaged(f"{key} = {stored.get(key)!r} does not belong to this model")
-    if environment and not anyway:
-        there = ", ".join(f"{key} {stored.get(key)}" for key in environment)
-        this = ", ".join(f"{key} {here[key]}" for key in environment)
+    different = [key for key in (*_PROGRAMS, *_PROCESSOR) if there[key] != here[key]]
+    if different and not anyway:
         remedy = (
             "install the versions it was made with"
-            if environment[0] in _PROGRAMS
+            if different[0] in _PROGRAMS
             else "decode it on such a processor"
         )
-        raise BFNError(f"{name!r} was made with {there}, but here is {this}; {remedy}{_ANYWAY}")
+        theirs, ours = (", ".join(f"{k} {made[k]}" for k in different) for made in (there, here))
+        raise BFNError(f"{name!r} was made with {theirs}, but this is {ours}; {remedy}{_ANYWAY}")
 
 
-def choose(items: Sequence[Item], only: Sequence[str] | None) -> list[bool]:
-    """Which items are asked for: by name, or by the folder they lie in."""
+def choose(entries: Sequence[Entry], only: Sequence[str] | None) -> list[bool]:
+    """Which entries are asked for: by name, or by the folder they lie in."""
     if not only:
-        return [True] * len(items)
-    chosen = [False] * len(items)
+        return [True] * len(entries)
+    chosen = [False] * len(entries)
     for name in only:
         wanted = name.rstrip("/")
         found = [
-            i for i, item in enumerate(items) if item.name == wanted or _below(item.name, wanted)
+            i
+            for i, entry in enumerate(entries)
+            if entry.name == wanted or entry.name.startswith(wanted + "/")
         ]
         if not found:
-            raise BFNError(f"the archive holds no file {name!r}; it holds {_listing(items)}")
+            shown = ", ".join(repr(entry.name) for entry in entries[:5]) or "no files"
+            more = f" and {len(entries) - 5} more" if len(entries) > 5 else ""
+            raise BFNError(f"the archive holds no file {name!r}; it holds {shown}{more}")
         for i in found:
             chosen[i] = True
     return chosen
-
-
-def _below(name: str, folder: str) -> bool:
-    return name.startswith(folder + "/")
-
-
-def _listing(items: Sequence[Item]) -> str:
-    shown = ", ".join(repr(item.name) for item in items[:5])
-    more = f" and {len(items) - 5} more" if len(items) > 5 else ""
-    return (shown or "no files") + more
 
 
 def unpack(
@@ -159,31 +119,37 @@ def unpack(
     out: Path,
     *,
     only: Sequence[str] | None = None,
-    report: Report = lambda done, total, note: None,
-) -> list[Item]:
+    report: Report = lambda done, total: None,
+) -> list[Entry]:
     """Restore an archive's files below a folder; returns which.
 
     Files of the same names in that folder are replaced.
     """
-    items = archive.index.items
-    chosen = choose(items, only)
-    examples = _Examples(archive, codec, translation, covered(items, chosen), report)
+    entries = archive.contents.entries
+    chosen = choose(entries, only)
+    wanted = [entry for entry, asked in zip(entries, chosen, strict=True) if asked]
+    examples = _Examples(archive, codec, translation, chosen, report)
     plain = _Plain(archive)
-    restored = hashlib.blake2b(digest_size=8)
-    # In the folder, if there is one: beside it may be another disk, or nothing that one may write.
-    inside, token = out.is_dir(), secrets.token_hex(4)
-    aside = out / f".{token}.part" if inside else out.with_name(f".{out.name}.{token}.part")
+    content = 0
+
+    def digest(data: bytes) -> None:
+        nonlocal content
+        content = zlib.crc32(data, content)
+
+    # In the folder, if there is one: its parent may be another disk, or not writable.
+    token = secrets.token_hex(4)
+    aside = out / f".{token}.part" if out.is_dir() else out.with_name(f".{out.name}.{token}.part")
     try:
         aside.mkdir()
         at = kept = 0
-        for item, wanted in zip(items, chosen, strict=True):
-            if wanted:
+        for entry, asked in zip(entries, chosen, strict=True):
+            if asked:
                 take, keep = _from(examples.pieces, at), _from(plain.pieces, kept)
-                files.restore(item, aside / item.name, translation, take, keep, restored.update)
-            at, kept = at + item.examples, kept + item.plain
-        if all(chosen) and restored.digest() != archive.index.content:
+                files.restore(entry, aside / entry.name, translation, take, keep, digest)
+            at, kept = at + entry.examples, kept + entry.plain
+        if all(chosen) and content != archive.contents.content:
             raise archive.damaged("what was restored is not what was stored")
-        _move(aside, out, [item for item, wanted in zip(items, chosen, strict=True) if wanted])
+        _move(aside, out, wanted)
     except OSError as error:
         raise BFNError(
             f"the files cannot be restored to {str(out)!r} ({error.strerror or error}); give "
@@ -191,11 +157,11 @@ def unpack(
         ) from None
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-    return [item for item, wanted in zip(items, chosen, strict=True) if wanted]
+    return wanted
 
 
 def _from(pieces: Callable[[int, int], Iterator[Any]], start: int) -> Callable[[int], Iterator]:
-    """A function for the next so many, beginning at `start`."""
+    """A function that takes the next ones, of a given number, beginning at `start`."""
     at = start
 
     def take(count: int) -> Iterator[Any]:
@@ -206,48 +172,48 @@ def _from(pieces: Callable[[int, int], Iterator[Any]], start: int) -> Callable[[
     return take
 
 
-def _move(aside: Path, out: Path, items: Sequence[Item]) -> None:
+def _move(aside: Path, out: Path, entries: Sequence[Entry]) -> None:
     """Give the restored files their place: the whole folder at once if there is none yet."""
     if not out.exists():
         os.replace(aside, out)
         return
-    for item in items:
-        target = out / item.name
+    for entry in entries:
+        target = out / entry.name
         for folder in (target, *target.parents):
             if folder == out:
                 break
             # A link in the way could lead out of the folder.
             if folder.is_symlink() or (folder.is_dir() if folder == target else folder.is_file()):
                 raise BFNError(f"{str(folder)!r} is in the way; remove it or give another folder")
-    for item in items:
-        (out / item.name).parent.mkdir(parents=True, exist_ok=True)
-        os.replace(aside / item.name, out / item.name)
+    for entry in entries:
+        (out / entry.name).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(aside / entry.name, out / entry.name)
 
 
 class _Examples:
-    """The row of all examples; blocks are decoded a batch at a time, only those that are needed."""
+    """All examples in a row; blocks are decoded a batch at a time, only those that are needed."""
 
     def __init__(
         self,
         archive: Archive,
         codec: Codec,
         translation: Translation,
-        stretches: Sequence[tuple[int, int]],
+        chosen: Sequence[bool],
         report: Report,
     ) -> None:
+        contents = archive.contents
         self.archive, self.codec, self.translation = archive, codec, translation
-        self.report, self.size = report, archive.index.block
-        self.places = [i for i, block in enumerate(archive.index.blocks) if block.model]
-        self.needed = sorted(
-            {
-                block
-                for start, stop in stretches
-                for block in range(start // self.size, -(-stop // self.size))
-            }
-        )
-        counts = [archive.index.blocks[self.places[b]].count for b in self.needed]
-        self.total, self._done = sum(counts), 0
-        self._decoded: dict[int, Tensor] = {}
+        self.report, self.size = report, contents.block
+        self.places = [i for i, block in enumerate(contents.blocks) if block.model]
+        needed, start = set[int](), 0
+        for entry, asked in zip(contents.entries, chosen, strict=True):
+            stop = start + entry.examples
+            if asked:
+                needed.update(range(start // max(1, self.size), -(-stop // max(1, self.size))))
+            start = stop
+        self.needed = sorted(needed)
+        self.total = sum(contents.blocks[self.places[b]].count for b in self.needed)
+        self._done, self._decoded = 0, dict[int, Tensor]()
 
     def pieces(self, start: int, stop: int) -> Iterator[Tensor]:
         while start < stop:
@@ -266,39 +232,38 @@ class _Examples:
 
     def _decode(self, batch: Sequence[int]) -> list[Tensor]:
         payloads = [self.archive.payload(self.places[b]) for b in batch]
-        blocks = [self.archive.index.blocks[self.places[b]] for b in batch]
+        blocks = [self.archive.contents.blocks[self.places[b]] for b in batch]
         elsewhere = BFNError(
             f"{str(self.archive.path)!r} does not decode to what was stored: this machine computes "
             "other digits than the one it was made on, or the archive is forged; decode it where "
             "it was made"
         )
         try:
-            decoded = self.codec.decode(
-                payloads, [block.count for block in blocks], self._advance, batch
-            )
+            counts = [block.count for block in blocks]
+            decoded = self.codec.decode(payloads, counts, self._advance, batch)
         except BaseException as error:
-            # What the coder's own library cannot bear, it answers with an error beside all others.
+            # constriction panics at input that it cannot process, with an error of its own.
             panic = type(error).__name__ == "PanicException"
             if panic or isinstance(error, ValueError | ArithmeticError | IndexError):
                 raise elsewhere from error
             raise
         for block, x in zip(blocks, decoded, strict=True):
-            if contents(self.translation, x) != block.digest:
+            if self.translation.check_value(x) != block.check:
                 raise elsewhere
         return decoded
 
     def _advance(self, examples: int) -> None:
         self._done += examples
-        self.report(self._done, self.total, "")
+        self.report(self._done, self.total)
 
 
 class _Plain:
-    """The row of all bytes that were stored without the model."""
+    """All bytes that were stored without the model, in a row."""
 
     def __init__(self, archive: Archive) -> None:
         self.archive = archive
-        self.places = [i for i, block in enumerate(archive.index.blocks) if not block.model]
-        counts = [archive.index.blocks[i].count for i in self.places]
+        self.places = [i for i, block in enumerate(archive.contents.blocks) if not block.model]
+        counts = [archive.contents.blocks[i].count for i in self.places]
         self.starts = list(accumulate(counts, initial=0))
         self._last: tuple[int, bytes] | None = None
 

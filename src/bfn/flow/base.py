@@ -149,6 +149,13 @@ class BayesianFlow(ABC):
         variance = (self.v * share * (beta_t - beta_s)).clamp_min(0.0)
         return Theta(share * V + variance.sqrt() * epsilon, beta_s.expand_as(beta_t))
 
+    def evidence(self, message: Tensor, alpha_i: float, values: Tensor) -> Tensor:
+        """ln p(message | x) for each of K values x, up to a constant: (B, *shape, K)."""
+        m = self.embed(values).to(message)
+        message = message.reshape(*message.shape[: message.dim() - m.dim() + 1], -1)
+        m = m.reshape(len(m), -1)
+        return (message @ m.T - 0.5 * alpha_i * m.square().sum(1)) / self.v
+
 
 def require(condition: bool, sentence: str) -> None:
     if not condition:

@@ -80,6 +80,10 @@ class CategoricalFlow(_ClassFlow):
         mean = (self.K * accuracy).expand(*x.shape, 1)
         return V.scatter_add_(-1, x.unsqueeze(-1), mean)
 
+    def evidence(self, message: Tensor, alpha_i: float, values: Tensor) -> Tensor:
+        # The general formula, without a K x K product.
+        return message.index_select(-1, values)
+
 
 @dataclass(frozen=True)
 class BinaryFlow(_ClassFlow):

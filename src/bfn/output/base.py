@@ -15,6 +15,7 @@ not from t, so that variables may know more than the schedule says.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -23,6 +24,7 @@ from torch import Tensor
 from bfn.errors import BFNError
 from bfn.flow.base import Theta, per_example
 from bfn.noise import Source
+from bfn.output.symbols import Law, Point, Symbols
 
 
 def total(values: Tensor) -> Tensor:
@@ -96,6 +98,14 @@ class Output(ABC):
     def mode(self) -> Tensor:
         """The most probable x'."""
 
+    def law(self) -> Law:
+        """p_O over the head's symbols, for lossless coding."""
+        raise uncodable(self)
+
+    def message_law(self) -> Law | Point:
+        """The values of the data that the next message is a mixture over."""
+        return self.law()
+
     def shift(self, J: Tensor, exact: bool) -> Output:
         """The output, of the same kind, with mean m + v J; J is in the shape of V.
 
@@ -129,6 +139,29 @@ class Head(ABC):
     @abstractmethod
     def check(self, x: Tensor) -> None:
         """Raise `BFNError` unless x lies in the range of the data."""
+
+    def symbols(self, values: Sequence[float] | None = None) -> Symbols:
+        """The values that a variable can take, for lossless coding.
+
+        Args:
+            values: for continuous data that are measured in bins, the value of every bin that is
+                not its centre.
+        """
+        raise uncodable(self)
+
+
+def uncodable(what: object) -> BFNError:
+    """The answer of types of data that have no lossless code."""
+    return BFNError(
+        f"data of type {type(what).__name__} have no lossless code (it defines no symbols); "
+        "compress them with another program"
+    )
+
+
+def no_values(values: Sequence[float] | None) -> None:
+    """Refuse values where the symbols say everything."""
+    if values is not None:
+        raise BFNError("only continuous data have values of their own; leave out values")
 
 
 def data_from_noise(epsilon_hat: Tensor, theta: Theta, early: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ for outputs that no cut Gaussian can express.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,10 +27,11 @@ from bfn.errors import BFNError
 from bfn.flow.base import Theta, per_example, require_values
 from bfn.noise import Source
 from bfn.output import bins
-from bfn.output.base import Head, Output, data_from_noise, is_early, total
+from bfn.output.base import Head, Output, data_from_noise, is_early, no_values, total
 from bfn.output.categorical import sample_classes
 from bfn.output.mixture import NODES, log_mixture
 from bfn.output.residual import residual, squared_residual
+from bfn.output.symbols import CutGaussian, Symbols, Table
 
 FEW_BINS = NODES + 2
 """Up to here the sum over all bins is also the cheaper way to the mixture."""
@@ -111,6 +112,9 @@ class FreeBinnedOutput(Output):
     def mode(self) -> Tensor:
         return bins.bin_centre(self.logits.argmax(-1), self.K, self.logits.dtype)
 
+    def law(self) -> Table:
+        return Table(self.logits)
+
     def shift(self, J: Tensor, exact: bool) -> Output:
         # The mean alone is known: the bins' distribution is tilted until it has that mean.
         reach = torch.full_like(J, 40.0 * self.K)  # e^80 from one bin to the next
@@ -184,6 +188,9 @@ class BinnedOutput(Output):
         best = bins.log_prob(candidates, self.mu, self.sigma, self.K).argmax(0, keepdim=True)
         k = candidates.gather(0, best).squeeze(0)
         return bins.bin_centre(k, self.K, self.sigma.dtype)
+
+    def law(self) -> CutGaussian:
+        return CutGaussian(self.mu, self.sigma, self.K)
 
     def shift(self, J: Tensor, exact: bool) -> Output:
         sigma = self.sigma.detach()
@@ -264,6 +271,10 @@ class BinnedHead(Head):
     def check(self, x: Tensor) -> None:
         _check_centres(x, self.K)
 
+    def symbols(self, values: Sequence[float] | None = None) -> Symbols:
+        no_values(values)
+        return bins.BinValues(self.K)
+
 
 @dataclass(frozen=True)
 class FreeBinnedHead(Head):
@@ -293,3 +304,7 @@ class FreeBinnedHead(Head):
 
     def check(self, x: Tensor) -> None:
         _check_centres(x, self.K)
+
+    def symbols(self, values: Sequence[float] | None = None) -> Symbols:
+        no_values(values)
+        return bins.BinValues(self.K)

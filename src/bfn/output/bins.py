@@ -9,12 +9,14 @@ z_r = +inf for k = K - 1.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from bfn.errors import BFNError
 from bfn.output.base import accurate
+from bfn.output.symbols import Symbols
 
 HALF_LN_2PI = 0.5 * math.log(2.0 * math.pi)
 SQRT_HALF = math.sqrt(0.5)
@@ -92,3 +94,42 @@ def log_mass(A: Tensor, d: Tensor) -> Tensor:
     a_h, b_h = torch.where(holds, -a, 1.0), torch.where(holds, A + 0.5 * d, 1.0)
     ln_holds = torch.log(0.5 * (torch.erf(a_h * SQRT_HALF) + torch.erf(b_h * SQRT_HALF)))
     return torch.where(narrow, ln_narrow, torch.where(beyond, ln_beyond, ln_holds))
+
+
+class BinValues(Symbols):
+    """One value per bin of [-1, 1]: its centre, unless `values` has another one for it.
+
+    Levels that are spread over [-1, 1] as 2 v / (L - 1) - 1 are not centres.
+    """
+
+    def __init__(self, K: int, values: Sequence[float] | None = None) -> None:
+        super().__init__(K)
+        self.values = bin_centre(torch.arange(K), K, torch.float64)
+        if values is not None:
+            own = torch.as_tensor(values, dtype=torch.float64)
+            k = bin_index(own, K)
+            if k.numel() != k.unique().numel() or bool((own.abs() > 1.0).any()):
+                raise BFNError(
+                    f"values = {values!r} do not lie in different ones of {K} bins of [-1, 1]; "
+                    "give at most one value per bin"
+                )
+            self.values[k] = own
+
+    def index(self, x: Tensor) -> Tensor:
+        k = bin_index(x, self.K)
+        error = (x.double() - self.values[k]).abs()
+        # A thousandth of a bin, as the heads allow; rounding to float32 is far below it.
+        if x.numel() and float(error.max()) > 1e-3 * 2.0 / self.K:
+            worst = int(error.argmax())
+            raise BFNError(
+                f"x contains {float(x.reshape(-1)[worst])}, but the only value of its bin that can "
+                f"be coded is {float(self.values[k].reshape(-1)[worst])}; use bfn.discretise(x, "
+                f"{self.K}), or give the codec the values of the bins"
+            )
+        return k
+
+    def data(self, k: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
+        return self.values[k].to(dtype)
+
+    def nearest(self, x: Tensor) -> Tensor:
+        return self.data(bin_index(x, self.K), x.dtype)

@@ -24,7 +24,7 @@ converges exponentially: the number of nodes follows from lam.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -36,8 +36,9 @@ from bfn import noise
 from bfn.errors import BFNError
 from bfn.flow.base import Theta, per_example
 from bfn.noise import Source
-from bfn.output.base import Head, Output, accurate, accurate_dtype, total
+from bfn.output.base import Head, Output, accurate, accurate_dtype, no_values, total
 from bfn.output.chunks import sum_in_chunks
+from bfn.output.symbols import Classes, Symbols, Table
 
 CHUNK = 1 << 18
 """Logits of one example at a time in a loss on a CPU; 16 times as many keep a GPU busy."""
@@ -125,6 +126,9 @@ class CategoricalOutput(Output):
 
     def mode(self) -> Tensor:
         return self.logits.argmax(-1)
+
+    def law(self) -> Table:
+        return Table(self.logits)
 
     def shift(self, J: Tensor, exact: bool) -> Output:
         return CategoricalOutput(_shifted(self.log_p.detach(), J, exact), self.chunk)
@@ -228,6 +232,9 @@ class BernoulliOutput(Output):
     def mode(self) -> Tensor:
         return (self.logit > 0).long()
 
+    def law(self) -> Table:
+        return Table(torch.stack([torch.zeros_like(self.logit), self.logit], -1))
+
     def shift(self, J: Tensor, exact: bool) -> Output:
         logit = self.logit.detach()
         log_p = torch.stack([F.logsigmoid(-logit), F.logsigmoid(logit)], -1)
@@ -283,6 +290,10 @@ class CategoricalHead(Head):
     def check(self, x: Tensor) -> None:
         """The flow has checked the classes."""
 
+    def symbols(self, values: Sequence[float] | None = None) -> Symbols:
+        no_values(values)
+        return Classes(self.K)
+
 
 @dataclass(frozen=True)
 class BernoulliHead(Head):
@@ -296,3 +307,7 @@ class BernoulliHead(Head):
 
     def check(self, x: Tensor) -> None:
         """The flow has checked the classes."""
+
+    def symbols(self, values: Sequence[float] | None = None) -> Symbols:
+        no_values(values)
+        return Classes(2)

@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from bfn.errors import BFNError
 from bfn.flow.base import Theta, per_example, require_values
 from bfn.noise import Source
 from bfn.output import bins
-from bfn.output.base import Head, Output, data_from_noise, is_early, total
+from bfn.output.base import Head, Output, data_from_noise, is_early, total, uncodable
+from bfn.output.symbols import CutGaussian, Point, Symbols
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,17 @@ class PointOutput(Output):
     def mode(self) -> Tensor:
         return self.x_hat
 
+    def law(self) -> CutGaussian:
+        if not isinstance(self.measure, Bins):
+            raise uncodable(self)
+        return CutGaussian(
+            self.x_hat, torch.full_like(self.x_hat, self.measure.sigma), self.measure.K
+        )
+
+    def message_law(self) -> Point:
+        # No value that can be coded lies outside [-1, 1].
+        return Point(self.x_hat.clamp(-1.0, 1.0))
+
     def shift(self, J: Tensor, exact: bool) -> Output:
         x_hat = (self.x_hat.detach() + J).clamp(self.x_min, self.x_max)
         return dataclasses.replace(self, x_hat=x_hat)
@@ -139,3 +153,11 @@ class PointHead(Head):
 
     def check(self, x: Tensor) -> None:
         require_values(x, self.x_min, self.x_max, f"the head, [{self.x_min}, {self.x_max}]")
+
+    def symbols(self, values: Sequence[float] | None = None) -> Symbols:
+        if not isinstance(self.reconstruction, Bins):
+            raise BFNError(
+                "real numbers have no finite code; build the continuous model with "
+                "reconstruction=bfn.Bins(K, sigma), which measures them in bins"
+            )
+        return bins.BinValues(self.reconstruction.K, values)

@@ -1,4 +1,4 @@
-"""Where an archive's bits went, as a picture: step by step, and all the rest beside it."""
+"""Where an archive's bits went, as a figure: step by step, with the other parts beside them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ def draw(path: Path, account: dict[str, Any]) -> None:
         raise BFNError(
             f"{account['file']!r} holds nothing that a model has coded; there is nothing to draw"
         )
-    n, group = account["codec"].get("steps"), bits["steps_per_group"]
-    if not isinstance(n, int) or not 0 <= len(bits["steps"]) * group - n < group:
-        raise BFNError(f"{account['file']!r} is damaged: it tells of other steps than it has")
+    n, group = account["steps"], bits["steps_per_group"]
     with style.styled():
         figure = style.new(3.1, 1.3 * style.WIDTH)
         left, right = figure.subplots(1, 2, width_ratios=(3, 2))

@@ -1,0 +1,243 @@
+"""The file format: every byte is checked, and no forged number makes the reader ask for memory."""
+
+from __future__ import annotations
+
+import lzma
+import os
+import struct
+import tracemalloc
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+
+from bfn.codec import archive, coder
+from bfn.codec.archive import Archive, Bits, Block, Contents, Entry, Plain, Writer, expand, squeeze
+from bfn.errors import BFNError
+from support import archives
+
+HUGE = (1 << 63) - 1
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.bfn"
+    contents = archives.write(path)
+    with Archive(path) as found:
+        assert found.contents == contents
+        assert found.contents.examples == 8
+        assert [found.payload(i) for i in range(3)] == archives.PAYLOADS
+        assert found.plain_block(3) == archives.PLAIN
+        stored = sum(block.length for block in contents.blocks)
+        assert found.overhead == path.stat().st_size - stored
+
+
+def test_the_bytes_are_the_documented_ones(tmp_path: Path) -> None:
+    """The layout, read by hand."""
+    path = tmp_path / "a.bfn"
+    archives.write(path)
+    data = path.read_bytes()
+    length, crc = struct.unpack("<II", data[-8:])
+    assert data[:5] == b"\x89BFN\x02"
+    assert archive.VERSION == coder.FORMAT == 2
+    assert crc == zlib.crc32(data[:-4])
+    assert data[5:].startswith(b"first blockthird")
+    fields = msgpack.unpackb(expand(data[-8 - length : -8], 10_000))
+    assert fields[1:12] == ["me", "text", [4], 27, 2**63 + 1, 5, 3, 2, 3, 77, 99]
+    assert fields[12] == [2, b"\5\xfe\7", 11, 13, -3, 4]
+    assert fields[13][1] == ["folder/two.npy", [0, 10], [1, 2, "<i4", False, None]]
+    assert fields[14] == [11, 0, 5, -(len(archives.PLAIN) + 1)]
+    checks = [zlib.crc32(each) for each in (*archives.PAYLOADS, archives.PLAIN)]
+    assert struct.unpack("<4I", fields[15]) == tuple(checks)
+
+
+def test_every_flip_and_every_truncation_is_noticed(tmp_path: Path) -> None:
+    path, damaged = tmp_path / "a.bfn", tmp_path / "b.bfn"
+    archives.write(path)
+    data = path.read_bytes()
+    variants = [
+        data[:at] + bytes([data[at] ^ mask]) + data[at + 1 :]
+        for at in range(len(data))
+        for mask in (1, 0x80, 0xFF)
+    ]
+    variants += [data[:length] for length in range(len(data))]
+    variants += [data + more for more in (b"\0", b"BFN\n", data)]
+    for variant in variants:
+        damaged.write_bytes(variant)
+        with pytest.raises(BFNError, match=r"b\.bfn"):
+            Archive(damaged)
+
+
+def test_what_is_not_an_archive(tmp_path: Path) -> None:
+    path = tmp_path / "a.bfn"
+    archives.write(path)
+    data = path.read_bytes()
+    for content, told in {
+        b"": "is not an archive of bfn",
+        b"PK\x03\x04 something else entirely": "is not an archive of bfn",
+        b"\x89BFN\r\n\x1a\n\x01\0" + data[5:]: "format 1, which only the development versions",
+        b"\x89BFN\x07" + data[5:]: "has format 7, but this version of bfn reads 2",
+        data[:-20]: "cut off",
+    }.items():
+        path.write_bytes(content)
+        with pytest.raises(BFNError, match=told):
+            Archive(path)
+    with pytest.raises(BFNError, match="there is no archive"):
+        Archive(tmp_path / "none.bfn")
+    with pytest.raises(BFNError, match="cannot read"):
+        Archive(tmp_path)
+    if Path("/dev/fd").is_dir():
+        reading, writing = os.pipe()
+        os.close(writing)
+        with pytest.raises(BFNError, match="give a file"):
+            Archive(Path(f"/dev/fd/{reading}"))
+        os.close(reading)
+
+
+def complaint(tmp_path: Path, data: bytes) -> str:
+    """About a forged file, which must not have taken memory."""
+    path = tmp_path / "forged.bfn"
+    path.write_bytes(data)
+    tracemalloc.start()
+    try:
+        with pytest.raises(BFNError) as caught, Archive(path):
+            pass
+        assert tracemalloc.get_traced_memory()[1] < 24 << 20
+    finally:
+        tracemalloc.stop()
+    assert len(str(caught.value)) < 400
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        *((0, value) for value in ([], ["x"] * 6, ["\x1b[2J"] + ["x"] * 6, [1] * 7, 5)),
+        *((1, value) for value in (5, "\x1b]0;me", "x" * 300, None)),
+        *((3, value) for value in ([1.5], "abc", [-1], [1] * 1000, None)),
+        *((place, value) for place in (5, 6, 7, 8, 9, 10, 11) for value in (-1, 1.0, True, "x")),
+        *((12, value) for value in ([], [1, "x", 1, 1, 1, 1], [1, b"a" * 65, 1, 1, 1, 1])),
+        (12, [1, b"", 1, 1, 1, "x"]),
+        *((13, value) for value in (5, [5], [["a", 5]], [["a", [9, 1]]], [["a", [0, 0]]])),
+        *((13, [["a", part]]) for part in ([0, HUGE], [0, -1], [1, 1, "|c1", False, None])),
+        *((13, [["a", part]]) for part in ([2, 1, -1], [3, "jpeg", True], [3, "png", 1])),
+        (13, [["a", [3, "png", True], [0, 1]]]),
+        (14, [1, 2]),
+        (14, [HUGE]),
+        (15, b"abc"),
+        (15, None),
+    ],
+)
+def test_forged_fields(tmp_path: Path, place: int, value: Any) -> None:
+    raw = archives.fields(**{f"f{place}": value})
+    message = complaint(tmp_path, archives.seal(b"", raw))
+    assert "makes no sense" in message
+    assert "\x1b" not in message
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", "/etc/passwd", "../up", "a/../../b", "a//b", "./a", "a/.", "a/", "C:\\x", "C:x"),
+        *("a\\b", "a\0b", "a\nb", "a\x1bb", "x" * 300, "/".join(["abc"] * 2000)),
+    ],
+)
+def test_names_that_could_leave_the_folder(tmp_path: Path, name: str) -> None:
+    raw = archives.fields(f13=[[name]])
+    assert "not a safe path" in complaint(tmp_path, archives.seal(b"", raw))
+
+
+def test_names_that_collide(tmp_path: Path) -> None:
+    for names in (("a", "a"), ("a/b", "a"), ("a", "a/b/c")):
+        message = complaint(tmp_path, archives.seal(b"", archives.fields(f13=[[n] for n in names])))
+        assert "twice" in message or "both a file and a folder" in message
+
+
+def test_contents_that_are_no_table(tmp_path: Path) -> None:
+    nested = b"\x91" * 100_000
+    for raw in (b"", b"\xc1", b"\x90", b"\x91\x01", b"\xdf\xff\xff\xff\xff", nested):
+        assert "makes no sense" in complaint(tmp_path, archives.seal(b"", raw))
+    deflate = zlib.compressobj(9, zlib.DEFLATED, -15)
+    deflated = b"\1" + deflate.compress(bytes(1 << 26)) + deflate.flush()
+    packed = b"\2" + lzma.compress(bytes(1 << 26), lzma.FORMAT_RAW, filters=archive._FILTERS)
+    for bomb in (deflated, packed):  # little that expands to much
+        assert "expected at most" in complaint(tmp_path, archives.seal(b"", b"", bomb))
+
+
+def test_counts_that_contradict_one_another(tmp_path: Path) -> None:
+    contents = archives.write(tmp_path / "a.bfn")
+    longer = [replace(contents.blocks[0], length=12), *contents.blocks[1:]]
+    for told, change in {
+        "more data than blocks": {"block": 2},
+        "more blocks than data": {"entries": archives.ENTRIES[1:]},
+        "more data": {"entries": [*archives.ENTRIES, Entry("b", (Plain(archive.PIECE),))]},
+        "do not fill the file": {"blocks": longer},
+    }.items():
+        archives.write(tmp_path / f"{told}.bfn", **change)
+        with pytest.raises(BFNError, match=told):
+            Archive(tmp_path / f"{told}.bfn")
+
+
+def test_plain_blocks_have_a_checksum_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "a.bfn"
+    blocks = archives.write(tmp_path / "b.bfn").blocks
+    archives.write(path, blocks=[*blocks[:-1], replace(blocks[-1], check=1)])
+    with Archive(path) as found, pytest.raises(BFNError, match="does not hold what was stored"):
+        found.plain_block(3)
+
+
+def test_too_many_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "MAX_CONTENTS", 100)
+    with pytest.raises(BFNError, match="make several archives"):
+        archives.write(tmp_path / "a.bfn")
+
+
+def test_squeezed_bytes_come_back() -> None:
+    for data in (b"", b"a", bytes(range(256)), b"ab" * 5000, os.urandom(3000), bytes(100_000)):
+        stored = squeeze(data)
+        assert expand(stored, len(data)) == data
+        assert len(stored) <= len(data) + 1
+        if data:
+            with pytest.raises(BFNError, match="damaged"):
+                expand(stored, len(data) - 1)
+        for damaged in (stored[:-1], stored + b"x", b"\x07" + stored[1:], b""):
+            if damaged[:1] != b"\0":
+                with pytest.raises(BFNError):
+                    expand(damaged, len(data))
+
+
+def test_long_plain_data_are_kept_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "PIECE", 1000)
+    data = bytes(i * i % 251 for i in range(3500))
+    with Writer(tmp_path / "a.bfn") as writer:
+        for start in range(0, len(data), 700):
+            writer.keep(data[start : start + 700])
+        writer.keep(b"", end=True)
+        assert [block.count for block in writer.blocks] == [1000, 1000, 1000, 500]
+        entries = [Entry("a", (Plain(3500),))]
+        writer.close(replace(archives.EMPTY, entries=entries, blocks=writer.blocks))
+    with Archive(tmp_path / "a.bfn") as found:
+        assert b"".join(found.plain_block(i) for i in range(4)) == data
+
+
+def test_the_account_of_steps_adds_up() -> None:
+    steps = [10.0 * i - 100.0 for i in range(100)]
+    bits = Bits.round(steps, reconstruction=3, startup=4, overhead=5)
+    assert len(bits.steps) == 25
+    total = round(sum(steps)) + 3 + 4 + 5
+    found = bits.by_step(total)
+    assert sum(found) == round(sum(steps))
+    for i, value in enumerate(found):
+        assert value == pytest.approx(sum(steps[4 * i : 4 * i + 4]), abs=2 * bits.unit)
+    assert Bits.round([], reconstruction=0, startup=0, overhead=0).by_step(0) == []
+
+
+def test_fields_of_contents_are_those_of_the_file() -> None:
+    assert Contents.unpack(archives.EMPTY.pack()) == archives.EMPTY
+    block = Block(True, 3, 7, 2**32 - 1)
+    full = replace(archives.EMPTY, entries=archives.ENTRIES[2:3], blocks=[replace(block, count=1)])
+    assert Contents.unpack(full.pack()) == full
