@@ -208,7 +208,7 @@ def test_mistakes(tiny_run: Run, pictures: Path, say: Callable[..., str]) -> Non
     run = tiny_run("discretised")
     for told, arguments in {
         "nothing to compress": ("compress", run, "-o", "a.bfn"),
-        "not a name for an archive": ("compress", run, pictures, "-o", "a.zip"),
+        "has the wrong ending; expected .bfn": ("compress", run, pictures, "-o", "a.zip"),
         "there is no file 'none'": ("compress", run, "none", "-o", "a.bfn"),
         "no run folder": ("compress", "nowhere", pictures, "-o", "a.bfn"),
         "there is no folder": ("compress", run, pictures, "-o", "no/where/a.bfn"),

@@ -60,9 +60,7 @@ def compress(
 
     if not inputs:
         raise BFNError("there is nothing to compress; give files or folders after the run")
-    if out.suffix != ENDING:
-        raise BFNError(f"{str(out)!r} is not a name for an archive; give one ending in {ENDING}")
-    check_free(out, force)
+    check_free(out, force, endings=(ENDING,))
     model, format = open_run(run, device)
     with waiting("reading") as (report, _):
         contents = pack(
