@@ -111,14 +111,6 @@ def test_examples_do_not_see_each_other(build: Callable) -> None:
 
 
 @every_network
-def test_time_and_input_matter(build: Callable) -> None:
-    net = randomised(build()).eval()
-    x, t = inputs(net)
-    assert (net(x, t) - net(x, t.flip(0)))[[0, 2]].abs().mean() > 1e-3
-    assert (net(x, t) - net(-x, t)).abs().mean() > 1e-3
-
-
-@every_network
 def test_label_minus_one_is_no_label(build: Callable) -> None:
     net = randomised(build(labels=3)).eval()
     x, t = inputs(net)
@@ -204,18 +196,6 @@ def test_channels_last_changes_nothing(build: Callable, numbers: int) -> None:
 
 
 @image_network
-def test_transposing_kernels_and_image_transposes_the_output(build: Callable) -> None:
-    net = randomised(build(channels=2, outputs=2)).eval()
-    x, t = inputs(net)
-    output = net(x, t)
-    for module in net.modules():
-        if isinstance(module, nn.Conv2d):
-            module.weight.data = module.weight.data.transpose(2, 3).contiguous()
-    transposed = net(x.transpose(2, 3), t)
-    torch.testing.assert_close(transposed.transpose(2, 3), output, rtol=1e-9, atol=1e-9)
-
-
-@image_network
 def test_parameters_per_variable_come_channel_by_channel(build: Callable) -> None:
     net = randomised(build(channels=2, outputs=3)).eval()
     x, t = inputs(net)
@@ -272,16 +252,6 @@ def test_unet_attention_sits_where_it_is_asked_for() -> None:
     assert len(at(unet(attention=(1, 2)))) == 1 + 2 * (1 + 2)
 
 
-def test_vdm_sees_a_grey_level_next_to_another() -> None:
-    """Fourier features: with them alone feeding the first layer, steps of 2^-6 are visible."""
-    net = vdm(fourier=(5, 6)).eval()
-    assert net.stem.weight.shape[1] == 5
-    assert vdm(fourier=()).stem.weight.shape[1] == 1
-    x = torch.full((1, 1, 4, 4), 0.25)
-    near = net.fourier(x + 2**-7)[:, 1:] - net.fourier(x)[:, 1:]
-    assert near.abs().max() > 1.9
-
-
 def test_transformer_without_positions_follows_a_permutation() -> None:
     net = randomised(transformer(inputs=5, outputs=5)).eval()
     x, t = inputs(net)
@@ -289,15 +259,6 @@ def test_transformer_without_positions_follows_a_permutation() -> None:
     assert (net(x[:, order], t) - net(x, t)[:, order]).abs().max() > 1e-3
     net.positions.zero_()
     torch.testing.assert_close(net(x[:, order], t), net(x, t)[:, order])
-
-
-def test_transformer_looks_both_ways() -> None:
-    net = randomised(transformer()).eval()
-    x, t = inputs(net)
-    for changed in (0, 7):
-        y = x.clone()
-        y[:, changed] += 1
-        assert ((net(x, t) - net(y, t)).abs() > 1e-9).all()
 
 
 def test_transformer_takes_shorter_sequences_only() -> None:
@@ -341,15 +302,3 @@ def test_compiles_to_one_graph(build: Callable) -> None:
     label = torch.tensor([0, -1, 2])
     compiled = torch.compile(net, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(x, t, label), net(x, t, label))
-
-
-@every_network
-def test_runs_in_bfloat16_autocast(build: Callable) -> None:
-    net = randomised(build(dropout=0.0)).float()
-    x, t = inputs(net)
-    x, t = x.float(), t.float()
-    expected = net(x, t)
-    with torch.autocast("cpu", torch.bfloat16):
-        output = net(x, t)
-    error = (output.float() - expected).square().mean() / expected.square().mean()
-    assert error.sqrt() < 0.1
