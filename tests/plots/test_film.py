@@ -19,7 +19,7 @@ from bfn.output import Output
 from bfn.plots import film, style
 from bfn.plots.film import Film
 from bfn.plots.sheets import grid
-from support import toys
+from support import angles, toys
 
 FORMATS: dict[str, Format] = {
     "continuous": ImageFormat((1, 4, 4), forms.Continuous(17)),
@@ -107,6 +107,11 @@ def test_text_is_as_bright_as_it_is_probable() -> None:
 def test_arrays_and_long_texts_are_drawn() -> None:
     made, _ = shot(toys.model("continuous"), ArrayFormat((5,), forms.Real()), 3, 2)
     assert len(made.frames) == 3
+    model = angles.angle(angles.Small(2, 6), 6, 30.0)  # a data type from outside the package
+    made, last = shot(model, ArrayFormat((2,), angles.Degrees()), 3, 2)
+    shade = 255 * (0.5 * (last["output"].m.flatten(1) + 1)).clamp(0, 1)
+    middles = made.frames[-1][TOP + 33 : TOP + 200 : 66, LEFT[1] + 25 : LEFT[1] + 200 : 50, 0]
+    assert np.abs(middles - shade.detach().numpy()).max() <= 1
     text = TextFormat(Alphabet("abcd"), 150)  # three lines each
     made, _ = shot(toys.model("discrete"), text, 9, 2)
     assert {frame.shape for frame in made.frames} == {made.frames[0].shape}

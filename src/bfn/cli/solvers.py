@@ -204,7 +204,11 @@ def draw(path: Path, found: Comparison, title: str) -> None:
         figure = style.new(3.1, max(4.2, 3.15 * count))
         panels = figure.subplots(1, count, squeeze=False)[0]
         solvers = list(dict.fromkeys(row.solver for row in found.rows))
-        better = {True: "higher is better", False: "lower is better", None: "closest to real data is best"}
+        better = {
+            True: "higher is better",
+            False: "lower is better",
+            None: "closest to real data is best",
+        }
         for i, (axes, column) in enumerate(zip(panels, found.columns, strict=True)):
             for j, solver in enumerate(solvers):
                 rows = [row for row in found.rows if row.solver == solver]

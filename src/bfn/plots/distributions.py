@@ -14,7 +14,6 @@ from torch import Tensor
 
 from bfn.data.forms import Form
 from bfn.flow import BayesianFlow, Theta
-from bfn.output import Output
 from bfn.plots import style
 from bfn.plots.run import Run, printable, show_picture
 from bfn.plots.sheets import grid
@@ -67,34 +66,29 @@ def flow_through_time(run: Run, count: int, steps: int) -> Flow:
             theta = Theta(theta.V.to(**like), theta.beta.to(**like))
             output = model(theta, time.to(**like).expand(len(x)), **cond)
             inputs.append(input_side(flow, theta, x))
-            outputs.append(output_side(flow, output, x))
+            outputs.append(flow.expected_data(output.m))
     return Flow(t, x.cpu(), torch.stack(inputs).cpu(), torch.stack(outputs).cpu())
 
 
 def input_side(flow: BayesianFlow, theta: Theta, x: Tensor) -> Tensor:
-    """The input distribution of data like x: means, or probabilities of classes (see `Flow`)."""
+    """The input distribution of data like x: means, or probabilities of classes (see `Flow`).
+
+    `flow.expected_data` gives the output distribution in the same form.
+    """
     features = flow.features(theta)
     return features if x.is_floating_point() else 0.5 * (features + 1.0)
 
 
-def output_side(flow: BayesianFlow, output: Output, x: Tensor) -> Tensor:
-    """The output distribution of data like x, in the same form."""
-    m = output.m
-    if m.ndim > x.ndim:  # sums of one-hot vectors, each as long as K
-        return m / m.sum(-1, keepdim=True)
-    if x.is_floating_point():
-        return m
-    low, high = (flow.embed(x.new_full((), k)) for k in (0, 1))
-    return (m - low) / (high - low)
-
-
 def shades(form: Form, values: Tensor, x: Tensor) -> Tensor:
-    """Means or probabilities as shades from 0 to 1: (T, B, *shape)."""
-    if values.ndim > x.ndim + 1:  # a class axis: the expected shade
+    """Means or probabilities as shades from 0 to 1: (T, B, *shape).
+
+    Data types of one's own may have a last axis of coordinates, which stays.
+    """
+    if x.is_floating_point():
+        values = 0.5 * (values + 1.0)
+    elif values.ndim > x.ndim + 1:  # a class axis: the expected shade
         levels = form.brightness(torch.arange(values.shape[-1]))
         values = values @ levels.to(values.dtype)
-    elif x.is_floating_point():
-        values = 0.5 * (values + 1.0)
     return values.clamp(0.0, 1.0)
 
 

@@ -20,7 +20,7 @@ from bfn.errors import BFNError
 from bfn.flow import BayesianFlow, Theta
 from bfn.output import Output
 from bfn.plots import style
-from bfn.plots.distributions import input_side, output_side, probabilities, shades
+from bfn.plots.distributions import input_side, probabilities, shades
 from bfn.plots.sheets import grid
 
 FRAMES = 60
@@ -53,7 +53,7 @@ class Film:
         if i == 0:  # a second start, after memory ran out
             self.frames.clear()
         like = output.mode()
-        sides = (input_side(self.flow, theta, like), output_side(self.flow, output, like))
+        sides = (input_side(self.flow, theta, like), self.flow.expected_data(output.m))
         draw = _text if self.format.medium == "text" else _pictures
         panels = [draw(self.format, side.float().cpu(), like.cpu()) for side in sides]
         self.frames.append(_frame(panels, float(t[0])))
