@@ -99,7 +99,7 @@ def test_damage_falls_back_and_says_so(damage, tmp_path: Path) -> None:
     assert "step-2" in heard[0]
     assert "trying the one before" in heard[0]
     damage(tmp_path / "step-1")
-    with pytest.raises(BFNError, match=r"all checkpoints in .* are damaged"):
+    with pytest.raises(BFNError, match=r"no checkpoint in .* is intact"):
         checkpoint.newest(tmp_path, heard.append)
 
 

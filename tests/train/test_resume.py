@@ -317,6 +317,6 @@ def test_checkpoints_of_another_run_or_all_damaged(tmp_path: Path) -> None:
     for path in (tmp_path / "run" / "checkpoints").glob("*/state.json"):
         path.write_text("{}")
     before = contents(tmp_path / "run")
-    with pytest.raises(BFNError, match=r"all checkpoints in .* are damaged"):
+    with pytest.raises(BFNError, match=r"no checkpoint in .* is intact"):
         run(recipe, tmp_path / "run", resume=True)
     assert contents(tmp_path / "run") == before

@@ -204,7 +204,7 @@ def newest(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
             say(f"{error}{earlier}")
     if found:
         raise BFNError(
-            f"all checkpoints in {str(folder)!r} are damaged; start another run from the model, "
+            f"no checkpoint in {str(folder)!r} is intact; start another run from the model, "
             f"--init {folder.parent!s} with another --out, or start again with --force"
         )
     return None
