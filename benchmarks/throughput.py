@@ -44,7 +44,7 @@ class Case:
     batch: int
     samples: int
     shipped: tuple[float, float, float]
-    """Of the published code as it ships, on an H200: ms a step, GiB, ms a sampling step."""
+    """Of the published code as shipped, on an H200: ms a step, GiB, ms a sampling step."""
 
 
 CASES = (

@@ -19,9 +19,10 @@ def in_parts(
     what: str = "example",
     advice: str = "free some, or use another device",
 ) -> int:
-    """work(start, stop, size) over 0 .. n in parts of `size`, halved whenever memory runs out.
+    """Call work(start, stop, size) for 0 .. n in parts, halving `size` whenever memory runs out.
 
-    The last part may be smaller. Returns the size at the end; `say` is told of every halving.
+    The last part may be smaller. `say` is called with a sentence at every halving. Returns the
+    last size.
     """
     start = 0
     while start < n:
@@ -39,7 +40,7 @@ def in_parts(
 
 @contextlib.contextmanager
 def needed(advice: Callable[[], str]) -> Iterator[None]:
-    """For work that cannot be made smaller here: a sentence with advice if memory runs out."""
+    """Turn an error of too little memory into a `BFNError` with advice."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -49,10 +50,10 @@ def needed(advice: Callable[[], str]) -> Iterator[None]:
 
 
 def ran_out(error: BaseException) -> bool:
-    """Whether an error says that memory did, of whichever device."""
+    """Whether an error says that memory ran out, on any device."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    # The CPU's allocator has no type of error of its own.
+    # The CPU's allocator raises a plain RuntimeError.
     said = str(error)
     return isinstance(error, RuntimeError) and (
         "allocate memory" in said or "enough memory" in said
@@ -60,21 +61,21 @@ def ran_out(error: BaseException) -> bool:
 
 
 def fits(work: Callable[[], None]) -> bool:
-    """Do the work; False if memory ran out, on whichever device it is done."""
+    """Do the work; returns False if memory ran out, on any device."""
     try:
         work()
         return True
     except (RuntimeError, MemoryError) as error:
         if not ran_out(error):
             raise
-    # Only here, with the error and the tensors that hang on it gone, is there anything to free.
+    # Not earlier: the error keeps its tensors alive.
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     return False
 
 
 def find_device(name: str, key: str = "train.device") -> torch.device:
-    """A device by name, made torch's current one; "auto" is CUDA where there is one."""
+    """A device by name, which becomes torch's current one; "auto" is CUDA if there is a GPU."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -87,6 +88,6 @@ def find_device(name: str, key: str = "train.device") -> torch.device:
     if device.type == "meta":
         raise BFNError(f"{key} = {name!r} computes nothing; expected cpu, cuda or auto")
     if device.type == "cuda":
-        # Kernels of one's own and CUDA graphs go to the current device, wherever their tensors are.
+        # Triton kernels and CUDA graphs go to the current device, wherever their tensors are.
         torch.cuda.set_device(device)
     return device

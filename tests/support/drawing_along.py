@@ -1,4 +1,4 @@
-"""Run by torchrun: samples along the way that try the patience, or the memory, of one process."""
+"""Run by torchrun: samples that take too long, or too much memory, for one of the processes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from bfn.errors import BFNError, Stranded
 from bfn.train import parallel
 
 SECONDS = 10.0
-"""That a process waits for the others; a sheet takes longer."""
+"""How long a process waits for the others; drawing takes longer."""
 SAMPLES, CALLS = 64, 51
-"""Of a sheet, by default."""
+"""How many samples are drawn by default, and with how many calls of the network."""
 
 
 class Trying(torch.nn.Module):
-    """Slow, or in one process out of memory, with as many examples as a sheet has."""
+    """Slow, or in one process out of memory, with as many examples as are drawn."""
 
     def __init__(self, kind: str, rank: str = "0") -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Trying(torch.nn.Module):
 def main(kind: str, sharding: str, out: Path) -> str:
     torch.set_num_threads(1)
     parallel.PATIENCE = datetime.timedelta(seconds=SECONDS)
-    # Alone in drawing, the first process may go on with half as many.
+    # When it draws alone, the first process may halve its batch.
     net = Trying(kind, "1" if sharding == "full" else "0")
     model = bfn.continuous(net, sigma_1=0.1)
     try:

@@ -89,7 +89,7 @@ def test_batches_are_fetched_ahead_by_one_thread(
         train.advance()
         wait_for(lambda: len(watched.steps) > step + AHEAD)  # noqa: B023
         time.sleep(0.05)
-        assert watched.steps == list(range(step + AHEAD + 1)), "no further than so many steps"
+        assert watched.steps == list(range(step + AHEAD + 1)), "no further ahead"
     assert watched.names == {"bfn-loader_0"}
     assert threads() == ["bfn-loader_0"]
     Loop(train).run()

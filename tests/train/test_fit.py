@@ -1,4 +1,4 @@
-"""`fit` in a few lines, with a network and data of one's own."""
+"""`fit` in a few lines, with a user's own network and data."""
 
 from __future__ import annotations
 

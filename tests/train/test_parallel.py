@@ -57,7 +57,7 @@ def environment() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Every job in two processes, and in this one under one/; a run of one goes on as two."""
+    """Every job in two processes, and in this one under one/; a run of one is resumed with two."""
     folder = tmp_path_factory.mktemp("trained")
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
@@ -130,13 +130,13 @@ def test_the_exported_model_is_an_ordinary_one(name: str, trained: Path) -> None
     assert files == {path.name for path in (trained / "one" / name).iterdir()}
 
 
-def test_one_goes_on_as_two(trained: Path) -> None:
+def test_a_run_of_one_is_resumed_with_two(trained: Path) -> None:
     same(trained / "one" / "one-then-two", trained / "one-then-two", 5)
 
 
 @pytest.mark.parametrize("name", JOBS)
 @pytest.mark.usefixtures("double")
-def test_two_go_on_as_one(name: str, trained: Path) -> None:
+def test_a_run_of_two_is_resumed_with_one(name: str, trained: Path) -> None:
     kind, overrides = JOBS[name]
     given = {**PLAIN, **overrides, "train.sharding": "none", "train.accumulate": 1}
     given["train.steps"] = 6
@@ -291,7 +291,7 @@ def test_asked_to_stop(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("sharding", ["none", "full"])
 def test_asked_to_stop_while_samples_are_drawn(sharding: str, tmp_path: Path) -> None:
-    """All give up the sheet, which would take minutes, at the same of its steps."""
+    """All give up drawing, which would take minutes, at the same step of it."""
     recipe, run = tiny_runs.write(tmp_path, "text"), tmp_path / "run"
     process = start(
         recipe, "--out", run, "--train.log_every", 1, "--train.checkpoint_every", 10_000,

@@ -29,7 +29,7 @@ def handler() -> object:
 
 @pytest.fixture(autouse=True)
 def heard() -> Iterator[list[int]]:
-    """Of signals that nothing else has caught; the tests may themselves run under nohup."""
+    """The hang-ups that nothing else has caught; the tests may themselves run under nohup."""
     assert SIGHUP is not None
     found: list[int] = []
     before = signal.signal(SIGHUP, lambda number, _: found.append(number))

@@ -21,7 +21,7 @@ from support.tiny_runs import after, metrics, run, status
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def totals(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The totals that validations will find, one after another, in nats."""
     values: list[float] = []
     monkeypatch.setattr(Validation, "measure", lambda *_: Found(values.pop(0), 0.0))
@@ -72,10 +72,12 @@ def test_the_loss_of_chosen_examples_with_their_own_noise(
 def test_noise_is_fixed_and_training_undisturbed(tmp_path: Path) -> None:
     """Validation moves no weight, and another seed of training does not move validation."""
     plain = tiny_runs.read(tmp_path, "text")
-    looked = tiny_runs.read(tmp_path, "text", train__validate_every=2, train__validate_examples=20)
+    validated = tiny_runs.read(
+        tmp_path, "text", train__validate_every=2, train__validate_examples=20
+    )
     run(plain, tmp_path / "plain")
-    run(looked, tmp_path / "looked")
-    a, b = metrics(tmp_path / "plain"), metrics(tmp_path / "looked")
+    run(validated, tmp_path / "validated")
+    a, b = metrics(tmp_path / "plain"), metrics(tmp_path / "validated")
     for line in b:
         assert line["validation"] == pytest.approx(
             line.pop("validation_loss") + line.pop("validation_reconstruction")
@@ -94,7 +96,7 @@ def test_noise_is_fixed_and_training_undisturbed(tmp_path: Path) -> None:
     ("batch", "sizes"), [(8, [8, 8, 8]), (64, [20]), (20, [20]), (1, [1] * 20)]
 )
 def test_every_call_has_one_size(batch: int, sizes: list[int], tmp_path: Path) -> None:
-    """Of 20 examples, whatever the batch; the result does not depend on it."""
+    """For 20 examples and any batch; the result does not depend on it."""
     recipe = tiny_runs.read(
         tmp_path, train__validate_every=1, train__validate_examples=20, train__batch=batch
     )
@@ -127,8 +129,8 @@ def test_the_average_is_validated_and_lines_come_at_its_steps(tmp_path: Path) ->
     assert again.total * data.format.scale == best["validation"]
 
 
-def test_the_best_is_kept_and_exported(told: list[float], tmp_path: Path) -> None:
-    told += [9.0, 5.0, 7.0, 8.0, 6.0, 7.0]
+def test_the_best_is_kept_and_exported(totals: list[float], tmp_path: Path) -> None:
+    totals += [9.0, 5.0, 7.0, 8.0, 6.0, 7.0]
     recipe = tiny_runs.read(tmp_path, "text", train__validate_every=2, train__keep=1)
     result = run(recipe, tmp_path / "run")
     folder = RunFolder(tmp_path / "run")
@@ -149,11 +151,11 @@ def test_the_best_is_kept_and_exported(told: list[float], tmp_path: Path) -> Non
     assert (found["status"], found["step"], found["exported_step"]) == ("finished", 12, 12)
 
 
-def test_a_resumed_run_remembers_the_best(told: list[float], tmp_path: Path) -> None:
+def test_a_resumed_run_remembers_the_best(totals: list[float], tmp_path: Path) -> None:
     recipe = tiny_runs.read(tmp_path, "text", train__validate_every=2, train__keep=1)
-    told += [9.0, 5.0, 7.0]
+    totals += [9.0, 5.0, 7.0]
     run(recipe, tmp_path / "run", stop=after(7))
-    told += [8.0, 6.0, 7.0]
+    totals += [8.0, 6.0, 7.0]
     result = run(recipe, tmp_path / "run", resume=True)
     best = checkpoint.load(tmp_path / "run" / "checkpoints" / "step-4").tensors["ema"]
     assert all(torch.equal(v, best[n]) for n, v in result.model.net.state_dict().items())
@@ -170,12 +172,12 @@ def test_resumed_validation_is_that_of_the_whole_run(tmp_path: Path) -> None:
     assert whole == parts
 
 
-def test_a_lost_best_is_said(told: list[float], tmp_path: Path) -> None:
+def test_a_lost_best_is_said(totals: list[float], tmp_path: Path) -> None:
     recipe = tiny_runs.read(tmp_path, "text", train__validate_every=2, train__keep=1)
-    told += [9.0, 5.0, 7.0]
+    totals += [9.0, 5.0, 7.0]
     run(recipe, tmp_path / "run", stop=after(7))
     (tmp_path / "run" / "checkpoints" / "step-4" / "ema.safetensors").write_bytes(b"")
-    told += [8.0, 6.0, 7.0]
+    totals += [8.0, 6.0, 7.0]
 
     display = tiny_runs.Heard()
     run(recipe, tmp_path / "run", resume=True, display=display)
@@ -186,8 +188,8 @@ def test_a_lost_best_is_said(told: list[float], tmp_path: Path) -> None:
     assert status(tmp_path / "run")["best"]["step"] == 10
 
 
-def test_a_best_that_is_dropped_is_said(told: list[float], tmp_path: Path) -> None:
-    told += [9.0, 5.0, 7.0]
+def test_a_best_that_is_dropped_is_said(totals: list[float], tmp_path: Path) -> None:
+    totals += [9.0, 5.0, 7.0]
     recipe = tiny_runs.read(tmp_path, "text", train__validate_every=2, train__steps=6)
     run(recipe, tmp_path / "run")
     without = tiny_runs.read(tmp_path, "text", train__steps=8)
@@ -199,24 +201,24 @@ def test_a_best_that_is_dropped_is_said(told: list[float], tmp_path: Path) -> No
     assert status(tmp_path / "run")["exported_step"] == 8
 
 
-def test_a_validation_that_is_no_number(told: list[float], tmp_path: Path) -> None:
-    told += [9.0, float("nan")]
+def test_a_validation_that_is_not_a_number(totals: list[float], tmp_path: Path) -> None:
+    totals += [9.0, float("nan")]
     recipe = tiny_runs.read(tmp_path, "text", train__validate_every=2)
     with pytest.raises(Diverged, match=r"validation loss became nan at step 4; .*good .*step-2: "):
         run(recipe, tmp_path / "run")
     assert status(tmp_path / "run")["status"] == "diverged"
 
 
-def test_patience_with_infinite_losses_is_remembered(told: list[float], tmp_path: Path) -> None:
-    told += [float("inf")] * 3
+def test_patience_with_infinite_losses_is_remembered(totals: list[float], tmp_path: Path) -> None:
+    totals += [float("inf")] * 3
     recipe = tiny_runs.read(tmp_path, "text", train__validate_every=2, train__patience=3)
     run(recipe, tmp_path / "run", stop=after(5))
     assert run(recipe, tmp_path / "run", resume=True).step == 6
-    assert not told
+    assert not totals
 
 
-def test_patience(told: list[float], tmp_path: Path) -> None:
-    told += [9.0, 5.0, 5.0, 6.0]
+def test_patience(totals: list[float], tmp_path: Path) -> None:
+    totals += [9.0, 5.0, 5.0, 6.0]
     recipe = tiny_runs.read(tmp_path, "text", train__validate_every=2, train__patience=2)
     assert run(recipe, tmp_path / "run").step == 8
     assert status(tmp_path / "run")["status"] == "finished"
@@ -228,14 +230,14 @@ def test_patience(told: list[float], tmp_path: Path) -> None:
         "larger train.patience"
     )
     more = tiny_runs.read(tmp_path, "text", train__validate_every=2, train__patience=3)
-    told += [6.0]
+    totals += [6.0]
     assert run(more, tmp_path / "run", resume=True).step == 10
     last = tiny_runs.read(tmp_path, "text", train__validate_every=2)
-    told += [6.0]
+    totals += [6.0]
     assert run(last, tmp_path / "run", resume=True).step == 12
 
 
-def test_without_a_folder(told: list[float]) -> None:
+def test_without_a_folder(totals: list[float]) -> None:
     """`fit` in memory ends with the best weights too."""
     data = bfn.data.load("digits")
     weights = []
@@ -250,11 +252,11 @@ def test_without_a_folder(told: list[float]) -> None:
                 weights.append(self.weight.detach().clone())
             return features[..., None] * self.weight
 
-    told += [3.0, 2.0, 4.0]
+    totals += [3.0, 2.0, 4.0]
     model = bfn.discretised(Net(), K=17, sigma_1=0.1)
     result = bfn.train.fit(model, data, steps=6, batch=4, validate_every=2, display=False)
     halfway = bfn.discretised(Net(), K=17, sigma_1=0.1)
-    told += [3.0]
+    totals += [3.0]
     bfn.train.fit(halfway, data, steps=4, batch=4, validate_every=4, display=False)
     assert torch.equal(result.model.net.weight, halfway.net.weight)  # pyright: ignore
 

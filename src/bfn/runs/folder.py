@@ -17,7 +17,6 @@ import itertools
 import json
 import os
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -82,8 +81,8 @@ class RunFolder:
                 )
         elif not resume and not force:
             raise BFNError(
-                f"{name!r} holds a run already; go on with --resume auto, replace it with --force, "
-                "or give another folder with --out"
+                f"{name!r} holds a run already; resume it with --resume auto, replace it with "
+                "--force, or give another folder with --out"
             )
         elif resume and (self.path / serialise.WEIGHTS).is_file() and not self.steps():
             raise BFNError(
@@ -172,11 +171,6 @@ class RunFolder:
         with self._writing(RECIPE):
             _write(self.path / RECIPE, recipe.to_toml())
 
-    def document(self) -> dict[str, Any]:
-        """The tables of recipe.toml as they stand."""
-        self.recipe()
-        return tomllib.loads((self.path / RECIPE).read_text())
-
     def check_same(self, recipe: Recipe) -> None:
         """Refuse to resume the run with other data, another model or other training."""
         before = self.recipe()
@@ -206,7 +200,7 @@ class RunFolder:
                 (self.path / f"{name}.part").unlink(missing_ok=True)
             raise Unwritten(
                 f"the model could not be written to {str(self.path)!r} ({error}); make room and "
-                "go on with --resume auto"
+                "resume the run with --resume auto"
             ) from error
 
     def load_model(self) -> BFN:
@@ -251,7 +245,7 @@ class RunFolder:
         except OSError as error:
             raise Unwritten(
                 f"{str(self.path / name)!r} could not be written ({error.strerror}); make room and "
-                "go on with --resume auto"
+                "resume the run with --resume auto"
             ) from error
 
 

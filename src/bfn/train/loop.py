@@ -1,8 +1,8 @@
 """The training loop: steps, and what is due after them: metrics, validation, saving, samples.
 
-No step waits for the one before it. Losses are looked at when they have arrived from the device,
-and always before a checkpoint is written, so that none follows a loss, a gradient or weights that
-are not finite.
+No step waits for the one before it. Losses are checked when they have arrived from the device, and
+always before a checkpoint is written, so that none holds weights that follow a loss or a gradient
+that is not finite.
 """
 
 from __future__ import annotations
@@ -313,4 +313,4 @@ class Loop:
         stopped = f"training was interrupted at step {self.state.step} of {self.settings.steps}"
         if self.folder is None:
             return stopped
-        return f"{stopped}; its state is saved in {self.folder.path}: go on with --resume auto"
+        return f"{stopped}; its state is saved in {self.folder.path}: resume it with --resume auto"
