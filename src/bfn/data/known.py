@@ -142,16 +142,7 @@ def text8(length: int = 256, dir: str | None = None) -> Stream:
         path = find("text8", str(path), ("text8", "text8.zip"))
     if path is None:
         path = fetch("text8", TEXT8, dir)
-    content = read_bytes(path) if path.suffix != ".zip" else b""
-    if path.suffix == ".zip":
-        try:
-            with zipfile.ZipFile(path) as archive:
-                content = archive.read("text8")
-        except KeyError:
-            raise damaged(path, "does not hold a file text8") from None
-        except (zipfile.BadZipFile, EOFError, OSError, zlib.error) as error:
-            raise damaged(path, f"cannot be unpacked ({error})") from None
-    return _text("text8", content, length, str(path))
+    return _text("text8", _read_text8(path), length, str(path))
 
 
 def manual(length: int = 64) -> Stream:
@@ -210,6 +201,18 @@ def _text(name: str, content: str | bytes, length: int, where: str) -> Stream:
     classes = format.alphabet.classes(content, where)
     splits = {split: classes[part] for split, part in cut_text(len(classes)).items()}
     return Stream(name, format, splits)
+
+
+def _read_text8(path: Path) -> bytes:
+    if path.suffix != ".zip":
+        return read_bytes(path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.read("text8")
+    except KeyError:
+        raise damaged(path, "does not hold a file text8") from None
+    except (zipfile.BadZipFile, EOFError, OSError, zlib.error) as error:
+        raise damaged(path, f"cannot be unpacked ({error})") from None
 
 
 def _read_idx(name: str, axes: int, dir: str | None) -> np.ndarray:
