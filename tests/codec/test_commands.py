@@ -16,8 +16,8 @@ from PIL import Image
 from bfn.cli import main
 from bfn.codec.archive import Entry
 from bfn.codec.coder import Codec
-from bfn.codec.files import Translation
 from bfn.codec.stack import damaged
+from bfn.codec.translation import Translation
 from support import archives
 
 Run = Callable[[str], Path]
@@ -194,14 +194,6 @@ def test_listing_many_and_odd_names(say: Callable[..., str]) -> None:
     assert "'0\\u202e'" in told
     assert "and 204 more files" in told
     assert len(json.loads(say("inspect", "a.bfn", "--json"))["files"]) == 1204
-
-
-def test_many_steps_are_told_in_groups(tiny_run: Run, say: Callable[..., str]) -> None:
-    Path("a.txt").write_text("the cat " * 40)
-    say("compress", tiny_run("text"), "a.txt", "-o", "a.bfn", "--steps", 100)
-    bits = json.loads(say("inspect", "a.bfn", "--json"))["bits"]
-    assert (len(bits["steps"]), bits["steps_per_group"]) == (25, 4)
-    say("inspect", "a.bfn", "--plot", "bits.png")
 
 
 def test_mistakes(tiny_run: Run, pictures: Path, say: Callable[..., str]) -> None:
@@ -395,17 +387,6 @@ def test_restoring_here(
         assert len(pixels(here)) == 10
         monkeypatch.chdir(here.parent)
         shutil.rmtree(here)
-
-
-def test_a_continuous_model_without_bins_says_so(
-    tiny_run: Run, pictures: Path, say: Callable[..., str]
-) -> None:
-    shutil.copytree(tiny_run("continuous"), "copy", ignore=shutil.ignore_patterns("checkpoints"))
-    config = json.loads(Path("copy/config.json").read_text())
-    config["head"]["arguments"]["reconstruction"] = None
-    Path("copy/config.json").write_text(json.dumps(config))
-    told = say("compress", "copy", pictures, "-o", "a.bfn", code=2)
-    assert "real numbers have no finite code" in told
 
 
 def test_memory_does_not_grow_with_the_archive(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bfn.codec import files
 from bfn.codec.archive import Entry, Picture, Plain, Rows, Windows
-from bfn.codec.files import Fragment, Translation, Unfit, joined
+from bfn.codec.translation import Fragment, Translation, Unfit, bin_values, joined
 from bfn.data import forms
 from bfn.data.alphabet import LETTERS, Alphabet
 from bfn.data.formats import ArrayFormat, Format, ImageFormat, TextFormat
@@ -28,7 +28,7 @@ def translation(format: Format) -> Translation:
     if isinstance(format.form, forms.Discrete | forms.Binary):
         return Translation(format, Classes(format.form.classes or 2))
     K = format.K or getattr(format.form, "levels", 256)
-    return Translation(format, BinValues(K, files.bin_values(format)))
+    return Translation(format, BinValues(K, bin_values(format)))
 
 
 DIGITS = translation(ImageFormat((1, 8, 8), forms.Discretised(17, 17)))

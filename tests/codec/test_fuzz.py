@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from bfn.codec.archive import Archive, Contents
-from bfn.codec.files import Translation
 from bfn.codec.pack import pack
+from bfn.codec.translation import Translation
 from bfn.codec.unpack import open_codec, unpack
 from bfn.data.formats import Format
 from bfn.errors import BFNError
@@ -68,30 +68,11 @@ def expected(path: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in (path.parent / "in").iterdir()}
 
 
-def test_every_flipped_byte_of_a_real_archive(
-    real: Path, text: tuple[BFN, Format], tmp_path: Path
-) -> None:
-    """All 255 ways to spoil each byte: an error, never another text."""
-    assert restore(real, tmp_path / "out", text) == expected(real)
-    data = real.read_bytes()
-    spoilt = tmp_path / "b.bfn"
-    for at in range(len(data)):
-        for mask in range(1, 256) if at % 16 == 0 else (1 << at % 8, 0xFF):
-            spoilt.write_bytes(data[:at] + bytes([data[at] ^ mask]) + data[at + 1 :])
-            with pytest.raises(BFNError):
-                restore(spoilt, tmp_path / "out", text)
-            assert not (tmp_path / "out").exists()
-    for length in range(len(data)):
-        spoilt.write_bytes(data[:length])
-        with pytest.raises(BFNError):
-            restore(spoilt, tmp_path / "out", text)
-        assert not (tmp_path / "out").exists()
-
-
 def test_flipped_bits_with_mended_checksums(
     real: Path, text: tuple[BFN, Format], tmp_path: Path
 ) -> None:
     """A payload that was tampered with, checksum and all: what it decodes to has its own."""
+    assert restore(real, tmp_path / "out", text) == expected(real)
     contents, payloads = opened(real)
     for number in (i for i, block in enumerate(contents.blocks) if block.model):
         for bit in range(8 * len(payloads[number])):
@@ -155,9 +136,8 @@ def test_any_bytes_as_contents(
 ) -> None:
     """With a right checksum, after some true fields: contents, or an error of ours."""
     path = tmp_path_factory.getbasetemp() / "any.bfn"
-    true = b"\xdc\x00\x10" + b"".join(
-        map(msgpack.packb, msgpack.unpackb(archives.fields())[:first])
-    )
+    fields = msgpack.unpackb(archives.fields())[:first]
+    true = b"\xdc\x00\x10" + b"".join(bytes(msgpack.packb(field)) for field in fields)
     path.write_bytes(archives.seal(b"", true + raw))
     try:
         with Archive(path) as archive:
@@ -168,10 +148,10 @@ def test_any_bytes_as_contents(
 
 @settings(max_examples=3000, **RUNS)
 @given(edits=st.lists(EDIT, min_size=1, max_size=4))
-def test_mutated_indices(
+def test_mutated_contents(
     tmp_path_factory: pytest.TempPathFactory, real: Path, edits: list[tuple[int, str, bytes]]
 ) -> None:
-    """A true index, changed here and there and sealed again: consistent, or refused."""
+    """True contents, changed here and there and sealed again: consistent, or refused."""
     true, payloads = opened(real)
     raw, blocks = bytearray(true.pack()), b"".join(payloads)
     for place, what, data in edits:
@@ -269,30 +249,3 @@ def test_a_stopped_restoration_leaves_no_half_folder(
         process.communicate(timeout=60)
         assert process.returncode == (130 if number == signal.SIGINT else -number)
         assert not (tmp_path / "out").exists()
-
-
-def test_memory_is_that_of_a_batch(tiny_run: Run, tmp_path: Path, levels: np.ndarray) -> None:
-    """Ten times the data in the same memory, both ways."""
-    run, peaks = tiny_run("discretised"), []
-    for times in (4, 40):
-        np.save(tmp_path / "a.npy", np.concatenate([levels[:250]] * times))
-        code = (
-            "import resource, sys; from bfn.cli import main\n"
-            f"a, b = {str(tmp_path / 'a.bfn')!r}, {str(tmp_path / 'out')!r}\n"
-            f"x, run = {str(tmp_path / 'a.npy')!r}, {str(run)!r}\n"
-            "o = ['--steps', '1', '--block', '8', '--force']\n"
-            "assert main(['compress', run, x, '-o', a, *o]) == 0\n"
-            "assert main(['decompress', a, '--run', run, '-o', b, '--force']) == 0\n"
-            "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        assert (tmp_path / "out" / "a.npy").read_bytes() == (tmp_path / "a.npy").read_bytes()
-        peaks.append(int(done.stdout.splitlines()[-1]))
-    assert peaks[1] < peaks[0] * 1.05 + 20_000  # kilobytes

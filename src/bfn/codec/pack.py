@@ -22,7 +22,8 @@ from torch import Tensor
 from bfn.codec import files
 from bfn.codec.archive import MADE_WITH, Archive, Bits, Contents, Writer
 from bfn.codec.coder import LANES, Codec
-from bfn.codec.files import Source, Translation
+from bfn.codec.files import Source
+from bfn.codec.translation import Translation, bin_values
 from bfn.data.formats import Format
 from bfn.errors import BFNError
 from bfn.files import replacing
@@ -58,7 +59,7 @@ def environment(codec: Codec) -> tuple[dict[str, str], int]:
 
 
 def make_codec(model: BFN, format: Format, steps: int, lanes: int) -> Codec:
-    return Codec(model, format.shape, steps, lanes=lanes, values=files.bin_values(format))
+    return Codec(model, format.shape, steps, lanes=lanes, values=bin_values(format))
 
 
 def pack(

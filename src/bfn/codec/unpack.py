@@ -23,8 +23,8 @@ from torch import Tensor
 from bfn.codec import files
 from bfn.codec.archive import Archive, Entry
 from bfn.codec.coder import Codec
-from bfn.codec.files import Translation
 from bfn.codec.pack import MAX_STEPS, MAX_VARIABLES, Report, environment, fingerprint, make_codec
+from bfn.codec.translation import Translation
 from bfn.data.formats import Format
 from bfn.errors import BFNError
 from bfn.model import BFN
