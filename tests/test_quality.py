@@ -175,7 +175,7 @@ def test_real_digits_against_spoiled_ones(form: str) -> None:
 
 
 def compare(solvers: Any, calls: Any, **options: Any) -> quality.Comparison:
-    """Of a toy model on the digits."""
+    """Compare solvers of a toy model on the digits."""
     options = {"n": 20, "final": "mode"} | options
     return quality.compare(toys.model("continuous"), digits(), solvers, calls, **options)
 
@@ -213,9 +213,9 @@ def test_compare_draws_as_asked() -> None:
 
 def test_repeats_are_averaged() -> None:
     """Over seeds from the given one on: means, and the standard errors of the means."""
-    told: list[tuple[int, int]] = []
+    reports: list[tuple[int, int]] = []
     result = compare(
-        ["ode2", "sde"], [2, 3], repeats=3, seed=5, progress=lambda *now: told.append(now)
+        ["ode2", "sde"], [2, 3], repeats=3, seed=5, progress=lambda *now: reports.append(now)
     )
     alone = [compare(["ode2", "sde"], [2, 3], seed=seed) for seed in (5, 6, 7)]
     assert (result.repeats, alone[0].repeats) == (3, 1)
@@ -230,5 +230,5 @@ def test_repeats_are_averaged() -> None:
             assert score.value == pytest.approx(mean, rel=1e-12)
             assert score.error == pytest.approx(error, rel=1e-9, abs=1e-15)
     assert result.rows[-1].scores[0].error > 0  # pyright: ignore
-    assert told[-1] == (600, 600)
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert reports[-1] == (600, 600)
+    assert [done for done, _ in reports] == sorted(done for done, _ in reports)

@@ -90,8 +90,8 @@ def test_conditioning_is_the_two_layer_perceptron() -> None:
     z = z @ module.output.weight.T + module.output.bias
     assert module.labels is not None
     table = module.labels.table.weight
-    told = torch.stack((z[0] + table[2], z[1], z[2] + table[0]))
-    torch.testing.assert_close(module(t, label), silu(told))
+    expected = torch.stack((z[0] + table[2], z[1], z[2] + table[0]))
+    torch.testing.assert_close(module(t, label), silu(expected))
     torch.testing.assert_close(module(t, None), silu(z))
 
 
