@@ -46,7 +46,7 @@ def digits(images: int = 297, steps: int = 40, training: int = 1_500) -> list[Te
 
 
 def classifier(data: Any, steps: int) -> nn.Module:
-    """Of the training and the test images."""
+    """A classifier of the digits, trained on the training and the test images."""
     torch.manual_seed(0)
     parts = [data.batch(split, data.examples(split)) for split in ("train", "test")]
     x = torch.cat([images for images, _ in parts])

@@ -48,10 +48,10 @@ def test_smoothing() -> None:
 def test_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a = write_metrics(tmp_path / "a")
     b = write_metrics(tmp_path / "b", validated=False)
-    for name in ("c.png", "c.pdf", "c.svg"):
-        assert main(["plot", str(a), str(b), "-o", str(tmp_path / name)]) == 0
-        assert (tmp_path / name).stat().st_size > 5000
-    assert "look at" in capsys.readouterr().out
+    out = tmp_path / "c.svg"
+    assert main(["plot", str(a), str(b), "-o", str(out)]) == 0
+    assert out.stat().st_size > 5000
+    assert f"look at {out}" in capsys.readouterr().out
 
 
 @pytest.fixture

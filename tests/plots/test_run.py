@@ -186,11 +186,21 @@ def test_loss_by_time_of_an_evaluation(tmp_path: Path, monkeypatch: pytest.Monke
 def test_the_same_bytes_whatever_the_users_settings(ending: str, tmp_path: Path) -> None:
     import matplotlib
 
-    run, one, two = untrained.arrays(2), tmp_path / f"1{ending}", tmp_path / f"2{ending}"
-    plots.draw("samples", run, one)
+    def draw(name: str) -> bytes:
+        with style.styled():
+            figure = style.new(1.0, 1.0)
+            figure.subplots().plot([0, 1], [0, 1], label="$L^r$")
+            style.save(figure, tmp_path / f"{name}{ending}", dpi=50)
+        return (tmp_path / f"{name}{ending}").read_bytes()
+
     with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "black"}):
-        plots.draw("samples", run, two)
-        assert matplotlib.rcParams["font.size"] == 30  # and are left as they were
-    assert one.read_bytes() == two.read_bytes()
+        other = draw("other")
+        assert matplotlib.rcParams["font.size"] == 30  # they are left as they were
+    assert draw("plain") == other
     start = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml"}[ending]
-    assert one.read_bytes().startswith(start)
+    assert other.startswith(start)
+
+
+def test_a_figure_is_written(tmp_path: Path) -> None:
+    plots.draw("samples", untrained.arrays(2), tmp_path / "samples.svg")
+    assert (tmp_path / "samples.svg").read_text().count("<path") > 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -131,6 +132,7 @@ def _write_texts(axes: Axes, texts: list[str]) -> None:
         )  # fmt: skip
 
 
+@functools.cache
 def printable(character: str) -> str:
     """The character itself if our font can print it, else a dot."""
     fonts = style.load("matplotlib.font_manager")
