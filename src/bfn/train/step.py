@@ -122,11 +122,7 @@ class Trainer:
             drawn.append(self.state.times(*arguments, **keywords))
             return drawn[-1]
 
-        options: dict[str, Any] = {"times": times, "generator": generator, **cond}
-        if self.settings.loss_steps == "inf":
-            nats = loss.continuous_time(self.joined, x, **options)
-        else:
-            nats = loss.discrete_time(self.joined, x, int(self.settings.loss_steps), **options)
+        nats = loss.n_step(self.joined, x, self.settings.loss_steps, times, generator, **cond)
         value = nats.mean() / self.data.format.dimensions
         (weight * value).backward()
         ((t, weight_of_t),) = drawn

@@ -82,14 +82,11 @@ class Validation:
             return noise.Keyed([noise.seed("validation", use, i) for i in examples.tolist()])
 
         x, labels = self.data.batch(SPLIT, examples, keyed("data"))
-        cond: dict[str, Any] = {"generator": keyed("loss"), **labels}
-        t = self.times[rows]
-        if self.settings.loss_steps == "inf":
-            nats = loss.continuous_time(model, x, times=t, **cond)
-        else:
-            nats = loss.discrete_time(model, x, int(self.settings.loss_steps), times=t, **cond)
-        cond["generator"] = keyed("reconstruction")
-        return torch.stack([nats, loss.reconstruction(model, x, **cond)])
+        cond: dict[str, Any] = {**labels}
+        n, t = self.settings.loss_steps, self.times[rows]
+        nats = loss.n_step(model, x, n, t, keyed("loss"), **cond)
+        last = loss.reconstruction(model, x, generator=keyed("reconstruction"), **cond)
+        return torch.stack([nats, last])
 
 
 def _generator(use: str) -> torch.Generator:
