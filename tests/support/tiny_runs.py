@@ -122,6 +122,15 @@ def tensors(run: Path, step: int) -> dict[str, torch.Tensor]:
     return {f"{group}.{name}": t for group, all in found.tensors.items() for name, t in all.items()}
 
 
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files of a run but its lock."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
+
+
 def assert_same(one: Path, other: Path, step: int = 12) -> None:
     """Two runs ended bit for bit alike: every tensor, the exported model, the lines of metrics."""
     a, b = tensors(one, step), tensors(other, step)

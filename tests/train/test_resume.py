@@ -17,7 +17,7 @@ from bfn.recipe import Recipe
 from bfn.runs.folder import RunFolder
 from bfn.train.step import Trainer
 from support import faults, tiny_runs
-from support.tiny_runs import after, assert_same, metrics, run, status, tensors
+from support.tiny_runs import after, assert_same, contents, metrics, run, status, tensors
 
 EVERYTHING = {
     "train__times": "importance", "train__accumulate": 2, "train__validate_every": 3,
@@ -169,7 +169,8 @@ def test_more_steps_later(tmp_path: Path) -> None:
     run(tiny_runs.read(tmp_path, "text"), tmp_path / "parts", resume=True)
     assert_same(tmp_path / "whole", tmp_path / "parts")
     assert RunFolder(tmp_path / "parts").recipe().train.steps == 12
-    # A finished run is resumed without a step.
+    # A finished run is resumed without a step; a model that a kill left out is exported.
+    (tmp_path / "parts" / "model.safetensors").unlink()
     heard = tiny_runs.Heard()
     result = run(tiny_runs.read(tmp_path, "text"), tmp_path / "parts", resume=True, display=heard)
     assert (result.step, len(result.history), heard.said) == (
@@ -207,14 +208,6 @@ def test_status_names_the_model_that_is_there(tmp_path: Path) -> None:
 
 
 # What a run may be resumed with, and what it may not.
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file() and path.name != ".lock"
-    }
 
 
 def letters(folder: Path, alphabet: str = "bcdefgh ", count: int = 4000) -> Path:

@@ -21,15 +21,7 @@ from bfn.runs import status
 from bfn.runs.folder import RunFolder
 from bfn.train import Trainer, checkpoint
 from support import tiny_runs
-from support.tiny_runs import after, metrics, run
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file() and path.name != ".lock"
-    }
+from support.tiny_runs import after, contents, metrics, run
 
 
 def same_tensors(one: dict, other: dict) -> bool:
