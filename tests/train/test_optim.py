@@ -1,4 +1,4 @@
-"""The moving average against its definition."""
+"""The moving average against its definition, and which weights decay."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import pytest
 import torch
 from torch import nn
 
+import bfn
 from bfn.errors import BFNError
+from bfn.recipe import Train
 from bfn.train import EMA
+from bfn.train.optim import adamw
 
 
 class Module(nn.Module):
@@ -72,3 +75,11 @@ def test_state_that_is_no_tensor() -> None:
 
     with pytest.raises(BFNError, match=r"'_extra_state' is of type dict, .* in a buffer"):
         EMA(Extra(), decay=0.5)
+
+
+def test_only_weights_of_two_or_more_axes_decay() -> None:
+    model = bfn.continuous(nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 3)), 0.1)
+    groups = adamw(model, Train(weight_decay=0.3)).param_groups
+    decay = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
+    for p in model.parameters():
+        assert decay[id(p)] == (0.3 if p.dim() > 1 else 0.0)
