@@ -108,7 +108,7 @@ def test_read_a_text_to_complete() -> None:
 def test_mistakes_in_examples(
     format: Format, what: str, mask: str | None, words: list[str]
 ) -> None:
-    assert_refused(lambda: format.read_example(what, mask and Path(mask)), *words)
+    assert_refused(lambda: format.read_example(what, None if mask is None else Path(mask)), *words)
 
 
 @pytest.mark.parametrize(
