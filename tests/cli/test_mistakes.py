@@ -350,4 +350,4 @@ def test_a_run_without_a_usable_checkpoint(
         file.write_bytes(b"")
     command = ["train", str(tiny_runs.write(tmp_path)), "--out", str(run), "--resume", "auto"]
     assert main([*command, "--train.steps", "6"]) == 2
-    assert "are damaged" in capsys.readouterr().err.splitlines()[-1]
+    assert "start again with --force" in capsys.readouterr().err.splitlines()[-1]
