@@ -14,6 +14,7 @@ for outputs that no cut Gaussian can express.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,28 +39,33 @@ FEW_BINS = NODES + 2
 BISECTIONS = 28
 
 
-def mean_over_messages(
-    log_ratio: Callable[[Tensor, Tensor, Tensor], Tensor],
-    x: Tensor,
-    alpha_i: Tensor,
-    generator: Source,
-    draws: int,
-) -> Tensor:
-    """The mean of log_ratio(x, epsilon, alpha_i) over antithetic pairs of the message's noise."""
-    estimates = []
-    for _ in range(draws):
-        epsilon = noise.normal(x.shape, generator, device=x.device, dtype=x.dtype)
-        estimates += [log_ratio(x, epsilon, alpha_i), log_ratio(x, -epsilon, alpha_i)]
-    return torch.stack(estimates).mean(0)
+class _Bins(Output):
+    """Any distribution over bins; its divergence is a mean over messages."""
+
+    @abstractmethod
+    def _log_ratio(self, x: Tensor, epsilon: Tensor, alpha_i: Tensor) -> Tensor:
+        """ln p_S - ln p_R at the message alpha_i x + sqrt(alpha_i) epsilon: (B,)."""
+
+    def divergence(
+        self,
+        x: Tensor,
+        alpha_i: Tensor,
+        generator: Source = None,
+        draws: int = 1,
+        alpha_max: float | None = None,
+    ) -> Tensor:
+        estimates = []
+        for _ in range(draws):
+            epsilon = noise.normal(x.shape, generator, device=x.device, dtype=x.dtype)
+            estimates += [self._log_ratio(x, e, alpha_i) for e in (epsilon, -epsilon)]
+        return torch.stack(estimates).mean(0)
+
+    def log_ratio(self, x: Tensor, message: Tensor, alpha_i: Tensor) -> Tensor:
+        alpha = per_example(alpha_i, x)
+        return self._log_ratio(x, (message - alpha * x) * alpha.rsqrt(), alpha_i)
 
 
-def noise_of(message: Tensor, x: Tensor, alpha_i: Tensor) -> Tensor:
-    """epsilon of the message alpha_i x + sqrt(alpha_i) epsilon."""
-    alpha = per_example(alpha_i, x)
-    return (message - alpha * x) * alpha.rsqrt()
-
-
-class FreeBinnedOutput(Output):
+class FreeBinnedOutput(_Bins):
     """Any probabilities over the bins: logits (B, *shape, K)."""
 
     def __init__(self, logits: Tensor) -> None:
@@ -82,19 +88,6 @@ class FreeBinnedOutput(Output):
     def rate(self, x: Tensor, alpha_t: Tensor) -> Tensor:
         residual = (self.log_p.exp() * (self._centres - x.unsqueeze(-1))).sum(-1)
         return 0.5 * alpha_t * total(residual.square())
-
-    def divergence(
-        self,
-        x: Tensor,
-        alpha_i: Tensor,
-        generator: Source = None,
-        draws: int = 1,
-        alpha_max: float | None = None,
-    ) -> Tensor:
-        return mean_over_messages(self._log_ratio, x, alpha_i, generator, draws)
-
-    def log_ratio(self, x: Tensor, message: Tensor, alpha_i: Tensor) -> Tensor:
-        return self._log_ratio(x, noise_of(message, x, alpha_i), alpha_i)
 
     def _log_ratio(self, x: Tensor, epsilon: Tensor, alpha_i: Tensor) -> Tensor:
         root = per_example(alpha_i, x).sqrt().unsqueeze(-1)
@@ -127,7 +120,7 @@ class FreeBinnedOutput(Output):
         return FreeBinnedOutput(self.logits.detach() + u.unsqueeze(-1) * self._centres)
 
 
-class BinnedOutput(Output):
+class BinnedOutput(_Bins):
     """N(mu, sigma^2) cut into K bins; mu (in float64) and sigma are (B, *shape)."""
 
     def __init__(self, mu: Tensor, sigma: Tensor, K: int) -> None:
@@ -149,19 +142,6 @@ class BinnedOutput(Output):
     def rate(self, x: Tensor, alpha_t: Tensor) -> Tensor:
         k = bins.bin_index(x, self.K)
         return 0.5 * alpha_t * total(squared_residual(self.mu, self.sigma, k, self.K))
-
-    def divergence(
-        self,
-        x: Tensor,
-        alpha_i: Tensor,
-        generator: Source = None,
-        draws: int = 1,
-        alpha_max: float | None = None,
-    ) -> Tensor:
-        return mean_over_messages(self._log_ratio, x, alpha_i, generator, draws)
-
-    def log_ratio(self, x: Tensor, message: Tensor, alpha_i: Tensor) -> Tensor:
-        return self._log_ratio(x, noise_of(message, x, alpha_i), alpha_i)
 
     def _log_ratio(self, x: Tensor, epsilon: Tensor, alpha_i: Tensor) -> Tensor:
         if self.K <= FEW_BINS:
