@@ -158,7 +158,7 @@ MISTAKES: list[tuple[dict[str, Any], str, str]] = [
     *(({"final": wrong}, repr(wrong), '"sample" or "mode"') for wrong in ("mean", None)),
     *(
         ({"solver": wrong}, f"unknown solver {wrong!r}", "one of ancestral")
-        for wrong in ("euler", None, solvers.ode, ["ode"])
+        for wrong in ("euler", None, ["ode"])
     ),
     ({"solver": "ancestrl"}, "'ancestrl'", "did you mean 'ancestral'"),
     ({"grid": "powr"}, "'powr'", "did you mean 'power'"),
