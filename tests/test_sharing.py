@@ -1,5 +1,4 @@
-"""Saving, naming, uploading and fetching models. The hub is a folder here: what stands in for it
-replaces the two calls that would go to the network."""
+"""Saving, naming, uploading and fetching models; a folder stands in for the hub."""
 
 from __future__ import annotations
 
@@ -112,7 +111,7 @@ def same(a: bfn.BFN, b: bfn.BFN) -> bool:
 # Folders.
 
 
-def test_what_the_data_are_is_kept(run: Path, tmp_path: Path) -> None:
+def test_the_description_of_the_data_is_kept(run: Path, tmp_path: Path) -> None:
     """A model that was loaded and saved again can still be sampled by the command line."""
     loaded = bfn.BFN.from_pretrained(run)
     assert loaded.data_format == bfn.data.load("digits").format.describe()
@@ -230,7 +229,7 @@ def test_cards_of_runs(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "README.md' exists; give --force" in capsys.readouterr().err
 
 
-def test_cards_do_not_tell_where_data_lie(tmp_path: Path, fake: FakeHub) -> None:
+def test_cards_do_not_say_where_the_data_are(tmp_path: Path, fake: FakeHub) -> None:
     text, run = tmp_path / "private" / "diary.txt", tmp_path / "run"
     text.parent.mkdir()
     text.write_text("dear diary, nothing happened today. " * 60)
@@ -376,7 +375,7 @@ def test_damaged_files_of_the_hub(fake: FakeHub, model: bfn.BFN) -> None:
         bfn.BFN.from_pretrained("me/digits")
 
 
-def test_uploading_what_is_no_model(tmp_path: Path) -> None:
+def test_a_folder_without_a_model_is_not_uploaded(tmp_path: Path) -> None:
     with pytest.raises(BFNError, match=r"holds no config.json"):
         hub.upload(tmp_path, "me/digits")
     assert serialise.CONFIG in hub.SHARED

@@ -1,4 +1,4 @@
-"""From a recipe to its data set and its model. Nothing here knows one data type from another."""
+"""Build a recipe's data set and model. Nothing here depends on the data type."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def model(recipe: Recipe) -> BFN:
     try:
         return factory(net, **flow)
     except TypeError as error:
-        # Keys that the head is to take are known to it alone.
+        # Only the head knows which further keys it takes.
         unknown = re.search(r"argument '(\w+)'", str(error))
         key = unknown[1] if unknown else ""
         hint = did_you_mean(key, signature(factory)[0])
@@ -63,7 +63,7 @@ def network(recipe: Recipe) -> nn.Module:
 
 
 def _split(recipe: Recipe, section: str) -> tuple[str, dict[str, Any]]:
-    """What the section names, and the arguments it gives."""
+    """The function or class that a section names, and its arguments."""
     arguments = dict(getattr(recipe, section))
     chooser = FREE[section]
     if chooser not in arguments:
@@ -82,7 +82,7 @@ def _checked(
     arguments: Mapping[str, Any],
     given: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """The arguments in their types, or a sentence about the first that does not fit."""
+    """The arguments converted to their types; refuses the first that does not fit."""
     known, required, open_ended = signature(function)
     known = {key: hint for key, hint in known.items() if key not in given}
     result = {}
@@ -103,7 +103,7 @@ def _checked(
 
 
 def _construct(recipe: Recipe, key: str, value: Any) -> Any:
-    """A table with a `class` stands for an object of that class; other values for themselves."""
+    """An object, if the value is a table with a `class`; other values stay as they are."""
     if not isinstance(value, Mapping):
         return tuple(value) if isinstance(value, list) else value
     arguments = dict(value)

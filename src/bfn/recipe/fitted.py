@@ -1,4 +1,4 @@
-"""Recipes for data that are not known yet: what depends on them is filled in when they are read.
+"""Recipes for data that are not known yet: values that depend on them are filled in later.
 
 In the sections net and flow a value may be
 
@@ -7,7 +7,7 @@ In the sections net and flow a value may be
     "data.channels"  the first axis of an example
     "suggested"      for sigma_1 or beta_1: what `bfn.suggest_sigma_1` or `bfn.suggest_beta_1` says
 
-The recipe in a run folder has numbers in their places.
+The recipe in a run folder has numbers instead.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ SUGGESTIONS: dict[str, Callable[[int], float]] = {
 
 
 def fitted(recipe: Recipe, data: DataSet) -> Recipe:
-    """The recipe with every such value replaced."""
+    """The recipe with every such value filled in."""
     replaced = {section: _table(section, getattr(recipe, section), data) for section in _SECTIONS}
     return dataclasses.replace(recipe, **replaced)
 
 
 def is_open(recipe: Recipe, name: str) -> bool:
-    """Whether a key, as section.key, waits for the data."""
+    """Whether the value of section.key depends on the data."""
     section, _, key = name.partition(".")
     return section in _SECTIONS and _is_open(getattr(recipe, section).get(key))
 
