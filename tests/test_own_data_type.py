@@ -21,7 +21,7 @@ from bfn.cli import main
 from bfn.evaluate import evaluate
 from bfn.flow import Theta
 from bfn.guidance import Guided
-from bfn.output import Output
+from bfn.output import Head, Output
 from bfn.recipe import build
 from support import angles
 from support.angles import JOINT, angle, directions, draws, index, on_circle
@@ -169,15 +169,19 @@ def test_recipes_name_it_and_commands_use_it(
     assert isinstance(build.model(bfn.recipe.read("other.toml")).flow, angles.AngleFlow)
 
 
-def test_compress_refuses_in_a_sentence() -> None:
-    with pytest.raises(bfn.BFNError, match=r"cod|compress"):
-        bfn.codec.Codec(exact(), (2,), 10)
+def test_compression_comes_close_to_the_entropy() -> None:
+    x, codec = draws(1_000, 6), bfn.codec.Codec(exact(), (2,), 20)
+    (coded,) = codec.encode([x])
+    (found,) = codec.decode([coded.payload], [len(x)])
+    assert torch.equal(found.to(x.dtype), x)
+    bits = 8 * len(coded.payload) / len(x)
+    assert ENTROPY / math.log(2) - 0.3 < bits < ENTROPY / math.log(2) + 1.0
 
 
-def test_an_output_without_guidance_says_so() -> None:
-    output, J = exact()(exact().flow.prior((1, 2)), torch.zeros(1)), torch.zeros(1, 2, 2)
-    for move in (
-        lambda: Output.shift(output, J, True),
-        lambda: Output.tilt(output, J, exact().flow.prior((1, 2))),
-    ):
-        assert_refused(move, "AngleOutput cannot be", "give it a method")
+def test_what_a_type_leaves_out_is_refused_in_a_sentence() -> None:
+    theta = exact().flow.prior((1, 2))
+    output, J = exact()(theta, torch.zeros(1)), torch.zeros(1, 2, 2)
+    assert_refused(lambda: Output.shift(output, J, True), "AngleOutput cannot be guided")
+    assert_refused(lambda: Output.tilt(output, J, theta), "AngleOutput cannot be tilted")
+    assert_refused(lambda: Output.law(output), "AngleOutput", "no lossless code")
+    assert_refused(lambda: Head.symbols(exact().head), "AngleHead", "no lossless code")

@@ -19,6 +19,7 @@ from bfn import noise
 from bfn.data.forms import Form
 from bfn.flow import BayesianFlow, Theta
 from bfn.output import Head, Output
+from bfn.output.symbols import Symbols, Table
 from bfn.schedule import Schedule
 
 
@@ -123,6 +124,22 @@ class AngleOutput(Output):
     def tilt(self, u: Tensor, theta: Theta) -> Output:
         return AngleOutput(self.log_p.detach() + u @ self.points.T)
 
+    def law(self) -> Table:
+        return Table(self.log_p)
+
+
+class Directions(Symbols):
+    """The K directions, for lossless coding."""
+
+    def index(self, x: Tensor) -> Tensor:
+        return index(x, self.K)
+
+    def data(self, k: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
+        return directions(self.K).to(dtype)[k]
+
+    def nearest(self, x: Tensor) -> Tensor:
+        return self.data(self.index(x), x.dtype)
+
 
 @dataclass(frozen=True)
 class AngleHead(Head):
@@ -141,6 +158,9 @@ class AngleHead(Head):
 
     def check(self, x: Tensor) -> None:
         """Any angle lies in one of the directions."""
+
+    def symbols(self, values: Sequence[float] | None = None) -> Symbols:
+        return Directions(self.K)
 
 
 @bfn.register_kind("angle")
