@@ -111,6 +111,15 @@ def test_examples_do_not_see_each_other(build: Callable) -> None:
 
 
 @every_network
+def test_time_and_input_matter(build: Callable) -> None:
+    """Parity alone does not say so: fresh networks scale what depends on the time by 0."""
+    net = randomised(build()).eval()
+    x, t = inputs(net)
+    assert (net(x, t) - net(x, t.flip(0)))[[0, 2]].abs().mean() > 1e-3
+    assert (net(x, t) - net(-x, t)).abs().mean() > 1e-3
+
+
+@every_network
 def test_label_minus_one_is_no_label(build: Callable) -> None:
     net = randomised(build(labels=3)).eval()
     x, t = inputs(net)
