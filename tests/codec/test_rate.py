@@ -20,7 +20,7 @@ from support.sources import Toy, chain, fine_gaussian, ridge
 
 
 def bound(model: bfn.BFN, x: Tensor, n: int, repeats: int, seed: int = 5) -> Tensor:
-    """L^n + L^r of every example in bits, a mean over so many draws of everything."""
+    """L^n + L^r of every example in bits, averaged over `repeats` draws."""
     generator = torch.Generator().manual_seed(seed)
     with model.evaluating():
         draws = [
@@ -58,8 +58,8 @@ def compare(model: bfn.BFN, x: Tensor, n: int, blocks: int = 8) -> tuple[float, 
 CHAIN = chain([0.5, 0.5], 0.9, 6)
 BINNED = chain([0.2, 0.3, 0.5], 0.7, 3)
 TOYS: dict[str, tuple[Toy, int, int]] = {
-    "binary": (CHAIN.binary(4.0), 6, 240),
-    "binary, one step": (CHAIN.binary(4.0), 1, 160),
+    "binary": (CHAIN.binary(4.0), 6, 160),
+    "binary, one step": (CHAIN.binary(4.0), 1, 96),
     "discrete": (chain([0.1, 0.2, 0.3, 0.15, 0.25], 0.7, 3).discrete(2.0), 5, 240),
     "discretised": (ridge(8).discretised(0.05), 10, 160),
     "cut Gaussian": (BINNED.binned(0.1), 6, 200),

@@ -31,7 +31,7 @@ class Copies(nn.Module):
 
 @dataclass(frozen=True)
 class Wide:
-    """Examples of so many copies of a toy."""
+    """Examples of a toy side by side, `copies` of them in one."""
 
     toy: Toy
     copies: int
