@@ -38,27 +38,6 @@ def test_group_norm_act_is_its_formula() -> None:
     torch.testing.assert_close(module(x, shift), h / (1 + torch.exp(-h)))
 
 
-def test_group_norm_act_drops_in_training_only() -> None:
-    module = GroupNormAct(8, 2, dropout=0.25)
-    x = torch.randn(64, 8, 8, 8, generator=torch.Generator().manual_seed(0))
-    torch.manual_seed(0)
-    dropped, kept = module(x), module.eval()(x)
-    zeros = dropped == 0
-    # 32,768 draws: the standard error of the share is 0.0024.
-    assert zeros.double().mean().item() == pytest.approx(0.25, abs=0.012)
-    torch.testing.assert_close(dropped[~zeros], kept[~zeros] / 0.75)
-
-
-@pytest.mark.parametrize("zero_condition", [False, True])
-def test_a_fresh_block_is_its_skip(zero_condition: bool) -> None:
-    torch.manual_seed(0)
-    options = {"groups": 4, "dropout": 0.5, "zero_condition": zero_condition}
-    x, c = torch.randn(2, 8, 4, 4), torch.randn(2, 6)
-    assert torch.equal(ResidualBlock(8, 8, 6, **options)(x, c), x)
-    block = ResidualBlock(8, 12, 6, **options)
-    torch.testing.assert_close(block(x, c), block.skip(x), rtol=0, atol=0)
-
-
 def test_a_fresh_vdm_block_is_told_nothing_and_a_unet_block_something() -> None:
     torch.manual_seed(0)
     vdm = ResidualBlock(8, 8, 6, groups=4, dropout=0.0, zero_condition=True)
@@ -180,13 +159,6 @@ def test_image_attention_treats_pixels_as_tokens_in_any_memory_format() -> None:
     assert last.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_fresh_image_attention_is_the_identity() -> None:
-    torch.manual_seed(0)
-    x = torch.randn(2, 12, 3, 5)
-    assert torch.equal(ImageAttention(12, 3, 4)(x), x)
-
-
 def test_groups_and_heads_must_divide_the_width() -> None:
-    words = "groups = 32 does not divide the number of channels = 48"
-    assert_refused(lambda: GroupNormAct(48, 32), words)
+    assert_refused(lambda: GroupNormAct(48, 32), "groups = 32 does not divide")
     assert_refused(lambda: SelfAttention(12, 5), "heads = 5 does not divide width = 12")

@@ -131,33 +131,17 @@ def test_label_minus_one_is_no_label(build: Callable) -> None:
 
 
 @every_network
-def test_labels_cost_nothing_when_there_are_none(build: Callable) -> None:
-    torch.manual_seed(0)
-    plain = build()
-    torch.manual_seed(0)
-    labelled = build(labels=4)
-    (table,) = set(labelled.state_dict()) - set(plain.state_dict())
-    width = labelled.state_dict()[table].shape[1]
-    count = sum(p.numel() for p in labelled.parameters())
-    assert count == sum(p.numel() for p in plain.parameters()) + 4 * width
-
-
-@every_network
 def test_mistakes(build: Callable) -> None:
     net, labelled = build().double(), build(labels=3).double()
     x, t = inputs(net)
-    for label, words in (
-        ([0, 3, 1], "labels run from 0 to 3"),
-        ([0, -2, 1], "labels run from -2 to 1"),
-        ([0, 1], "one whole number per example"),
-        ([0.0, 1.0, 2.0], "torch.float32 of shape"),
-    ):
-        assert_refused(lambda label=label: labelled(x, t, label=torch.tensor(label)), words)
     for call, words in (
+        (lambda: labelled(x, t, label=torch.tensor([0, 3, 1])), "labels run from 0 to 3"),
+        (lambda: labelled(x, t, label=torch.tensor([0, -2, 1])), "labels run from -2 to 1"),
+        (lambda: labelled(x, t, label=torch.tensor([0, 1])), "one whole number per example"),
+        (lambda: labelled(x, t, label=torch.rand(3)), "torch.float32 of shape"),
         (lambda: net(x, t, label=torch.tensor([0, 1, 2])), "build it with labels=N"),
         (lambda: net(x, t[:, None]), "t has shape (3, 1), but there are 3 examples"),
         (lambda: net(x[..., None], t), "features have shape"),
-        (lambda: build(inputs=4).double()(x, t), "features have shape"),
         (lambda: build(labels=-1), "labels = -1"),
         (lambda: build(width=0), "width = 0"),
         (lambda: build(dropout=1.5), "dropout = 1.5"),
@@ -165,31 +149,23 @@ def test_mistakes(build: Callable) -> None:
         assert_refused(call, words)
 
 
-@image_network
-def test_mistakes_with_images(build: Callable) -> None:
-    net, t = build(image_size=8), torch.zeros(2)
-    sentence = "images are 8 x 12, but the network was built with image_size=[8, 8]"
-    assert_refused(lambda: net(torch.zeros(2, 1, 8, 12), t), sentence)
-    assert_refused(lambda: net(torch.zeros(2, 3, 8, 8), t), "built for (B, 1, H, W)")
-    assert_refused(lambda: build(image_size=(8, 8, 8)), "image_size = (8, 8, 8)")
-    assert build(image_size=(8, 4)).arguments["image_size"] == [8, 4]
-
-
-def test_sizes_that_do_not_halve() -> None:
-    net, t = unet(multipliers=(1, 1, 1)), torch.zeros(2)
-    sentence = "images of 8 x 6 cannot be halved 2 times; pad them to multiples of 4"
-    assert_refused(lambda: net(torch.zeros(2, 1, 8, 6), t), sentence)
-    assert_refused(lambda: unet(multipliers=(1, 1, 1), image_size=(8, 6)), sentence)
-    assert_refused(lambda: unet(multipliers=()), "multipliers = 0")
-
-
-@pytest.mark.parametrize(("size", "channels"), [((4, 4), 1), ((8, 12), 3), ((20, 4), 1)])
-def test_any_size_that_halves_passes(size: tuple[int, int], channels: int) -> None:
-    net = randomised(unet(channels=channels, multipliers=(1, 2, 1), outputs=2)).eval()
-    x = torch.randn(2, channels, *size, dtype=torch.float64)
-    output = net(x, torch.tensor([0.1, 0.9], dtype=torch.float64))
-    assert output.shape == (2, channels, *size, 2)
-    assert output.isfinite().all()
+def test_sizes_that_do_not_fit() -> None:
+    image, t = torch.zeros(2, 1, 8, 6), torch.zeros(2)
+    halved = "images of 8 x 6 cannot be halved 2 times; pad them to multiples of 4"
+    wide = torch.zeros(2, 13)
+    for call, words in (
+        (lambda: unet(image_size=8)(image, t), "built with image_size=[8, 8]"),
+        (lambda: vdm(image_size=8)(image, t), "built with image_size=[8, 8]"),
+        (lambda: unet(channels=3)(image, t), "built for (B, 3, H, W)"),
+        (lambda: unet(image_size=(8, 8, 8)), "image_size = (8, 8, 8)"),
+        (lambda: unet(multipliers=(1, 1, 1))(image, t), halved),
+        (lambda: unet(multipliers=(1, 1, 1), image_size=(8, 6)), halved),
+        (lambda: unet(multipliers=()), "multipliers = 0"),
+        (lambda: transformer()(wide, t), "sequences are 13 long"),
+    ):
+        assert_refused(call, words)
+    assert unet(image_size=(8, 4)).arguments["image_size"] == [8, 4]
+    assert transformer()(wide[:, :5], t).shape == (2, 5)
 
 
 @image_network
@@ -202,18 +178,6 @@ def test_channels_last_changes_nothing(build: Callable, numbers: int) -> None:
     output = net(x.to(memory_format=torch.channels_last), t)
     torch.testing.assert_close(output, expected, rtol=1e-9, atol=1e-9)
     assert output.is_contiguous(memory_format=torch.channels_last) or numbers > 1
-
-
-@image_network
-def test_parameters_per_variable_come_channel_by_channel(build: Callable) -> None:
-    net = randomised(build(channels=2, outputs=3)).eval()
-    x, t = inputs(net)
-    net.readout.weight.data.zero_()
-    net.readout.bias.data.copy_(torch.arange(6.0))
-    output = net(x, t)
-    for channel in range(2):
-        for parameter in range(3):
-            assert (output[:, channel, :, :, parameter] == 3 * channel + parameter).all()
 
 
 @image_network
@@ -270,14 +234,6 @@ def test_transformer_without_positions_follows_a_permutation() -> None:
     torch.testing.assert_close(net(x[:, order], t), net(x, t)[:, order])
 
 
-def test_transformer_takes_shorter_sequences_only() -> None:
-    net = randomised(transformer()).eval()
-    x, t = inputs(net, side=12)
-    assert net(x[:, :5], t).shape == (3, 5)
-    wide = torch.zeros(3, 13, dtype=torch.float64)
-    assert_refused(lambda: net(wide, t), "sequences are 13 long", "1 to 12")
-
-
 @pytest.mark.parametrize(("width", "std"), [(768, 0.02), (192, 0.04)])
 def test_transformer_initialisation(width: int, std: float) -> None:
     torch.manual_seed(0)
@@ -300,14 +256,3 @@ def test_nothing_depends_on_values(build: Callable) -> None:
         x, t = inputs(build())[0].float(), torch.empty(3)
         output = net(x.to("meta"), t, label=torch.empty(3, dtype=torch.int64))
     assert output.shape == (*x.shape, 2)
-
-
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # from torch itself
-@pytest.mark.parametrize("build", [unet, transformer])
-def test_compiles_to_one_graph(build: Callable) -> None:
-    net = build(outputs=2, labels=3, dropout=0.0)
-    randomised(net)
-    x, t = inputs(net)
-    label = torch.tensor([0, -1, 2])
-    compiled = torch.compile(net, backend="eager", fullgraph=True)
-    torch.testing.assert_close(compiled(x, t, label), net(x, t, label))

@@ -46,20 +46,9 @@ def test_small_networks_compute_the_published_function(name: str) -> None:
     torch.testing.assert_close(output, expected, rtol=0, atol=2e-5)
 
 
-def test_negating_the_features_is_bit_for_bit() -> None:
-    weights, values = example("mnist")
-    ours, theirs = small("mnist").eval(), small("mnist").eval()
-    load_published(ours, weights, negate_features=True)
-    load_published(theirs, weights)
-    x, t = values["input"], values["t"]
-    with torch.no_grad():
-        assert torch.equal(ours(-x, t), theirs(x, t))
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_loading_names_what_does_not_fit_and_changes_nothing(name: str) -> None:
-    weights, _ = example(name)
-    net = small(name)
+def test_loading_names_what_does_not_fit_and_changes_nothing() -> None:
+    weights, _ = example("mnist")
+    net = small("mnist")
     before = {key: tensor.clone() for key, tensor in net.state_dict().items()}
     names = [key for key in weights if "pos_" not in key]
     missing, misshapen = names[3], names[-1]
