@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import sys
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -89,20 +88,6 @@ def test_failed_downloads_leave_nothing(
 
 
 @pytest.mark.usefixtures("served")
-def test_interrupted_download_leaves_nothing(tmp_path: Path, monkeypatch) -> None:
-    import pooch.core
-
-    def interrupt(*args: object, **keywords: object) -> None:
-        raise KeyboardInterrupt
-
-    # the file has arrived under its temporary name when Ctrl-C comes
-    monkeypatch.setattr(pooch.core, "hash_matches", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        load(tmp_path)
-    assert files(tmp_path) == []
-
-
-@pytest.mark.usefixtures("served")
 def test_the_second_address_is_tried(tmp_path: Path, monkeypatch) -> None:
     urls = ("http://127.0.0.1:9/text8.zip", *known.TEXT8.urls)
     monkeypatch.setattr(known, "TEXT8", dataclasses.replace(known.TEXT8, urls=urls))
@@ -121,13 +106,3 @@ def test_offline(tmp_path: Path, source: str, name: str) -> None:
     words = (f"could not download {name}", "ConnectionError")
     assert_refused(lambda: data.load(source, dir=str(tmp_path)), *words)
     assert files(tmp_path) == []
-
-
-def test_unwritable_place(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    assert_refused(lambda: load(tmp_path / "file"), "cannot write text8.zip", "give another dir")
-
-
-def test_missing_pooch_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pooch", None)
-    assert_refused(lambda: load(tmp_path), "bfn[data]", "put text8.zip into")

@@ -13,16 +13,6 @@ from bfn.output import bins
 from support.mistakes import assert_refused
 
 
-@pytest.mark.parametrize("levels", [2, 17, 256])
-def test_all_bins_keep_every_level(levels: int) -> None:
-    v = torch.arange(levels, dtype=torch.uint8)
-    for name in ("discretised", "discrete", "continuous"):
-        form = forms.choose(name, None, levels)
-        back = form.decode(form.encode(v))
-        assert back.dtype == torch.uint8
-        assert torch.equal(back, v)
-
-
 @pytest.mark.parametrize("levels", [17, 256])
 def test_every_number_of_bins_comes_back(levels: int) -> None:
     for K in range(2, levels + 1):
@@ -33,6 +23,7 @@ def test_every_number_of_bins_comes_back(levels: int) -> None:
         assert torch.equal(discretised.encode(level), x), K
         # a bin's level is one of those it was made of: floor(v K / L) = k
         assert torch.equal(level.long() * K // levels, k), K
+        assert level.dtype == torch.uint8
         discrete = forms.Discrete(K, levels)
         assert torch.equal(discrete.encode(discrete.decode(k)), k), K
 
@@ -65,11 +56,6 @@ def test_binarisation_frequency_is_the_level() -> None:
         p = level / 16
         error = math.sqrt(p * (1 - p) / n)
         assert abs(x[:, level].double().mean().item() - p) < 4 * error, level
-    # the same for the same seed only
-    again = form.encode(v, torch.Generator().manual_seed(5))
-    other = form.encode(v, torch.Generator().manual_seed(6))
-    assert torch.equal(x, again)
-    assert not torch.equal(x, other)
     assert torch.equal(form.encode(form.decode(x)), x)
 
 
@@ -105,19 +91,13 @@ def test_descriptions_survive_json(form: forms.Form) -> None:
     [
         (lambda: forms.choose("discretized", None, 17), ["'discretized'", "'discretised'"]),
         (lambda: forms.choose("discretised", 18, 17), ["18", "2 to 17"]),
-        (lambda: forms.choose("discrete", 1, 17), ["1", "2 to 17"]),
         (lambda: forms.choose("discrete", 2.5, 17), ["2.5", "whole number"]),  # pyright: ignore
         (lambda: forms.choose("binary", 4, 17), ["4", "binary"]),
         (lambda: forms.Real(1.0, 1.0), ["low", "high"]),
-        (lambda: forms.read({"name": "odd"}), ["'odd'"]),
         (lambda: forms.read({"name": "discrete"}), ["damaged"]),
         (
             lambda: forms.Discrete(17, 17).check(torch.tensor([3, 17]), "the test split"),
             ["test split", "17", "0 to 16"],
-        ),
-        (
-            lambda: forms.Discrete(17, 17).check(torch.tensor([3, -2]), "the test split"),
-            ["-2", "0 to 16"],
         ),
         (lambda: forms.Binary(17).check(torch.ones(3), "x"), ["float32", "uint8"]),
         (lambda: forms.Real().check(torch.tensor([0.0, math.nan]), "x"), ["NaN"]),

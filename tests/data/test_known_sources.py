@@ -43,7 +43,7 @@ def write_mnist(folder: Path, train: int = 200, test: int = 40) -> dict[str, np.
 # MNIST.
 
 
-@pytest.mark.parametrize("place", [".", "mnist", "MNIST/raw"])
+@pytest.mark.parametrize("place", [".", "MNIST/raw"])
 def test_mnist_splits_and_levels(tmp_path: Path, place: str) -> None:
     arrays = write_mnist(tmp_path / place)
     images = data.load("mnist", form="discretised", labels=True, dir=str(tmp_path))
@@ -59,33 +59,6 @@ def test_mnist_splits_and_levels(tmp_path: Path, place: str) -> None:
         assert np.array_equal(images.decode(x)[:, 0].numpy(), original)
         assert np.array_equal(cond["label"].numpy(), arrays[f"{name}-labels-idx1-ubyte"][part])
     assert images.shape == (1, 28, 28)
-
-
-def test_mnist_is_binarised_again_for_every_batch(tmp_path: Path) -> None:
-    arrays = write_mnist(tmp_path)
-    images = data.load("mnist", dir=str(tmp_path))
-    assert (images.K, images.unit) == (2, "nats per image")
-    generator = torch.Generator().manual_seed(0)
-    test = images.examples("test")
-    draws = torch.stack([images.batch("test", test, generator)[0] for _ in range(64)]).double()
-    assert not torch.equal(draws[0], draws[1])
-    v = torch.from_numpy(arrays["t10k-images-idx3-ubyte"]).double()[:, None] / 255
-    z = (draws.mean(0) - v) / (v * (1 - v) / 64).sqrt().clamp(min=1e-9)
-    # 31,360 pixels: the mean square of a standard normal, within four standard errors
-    inner = z[(v > 0.05) & (v < 0.95)]
-    assert abs(inner.square().mean().item() - 1) < 4 * (2 / inner.numel()) ** 0.5
-    assert draws.mean(0)[v == 0].sum() == 0
-    assert (draws.mean(0)[v == 1] == 1).all()
-
-
-def test_mnist_unpacked_and_from_the_environment(tmp_path: Path, monkeypatch) -> None:
-    arrays = write_mnist(tmp_path)
-    for packed in tmp_path.glob("*.gz"):
-        packed.with_suffix("").write_bytes(gzip.decompress(packed.read_bytes()))
-        packed.unlink()
-    monkeypatch.setenv("BFN_DATA", str(tmp_path))
-    images = data.load("mnist", form="discrete")
-    assert np.array_equal(images.split("test")[:, 0].numpy(), arrays["t10k-images-idx3-ubyte"])
 
 
 def test_mistakes_with_mnist(tmp_path: Path) -> None:
@@ -164,10 +137,6 @@ def test_cifar10(tmp_path: Path, form: str, bins: int) -> None:
         assert torch.equal(images.encode(images.decode(x)), x)
         assert np.array_equal(cond["label"].numpy(), records[:, 0])
     assert images.label_names[3] == "cat"
-    picture = images.render(images.batch("test", torch.tensor([0]))[0])
-    if bins == 256:
-        record = batches["test_batch.bin"][0, 1:].reshape(3, 32, 32)
-        assert np.array_equal(picture[0], record.transpose(1, 2, 0))
 
 
 def test_mistakes_with_cifar10(tmp_path: Path) -> None:
@@ -199,8 +168,7 @@ def letters(count: int) -> bytes:
     return table[noise(count, below=27)].tobytes()
 
 
-@pytest.mark.parametrize("packed", [True, False])
-@pytest.mark.parametrize("place", [".", "text8"])
+@pytest.mark.parametrize(("packed", "place"), [(True, "."), (False, "text8")])
 def test_text8(tmp_path: Path, packed: bool, place: str) -> None:
     content = letters(10_000)
     folder = tmp_path / place
