@@ -12,7 +12,6 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from bfn.plots.distributions import path
 from support.drawings import check
 
 SCRIPTS = Path(__file__).parents[2] / "docs" / "figures"
@@ -26,16 +25,6 @@ import updates  # noqa: E402
 
 sys.path.remove(str(SCRIPTS))
 SIGMA_1 = 0.02
-
-
-def test_updates_are_the_papers() -> None:
-    found = updates.updates()
-    mu, rho = 0.0, 1.0
-    for i, alpha in enumerate((2.0, 4.0, 6.0)):
-        mu = (rho * mu + alpha * found.y[i]) / (rho + alpha)
-        rho += alpha
-        assert found.mu[i + 1] == pytest.approx(mu, abs=1e-14)
-        assert found.rho[i + 1] == pytest.approx(rho, abs=1e-14)
 
 
 def test_update_distribution() -> None:
@@ -91,24 +80,6 @@ def test_simplex_density_is_the_logistic_normal() -> None:
         np.testing.assert_allclose(found[i].numpy(), expected, rtol=1e-10)
     corner = flows.simplex_maps(torch.tensor([1.0], dtype=torch.float64), 40)[0].argmax()
     assert corner == 0  # the bottom left is class 1, the data
-
-
-@pytest.mark.parametrize("name", ["continuous", "binary"])
-def test_paths_have_the_law_of_the_flow(name: str) -> None:
-    """Many small updates end where one message of their total accuracy does."""
-    flow = {"continuous": flows.CONTINUOUS, "binary": flows.BINARY}[name]
-    x = torch.full((3000,), 0.8, dtype=torch.float64)
-    x = x if name == "continuous" else torch.ones(3000, dtype=torch.int64)
-    t = torch.linspace(0.0, 0.4, 9, dtype=torch.float64)
-    steps = path(flow, x, t, torch.Generator().manual_seed(0))
-    assert len(steps) == 9
-    assert not steps[0].V.any()
-    beta = SIGMA_1 ** (-0.8) - 1 if name == "continuous" else 4 * 0.16
-    np.testing.assert_allclose(steps[-1].beta.numpy(), beta, rtol=1e-12)
-    mean, variance = (0.8 * beta, beta) if name == "continuous" else (2 * beta, 4 * beta)
-    z = (steps[-1].V.numpy() - mean) / math.sqrt(variance)
-    assert abs(z.mean()) < 4 / math.sqrt(3000)
-    assert abs(z.var() - 1) < 4 * math.sqrt(2 / 3000)
 
 
 def test_input_variance() -> None:
@@ -186,8 +157,3 @@ def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("coarse")
 def test_drawings(name: str) -> None:
     check(draw.FIGURES[name])
-
-
-def test_the_script(tmp_path: Path) -> None:
-    draw.main(["-o", str(tmp_path / "new"), "--only", "updates", "--format", "svg"])
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["updates.svg"]

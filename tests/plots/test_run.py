@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from bfn import evaluate, files, plots
+from bfn import evaluate, files
 from bfn.plots import distributions, losses, style
 from bfn.plots.distributions import flow_through_time, probabilities, shades
 from bfn.plots.losses import loss_curves
@@ -22,8 +22,14 @@ LN2 = math.log(2)
 
 
 def test_losses_of_even_chances() -> None:
-    """p = 1/2 for 64 pixels: the rate is 64 beta_1 t nats, and L^r is 64 ln 2 at any time."""
-    found = loss_curves(untrained.images("binary", examples=40), intervals=8)
+    """p = 1/2 for 64 pixels: the rate is 64 beta_1 t nats, and L^r is 64 ln 2 at any time.
+
+    Among K letters the rate is (K - 1) beta_1 t nats of each, and L^r is log2 K bits.
+    """
+    steps: list[tuple[int, int]] = []
+    run = untrained.images("binary", examples=150, progress=lambda *now: steps.append(now))
+    found = loss_curves(run, intervals=8)
+    assert steps[-1] == (len(steps), len(steps))
     middles = (np.arange(8) + 0.5) / 8
     np.testing.assert_allclose(found.rate.numpy(), 64 * 4 * middles, rtol=1e-5)
     edges = np.arange(9) / 8
@@ -33,48 +39,24 @@ def test_losses_of_even_chances() -> None:
     np.testing.assert_allclose(found.reconstruction.numpy(), 64 * LN2, rtol=1e-6)
     np.testing.assert_allclose(found.total.numpy(), 128 * edges**2 + 64 * LN2, rtol=1e-5)
     assert found.unit == "nats per image"
-
-
-def test_losses_of_even_chances_among_letters() -> None:
-    """In bits per character: the rate is (K - 1) beta_1 t nats of each, and L^r is log2 K."""
-    found = loss_curves(untrained.text(examples=12), intervals=4)
-    middles = (np.arange(4) + 0.5) / 4
+    found = loss_curves(untrained.text(examples=12), intervals=8)
     np.testing.assert_allclose(found.rate.numpy(), 26 * 0.75 * middles / LN2, rtol=1e-5)
     assert found.reconstruction is not None
     np.testing.assert_allclose(found.reconstruction.numpy(), math.log2(27), rtol=1e-6)
     assert found.unit == "bits per character"
 
 
-def test_losses_agree_with_evaluation() -> None:
-    """A network that predicts no noise: the sum at t = 1 is what `bfn eval` measures."""
-    run = untrained.images(examples=180)  # more than one batch
-    found = loss_curves(run, intervals=16)
-    table = evaluate.evaluate(run.model, run.data, steps=["inf"], repeats=4).rows[0]
-    scale = run.data.format.scale
-    error = scale * table.loss.standard_error
-    error = math.hypot(error, float(found.rate_error.square().sum().sqrt()) / 16)
-    assert float(found.cumulative[-1]) == pytest.approx(scale * table.loss.nats, abs=4 * error)
-    assert found.reconstruction is not None
-    left = scale * table.reconstruction.nats
-    assert float(found.reconstruction[-1]) == pytest.approx(left, rel=0.05)
-
-
-def test_a_model_without_a_precision_has_no_reconstruction() -> None:
-    found = loss_curves(untrained.images("continuous", examples=8), intervals=3)
-    assert found.reconstruction is None
-    assert found.total is None
-    assert bool((found.rate > 0).all())
-
-
-def test_losses_are_repeatable_and_report_progress() -> None:
-    steps: list[tuple[int, int]] = []
-    first = loss_curves(untrained.images(examples=150), intervals=2)
-    run = untrained.images(examples=150, progress=lambda done, total: steps.append((done, total)))
-    again = loss_curves(run, intervals=2)
-    assert torch.equal(first.rate, again.rate)
-    assert steps == [(i, 5) for i in range(1, 6)]
-    other = loss_curves(untrained.images(examples=150, seed=1), intervals=2)
-    assert not torch.equal(first.rate, other.rate)
+def test_shades_and_probabilities() -> None:
+    form, x = untrained.images().data.format.form, torch.zeros(1, 1, 2, 2)
+    means = torch.tensor([-1.0, 0.0, 0.5, 1.5]).reshape(1, 1, 1, 2, 2)
+    assert shades(form, means, x).flatten().tolist() == [0.0, 0.5, 0.75, 1.0]
+    p = torch.tensor([0.1, 0.5, 0.3, 1.0]).reshape(1, 1, 1, 2, 2)
+    assert torch.equal(shades(form, p, x.long()), p)
+    torch.testing.assert_close(probabilities(p, x.long()), torch.stack([1 - p, p], -1))
+    p = torch.zeros(1, 1, 1, 2, 2, 17)
+    p[..., 0], p[..., 16] = 0.25, 0.75
+    form = untrained.images("discrete").data.format.form
+    assert shades(form, p, x.long()).flatten().tolist() == pytest.approx([0.75] * 4)
 
 
 def test_binary_flow_through_time() -> None:
@@ -89,16 +71,6 @@ def test_binary_flow_through_time() -> None:
     assert abs(float((true > 0.5).double().mean()) - 0.977) < 4 * math.sqrt(0.977 * 0.023 / 128)
 
 
-def test_letters_through_time() -> None:
-    found = flow_through_time(untrained.text(until=0.9), 1, 4)
-    assert found.inputs.shape == (4, 1, 12, 27)
-    np.testing.assert_allclose(found.inputs[0].numpy(), 1 / 27, rtol=1e-6)
-    np.testing.assert_allclose(found.inputs.sum(-1).numpy(), 1.0, rtol=1e-5)
-    np.testing.assert_allclose(found.outputs.numpy(), 1 / 27, rtol=1e-6)
-    true = found.inputs[:, 0].gather(-1, found.x[0].expand(4, 12).unsqueeze(-1)).mean((1, 2))
-    assert true.tolist() == sorted(true.tolist())
-
-
 def test_means_through_time() -> None:
     """mu starts at 0; with no noise predicted, x_hat is mu / gamma, clipped to [-1, 1]."""
     found = flow_through_time(untrained.images("continuous", until=0.5), 3, 5)
@@ -106,27 +78,6 @@ def test_means_through_time() -> None:
     gamma = (1 - 0.05 ** (2 * found.t[1:])).reshape(-1, 1, 1, 1, 1)
     expected = (found.inputs[1:].double() / gamma).clamp(-1, 1)
     np.testing.assert_allclose(found.outputs[1:].numpy(), expected.numpy(), atol=1e-5)
-
-
-def test_shades() -> None:
-    form = untrained.images().data.format.form
-    means = torch.tensor([-1.0, 0.0, 0.5, 1.5]).reshape(1, 1, 1, 2, 2)
-    assert shades(form, means, torch.zeros(1, 1, 2, 2)).flatten().tolist() == [0.0, 0.5, 0.75, 1.0]
-    classes = torch.zeros(1, 1, 2, 2, dtype=torch.int64)
-    p = torch.full((1, 1, 1, 2, 2), 0.3)
-    assert torch.equal(shades(form, p, classes), p)
-    p = torch.zeros(1, 1, 1, 2, 2, 17)
-    p[..., 0], p[..., 16] = 0.25, 0.75
-    form = untrained.images("discrete").data.format.form
-    assert shades(form, p, classes).flatten().tolist() == pytest.approx([0.75] * 4)
-
-
-def test_two_letters_have_probabilities_too() -> None:
-    x = torch.zeros(1, 3, dtype=torch.int64)
-    p = probabilities(torch.tensor([[[0.1, 0.5, 1.0]]]), x)
-    torch.testing.assert_close(p, torch.tensor([[[[0.9, 0.1], [0.5, 0.5], [0.0, 1.0]]]]))
-    found = flow_through_time(untrained.text("ab", "aabab"), 1, 3)  # binary data
-    assert probabilities(found.outputs, found.x).shape == (3, 1, 12, 2)
 
 
 def test_real_examples_are_spread_over_the_split() -> None:
@@ -199,8 +150,3 @@ def test_the_same_bytes_whatever_the_users_settings(ending: str, tmp_path: Path)
     assert draw("plain") == other
     start = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml"}[ending]
     assert other.startswith(start)
-
-
-def test_a_figure_is_written(tmp_path: Path) -> None:
-    plots.draw("samples", untrained.arrays(2), tmp_path / "samples.svg")
-    assert (tmp_path / "samples.svg").read_text().count("<path") > 20

@@ -35,26 +35,17 @@ def test_grid_holds_every_picture() -> None:
     assert (small[4:6, 9:12] == 96).all()  # the sixth place is empty
 
 
-def test_sheet_of_images(digits, tmp_path: Path) -> None:
+def test_files_of_images(digits, tmp_path: Path) -> None:
     format, x = digits
     sheets.write_sheet(tmp_path / "x.png", format, x, columns=2)
     with Image.open(tmp_path / "x.png") as image:
-        pixels = np.asarray(image)
-    assert (pixels[..., None] == sheets.grid(format.render(x), 2)).all()
-
-
-def test_separate_images(digits, tmp_path: Path) -> None:
-    format, x = digits
+        assert (np.asarray(image)[..., None] == sheets.grid(format.render(x), 2)).all()
     sheets.write_separately(tmp_path / "many", format, x)
     paths = sorted((tmp_path / "many").iterdir())
     assert [path.name for path in paths] == [f"{i:04d}.png" for i in range(5)]
     for path, rendered in zip(paths, format.render(x), strict=True):
         with Image.open(path) as image:
             assert (np.asarray(image) == rendered[..., 0]).all()
-
-
-def test_arrays_are_levels(digits, tmp_path: Path) -> None:
-    format, x = digits
     sheets.write_sheet(tmp_path / "x.npy", format, x)
     levels = np.load(tmp_path / "x.npy", allow_pickle=False)
     assert (levels == bfn.data.load("digits").split("train")[:5].numpy()).all()
