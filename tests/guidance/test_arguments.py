@@ -38,26 +38,9 @@ def test_arguments_are_wrappers(kind: str) -> None:
     ):
         drawn = draw(bfn_model, **arguments)
         assert torch.equal(drawn, draw(wrapped))
+        assert torch.equal(drawn, draw(wrapped, label=[2] * 6))
         assert not torch.equal(drawn, draw(bfn_model))
         assert not drawn.requires_grad
-
-
-def test_a_guide_pulls() -> None:
-    """The stronger the scale, the smaller the numbers; a negative one pushes away."""
-    sizes = []
-    for scale in (-4.0, 0.0, 4.0):
-        options: dict[str, Any] = {"solver": "sde", "guide": low, "scale": scale}
-        x = bfn.generate(model("continuous"), (64, 4), 8, generator=generator(1), **options)
-        sizes.append(float(x.square().mean()))
-    assert sizes[0] > sizes[1] > sizes[2]
-
-
-def test_a_label_may_be_a_number_or_a_list() -> None:
-    expected = None
-    for label in (2, [2] * 4, torch.full((4,), 2), torch.tensor(2)):
-        x = bfn.generate(model("binary"), (4, 3), 3, generator=generator(1), label=label)
-        expected = x if expected is None else expected
-        assert torch.equal(x, expected)
 
 
 def unet(labels: int) -> bfn.BFN:
@@ -82,22 +65,15 @@ def test_labels_on_a_command_line() -> None:
 
 MISTAKES: list[tuple[int, dict[str, Any], str]] = [
     (10, {"label": 10}, "label = 10 is out of range; the model has the labels 0 to 9"),
-    (10, {"label": -2}, "label = -2 is out of range"),
     (10, {"label": [0, 12]}, "label = 12 is out of range"),
     (10, {"label": [0, 1, 2]}, "3 labels were given for 2 examples; give one for each"),
     (10, {"label": 1.5}, "label = 1.5; expected a whole number"),
-    (10, {"label": ["7", "3"]}, "label = ['7', '3']; expected a whole number"),
     (10, {"label": [[1], [2, 3]]}, "label = [[1], [2, 3]]; expected a whole number, or one for"),
-    (10, {"label": True}, "label = True; expected a whole number"),
     (0, {"label": 3}, "a label was given to a model without labels; train one"),
     (10, {"guidance": 2.0}, "guidance = 2 multiplies what a label adds, but no label was given"),
-    *(
-        (10, {"guidance": wrong, "label": 3}, f"guidance = {wrong}; expected a number of 0 or more")
-        for wrong in (True, -1.0, math.nan, math.inf)
-    ),
+    (10, {"guidance": -1.0, "label": 3}, "guidance = -1.0; expected a number of 0 or more"),
     (0, {"guide": 3}, "guide = 3; expected a function"),
     (0, {"guide": low, "scale": math.nan}, "scale = nan; expected a finite number"),
-    (0, {"guide": low, "scale": torch.ones(2)}, "scale = tensor([1., 1.]); expected a finite"),
 ]
 
 

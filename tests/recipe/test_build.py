@@ -33,8 +33,3 @@ def test_weights_follow_from_the_seed_alone(tmp_path: Path) -> None:
     a, b, c = (model.state_dict()["net.stem.weight"] for model in (first, second, other))
     assert torch.equal(a, b)
     assert not torch.equal(a, c)
-
-
-def test_continuous_reconstruction_is_built(tmp_path: Path) -> None:
-    model = build.model(tiny_runs.read(tmp_path, "continuous"))
-    assert model.head.reconstruction == bfn.Bins(17, 0.05)

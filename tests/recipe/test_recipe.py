@@ -31,13 +31,6 @@ def test_every_character_survives_writing() -> None:
     assert document["train"]["clip"] == 5.0
 
 
-def test_shipped_names() -> None:
-    assert {"digits", "digits-binary", "digits-continuous", "manual-text"} <= set(shipped.names())
-    assert read("digits").flow["K"] == 17
-    assert read("digits-binary").data["form"] == "binary"
-    assert read("manual-text").data["length"] >= 64
-
-
 def test_overrides(tmp_path: Path) -> None:
     recipe = read(
         tiny_runs.write(tmp_path),
@@ -57,12 +50,6 @@ def test_overrides(tmp_path: Path) -> None:
     assert recipe.net["dropout"] == 0.2
     assert recipe.eval.steps == (5, "inf")
     assert recipe.sample.final == "mode"
-
-
-def test_sections_are_updated_with_what_is_given() -> None:
-    sample = read("digits").sample
-    assert sample.updated(n=None, steps=None) == sample
-    assert (sample.updated(n=3).n, sample.updated(n=3).steps) == (3, sample.steps)
 
 
 def test_a_nested_override_keeps_the_rest(tmp_path: Path) -> None:
