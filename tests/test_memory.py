@@ -14,7 +14,7 @@ import bfn
 from bfn.sampling import solvers
 from support.toys import KINDS, data, model
 
-STEPS = 30
+STEPS = 20
 SHAPE = (2, 3)
 
 
@@ -51,13 +51,13 @@ WAYS: list[tuple[Callable[..., None], dict[str, Any]]] = [
 
 
 def alive(way: Callable[..., None], kind: str, options: dict[str, Any]) -> list[tuple[int, int]]:
-    """Tensors and their bytes at some steps of a run."""
+    """Tensors and their bytes at an early, a middle and a late step."""
     found, gradients = [], []
 
     def look(i: int, t: Tensor, theta: bfn.Theta, output: Any) -> None:
         # Tensors that only a graph of gradients holds are not seen; so there must be none.
         gradients.append(theta.V.requires_grad or output.m.requires_grad)
-        if i % 5 == 2:
+        if i in (2, STEPS // 2, STEPS - 1):
             gc.collect()
             tensors = [each for each in gc.get_objects() if type(each) is Tensor]
             stores = {each.untyped_storage().data_ptr(): each.untyped_storage() for each in tensors}
@@ -73,18 +73,13 @@ def alive(way: Callable[..., None], kind: str, options: dict[str, Any]) -> list[
     return found
 
 
-def name(way: Callable[..., None], options: dict[str, Any]) -> str:
-    """The same in every process: no addresses of functions."""
-    values = (v.__name__ if callable(v) else str(v) for v in options.values())
-    return " ".join([way.__name__, *values])
-
-
-@pytest.mark.parametrize(("way", "options"), WAYS, ids=[name(w, o) for w, o in WAYS])
-def test_nothing_grows_with_the_steps(way: Callable[..., None], options: dict[str, Any]) -> None:
-    for kind in KINDS:
-        found = alive(way, kind, options)
-        assert len(found) >= 6
-        assert max(found) <= found[0]
+@pytest.mark.parametrize("way", range(len(WAYS)))
+def test_nothing_grows_with_the_steps(way: int) -> None:
+    call, options = WAYS[way]
+    for kind in KINDS if way == 0 else [KINDS[way % len(KINDS)]]:
+        first, *later = alive(call, kind, options)
+        assert len(later) >= 2
+        assert max(later) <= first
 
 
 def test_what_grows_is_seen() -> None:
@@ -98,5 +93,5 @@ def test_what_grows_is_seen() -> None:
         patch.setitem(solvers.SOLVERS, "keeping", solvers.Solver(keeping))
         for way in (generate, infill):
             found = alive(way, "discrete", {"solver": "keeping"})
-            assert found[-1][0] >= found[0][0] + 20
+            assert found[-1][0] >= found[0][0] + STEPS // 2
             assert found[-1][1] > found[0][1]
