@@ -136,7 +136,6 @@ def test_files_that_are_not_checkpoints(tmp_path: Path) -> None:
     torch.save({"a": torch.zeros(1000)}, good)
     contents: dict[str, Any] = {
         "half.pt": good.read_bytes()[:700],
-        "empty.pt": b"",
         "half.safetensors": b"\x10\0\0\0\0\0\0\0{}",
         "letter.pt": b"dear reader\n" * 100,
         "noise.pt": np.random.default_rng(0).bytes(4000),
@@ -144,22 +143,19 @@ def test_files_that_are_not_checkpoints(tmp_path: Path) -> None:
         "code.pt": {"a": Code(trap)},
         "module.pt": torch.nn.Linear(2, 2),
         "tensor.pt": torch.zeros(2),
-        "nothing.pt": {},
         "numbers.pt": {"step": 7},
         "tables.pt": {"model": {"a": torch.zeros(2)}, "ema": {}},
         "nan.pt": {"net.a": torch.tensor(math.nan)},
     }
     expected = {
-        "half.pt": "damaged or truncated",
-        "empty.pt": "damaged or truncated",
-        "half.safetensors": "damaged or truncated",
+        "half.pt": "is damaged",
+        "half.safetensors": "is damaged",
         "letter.pt": "is not a checkpoint",
         "noise.pt": "is not a checkpoint",
         "code.pkl": "is not a checkpoint|could run any code",
         "code.pt": "could run any code and are never read",
         "module.pt": "could run any code",
         "tensor.pt": "holds a Tensor; expected a state dict",
-        "nothing.pt": "holds nothing",
         "numbers.pt": "holds step beside or instead of tensors",
         "tables.pt": "holds model, ema beside or instead of tensors",
         "nan.pt": r"not finite in net\.a",
@@ -258,7 +254,6 @@ def test_import_mistakes(
     for arguments, sentence in (
         (["nowhere.pt", "text8_discrete"], "'nowhere.pt' does not exist"),
         (["published.pt", "text8"], "unknown recipe 'text8'; did you mean"),
-        (["published.pt", "text8_discrete", *small], "does not fit the data"),  # windows of 256
         (["published.pt", "manual-text", *other], "does not fit the recipe"),
     ):
         assert main(["import", *arguments, "--out", "run"]) == 2

@@ -140,7 +140,6 @@ def digits(form: str = "continuous", **arguments: Any) -> DataSet:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: quality.Words(text_data(" " * 200), "test"), "holds no words to compare with"),
         (lambda: quality.quality(digits(), "test", 10, {"word"}), "digits is not a text"),
         (lambda: quality.TwoSamples(digits(), "test", 3), "n = 3 with 297 examples"),
         (lambda: compare(["sde"], [2], n="6"), "n = '6'; expected a whole number"),

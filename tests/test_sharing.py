@@ -16,7 +16,7 @@ import torch
 from safetensors import safe_open
 
 import bfn
-from bfn import hub, serialise
+from bfn import hub
 from bfn.card import Card
 from bfn.cli import main
 from bfn.errors import BFNError
@@ -156,14 +156,6 @@ def test_numbers_too_large_for_the_smaller_type(model: bfn.BFN, tmp_path: Path) 
     with pytest.raises(BFNError, match=r"holds numbers beyond torch.float16"):
         model.save_pretrained(tmp_path, store=torch.float16)
     assert not (tmp_path / "model.safetensors").exists()
-
-
-def test_a_damaged_type_is_named(model: bfn.BFN, tmp_path: Path) -> None:
-    model.save_pretrained(tmp_path, store=torch.float16)
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**config, "dtype": "load"}))
-    with pytest.raises(BFNError, match="names the type 'load'"):
-        bfn.BFN.from_pretrained(tmp_path)
 
 
 def test_both_files_are_for_the_same_readers(model: bfn.BFN, tmp_path: Path) -> None:
@@ -334,9 +326,6 @@ def test_failures_of_the_hub(
         model.push_to_hub("me/digits")
     assert main(["push", str(run), "me/digits"]) == 2
     assert "no route to host" in capsys.readouterr().err
-    for name in ("me/my/digits", "me digits", "", "../digits"):
-        with pytest.raises(BFNError, match="is not the name of a repository"):
-            model.push_to_hub(name)
     assert main(["push", "nowhere", "me/digits"]) == 2
     assert "there is no run folder 'nowhere'" in capsys.readouterr().err
 
@@ -373,9 +362,3 @@ def test_damaged_files_of_the_hub(fake: FakeHub, model: bfn.BFN) -> None:
     (fake.root / "me" / "digits" / "config.json").write_text("{")
     with pytest.raises(BFNError, match=r"config.json of 'me/digits' is damaged"):
         bfn.BFN.from_pretrained("me/digits")
-
-
-def test_a_folder_without_a_model_is_not_uploaded(tmp_path: Path) -> None:
-    with pytest.raises(BFNError, match=r"holds no config.json"):
-        hub.upload(tmp_path, "me/digits")
-    assert serialise.CONFIG in hub.SHARED

@@ -58,6 +58,18 @@ def did_you_mean(name: object, known: Iterable[str], prefix: str = "") -> str:
     return f"; did you mean {prefix + near[0]!r}?" if near else ""
 
 
+def import_name(name: str) -> Any:
+    """What "package.module:name" names."""
+    try:
+        module, _, attribute = name.partition(":")
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise BFNError(
+            f"{name!r} could not be imported ({error}); expected package.module:name of something "
+            "installed here"
+        ) from error
+
+
 def require_extra(module: str, extra: str, purpose: str) -> Any:
     """Import an optional dependency, or say which extra of bfn installs it."""
     try:

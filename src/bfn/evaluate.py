@@ -138,8 +138,6 @@ def evaluate(
         say: called with a message when the batch is halved.
     """
     counts = list(dict.fromkeys(step_count(n) for n in steps))
-    if not counts:
-        raise BFNError("steps is empty; give at least one n, or inf")
     batch, repeats = whole("batch", batch, 1), whole("repeats", repeats, 1)
     if isinstance(data, Tensor):
         data, split = as_data_set(model, data), "train"

@@ -77,11 +77,6 @@ def upload(
     message: str = "Upload model",
 ) -> str:
     """Upload a folder's model, creating the repository if need be; returns its address."""
-    if not re.fullmatch(f"({_NAME}/)?{_NAME}", repository, re.ASCII):
-        raise BFNError(f"{repository!r} is not the name of a repository; expected owner/name")
-    for file in (CONFIG, WEIGHTS):
-        if not (folder / file).is_file():
-            raise BFNError(f"{str(folder)!r} holds no {file}; there is no model to upload")
     hub = require_extra("huggingface_hub", "hub", "uploading a model")
     try:
         api = hub.HfApi(token=token)

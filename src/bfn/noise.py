@@ -96,11 +96,6 @@ def _draw(draw, shape, source: Source, device, dtype: torch.dtype) -> Tensor:
         rows = [draw(tuple(shape[1:]), generator=g, dtype=dtype) for g in source.generators]
         return torch.stack(rows).to(device)
     if isinstance(source, Part):
-        if len(source) != shape[0]:
-            raise BFNError(
-                f"noise for {len(source)} rows of a batch was asked for {shape[0]}; give a part "
-                "of the batch's own size"
-            )
         whole = _draw(draw, (source.batch, *shape[1:]), source.generator, device, dtype)
         return whole[source.rows.start : source.rows.stop]
     if source is None:

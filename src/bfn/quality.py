@@ -86,8 +86,6 @@ class Words(Quality):
         text = data.format.alphabet.text(data.split("train").cpu().numpy())
         text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
         self.known = {word[0].lower() for word in _WORD.finditer(text)}
-        if not self.known:
-            raise BFNError(f"the training text of {data.name} holds no words to compare with")
         self.listed = words
         names = ["words in the training text"] + ["words in the list"] * (words is not None)
         self.columns = (*(Column(name, True) for name in names), Column("different words", None))

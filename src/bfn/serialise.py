@@ -11,7 +11,6 @@ the (JSON) arguments it was built with in `net.arguments`.
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
 import shutil
 from collections.abc import Mapping
@@ -23,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from bfn.errors import BFNError
+from bfn.errors import BFNError, import_name
 from bfn.files import replacing
 from bfn.schedule import Schedule
 
@@ -41,21 +40,9 @@ def class_name(cls: type) -> str:
     return f"{module}:{cls.__qualname__}"
 
 
-def find(name: str) -> Any:
-    """What "package.module:name" names."""
-    try:
-        module, _, attribute = name.partition(":")
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise BFNError(
-            f"{name!r} could not be imported ({error}); expected package.module:name of something "
-            "installed here"
-        ) from error
-
-
 def find_class(name: str) -> type:
     """The class that "package.module:Class" names."""
-    found = find(name)
+    found = import_name(name)
     if not isinstance(found, type):
         raise BFNError(f"{name!r} is not a class; expected package.module:Class")
     return found
@@ -135,7 +122,12 @@ def save(
     # Copied, because the file format refuses tensors that share memory (tied weights).
     tensors = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in weights.items()}
     if store is not None:
-        config, tensors = {**config, "dtype": _dtype(tensors)}, _narrowed(tensors, store)
+        floats = {k: t for k, t in tensors.items() if t.is_floating_point()}
+        kinds = {str(t.dtype).removeprefix("torch.") for t in floats.values()}
+        if len(kinds) != 1:
+            raise BFNError("weights of several types cannot be stored as one; leave out the type")
+        config = {**config, "dtype": kinds.pop()}
+        tensors |= {k: _narrowed(k, t, store) for k, t in floats.items()}
     # The weights take their name first: a folder is complete once it has its config.
     with replacing(folder / CONFIG) as described, replacing(folder / WEIGHTS) as filled:
         described.write_text(json.dumps(config, indent=2) + "\n")
@@ -143,21 +135,10 @@ def save(
         shutil.copymode(described, filled)  # save_file makes files that only their owner can read
 
 
-def _dtype(tensors: Mapping[str, Tensor]) -> str:
-    kinds = {str(t.dtype).removeprefix("torch.") for t in tensors.values() if t.is_floating_point()}
-    if len(kinds) != 1:
-        raise BFNError(
-            f"weights of {len(kinds)} types cannot be stored as one type; leave out the type to "
-            "store them as they are"
-        )
-    return kinds.pop()
-
-
-def _narrowed(tensors: Mapping[str, Tensor], store: torch.dtype) -> dict[str, Tensor]:
-    narrowed = {k: t.to(store) if t.is_floating_point() else t for k, t in tensors.items()}
-    for name, tensor in narrowed.items():
-        if not torch.equal(tensor.isfinite(), tensors[name].isfinite()):
-            raise BFNError(f"{name} holds numbers beyond {store}; store it in another type")
+def _narrowed(name: str, tensor: Tensor, store: torch.dtype) -> Tensor:
+    narrowed = tensor.to(store)
+    if not torch.equal(narrowed.isfinite(), tensor.isfinite()):
+        raise BFNError(f"{name} holds numbers beyond {store}; store it in another type")
     return narrowed
 
 
@@ -172,8 +153,7 @@ def load_config(folder: Path) -> dict[str, Any]:
         raise BFNError(f"{str(folder)!r} holds no {CONFIG}; it is not a finished run")
     try:
         config = json.loads(path.read_text())
-        version = config["format_version"]
-        missing = {"net", "flow", "head"} - set(config)
+        version, *_ = (config[key] for key in ("format_version", "net", "flow", "head"))
     except (ValueError, KeyError, TypeError) as error:
         raise BFNError(
             f"{str(path)!r} is damaged ({error!r}); restore it or train again"
@@ -183,8 +163,6 @@ def load_config(folder: Path) -> dict[str, Any]:
             f"{str(path)!r} has format version {version}, this program reads {FORMAT_VERSION}; "
             "use the version of bfn that wrote it"
         )
-    if missing:
-        raise BFNError(f"{str(path)!r} is damaged: it lacks {', '.join(sorted(missing))}")
     return config
 
 
@@ -201,17 +179,10 @@ def load_weights(net: nn.Module, folder: Path, dtype: str | None = None) -> None
         ) from error
     kinds = {weight.dtype for weight in weights.values() if weight.is_floating_point()}
     if dtype is not None:
-        net.to(_known_dtype(dtype, folder))
+        net.to(getattr(torch, dtype))
     elif len(kinds) == 1:
         net.to(kinds.pop())  # a float64 network comes back as one
     try:
         net.load_state_dict(weights)
     except RuntimeError as error:
         raise BFNError(f"{str(path)!r} does not fit its config.json: {error}") from error
-
-
-def _known_dtype(name: str, folder: Path) -> torch.dtype:
-    known = {"float16", "bfloat16", "float32", "float64"}
-    if name not in known:
-        raise BFNError(f"{str(folder / CONFIG)!r} names the type {name!r}; expected a float type")
-    return getattr(torch, name)

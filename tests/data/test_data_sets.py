@@ -187,7 +187,7 @@ def short(split: str) -> Stream:
         (lambda: data.load("manual", length=0), ["length = 0"]),
         (lambda: data.load("digits").split("tset"), ["'tset'", "train, validation, test"]),
         (lambda: numbered(9).examples("test"), ["test split", "empty"]),
-        (lambda: numbered(9).indices(0, -1, 2), ["step = -1"]),
+        (lambda: data.load("digits", bin=17), ["'bin'", "takes form, bins, labels"]),
         (lambda: labelled(9, torch.arange(8)), ["9 examples", "8 labels"]),
         (lambda: labelled(9, [1.9] * 9), ["float64 of shape (9,)", "one whole number to each"]),
         (lambda: labelled(9, torch.zeros(9, 1, dtype=torch.int64)), ["(9, 1)", "integers (N,)"]),

@@ -117,7 +117,6 @@ def test_mistakes_in_examples(
         (lambda: data.load("digits").encode(torch.zeros(2, 8, 8)), ["(2, 8, 8)", "(1, 8, 8)"]),
         (lambda: WORDS.encode(["abc"]), ["text 0", "3 characters", "6"]),
         (lambda: data.read_format({"medium": "text"}), ["damaged"]),
-        (lambda: data.read_format({"medium": "odd", "shape": [], "form": {}}), ["'odd'"]),
     ],
 )
 def test_mistakes(call, words: list[str]) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import bfn
 from bfn.guidance import ClassifierFree, Guided
-from bfn.guidance.labels import count, in_turn, read
+from bfn.guidance.labels import count, read
 from bfn.nn.accelerate import Accelerated
 from support.mistakes import assert_refused
 from support.toys import KINDS, generator, model
@@ -54,7 +54,6 @@ def test_labels_on_a_command_line() -> None:
     assert read(labelled, "each") == [0, 1, 2]
     assert read(labelled, "2") == [2]
     assert read(labelled, "2, 0,-1") == [2, 0, -1]
-    assert in_turn([2, 0], 5) == [2, 0, 2, 0, 2]
     for text in ("", "two", "1.5", "1,,2", "all"):
         assert_refused(lambda text=text: read(labelled, text), "is not a label; expected a whole")
     assert count(model("binary")) is None  # a network that does not say
@@ -68,11 +67,9 @@ MISTAKES: list[tuple[int, dict[str, Any], str]] = [
     (10, {"label": [0, 12]}, "label = 12 is out of range"),
     (10, {"label": [0, 1, 2]}, "3 labels were given for 2 examples; give one for each"),
     (10, {"label": 1.5}, "label = 1.5; expected a whole number"),
-    (10, {"label": [[1], [2, 3]]}, "label = [[1], [2, 3]]; expected a whole number, or one for"),
     (0, {"label": 3}, "a label was given to a model without labels; train one"),
-    (10, {"guidance": 2.0}, "guidance = 2 multiplies what a label adds, but no label was given"),
+    (10, {"guidance": 2.0}, "guidance = 2 multiplies the effect of label, which was not given"),
     (10, {"guidance": -1.0, "label": 3}, "guidance = -1.0; expected a number of 0 or more"),
-    (0, {"guide": 3}, "guide = 3; expected a function"),
     (0, {"guide": low, "scale": math.nan}, "scale = nan; expected a finite number"),
 ]
 

@@ -142,9 +142,6 @@ def test_mistakes(build: Callable) -> None:
         (lambda: net(x, t, label=torch.tensor([0, 1, 2])), "build it with labels=N"),
         (lambda: net(x, t[:, None]), "t has shape (3, 1), but there are 3 examples"),
         (lambda: net(x[..., None], t), "features have shape"),
-        (lambda: build(labels=-1), "labels = -1"),
-        (lambda: build(width=0), "width = 0"),
-        (lambda: build(dropout=1.5), "dropout = 1.5"),
     ):
         assert_refused(call, words)
 
@@ -157,10 +154,8 @@ def test_sizes_that_do_not_fit() -> None:
         (lambda: unet(image_size=8)(image, t), "built with image_size=[8, 8]"),
         (lambda: vdm(image_size=8)(image, t), "built with image_size=[8, 8]"),
         (lambda: unet(channels=3)(image, t), "built for (B, 3, H, W)"),
-        (lambda: unet(image_size=(8, 8, 8)), "image_size = (8, 8, 8)"),
         (lambda: unet(multipliers=(1, 1, 1))(image, t), halved),
         (lambda: unet(multipliers=(1, 1, 1), image_size=(8, 6)), halved),
-        (lambda: unet(multipliers=()), "multipliers = 0"),
         (lambda: transformer()(wide, t), "sequences are 13 long"),
     ):
         assert_refused(call, words)

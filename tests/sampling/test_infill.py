@@ -265,7 +265,6 @@ WRONG = [
     ({"mask": MASK[:4]}, r"mask has shape \(4,\), but x has \(3, 5\)"),
     ({"mask": MASK.float()}, "mask is torch.float32"),
     ({"mask": [True]}, "mask is list"),
-    ({"x": [1, 2]}, "x = list"),
     ({"x": X.float()}, "x has type torch.float32"),
     ({"x": X + 7}, "x contains 9"),
     ({"calls": 3, "resample": 2}, "calls = 3; one step, taken 3 times, and .* at least 4"),
@@ -277,9 +276,9 @@ WRONG = [
     ({"particels": 3}, "'particels' is not an argument of infill, .* did you mean 'particles'"),
     ({"observed": "yes"}, "observed = 'yes'"),
     ({"label": [1, 2]}, "2 labels were given for 3 examples"),
-    ({"particles": 2, "solver": "ode"}, "not 'ode'"),
-    ({"particles": 2, "observed": "known"}, "no messages to weigh particles by"),
-    ({"particles": 2, "resample": 1}, "give one of them"),
+    ({"particles": 2, "solver": "ode"}, "particles need the solver 'ancestral'"),
+    ({"particles": 2, "observed": "known"}, "particles need .* observed='schedule'"),
+    ({"particles": 2, "resample": 1}, "particles need .* without resample"),
 ]
 
 

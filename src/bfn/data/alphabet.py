@@ -48,8 +48,6 @@ class Alphabet:
             return np.frombuffer(raw, np.uint8)
         if isinstance(text, str) and text.isascii():
             text = text.encode("ascii")
-        if isinstance(text, bytes) and not self.characters.isascii() and not text.isascii():
-            raise BFNError(f"{where} came as bytes; decode it to a string first")
         dtype = np.uint8 if self.K <= 256 else np.int32
         out = np.empty(len(text), dtype)
         for start in range(0, len(text), _CHUNK):

@@ -111,10 +111,10 @@ def from_arrays(
             f"{name} has labels for {', '.join(numbers)} but data for {', '.join(arrays)}"
         )
     for split, tag in numbers.items():
-        if tag.shape != arrays[split].shape[:1] or tag.dtype.kind not in "iu":
+        if tag.shape != arrays[split].shape[:1]:
             raise BFNError(
-                f"the labels of {split} in {name} are {tag.dtype} of shape {tag.shape}; expected "
-                f"one integer for each of {len(arrays[split])} examples"
+                f"the labels of {split} in {name} have shape {tag.shape}; expected one integer "
+                f"for each of {len(arrays[split])} examples"
             )
     fractions = {"validation": validation, "test": test}
     missing = {s: 0.0 if s in arrays else fraction for s, fraction in fractions.items()}

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from bfn import noise
 from bfn.data.formats import Format, TextFormat
-from bfn.errors import BFNError, whole
+from bfn.errors import BFNError
 
 SPLITS = ("train", "validation", "test")
 
@@ -220,15 +220,11 @@ class Rows(DataSet):
                     f"the {split} split of {name} has examples of shape "
                     f"{tuple(values.shape[1:])}; expected {format.shape}"
                 )
-        if len(self._splits["train"]) == 0:
-            raise BFNError(f"{name} has no training examples; give more data")
 
     def examples(self, split: str) -> Tensor:
         return torch.arange(self._count(split))
 
     def indices(self, seed: int, step: int, batch: int, split: str = "train") -> Tensor:
-        whole("step", step, 0)
-        whole("batch", batch, 1)
         count = self._count(split)
         start, stop = step * batch, (step + 1) * batch
         parts = []
@@ -254,8 +250,6 @@ class Stream(DataSet):
 
     def __init__(self, name: str, format: TextFormat, splits, **keywords) -> None:
         super().__init__(name, format, splits, **keywords)
-        if self._labels:
-            raise BFNError(f"{name} is a text, whose windows have no labels; leave them out")
         for split, values in self._splits.items():
             if len(values) < format.length:
                 raise BFNError(
@@ -268,8 +262,6 @@ class Stream(DataSet):
         return torch.arange(0, len(self.split(split)) - length + 1, length)
 
     def indices(self, seed: int, step: int, batch: int, split: str = "train") -> Tensor:
-        whole("step", step, 0)
-        whole("batch", batch, 1)
         generator = torch.Generator().manual_seed(noise.seed(seed, "crops", step))
         last = len(self.split(split)) - self.shape[0]
         return torch.randint(last + 1, (batch,), generator=generator)

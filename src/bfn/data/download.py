@@ -8,11 +8,15 @@ name and renamed only when its SHA-256 is right, so no half-written file is ever
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterable
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tarfile import TarError
+from zipfile import BadZipFile
 
 from bfn.errors import BFNError, require_extra
 
@@ -81,11 +85,16 @@ def fetch(source: str, remote: Remote, dir: str | None) -> Path:
     )
 
 
-def damaged(path: Path, what: str) -> BFNError:
-    """The error for a file that is not what its name says."""
-    return BFNError(
-        f"{path} {what}; replace it with an intact copy, or delete it to download it again"
-    )
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Name a file that is not what its name says."""
+    try:
+        yield
+    except (OSError, EOFError, KeyError, ValueError, zlib.error, TarError, BadZipFile) as error:
+        raise BFNError(
+            f"{path} cannot be read ({error}); replace it with an intact copy, or delete it to "
+            "download it again"
+        ) from None
 
 
 def _home(dir: str | None) -> Path:

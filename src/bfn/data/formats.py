@@ -263,14 +263,10 @@ class TextFormat(Format):
 
 def read(description: dict[str, Any]) -> Format:
     """The format that `Format.describe` described."""
-    kinds = {"image": ImageFormat, "array": ArrayFormat}
     try:
-        medium = description["medium"]
-        if medium == "text":
+        if description["medium"] == "text":
             return TextFormat(Alphabet(description["alphabet"]), description["length"])
-        if medium in kinds:
-            shape = tuple(int(n) for n in description["shape"])
-            return kinds[medium](shape, forms.read(description["form"]))
+        kind = {"image": ImageFormat, "array": ArrayFormat}[description["medium"]]
+        return kind(tuple(description["shape"]), forms.read(description["form"]))
     except (KeyError, TypeError) as error:
         raise BFNError(f"the data description is damaged: {error!r} is missing or wrong") from None
-    raise BFNError(f"unknown medium {medium!r} in a data description; expected image, text, array")

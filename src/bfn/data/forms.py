@@ -16,7 +16,6 @@ is lost on the way (continuous data, and K = L).
 from __future__ import annotations
 
 import dataclasses
-import pkgutil
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -25,7 +24,7 @@ import torch
 from torch import Tensor
 
 from bfn import noise
-from bfn.errors import BFNError, did_you_mean
+from bfn.errors import BFNError, did_you_mean, import_name
 from bfn.output.bins import bin_centre, bin_index
 
 
@@ -192,8 +191,6 @@ class Real(Form):
     def __post_init__(self) -> None:
         if not self.low < self.high:
             raise BFNError(f"low = {self.low} must be below high = {self.high}")
-        if self.K is not None and self.K < 2:
-            raise BFNError(f"bins = {self.K} is too few; give at least 2")
 
     @property
     def classes(self) -> int | None:
@@ -263,21 +260,10 @@ def read(description: dict[str, Any]) -> Form:
     """The form that `Form.describe` described; one from outside is named package.module:Class."""
     arguments = dict(description)
     name = arguments.pop("name", None)
-    form = _NAMED.get(name) or _from_outside(name)
+    form = _NAMED.get(name) or import_name(name)
     try:
-        return form(**arguments)
+        if issubclass(form, Form):
+            return form(**arguments)
     except TypeError as error:
         raise BFNError(f"the data description of form {name!r} is damaged: {error}") from None
-
-
-def _from_outside(name: Any) -> type[Form]:
-    try:
-        form = pkgutil.resolve_name(name)
-        if issubclass(form, Form):
-            return form
-    except (ImportError, AttributeError, TypeError, ValueError):
-        pass
-    raise BFNError(
-        f"unknown form {name!r} in a data description; expected {', '.join(_NAMED)}, or a form as "
-        "package.module:Class"
-    )
+    raise BFNError(f"{name!r} in a data description is not a form of data")

@@ -20,7 +20,6 @@ import gzip
 import inspect
 import tarfile
 import zipfile
-import zlib
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -30,10 +29,8 @@ import numpy as np
 from bfn.data import forms
 from bfn.data.alphabet import LETTERS, Alphabet, to_letters
 from bfn.data.base import Rows, Stream, cut_text, hold_out
-from bfn.data.download import Remote, damaged, fetch, find
+from bfn.data.download import Remote, fetch, find, reading
 from bfn.data.formats import Format, ImageFormat, TextFormat
-from bfn.data.reading import read_bytes
-from bfn.errors import BFNError
 
 IMAGES = {"digits": ((1, 8, 8), 17), "mnist": ((1, 28, 28), 256), "cifar10": ((3, 32, 32), 256)}
 """Shape of an image, and levels of a pixel."""
@@ -103,8 +100,6 @@ def mnist(
     numbers = None
     if labels:
         numbers = [_read_idx(f"{part}-labels-idx1-ubyte", 1, dir) for part in ("train", "t10k")]
-        if len(numbers[0]) != len(train):
-            raise BFNError(f"mnist has {len(train)} training images but {len(numbers[0])} labels")
     return _images("mnist", form, bins, train[:, None], test[:, None], numbers)
 
 
@@ -121,8 +116,8 @@ def cifar10(
         dir: folder of cifar-10-binary.tar.gz, or of the .bin files extracted from it; by default
             BFN_DATA, else the cache, into which the archive is downloaded.
     """
-    batches = [_cifar10_records(name, raw) for name, raw in _read_cifar10(dir).items()]
-    train, test = np.concatenate(batches[:-1]), batches[-1]
+    *batches, test = _read_cifar10(dir)
+    train = np.concatenate(batches)
     pixels = [part[:, 1:].reshape(-1, 3, 32, 32) for part in (train, test)]
     numbers = [train[:, 0], test[:, 0]] if labels else None
     return _images("cifar10", form, bins, pixels[0], pixels[1], numbers, CIFAR10_CLASSES)
@@ -204,15 +199,11 @@ def _text(name: str, content: str | bytes, length: int, where: str) -> Stream:
 
 
 def _read_text8(path: Path) -> bytes:
-    if path.suffix != ".zip":
-        return read_bytes(path)
-    try:
+    with reading(path):
+        if path.suffix != ".zip":
+            return path.read_bytes()
         with zipfile.ZipFile(path) as archive:
             return archive.read("text8")
-    except KeyError:
-        raise damaged(path, "does not hold a file text8") from None
-    except (zipfile.BadZipFile, EOFError, OSError, zlib.error) as error:
-        raise damaged(path, f"cannot be unpacked ({error})") from None
 
 
 def _read_idx(name: str, axes: int, dir: str | None) -> np.ndarray:
@@ -223,57 +214,31 @@ def _read_idx(name: str, axes: int, dir: str | None) -> np.ndarray:
     if path is None:
         urls = tuple(f"{home}{name}.gz" for home in MNIST_HOMES)
         path = fetch("mnist", Remote(f"{name}.gz", MNIST_SHA256[name], urls), dir)
-    raw = read_bytes(path)
-    if path.suffix == ".gz":
-        try:
-            raw = gzip.decompress(raw)
-        except (OSError, EOFError, zlib.error) as error:
-            raise damaged(path, f"cannot be unpacked ({error})") from None
-    start = 4 + 4 * axes
-    if len(raw) < start or raw[:4] != bytes([0, 0, 8, axes]):
-        raise damaged(path, f"is not an idx file of bytes with {axes} axes")
-    shape = tuple(int(n) for n in np.frombuffer(raw[4:start], ">u4"))
-    values = np.frombuffer(raw, np.uint8, offset=start)
-    if values.size != np.prod(shape, dtype=np.int64):
-        raise damaged(path, f"holds {values.size} values, but its header says {shape}")
-    return values.reshape(shape)
+    with reading(path):
+        raw = path.read_bytes()
+        raw = gzip.decompress(raw) if path.suffix == ".gz" else raw
+        start = 4 + 4 * axes
+        if raw[:4] != bytes([0, 0, 8, axes]):
+            raise ValueError(f"not an idx file of bytes with {axes} axes")
+        shape = np.frombuffer(raw[4:start], ">u4")
+        return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)
 
 
-def _read_cifar10(dir: str | None) -> dict[str, bytes]:
-    """The bytes of the six batches, by name and in order."""
+def _read_cifar10(dir: str | None) -> list[np.ndarray]:
+    """The records of the six batches in order: one byte of label and 3,072 of pixels."""
     path = find("cifar10", dir, (CIFAR10.name, "cifar-10-batches-bin", CIFAR10_BATCHES[0]))
     if path is None:
         path = fetch("cifar10", CIFAR10, dir)
     batches: dict[str, bytes] = {}
-    if path.name != CIFAR10.name:
-        folder = path if path.is_dir() else path.parent
-        present = [name for name in CIFAR10_BATCHES if (folder / name).is_file()]
-        batches = {name: read_bytes(folder / name) for name in present}
-    else:
-        try:
+    with reading(path):
+        if path.name == CIFAR10.name:
             with tarfile.open(path, "r:gz") as archive:
                 for member in archive:
-                    name = Path(member.name).name
-                    file = archive.extractfile(member) if name in CIFAR10_BATCHES else None
+                    file = archive.extractfile(member)
                     if file is not None:
-                        batches[name] = file.read()
-        except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-            raise damaged(path, f"cannot be unpacked ({error})") from None
-    missing = [name for name in CIFAR10_BATCHES if name not in batches]
-    if missing:
-        raise BFNError(
-            f"{path} lacks {', '.join(missing)}; expected the binary version of CIFAR-10, "
-            f"{CIFAR10.name}"
-        )
-    return {name: batches[name] for name in CIFAR10_BATCHES}
-
-
-def _cifar10_records(name: str, raw: bytes) -> np.ndarray:
-    """Records of one byte of label and 3,072 of pixels."""
-    size = 1 + 3 * 32 * 32
-    if not raw or len(raw) % size:
-        raise BFNError(
-            f"{name} of cifar10 has {len(raw)} bytes, which is not a multiple of {size}; replace "
-            "it with an intact copy"
-        )
-    return np.frombuffer(raw, np.uint8).reshape(-1, size)
+                        batches[Path(member.name).name] = file.read()
+        else:
+            folder = path if path.is_dir() else path.parent
+            batches = {name: (folder / name).read_bytes() for name in CIFAR10_BATCHES}
+        size = 1 + 3 * 32 * 32
+        return [np.frombuffer(batches[n], np.uint8).reshape(-1, size) for n in CIFAR10_BATCHES]

@@ -37,7 +37,7 @@ def text(
             f"tokens = {tokens!r} has its own alphabet; leave out alphabet = {alphabet!r}"
         )
     paths = _paths(Path(path).expanduser())
-    contents = [_read(p) for p in paths]
+    contents = [read_bytes(p) for p in paths]
     if tokens == "bytes":
         letters, texts = Alphabet(None), contents
     else:
@@ -65,13 +65,6 @@ def _paths(path: Path) -> list[Path]:
     if not path.exists():
         raise BFNError(f"{path} does not exist; expected a text file or a folder of .txt files")
     return [path]
-
-
-def _read(path: Path) -> bytes:
-    content = read_bytes(path)
-    if not content:
-        raise BFNError(f"{path} is empty; remove it or give another text")
-    return content
 
 
 def _decode(path: Path, content: bytes) -> str:

@@ -40,11 +40,6 @@ NULL: Mapping[str, int] = {"label": -1}
 """The value of each condition that stands for its absence."""
 
 
-def factor(guidance: float) -> float:
-    kind = "a number of 0 or more, such as 2"
-    return number("guidance", guidance, kind, lambda w: 0.0 <= w < math.inf)
-
-
 class ClassifierFree(Wrapper):
     """A conditional model with the effect of its condition multiplied by `guidance`.
 
@@ -64,7 +59,9 @@ class ClassifierFree(Wrapper):
                 f"{type(model).__name__} hides; wrap the model in ClassifierFree first"
             )
         super().__init__(model)
-        self.guidance, self.null = factor(guidance), dict(null)
+        kind = "a number of 0 or more, such as 2"
+        self.guidance = number("guidance", guidance, kind, lambda w: 0.0 <= w < math.inf)
+        self.null = dict(null)
 
     def __call__(self, theta: Theta, t: Tensor, **cond: Any) -> Output:
         named = [name for name in self.null if cond.get(name) is not None]

@@ -41,11 +41,6 @@ def read(model: BFN | Wrapper, text: str) -> list[int]:
         ) from None
 
 
-def in_turn(labels: Sequence[int], n: int) -> list[int]:
-    """n labels, cycling through the given ones."""
-    return [labels[i % len(labels)] for i in range(n)]
-
-
 def prepare(model: BFN | Wrapper, label: Tensor | Sequence[int] | int, batch: int) -> Tensor:
     """One int64 label per example, on the model's device; a single number is for all."""
     known = count(model)
@@ -54,10 +49,7 @@ def prepare(model: BFN | Wrapper, label: Tensor | Sequence[int] | int, batch: in
             "a label was given to a model without labels; train one on labelled data with "
             "net.labels, or leave the label out"
         )
-    try:
-        given = torch.as_tensor(label)
-    except (TypeError, ValueError):  # words, or lists of different lengths
-        given = torch.zeros(())
+    given = torch.as_tensor(label)
     if given.is_floating_point() or given.dtype == torch.bool or given.dim() > 1:
         raise BFNError(f"label = {label!r}; expected a whole number, or one for each example")
     if given.dim() == 1 and len(given) != batch:

@@ -234,6 +234,4 @@ def choose_dtype(precision: Precision, device: torch.device) -> torch.dtype:
     if precision == "auto":
         able = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         return torch.bfloat16 if able else torch.float32
-    if precision not in ("float32", "bfloat16"):
-        raise BFNError(f"precision = {precision!r}; expected auto, float32 or bfloat16")
     return getattr(torch, precision)

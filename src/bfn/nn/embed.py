@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bfn.errors import BFNError, whole
+from bfn.errors import BFNError
 from bfn.nn.shapes import check_labels
 
 
@@ -110,7 +110,6 @@ class Conditioning(nn.Module):
 
 def label_embedding(labels: int, width: int) -> LabelEmbedding | None:
     """None for labels=0, which adds no parameters."""
-    whole("labels", labels, 0)
     return LabelEmbedding(labels, width) if labels else None
 
 

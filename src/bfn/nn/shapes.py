@@ -6,19 +6,22 @@ breaks a compiled graph.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from bfn.errors import BFNError, number, whole
+from bfn.errors import BFNError
 
 
-def check_sizes(dropout: float, **sizes: int) -> None:
-    """The constructor arguments that every network has."""
-    number("dropout", dropout, "a probability of at least 0 and below 1", lambda p: 0.0 <= p < 1.0)
-    for name, size in sizes.items():
-        whole(name, size, 1)
+def json_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a network's constructor, from its `locals()`, as JSON values."""
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in given.items()
+        if name not in ("self", "__class__")
+    }
 
 
 def check_divides(what: str, divisor: int, name: str, width: int) -> None:
@@ -31,10 +34,8 @@ def pair(image_size: int | Sequence[int] | None) -> tuple[int, int] | None:
     """The (height, width) that an image_size argument stands for."""
     if image_size is None:
         return None
-    size = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
-    if len(size) != 2 or min(size) < 1:
-        raise BFNError(f"image_size = {image_size!r}; expected one size, or a height and a width")
-    return size
+    height, width = [image_size] * 2 if isinstance(image_size, int) else image_size
+    return height, width
 
 
 def check_halvings(size: Sequence[int], halvings: int) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from bfn.errors import BFNError
 from bfn.nn.blocks import AddNorm, SelfAttention, apart, linear_gelu
 from bfn.nn.embed import embed_labels, label_embedding, positions
-from bfn.nn.shapes import check_sizes, check_times
+from bfn.nn.shapes import check_times, json_arguments
 
 
 class TransformerLayer(nn.Module):
@@ -74,18 +74,7 @@ class Transformer(nn.Module):
         labels: int = 0,
     ) -> None:
         super().__init__()
-        check_sizes(dropout, length=length, inputs=inputs, outputs=outputs)
-        check_sizes(dropout, width=width, layers=layers)
-        self.arguments = {
-            "length": length,
-            "inputs": inputs,
-            "outputs": outputs,
-            "width": width,
-            "layers": layers,
-            "heads": heads,
-            "dropout": dropout,
-            "labels": labels,
-        }
+        self.arguments = json_arguments(locals())
         self.length, self.inputs, self.outputs = length, inputs, outputs
         self.dropout = dropout
         self.embed = nn.Linear(inputs, width)

@@ -19,9 +19,9 @@ from bfn.nn.blocks import (
 from bfn.nn.embed import Conditioning, unet_times
 from bfn.nn.shapes import (
     check_halvings,
-    check_sizes,
     images_in,
     images_out,
+    json_arguments,
     pair,
 )
 
@@ -115,26 +115,11 @@ class UNet(nn.Module):
         labels: int = 0,
     ) -> None:
         super().__init__()
-        check_sizes(dropout, channels=channels, inputs=inputs, outputs=outputs, width=width)
-        check_sizes(dropout, blocks=blocks, multipliers=min(multipliers, default=0))
+        self.arguments = json_arguments(locals())
         self.size = pair(image_size)
         self.halvings = len(multipliers) - 1
         if self.size is not None:
             check_halvings(self.size, self.halvings)
-        self.arguments = {
-            "channels": channels,
-            "inputs": inputs,
-            "outputs": outputs,
-            "width": width,
-            "multipliers": list(multipliers),
-            "blocks": blocks,
-            "heads": heads,
-            "attention": list(attention),
-            "groups": groups,
-            "dropout": dropout,
-            "image_size": None if self.size is None else list(self.size),
-            "labels": labels,
-        }
         self.channels, self.inputs, self.outputs = channels, inputs, outputs
         condition = 4 * width
 

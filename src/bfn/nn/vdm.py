@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from bfn.nn.blocks import GroupNormAct, Middle, ResidualBlock, conv3x3, zeroed
 from bfn.nn.embed import Conditioning, FourierFeatures, vdm_times
-from bfn.nn.shapes import check_sizes, images_in, images_out, pair
+from bfn.nn.shapes import images_in, images_out, json_arguments, pair
 
 
 class VDMUNet(nn.Module):
@@ -52,22 +52,8 @@ class VDMUNet(nn.Module):
         labels: int = 0,
     ) -> None:
         super().__init__()
-        check_sizes(dropout, channels=channels, inputs=inputs, outputs=outputs)
-        check_sizes(dropout, width=width, blocks=blocks)
+        self.arguments = json_arguments(locals())
         self.size = pair(image_size)
-        self.arguments = {
-            "channels": channels,
-            "inputs": inputs,
-            "outputs": outputs,
-            "width": width,
-            "blocks": blocks,
-            "heads": heads,
-            "groups": groups,
-            "dropout": dropout,
-            "fourier": list(fourier),
-            "image_size": None if self.size is None else list(self.size),
-            "labels": labels,
-        }
         self.channels, self.inputs, self.outputs = channels, inputs, outputs
         condition = 4 * width
         block = {"groups": groups, "dropout": dropout, "zero_condition": True}

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from bfn.data.formats import Format
-from bfn.errors import BFNError
 from bfn.flow import BayesianFlow, Theta
 from bfn.output import Output
 from bfn.plots import style
@@ -60,8 +59,6 @@ class Film:
 
     def write(self, path: Path) -> None:
         """Write an animated GIF, which rests at its end and starts again."""
-        if not self.frames:
-            raise BFNError("there is no frame to write; hand the film to bfn.generate as callback")
         pillow = style.load("PIL.Image")
         # One palette, that of the last frame's colours, keeps frames from flickering; for the
         # edges of letters a few greys do.

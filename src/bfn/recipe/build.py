@@ -12,7 +12,7 @@ from torch import nn
 from bfn import data as data_sets
 from bfn import noise, serialise
 from bfn.data.base import DataSet
-from bfn.errors import BFNError, did_you_mean
+from bfn.errors import BFNError, did_you_mean, import_name
 from bfn.model import BFN, KINDS
 from bfn.recipe.recipe import FREE, Recipe
 from bfn.recipe.values import signature, typed
@@ -28,7 +28,7 @@ def data(recipe: Recipe) -> DataSet:
 def model(recipe: Recipe) -> BFN:
     """The recipe's model, untrained; its weights follow from train.seed alone."""
     kind, flow = _split(recipe, "flow")
-    factory = serialise.find(kind) if ":" in kind else KINDS.get(kind)
+    factory = import_name(kind) if ":" in kind else KINDS.get(kind)
     if factory is None:
         hint = did_you_mean(kind, KINDS) or f"; expected {', '.join(KINDS)}"
         raise BFNError(f"unknown flow.kind {kind!r}{recipe.origin.get('flow.kind', '')}{hint}")

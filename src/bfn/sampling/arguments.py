@@ -11,8 +11,7 @@ import torch
 from bfn.errors import BFNError, did_you_mean
 from bfn.guidance import ClassifierFree, Guided, Wrapper, labels
 from bfn.guidance.base import innermost
-from bfn.guidance.classifier_free import factor
-from bfn.guidance.gradient import Guide, finite
+from bfn.guidance.gradient import Guide
 from bfn.model import BFN
 
 
@@ -20,11 +19,10 @@ def prepare(
     function: Callable[..., Any],
     model: BFN | Wrapper,
     batch: int,
-    dtype: torch.dtype | None,
     final: str,
     guidance: float | None,
     guide: Guide | None,
-    scale: float | None,
+    scale: float,
     cond: dict[str, Any],
 ) -> tuple[BFN | Wrapper, dict[str, Any]]:
     """The model in the wrappers that the arguments ask for, and its conditions, all checked.
@@ -32,36 +30,21 @@ def prepare(
     Any argument that `function` does not have is taken for a condition, misspelt ones included.
     """
     _check_conditions(function, innermost(model).net, cond)
-    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise BFNError(f"dtype = {dtype!r}; expected a floating-point type, such as torch.float64")
     if final not in ("sample", "mode"):
         raise BFNError(f'final = {final!r}; expected "sample" or "mode"')
     if cond.get("label") is not None:
         cond = {**cond, "label": labels.prepare(model, cond["label"], batch)}
     if guidance is not None:
-        guidance = factor(guidance)
-        if cond.get("label") is None:
-            raise BFNError(
-                f"guidance = {guidance:g} multiplies what a label adds, but no label was given; "
-                "give one, or leave guidance out"
-            )
         model = ClassifierFree(model, guidance)  # pyright: ignore[reportArgumentType]
     if guide is not None:
-        model = Guided(model, guide, 1.0 if scale is None else scale)
-    elif scale is not None:
-        raise BFNError(
-            f"scale = {finite(scale):g} has no effect without a guide; give one, or leave it out"
-        )
+        model = Guided(model, guide, scale)
     return model, cond
 
 
 def _check_conditions(
     function: Callable[..., Any], net: torch.nn.Module, cond: dict[str, Any]
 ) -> None:
-    try:
-        takes = inspect.signature(net.forward).parameters
-    except (TypeError, ValueError):  # not written in Python
-        return
+    takes = inspect.signature(net.forward).parameters
     if any(each.kind is each.VAR_KEYWORD for each in takes.values()):
         return
     for name in sorted(set(cond) - set(takes)):

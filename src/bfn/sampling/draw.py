@@ -91,7 +91,8 @@ def options(model: BFN | Wrapper, settings: Sample) -> dict[str, Any]:
         "final": settings.final,
     }
     if settings.label:
-        given["label"] = labels.in_turn(labels.read(model, settings.label), settings.n)
+        chosen = labels.read(model, settings.label)
+        given["label"] = [chosen[i % len(chosen)] for i in range(settings.n)]
     if settings.guidance != 1.0:  # 1 is what a label does by itself
         given["guidance"] = settings.guidance
     return given

@@ -45,7 +45,7 @@ def infill(
     final: Literal["sample", "mode"] = "sample",
     guidance: float | None = None,
     guide: Guide | None = None,
-    scale: float | None = None,
+    scale: float = 1.0,
     callback: Callback | None = None,
     generator: Source = None,
     dtype: torch.dtype | None = None,
@@ -77,9 +77,7 @@ def infill(
     """
     innermost(model)
     x, mask = _checked(model, x, mask)
-    model, cond = arguments.prepare(
-        infill, model, len(x), dtype, final, guidance, guide, scale, cond
-    )
+    model, cond = arguments.prepare(infill, model, len(x), final, guidance, guide, scale, cond)
     resample, jump = whole("resample", resample, 0), whole("jump", jump, 1)
     particles = whole("particles", particles, 1)
     steps = solvers.count(solver, steps, calls, resample)
@@ -90,7 +88,11 @@ def infill(
     options: dict[str, Any] = {"grid": grid, "first": first, "dtype": dtype, "generator": generator}
     with model.evaluating():
         if particles > 1:
-            _check_particles(observed, resample, solver)
+            if (solver, observed, resample) != ("ancestral", "schedule", 0):
+                raise BFNError(
+                    "particles need the solver 'ancestral' and observed='schedule', without "
+                    "resample; leave these arguments out, or the particles"
+                )
             if cond.get("label") is not None:
                 cond["label"] = cond["label"].repeat_interleave(particles, 0)
             rule = Particles(pinned, particles, generator)
@@ -109,9 +111,6 @@ def infill(
 
 def _checked(model: BFN | Wrapper, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """x and mask in one shape on the model's device; x holds legal data wherever it is unknown."""
-    if not isinstance(x, Tensor) or x.dim() < 1 or x.numel() == 0:
-        shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-        raise BFNError(f"x = {shape}; expected a tensor of data, the batch first")
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         what = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise BFNError(
@@ -134,18 +133,3 @@ def _checked(model: BFN | Wrapper, x: Tensor, mask: Tensor) -> tuple[Tensor, Ten
     model.flow.check(x)
     model.head.check(x)
     return x, mask
-
-
-def _check_particles(observed: str, resample: int, solver: str) -> None:
-    if solver != "ancestral":
-        raise BFNError(
-            f"particles are weighed by the messages of the solver 'ancestral', not {solver!r}; "
-            "leave out the solver or the particles"
-        )
-    if observed != "schedule":
-        raise BFNError(
-            f"observed = {observed!r} leaves no messages to weigh particles by; leave out observed "
-            "or the particles"
-        )
-    if resample:
-        raise BFNError(f"resample = {resample} and particles cannot be combined; give one of them")

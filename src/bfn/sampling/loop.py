@@ -17,7 +17,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from bfn.errors import BFNError, whole
 from bfn.flow import Theta
 from bfn.guidance import Wrapper
 from bfn.guidance.gradient import Guide
@@ -41,7 +40,7 @@ def generate(
     final: Literal["sample", "mode"] = "sample",
     guidance: float | None = None,
     guide: Guide | None = None,
-    scale: float | None = None,
+    scale: float = 1.0,
     callback: Callback | None = None,
     generator: Source = None,
     dtype: torch.dtype | None = None,
@@ -57,8 +56,8 @@ def generate(
     what it adds to the prediction (`bfn.guidance.ClassifierFree`); the network is then called with
     a doubled batch. Other conditions are passed to the network unchanged.
 
-    `guide` is a differentiable score of the expected data, one number per example, and `scale` (1
-    by default) how strongly generation is pulled towards high ones (`bfn.guidance.Guided`, which
+    `guide` is a differentiable score of the expected data, one number per example, and `scale`
+    how strongly generation is pulled towards high ones (`bfn.guidance.Guided`, which
     has more options).
 
     Below its t_min the head of continuous and discretised data ignores the network, as in the
@@ -68,10 +67,8 @@ def generate(
     `callback(i, t, theta, output)` is called at every step i = 0 .. steps - 1 before its update,
     and once more with the last output as i = steps. Dropout is off during generation.
     """
-    shape = _sizes(shape)
-    model, cond = arguments.prepare(
-        generate, model, shape[0], dtype, final, guidance, guide, scale, cond
-    )
+    shape = tuple(int(size) for size in shape)
+    model, cond = arguments.prepare(generate, model, shape[0], final, guidance, guide, scale, cond)
     steps = solvers.count(solver, steps, calls)
     with model.evaluating():
         output = run(
@@ -106,7 +103,7 @@ def run(
 ) -> Output:
     """The output at t = 1. Every `jump` steps are taken back and repeated `repeats` times."""
     flow, dtype, device = model.flow, dtype or model.dtype, model.device
-    first = solvers.first_time(solver, first)
+    first = solver.first if first is None else first
     points, coordinate = solvers.grid(grid or solver.grid or flow.grid, flow.schedule, steps)
     times = flow.schedule.time(points.square()).clamp(0.0, 1.0).to(device, dtype)
     r, c = points.tolist(), coordinate.tolist()
@@ -139,12 +136,3 @@ def _order(steps: int, repeats: int, jump: int) -> Iterator[tuple[int, bool]]:
         for turn in range(repeats + 1):
             for i in range(low, min(low + jump, steps)):
                 yield i, turn > 0 and i == low
-
-
-def _sizes(shape: Sequence[int]) -> tuple[int, ...]:
-    try:
-        return tuple(whole("shape", size, 1) for size in tuple(shape) or (0,))
-    except (TypeError, BFNError):
-        raise BFNError(
-            f"shape = {shape!r}; expected positive sizes, the batch first, as in (16, 1, 8, 8)"
-        ) from None

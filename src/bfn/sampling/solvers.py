@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from bfn import noise
-from bfn.errors import BFNError, did_you_mean, number, whole
+from bfn.errors import BFNError, did_you_mean, whole
 from bfn.flow import BayesianFlow, Theta
 from bfn.flow.base import per_example
 from bfn.noise import Source
@@ -119,14 +119,6 @@ def count(solver: str, steps: int, calls: int | None = None, repeats: int = 0) -
             f"so give {asked - rest} or {asked - rest + each}"
         )
     return n
-
-
-def first_time(solver: Solver, first: float | None) -> float:
-    """The time at which the network is asked instead of t = 0, or the solver's own default."""
-    if first is None:
-        return solver.first
-    kind = "a small time, at least 0 and below 1"
-    return number("first", first, kind, lambda t: 0.0 <= t < 1.0)
 
 
 @register("ancestral", grid="time", first=0.0)
