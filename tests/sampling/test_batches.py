@@ -10,7 +10,6 @@ import torch
 import bfn
 from bfn import noise
 from bfn.nn.accelerate import Accelerated
-from bfn.sampling import solvers
 from bfn.sampling.batches import in_batches
 from bfn.sampling.draw import on_device
 from support.mistakes import assert_refused
@@ -22,34 +21,32 @@ OPTIONS: dict[str, Any] = {"solver": "sde2"}
 
 @every_kind
 @pytest.mark.parametrize("static", [False, True])
-def test_results_do_not_depend_on_the_batch(kind: str, static: bool) -> None:
-    bfn_model = model(kind).double()
+def test_results_do_not_depend_on_the_batch(
+    kind: str, static: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bfn_model, sizes = model(kind).double(), []
+    forward = bfn_model.net.forward
+
+    def watched(features: torch.Tensor, *rest: Any, **cond: Any) -> torch.Tensor:
+        sizes.append(len(features))
+        return forward(features, *rest, **cond)
+
+    monkeypatch.setattr(bfn_model.net, "forward", watched)
     label = torch.arange(7) % 3
     whole = in_batches(bfn_model, 7, (3,), 4, seed=5, label=label, **OPTIONS)
     for batch in (1, 3, 100):
+        sizes.clear()
         apart = in_batches(
             bfn_model, 7, (3,), 4, batch=batch, seed=5, label=label, static=static, **OPTIONS
         )
         torch.testing.assert_close(apart, whole, rtol=1e-9, atol=1e-9)
+        assert set(sizes) == ({3, 1} if batch == 3 and not static else {min(batch, 7)})
     few = in_batches(bfn_model, 2, (3,), 4, seed=5, label=label[:2], **OPTIONS)
     torch.testing.assert_close(few, whole[:2], rtol=1e-9, atol=1e-9)
     keys = noise.Keyed([noise.seed("sample", 5, i) for i in range(7)])
     direct = bfn.generate(bfn_model, (7, 3), 4, generator=keys, label=label, **OPTIONS)
     torch.testing.assert_close(direct, whole)
     assert not torch.equal(in_batches(bfn_model, 7, (3,), 4, seed=6, **OPTIONS), whole)
-
-
-def test_a_static_batch_has_one_shape(monkeypatch: pytest.MonkeyPatch) -> None:
-    bfn_model, sizes = model("continuous"), set()
-    forward = bfn_model.net.forward
-
-    def watched(features: torch.Tensor, *rest: Any, **cond: Any) -> torch.Tensor:
-        sizes.add(len(features))
-        return forward(features, *rest, **cond)
-
-    monkeypatch.setattr(bfn_model.net, "forward", watched)
-    assert in_batches(bfn_model, 7, (3,), 2, batch=3, static=True).shape == (7, 3)
-    assert sizes == {3}
 
 
 def test_progress_is_of_calls_and_the_callback_sees_the_first_batch() -> None:
@@ -127,27 +124,13 @@ def test_completions_come_in_batches_too() -> None:
     [
         ({"n": 0}, "n = 0; expected a whole number, at least 1"),
         ({"batch": "2"}, "batch = '2'"),
-        ({"steps": "2"}, "steps = '2'"),
         ({"calls": 1}, "calls = 1; one step and the last look need a whole number, at least 2"),
         ({"label": [1, 2]}, "2 labels were given for 3 examples"),
-        ({"particles": 0}, "particles = 0"),
     ],
 )
 def test_mistakes(wrong: dict[str, Any], sentence: str) -> None:
     arguments = {"n": 3, "shape": (3,)} | wrong
     assert_refused(lambda: in_batches(model("continuous"), **arguments), sentence)
-
-
-def test_a_solver_may_need_more_steps() -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(solvers, "SOLVERS", dict(solvers.SOLVERS))
-        solvers.register("patient", least=3)(solvers.SOLVERS["ode"].rule)
-        bfn_model = model("continuous")
-        bfn.generate(bfn_model, (2, 3), calls=4, solver="patient")
-        with pytest.raises(bfn.BFNError, match=r"calls = 3; 3 steps of 'patient' and .* least 4"):
-            bfn.generate(bfn_model, (2, 3), calls=3, solver="patient")
-        with pytest.raises(bfn.BFNError, match=r"steps = 2; the solver 'patient' needs .* least 3"):
-            bfn.generate(bfn_model, (2, 3), 2, solver="patient")
 
 
 def test_on_a_gpu_the_network_is_accelerated_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:

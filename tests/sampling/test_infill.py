@@ -18,8 +18,7 @@ from bfn.guidance.gradient import Guided
 from bfn.output.binned import BinnedOutput, FreeBinnedOutput
 from bfn.output.categorical import BernoulliOutput, CategoricalOutput
 from bfn.output.point import PointOutput
-from bfn.sampling.particles import drawn, redrawn, systematic
-from bfn.sampling.pinned import Pinned
+from bfn.sampling.particles import redrawn, systematic
 from support.toys import generator, model
 
 
@@ -213,13 +212,6 @@ def test_particles_are_redrawn_when_few_count() -> None:
     assert (after[1] == 0).all()
 
 
-def test_one_particle_is_drawn_by_its_weight() -> None:
-    log_w = torch.tensor([[0.2, 0.8]], dtype=torch.float64).log().expand(4_000, 2)
-    rows = drawn(log_w, generator(0))
-    assert torch.equal(rows // 2, torch.arange(4_000))
-    assert float((rows % 2).double().mean()) == pytest.approx(0.8, abs=4 * (0.16 / 4_000) ** 0.5)
-
-
 def test_completions_can_be_guided() -> None:
     """By a wrapped model or by arguments; labels are repeated for the particles."""
     wrapped = Guided(text(), lambda p: 20 * p[..., 3].sum(-1), through=False)
@@ -246,32 +238,14 @@ def test_completions_can_be_guided() -> None:
         assert torch.equal(x[:, ~MASK], torch.tensor([[3] * 3, [1] * 3, [2] * 3]))
 
 
-def test_costs_of_a_pinned_output_are_the_models() -> None:
-    bfn_model = text()
-    theta, t = bfn_model.flow.prior((3, 5)), torch.zeros(3)
-    output, alone = Pinned(bfn_model, X, MASK.expand(3, 5))(theta, t), bfn_model(theta, t)
-    alpha, message = torch.ones(3), torch.ones(3, 5, 4)
-    for name, arguments in (
-        ("log_prob", (X,)),
-        ("rate", (X, alpha)),
-        ("log_ratio", (X, message, alpha)),
-    ):
-        assert torch.equal(getattr(output, name)(*arguments), getattr(alone, name)(*arguments))
-    divergences = [each.divergence(X, alpha, generator(0)) for each in (output, alone)]
-    assert torch.equal(*divergences)
-
-
 WRONG = [
     ({"mask": MASK[:4]}, r"mask has shape \(4,\), but x has \(3, 5\)"),
     ({"mask": MASK.float()}, "mask is torch.float32"),
-    ({"mask": [True]}, "mask is list"),
-    ({"x": X.float()}, "x has type torch.float32"),
     ({"x": X + 7}, "x contains 9"),
     ({"calls": 3, "resample": 2}, "calls = 3; one step, taken 3 times, and .* at least 4"),
     ({"calls": 20, "resample": 4}, r"calls = 20; with every step .* 5 n \+ 1 .* give 16 or 21"),
     ({"resample": -1}, "resample = -1"),
     ({"jump": 0}, "jump = 0"),
-    ({"particles": "3"}, "particles = '3'"),
     ({"particles": 0}, "particles = 0"),
     ({"particels": 3}, "'particels' is not an argument of infill, .* did you mean 'particles'"),
     ({"observed": "yes"}, "observed = 'yes'"),
