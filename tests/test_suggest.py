@@ -46,12 +46,6 @@ def test_bins_by_monte_carlo(K: int, beta: float) -> None:
     assert abs(cost_of_bins(K, beta) - float(cost.mean())) < 4 * error
 
 
-def test_limits() -> None:
-    assert cost_of_classes(27, 1e-6) == pytest.approx(math.log(27), rel=1e-3)
-    assert cost_of_bins(16, 1e-9) == pytest.approx(math.log(16), rel=1e-4)
-    assert cost_of_classes(27, 4.0) < 1e-9
-
-
 def test_suggestions_meet_their_criterion() -> None:
     for K in (2, 27, 50_000):
         assert cost_of_classes(K, suggest_beta_1(K)) == pytest.approx(0.01, rel=1e-3)
@@ -59,16 +53,6 @@ def test_suggestions_meet_their_criterion() -> None:
         beta_1 = suggest_sigma_1(K) ** -2 - 1
         assert cost_of_bins(K, beta_1) == pytest.approx(0.01, rel=1e-3)
     assert cost_of_classes(27, suggest_beta_1(27, cost=0.1)) == pytest.approx(0.1, rel=1e-3)
-
-
-def test_published_choices_are_within_a_factor_of_two() -> None:
-    for suggested, published in [
-        (suggest_beta_1(2), 9.0),
-        (suggest_beta_1(27), 0.5625),
-        (suggest_sigma_1(256), 0.001),
-        (suggest_sigma_1(16), math.sqrt(0.001)),
-    ]:
-        assert 0.5 < suggested / published < 2.0
 
 
 def test_measurement_noise() -> None:
