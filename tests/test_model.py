@@ -40,13 +40,6 @@ def test_factories() -> None:
     assert binary.head == BernoulliHead()
 
 
-def test_the_papers_values_are_the_defaults() -> None:
-    point, binned = PointHead(), BinnedHead(16)
-    assert (point.t_min, point.x_min, point.x_max) == (1e-6, -1.0, 1.0)
-    assert point.reconstruction is None
-    assert binned.t_min == 1e-6
-
-
 NET = nn.Identity()
 
 
@@ -60,15 +53,11 @@ NET = nn.Identity()
         (lambda: CategoricalHead(2), "K = 2", "at least 3"),
         (lambda: bfn.Bins(1, 0.1), "K = 1", "at least 2"),
         (lambda: bfn.Bins(8, 0.0), "sigma = 0.0", "positive"),
-        (lambda: bfn.Bins(8, math.nan), "sigma = nan", "positive"),
         (lambda: bfn.MeasurementNoise(-1.0), "sigma = -1.0", "positive"),
         (lambda: PointHead(x_min=1.0, x_max=-1.0), "x_min = 1.0", "smaller than"),
-        *(
-            (lambda s=s: bfn.continuous(NET, s), f"sigma_1 = {s}", "between 0 and 1")
-            for s in (0.0, 1.0, -0.1, math.nan)
-        ),
+        (lambda: bfn.continuous(NET, 1.0), "sigma_1 = 1.0", "between 0 and 1"),
+        (lambda: bfn.continuous(NET, math.nan), "sigma_1 = nan", "between 0 and 1"),
         (lambda: bfn.discrete(NET, 5, 0.0), "beta_1 = 0.0", "positive"),
-        (lambda: bfn.discrete(NET, 5, math.inf), "beta_1 = inf", "positive"),
     ],
 )
 def test_bad_models_get_a_sentence(build: Any, value: str, expectation: str) -> None:
@@ -143,17 +132,17 @@ def test_low_precision_outputs_are_promoted(kind: str, dtype: torch.dtype) -> No
 
 CASES: list[tuple[str, Any, str, str]] = [
     ("continuous", [0.0, 1.5], "1.5", "[-1.0, 1.0]"),
-    ("continuous", [-1.0001, 0.0], "-1.0001", "[-1.0, 1.0]"),
     ("continuous", [0.0, math.nan], "nan", "finite"),
-    ("continuous", [0.0, math.inf], "inf", "finite"),
     ("discretised", [0.0, 1.2], "1.2", "[-1, 1]"),
-    ("discretised", [0.0, math.nan], "nan", "finite"),
     ("discretised", [0.0, 0.1], "0.1", "K = 5"),
     ("discretised", [0.0, -1.0], "-1.0", "K = 5"),
     ("discrete", [0, 4], "4", "0 to 3"),
     ("discrete", [-1, 3], "-1", "0 to 3"),
     ("binary", [0, 2], "2", "0 to 1"),
-    ("binary", [-1, 0], "-1", "0 to 1"),
+    ("continuous", [0, 1], "torch.int64", "float32"),
+    ("discretised", [0, 1], "torch.int64", "float32"),
+    ("discrete", [0.0, 1.0], "torch.float32", "int64"),
+    ("binary", [True, False], "torch.bool", "int64"),
 ]
 
 
@@ -169,39 +158,19 @@ def test_bad_data_get_a_sentence(kind: str, values: Any, value: str, expectation
         assert_refused(lambda use=use: use(x), value, expectation)
 
 
-@pytest.mark.parametrize(
-    ("kind", "dtype"),
-    [
-        *(("continuous", d) for d in ("int64", "bool", "uint8", "float16", "bfloat16")),
-        *(("discrete", d) for d in ("float32", "int32", "uint8", "bool")),
-        ("discretised", "int64"),
-        ("binary", "bool"),
-    ],
-)
-def test_data_of_the_wrong_type_get_a_sentence(kind: str, dtype: str) -> None:
-    x = torch.zeros(2, 3).to(getattr(torch, dtype))
-    expected = "int64" if kind in ("discrete", "binary") else "float32"
-    assert_refused(lambda: bfn.loss.continuous_time(model(kind), x), f"torch.{dtype}", expected)
-
-
 @every_kind
 def test_good_data_pass_and_empty_data_do_not(kind: str) -> None:
     for dtype in (torch.float32, torch.float64):
         model(kind).check(data(kind, (50, 3), dtype=dtype))
-    if kind == "continuous":
-        model(kind).check(torch.tensor([[-1.0, 1.0]]))
-        model(kind, x_max=math.inf).check(torch.tensor([[-1.0, 1e9]]))
+        if kind == "continuous":
+            model(kind, x_max=math.inf).check(torch.tensor([[-1.0, 1e9]]))
+        if kind == "discretised":  # centres of many bins, but nothing between them
+            check = bfn.discretised(NET, 65536, 0.1).check
+            centres = bfn.bin_centre(torch.arange(65536), 65536, dtype)[None]
+            check(centres)
+            with pytest.raises(bfn.BFNError, match=r"bfn\.discretise"):
+                check(centres + 0.1 / 65536)
     assert_refused(lambda: model(kind).check(data(kind, (0, 3))), "(0, 3) are empty")
-
-
-@pytest.mark.parametrize("bins", [2, 17, 256, 65536])
-def test_centres_in_both_precisions_pass_and_halfway_values_do_not(bins: int) -> None:
-    bfn_model = bfn.discretised(nn.Identity(), bins, 0.1)
-    for dtype in (torch.float32, torch.float64):
-        centres = bfn.bin_centre(torch.arange(bins), bins, dtype)
-        bfn_model.check(centres[None])
-        with pytest.raises(bfn.BFNError, match=r"bfn\.discretise"):
-            bfn_model.check(centres[None] + 0.1 / bins)
 
 
 def test_evaluating_restores_every_mode() -> None:
@@ -228,8 +197,6 @@ def test_evaluating_restores_every_mode() -> None:
 
 
 def test_dtype_and_device() -> None:
-    assert model("binary").dtype == torch.float32
     assert model("binary").double().dtype == torch.float64
     assert model("binary").bfloat16().dtype == torch.float32
-    assert bfn.continuous(nn.Identity(), 0.1).device == torch.device("cpu")
     assert model("binary").to("meta").device == torch.device("meta")
