@@ -74,7 +74,6 @@ def upload(
     *,
     private: bool | None = None,
     token: str | None = None,
-    message: str = "Upload model",
 ) -> str:
     """Upload a folder's model, creating the repository if need be; returns its address."""
     hub = require_extra("huggingface_hub", "hub", "uploading a model")
@@ -85,7 +84,7 @@ def upload(
             repo_id=created.repo_id,
             folder_path=str(folder),
             allow_patterns=list(SHARED),
-            commit_message=message,
+            commit_message="Upload model",
         )
     except Exception as error:
         raise BFNError(

@@ -31,11 +31,11 @@ class Remote:
 
 
 def find(source: str, dir: str | None, names: Iterable[str]) -> Path | None:
-    """The first file or folder with one of these names in the folders of a source."""
+    """The first file with one of these names in the folders of a source."""
     base = _home(dir)
     for folder in (base, base / source):
         for name in names:
-            if os.path.exists(folder / name):
+            if os.path.isfile(folder / name):
                 return folder / name
     return None
 

@@ -132,9 +132,6 @@ def text8(length: int = 256, dir: str | None = None) -> Stream:
             into which the archive is downloaded.
     """
     path = find("text8", dir, ("text8", "text8.zip"))
-    # A folder called text8 is where the file lies.
-    if path is not None and path.is_dir():
-        path = find("text8", str(path), ("text8", "text8.zip"))
     if path is None:
         path = fetch("text8", TEXT8, dir)
     return _text("text8", _read_text8(path), length, str(path))
@@ -226,7 +223,8 @@ def _read_idx(name: str, axes: int, dir: str | None) -> np.ndarray:
 
 def _read_cifar10(dir: str | None) -> list[np.ndarray]:
     """The records of the six batches in order: one byte of label and 3,072 of pixels."""
-    path = find("cifar10", dir, (CIFAR10.name, "cifar-10-batches-bin", CIFAR10_BATCHES[0]))
+    first = CIFAR10_BATCHES[0]
+    path = find("cifar10", dir, (CIFAR10.name, f"cifar-10-batches-bin/{first}", first))
     if path is None:
         path = fetch("cifar10", CIFAR10, dir)
     batches: dict[str, bytes] = {}
@@ -238,7 +236,6 @@ def _read_cifar10(dir: str | None) -> list[np.ndarray]:
                     if file is not None:
                         batches[Path(member.name).name] = file.read()
         else:
-            folder = path if path.is_dir() else path.parent
-            batches = {name: (folder / name).read_bytes() for name in CIFAR10_BATCHES}
+            batches = {name: path.with_name(name).read_bytes() for name in CIFAR10_BATCHES}
         size = 1 + 3 * 32 * 32
         return [np.frombuffer(batches[n], np.uint8).reshape(-1, size) for n in CIFAR10_BATCHES]

@@ -36,10 +36,8 @@ class Curve:
 
 def read(folder: Path, name: str | None = None) -> Curve:
     path = folder / "metrics.jsonl"
-    if not folder.is_dir():
-        raise BFNError(f"there is no run folder {str(folder)!r}; give the folder of a run")
     if not path.is_file():
-        raise BFNError(f"{str(folder)!r} holds no metrics.jsonl; it is not the folder of a run")
+        raise BFNError(f"{str(folder)!r} holds no metrics.jsonl; give the folder of a run")
     texts = path.read_text(errors="replace").splitlines()
     lines = [line for text in texts if (line := _parse(text))]
     if not lines:

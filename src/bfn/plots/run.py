@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PICTURES, POINTS = 64, 256
-LINE, LINES, COLUMN = 48, 40, 220.0  # characters, lines and points of a column of text
-ADVANCE = 0.602  # the width of a monospaced character, in font sizes
+LINE, LINES, SIZE = 48, 40, 7.5  # characters and lines of a column of text, points of a letter
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,9 @@ def draw_samples(run: Run) -> Figure:
     medium = run.data.medium
     count, height = PICTURES, 3.4
     if medium == "text":
-        count, height = _text_layout(run.data.shape[0])
+        lines = math.ceil(run.data.shape[0] / LINE)
+        count = max(1, LINES // (lines + 1))
+        height = 0.3 + 1.3 * SIZE / 72 * count * (lines + 0.7)
     elif medium == "array" and run.data.format.dimensions == 2:
         count = POINTS
     figure = style.new(height)
@@ -102,33 +103,15 @@ def show_picture(axes: Axes, picture: Any) -> None:
     axes.spines[:].set_visible(False)
 
 
-def _text_layout(length: int) -> tuple[int, float]:
-    """How many texts fill a column, and the height of the figure in inches."""
-    lines = math.ceil(length / LINE)
-    count = max(1, LINES // (lines + 1))
-    return count, 0.3 + 1.3 * _font_size(length) / 72 * count * (lines + 0.7)
-
-
-def _line(length: int) -> int:
-    """The characters of a line, when a text is cut into lines of about the same length."""
-    return math.ceil(length / math.ceil(length / LINE))
-
-
-def _font_size(length: int) -> float:
-    return min(8.0, COLUMN / (ADVANCE * _line(length)))
-
-
 def _write_texts(axes: Axes, texts: list[str]) -> None:
-    length = max(len(text) for text in texts)
-    width = _line(length)
     axes.set(xlim=(0, 1), ylim=(len(texts), 0))
     axes.axis("off")
     for i, text in enumerate(texts):
         shown = "".join(printable(character) for character in text)
-        cut = "\n".join(shown[j : j + width] for j in range(0, length, width))
+        cut = "\n".join(shown[j : j + LINE] for j in range(0, len(shown), LINE))
         axes.text(
-            0, i + 0.1, cut, va="top", family=style.MONOSPACED, fontsize=_font_size(length),
-            linespacing=1.3, parse_math=False,
+            0, i + 0.1, cut, va="top", family=style.MONOSPACED, fontsize=SIZE, linespacing=1.3,
+            parse_math=False,
         )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ arguments alone. Four things differ besides names:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -31,85 +31,71 @@ POSITIONS = "input_adapter.pos_embedding"
 UNUSED = "input_adapter.pos_feats"  # stored by the image networks, used by none
 
 
+RESIDUAL = ("norm_1", "conv_1", "condition", "norm_2", "conv_2", "skip")
+UNET_RESIDUAL = (
+    "in_layers.0", "in_layers.2", "emb_layers.1", "out_layers.0", "out_layers.3", "skip_connection",
+)  # fmt: skip
+VDM_RESIDUAL = ("net1.0", "net1.2", "cond_proj", "net2.0", "net2.3", "skip_conv")
+
+
+def _residual(parts: Sequence[str], theirs: str, ours: str) -> Iterator[tuple[str, str]]:
+    for their_part, our_part in zip(parts, RESIDUAL, strict=True):
+        yield f"{theirs}.{their_part}", f"{ours}.{our_part}"
+
+
+def _attention(theirs: str, ours: str) -> Iterator[tuple[str, str]]:
+    yield f"{theirs}.norm", f"{ours}.norm"
+    yield f"{theirs}.qkv", f"{ours}.attention.qkv"
+    yield f"{theirs}.proj_out", f"{ours}.attention.output"
+
+
 def unet_modules(arguments: Arguments) -> Iterator[tuple[str, str]]:
-    """(published, ours) for every module of the U-Net that holds a weight and a bias."""
+    """(published, ours) for every module of the U-Net that may hold a weight and a bias."""
     levels, blocks = len(arguments["multipliers"]), arguments["blocks"]
-    attends = [2**level in arguments["attention"] for level in range(levels)]
-
-    def residual(theirs: str, ours: str, skip: bool) -> Iterator[tuple[str, str]]:
-        yield f"{theirs}.in_layers.0", f"{ours}.norm_1"
-        yield f"{theirs}.in_layers.2", f"{ours}.conv_1"
-        yield f"{theirs}.emb_layers.1", f"{ours}.condition"
-        yield f"{theirs}.out_layers.0", f"{ours}.norm_2"
-        yield f"{theirs}.out_layers.3", f"{ours}.conv_2"
-        if skip:
-            yield f"{theirs}.skip_connection", f"{ours}.skip"
-
-    def attention(theirs: str, ours: str) -> Iterator[tuple[str, str]]:
-        yield f"{theirs}.norm", f"{ours}.norm"
-        yield f"{theirs}.qkv", f"{ours}.attention.qkv"
-        yield f"{theirs}.proj_out", f"{ours}.attention.output"
-
     yield "input_projection", "project"
     yield "time_embed.0", "conditioning.hidden"
     yield "time_embed.2", "conditioning.output"
     yield "input_blocks.0.0", "stem"
     number = 1  # they count blocks and halvings in one list
-    before = 1
-    for level, multiplier in enumerate(arguments["multipliers"]):
+    for level in range(levels):
         for i in range(blocks):
-            ours = f"down.{level}"
-            changes = multiplier != before
-            yield from residual(f"input_blocks.{number}.0", f"{ours}.blocks.{i}", changes)
-            if attends[level]:
-                yield from attention(f"input_blocks.{number}.1", f"{ours}.attentions.{i}")
-            before = multiplier
+            theirs, ours = f"input_blocks.{number}", f"down.{level}"
+            yield from _residual(UNET_RESIDUAL, f"{theirs}.0", f"{ours}.blocks.{i}")
+            yield from _attention(f"{theirs}.1", f"{ours}.attentions.{i}")
             number += 1
-        if level < levels - 1:
-            yield f"input_blocks.{number}.0.op", f"down.{level}.shrink"
-            number += 1
-    yield from residual("middle_block.0", "middle.before", False)
-    yield from attention("middle_block.1", "middle.attention")
-    yield from residual("middle_block.2", "middle.after", False)
+        yield f"input_blocks.{number}.0.op", f"down.{level}.shrink"
+        number += 1
+    yield from _residual(UNET_RESIDUAL, "middle_block.0", "middle.before")
+    yield from _attention("middle_block.1", "middle.attention")
+    yield from _residual(UNET_RESIDUAL, "middle_block.2", "middle.after")
     number = 0
     for stage, level in enumerate(reversed(range(levels))):
         for i in range(blocks + 1):
             theirs, ours = f"output_blocks.{number}", f"up.{stage}"
-            yield from residual(f"{theirs}.0", f"{ours}.blocks.{i}", True)
-            if attends[level]:
-                yield from attention(f"{theirs}.1", f"{ours}.attentions.{i}")
-            if i == blocks and level:
-                yield f"{theirs}.{1 + attends[level]}.conv", f"{ours}.grow"
+            yield from _residual(UNET_RESIDUAL, f"{theirs}.0", f"{ours}.blocks.{i}")
+            yield from _attention(f"{theirs}.1", f"{ours}.attentions.{i}")
             number += 1
+        attends = 2**level in arguments["attention"]
+        yield f"output_blocks.{number - 1}.{1 + attends}.conv", f"up.{stage}.grow"
     yield "out.0", "last_norm"
     yield "out.2", "last_conv"
     yield "output_adapter.output_projection", "readout"
 
 
 def vdm_modules(arguments: Arguments) -> Iterator[tuple[str, str]]:
-    """(published, ours) for every module of the VDM U-Net that holds weights."""
-
-    def residual(theirs: str, ours: str, skip: bool) -> Iterator[tuple[str, str]]:
-        yield f"{theirs}.net1.0", f"{ours}.norm_1"
-        yield f"{theirs}.net1.2", f"{ours}.conv_1"
-        yield f"{theirs}.cond_proj", f"{ours}.condition"
-        yield f"{theirs}.net2.0", f"{ours}.norm_2"
-        yield f"{theirs}.net2.3", f"{ours}.conv_2"
-        if skip:
-            yield f"{theirs}.skip_conv", f"{ours}.skip"
-
+    """(published, ours) for every module of the VDM U-Net that may hold weights."""
     yield "embed_conditioning.0", "conditioning.hidden"
     yield "embed_conditioning.2", "conditioning.output"
     yield "conv_in", "stem"
     for i in range(arguments["blocks"]):
-        yield from residual(f"down_blocks.{i}.resnet_block", f"down.{i}", False)
-    yield from residual("mid_resnet_block_1", "middle.before", False)
+        yield from _residual(VDM_RESIDUAL, f"down_blocks.{i}.resnet_block", f"down.{i}")
+    yield from _residual(VDM_RESIDUAL, "mid_resnet_block_1", "middle.before")
     yield "mid_attn_block.layers.0", "middle.attention.norm"
     yield "mid_attn_block.layers.1", "middle.attention.attention.qkv"
     yield "mid_attn_block.layers.3", "middle.attention.attention.output"
-    yield from residual("mid_resnet_block_2", "middle.after", False)
+    yield from _residual(VDM_RESIDUAL, "mid_resnet_block_2", "middle.after")
     for i in range(arguments["blocks"] + 1):
-        yield from residual(f"up_blocks.{i}.resnet_block", f"up.{i}", True)
+        yield from _residual(VDM_RESIDUAL, f"up_blocks.{i}.resnet_block", f"up.{i}")
     yield "conv_out.0", "last_norm"
     yield "conv_out.2", "last_conv"
     yield "output_adapter.output_projection", "readout"

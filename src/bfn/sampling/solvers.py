@@ -71,21 +71,17 @@ class Solver:
     """The grid used by default; None for the flow's own."""
     first: float = 0.0
     """The time at which the network is asked instead of t = 0."""
-    least: int = 1
-    """The smallest number of steps."""
 
 
 SOLVERS: dict[str, Solver] = {}
 GRIDS: dict[str, Grid] = {}
 
 
-def register(
-    name: str, *, grid: str | None = None, first: float = 1e-3, least: int = 1
-) -> Callable[[Rule], Rule]:
+def register(name: str, *, grid: str | None = None, first: float = 1e-3) -> Callable[[Rule], Rule]:
     """Decorator that makes a rule available by name."""
 
     def add(rule: Rule) -> Rule:
-        SOLVERS[name] = Solver(rule, grid, first, least)
+        SOLVERS[name] = Solver(rule, grid, first)
         return rule
 
     return add
@@ -100,18 +96,16 @@ def find(kind: str, name: str, table: dict[str, T]) -> T:
 
 
 def count(solver: str, steps: int, calls: int | None = None, repeats: int = 0) -> int:
-    """The number of steps, given directly or by network calls; at least what the solver needs.
+    """The number of steps, given directly or by network calls.
 
     With repeats, n steps take (1 + repeats) n + 1 calls.
     """
-    least = find("solver", solver, SOLVERS).least
+    find("solver", solver, SOLVERS)
     if calls is None:
-        who = "generation" if least == 1 else f"the solver {solver!r}"
-        return whole("steps", steps, least, f"{who} needs")
-    needs = "one step" if least == 1 else f"{least} steps of {solver!r}"
+        return whole("steps", steps, 1)
     each = 1 + repeats
-    needs += f", taken {each} times," if repeats else ""
-    asked = whole("calls", calls, each * least + 1, f"{needs} and the last look need")
+    taken = f", taken {each} times," if repeats else ""
+    asked = whole("calls", calls, each + 1, f"one step{taken} and the last look need")
     n, rest = divmod(asked - 1, each)
     if rest:
         raise BFNError(
