@@ -56,10 +56,6 @@ class Display:
         """Something a person should know."""
 
 
-class Silent(Display):
-    """Shows nothing."""
-
-
 class _Written(Display):
     """Writes to a console."""
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from bfn import suggest
 from bfn.cli import main
-from bfn.cli.schedule import bars, suggestion
+from bfn.cli.schedule import suggestion
 
 
 def entropy_by_all_bins(K: int, beta: float) -> float:
@@ -79,25 +79,18 @@ def test_output(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert text.startswith("27 classes: beta_1 = 0.9621 leaves 0.01 nats (0.0144 bits) of 3.296")
     assert text.count("\n  0.") == 9  # a row for each tenth between 0 and 1
-    assert "t = 0" in text
-    assert "t = 1" in text
-    assert main(["schedule", "256", "--bins", "--rows", "3"]) == 0
+    assert main(["schedule", "256", "--bins"]) == 0
     assert "sigma_1 = 0.001339" in capsys.readouterr().out
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["schedule", "16", "--bins", "--json", "--rows", "5", "--cost", "0.1"]) == 0
+    assert main(["schedule", "16", "--bins", "--json", "--cost", "0.1"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["sigma_1"] == pytest.approx(suggest.suggest_sigma_1(16, cost=0.1))
     assert found["cost_left_nats"] == pytest.approx(0.1, rel=1e-3)
-    assert [row["t"] for row in found["entropy"]] == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert [row["t"] for row in found["entropy"]] == [i / 10 for i in range(11)]
     for row in found["entropy"][1:]:
         assert row["nats"] == pytest.approx(entropy_by_all_bins(16, row["beta"]), abs=1e-6)
-
-
-def test_bars() -> None:
-    assert bars([1.0, 0.5, 0.0, 0.75], 2, " #") == ["#  #", "## #"]
-    assert bars([0.625], 2, " ▂▄▆█") == ["▂", "█"]
 
 
 def test_figure(tmp_path: Path) -> None:

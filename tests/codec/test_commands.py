@@ -14,11 +14,9 @@ import pytest
 from PIL import Image
 
 from bfn.cli import main
-from bfn.codec.archive import Entry
 from bfn.codec.coder import Codec
 from bfn.codec.stack import damaged
 from bfn.codec.translation import Translation
-from support import archives
 
 Run = Callable[[str], Path]
 
@@ -183,17 +181,6 @@ def test_inspecting(tiny_run: Run, pictures: Path, say: Callable[..., str]) -> N
     assert "exists" in say("inspect", "a.bfn", "--plot", "bits.png", code=2)
     assert "has the wrong ending" in say("inspect", "a.bfn", "--plot", "bits.xyz", code=2)
     say("inspect", "a.bfn", "--plot", "bits.svg", "--force")
-
-
-def test_listing_many_and_odd_names(say: Callable[..., str]) -> None:
-    """Names cannot move the terminal's cursor, and a table of a million files is not drawn."""
-    entries = [Entry(f"{i}\u202e", ()) for i in range(1200)]
-    archives.write(Path("a.bfn"), entries=[*archives.ENTRIES, *entries])
-    told = say("inspect", "a.bfn")
-    assert "\u202e" not in told
-    assert "'0\\u202e'" in told
-    assert "and 204 more files" in told
-    assert len(json.loads(say("inspect", "a.bfn", "--json"))["files"]) == 1204
 
 
 def test_mistakes(tiny_run: Run, pictures: Path, say: Callable[..., str]) -> None:

@@ -11,7 +11,7 @@ import torch
 
 import bfn
 from bfn import recipe as config
-from bfn.progress import Silent
+from bfn.progress import Display
 from bfn.train import checkpoint
 
 _IMAGES = """
@@ -141,7 +141,7 @@ def assert_same(one: Path, other: Path, step: int = 12) -> None:
     assert metrics(one) == metrics(other)
 
 
-class Heard(Silent):
+class Heard(Display):
     """A display that keeps the messages."""
 
     def __init__(self) -> None:

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 import bfn
-from bfn.errors import BFNError
 from bfn.recipe import Train
 from bfn.train import EMA
 from bfn.train.optim import adamw
@@ -66,15 +65,6 @@ def test_in_place_restores() -> None:
         assert module.weight.tolist() == [0.5] * 3
         raise ZeroDivisionError
     assert module.weight.tolist() == [1.0] * 3
-
-
-def test_state_that_is_no_tensor() -> None:
-    class Extra(Module):
-        def get_extra_state(self) -> dict[str, int]:
-            return {"calls": 3}
-
-    with pytest.raises(BFNError, match=r"'_extra_state' is of type dict, .* in a buffer"):
-        EMA(Extra(), decay=0.5)
 
 
 def test_only_weights_of_two_or_more_axes_decay() -> None:

@@ -226,20 +226,12 @@ def test_init_gives_weights_and_a_fresh_optimiser(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "sentence"),
-    [
-        (
-            {"net__width": 32},
-            r"'.*first' do not fit this network: \S+ is \(.*, expected \(.*; ",
-        ),
-        ({"net__layers": 2}, r"do not fit this network: they lack \S+; give it the same \[net\]"),
-        ({"net__class": "bfn.nn:UNet"}, r"do not fit this network: "),
-    ],
+    "overrides", [{"net__width": 32}, {"net__layers": 2}, {"net__class": "bfn.nn:UNet"}]
 )
-def test_weights_that_do_not_fit(overrides: dict, sentence: str, tmp_path: Path) -> None:
+def test_weights_that_do_not_fit(overrides: dict, tmp_path: Path) -> None:
     run(tiny_runs.read(tmp_path, "text", train__steps=1), tmp_path / "first")
     recipe = tiny_runs.read(tmp_path, "text", train__init=str(tmp_path / "first"), **overrides)
-    with pytest.raises(BFNError, match=sentence):
+    with pytest.raises(BFNError, match=r"first' do not fit this network \(.+\); give it the same"):
         run(recipe, tmp_path / "second")
     assert not (tmp_path / "second").exists()
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bfn.cli.options import Crops, Device, EvalSteps, Force, Repeats, Split, Whole
+from bfn.cli.options import EvalKeys, Force, Whole, chosen
 from bfn.errors import BFNError
-from bfn.recipe.values import Text
 
 if TYPE_CHECKING:
     from bfn.card import Card
@@ -21,13 +20,9 @@ def card(
     run: Path,
     /,
     *,
-    steps: EvalSteps = None,
-    split: Split = None,
-    repeats: Repeats = None,
-    crops: Crops = None,
+    keys: EvalKeys = None,
     n: Whole | None = None,
     sample_steps: Whole | None = None,
-    device: Device = None,
     force: Force = False,
 ) -> None:
     """Write a run's model card: evaluate it, draw samples, and put both into its README.md.
@@ -53,9 +48,7 @@ def card(
     readme = run / "README.md"
     if readme.exists() and not force:
         raise BFNError(f"{str(readme)!r} exists; give --force to replace it")
-    evaluation = recipe.eval.updated(
-        steps=steps and Text(steps), split=split, repeats=repeats, crops=crops, device=device
-    )
+    evaluation = recipe.eval.updated(**chosen(keys))
     sampling = recipe.sample.updated(n=n, steps=sample_steps)
     model = folder.load_model().to(find_device(evaluation.device, "device"))
     format = folder.format()

@@ -10,19 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bfn.cli import tables
-from bfn.cli.options import (
-    Batch,
-    Crops,
-    Device,
-    EvalSteps,
-    Force,
-    Json,
-    Overrides,
-    Repeats,
-    Run,
-    Seed,
-    Split,
-)
+from bfn.cli.options import EvalKeys, Force, Json, Overrides, Run, chosen
 from bfn.errors import BFNError
 from bfn.files import check_free
 from bfn.recipe import PLACES, Eval, Published, Recipe
@@ -39,13 +27,7 @@ def evaluate(
     run: Run,
     /,
     *,
-    steps: EvalSteps = None,
-    split: Split = None,
-    repeats: Repeats = None,
-    crops: Crops = None,
-    batch: Batch = None,
-    seed: Seed = None,
-    device: Device = None,
+    keys: EvalKeys = None,
     json: Json = None,
     per_example: Path | None = None,
     force: Force = False,
@@ -69,10 +51,7 @@ def evaluate(
     recipe = recipe_with_data(
         folder, "evaluate it there with bfn.evaluate.evaluate(model, x)", overrides
     )
-    settings = recipe.eval.updated(
-        steps=steps and Text(steps), split=split, repeats=repeats, crops=crops, batch=batch,
-        seed=seed, device=device,
-    )  # fmt: skip
+    settings = recipe.eval.updated(**chosen(keys))
     tables.check_json(json, force)
     if per_example is not None:
         check_free(per_example, force, endings=(".npy", ".csv"))

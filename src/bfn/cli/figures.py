@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from bfn.cli.options import Force, Overrides, Run, Seed, Whole
+from bfn.cli.options import Force, Overrides, Run, Whole
 from bfn.errors import BFNError
 
 
@@ -21,7 +21,7 @@ def figures(
     split: str = "test",
     examples: Whole = 256,
     until: float | None = None,
-    seed: Seed = None,
+    seed: Whole = 0,
     force: Force = False,
     overrides: Overrides,
 ) -> None:
@@ -41,6 +41,8 @@ def figures(
         Average the losses over at most this many examples.
     until
         Show the distributions up to this time.
+    seed
+        Random seed for the noise.
     """
     from bfn import plots
     from bfn.cli.evaluate import recipe_with_data
@@ -66,7 +68,7 @@ def figures(
     model, data = folder.load_model().to(find_device("auto")), build.data(recipe)
     data.examples(split)  # refuses an unknown or empty split
     out.mkdir(parents=True, exist_ok=True)
-    loaded = a_run.Run(model, data, recipe.sample, split, seed or 0, examples, until)
+    loaded = a_run.Run(model, data, recipe.sample, split, seed, examples, until)
     for name, path in paths.items():
         with waiting(f"drawing {name}") as (report, _):
             plots.draw(name, dataclasses.replace(loaded, progress=report), path)

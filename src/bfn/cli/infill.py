@@ -4,27 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Literal
 
-from cyclopts import Parameter
-
-from bfn.cli.options import (
-    Calls,
-    Device,
-    Final,
-    Force,
-    Grid,
-    Guidance,
-    Label,
-    Run,
-    Seed,
-    Solver,
-    Steps,
-    Whole,
-)
-
-if TYPE_CHECKING:
-    pass
+from bfn.cli.options import Calls, Force, Run, SampleKeys, Whole, chosen
 
 
 def infill(
@@ -35,32 +17,19 @@ def infill(
     mask: Path | None = None,
     blank: str = "_",
     out: Path | None = None,
-    n: Whole = 8,
-    steps: Steps = None,
+    keys: SampleKeys = None,
     calls: Calls = None,
     observed: Literal["schedule", "known"] | None = None,
     resample: Whole = 0,
     jump: Whole = 1,
     particles: Whole = 1,
-    final: Final = None,
-    solver: Solver = None,
-    grid: Grid = None,
-    label: Label = None,
-    guidance: Guidance = None,
-    batch: Annotated[
-        Whole | None,
-        Parameter(
-            help="Candidates at once; results do not depend on it. Halved if memory runs out."
-        ),
-    ] = None,
-    seed: Seed = None,
-    device: Device = None,
     whole: bool = False,
     force: Force = False,
 ) -> None:
     """Fill in what is missing from a picture, a text or an array.
 
-    Particles need the ancestral solver, and count as one network call.
+    There are 8 completions unless --n gives another number. Particles need the ancestral solver,
+    and count as one network call.
 
     Parameters
     ----------
@@ -75,8 +44,6 @@ def infill(
     out
         The file to write: a .png sheet, .txt or .npy. By default texts are printed, and other
         completions are written to a file named after the run.
-    n
-        Number of completions.
     observed
         How the network sees what is given: message by message on schedule, or known from the
         start. By default texts are known, unless particles need the messages.
@@ -101,16 +68,13 @@ def infill(
     model, format = folder.load_model(), folder.format()
     recipe = folder.recipe() if folder.is_run() else None
     own = recipe.sample if recipe else Sample()
-    if label is None:
+    own, given = dataclasses.replace(own, n=8), chosen(keys)
+    if "label" not in given:
         # A recipe's labels are for its sheet of samples, and may not fit this example.
         own = dataclasses.replace(own, label="", guidance=1.0)
-    if particles > 1 and solver is None:
-        solver, grid = "ancestral", grid or "auto"
-    settings = own.updated(
-        n=n, steps=steps, final=final, solver=solver, grid=grid, label=label, guidance=guidance,
-        batch=batch, seed=seed, device=device,
-    )  # fmt: skip
-    settings = with_calls(settings, calls, steps, resample)
+    if particles > 1 and "solver" not in given:
+        own = dataclasses.replace(own, solver="ancestral", grid="auto")
+    settings = with_calls(own.updated(**given), calls, given.get("steps"), resample)
     x, seen = format.read_example(what, mask, blank)
     is_text = format.medium == "text"
     if out is None and not is_text:

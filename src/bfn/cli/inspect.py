@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bfn.codec.archive import Archive
 
-LISTED = 1000
-"""The most files in the printed table."""
-
 
 def inspect(
     file: Path, /, *, json: bool = False, plot: Path | None = None, force: bool = False
@@ -119,13 +116,5 @@ def _show(account: dict[str, Any]) -> None:
         row("all", 8 * account["bytes"]),
     ]
     tables.show(["where the bits went", "bytes", "share", "bits/dim"], rows)
-    listed, more = account["files"][:LISTED], len(account["files"]) - LISTED
-    names = [[_name(f["name"]), str(f["examples"]), str(f["plain_bytes"])] for f in listed]
+    names = [[f["name"], str(f["examples"]), str(f["plain_bytes"])] for f in account["files"]]
     tables.show(["file", "examples", "bytes without the model"], names)
-    if more > 0:
-        print(f"and {more} more files; --json lists them all")
-
-
-def _name(text: str) -> str:
-    """Unchanged, unless its characters would move or hide others on the terminal."""
-    return text if text.isprintable() else ascii(text)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from bfn.recipe import Eval, Sample
+from bfn.recipe.sections import Section
 from bfn.recipe.values import Text
 
 
@@ -34,47 +37,40 @@ Json = Annotated[
     Parameter(help="Also write the table to this file; - prints JSON instead of the table."),
 ]
 Force = Annotated[bool, Parameter(help="Replace what exists.")]
-Seed = Annotated[Whole | None, Parameter(help="Random seed for the noise.")]
-Device = Annotated[str | None, Parameter(help="cpu, cuda, ...; auto is cuda if there is one.")]
-Batch = Annotated[
-    Whole | None,
-    Parameter(help="Examples at once; results do not depend on it. Halved if memory runs out."),
-]
 
-# Evaluation.
-EvalSteps = Annotated[
-    str | None, Parameter(help="The n of each row, as in 10,25,100,inf (inf for L^inf).")
-]
-Split = Annotated[str | None, Parameter(help="train, validation or test.")]
-Repeats = Annotated[
-    Whole | None, Parameter(help="Passes over the split with fresh noise, averaged.")
-]
-Crops = Annotated[
-    Whole | None,
-    Parameter(help="Number of random crops of a text; 0 for non-overlapping windows."),
-]
 
-# Sampling.
-Steps = Annotated[Whole | None, Parameter(help="Bayesian updates.")]
+def _keys(section: type[Section], *left_out: str) -> Any:
+    """The keys of a recipe's section as options of a command; values are read as the recipe's."""
+    made = dataclasses.make_dataclass(
+        f"{section.__name__}Keys",
+        [
+            (each.name, Annotated[str | None, Parameter(help=_sentence(each))], None)
+            for each in dataclasses.fields(section)
+            if each.name not in left_out
+        ],
+        kw_only=True,
+    )
+    made.__module__ = __name__  # or cyclopts takes it for a built-in type
+    return Parameter(name="*")(made)
+
+
+def _sentence(option: dataclasses.Field[Any]) -> str:
+    meaning = option.metadata["meaning"]
+    return f"{meaning[0].upper()}{meaning[1:]}."
+
+
+def chosen(keys: Any) -> dict[str, Text]:
+    """The keys that the command line gives, for `Section.updated`."""
+    given = {} if keys is None else vars(keys)
+    return {name: Text(value) for name, value in given.items() if value is not None}
+
+
+if TYPE_CHECKING:
+    EvalKeys = SampleKeys = SolverKeys = Any
+else:
+    EvalKeys, SampleKeys = _keys(Eval), _keys(Sample)
+    SolverKeys = _keys(Sample, "n", "steps", "solver", "label")
+
 Calls = Annotated[
     Whole | None, Parameter(help="Network calls, one more than the steps: give one of the two.")
-]
-Final = Annotated[
-    Literal["sample", "mode"] | None,
-    Parameter(help="How the last output becomes data: a sample from it, or its mode."),
-]
-Solver = Annotated[
-    str | None, Parameter(help="The step rule: ancestral (the paper's), sde, sde2, ode or ode2.")
-]
-Grid = Annotated[
-    str | None,
-    Parameter(help="Spacing of the steps: time, power or geometric; auto is the solver's own."),
-]
-Label = Annotated[
-    str | None,
-    Parameter(help="A label, for models with labels; several in turn, as in 3,7; or each."),
-]
-Guidance = Annotated[
-    float | None,
-    Parameter(help="Strength of the label's effect on the prediction: 1 is plain, 2 exaggerates."),
 ]

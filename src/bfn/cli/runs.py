@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json as json_format
 import tomllib
 from datetime import UTC, datetime
@@ -40,36 +41,22 @@ def runs(folder: Path = Path("runs"), /, *, json: bool = False) -> None:
 def describe(path: Path) -> dict[str, Any]:
     """What a run's files say about it; files that are missing or damaged say nothing."""
     recipe, last, told = _recipe(path), _last_line(path), status.read(path)
-    train = recipe.get("train")
-    steps = _number(told.get("steps", train.get("steps") if isinstance(train, dict) else None))
+    steps = told.get("steps", recipe.get("train", {}).get("steps"))
     # A killed run has logged more than its status says; a stopped one went on after its last line.
-    counts = [_number(at.get("step")) for at in (last, told)]
-    step = max((count for count in counts if count is not None), default=None)
+    step = max((at["step"] for at in (last, told) if "step" in at), default=None)
     return {
         "run": str(path),
         "recipe": recipe.get("name"),
         "status": told.get("status") or _guess(path, step, steps),
         "step": step,
         "steps": steps,
-        "loss": _number(last.get("loss", told.get("loss"))),
+        "loss": last.get("loss", told.get("loss")),
         "unit": last.get("unit", told.get("unit")),
-        "best": _best(told.get("best")),
+        "best": told.get("best"),
         "exported_step": told.get("exported_step"),
         "message": told.get("message", ""),
         "updated": told.get("updated") or _changed(path),
     }
-
-
-def _number(value: Any) -> Any:
-    """A number as it is, or None for anything else."""
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _best(told: Any) -> dict[str, Any] | None:
-    if not isinstance(told, dict):
-        return None
-    best = {name: _number(told.get(name)) for name in ("step", "validation")}
-    return None if None in best.values() else best
 
 
 def _guess(path: Path, step: int | None, steps: int | None) -> str:
@@ -96,12 +83,8 @@ def _last_line(path: Path) -> dict[str, Any]:
     except OSError:
         return {}
     for line in reversed(lines):
-        try:
-            found = json_format.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(found, dict):
-            return found
+        with contextlib.suppress(ValueError):
+            return json_format.loads(line)
     return {}
 
 

@@ -5,21 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bfn.cli.options import (
-    Batch,
-    Calls,
-    Device,
-    Final,
-    Force,
-    Grid,
-    Guidance,
-    Label,
-    Run,
-    Seed,
-    Solver,
-    Steps,
-    Whole,
-)
+from bfn.cli.options import Calls, Force, Run, SampleKeys, chosen
 from bfn.errors import BFNError
 
 if TYPE_CHECKING:
@@ -33,19 +19,10 @@ def sample(
     /,
     *,
     out: Path | None = None,
-    n: Whole | None = None,
-    steps: Steps = None,
+    keys: SampleKeys = None,
     calls: Calls = None,
-    final: Final = None,
-    solver: Solver = None,
-    grid: Grid = None,
-    label: Label = None,
-    guidance: Guidance = None,
     prefix: str | None = None,
     film: bool = False,
-    batch: Batch = None,
-    seed: Seed = None,
-    device: Device = None,
     compile: bool = False,
     separate: bool = False,
     force: Force = False,
@@ -57,8 +34,6 @@ def sample(
     out
         The file to write: a .png sheet, .txt or .npy; with --separate, a folder. Named after the
         run by default.
-    n
-        Number of samples.
     prefix
         The first characters of every text; the model writes the rest.
     film
@@ -80,12 +55,10 @@ def sample(
     folder = RunFolder(locate(run))
     model, format = folder.load_model(), folder.format()
     recipe = folder.recipe() if folder.is_run() else None
-    settings = (recipe.sample if recipe else Sample()).updated(
-        n=n, steps=steps, final=final, solver=solver, grid=grid, label=label, guidance=guidance,
-        batch=batch, seed=seed, device=device,
-    )  # fmt: skip
-    settings = with_calls(settings, calls, steps)
-    settings, columns = with_labels(model, settings, n is not None)
+    given = chosen(keys)
+    settings = (recipe.sample if recipe else Sample()).updated(**given)
+    settings = with_calls(settings, calls, given.get("steps"))
+    settings, columns = with_labels(model, settings, "n" in given)
     options(model, settings)  # refuses what cannot be done before a file is touched
     known = read_prefix(format, prefix) if prefix else None
     if out is None:

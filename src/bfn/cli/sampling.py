@@ -48,7 +48,7 @@ def warn_of_labels(recipe: Recipe | None, settings: Sample) -> None:
         )
 
 
-def with_calls(settings: Sample, calls: int | None, steps: int | None, repeats: int = 0) -> Sample:
+def with_calls(settings: Sample, calls: int | None, steps: str | None, repeats: int = 0) -> Sample:
     """Settings with the number of steps that takes `calls` network calls, if calls are given.
 
     With `repeats`, every step is repeated that many times. `steps` is --steps as it was given.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json as json_format
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,8 @@ from bfn.errors import BFNError
 from bfn.files import FIGURES, check_free
 
 MOST = 10**9
-HEIGHT, WIDTH = 8, 61
-BLOCKS = " ▁▂▃▄▅▆▇█"
+ROWS = 11
+"""Times in the table."""
 
 
 def schedule(
@@ -30,12 +29,11 @@ def schedule(
     *,
     bins: bool = False,
     cost: float = 0.01,
-    rows: Whole = 11,
     json: bool = False,
     out: Path | None = None,
     force: Force = False,
 ) -> None:
-    """Suggest beta_1 for K classes, or sigma_1 for K bins, and draw the entropy over time.
+    """Suggest beta_1 for K classes, or sigma_1 for K bins, and show the entropy over time.
 
     Parameters
     ----------
@@ -45,22 +43,20 @@ def schedule(
         Discretised data: K bins of [-1, 1] instead of K classes.
     cost
         Nats per variable left at t = 1.
-    rows
-        Number of times in the table.
     json
-        Print JSON instead of the table and the curve.
+        Print JSON instead of the table.
     out
         Also draw the curve to this .png, .svg or .pdf.
     """
-    if not 2 <= rows <= 1001:
-        raise BFNError(f"--rows {rows} is not between 2 and 1001")
     if out is not None:
         check_free(out, force, endings=FIGURES)
     found = suggestion(K, bins, cost)
     if out is not None:
-        draw_figure(out, found)
+        from bfn.plots.schedule import draw
+
+        draw(out, f"{K} {found.kind}, {found.parameter} = {found.value:.4g}", found.curve(201))
     if json:
-        print(json_format.dumps(document(found, rows), indent=2))
+        print(json_format.dumps(document(found), indent=2))
         return
     left = found.entropy(1.0)
     print(
@@ -75,10 +71,9 @@ def schedule(
             f"{nats / math.log(2):.4f}",
             f"{nats / math.log(K):.3f}",
         ]
-        for t, nats in found.curve(rows)
+        for t, nats in found.curve(ROWS)
     ]
     tables.show(["t", "beta(t)", "entropy (nats)", "entropy (bits)", "fraction"], table)
-    print(plot(found))
     if out is not None:
         print(f"{out}: the entropy curve")
 
@@ -121,46 +116,8 @@ def suggestion(K: int, bins: bool, cost: float) -> Suggestion:
     return Suggestion(K, "classes", "beta_1", suggest.suggest_beta_1(K, cost))
 
 
-def document(found: Suggestion, rows: int) -> dict[str, Any]:
+def document(found: Suggestion) -> dict[str, Any]:
     """The same as the table, as JSON."""
-    curve = [{"t": t, "beta": found.beta(t), "nats": nats} for t, nats in found.curve(rows)]
+    curve = [{"t": t, "beta": found.beta(t), "nats": nats} for t, nats in found.curve(ROWS)]
     head = {"K": found.K, "kind": found.kind, found.parameter: found.value}
     return {**head, "cost_left_nats": found.entropy(1.0), "entropy": curve}
-
-
-def plot(found: Suggestion) -> str:
-    """The curve in characters: one column per time, as high as the entropy's fraction of ln K."""
-    lines = bars([nats / math.log(found.K) for _, nats in found.curve(WIDTH)], HEIGHT, BLOCKS)
-    labels = [f"{math.log(found.K):.3g} nats", *[""] * (HEIGHT - 2), "0"]
-    margin = max(len(label) for label in labels)
-    lines = [
-        f"{label:>{margin}} │{line}".rstrip() for label, line in zip(labels, lines, strict=True)
-    ]
-    axis = f"{'t = 0':<{WIDTH - 5}}t = 1"
-    return "\n".join([*lines, f"{'':>{margin}}  {axis}"])
-
-
-def bars(fractions: Sequence[float], height: int, levels: str) -> list[str]:
-    """Lines of text, top first, with a bar for every fraction of the height; levels[0] is empty."""
-    full = len(levels) - 1
-    filled = [round(min(max(fraction, 0.0), 1.0) * height * full) for fraction in fractions]
-    return [
-        "".join(levels[min(max(cells - full * row, 0), full)] for cells in filled)
-        for row in reversed(range(height))
-    ]
-
-
-def draw_figure(path: Path, found: Suggestion) -> None:
-    from bfn.plots import style
-
-    times, nats = zip(*found.curve(201), strict=True)
-    straight = (math.log(found.K), found.entropy(1.0))
-    with style.styled():
-        figure = style.new(2.7, 4.5)
-        axes = figure.subplots()
-        axes.plot(times, nats, color=style.BLUE, label="expected entropy")
-        axes.plot((0, 1), straight, color=style.GREY, linestyle="--", label="linear")
-        axes.set(xlim=(0, 1), ylim=(0, None), xlabel="time $t$", ylabel="nats per variable")
-        axes.set_title(f"{found.K} {found.kind}, {found.parameter} = {found.value:.4g}")
-        axes.legend()
-        style.save(figure, path)

@@ -8,19 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bfn.cli import tables
-from bfn.cli.options import (
-    Batch,
-    Device,
-    Final,
-    Force,
-    Grid,
-    Guidance,
-    Json,
-    Overrides,
-    Run,
-    Seed,
-    Whole,
-)
+from bfn.cli.options import Force, Json, Overrides, Run, SolverKeys, Whole, chosen
 from bfn.errors import BFNError
 from bfn.files import FIGURES, check_free
 
@@ -40,13 +28,8 @@ def solvers(
     n: Whole | None = None,
     split: str = "test",
     words: Path | None = None,
-    final: Final = None,
-    grid: Grid = None,
-    guidance: Guidance = None,
     repeats: Whole = 1,
-    batch: Batch = None,
-    seed: Seed = None,
-    device: Device = None,
+    keys: SolverKeys = None,
     out: Path | None = None,
     json: Json = None,
     force: Force = False,
@@ -80,6 +63,7 @@ def solvers(
     from bfn.cli.evaluate import recipe_with_data
     from bfn.hub import locate
     from bfn.plots import style
+    from bfn.plots.solvers import draw
     from bfn.progress import waiting
     from bfn.recipe import build
     from bfn.runs.folder import RunFolder
@@ -90,9 +74,8 @@ def solvers(
     folder = RunFolder(locate(run))
     instead = "compare solvers there with bfn.quality.compare(model, data, ...)"
     recipe = recipe_with_data(folder, instead, overrides)
-    settings = recipe.sample.updated(
-        final=final, grid=grid, guidance=guidance, batch=batch, seed=seed, device=device
-    )
+    given = chosen(keys)
+    settings = recipe.sample.updated(**given)
     out = out or Path(f"{run.resolve().name}-solvers.png")
     check_free(out, force, endings=FIGURES)
     tables.check_json(json, force)
@@ -102,10 +85,10 @@ def solvers(
     data = build.data(recipe)
     count = min(len(data.examples(split)), MOST) if n is None else n
     settings = dataclasses.replace(settings, n=count, label="")
-    if guidance is not None and not data.labels:
+    if "guidance" in given and not data.labels:
         raise BFNError(
-            f"--guidance {guidance:g} changes the effect of a label, but the data of this run have "
-            "no labels; leave it out"
+            f"--guidance {given['guidance']} changes the effect of a label, but the data of this "
+            "run have no labels; leave it out"
         )
     options = drawing.options(model, settings)
     del options["solver"]
@@ -193,41 +176,3 @@ def show(found: Comparison, title: str) -> None:
 
     lines = [[row.solver, str(row.calls), *cells(row.scores)] for row in found.rows]
     tables.show(columns, [*lines, ["real data", "", *cells(found.real)]], title)
-
-
-def draw(path: Path, found: Comparison, title: str) -> None:
-    """One panel per measure: its value against the number of calls, with a line per solver."""
-    from bfn.plots import style
-
-    with style.styled():
-        count = len(found.columns)
-        figure = style.new(3.1, max(4.2, 3.15 * count))
-        panels = figure.subplots(1, count, squeeze=False)[0]
-        solvers = list(dict.fromkeys(row.solver for row in found.rows))
-        better = {
-            True: "higher is better",
-            False: "lower is better",
-            None: "closest to real data is best",
-        }
-        for i, (axes, column) in enumerate(zip(panels, found.columns, strict=True)):
-            for j, solver in enumerate(solvers):
-                rows = [row for row in found.rows if row.solver == solver]
-                axes.errorbar(
-                    [row.calls for row in rows],
-                    [row.scores[i].value for row in rows],
-                    [row.scores[i].error or 0.0 for row in rows],
-                    label=solver,
-                    color=style.COLOURS[j % len(style.COLOURS)],
-                    marker="o^sDv"[j % 5],
-                    markersize=4,
-                    capsize=2,
-                )
-            axes.axhline(found.real[i].value, color="0.4", linestyle="--", label="real data")
-            axes.set(xscale="log", xlabel="network calls")
-            axes.set_title(f"{column.name}\n{better[column.higher]}")
-            ticks = sorted({row.calls for row in found.rows})
-            axes.set_xticks(ticks, labels=[str(each) for each in ticks])
-            axes.minorticks_off()
-        panels[0].legend()
-        figure.suptitle(title, fontsize=10)
-        style.save(figure, path)

@@ -139,18 +139,13 @@ def resolve(
 def _override(
     sections: dict[str, dict[str, Any]], origin: dict[str, str], overrides: Mapping[str, Any]
 ) -> None:
-    for name, value in overrides.items():
+    for name in overrides:
         section, dot, key = name.partition(".")
         if not dot or section not in sections:
             names = [f"{each}.{key}" for each in sections]
             hint = did_you_mean(name, names) if dot else ""
             expected = f"; expected section.key with a section of {', '.join(sections)}"
             raise BFNError(f"unknown key {name!r}{COMMAND_LINE}{hint or expected}")
-        if isinstance(value, str) and value.encode(errors="replace").decode() != value:
-            raise BFNError(
-                f"{name} = {value!r}{COMMAND_LINE} is not valid UTF-8, which recipes are written "
-                "in; rename the file or folder"
-            )
     for section, chooser in FREE.items():
         chosen = overrides.get(f"{section}.{chooser}")
         if chosen is not None and chosen != sections[section].get(chooser):

@@ -112,7 +112,7 @@ def written(folder: Path) -> dict[str, Any]:
         found = json.loads((folder / STATUS).read_text())
         updated = datetime.fromisoformat(found["updated"]).astimezone(UTC)
         return {**found, "status": str(found["status"]), "updated": updated.isoformat()}
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+    except (OSError, ValueError, KeyError):
         return {}
 
 

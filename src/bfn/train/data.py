@@ -24,7 +24,6 @@ from torch import Tensor
 from bfn import noise
 from bfn.data.base import DataSet, Stored
 from bfn.errors import BFNError
-from bfn.model import BFN
 from bfn.recipe import Train
 
 AHEAD = 3
@@ -153,15 +152,10 @@ def hide_labels(
     return {**labels, "label": label.masked_fill(u < probability, -1)}
 
 
-def check_labels(model: BFN, data: DataSet, settings: Train) -> None:
-    """Refuse to hide labels that are not there, or that the network does not take."""
-    if not settings.label_dropout:
-        return
-    given = f"train.label_dropout = {settings.label_dropout} hides labels, but"
-    if "train" not in data.labels:
+def check_labels(data: DataSet, settings: Train) -> None:
+    """Refuse to hide labels that are not there."""
+    if settings.label_dropout and "train" not in data.labels:
         raise BFNError(
-            f"{given} {data.name} comes without labels; leave it out, or train on data that has "
-            "them"
+            f"train.label_dropout = {settings.label_dropout} hides labels, but {data.name} comes "
+            "without labels; leave it out, or train on data that has them"
         )
-    if getattr(model.net, "arguments", {}).get("labels") == 0:
-        raise BFNError(f"{given} the network takes none; build it with labels=N, or leave it out")

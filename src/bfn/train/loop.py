@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from bfn.errors import Diverged, Interrupted
-from bfn.progress import Display, Silent
+from bfn.progress import Display
 from bfn.runs import status
 from bfn.runs.folder import BOARD, RunFolder
 from bfn.train import checkpoint
@@ -55,7 +55,7 @@ class Loop:
         self.trainer, self.state, self.settings = trainer, trainer.state, trainer.settings
         self.world, self.format = trainer.world, trainer.data.format
         self.folder, self.identity = folder, identity or {}
-        self.display = display or Silent()
+        self.display = display or Display()
         self.samples, self.stop = samples, stop
         self.validation = None
         if self.settings.validate_every:

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from bfn.errors import BFNError
 from bfn.model import BFN
 from bfn.recipe import Train
 from bfn.times import ImportanceTimes, Times, independent, stratified
@@ -37,8 +36,6 @@ def learning_rate(settings: Train, step: int) -> float:
 
 def adamw(model: BFN, settings: Train) -> torch.optim.AdamW:
     trained = [p for p in model.parameters() if p.requires_grad]
-    if not trained:
-        raise BFNError("the network has no weights to train; give it some with requires_grad")
     groups = [
         # Biases and gains are few and have no reason to shrink.
         {"params": [p for p in trained if p.dim() > 1], "weight_decay": settings.weight_decay},
@@ -58,7 +55,7 @@ class EMA:
 
     def __init__(self, module: nn.Module, decay: float) -> None:
         self.decay = decay
-        self.weights = {name: value.detach().clone() for name, value in _state(module).items()}
+        self.weights = {name: value.detach().clone() for name, value in module.state_dict().items()}
         self._averaged = [
             name
             for name, _ in module.named_parameters(remove_duplicate=False)
@@ -71,7 +68,7 @@ class EMA:
 
     @torch.no_grad()
     def update(self, module: nn.Module, step: int) -> None:
-        state = {name: local(value) for name, value in _state(module).items()}
+        state = {name: local(value) for name, value in module.state_dict().items()}
         weights = {name: local(value) for name, value in self.weights.items()}
         average = get_ema_multi_avg_fn(self.decay_at(step))
         names = self._averaged
@@ -88,20 +85,9 @@ class EMA:
     @contextlib.contextmanager
     def in_place(self, module: nn.Module) -> Iterator[None]:
         """Give the module the averaged weights, and afterwards its own again."""
-        own = {name: value.detach().clone() for name, value in _state(module).items()}
+        own = {name: value.detach().clone() for name, value in module.state_dict().items()}
         module.load_state_dict(self.weights)
         try:
             yield
         finally:
             module.load_state_dict(own)
-
-
-def _state(module: nn.Module) -> dict[str, Tensor]:
-    state = module.state_dict()
-    for name, value in state.items():
-        if not isinstance(value, Tensor):
-            raise BFNError(
-                f"the network's {name!r} is of type {type(value).__name__}, which is neither "
-                "averaged nor saved; keep it in a buffer, not in get_extra_state"
-            )
-    return state

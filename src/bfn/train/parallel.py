@@ -18,7 +18,6 @@ import functools
 import gc
 import itertools
 import os
-import platform
 import re
 import sys
 import warnings
@@ -61,15 +60,6 @@ class World:
 
     def device(self, name: str) -> str:
         """The device of this process: on a machine with several GPUs each has its own."""
-        if self.size > 1:
-            place = (platform.node(), os.environ.get("CUDA_VISIBLE_DEVICES"), name)
-            places: list[Any] = [None] * self.size
-            dist.all_gather_object(places, place, group=self._hosts)
-            if name.startswith("cuda:") and places.count(place) > 1:
-                raise BFNError(
-                    f"train.device = {name!r} is one GPU for {places.count(place)} processes; give "
-                    "cuda, and each takes its own"
-                )
         if self.size == 1 or not (name == "cuda" or (name == "auto" and torch.cuda.is_available())):
             return name
         if self.local_rank >= torch.cuda.device_count():
@@ -218,13 +208,13 @@ class World:
 @contextlib.contextmanager
 def world() -> Iterator[World]:
     """The processes that torchrun started, or this one alone."""
-    size, local_rank = _environment("WORLD_SIZE", 1), _environment("LOCAL_RANK", 0)
+    size, local_rank = (int(os.environ.get(name, 0)) for name in ("WORLD_SIZE", "LOCAL_RANK"))
     if dist.is_available() and dist.is_initialized():
         world = World(dist.get_rank(), dist.get_world_size(), local_rank)
         with world.guard():
             yield world
         return
-    if size == 1:
+    if size <= 1:
         yield World()
         return
     cuda = torch.cuda.is_available() and dist.is_nccl_available()
@@ -262,13 +252,6 @@ def _store() -> tuple[Any, int]:
     """Where the processes find each other, and the rank of this one."""
     store, rank, _ = next(dist.rendezvous("env://", timeout=PATIENCE))  # pyright: ignore
     return store, rank
-
-
-def _environment(variable: str, default: int) -> int:
-    value = os.environ.get(variable, str(default))
-    if not value.isdecimal():
-        raise BFNError(f"{variable} = {value!r} is not a number; start with torchrun, or unset it")
-    return int(value)
 
 
 _SIGNS = ("Connection closed by peer", "Connection reset by peer", "gloo", "NCCL", "Timed out")

@@ -61,7 +61,7 @@ class Trainer:
         self.world = world or World()
         self.device = find_device(self.world.device(settings.device))
         self.model, self.data = model.to(self.device), data
-        check_labels(model, data, settings)
+        check_labels(data, settings)
         self.rows = self.world.rows(settings.batch, settings.accumulate)
         self.loader = Loader(data, settings, self.rows, self.device, say)
         # Before anything copies the weights: it may change how they lie in memory.

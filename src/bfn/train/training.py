@@ -192,7 +192,7 @@ def _run(loop: Loop, display: Display) -> None:
 
 def _display(display: Display | bool, world: World) -> Display:
     if display is False or not world.main:
-        return progress.Silent()
+        return Display()
     return progress.choose(Console(stderr=True)) if display is True else display
 
 
@@ -253,20 +253,14 @@ def start_from(model: BFN, name: str, folder: RunFolder | None, say: Callable[[s
             "--out"
         )
     other = BFN.from_pretrained(name)
-    theirs, ours = other.net.state_dict(), model.net.state_dict()
-    problem = f"the weights of {name!r} do not fit this network:"
-    advice = "give it the same [net] keys as that model has in its recipe.toml"
-    for key in {**ours, **theirs}:
-        if key not in theirs:
-            raise BFNError(f"{problem} they lack {key}; {advice}")
-        if key not in ours:
-            raise BFNError(f"{problem} they have {key}, which it has not; {advice}")
-        if ours[key].shape != theirs[key].shape:
-            raise BFNError(
-                f"{problem} {key} is {tuple(theirs[key].shape)}, expected "
-                f"{tuple(ours[key].shape)}; {advice}"
-            )
-    model.net.load_state_dict(theirs)
+    try:
+        model.net.load_state_dict(other.net.state_dict())
+    except RuntimeError as error:
+        reason = str(error).strip().rpartition("\n")[2].strip().rstrip(".")
+        raise BFNError(
+            f"the weights of {name!r} do not fit this network ({reason}); give it the same [net] "
+            "keys as that model has in its recipe.toml"
+        ) from None
     for part in ("flow", "head"):
         mine, old = (serialise.describe(getattr(each, part)) for each in (model, other))
         if mine != old:
