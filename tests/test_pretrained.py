@@ -25,10 +25,6 @@ def test_it_is_found_by_name(name: str) -> None:
     assert hub.locate(name) == FOLDER / name
     model = bfn.BFN.from_pretrained(name)
     assert model.dtype == torch.float32
-    assert next(model.parameters()).dtype == torch.float32
-
-
-def test_all_of_them_are_small() -> None:
     assert sum(file.stat().st_size for file in FOLDER.rglob("*")) < 5_000_000
 
 
@@ -57,20 +53,6 @@ def test_it_is_as_good_as_its_card_says(name: str) -> None:
     assert abs(total - told[2]) < 4 * error
     independent = result.bits(evaluate.independent_entropy(digits))
     assert told[2] < independent - 0.6  # a model of independent pixels is far behind
-    assert told[0] + told[1] == pytest.approx(told[2], abs=2e-4)
-
-
-def test_its_samples_are_likely() -> None:
-    """What it draws costs it about what real digits cost: neither noise nor blank paper."""
-    model = bfn.BFN.from_pretrained("digits")
-    generator = torch.Generator().manual_seed(0)
-    x = bfn.generate(model, (64, 1, 8, 8), steps=15, solver="sde2", generator=generator)
-    digits = bfn.data.load("digits")
-    real, _ = digits.batch("test", digits.examples("test")[:64])
-    drawn, true = (evaluate.evaluate(model, each, steps=["inf"]).rows[0] for each in (x, real))
-    assert drawn.total.nats == pytest.approx(true.total.nats, rel=0.25)
-    assert float(x.std(0).mean()) == pytest.approx(float(real.std(0).mean()), rel=0.3)
-    assert float(x.mean()) == pytest.approx(float(real.mean()), abs=0.1)
 
 
 def test_labelled_samples_show_the_digit_asked_for() -> None:
