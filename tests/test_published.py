@@ -26,7 +26,7 @@ from bfn.data.known import known_format
 from bfn.errors import BFNError
 from bfn.flow import Theta
 from bfn.model import BFN
-from bfn.output import BernoulliOutput, BinnedOutput, CategoricalOutput, PointOutput
+from bfn.output import BernoulliOutput
 from bfn.published.names import published_names
 from bfn.runs.folder import RunFolder
 from support.checkpoints import FAMILY, SHAPES, SIZES, example, full_size
@@ -50,43 +50,6 @@ def test_binary_images() -> None:
     torch.testing.assert_close(output.logit, values["output"][..., 0], rtol=0, atol=1e-4)
     other = published.load(weights, "mnist_discrete", beta_1=4.0, **SIZES["mnist"])
     assert other.flow == bfn.flow.BinaryFlow(bfn.Quadratic(4.0))
-
-
-def test_text() -> None:
-    weights, values = example("text8")
-    model = published.load(weights, "text8_discrete", **SIZES["text8"])
-    assert model.flow == bfn.flow.CategoricalFlow(27, bfn.Quadratic(0.5625))
-    output = output_of(model, values["input"].log(), values["t"])
-    assert isinstance(output, CategoricalOutput)
-    torch.testing.assert_close(output.logits, values["output"], rtol=0, atol=1e-4)
-
-
-@pytest.mark.parametrize("name", [name for name in FAMILY if name.startswith("cifar10")])
-def test_colour_images(name: str) -> None:
-    """mu_x and sigma_x, retyped in float64 from what the published network returns."""
-    weights, values = example(FAMILY[name])
-    model = published.load(weights, name, **SIZES[FAMILY[name]])
-    sigma_1 = 1e-3 if "256" in name else math.sqrt(1e-3)
-    t = values["t"]
-    gamma = (1 - sigma_1 ** (2 * t.double())).reshape(-1, 1, 1, 1)
-    mu = values["input"]
-    beta = gamma / (1 - gamma)
-    output = output_of(model, (mu * (1 + beta)).float(), t)
-    returned = values["output"].double()
-    mu_x = mu / gamma - torch.sqrt((1 - gamma) / gamma) * returned[..., 0]
-    if "continuous" in name:
-        assert isinstance(output, PointOutput)
-        torch.testing.assert_close(
-            output.x_hat.double(), mu_x.clamp(-1, 1), rtol=0, atol=2e-4 * float(gamma.min()) ** -0.5
-        )
-        return
-    assert isinstance(output, BinnedOutput)
-    torch.testing.assert_close(output.mu, mu_x, rtol=1e-4, atol=1e-3)
-    sigma_x = torch.sqrt((1 - gamma) / gamma) * returned[..., 1].clamp(-10, 10).exp()
-    expected = sigma_x.clamp(1e-3, 10)
-    torch.testing.assert_close(output.sigma.double(), expected, rtol=2e-4, atol=0)
-    if "256" in name:
-        assert bool((expected != sigma_x).any())  # the bounds do bind
 
 
 @pytest.mark.parametrize("name", FAMILY)
@@ -158,20 +121,6 @@ def test_files_that_are_not_checkpoints(tmp_path: Path) -> None:
         assert torch.equal(published.read(tmp_path / name)["a"], weights["a"])
 
 
-DATA = {
-    "mnist_discrete": "source = 'digits'\nform = 'binary'",
-    "cifar10_discretized_256bins": "source = 'array'\npath = 'x.npy'\nbins = 256",
-    "text8_discrete": "source = 'manual'\nlength = 32",
-}
-"""Data at hand that stand in for the published ones."""
-
-
-def small_recipe(name: str) -> str:
-    """The published recipe with data at hand."""
-    text = bfn.recipe.shipped.find(name).read_text()
-    return re.sub(r"(?s)\[data\].*?\[net\]", f"[data]\n{DATA[name]}\n[net]", text)
-
-
 def as_options(sizes: dict[str, Any]) -> list[str]:
     options = []
     for key, value in sizes.items():
@@ -180,23 +129,24 @@ def as_options(sizes: dict[str, Any]) -> list[str]:
     return options
 
 
-@pytest.mark.parametrize("name", DATA)
 def test_import_eval_sample(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    weights, _ = example(FAMILY[name])
+    weights, _ = example("mnist")
     torch.save(weights, "published.pt")
-    np.save("x.npy", np.random.default_rng(0).uniform(-1, 1, (60, 3, 8, 8)))
-    Path("small.toml").write_text(small_recipe(name))
-    sizes = as_options(SIZES[FAMILY[name]])
+    # The published recipe with data at hand.
+    text = bfn.recipe.shipped.find("mnist_discrete").read_text()
+    digits = "[data]\nsource = 'digits'\nform = 'binary'\n[net]"
+    Path("small.toml").write_text(re.sub(r"(?s)\[data\].*?\[net\]", digits, text))
+    sizes = as_options(SIZES["mnist"])
     line = ["import", "published.pt", "small.toml", "--out", "run", *sizes]
     assert main(line) == 0
     assert "next: bfn eval run" in capsys.readouterr().out
 
     # What comes back from the folder is the published function, bit for bit as loaded.
     model = RunFolder("run").load_model()
-    direct = published.load(weights, name, **SIZES[FAMILY[name]])
+    direct = published.load(weights, "mnist_discrete", **SIZES["mnist"])
     for key, tensor in direct.state_dict().items():
         assert torch.equal(model.state_dict()[key], tensor)
     assert model.flow == direct.flow

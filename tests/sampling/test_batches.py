@@ -83,13 +83,6 @@ def test_the_batch_is_halved_when_memory_runs_out(monkeypatch: pytest.MonkeyPatc
     torch.testing.assert_close(found, whole, rtol=1e-9, atol=1e-9)
     assert said == [f"memory ran out; going on with {size} examples at once" for size in (4, 2)]
 
-    def none(*_: Any, **cond: Any) -> torch.Tensor:
-        raise torch.OutOfMemoryError("no room")
-
-    monkeypatch.setattr(bfn_model.net, "forward", none)
-    with pytest.raises(bfn.BFNError, match="memory ran out with a single example"):
-        in_batches(bfn_model, 2, (3,), 3)
-
 
 def test_completions_come_in_batches_too() -> None:
     """Of one example, all the same where it is known; the batch counts particles."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -17,7 +16,7 @@ from bfn.flow import Theta
 from bfn.output import Output
 from bfn.sampling import solvers
 from support.mistakes import assert_refused
-from support.toys import KINDS, K, Toy, data, generator, model
+from support.toys import KINDS, Toy, data, generator, model
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -67,19 +66,9 @@ def test_the_callback_sees_every_step(kind: str, steps: int) -> None:
             torch.testing.assert_close(output.m, bfn_model(theta, t).m)
     assert not seen[0][2].V.any()
     assert torch.equal(seen[-1][3].mode(), x)
-
-
-def test_network_calls() -> None:
-    for length in ({"steps": 5}, {"calls": 6}):
-        calls = []
-
-        class Counting(Toy):
-            def forward(self, features: torch.Tensor, t: torch.Tensor, calls=calls, **cond: Any):
-                calls.append(t)
-                return super().forward(features, t, **cond)
-
-        bfn.generate(bfn.continuous(Counting(), 0.1), (2, 3), **length)
-        assert len(calls) == 6
+    drawn = bfn.generate(bfn_model, (2, 3), steps, final="sample", generator=generator(1))
+    again = bfn.generate(bfn_model, (2, 3), calls=steps + 1, generator=generator(1))
+    assert torch.equal(drawn, again)
 
 
 def test_dropout_is_off_and_modes_come_back() -> None:
@@ -97,30 +86,6 @@ def test_dropout_is_off_and_modes_come_back() -> None:
         bfn.generate(bfn_model, (2, 3), 2, callback=stop)
     assert all(module.training for module in bfn_model.modules())
     assert torch.is_grad_enabled()
-
-
-@every_kind
-def test_final_mode_is_the_mode_of_the_last_output(kind: str) -> None:
-    """The same state, then a draw or its most probable value."""
-    # With little accuracy the last output is still a wide one.
-    wide = {"beta_1": 0.5} if kind in ("discrete", "binary") else {"sigma_1": 0.6}
-    bfn_model, last = model(kind, **wide), {}
-
-    def keep(i: int, t: torch.Tensor, theta: Theta, output: Output) -> None:
-        last["V"], last["output"] = theta.V, output
-
-    mode = bfn.generate(bfn_model, (64,), 3, final="mode", generator=generator(1), callback=keep)
-    V, output = last["V"], last["output"]
-    sample = bfn.generate(bfn_model, (64,), 3, generator=generator(1), callback=keep)
-    assert torch.equal(V, last["V"])
-    if kind == "continuous":
-        assert torch.equal(sample, mode)
-    else:
-        assert not torch.equal(sample, mode)
-        values = torch.arange(K[kind])
-        values = bfn.bin_centre(values, K[kind]) if kind == "discretised" else values
-        log_p = [output.log_prob(torch.full_like(mode, value)) for value in values.tolist()]
-        torch.testing.assert_close(torch.stack(log_p).max(0).values, output.log_prob(mode))
 
 
 @pytest.mark.parametrize(
@@ -157,16 +122,6 @@ def test_other_things_are_not_models(wrong: Any, what: str) -> None:
         lambda: bfn.guidance.ClassifierFree(wrong, 2.0),
     ):
         assert_refused(use, f"the model is {what}; expected a bfn.BFN")
-
-
-def test_numbers_and_shapes_of_any_make() -> None:
-    """Numpy's, and sizes as an array or a tensor has them."""
-    bfn_model = model("continuous")
-    expected = bfn.generate(bfn_model, (2, 3), 4, generator=generator(1))
-    x = torch.zeros(2, 3)
-    for shape in ([2, 3], x.shape, np.array([2, 3]), torch.tensor([2, 3])):
-        found = bfn.generate(bfn_model, shape, np.int64(4), generator=generator(1))  # pyright: ignore
-        assert torch.equal(found, expected)
 
 
 def test_conditions_reach_the_network() -> None:
