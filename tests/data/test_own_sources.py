@@ -212,6 +212,7 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "latin.txt", "Bär".encode("latin-1") * 99)
     write(tmp_path, "none/text.md", b"full")
     write(tmp_path, "poem.txt", b"abcx" * 999)
+    write(tmp_path, "empty.txt", b"")
     write(tmp_path, "same.txt", b"aaaa" * 999)
 
 
@@ -220,6 +221,7 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"path": "latin.txt"}, ["latin.txt", "not UTF-8", "byte 1", "bytes"]),
         ({"path": "none"}, ["none", "no .txt files"]),
+        ({"path": "empty.txt"}, ["empty.txt", "holds no text"]),
         ({"path": "same.txt"}, ["alphabet", "'a'"]),
         ({"path": "poem.txt", "alphabet": "abc"}, ["poem.txt", "'x'", "position 3"]),
         ({"path": "poem.txt", "tokens": "words"}, ["'words'", "characters, letters, bytes"]),

@@ -157,6 +157,9 @@ def test_sizes_that_do_not_fit() -> None:
         (lambda: unet(multipliers=(1, 1, 1))(image, t), halved),
         (lambda: unet(multipliers=(1, 1, 1), image_size=(8, 6)), halved),
         (lambda: transformer()(wide, t), "sequences are 13 long"),
+        (lambda: transformer(layers=0), "layers = 0; expected a whole number, at least 1"),
+        (lambda: unet(multipliers=(1, 0)), "multipliers = 0; expected a whole number"),
+        (lambda: vdm(dropout=1.0), "dropout = 1.0; expected a probability"),
     ):
         assert_refused(call, words)
     assert unet(image_size=(8, 4)).arguments["image_size"] == [8, 4]

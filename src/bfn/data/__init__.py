@@ -71,11 +71,8 @@ def load(name: str, **arguments: Any) -> DataSet:
 def source(name: str) -> Callable[..., DataSet]:
     """The function behind a source's name, or behind "package.module:function"."""
     if name not in SOURCES and ":" not in name:
-        hint = did_you_mean(name, SOURCES)
-        raise BFNError(
-            f"unknown data source {name!r}{hint}; expected one of {', '.join(SOURCES)}, or "
-            "package.module:function"
-        )
+        expected = f"; expected {', '.join(SOURCES)}, or package.module:function"
+        raise BFNError(f"unknown data source {name!r}{did_you_mean(name, SOURCES) or expected}")
     return import_name(SOURCES.get(name, name))
 
 

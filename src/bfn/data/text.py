@@ -38,6 +38,8 @@ def text(
         )
     paths = _paths(Path(path).expanduser())
     contents = [read_bytes(p) for p in paths]
+    if not any(contents):
+        raise BFNError(f"{path} holds no text; give another file or folder")
     if tokens == "bytes":
         letters, texts = Alphabet(None), contents
     else:

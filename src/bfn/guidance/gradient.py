@@ -59,6 +59,8 @@ class Guided(Wrapper):
         through: bool = True,
     ) -> None:
         super().__init__(model)
+        if not callable(guide):
+            raise BFNError(f"guide = {guide!r}; expected a function of the expected data")
         if of not in ("data", "theta"):
             raise BFNError(f'of = {of!r}; expected "data" or "theta"')
         if of == "data" and through and _is_guided(model):

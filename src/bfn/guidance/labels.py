@@ -49,7 +49,10 @@ def prepare(model: BFN | Wrapper, label: Tensor | Sequence[int] | int, batch: in
             "a label was given to a model without labels; train one on labelled data with "
             "net.labels, or leave the label out"
         )
-    given = torch.as_tensor(label)
+    try:
+        given = torch.as_tensor(label)
+    except (TypeError, ValueError):  # words, or lists of different lengths
+        given = torch.zeros(())
     if given.is_floating_point() or given.dtype == torch.bool or given.dim() > 1:
         raise BFNError(f"label = {label!r}; expected a whole number, or one for each example")
     if given.dim() == 1 and len(given) != batch:

@@ -12,11 +12,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bfn.errors import BFNError
+from bfn.errors import BFNError, number, whole
 
 
 def json_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a network's constructor, from its `locals()`, as JSON values."""
+    """The arguments of a network's constructor, from its `locals()`: checked, as JSON values."""
+    for name, value in given.items():
+        if name == "dropout":
+            number(name, value, "a probability of at least 0 and below 1", lambda p: 0.0 <= p < 1.0)
+            continue
+        for size in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(size, int | float):
+                whole(name, size, 0 if name == "labels" else 1)
     return {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in given.items()

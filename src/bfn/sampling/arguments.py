@@ -22,7 +22,7 @@ def prepare(
     final: str,
     guidance: float | None,
     guide: Guide | None,
-    scale: float,
+    scale: float | None,
     cond: dict[str, Any],
 ) -> tuple[BFN | Wrapper, dict[str, Any]]:
     """The model in the wrappers that the arguments ask for, and its conditions, all checked.
@@ -37,7 +37,9 @@ def prepare(
     if guidance is not None:
         model = ClassifierFree(model, guidance)  # pyright: ignore[reportArgumentType]
     if guide is not None:
-        model = Guided(model, guide, scale)
+        model = Guided(model, guide, 1.0 if scale is None else scale)
+    elif scale is not None:
+        raise BFNError(f"scale = {scale!r} has no effect without a guide; give one, or drop it")
     return model, cond
 
 

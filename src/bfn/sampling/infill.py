@@ -45,7 +45,7 @@ def infill(
     final: Literal["sample", "mode"] = "sample",
     guidance: float | None = None,
     guide: Guide | None = None,
-    scale: float = 1.0,
+    scale: float | None = None,
     callback: Callback | None = None,
     generator: Source = None,
     dtype: torch.dtype | None = None,
@@ -111,6 +111,8 @@ def infill(
 
 def _checked(model: BFN | Wrapper, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """x and mask in one shape on the model's device; x holds legal data wherever it is unknown."""
+    if not isinstance(x, Tensor):
+        raise BFNError(f"x is a {type(x).__name__}; expected a tensor: use torch.as_tensor(x)")
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         what = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise BFNError(

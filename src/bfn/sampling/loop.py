@@ -17,6 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from bfn.errors import BFNError, number, whole
 from bfn.flow import Theta
 from bfn.guidance import Wrapper
 from bfn.guidance.gradient import Guide
@@ -40,7 +41,7 @@ def generate(
     final: Literal["sample", "mode"] = "sample",
     guidance: float | None = None,
     guide: Guide | None = None,
-    scale: float = 1.0,
+    scale: float | None = None,
     callback: Callback | None = None,
     generator: Source = None,
     dtype: torch.dtype | None = None,
@@ -57,8 +58,8 @@ def generate(
     a doubled batch. Other conditions are passed to the network unchanged.
 
     `guide` is a differentiable score of the expected data, one number per example, and `scale`
-    how strongly generation is pulled towards high ones (`bfn.guidance.Guided`, which
-    has more options).
+    (1 by default) how strongly generation is pulled towards high ones (`bfn.guidance.Guided`,
+    which has more options).
 
     Below its t_min the head of continuous and discretised data ignores the network, as in the
     paper. That wastes the first call and, on skewed data, stalls the fast solvers; so the network
@@ -67,7 +68,7 @@ def generate(
     `callback(i, t, theta, output)` is called at every step i = 0 .. steps - 1 before its update,
     and once more with the last output as i = steps. Dropout is off during generation.
     """
-    shape = tuple(int(size) for size in shape)
+    shape = _sizes(shape)
     model, cond = arguments.prepare(generate, model, shape[0], final, guidance, guide, scale, cond)
     steps = solvers.count(solver, steps, calls)
     with model.evaluating():
@@ -103,7 +104,9 @@ def run(
 ) -> Output:
     """The output at t = 1. Every `jump` steps are taken back and repeated `repeats` times."""
     flow, dtype, device = model.flow, dtype or model.dtype, model.device
-    first = solver.first if first is None else first
+    if first is None:
+        first = solver.first
+    number("first", first, "a time of at least 0 and below 1", lambda t: 0.0 <= t < 1.0)
     points, coordinate = solvers.grid(grid or solver.grid or flow.grid, flow.schedule, steps)
     times = flow.schedule.time(points.square()).clamp(0.0, 1.0).to(device, dtype)
     r, c = points.tolist(), coordinate.tolist()
@@ -128,6 +131,15 @@ def run(
         step = solvers.Step(i, r[i], r[i + 1], c[i], c[i + 1], before, generator, memory)
         theta = solver.rule(flow, theta, look(i, theta), step)
     return look(steps, theta)
+
+
+def _sizes(shape: Sequence[int]) -> tuple[int, ...]:
+    try:
+        return tuple(whole("shape", size, 1) for size in shape)
+    except (TypeError, BFNError):
+        raise BFNError(
+            f"shape = {shape!r}; expected positive sizes, the batch first, as in (16, 1, 8, 8)"
+        ) from None
 
 
 def _order(steps: int, repeats: int, jump: int) -> Iterator[tuple[int, bool]]:
