@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,16 +25,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         recipe = tiny_runs.read(folder, kind, train__steps=4, **given)
         bfn.train.run(recipe, folder / name, display=False)
     return folder
-
-
-@pytest.fixture
-def trained(runs: Path, tmp_path: Path) -> Callable[..., Path]:
-    """A copy of a finished run, to be changed."""
-
-    def copy(name: str = "digits") -> Path:
-        return shutil.copytree(runs / name, tmp_path / "run")
-
-    return copy
 
 
 @pytest.fixture

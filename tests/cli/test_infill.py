@@ -12,7 +12,6 @@ import torch
 from PIL import Image
 
 import bfn
-from bfn.cli import main
 from bfn.sampling import batches
 
 Output = Callable[..., str]
@@ -118,56 +117,9 @@ def test_texts_are_known_from_the_start(
     assert [call["observed"] for call in told] == ["known", "schedule", "schedule"]
 
 
-@pytest.mark.parametrize(
-    ("options", "calls", "steps"),
-    [([], 6, 5), (["--particles", "2"], 6, 5), (["--resample", "2"], 16, 5)],
-)
-def test_calls(
-    runs: Path,
-    output: Output,
-    monkeypatch: pytest.MonkeyPatch,
-    options: list[str],
-    calls: int,
-    steps: int,
-) -> None:
-    """As many network calls as asked for; the same as that number of steps."""
-    predict, counted, found = bfn.BFN.predict, 0, []
-
-    def counting(model: bfn.BFN, theta: bfn.Theta, t: torch.Tensor, **cond: Any) -> torch.Tensor:
-        nonlocal counted
-        counted += 1
-        return predict(model, theta, t, **cond)
-
-    monkeypatch.setattr(bfn.BFN, "predict", counting)
-    for way in (("--calls", calls), ("--steps", steps)):
-        counted, out = 0, f"x{way[0]}.txt"
-        said = output("infill", runs / "text", "a__ of", "--n", "3", "--out", out, *way, *options)
-        assert f"3 completions in {steps} steps ({calls} network calls)" in said
-        assert counted == calls
-        found.append(Path(out).read_text())
-    assert found[0] == found[1]
-
-
-def test_results_do_not_depend_on_the_batch(
-    runs: Path,
-    output: Output,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_results_do_not_depend_on_the_batch(runs: Path, output: Output) -> None:
     command = ("infill", runs / "text", "____", "--n", "5")
     whole = output(*command)
     assert len(set(whole.splitlines())) > 1
     assert output(*command, "--batch", "2") == whole
     assert output(*command, "--seed", "1") != whole
-    fill, most = batches.infill, 2
-
-    def small(model: bfn.BFN, x: torch.Tensor, *rest: Any, **options: Any) -> torch.Tensor:
-        if len(x) > most:
-            raise torch.OutOfMemoryError("no room")
-        return fill(model, x, *rest, **options)
-
-    monkeypatch.setattr(batches, "infill", small)
-    assert output(*command) == whole
-    most = 0
-    assert main([str(argument) for argument in command]) == 2
-    assert "memory ran out with a single completion" in capsys.readouterr().err

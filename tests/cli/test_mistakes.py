@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import shutil
 import sys
@@ -24,25 +23,18 @@ def workshop(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(runs / name, folder / f"run-{name}")
     tiny_runs.write(folder, "discretised")
     tiny_runs.write(folder, "binary")
-    config = json.loads((runs / "digits" / "config.json").read_text())
     weights = (runs / "digits" / "model.safetensors").read_bytes()
     for name, file, content in (
         ("half", "model.safetensors", weights[: len(weights) // 2]),
-        ("future", "config.json", json.dumps({**config, "format_version": 99}).encode()),
-        ("broken", "config.json", b"{"),
         ("odd", "recipe.toml", b"[train]\nsteps = 'x'\n"),
     ):
         shutil.copytree(runs / "digits", folder / name)
         (folder / name / file).write_bytes(content)
-    for name, file in (("bare", "recipe.toml"), ("lost", "model.safetensors")):
-        shutil.copytree(runs / "digits", folder / name)
-        (folder / name / file).unlink()
     for name in ("empty", "papers", "many"):
         (folder / name).mkdir()
     for name in ("file", "mine.npy", "film.gif", "mine.json", "mine.png", "papers/a.pdf", "many/0"):
         (folder / name).write_text("mine")
     (folder / "blank.txt").write_text(" \n")
-    (folder / "words.txt").write_text("word")
     shades = {"eight": np.eye(8), "lower": np.tri(8), "large": np.ones((7, 9))}
     for name, shade in {**shades, "black": np.zeros((8, 8))}.items():
         Image.fromarray((255 * shade).astype(np.uint8)).save(folder / f"{name}.png")
@@ -80,11 +72,9 @@ MISTAKES = [
     # The command line.
     ("trian", 'Did you mean "train"'),
     ("train", "RECIPE requires an argument; see bfn train --help"),
-    ("train digits more", "more"),
     ("train digits --ot run", "Did you mean --out"),
     ("train digits --resume now", '"now"'),
     ("train digits --train.steps", "--train.steps has no value; write --train.steps VALUE"),
-    ("train digits --train.steps --force", "--train.steps has no value"),
     ("train digits --train.steps 1 --train.steps 2", "--train.steps is given twice; give it once"),
     ("recipes --train.steps 3", "takes no recipe keys such as --train.steps; see bfn recipes"),
     ("train digits --resume auto --force", "starts again; give one of them"),
@@ -97,34 +87,24 @@ MISTAKES = [
     (f"{TRAIN} --trian.steps 5", "'trian.steps' on the command line; did you mean 'train.steps'?"),
     (f"{TRAIN} --steps.x 5", "expected section.key with a section of data, net"),
     (f"{TRAIN} --train.stps 5", "train.stps on the command line; did you mean 'train.steps'"),
-    (f"{TRAIN} --train.zzzzz 5", "unknown key train.zzzzz on the command line; expected one of"),
     (f"{TRAIN} --train.steps.x 3", "train.steps.x on the command line: train.steps = 12 has no"),
-    (f"{TRAIN} --net.width.x 3", "net.width.x on the command line: net.width = 8 has no keys"),
-    (f"{TRAIN} --train.steps many", "train.steps = 'many' on the command line is not right"),
     (f"{TRAIN} --train.steps 1.5", "expected a whole number"),
     (f"{TRAIN} --train.steps 0", "train.steps = 0 on the command line is too small; expected 1"),
     (f"{TRAIN} --train.batch 10000001", "is too large; expected 10000000 or less"),
     (f"{TRAIN} --train.batch 9 --train.accumulate 2", "split into train.accumulate = 2 equal"),
     (f"{TRAIN} --train.patience 2", "give train.validate_every too"),
-    (f"{TRAIN} --train.device warp", "train.device = 'warp'"),
     (f"{TRAIN} --eval.split tests", "'validation' or 'test'; did you mean 'test'?"),
     (f"{TRAIN} --sample.solver sed", "unknown solver 'sed'"),
     (f"{TRAIN} --sample.grid tim", "unknown grid 'tim'"),
     (f"{TRAIN} --data.source digit", "unknown data source 'digit'"),
-    (f"{TRAIN} --data.fom binary", "unknown key data.fom on the command line"),
     (f"{TRAIN} --data.fom binary", "digits takes no such argument; did you mean 'form'"),
     (f"{TRAIN} --data.form binry", "unknown form 'binry'"),
     (f"{TRAIN} --data.labels 3", "data.labels = 3 on the command line is not right; expected true"),
     (f"{TRAIN} --net.widht 5", "bfn.nn:UNet takes no such argument; did you mean 'width'"),
-    (
-        f"{TRAIN} --net.width x",
-        "net.width = 'x' on the command line is not right; expected a whole",
-    ),
     (f"{TRAIN} --net.width 0", "the network bfn.nn:UNet cannot be built: width"),
     (f"{TRAIN} --net.class bfn.nn:Unet", "'bfn.nn:Unet' could not be imported"),
     (f"{TRAIN} --net.class bfn:Theta", "is not a torch.nn.Module"),
     (f"{TRAIN} --flow.kind discretized", "unknown flow.kind 'discretized' on the command line"),
-    (f"{TRAIN} --flow.sgma_1 0.1", "flow.sgma_1 on the command line"),
     (f"{TRAIN} --flow.sgma_1 0.1", "did you mean 'sigma_1'"),
     (f"{TRAIN} --flow.sigma_1 2.0", "sigma_1 = 2.0"),
     (f"{TRAIN} --flow.K 1", "K = 1"),
@@ -144,22 +124,13 @@ MISTAKES = [
     ("runs nowhere", "there is no folder 'nowhere'"),
     ("eval nowhere", "there is no run folder 'nowhere'"),
     ("eval empty", "'empty' holds no recipe.toml"),
-    ("eval bare", "'bare' holds no recipe.toml"),
-    ("eval half", "model.safetensors' is damaged or truncated"),
-    ("eval lost", "holds no model.safetensors"),
-    ("eval broken", "config.json' is damaged"),
-    ("eval future", "format version 99, this program reads 1"),
     ("eval odd", "recipe.toml"),
-    ("sample nowhere", "there is no run folder 'nowhere'"),
     ("sample empty", "'empty' holds no config.json"),
     ("sample half --out x.npy", "model.safetensors' is damaged or truncated"),
-    ("sample broken --out x.npy", "config.json' is damaged"),
-    ("sample odd --out x.npy", "recipe.toml"),
     # Files to write.
     ("demo --out file", "'file' is a file"),
     ("demo --seconds 0", "--seconds 0 leaves no time to train"),
     ("eval run-digits --json mine.json", "'mine.json' exists; give another name, or --force"),
-    ("eval run-digits --json file/x.json", "there is no folder 'file'"),
     ("eval run-digits --per-example x.txt", "has the wrong ending; expected .npy or .csv"),
     ("sample run-digits --out mine.npy", "'mine.npy' exists; give another name, or --force"),
     ("sample run-digits --out none/x.npy", "there is no folder 'none'; create it"),
@@ -167,37 +138,25 @@ MISTAKES = [
     ("sample run-digits --out many --separate", "'many' exists"),
     ("sample run-digits --out x.jpg", "expected a name ending in .png or .npy"),
     # Evaluation.
-    ("eval run-digits --steps 0", "eval.steps"),
     ("eval run-digits --steps 10,x", "eval.steps = '10,x' on the command line is not right"),
-    ("eval run-digits --repeats 0", "eval.repeats = 0 on the command line is too small"),
-    ("eval run-digits --batch -1", "eval.batch = -1"),
     ("eval run-digits --crops 5", "digits is not a text"),
-    ("eval run-digits --split tset", "eval.split = 'tset' on the command line is not right"),
     ("eval run-digits --data.length 5", "--data.length cannot be changed for a trained run; --dat"),
     # Sampling.
     (f"{SAMPLE} --n 0", "sample.n = 0 on the command line is too small"),
-    (f"{SAMPLE} --n x", "sample.n = 'x' on the command line is not right; expected a whole number"),
     (f"{SAMPLE} --n 1.5", "expected a whole number"),
-    (f"{SAMPLE} --steps 0", "sample.steps = 0"),
     (f"{SAMPLE} --final mod", "expected 'sample' or 'mode'; did you mean 'mode'?"),
     (f"{SAMPLE} --calls 1", "calls = 1; "),
     (f"{SAMPLE} --calls 5 --steps 5", "n steps take n + 1 calls: give one of them"),
-    (f"{SAMPLE} --solver od2", "unknown solver 'od2'"),
     (f"{SAMPLE} --solver od2", "did you mean 'ode2'?"),
     (f"{SAMPLE} --grid geometri", "did you mean 'geometric'?"),
-    (f"{SAMPLE} --batch 0", "sample.batch = 0 on the command line is too small"),
     (f"{SAMPLE} --label 3", "a label was given to a model without labels"),
-    (f"{SAMPLE} --label each", "a label was given to a model without labels"),
     (f"{SAMPLE} --guidance 2", "the effect of label, which was not given"),
-    (f"{SAMPLE} --guidance -1", "sample.guidance = -1.0 on the command line is too small"),
     (f"{SAMPLE} --compile --device cpu", "--compile pays off only on a GPU"),
     (f"{SAMPLE} --prefix the", "this run's data are not text"),
     ("sample run-digits --film --out film.npy", "'film.gif' exists"),
     ("sample run-labelled --out x.npy --label 10", "label = 10 is out of range; "),
-    ("sample run-labelled --out x.npy --label=-3", "label = -3 is out of range"),
     ("sample run-labelled --out x.npy --label 3,12", "label = 12 is out of range"),
     ("sample run-labelled --out x.npy --label seven", "label = 'seven' is "),
-    ("sample run-labelled --out x.npy --label 7.5", "label = '7.5' is "),
     ("sample run-text --out x.txt --prefix 'The '", "the prefix holds 'T' at position 0"),
     (
         "sample run-text --out x.txt --prefix 'a long one'",
@@ -208,18 +167,10 @@ MISTAKES = [
     (f"{TEXT} _________", "the text has 9 characters"),
     (f"{TEXT} a_C", "the text holds 'C' at position 2"),
     (f"{TEXT} a_b --mask m.png", "--mask m.png is for pictures"),
-    (f"{TEXT} a_b --particles 0", "particles = 0"),
     (f"{TEXT} a_b --particles 2 --solver ode", "particles need"),
     (f"{TEXT} a_b --observed no", '"no"'),
-    (f"{TEXT} a_b --label 3", "without labels"),
     (f"{TEXT} a_b --out x.png", "cannot hold samples"),
-    (f"{TEXT} a_b --n 0", "n = 0"),
-    (
-        f"{TEXT} a_b --calls 5 --steps 5 --resample 2",
-        "n steps take 3 n + 1 calls: give one of them",
-    ),
     (f"{TEXT} a_b --calls 20 --resample 4", "5 n + 1 calls, so give 16 or 21"),
-    (f"{TEXT} a_b --calls 20 --resample -1", "resample = -1"),
     (f"{PICTURE} eight.png", "nothing says what to fill in of 'eight.png'"),
     (f"{PICTURE} nine.png --mask lower.png", "'nine.png' cannot be read"),
     (f"{PICTURE} eight.png --mask large.png", "'large.png' has 9 x 7 pixels"),
@@ -229,30 +180,21 @@ MISTAKES = [
     (f"{SOLVERS} --calls 1,5", "--calls 1 is too few"),
     (f"{SOLVERS} --calls 5,x", "--calls 5,x is not right; expected numbers, as in 5,10,20"),
     (f"{SOLVERS} --solver ode2,sd2", "did you mean 'sde2'"),
-    (f"{SOLVERS} --grid tme", "did you mean 'time'"),
-    (f"{SOLVERS} --n 0", "sample.n = 0 is too small; expected 1 or more"),
     (f"{SOLVERS} --n 3", "is too few; precision and recall need more than 3"),
-    (f"{SOLVERS} --repeats 0", "repeats = 0; expected a whole number, at least 1"),
-    (f"{SOLVERS} --split tst", "unknown split 'tst'"),
     (f"{SOLVERS} --out q.jpg", "'q.jpg' has the wrong ending; expected .png or .pdf or .svg"),
     (f"{SOLVERS} --out mine.png", "'mine.png' exists"),
-    (f"{SOLVERS} --json mine.json", "'mine.json' exists"),
     (f"{SOLVERS} --words none.txt", "'none.txt' cannot be read"),
     (f"{SOLVERS} --words blank.txt", "'blank.txt' holds no words"),
-    (f"{SOLVERS} --words words.txt", "a list of words was given"),
     (f"{SOLVERS} --guidance 2", "the data of this run have no labels"),
     (f"{SOLVERS} --data.length 5", "--data.length cannot be changed for a trained run"),
     # Schedules.
     ("schedule", "K"),
     ("schedule 1", "K = 1; expected a whole number, at least 2"),
-    ("schedule 0 --bins", "K = 0"),
-    ("schedule 2.5", "'2.5' is not a whole number"),
     ("schedule 1000000001", "larger than 1000000000"),
     ("schedule 27 --cost 4", "cost = 4.0; expected"),
     ("schedule 27 --out curve.txt", "has the wrong ending; expected .png or"),
     # Sharing.
     ("card run-digits/checkpoints", "holds no recipe.toml"),
-    ("push nowhere me/digits", "there is no run folder 'nowhere'"),
 ]
 
 
@@ -274,24 +216,18 @@ RECIPES = [
     ("train = 3", "train = 3 in bad.toml is not a section; write [train] above its keys"),
     ("name = 3", "name = 3 in bad.toml is not right; expected a text"),
     ('name = "../up"', "name = '../up' in bad.toml is not a valid run name"),
-    ('name = ".."', "is not a valid run name; use one path component"),
     ('name = ""', "is not a valid run name"),
     ("[train]\nsteps = 1", "the recipe 'bad' has no data.source"),
-    ("[train]\nstps = 3", "unknown key train.stps in bad.toml; did you mean 'train.steps'"),
     ('[train]\nsteps = "x"', "train.steps = 'x' in bad.toml is not right; expected a whole number"),
-    ("[train]\nsteps = 0", "train.steps = 0 in bad.toml is too small; expected 1 or more"),
     ("[train]\nlearning_rate = 0", "train.learning_rate = 0.0 in bad.toml is too small"),
     ("[train]\nlearning_rate = inf", "is too large; expected a finite number"),
     ("[train]\nclip = nan", "train.clip = nan in bad.toml is not a number; expected one"),
-    ("[train]\nbetas = [0.9, nan]", "train.betas = nan in bad.toml is not a number"),
     ("[train]\nbetas = [0.9]", "expected a list of 2 values"),
     ("[train]\nbetas = [0.9, 1.0]", "train.betas = 1.0 is too large; expected less than 1"),
     ("[train]\nema_decay = 1.0", "train.ema_decay = 1.0 is too large"),
     ("[train]\ndecay = 2", "train.decay = 2.0 in bad.toml is too large; expected 1 or less"),
     ("[train]\nloss_steps = 0", "train.loss_steps = 0; expected 1 or more, or inf"),
     ("[eval]\nsteps = [0]", "eval.steps = [0]; expected counts of 1 or more, or inf"),
-    ("[eval]\nsteps = []", "eval.steps = []"),
-    ('[sample]\nfinal = "mod"', "sample.final = 'mod' in bad.toml"),
     ('[sample]\nfinal = "mod"', "did you mean 'mode'"),
     ("[published]\nsteps = [1]", "published.total has 0 results for 1 numbers of steps"),
     ('[data]\nsource = "digits"', "has no flow.kind"),
@@ -336,14 +272,3 @@ def test_places_that_cannot_be_written(
 ) -> None:
     monkeypatch.chdir(workshop)
     assert "cannot be written" in refused(workshop, capsys, line.split())
-
-
-def test_a_run_without_a_usable_checkpoint(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = shutil.copytree(runs / "digits", tmp_path / "run")
-    for file in run.glob("checkpoints/*/weights.safetensors"):
-        file.write_bytes(b"")
-    command = ["train", str(tiny_runs.write(tmp_path)), "--out", str(run), "--resume", "auto"]
-    assert main([*command, "--train.steps", "6"]) == 2
-    assert "start again with --force" in capsys.readouterr().err.splitlines()[-1]

@@ -47,16 +47,6 @@ def test_entropy_of_many_bins_is_that_of_a_continuous_source() -> None:
     assert suggest.cost_of_bins(65536, beta) == pytest.approx(left, abs=2e-3)
 
 
-def test_entropy_of_classes() -> None:
-    """27 classes: -ln softmax(V)_x of V ~ N(beta K e_x, beta K)."""
-    K, beta = 27, 0.3
-    V = math.sqrt(beta * K) * np.random.default_rng(0).standard_normal((200_000, K))
-    V[:, 0] += beta * K
-    cost = np.log(np.exp(V - V[:, :1]).sum(1))
-    standard_error = cost.std() / math.sqrt(len(cost))
-    assert abs(suggest.cost_of_classes(K, beta) - cost.mean()) < 4 * standard_error
-
-
 @pytest.mark.parametrize(("K", "bins"), [(2, False), (27, False), (16, True), (65536, True)])
 def test_curve_falls_from_all_to_the_cost(K: int, bins: bool) -> None:
     found = suggestion(K, bins, 0.01)

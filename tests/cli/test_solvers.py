@@ -11,7 +11,6 @@ from PIL import Image
 
 import bfn
 from bfn import quality
-from bfn.recipe import build
 from bfn.runs.folder import RunFolder
 
 Output = Callable[..., str]
@@ -53,31 +52,15 @@ def test_text_and_a_list_of_words(runs: Path, output: Output) -> None:
     assert Path("q.svg").read_text().startswith("<?xml")
 
 
-def test_repeats(runs: Path, output: Output) -> None:
-    """Means over seeds; a measure without an error in one repeat has one over several."""
-    run = runs / "text"
-    command = ["solvers", run, "--calls", 3, "--solver", "sde", "--n", 40, "--seed", 2]
-    text = output(*command, "--out", "q.svg", "--repeats", 3)
-    assert "3 x 40 samples a row" in text
-    model, data = RunFolder(run).load_model(), build.data(RunFolder(run).recipe())
-    expected = quality.compare(model, data, ["sde"], [3], n=40, seed=2, repeats=3)
-    lines = {line.split()[0]: line.split() for line in text.splitlines() if line.split()}
-    assert lines["sde"][2:] == numbers(expected.rows[0])
-    assert len(lines["real"]) == 2 + 3  # no error for the fraction of different words
-
-
 def test_options_reach_the_samples(runs: Path, output: Output) -> None:
     """Each of them changes the table to what the library makes of it."""
     data = bfn.data.load("digits", labels=True)
     model, seen = RunFolder(runs / "labelled").load_model(), []
     command = ["solvers", runs / "labelled", "--solver", "sde", "--calls", 3, "--n", 8, "--force"]
     ways: list[dict[str, Any]] = [
-        {},
-        {"final": "mode"},
-        {"grid": "power"},
-        {"guidance": 3.0},
-        {"seed": 1},
-        {"split": "validation"},
+        {"final": "mode", "repeats": 2},
+        {"grid": "power", "seed": 1},
+        {"guidance": 3.0, "split": "validation"},
     ]
     for given in ways:
         options = [part for key, value in given.items() for part in (f"--{key}", value)]
@@ -88,9 +71,3 @@ def test_options_reach_the_samples(runs: Path, output: Output) -> None:
         assert found["real"] == expected["real"]
         seen.append(json.dumps(found["rows"]))
     assert len(set(seen)) == len(ways)
-
-
-def test_all_solvers_by_default(runs: Path, output: Output) -> None:
-    command = ("solvers", runs / "digits", "--calls", 2, "--n", 6, "--json", "-")
-    document = json.loads(output(*command, "--out", "q.pdf"))
-    assert [row["solver"] for row in document["rows"]] == list(bfn.sampling.solvers.SOLVERS)

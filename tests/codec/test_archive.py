@@ -15,7 +15,7 @@ import msgpack
 import pytest
 
 from bfn.codec import archive, coder
-from bfn.codec.archive import Archive, Bits, Block, Contents, Entry, Plain, Writer, expand, squeeze
+from bfn.codec.archive import Archive, Bits, Entry, Plain, Writer, expand, squeeze
 from bfn.errors import BFNError
 from support import archives
 
@@ -60,7 +60,7 @@ def test_every_flip_and_every_truncation_is_noticed(tmp_path: Path) -> None:
     variants = [
         data[:at] + bytes([data[at] ^ mask]) + data[at + 1 :]
         for at in range(len(data))
-        for mask in (1, 0x80, 0xFF)
+        for mask in (1, 0xFF)
     ]
     variants += [data[:length] for length in range(len(data))]
     variants += [data + more for more in (b"\0", b"BFN\n", data)]
@@ -160,8 +160,8 @@ def test_contents_that_are_no_table(tmp_path: Path) -> None:
     for raw in (b"", b"\xc1", b"\x90", b"\x91\x01", b"\xdf\xff\xff\xff\xff", nested):
         assert "makes no sense" in complaint(tmp_path, archives.seal(b"", raw))
     deflate = zlib.compressobj(9, zlib.DEFLATED, -15)
-    deflated = b"\1" + deflate.compress(bytes(1 << 26)) + deflate.flush()
-    packed = b"\2" + lzma.compress(bytes(1 << 26), lzma.FORMAT_RAW, filters=archive._FILTERS)
+    deflated = b"\1" + deflate.compress(bytes(1 << 25)) + deflate.flush()
+    packed = b"\2" + lzma.compress(bytes(1 << 25), lzma.FORMAT_RAW, filters=archive._FILTERS)
     for bomb in (deflated, packed):  # little that expands to much
         assert "expected at most" in complaint(tmp_path, archives.seal(b"", b"", bomb))
 
@@ -234,10 +234,3 @@ def test_the_account_of_steps_adds_up() -> None:
     for i, value in enumerate(found):
         assert value == pytest.approx(sum(steps[4 * i : 4 * i + 4]), abs=2 * bits.unit)
     assert Bits.round([], reconstruction=0, startup=0, overhead=0).by_step(0) == []
-
-
-def test_fields_of_contents_are_those_of_the_file() -> None:
-    assert Contents.unpack(archives.EMPTY.pack()) == archives.EMPTY
-    block = Block(True, 3, 7, 2**32 - 1)
-    full = replace(archives.EMPTY, entries=archives.ENTRIES[2:3], blocks=[replace(block, count=1)])
-    assert Contents.unpack(full.pack()) == full

@@ -50,7 +50,7 @@ def round_trip(codec: Codec, blocks: list[Tensor]) -> None:
 
 
 @pytest.mark.parametrize("kind", toys.KINDS)
-@pytest.mark.parametrize("steps", [1, 2, 13])
+@pytest.mark.parametrize("steps", [1, 6])
 def test_blocks_of_all_sizes_come_back(kind: str, steps: int) -> None:
     """More blocks than lanes, empty ones, single examples, and lanes that rest."""
     counts = [7, 0, 1, 30, 2, 12, 3]
@@ -61,7 +61,7 @@ def test_blocks_of_all_sizes_come_back(kind: str, steps: int) -> None:
 
 
 @pytest.mark.parametrize("kind", toys.KINDS)
-@pytest.mark.parametrize("spacing", [0.1, 1.7, 4.0])
+@pytest.mark.parametrize("spacing", [0.1, 4.0])
 def test_any_spacing_is_lossless(kind: str, spacing: float) -> None:
     round_trip(codec(kind, spacing=spacing), [data(kind, 20)])
 
@@ -75,8 +75,7 @@ def test_any_schedule_is_lossless() -> None:
     ):
         net = toys.Toy(head.parameters, 4 if block is k else 1)
         model = bfn.BFN(net, flow, head)
-        for steps in (1, 7):
-            round_trip(Codec(model, tuple(block.shape[1:]), steps, lanes=2), [block, block[:3]])
+        round_trip(Codec(model, tuple(block.shape[1:]), 7, lanes=2), [block, block[:3]])
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -91,24 +90,9 @@ def test_blocks_stand_on_their_own() -> None:
     """One block of many, decoded alone in its lane; in another lane it need not be the same."""
     codec_, blocks = codec("discretised"), [data("discretised", 9 + j, j) for j in range(8)]
     payloads = [one.payload for one in codec_.encode(blocks)]
-    for j in (0, 4, 7):
-        (x,) = codec_.decode([payloads[j]], [9 + j], places=[j])
-        assert torch.equal(x, blocks[j])
     five, one = codec_.decode([payloads[5], payloads[1]], [14, 10], places=[5, 1])
     assert torch.equal(five, blocks[5])
     assert torch.equal(one, blocks[1])
-
-
-def test_progress_counts_every_example() -> None:
-    codec_, blocks = codec("binary"), [data("binary", count) for count in (3, 25, 0, 40, 1)]
-    seen: list[int] = []
-    coded = codec_.encode(blocks, seen.append)
-    assert sum(seen) == 69
-    assert min(seen) > 0
-    seen.clear()
-    codec_.decode([one.payload for one in coded], [len(x) for x in blocks], seen.append)
-    assert sum(seen) == 69
-    assert all(seconds > 0.0 for seconds in codec_.seconds.values())
 
 
 class Certain(nn.Module):
@@ -134,11 +118,11 @@ def test_a_network_that_is_certain_of_something_wrong(sign: float) -> None:
     k = torch.randint(3, (12, 6), generator=g)
     answer = [sign * 1e4, 0.0, -sign * 1e4]
     round_trip(Codec(bfn.discrete(Certain(answer), 3, 4.0), (6,), 6, lanes=2), [k])
-    for K, sigma_1 in ((2, 0.1), (17, 0.03), (256, 1e-3), (300, 1e-2), (65536, 1e-5)):
+    for K, sigma_1 in ((2, 0.1), (256, 1e-3), (65536, 1e-5)):
         x = bfn.bin_centre(torch.randint(K, (6, 5), generator=g), K)
         x[0], x[1] = bfn.bin_centre(torch.tensor(0), K), bfn.bin_centre(torch.tensor(K - 1), K)
-        for noise in (0.0, 3.0, 1e6):
-            for ln_sigma in (-20.0, 0.0, 20.0):
+        for noise in (0.0, 1e6):
+            for ln_sigma in (-20.0, 20.0):
                 net = Certain([sign * noise, ln_sigma])
                 model = bfn.discretised(net, K, sigma_1)
                 round_trip(Codec(model, (5,), 4, lanes=2), [x])
@@ -150,7 +134,7 @@ def test_a_network_that_is_certain_of_something_wrong(sign: float) -> None:
 def test_large_alphabets_of_all_sizes() -> None:
     """Both sides of the sizes where tables, windows and their groups change."""
     g = torch.Generator().manual_seed(1)
-    for K in (255, 256, 257, 258, 511, 5000, 65535, 65536, 2**20):
+    for K in (255, 256, 257, 258, 65536, 2**20):
         net = toys.Toy(P=2, seed=K)
         x = bfn.bin_centre(torch.randint(K, (8, 7), generator=g), K)
         round_trip(Codec(bfn.discretised(net, K, 1e-3), (7,), 3, lanes=2), [x])
@@ -212,13 +196,13 @@ def test_an_empty_stack_is_lossless_too() -> None:
         assert stacks.empty(1)
 
 
-@pytest.mark.parametrize("K", [5, 5000])
-def test_damage_is_told(K: int) -> None:
+def test_damage_is_told() -> None:
     """Never a crash; mostly bits are left over at the end, or a symbol has no place."""
+    K = 5000
     codec_ = Codec(toys.model("discretised", K=K), SHAPES["discretised"], 5, lanes=1)
     x = bfn.discretise(torch.rand(12, 1, 4, 4, generator=toys.generator()) * 2 - 1, K)
     payload, rng, told = codec_.encode([x])[0].payload, np.random.default_rng(0), 0
-    for _ in range(30):
+    for _ in range(12):
         bad = bytearray(payload)
         bad[rng.integers(len(bad))] ^= 1 << int(rng.integers(8))
         try:
@@ -226,7 +210,7 @@ def test_damage_is_told(K: int) -> None:
             assert not torch.equal(x, y)
         except bfn.BFNError:
             told += 1
-    assert told >= 28
+    assert told >= 11
     for bad in (b"", payload[:5], payload + b"\1\2\3\4", payload[4:]):
         with pytest.raises(bfn.BFNError, match="damaged"):
             codec_.decode([bad], [12])
@@ -236,10 +220,8 @@ def test_damage_is_told(K: int) -> None:
     ("options", "sentence"),
     [
         ({"steps": 0}, "steps = 0"),
-        ({"steps": 2.5}, "steps = 2.5"),
         ({"lanes": True}, "lanes = True"),
         ({"threads": 0}, "threads = 0"),
-        ({"spacing": 0.0}, "spacing = 0.0"),
         ({"spacing": math.nan}, "spacing = nan"),
         ({"shape": (4, 0)}, r"shape = \(4, 0\)"),
     ],
@@ -251,7 +233,7 @@ def test_wrong_settings_are_refused(options: dict, sentence: str) -> None:
 
 
 def test_blocks_are_asked_for_when_their_turn_comes() -> None:
-    """So that memory does not grow with the number of blocks."""
+    """So that memory does not grow with the number of blocks; progress counts every example."""
     seen, done = [], []
 
     class Lazy(Sequence):
@@ -267,8 +249,11 @@ def test_blocks_are_asked_for_when_their_turn_comes() -> None:
     assert sorted(j for j, _ in seen) == list(range(9))
     # Two are at work at a time: block j begins when j - 1 of them are done.
     assert all(at >= 30 * (j // 2) * 2 - 30 for j, at in seen)
-    (last,) = codec_.decode([coded[8].payload], [30], places=[8])
+    assert sum(done) == 270
+    done.clear()
+    (last,) = codec_.decode([coded[8].payload], [30], done.append, places=[8])
     assert torch.equal(last, data("binary", 30, 8))
+    assert sum(done) == 30
 
 
 def test_wrong_data_are_refused() -> None:

@@ -67,6 +67,13 @@ def contents(folder: Path) -> dict[str, bytes]:
 SMALL = ("--steps", 2, "--block", 3)
 
 
+@pytest.fixture
+def packed(tiny_run: Run, pictures: Path, say: Callable[..., str]) -> Path:
+    """The run that a.bfn, the archive of the pictures, was made with."""
+    say("compress", tiny_run("discretised"), pictures, "-o", "a.bfn", *SMALL)
+    return tiny_run("discretised")
+
+
 def test_pictures_in_folders(tiny_run: Run, pictures: Path, say: Callable[..., str]) -> None:
     run = tiny_run("discretised")
     told = say("compress", run, pictures, "-o", "a.bfn", *SMALL)
@@ -105,11 +112,9 @@ def test_texts(tiny_run: Run, say: Callable[..., str]) -> None:
 
 
 def test_one_of_many(
-    tiny_run: Run, pictures: Path, say: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    packed: Path, pictures: Path, say: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One file, several, or a folder; only the blocks they lie in are decoded."""
-    run = tiny_run("discretised")
-    say("compress", run, pictures, "-o", "a.bfn", *SMALL)
     decoded: list[int] = []
     decode = Codec.decode
 
@@ -118,25 +123,21 @@ def test_one_of_many(
         return decode(self, payloads, counts, progress, places)
 
     monkeypatch.setattr(Codec, "decode", counting)
+    two = ["pictures/0.png", "pictures/odd/9.png"]
     for only, names, blocks in (
-        (["pictures/4.png"], ["pictures/4.png"], [0]),
         (["pictures/odd/"], [f"pictures/odd/{i}.png" for i in (1, 3, 5, 7, 9)], [1, 2, 3]),
-        (
-            ["pictures/0.png", "pictures/odd/9.png"],
-            ["pictures/0.png", "pictures/odd/9.png"],
-            [0, 3],
-        ),
+        (two, two, [0, 3]),
     ):
         decoded.clear()
         shutil.rmtree("out", ignore_errors=True)
         chosen = [word for name in only for word in ("--only", name)]
-        say("decompress", "a.bfn", "--run", run, "-o", "out", *chosen)
+        say("decompress", "a.bfn", "--run", packed, "-o", "out", *chosen)
         after = pixels(Path("out"))
         assert sorted(after) == names
         before = pixels(pictures.parent)
         assert all(np.array_equal(after[name], before[name]) for name in names)
         assert decoded == blocks
-    told = say("decompress", "a.bfn", "--run", run, "-o", "new", "--only", "4.png", code=2)
+    told = say("decompress", "a.bfn", "--run", packed, "-o", "new", "--only", "4.png", code=2)
     assert "holds no file '4.png'; it holds 'pictures/0.png'" in told
     assert "and 5 more" in told
 
@@ -174,13 +175,10 @@ def test_inspecting(tiny_run: Run, pictures: Path, say: Callable[..., str]) -> N
     assert 2 <= bits["startup_examples"] <= 10
     assert [item["name"] for item in account["files"]][:2] == ["pictures/0.png", "pictures/2.png"]
     told = say("inspect", "a.bfn", "--plot", "bits.png")
-    assert f"a.bfn: {account['bytes']} bytes" in told
     assert account["fingerprint"] in told
     assert "pictures/odd/9.png" in told
     assert Path("bits.png").read_bytes().startswith(b"\x89PNG")
     assert "exists" in say("inspect", "a.bfn", "--plot", "bits.png", code=2)
-    assert "has the wrong ending" in say("inspect", "a.bfn", "--plot", "bits.xyz", code=2)
-    say("inspect", "a.bfn", "--plot", "bits.svg", "--force")
 
 
 def test_mistakes(tiny_run: Run, pictures: Path, say: Callable[..., str]) -> None:
@@ -194,20 +192,9 @@ def test_mistakes(tiny_run: Run, pictures: Path, say: Callable[..., str]) -> Non
         "steps = 0": ("compress", run, pictures, "-o", "a.bfn", "--steps", 0),
         "block = 0": ("compress", run, pictures, "-o", "a.bfn", "--block", 0),
         "block = 100000000": ("compress", run, pictures, "-o", "a.bfn", "--block", 10**8),
-        "not a whole number": ("compress", run, pictures, "-o", "a.bfn", "--steps", 2.5),
-        "requires an argument": ("compress", run, pictures),
-        "is not available": (
-            "compress",
-            run,
-            pictures,
-            "-o",
-            "a.bfn",
-            "--device",
-            "warp",
-        ),
+        "is not available": ("compress", run, pictures, "-o", "a.bfn", "--device", "warp"),
         "there is no archive": ("decompress", "a.bfn", "--run", run, "-o", "out"),
         "is not an archive": ("inspect", "pictures/0.png"),
-        "cannot read": ("inspect", "pictures"),
     }.items():
         assert told in say(*arguments, code=2)
     assert os.listdir(".") == ["pictures"]
@@ -218,16 +205,13 @@ def test_mistakes(tiny_run: Run, pictures: Path, say: Callable[..., str]) -> Non
     assert Path("a.bfn").read_bytes() == kept
     assert "--force" in say("decompress", "a.bfn", "--run", run, "-o", "pictures", code=2)
     assert "is a file" in say("decompress", "a.bfn", "--run", run, "-o", "a.bfn", code=2)
-    assert "requires an argument" in say("decompress", "a.bfn", "-o", "out", code=2)
 
 
-def test_another_model_is_refused(tiny_run: Run, pictures: Path, say: Callable[..., str]) -> None:
-    run = tiny_run("discretised")
-    say("compress", run, pictures, "-o", "a.bfn", *SMALL)
+def test_another_model_is_refused(packed: Path, tiny_run: Run, say: Callable[..., str]) -> None:
     told = say("decompress", "a.bfn", "--run", tiny_run("binary"), "-o", "out", code=2)
     assert "was made with another model ('discretised'" in told
     # One bit of one weight is enough.
-    shutil.copytree(run, "copy", ignore=shutil.ignore_patterns("checkpoints"))
+    shutil.copytree(packed, "copy", ignore=shutil.ignore_patterns("checkpoints"))
     say("decompress", "a.bfn", "--run", "copy", "-o", "good")
     weights = Path("copy/model.safetensors")
     data = bytearray(weights.read_bytes())
@@ -272,11 +256,9 @@ def test_another_machine_is_refused(
 
 
 def test_other_digits_are_never_written(
-    tiny_run: Run, pictures: Path, say: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    packed: Path, pictures: Path, say: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the codec makes of the bytes, only what was stored comes out."""
-    run = tiny_run("discretised")
-    say("compress", run, pictures, "-o", "a.bfn", *SMALL)
     decode = Codec.decode
 
     def one_level_off(self: Codec, *arguments: Any) -> Any:
@@ -289,23 +271,21 @@ def test_other_digits_are_never_written(
 
     for broken in (one_level_off, no_use):
         monkeypatch.setattr(Codec, "decode", broken)
-        told = say("decompress", "a.bfn", "--run", run, "-o", "out", code=2)
+        told = say("decompress", "a.bfn", "--run", packed, "-o", "out", code=2)
         assert "does not decode to what was stored" in told
         assert sorted(os.listdir(".")) == ["a.bfn", "pictures"]
-        told = say("compress", run, pictures, "-o", "b.bfn", *SMALL, code=2)
+        told = say("compress", packed, pictures, "-o", "b.bfn", *SMALL, code=2)
         assert sorted(os.listdir(".")) == ["a.bfn", "pictures"]
 
 
 def test_the_whole_has_a_digest(
-    tiny_run: Run, pictures: Path, say: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    packed: Path, say: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where every block decodes: what is put together from them is looked at once more."""
-    run = tiny_run("discretised")
-    say("compress", run, pictures, "-o", "a.bfn", *SMALL)
     monkeypatch.setattr(
         Translation, "restored", lambda self, part, x: self.pixels(part, x).tobytes()[::-1]
     )
-    told = say("decompress", "a.bfn", "--run", run, "-o", "out", code=2)
+    told = say("decompress", "a.bfn", "--run", packed, "-o", "out", code=2)
     assert "what was restored is not what was stored" in told
     assert sorted(os.listdir(".")) == ["a.bfn", "pictures"]
 
@@ -329,27 +309,25 @@ def test_interruption_leaves_nothing(
     assert sorted(os.listdir(".")) == ["a.bfn", "pictures"]
 
 
-def test_restoring_over_files(tiny_run: Run, pictures: Path, say: Callable[..., str]) -> None:
-    run = tiny_run("discretised")
-    say("compress", run, pictures, "-o", "a.bfn", *SMALL)
+def test_restoring_over_files(packed: Path, say: Callable[..., str]) -> None:
     Path("out/pictures").mkdir(parents=True)
     Path("out/pictures/0.png").write_bytes(b"older")
     Path("out/other").write_bytes(b"mine")
-    say("decompress", "a.bfn", "--run", run, "-o", "out", "--force")
+    say("decompress", "a.bfn", "--run", packed, "-o", "out", "--force")
     assert Path("out/other").read_bytes() == b"mine"
     assert len(pixels(Path("out"))) == 10
     # A link could lead out of the folder, and a folder is not replaced by a file.
     shutil.rmtree("out/pictures/odd")
     Path("elsewhere").mkdir()
     Path("out/pictures/odd").symlink_to(Path("elsewhere").resolve())
-    told = say("decompress", "a.bfn", "--run", run, "-o", "out", "--force", code=2)
+    told = say("decompress", "a.bfn", "--run", packed, "-o", "out", "--force", code=2)
     assert "odd' is in the way" in told
     assert os.listdir("elsewhere") == []
     Path("out/pictures/odd").unlink()
     Path("out/pictures/0.png").unlink()
     Path("out/pictures/0.png").mkdir()
     assert "0.png' is in the way" in say(
-        "decompress", "a.bfn", "--run", run, "-o", "out", "--force", code=2
+        "decompress", "a.bfn", "--run", packed, "-o", "out", "--force", code=2
     )
 
 
@@ -399,15 +377,3 @@ def test_memory_does_not_grow_with_the_archive(
     say("decompress", "a.bfn", "--run", run, "-o", "out")
     assert at_once == 2 * [16, 16] + [16, 16] + [2, 2] + [16, 16, 16, 2]
     assert Path("out/a.npy").read_bytes() == Path("a.npy").read_bytes()
-
-
-def test_a_damaged_archive_is_one_sentence(tiny_run: Run, say: Callable[..., str]) -> None:
-    run, path = tiny_run("text"), Path("a.bfn")
-    Path("a.txt").write_text("the cat sat on the mat all day")
-    say("compress", run, "a.txt", "-o", path, "--steps", 1)
-    data = path.read_bytes()
-    for at, told in ((3, "is not an archive"), (9, "have changed"), (len(data) - 3, "cut off")):
-        path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
-        for command in (("inspect", path), ("decompress", path, "--run", run, "-o", "out")):
-            assert told in say(*command, code=2)
-        assert not Path("out").exists()

@@ -59,12 +59,10 @@ CHAIN = chain([0.5, 0.5], 0.9, 6)
 BINNED = chain([0.2, 0.3, 0.5], 0.7, 3)
 TOYS: dict[str, tuple[Toy, int, int]] = {
     "binary": (CHAIN.binary(4.0), 6, 160),
-    "binary, one step": (CHAIN.binary(4.0), 1, 96),
     "discrete": (chain([0.1, 0.2, 0.3, 0.15, 0.25], 0.7, 3).discrete(2.0), 5, 240),
     "discretised": (ridge(8).discretised(0.05), 10, 160),
     "cut Gaussian": (BINNED.binned(0.1), 6, 200),
     "continuous": (ridge(8).continuous(0.05, reconstruction=bfn.Bins(8, 0.06)), 10, 240),
-    "4,096 bins": (fine_gaussian(4096, 0.25, 1e-3), 6, 64),
     "65,536 bins": (fine_gaussian(65536, 0.25, 1e-4), 5, 64),
 }
 
@@ -79,12 +77,12 @@ def test_the_chain_costs_what_the_loss_says(name: str) -> None:
     assert abs(excess) < 0.01
 
 
-@pytest.mark.parametrize("n", [5, pytest.param(25, marks=pytest.mark.slow)])
-def test_digits_cost_what_the_loss_says(n: int) -> None:
+@pytest.mark.slow
+def test_digits_cost_what_the_loss_says() -> None:
     """The shipped, trained model: within 2% of the sum over all steps."""
     digits = bfn.data.load("digits")
     x, _ = digits.batch("test", digits.examples("test"))
-    excess, error = compare(bfn.BFN.from_pretrained("digits"), x, n)
+    excess, error = compare(bfn.BFN.from_pretrained("digits"), x, 25)
     assert error < 0.009
     assert abs(excess) < 0.02
 

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 import bfn
 from bfn.data.tensors import as_data_set
 from bfn.errors import BFNError
-from bfn.recipe.sections import Train
 
 K = 4
 
@@ -65,42 +64,6 @@ def test_learns_a_dependent_source(x: Tensor) -> None:
     assert (samples[:, 0] == samples[:, 1]).float().mean() > 0.9
 
 
-def test_run_folder_and_resume(x: Tensor, tmp_path: Path) -> None:
-    arguments = {"steps": 20, "batch": 16, "log_every": 5, "checkpoint_every": 10}
-    whole, parts = model(), model()
-    bfn.train.fit(whole, x, display=False, **arguments)
-    seen = []
-    bfn.train.fit(
-        parts, x, out=tmp_path / "run", display=False, **arguments,
-        stop=lambda: seen.append(1) or len(seen) == 13,
-    )  # fmt: skip
-    again = model()
-    result = bfn.train.fit(again, x, out=tmp_path / "run", resume=True, display=False, **arguments)
-    assert result.folder == tmp_path / "run"
-    for a, b in zip(whole.parameters(), again.parameters(), strict=True):
-        assert torch.equal(a, b)
-    loaded = bfn.BFN.from_pretrained(tmp_path / "run")
-    for a, b in zip(loaded.parameters(), again.parameters(), strict=True):
-        assert torch.equal(a, b)
-
-
-def test_labels_reach_the_network(x: Tensor) -> None:
-    heard: list[Tensor] = []
-
-    class Listening(Net):
-        def forward(self, features: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
-            assert label is not None
-            heard.extend([label] if self.training else [])
-            return super().forward(features, t, label)
-
-    trained = bfn.discrete(Listening(), K=K, beta_1=3.0)
-    bfn.train.fit(trained, x, labels=x[:, 0], steps=2, batch=8, display=False)
-    data = as_data_set(trained, x, x[:, 0])
-    assert len(heard) == 2
-    for step, label in enumerate(heard):
-        assert torch.equal(label, x[data.indices(0, step, 8), 0])
-
-
 def test_hidden_labels(x: Tensor, tmp_path: Path) -> None:
     """Each label becomes -1 with the given probability, drawn after nothing but the data."""
     heard: list[Tensor] = []
@@ -127,14 +90,6 @@ def test_hidden_labels(x: Tensor, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
     with pytest.raises(BFNError, match=r"label_dropout = 1.5 is too large; expected 1 or less"):
         bfn.train.fit(model(), data, label_dropout=1.5, display=False)
-
-
-def test_defaults_are_the_recipes(x: Tensor) -> None:
-    with pytest.raises(BFNError, match=r"unknown key train.stps; did you mean 'train.steps'"):
-        bfn.train.fit(model(), x, stps=3)
-    with pytest.raises(BFNError, match=r"train.batch = 0 is too small"):
-        bfn.train.fit(model(), x, batch=0)
-    assert Train().steps == 1000
 
 
 def test_arguments_that_need_a_folder(x: Tensor) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 
-import pytest
 import torch
 from torch import nn
 
@@ -39,20 +38,6 @@ def test_average_against_the_recursion() -> None:
         for name in ("weight", "tied"):
             torch.testing.assert_close(ema.weights[name], average, rtol=1e-12, atol=1e-14)
     assert (int(ema.weights["count"]), float(ema.weights["level"])) == (199, 199.0)
-
-
-def test_warm_up_forgets_the_start_and_spans_a_tenth() -> None:
-    """Share of the weights of step r in the average of step s, with a decay that never binds."""
-    ema, s = EMA(Module(), decay=0.99999), 1000
-    shares, left = [], 1.0
-    for r in range(s, 0, -1):
-        d = ema.decay_at(r)
-        shares.append(left * (1 - d))
-        left *= d
-    assert left < 1e-8  # nothing of the initial weights
-    mean = sum(share * r for share, r in zip(shares, range(s, 0, -1), strict=True))
-    assert mean == pytest.approx(0.9 * s, rel=0.01)
-    assert shares[500] / shares[0] == pytest.approx(0.5**8, rel=0.2)
 
 
 def test_in_place_restores() -> None:

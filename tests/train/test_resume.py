@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import bfn
-from bfn.errors import BFNError, Unwritten
+from bfn.errors import BFNError
 from bfn.recipe import Recipe
 from bfn.runs.folder import RunFolder
 from bfn.train.step import Trainer
@@ -70,13 +70,9 @@ LEFT_OVERS: dict[str, Callable[[Path], object]] = {
         run / "checkpoints" / "step-9" / "weights.safetensors"
     ),
     "a lost status": lambda run: (run / "status.json").unlink(),
-    "a lost export": lambda run: (run / "model.safetensors").unlink(),
     "lines beyond the checkpoint": lambda run: _append(
         run / "metrics.jsonl",
         b'{"step": 10, "loss": 99, "nats": 1}\n\0\xff\n[]\n{"step": 1}\n{"step": 11, "lo',
-    ),
-    "half of a checkpoint": lambda run: shutil.copytree(
-        run / "checkpoints" / "step-9", run / "checkpoints" / ".part-step-12"
     ),
     "half of a file": lambda run: (run / ".recipe.toml.ab12.part").write_text("name ="),
 }
@@ -93,17 +89,15 @@ def test_what_a_crash_leaves_is_cleaned_up(
     run(recipe, tmp_path / "run", resume=True)
     assert_same(expected, tmp_path / "run")
     assert {path.name for path in (tmp_path / "run").rglob(".*")} == {".lock"}
-    assert not (tmp_path / "run" / "checkpoints" / ".part-step-12").exists()
 
 
-@pytest.mark.parametrize("kind", tiny_runs.RECIPES)
-def test_a_resumed_run_is_the_uninterrupted_one(kind: str, tmp_path: Path) -> None:
+def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
     """Whatever the state of the process, at the step of a checkpoint or between, data moved."""
-    recipe = tiny_runs.read(tmp_path, kind)
+    recipe = tiny_runs.read(tmp_path)
     run(recipe, tmp_path / "whole")
     for steps, memory in ((4, "device"), (3, "host"), (9, "device")):
         torch.manual_seed(steps)
-        moved = tiny_runs.read(tmp_path, kind, train__data_memory=memory)
+        moved = tiny_runs.read(tmp_path, train__data_memory=memory)
         run(moved, tmp_path / "parts", resume=True, stop=after(steps))
     expected = metrics(tmp_path / "whole")
     assert [line["step"] for line in expected] == [2, 4, 6, 8, 10, 12]
@@ -114,20 +108,17 @@ def test_a_resumed_run_is_the_uninterrupted_one(kind: str, tmp_path: Path) -> No
     assert_same(tmp_path / "whole", tmp_path / "parts")
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_any_layout_and_type_is_resumed(
-    dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_any_layout_and_type_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Channels last, as on a GPU, and an unfinished line of metrics."""
 
     def fit(stop_at: int, **more: Any) -> bfn.train.Fit:
         torch.manual_seed(0)
         net = bfn.nn.UNet(outputs=2, width=16, multipliers=(1, 2), blocks=1, groups=8, image_size=8)
-        net.to(dtype, memory_format=torch.channels_last)  # pyright: ignore
+        net.to(torch.float64, memory_format=torch.channels_last)  # pyright: ignore
         model = bfn.discretised(net, K=17, sigma_1=0.05)
         x, _ = bfn.data.load("digits").batch("train", torch.arange(64))
         return bfn.train.fit(
-            model, x.to(dtype), steps=6, batch=8, log_every=3, display=False, stop=after(stop_at),
+            model, x.double(), steps=6, batch=8, log_every=3, display=False, stop=after(stop_at),
             **more,
         )  # fmt: skip
 
@@ -154,11 +145,6 @@ def test_any_layout_and_type_is_resumed(
             assert lines[line["step"]][key] == line[key], key
 
 
-def test_learned_times_are_resumed(whole: tuple[Recipe, Path]) -> None:
-    counts = tensors(whole[1], 12)["times.counts"]
-    assert float(counts.sum()) == pytest.approx(8 * sum(0.99**i for i in range(12)), rel=1e-4)
-
-
 def test_more_steps_later(tmp_path: Path) -> None:
     """With a constant learning rate, stopping at 8 and going on to 12 is training for 12."""
     run(tiny_runs.read(tmp_path, "text"), tmp_path / "whole")
@@ -178,19 +164,6 @@ def test_more_steps_later(tmp_path: Path) -> None:
     )  # fmt: skip
     assert_same(tmp_path / "whole", tmp_path / "parts")
     assert status(tmp_path / "parts")["status"] == "finished"
-
-
-def test_metrics_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When a run is resumed, what there is stays."""
-    recipe = tiny_runs.read(tmp_path, "text")
-    run(recipe, tmp_path / "run", stop=after(5))
-    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
-    with monkeypatch.context() as patch:
-        patch.setattr("os.replace", faults.full_disk)
-        with pytest.raises(Unwritten, match=r"metrics.jsonl' could not be written .No space"):
-            run(recipe, tmp_path / "run", resume=True)
-    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
-    assert run(recipe, tmp_path / "run", resume=True).step == 12
 
 
 def test_status_names_the_model_that_is_there(tmp_path: Path) -> None:
@@ -296,7 +269,7 @@ def test_fit_goes_on_with_the_same_model_and_data(
     assert fit(x, 10, resume=True).step == 10
 
 
-def test_checkpoints_of_another_run_or_all_damaged(tmp_path: Path) -> None:
+def test_checkpoints_of_another_run(tmp_path: Path) -> None:
     run(tiny_runs.read(tmp_path, "text"), tmp_path / "run", stop=after(4))
     run(tiny_runs.read(tmp_path, "binary", train__steps=8), tmp_path / "other")
     shutil.copytree(
@@ -305,11 +278,5 @@ def test_checkpoints_of_another_run_or_all_damaged(tmp_path: Path) -> None:
     before = contents(tmp_path / "run")
     recipe = tiny_runs.read(tmp_path, "text", train__steps=20)
     with pytest.raises(BFNError, match=r"started with the net UNet.* --out"):
-        run(recipe, tmp_path / "run", resume=True)
-    assert contents(tmp_path / "run") == before
-    for path in (tmp_path / "run" / "checkpoints").glob("*/state.json"):
-        path.write_text("{}")
-    before = contents(tmp_path / "run")
-    with pytest.raises(BFNError, match=r"no checkpoint in .* is intact"):
         run(recipe, tmp_path / "run", resume=True)
     assert contents(tmp_path / "run") == before

@@ -84,15 +84,6 @@ def test_another_seed_is_another_run(tmp_path: Path) -> None:
 # Batches in parts.
 
 
-@pytest.mark.parametrize("draw", [bfn.noise.normal, bfn.noise.uniform])
-def test_parts_of_noise_are_the_noise(draw) -> None:
-    whole = draw((12, 2, 5), generator())
-    parts = [Part(generator(), range(i, i + 3), 12) for i in range(0, 12, 3)]
-    assert torch.equal(torch.cat([draw((3, 2, 5), part) for part in parts]), whole)
-    with pytest.raises(BFNError, match=r"noise for 3 rows of a batch was asked for 4"):
-        draw((4, 2), parts[0])
-
-
 @pytest.mark.parametrize("sampler", [bfn.times.stratified, bfn.times.independent])
 def test_parts_of_times_are_the_times(sampler) -> None:
     whole, _ = sampler(12, generator())
@@ -110,38 +101,20 @@ def trained(folder: Path, kind: str, accumulate: int, **overrides: object) -> tu
     return tensors(out, run(recipe, out).step), tiny_runs.metrics(out)
 
 
-@pytest.mark.parametrize(
-    ("kind", "times"),
-    [
-        *((kind, "stratified") for kind in tiny_runs.RECIPES),
-        ("text", "importance"),
-        ("binary", "importance"),
-    ],
-)
-def test_accumulated_steps_are_the_steps(kind: str, times: str, tmp_path: Path) -> None:
-    """Not the weights: AdamW divides gradients that are only rounding by their own size."""
-    (whole, expected), (parts, found) = (
-        trained(tmp_path, kind, parts, train__times=times) for parts in (1, 4)
-    )
-    for name in whole:
-        if name.startswith("times."):
-            torch.testing.assert_close(parts[name], whole[name], rtol=1e-4, atol=0.0)
-    for one, other in zip(expected, found, strict=True):
-        assert other["loss"] == pytest.approx(one["loss"], rel=1e-4)
-        assert other["gradient_norm"] == pytest.approx(one["gradient_norm"], rel=1e-3)
-        for a, b in zip(one["loss_by_time"], other["loss_by_time"], strict=True):
-            assert a == b or a == pytest.approx(b, rel=1e-3)
-    assert expected[0]["loss"] != expected[1]["loss"]
-
-
 @pytest.mark.usefixtures("double")
-@pytest.mark.parametrize("kind", ["binary", "text"])
-def test_accumulated_weights_are_the_weights(kind: str, tmp_path: Path) -> None:
-    """In double precision to ten digits, with clipping that bites."""
-    (whole, _), (parts, _) = (trained(tmp_path, kind, n, train__clip=0.1) for n in (1, 4))
+@pytest.mark.parametrize(("kind", "times"), [("binary", "stratified"), ("text", "importance")])
+def test_accumulated_steps_are_the_steps(kind: str, times: str, tmp_path: Path) -> None:
+    """In double precision, with clipping that bites; losses by time are sums in float32."""
+    given = {"train__clip": 0.1, "train__times": times}
+    (whole, expected), (parts, found) = (trained(tmp_path, kind, n, **given) for n in (1, 4))
     for name, value in whole.items():
-        if name.startswith(("weights.", "ema.", "optimiser.")):
-            torch.testing.assert_close(parts[name], value, rtol=1e-10, atol=1e-11)
+        if name.startswith(("weights.", "ema.", "optimiser.", "times.")):
+            torch.testing.assert_close(parts[name], value, rtol=1e-9, atol=1e-10)
+    for one, other in zip(expected, found, strict=True):
+        for key in ("loss", "gradient_norm"):
+            assert other[key] == pytest.approx(one[key], rel=1e-9)
+        for a, b in zip(one["loss_by_time"], other["loss_by_time"], strict=True):
+            assert a == b or a == pytest.approx(b, rel=1e-5)
 
 
 @pytest.mark.parametrize(

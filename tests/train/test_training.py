@@ -85,13 +85,6 @@ def test_force_does_not_touch_a_run_that_is_being_trained(tmp_path: Path) -> Non
     assert not (tmp_path / "run.replaced-1").exists()
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
-    (tmp_path / "closed").mkdir(mode=0o500)
-    with pytest.raises(BFNError, match=r"cannot be written .Permission denied"):
-        run(tiny_runs.read(tmp_path, "text"), tmp_path / "closed" / "run")
-
-
 @pytest.mark.parametrize(
     ("left", "how", "sentence"),
     [
