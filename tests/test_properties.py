@@ -110,17 +110,3 @@ def test_extremes_through_time(name: str) -> None:
     value.sum().backward()
     assert bool(value.isfinite().all())
     assert bool(bfn_model.net.numbers.grad.isfinite().all())
-
-
-@settings(few, max_examples=30)
-@given(K=st.integers(2, 70_000), x=st.floats(-1, 1, width=32))
-def test_discretising_is_idempotent_and_near(K: int, x: float) -> None:
-    value = torch.tensor([x])
-    centre = bfn.discretise(value, K)
-    assert torch.equal(bfn.discretise(centre, K), centre)
-    assert abs(float(centre.double() - value.double())) <= 1 / K + 1e-7
-    index = bfn.bin_index(centre, K)
-    assert 0 <= int(index) < K
-    assert torch.equal(bfn.bin_centre(index, K), centre)
-    with pytest.raises(bfn.BFNError):
-        bfn.discretise(value, 1)
