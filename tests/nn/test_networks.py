@@ -163,6 +163,8 @@ def test_sizes_that_do_not_fit() -> None:
     ):
         assert_refused(call, words)
     assert unet(image_size=(8, 4)).arguments["image_size"] == [8, 4]
+    assert unet(image_size=8).arguments["image_size"] == vdm(image_size=8).arguments["image_size"]
+    assert unet(image_size=8).arguments["image_size"] == [8, 8]  # as in every run so far
     assert transformer()(wide[:, :5], t).shape == (2, 5)
 
 

@@ -115,8 +115,8 @@ class UNet(nn.Module):
         labels: int = 0,
     ) -> None:
         super().__init__()
+        self.size = image_size = pair(image_size)
         self.arguments = json_arguments(locals())
-        self.size = pair(image_size)
         self.halvings = len(multipliers) - 1
         if self.size is not None:
             check_halvings(self.size, self.halvings)

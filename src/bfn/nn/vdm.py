@@ -52,8 +52,8 @@ class VDMUNet(nn.Module):
         labels: int = 0,
     ) -> None:
         super().__init__()
+        self.size = image_size = pair(image_size)
         self.arguments = json_arguments(locals())
-        self.size = pair(image_size)
         self.channels, self.inputs, self.outputs = channels, inputs, outputs
         condition = 4 * width
         block = {"groups": groups, "dropout": dropout, "zero_condition": True}
