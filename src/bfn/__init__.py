@@ -34,30 +34,8 @@ _HOMES = {
     "suggest_beta_1": "bfn.suggest",
     "suggest_sigma_1": "bfn.suggest",
 }
-_MODULES = {
-    "solvers": "bfn.sampling.solvers",
-    **{
-        name: f"bfn.{name}"
-        for name in (
-            "codec",
-            "data",
-            "evaluate",
-            "flow",
-            "guidance",
-            "loss",
-            "nn",
-            "noise",
-            "output",
-            "published",
-            "quality",
-            "recipe",
-            "sampling",
-            "schedule",
-            "times",
-            "train",
-        )
-    },
-}
+_MODULES = {"solvers": "bfn.sampling.solvers"}
+"""The modules that are not called bfn.NAME."""
 
 __all__ = [
     "BFN",
@@ -132,8 +110,8 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         value = getattr(importlib.import_module(_HOMES[name]), name)
-    elif name in _MODULES:
-        value = importlib.import_module(_MODULES[name])
+    elif name in __all__:
+        value = importlib.import_module(_MODULES.get(name, f"bfn.{name}"))
     else:
         raise AttributeError(f"module 'bfn' has no attribute {name!r}")
     globals()[name] = value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -120,12 +121,16 @@ def test_losses_are_drawn(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (share(pixels, style.RED) > 1e-4) is (form == "binary")  # L^r, where there is one
 
 
-def test_loss_by_time_of_an_evaluation() -> None:
+def test_loss_by_time_of_an_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Any] = []
+    monkeypatch.setattr(style, "save", lambda figure, path: figures.append(figure))
     run = untrained.images("binary")
     found = evaluate.evaluate(run.model, run.data, steps=["inf"])
-    middles, means, _ = evaluate.loss_by_time(found)
-    np.testing.assert_allclose(middles, (np.arange(20) + 0.5) / 20, rtol=1e-6)
-    np.testing.assert_allclose(means, 64 * 4 * np.array(middles), atol=1.0)
+    losses.draw_by_time(tmp_path / "t.png", found)
+    heights, edges, _ = figures[0].axes[0].patches[-1].get_data()
+    middles = (np.arange(20) + 0.5) / 20
+    np.testing.assert_allclose(edges, np.arange(21) / 20)
+    np.testing.assert_allclose(heights, 64 * 4 * middles, atol=1.0)
 
 
 @pytest.mark.parametrize("ending", files.FIGURES)

@@ -46,17 +46,13 @@ class Alphabet:
         if self.characters is None:
             raw = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
             return np.frombuffer(raw, np.uint8)
-        if isinstance(text, str) and text.isascii():
-            text = text.encode("ascii")
-        dtype = np.uint8 if self.K <= 256 else np.int32
-        out = np.empty(len(text), dtype)
+        text = text.decode("latin-1") if isinstance(text, bytes) else text
+        out = np.empty(len(text), np.uint8 if self.K <= 256 else np.int32)
         for start in range(0, len(text), _CHUNK):
             chunk = text[start : start + _CHUNK]
-            if isinstance(chunk, bytes):
-                codes = np.frombuffer(chunk, np.uint8)
-            else:
-                codes = np.frombuffer(chunk.encode("utf-32-le", "surrogatepass"), np.uint32)
-            classes = self._lookup(codes)
+            codes = np.frombuffer(chunk.encode("utf-32-le", "surrogatepass"), np.uint32)
+            # The last place of the table is for all characters beyond it.
+            classes = self._table[np.minimum(codes, len(self._table) - 1)]
             wrong = classes < 0
             if wrong.any():
                 at = int(wrong.argmax())
@@ -77,12 +73,6 @@ class Alphabet:
     @functools.cached_property
     def _table(self) -> np.ndarray:
         codes = [ord(c) for c in self.characters or ""]
-        table = np.full(max(256, max(codes) + 1), -1, np.int32)
+        table = np.full(max(codes) + 2, -1, np.int32)
         table[codes] = np.arange(len(codes))
-        return table.astype(np.int16) if self.K < 1 << 15 else table
-
-    def _lookup(self, codes: np.ndarray) -> np.ndarray:
-        if codes.dtype == np.uint8:
-            return self._table[codes]
-        inside = codes < len(self._table)
-        return np.where(inside, self._table[np.where(inside, codes, 0)], -1)
+        return table

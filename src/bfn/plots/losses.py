@@ -1,26 +1,54 @@
-"""A model's loss against time, its sum up to each time, and the L^r that would follow it."""
+"""A model's loss against time.
+
+`draw_by_time` shows an evaluation's L^inf, `draw_losses` also what it sums to up to each time and
+what L^r would be if the transmission stopped there.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from bfn import loss
 from bfn.errors import BFNError
+from bfn.evaluate import Evaluation, loss_by_time
 from bfn.plots import style
 from bfn.plots.run import Run
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 BATCH = 128
 HEADROOM = 5.0
 """A sum that starts this many times above its end leaves the panel rather than flatten it."""
+
+
+def draw_by_time(path: Path, evaluation: Evaluation) -> None:
+    """Draw the L^inf of an evaluation over time, with a band of one standard error."""
+    middles, means, errors = (np.array(each) for each in loss_by_time(evaluation))
+    with style.styled():
+        figure = style.new(2.7, 4.5)
+        axes = figure.subplots()
+        edges = np.linspace(0.0, 1.0, len(middles) + 1)
+        _draw_rate(axes, edges, means, errors, evaluation.unit)
+        axes.set_title(r"Where the loss is paid: the area is $L^\infty$")
+        style.save(figure, path)
+
+
+def _draw_rate(axes: Axes, edges: Any, rate: Any, error: Any, unit: str) -> None:
+    band = {"color": style.BLUE, "alpha": 0.25, "fill": True, "linewidth": 0}
+    axes.stairs(rate + error, edges, baseline=rate - error, **band)
+    axes.stairs(rate, edges, baseline=None, color=style.BLUE, linewidth=1.3)
+    axes.set(xlim=(0, 1), ylim=(0, None), xlabel="time $t$")
+    axes.set_ylabel(f"{unit}, per unit time")
 
 
 @dataclass(frozen=True)
@@ -100,11 +128,7 @@ def draw_losses(run: Run) -> Figure:
     figure = style.new(2.7)
     left, right = figure.subplots(1, 2)
     edges = found.edges.numpy()
-    rate, error = found.rate.numpy(), found.rate_error.numpy()
-    band = {"color": style.BLUE, "alpha": 0.25, "fill": True, "linewidth": 0}
-    left.stairs(rate + error, edges, baseline=rate - error, **band)
-    left.stairs(rate, edges, baseline=None, color=style.BLUE, linewidth=1.3)
-    left.set(xlim=(0, 1), ylim=(0, None), xlabel="time $t$", ylabel=f"{found.unit}, per unit time")
+    _draw_rate(left, edges, found.rate.numpy(), found.rate_error.numpy(), found.unit)
     left.set_title(r"$L^\infty$ by time")
     right.set_title("if the transmission stopped at $t$")
     right.plot(edges, found.cumulative.numpy(), color=style.BLUE, label=r"cumulative $L^\infty$")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -16,7 +16,6 @@ from bfn.nn.accelerate import Accelerated
 from bfn.recipe.sections import Sample
 from bfn.sampling import solvers
 from bfn.sampling.batches import in_batches
-from bfn.sampling.loop import Callback
 
 
 @contextlib.contextmanager
@@ -43,22 +42,15 @@ def draw(
     shape: Sequence[int],
     settings: Sample,
     *,
-    callback: Callback | None = None,
-    progress: Callable[[int, int], None] | None = None,
-    say: Callable[[str], None] | None = None,
-    static: bool = False,
     known: tuple[Tensor, Tensor] | None = None,
-    **infilling: Any,
+    **given: Any,
 ) -> Tensor:
-    """settings.n examples of the given shape; the arguments are those of `in_batches`.
-
-    If something is known, `infilling` may hold options of `bfn.infill`.
-    """
+    """settings.n examples of the given shape; other arguments are those of `in_batches`."""
     if known is not None:
         # The right posterior of discrete data does not depend on t, so a prefix is known from the
         # start: a small model of text continued "functio" correctly in 98% of all cases, and in
         # 83% with messages on schedule.
-        infilling = {"observed": "known", **infilling}
+        given = {"observed": "known", **given}
     return in_batches(
         model,
         settings.n,
@@ -66,13 +58,9 @@ def draw(
         settings.steps,
         batch=settings.batch,
         seed=settings.seed,
-        static=static,
         known=known,
-        callback=callback,
-        progress=progress,
-        say=say,
         **options(model, settings),
-        **infilling,
+        **given,
     )
 
 
