@@ -34,17 +34,14 @@ def bound(model: bfn.BFN, x: Tensor, n: int, repeats: int) -> Tensor:
 
 
 def code(codec: Codec, blocks: list[Tensor]) -> tuple[list[Coded], dict[str, dict[str, float]]]:
-    """The coded blocks, and the seconds of either direction by who took them."""
+    """The coded blocks, and the seconds of either direction."""
     spent = {}
     start, busy = time.perf_counter(), time.process_time()
     coded = codec.encode(blocks)
-    spent["encode"] = {"all": time.perf_counter() - start, **codec.seconds}
-    spent["encode"]["busy"] = time.process_time() - busy
-    before, start, busy = dict(codec.seconds), time.perf_counter(), time.process_time()
+    spent["encode"] = {"all": time.perf_counter() - start, "busy": time.process_time() - busy}
+    start, busy = time.perf_counter(), time.process_time()
     decoded = codec.decode([c.payload for c in coded], [len(x) for x in blocks])
-    took = {name: codec.seconds[name] - before[name] for name in before}
-    spent["decode"] = {"all": time.perf_counter() - start, **took}
-    spent["decode"]["busy"] = time.process_time() - busy
+    spent["decode"] = {"all": time.perf_counter() - start, "busy": time.process_time() - busy}
     assert all(torch.equal(x, y) for x, y in zip(blocks, decoded, strict=True)), "not lossless"
     return coded, spent
 
@@ -81,12 +78,10 @@ def rates(model: bfn.BFN, x: Tensor, steps: list[int], lanes: int, repeats: int)
             ]
         )
     print("\nTime of the same\n")
-    heading = ["n", "way", "images / s", "images / s of CPU", "network", "probabilities", "coder"]
-    print_row(heading, head=True)
+    print_row(["n", "way", "images / s", "images / s of CPU"], head=True)
     for n, way, images, seconds in times:
-        shares = [f"{100 * seconds[part] / seconds['all']:.0f}%" for part in heading[4:]]
         speeds = [f"{images / seconds[clock]:.1f}" for clock in ("all", "busy")]
-        print_row([f"{n}", way, *speeds, *shares])
+        print_row([f"{n}", way, *speeds])
 
 
 def block_sizes(model: bfn.BFN, x: Tensor, n: int) -> None:

@@ -34,7 +34,6 @@ def workshop(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).mkdir()
     for name in ("file", "mine.npy", "film.gif", "mine.json", "mine.png", "papers/a.pdf", "many/0"):
         (folder / name).write_text("mine")
-    (folder / "blank.txt").write_text(" \n")
     shades = {"eight": np.eye(8), "lower": np.tri(8), "large": np.ones((7, 9))}
     for name, shade in {**shades, "black": np.zeros((8, 8))}.items():
         Image.fromarray((255 * shade).astype(np.uint8)).save(folder / f"{name}.png")
@@ -78,8 +77,6 @@ MISTAKES = [
     ("train digits --train.steps 1 --train.steps 2", "--train.steps is given twice; give it once"),
     ("recipes --train.steps 3", "takes no recipe keys such as --train.steps; see bfn recipes"),
     ("train digits --resume auto --force", "starts again; give one of them"),
-    ("train digits --init a --train.init b", "--init and --train.init mean the same"),
-    ("train digits --init ''", "--init is empty; give a run folder"),
     # Recipes and their keys.
     ("train digts", "unknown recipe 'digts'; did you mean 'digits'"),
     ("train xyzzy", "expected cifar10_continuous_16bins, "),
@@ -128,8 +125,6 @@ MISTAKES = [
     ("sample empty", "'empty' holds no config.json"),
     ("sample half --out x.npy", "model.safetensors' is damaged or truncated"),
     # Files to write.
-    ("demo --out file", "'file' is a file"),
-    ("demo --seconds 0", "--seconds 0 leaves no time to train"),
     ("eval run-digits --json mine.json", "'mine.json' exists; give another name, or --force"),
     ("eval run-digits --per-example x.txt", "has the wrong ending; expected .npy or .csv"),
     ("sample run-digits --out mine.npy", "'mine.npy' exists; give another name, or --force"),
@@ -183,8 +178,6 @@ MISTAKES = [
     (f"{SOLVERS} --n 3", "is too few; precision and recall need more than 3"),
     (f"{SOLVERS} --out q.jpg", "'q.jpg' has the wrong ending; expected .png or .pdf or .svg"),
     (f"{SOLVERS} --out mine.png", "'mine.png' exists"),
-    (f"{SOLVERS} --words none.txt", "'none.txt' cannot be read"),
-    (f"{SOLVERS} --words blank.txt", "'blank.txt' holds no words"),
     (f"{SOLVERS} --guidance 2", "the data of this run have no labels"),
     (f"{SOLVERS} --data.length 5", "--data.length cannot be changed for a trained run"),
     # Schedules.

@@ -84,16 +84,9 @@ def test_what_is_not_an_archive(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(BFNError, match=told):
             Archive(path)
-    with pytest.raises(BFNError, match="there is no archive"):
-        Archive(tmp_path / "none.bfn")
-    with pytest.raises(BFNError, match="cannot read"):
-        Archive(tmp_path)
-    if Path("/dev/fd").is_dir():
-        reading, writing = os.pipe()
-        os.close(writing)
-        with pytest.raises(BFNError, match="give a file"):
-            Archive(Path(f"/dev/fd/{reading}"))
-        os.close(reading)
+    for path in (tmp_path, tmp_path / "none.bfn"):
+        with pytest.raises(BFNError, match=r"cannot read .* give the name of an archive"):
+            Archive(path)
 
 
 def complaint(tmp_path: Path, data: bytes) -> str:
@@ -152,7 +145,7 @@ def test_names_that_could_leave_the_folder(tmp_path: Path, name: str) -> None:
 def test_names_that_collide(tmp_path: Path) -> None:
     for names in (("a", "a"), ("a/b", "a"), ("a", "a/b/c")):
         message = complaint(tmp_path, archives.seal(b"", archives.fields(f13=[[n] for n in names])))
-        assert "twice" in message or "both a file and a folder" in message
+        assert "two files" in message or "both a file and a folder" in message
 
 
 def test_contents_that_are_no_table(tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ def test_mistakes(tiny_run: Run, pictures: Path, say: Callable[..., str]) -> Non
         "block = 0": ("compress", run, pictures, "-o", "a.bfn", "--block", 0),
         "block = 100000000": ("compress", run, pictures, "-o", "a.bfn", "--block", 10**8),
         "is not available": ("compress", run, pictures, "-o", "a.bfn", "--device", "warp"),
-        "there is no archive": ("decompress", "a.bfn", "--run", run, "-o", "out"),
+        "cannot read 'a.bfn'": ("decompress", "a.bfn", "--run", run, "-o", "out"),
         "is not an archive": ("inspect", "pictures/0.png"),
     }.items():
         assert told in say(*arguments, code=2)

@@ -13,11 +13,11 @@ import torch
 
 from bfn.data.base import DataSet
 from bfn.recipe import Train, build
-from bfn.train import Trainer
 from bfn.train import data as loading
 from bfn.train.data import AHEAD, FRACTION, Loader
 from bfn.train.loop import Loop
 from bfn.train.parallel import World
+from bfn.train.step import Trainer
 from support import tiny_runs
 from support.tiny_runs import assert_same, run
 

@@ -9,8 +9,7 @@ from torch import nn
 
 import bfn
 from bfn.recipe import Train
-from bfn.train import EMA
-from bfn.train.optim import adamw
+from bfn.train.optim import EMA, adamw
 
 
 class Module(nn.Module):

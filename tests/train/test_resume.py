@@ -15,6 +15,7 @@ import bfn
 from bfn.errors import BFNError
 from bfn.recipe import Recipe
 from bfn.runs.folder import RunFolder
+from bfn.train.optim import EMA
 from bfn.train.step import Trainer
 from support import faults, tiny_runs
 from support.tiny_runs import after, assert_same, contents, metrics, run, status, tensors
@@ -261,7 +262,7 @@ def test_fit_goes_on_with_the_same_model_and_data(
         def short(*_: object) -> None:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
-        patch.setattr(bfn.train.EMA, "restore", short)
+        patch.setattr(EMA, "restore", short)
         with pytest.raises(BFNError, match="memory ran out: the model and its checkpoint"):
             fit(x, 10, resume=True)
     assert contents(tmp_path / "run") == before

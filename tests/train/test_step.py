@@ -12,10 +12,11 @@ from bfn.errors import BFNError
 from bfn.noise import Part
 from bfn.recipe import Train, build
 from bfn.times import ImportanceTimes
-from bfn.train import Trainer, metrics
+from bfn.train import metrics
 from bfn.train.metrics import BINS, Window
 from bfn.train.optim import learning_rate
 from bfn.train.parallel import World
+from bfn.train.step import Trainer
 from support import tiny_runs
 from support.tiny_runs import after, run, tensors
 

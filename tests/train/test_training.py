@@ -19,7 +19,8 @@ from bfn.errors import BFNError
 from bfn.recipe import build
 from bfn.runs import status
 from bfn.runs.folder import RunFolder
-from bfn.train import Trainer, checkpoint
+from bfn.train import checkpoint
+from bfn.train.step import Trainer
 from support import tiny_runs
 from support.tiny_runs import after, contents, metrics, run
 

@@ -11,7 +11,7 @@ import torch
 import bfn
 from bfn.data.tensors import as_data_set
 from bfn.errors import BFNError
-from bfn.recipe import build
+from bfn.recipe import Train, build
 from bfn.runs.folder import RunFolder
 from bfn.train import Diverged, checkpoint
 from bfn.train.parallel import World
@@ -251,6 +251,4 @@ def test_without_a_folder(totals: list[float]) -> None:
 def test_nothing_to_validate() -> None:
     model = bfn.discretised(torch.nn.Identity(), K=17, sigma_1=0.1)
     with pytest.raises(BFNError, match=r"validate_every = 2, but the data holds no examples out"):
-        Validation(
-            as_data_set(model, torch.zeros(4, 3)), bfn.train.Train(validate_every=2), World()
-        )
+        Validation(as_data_set(model, torch.zeros(4, 3)), Train(validate_every=2), World())

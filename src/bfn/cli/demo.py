@@ -40,20 +40,18 @@ def demo(
     """
     from rich.console import Console
 
+    from bfn import plots
     from bfn import train as training
     from bfn.cli import evaluate, sampling
-    from bfn.plots import losses, sheets, style
+    from bfn.plots import sheets, style
+    from bfn.plots.run import Run
     from bfn.recipe import build, read
     from bfn.runs.folder import RunFolder
 
-    if not seconds > 0:
-        raise BFNError(f"--seconds {seconds:g} leaves no time to train; give a positive number")
     recipe = read("digits", overrides)
     # Pictures along the way would take time from the training.
     recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, sample_every=0))
     folder = RunFolder(out / "run")
-    if out.exists() and not out.is_dir():
-        raise BFNError(f"{str(out)!r} is a file; give another folder with --out")
     if not force and any((out / name).exists() for name in (*_FILES, folder.path.name)):
         raise BFNError(f"{str(out)!r} holds a demo already; give --force to replace it, or --out")
     folder.check_free(force=force)
@@ -64,7 +62,7 @@ def demo(
     if steps < recipe.train.steps:
         console = Console(stderr=True)
         console.print(f"this machine has time for {steps} of {recipe.train.steps} steps")
-        recipe = recipe.with_steps(steps)
+        recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, steps=steps))
     began = time.monotonic()
     # The trial's rate is a guess; training ends soon after the time is up in any case.
     fit = training.run(
@@ -74,8 +72,8 @@ def demo(
     result = evaluate.measure(fit.model, data, recipe.eval)
     x = sampling.draw(fit.model, data.format, recipe.sample)
     sheets.write_sheet(out / "samples.png", data.format, x)
-    curve = dataclasses.replace(recipe.eval, steps=("inf",), repeats=20)
-    losses.draw_by_time(out / "loss-by-time.png", evaluate.measure(fit.model, data, curve))
+    run = Run(fit.model, data, recipe.sample, recipe.eval.split)
+    plots.draw("losses", run, out / "loss-by-time.png")
     _report(out, result, data, fit.step, trained)
 
 

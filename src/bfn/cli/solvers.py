@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,7 +81,9 @@ def solvers(
     check_free(out, force, endings=FIGURES)
     tables.check_json(json, force)
     style.load("matplotlib")
-    listed = None if words is None else read_words(words)
+    listed = None
+    if words is not None:  # however they are separated
+        listed = set(re.findall(r"[^\W_]+", words.read_text(errors="replace").lower()))
     model = folder.load_model()
     data = build.data(recipe)
     count = min(len(data.examples(split)), MOST) if n is None else n
@@ -137,22 +140,6 @@ def read_solvers(text: str | None) -> list[str]:
     for name in names:
         find("solver", name, SOLVERS)
     return list(dict.fromkeys(names))
-
-
-def read_words(path: Path) -> set[str]:
-    """The words of a file, however they are separated."""
-    import re
-
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise BFNError(f"{str(path)!r} is not UTF-8; give a list of words as text") from None
-    except OSError as error:
-        raise BFNError(f"{str(path)!r} cannot be read: {error.strerror}") from None
-    words = set(re.findall(r"[^\W_]+", text.lower()))
-    if not words:
-        raise BFNError(f"{str(path)!r} holds no words; give one per line")
-    return words
 
 
 def show(found: Comparison, title: str) -> None:

@@ -65,10 +65,6 @@ def train(
     from bfn.runs.folder import RunFolder
 
     if init is not None:
-        if "train.init" in overrides:
-            raise BFNError("--init and --train.init mean the same; give one of them")
-        if not init:
-            raise BFNError("--init is empty; give a run folder or the name of a model")
         overrides = {**overrides, "train.init": Text(init)}
     if resume and force:
         raise BFNError("--resume continues a run and --force starts again; give one of them")

@@ -23,8 +23,9 @@ import re
 import struct
 import zlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -311,7 +312,10 @@ def check_names(names: Sequence[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise BFNError(f"the name {name!r} occurs twice; give every file a name of its own")
+            raise BFNError(
+                f"two files would be restored as {name!r}; rename one, or give the folder they "
+                "lie in"
+            )
         seen.add(name)
     for name in names:
         end = name.find("/")
@@ -430,17 +434,15 @@ class Archive:
         self.path = path
         try:
             self._file: IO[bytes] = path.open("rb")
-        except FileNotFoundError:
-            raise BFNError(f"there is no archive {str(path)!r}; give the name of a file") from None
         except OSError as error:
-            raise BFNError(f"cannot read {str(path)!r}: {error.strerror}") from None
+            raise BFNError(
+                f"cannot read {str(path)!r} ({error.strerror}); give the name of an archive"
+            ) from None
         try:
             self.size = self._file.seek(0, os.SEEK_END)
             self.contents, self._places = self._read()
-        except BaseException as error:
+        except BaseException:
             self._file.close()
-            if isinstance(error, OSError):  # a terminal or a pipe, which cannot be searched
-                raise BFNError(f"cannot read {str(path)!r}: {error}; give a file") from None
             raise
 
     def __enter__(self) -> Self:
@@ -495,7 +497,8 @@ class Archive:
                 "the version that wrote it, or fetch the file again if it is damaged"
             )
         end = self.size - _FOOTER.size
-        length, crc = _FOOTER.unpack(self._tail(end)) if end >= start else (0, None)
+        self._file.seek(max(0, end))
+        length, crc = _FOOTER.unpack(self._file.read()) if end >= start else (0, None)
         if crc != self._checksum():
             raise self.damaged("it is cut off, or some of its bytes have changed")
         if not 0 < length <= end - start:
@@ -505,14 +508,10 @@ class Archive:
             contents = Contents.unpack(expand(self._file.read(length), MAX_CONTENTS))
         except BFNError as error:
             raise self.damaged(f"its table of contents makes no sense ({error})") from None
-        places = list(_accumulate(start, contents.blocks))
+        places = list(accumulate((block.length for block in contents.blocks), initial=start))
         if places.pop() != end - length:
             raise self.damaged("its blocks do not fill the file")
         return contents, places
-
-    def _tail(self, place: int) -> bytes:
-        self._file.seek(place)
-        return self._file.read()
 
     def _checksum(self) -> int:
         """CRC-32 of all but the last 4 bytes."""
@@ -521,11 +520,3 @@ class Archive:
         while left and (data := self._file.read(min(left, 1 << 20))):
             crc, left = zlib.crc32(data, crc), left - len(data)
         return crc
-
-
-def _accumulate(place: int, blocks: Sequence[Block]) -> Iterator[int]:
-    """Where each block begins, and the last one ends."""
-    for block in blocks:
-        yield place
-        place += block.length
-    yield place

@@ -18,7 +18,6 @@ be on the stack: a few bits per number are enough to begin with, whatever n is.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -55,7 +54,6 @@ class Chain:
         words = np.ceil(self.numbers * self.grid.popped_bits() / 16.0) + 1
         self._words = np.concatenate([[0], np.cumsum(words)]).astype(np.int64)
         self._first_output: Output | None = None
-        self.network_seconds = 0.0
 
     @property
     def numbers(self) -> int:
@@ -170,10 +168,7 @@ class Chain:
         return self.model.net(self.model.flow.features(theta), t)
 
     def _call(self, V: Floats, beta: float, t: float) -> Output:
-        start = time.perf_counter()
-        output = self.model(*self._input(V, beta, t))
-        self.network_seconds += time.perf_counter() - start
-        return output
+        return self.model(*self._input(V, beta, t))
 
     def _input(self, V: Floats, beta: float, t: float) -> tuple[Theta, Tensor]:
         def on_device(values: Tensor) -> Tensor:

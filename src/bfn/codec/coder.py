@@ -20,7 +20,6 @@ import contextlib
 import hashlib
 import platform
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -112,8 +111,6 @@ class Codec:
         self._values = None if values is None else [float(value) for value in values]
         self.chain = Chain(model, self.shape, steps, lanes, spacing, self._values)
         self.startup = Startup(self.chain)
-        self.seconds = {"network": 0.0, "coder": 0.0, "probabilities": 0.0}
-        """Where the time went, over all calls."""
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -160,7 +157,8 @@ class Codec:
             return block
 
         def step(stacks: Stacks, current: dict[int, _Block]) -> None:
-            x, index = self._row(), np.zeros(self.lanes, np.int64)
+            x = np.zeros((self.lanes, self.chain.variables), np.int64)
+            index = np.zeros(self.lanes, np.int64)
             for lane, block in current.items():
                 index[lane] = block.left - 1
                 x[lane] = block.x[index[lane]]
@@ -201,11 +199,6 @@ class Codec:
         in order. A block alone must be decoded in the lane it was encoded in.
         """
         places = range(len(payloads)) if places is None else places
-        if not len(payloads) == len(counts) == len(set(places)) == len(places):
-            raise BFNError(
-                f"there are {len(payloads)} payloads, {len(counts)} counts and places "
-                f"{list(places)}; give one count and one place of its own for each payload"
-            )
         number_of = {place: j for j, place in enumerate(places)}
         results: dict[int, Tensor] = {}
 
@@ -251,7 +244,6 @@ class Codec:
         for place in sorted(places, reverse=True):
             queues[place % self.lanes].append(place)
         stacks, current = Stacks(self.lanes), dict[int, _Block]()
-        start, network = time.perf_counter(), self.chain.network_seconds
 
         def end(lane: int, block: _Block) -> int:
             finish(stacks, lane, block)
@@ -279,18 +271,11 @@ class Codec:
                     progress(done)
                 if not current and not any(queues):
                     break
-        network = self.chain.network_seconds - network
-        self.seconds["network"] += network
-        self.seconds["coder"] += stacks.seconds
-        self.seconds["probabilities"] += time.perf_counter() - start - network - stacks.seconds
 
     def _header(self, count: int) -> Distribution:
         """The number of start-up examples of a block, and the way they are coded."""
         size = np.array([count + 1, self.startup.ways])
         return uniform(np.tile(size, (self.lanes, 1)))
-
-    def _row(self) -> Integers:
-        return np.zeros((self.lanes, self.chain.variables), np.int64)
 
     def _indices(self, data: Tensor, place: int) -> Integers:
         if not isinstance(data, Tensor) or tuple(data.shape[1:]) != self.shape:

@@ -141,8 +141,6 @@ def scan(
             sources.append(_source(name, path, translation, allow_fallback))
         except Unfit as reason:
             unfit.append(f"{str(path)!r} {reason}")
-        except OSError as error:
-            raise BFNError(f"cannot read {str(path)!r}: {error.strerror or error}") from None
     if unfit:
         more = len(unfit) - 1
         others = f", and {more} other file{'s do' if more > 1 else ' does'} not fit" if more else ""
@@ -150,7 +148,7 @@ def scan(
             f"{unfit[0]}{others}; leave out what does not fit, or store it without the model with "
             "--allow-fallback"
         )
-    _check_restored(sources)
+    check_names([source.entry.name for source in sources])
     return sources
 
 
@@ -188,19 +186,6 @@ def _reader(
         "text": "a text",
     }.get(format.medium, "an array (.npy, .npz)")
     raise Unfit(f"is not a file of this model's kind, {wanted}")
-
-
-def _check_restored(sources: Sequence[Source]) -> None:
-    places: dict[str, Path] = {}
-    for source in sources:
-        name = source.entry.name
-        if name in places:
-            raise BFNError(
-                f"{str(places[name])!r} and {str(source.path)!r} would both be restored as "
-                f"{name!r}; rename one, or give the folder they lie in"
-            )
-        places[name] = source.path
-    check_names(list(places))
 
 
 def _read_plain(path: Path) -> Iterator[Fragment]:

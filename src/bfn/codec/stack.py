@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -59,7 +58,6 @@ class Stacks:
     def __init__(self, lanes: int) -> None:
         self.coders: list[Any] = [None] * lanes
         self.active: list[int] = []
-        self.seconds = 0.0
 
     def put(self, lane: int, payload: bytes | None) -> None:
         """Give a lane a stack, empty for b"", or take it away."""
@@ -106,17 +104,16 @@ class Stacks:
         would take it for a sample, and err in the same direction. Combined with random words it is
         a perfect sample.
         """
-        words, start = _uniform(1 << 16), time.perf_counter()
+        words = _uniform(1 << 16)
         for lane in self.active:
             coder = self.coders[lane]
             coder.encode_reverse(coder.decode(words, key.shape[1]) ^ key[lane], words)
-        self.seconds += time.perf_counter() - start
 
     def push(
         self, symbols: Integers, family: Any, parameters: Sequence[NDArray[Any]], mask: Mask
     ) -> None:
         """Push symbols (lanes, number) where the mask is set, the first one last."""
-        start, symbols_ = time.perf_counter(), symbols.astype(np.int32)
+        symbols_ = symbols.astype(np.int32)
         for lane in self.active:
             where = slice(None) if mask is None else np.flatnonzero(mask[lane])
             chosen = symbols_[lane][where]
@@ -126,19 +123,17 @@ class Stacks:
                     self.coders[lane].encode_reverse(chosen, family, *numbers)
                 except KeyError:  # what constriction raises for symbols it does not know
                     raise damaged("a symbol outside its alphabet") from None
-        self.seconds += time.perf_counter() - start
 
     def pop(
         self, shape: tuple[int, ...], family: Any, parameters: Sequence[NDArray[Any]], mask: Mask
     ) -> Integers:
         """What `push` has pushed; 0 elsewhere."""
-        start, symbols = time.perf_counter(), np.zeros(shape, np.int64)
+        symbols = np.zeros(shape, np.int64)
         for lane in self.active:
             where = slice(None) if mask is None else np.flatnonzero(mask[lane])
             chosen = [p[lane][where] for p in parameters]
             if len(chosen[0]):
                 symbols[lane, where] = self.coders[lane].decode(family, *chosen)
-        self.seconds += time.perf_counter() - start
         return symbols
 
 

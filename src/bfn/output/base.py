@@ -158,12 +158,6 @@ def uncodable(what: object) -> BFNError:
     )
 
 
-def no_values(values: Sequence[float] | None) -> None:
-    """Refuse values where the symbols say everything."""
-    if values is not None:
-        raise BFNError("only continuous data have values of their own; leave out values")
-
-
 def data_from_noise(epsilon_hat: Tensor, theta: Theta, early: Tensor) -> Tensor:
     """The data that prediction epsilon_hat of the input's noise amounts to; 0 where `early`.
 

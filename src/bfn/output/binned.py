@@ -28,7 +28,7 @@ from bfn.errors import BFNError
 from bfn.flow.base import Theta, per_example, require_values
 from bfn.noise import Source
 from bfn.output import bins
-from bfn.output.base import Head, Output, data_from_noise, is_early, no_values, total
+from bfn.output.base import Head, Output, data_from_noise, is_early, total
 from bfn.output.categorical import sample_classes
 from bfn.output.mixture import NODES, log_mixture
 from bfn.output.residual import residual, squared_residual
@@ -232,12 +232,6 @@ class BinnedHead(Head):
     def __post_init__(self) -> None:
         bins.check_K(self.K)
         bins.check_t_min(self.t_min)
-        for name in ("ln_sigma_epsilon", "sigma_x"):
-            low, high = getattr(self, name)
-            if not low < high:
-                raise BFNError(f"{name} = ({low}, {high}); expected a lower and an upper bound")
-        if not self.sigma_x[0] > 0.0:
-            raise BFNError(f"sigma_x = {self.sigma_x}; a deviation's lower bound must be positive")
 
     def __call__(self, net_output: Tensor, theta: Theta, t: Tensor) -> Output:
         mu_epsilon, ln_sigma_epsilon = net_output.unbind(-1)
@@ -252,7 +246,6 @@ class BinnedHead(Head):
         _check_centres(x, self.K)
 
     def symbols(self, values: Sequence[float] | None = None) -> Symbols:
-        no_values(values)
         return bins.BinValues(self.K)
 
 
@@ -286,5 +279,4 @@ class FreeBinnedHead(Head):
         _check_centres(x, self.K)
 
     def symbols(self, values: Sequence[float] | None = None) -> Symbols:
-        no_values(values)
         return bins.BinValues(self.K)

@@ -36,7 +36,7 @@ from bfn import noise
 from bfn.errors import BFNError
 from bfn.flow.base import Theta, per_example
 from bfn.noise import Source
-from bfn.output.base import Head, Output, accurate, accurate_dtype, no_values, total
+from bfn.output.base import Head, Output, accurate, accurate_dtype, total
 from bfn.output.chunks import sum_in_chunks
 from bfn.output.symbols import Classes, Symbols, Table
 
@@ -277,8 +277,6 @@ class CategoricalHead(Head):
     def __post_init__(self) -> None:
         if not isinstance(self.K, int) or self.K < 3:
             raise BFNError(f"K = {self.K!r} classes; a categorical head needs at least 3")
-        if self.chunk is not None and self.chunk < 1:
-            raise BFNError(f"chunk = {self.chunk}; at least 1 variable must be taken at a time")
 
     @property
     def parameters(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -291,7 +289,6 @@ class CategoricalHead(Head):
         """The flow has checked the classes."""
 
     def symbols(self, values: Sequence[float] | None = None) -> Symbols:
-        no_values(values)
         return Classes(self.K)
 
 
@@ -309,5 +306,4 @@ class BernoulliHead(Head):
         """The flow has checked the classes."""
 
     def symbols(self, values: Sequence[float] | None = None) -> Symbols:
-        no_values(values)
         return Classes(2)

@@ -77,9 +77,6 @@ class Recipe:
         data = {key: value for key, value in self.data.items() if key not in PLACES}
         return dataclasses.replace(self, data=data)
 
-    def with_steps(self, steps: int) -> Recipe:
-        return dataclasses.replace(self, train=dataclasses.replace(self.train, steps=steps))
-
     def to_toml(self) -> str:
         import tomli_w
 

@@ -98,8 +98,9 @@ class RunFolder:
         replaced = None
         try:
             if force and self.is_run():
-                with self._locked():  # nobody trains in it
-                    replaced = self._set_aside()
+                self._lock.take()  # nobody trains in it
+                replaced = self._set_aside()
+                self._lock.release()
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock.take()
             for left in self.path.glob(".*.part"):  # by a kill
@@ -127,23 +128,13 @@ class RunFolder:
             raise
         return replaced
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        self._lock.take()
-        try:
-            yield
-        finally:
-            self._lock.release()
-
     def _set_aside(self) -> Path:
         """Rename the folder to the first of NAME.replaced-1, -2, ... that is free."""
         whole = self.path.absolute()
-        for i in itertools.count(1):
-            target = whole.with_name(f"{whole.name}.replaced-{i}")
-            if not os.path.lexists(target):
-                os.rename(self.path, target)
-                return target
-        raise AssertionError
+        names = (whole.with_name(f"{whole.name}.replaced-{i}") for i in itertools.count(1))
+        target = next(path for path in names if not os.path.lexists(path))
+        os.rename(self.path, target)
+        return target
 
     def _closed(self, error: OSError) -> BFNError:
         return BFNError(

@@ -12,40 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bfn.errors import Diverged, Interrupted
-    from bfn.recipe import Eval, Recipe, Sample, Train, read
-    from bfn.train.optim import EMA
-    from bfn.train.step import Trainer
+    from bfn.recipe import read
     from bfn.train.training import Fit, fit, run
 
 _HOMES = {
     "Diverged": "bfn.errors",
-    "EMA": "bfn.train.optim",
-    "Eval": "bfn.recipe",
     "Fit": "bfn.train.training",
     "Interrupted": "bfn.errors",
-    "Recipe": "bfn.recipe",
-    "Sample": "bfn.recipe",
-    "Train": "bfn.recipe",
-    "Trainer": "bfn.train.step",
     "fit": "bfn.train.training",
     "read": "bfn.recipe",
     "run": "bfn.train.training",
 }
 
-__all__ = [
-    "EMA",
-    "Diverged",
-    "Eval",
-    "Fit",
-    "Interrupted",
-    "Recipe",
-    "Sample",
-    "Train",
-    "Trainer",
-    "fit",
-    "read",
-    "run",
-]
+__all__ = ["Diverged", "Fit", "Interrupted", "fit", "read", "run"]
 
 
 def __getattr__(name: str) -> Any:

@@ -253,22 +253,14 @@ class Loop:
 
     def _diverged(self, what: str, weights: int) -> Diverged:
         """What broke, and what to do; the weights of that step may be the cause."""
-        rate = self.settings.learning_rate
-        advice = f"a smaller train.learning_rate (now {rate:g}) or train.clip"
         good = self._good_before(weights)
-        if self.folder is None or good is None:
-            replacing = " (--force replaces this run)" if self.folder else ""
-            return Diverged(
-                f"{what}; there is no good checkpoint before it: train again with {advice}"
-                f"{replacing}"
-            )
-        exported = self._exported_step()
-        from_there = ""
-        if exported is not None and exported < weights:
-            from_there = f" (--init {self.folder.path} starts from the run's model)"
+        found = "there is no good checkpoint before it"
+        if self.folder is not None and good is not None:
+            found = f"the last good checkpoint is {self.folder.checkpoints / f'step-{good}'}"
         return Diverged(
-            f"{what}; the last good checkpoint is {self.folder.checkpoints / f'step-{good}'}: "
-            f"train again with {advice}{from_there}, or look for extreme examples in the data"
+            f"{what}; {found}: train again with a smaller train.learning_rate (now "
+            f"{self.settings.learning_rate:g}) or train.clip, or look for extreme examples in the "
+            "data"
         )
 
     # Saving.
