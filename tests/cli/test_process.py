@@ -60,7 +60,6 @@ print(code, sorted(heavy), os.environ["OMP_WAIT_POLICY"], sep="|")
 @pytest.mark.parametrize(
     ("command", "loaded"),
     [
-        (["--help"], "[]"),
         (["train", "--help"], "[]"),
         (["recipes"], "[]"),
         (["runs", "."], "[]"),

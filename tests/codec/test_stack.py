@@ -55,15 +55,6 @@ def test_popping_is_undone_by_pushing(name: str, words: int) -> None:
     assert [stacks.bytes(lane) for lane in range(LANES)] == before
 
 
-@pytest.mark.parametrize("name", DISTRIBUTIONS)
-def test_what_is_pushed_is_popped(name: str) -> None:
-    distribution = DISTRIBUTIONS[name]()
-    symbols = distribution.pop(filled(seed=1))
-    stacks = filled(seed=2)
-    distribution.push(stacks, symbols)
-    assert np.array_equal(distribution.pop(stacks), symbols)
-
-
 def test_a_symbol_costs_its_probability() -> None:
     """Against the mass of every alphabet, retyped: Gaussians with their tails, tables, sizes."""
     k = np.full((LANES, NUMBER), 3)

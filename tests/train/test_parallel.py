@@ -24,23 +24,18 @@ from bfn.train.parallel import World
 from support import drawing_along, processes, several_trainings, tiny_runs
 
 PLAIN = {"net.dropout": 0.0, "train.log_every": 1, "train.steps": 3, "train.clip": 0.1}
-LOOKED = {"train.validate_every": 2, "train.validate_examples": 7, "train.sample_every": 3}
+EVERYTHING = {
+    "net.labels": 3,  # whose weights nothing uses
+    "train.times": "importance",
+    "train.accumulate": 2,
+    "train.data_memory": "host",
+    "train.validate_every": 2,
+    "train.validate_examples": 7,
+    "train.sample_every": 3,
+}
 JOBS = {
-    "ddp-everything": (
-        "binary",
-        {
-            "train.times": "importance",
-            "train.accumulate": 2,
-            "train.data_memory": "host",
-            **LOOKED,
-        },
-    ),
-    "ddp-unused": ("binary", {"net.labels": 3}),
-    "full": ("binary", {"train.sharding": "full", "net.labels": 3}),
-    "full-everything": (
-        "text",
-        {"train.sharding": "full", "train.times": "importance", "train.accumulate": 2, **LOOKED},
-    ),
+    "ddp": ("binary", EVERYTHING),
+    "full": ("text", {**EVERYTHING, "train.sharding": "full"}),
 }
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
 
@@ -118,19 +113,18 @@ def test_two_processes_are_one(name: str, trained: Path) -> None:
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
     files = {path.name for path in (trained / name).iterdir()}
     assert files == {path.name for path in (trained / "one" / name).iterdir()}
-    if "everything" in name:
-        lines = tiny_runs.metrics(trained / name)
-        assert [line["step"] for line in lines if "validation" in line] == [2]
-        (sheet,) = (trained / name / "samples").iterdir()
-        (expected,) = (trained / "one" / name / "samples").iterdir()
-        assert sheet.read_bytes() == expected.read_bytes()
+    lines = tiny_runs.metrics(trained / name)
+    assert [line["step"] for line in lines if "validation" in line] == [2]
+    (sheet,) = (trained / name / "samples").iterdir()
+    (expected,) = (trained / "one" / name / "samples").iterdir()
+    assert sheet.read_bytes() == expected.read_bytes()
 
 
 def test_a_run_of_one_is_resumed_with_two(trained: Path) -> None:
     same(trained / "one" / "one-then-two", trained / "one-then-two", 5)
 
 
-@pytest.mark.parametrize("name", ["ddp-everything", "full-everything"])
+@pytest.mark.parametrize("name", JOBS)
 @pytest.mark.usefixtures("double")
 def test_a_run_of_two_is_resumed_with_one(name: str, trained: Path) -> None:
     kind, overrides = JOBS[name]
