@@ -113,7 +113,7 @@ OTHERS = {"net": "bfn.flow:GaussianFlow", "flow": "bfn.output:BinnedHead", "head
 @pytest.mark.parametrize("part", OTHERS)
 def test_foreign_classes_are_refused(run: Path, part: str) -> None:
     for name in (*FOREIGN, OTHERS[part]):
-        refused(run, lambda config, name=name: config[part].update({"class": name}), str(name))
+        refused(run, lambda config, name=name: config[part].update({"class": name}), repr(name))
 
 
 @dataclass
