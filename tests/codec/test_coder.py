@@ -195,7 +195,7 @@ def test_an_empty_stack_is_lossless_too() -> None:
 
 def test_damage_is_told() -> None:
     """Never a crash; mostly bits are left over at the end, or a symbol has no place."""
-    K = 5000
+    K = 300
     codec_ = Codec(toys.model("discretised", K=K), SHAPES["discretised"], 5, lanes=1)
     x = bfn.discretise(torch.rand(12, 1, 4, 4, generator=toys.generator()) * 2 - 1, K)
     payload, rng, told = codec_.encode([x])[0].payload, np.random.default_rng(0), 0

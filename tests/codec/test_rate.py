@@ -62,7 +62,7 @@ TOYS: dict[str, tuple[Toy, int, int]] = {
     "discrete": (chain([0.1, 0.2, 0.3, 0.15, 0.25], 0.7, 3).discrete(2.0), 5, 240),
     "discretised": (ridge(8).discretised(0.05), 10, 160),
     "cut Gaussian": (BINNED.binned(0.1), 6, 200),
-    "continuous": (ridge(8).continuous(0.05, reconstruction=bfn.Bins(8, 0.06)), 10, 240),
+    "continuous": (ridge(8).continuous(0.05, reconstruction=bfn.Bins(8, 0.06)), 10, 180),
     "65,536 bins": (fine_gaussian(65536, 0.25, 1e-4), 5, 64),
 }
 
