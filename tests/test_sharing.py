@@ -124,6 +124,12 @@ def test_the_description_of_the_data_is_kept(run: Path, tmp_path: Path) -> None:
     assert np.load(out).shape == (2, 1, 8, 8)
 
 
+def test_fitted_models_know_their_data(model: bfn.BFN) -> None:
+    digits = bfn.data.load("digits")
+    fitted = bfn.train.fit(model, digits, steps=1, batch=2, display=False, device="cpu").model
+    assert fitted.config()["data"] == digits.format.describe()
+
+
 def test_smaller_files_come_back_in_the_models_type(model: bfn.BFN, tmp_path: Path) -> None:
     model.double().save_pretrained(tmp_path, store=torch.bfloat16)
     with safe_open(tmp_path / "model.safetensors", "pt") as file:
