@@ -138,6 +138,7 @@ def test_smaller_files_come_back_in_the_models_type(model: bfn.BFN, tmp_path: Pa
     assert len(modes) == 1  # for the same readers
     loaded = bfn.BFN.from_pretrained(tmp_path).state_dict()
     for key, tensor in model.state_dict().items():
+        assert loaded[key].dtype == torch.float64
         assert torch.equal(loaded[key], tensor.to(torch.bfloat16).double())
     next(model.parameters()).data.fill_(1e6)
     with pytest.raises(BFNError, match=r"holds numbers beyond torch.float16"):
