@@ -87,7 +87,7 @@ class Section:
 
 
 Steps = int | Literal["inf"]
-_DEVICE = "cpu, cuda, ...; auto is cuda if there is one"
+_DEVICE = "device, such as cpu or cuda; auto is cuda if there is one"
 
 
 @dataclass(frozen=True)
@@ -190,11 +190,17 @@ class Sample(Section):
 
     n: int = option(64, "number of samples", least=1)
     steps: int = option(50, "Bayesian updates; they take one more network call", least=1)
-    final: Literal["sample", "mode"] = option("sample", "how the last output becomes data")
-    solver: str = option("sde2", "the step rule; ancestral is the paper's")
-    grid: str = option("auto", "spacing of the steps; auto is the solver's own")
+    final: Literal["sample", "mode"] = option(
+        "sample", "how the last output becomes data: sample draws from it, mode takes its mode"
+    )
+    solver: str = option("sde2", "the step rule: ancestral (the paper's), sde, sde2, ode or ode2")
+    grid: str = option(
+        "auto", "spacing of the steps: time, power or geometric; auto is the solver's own"
+    )
     label: str = option("", "a label, several as in 3,7, or each; empty for none")
-    guidance: float = option(1.0, "strength of the label's effect on the prediction", least=0)
+    guidance: float = option(
+        1.0, "strength of the label's effect: 1 is plain, 2 exaggerates", least=0
+    )
     batch: int = option(256, "samples at once; results do not depend on it", least=1)
     seed: int = option(0, "random seed for the noise")
     device: str = option("auto", _DEVICE)
