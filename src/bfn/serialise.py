@@ -155,9 +155,7 @@ def load_config(folder: Path) -> dict[str, Any]:
         config = json.loads(path.read_text())
         version, *_ = (config[key] for key in ("format_version", "net", "flow", "head"))
     except (ValueError, KeyError, TypeError) as error:
-        raise BFNError(
-            f"{str(path)!r} is damaged ({error!r}); restore it or train again"
-        ) from error
+        raise BFNError(f"{str(path)!r} is damaged ({error}); restore it or train again") from error
     if version != FORMAT_VERSION:
         raise BFNError(
             f"{str(path)!r} has format version {version}, this program reads {FORMAT_VERSION}; "

@@ -90,7 +90,7 @@ MISTAKES = [
     (f"{TRAIN} --train.batch 10000001", "is too large; expected 10000000 or less"),
     (f"{TRAIN} --train.batch 9 --train.accumulate 2", "split into train.accumulate = 2 equal"),
     (f"{TRAIN} --train.patience 2", "give train.validate_every too"),
-    (f"{TRAIN} --eval.split tests", "'validation' or 'test'; did you mean 'test'?"),
+    (f"{TRAIN} --eval.split tests", "validation or test; did you mean 'test'?"),
     (f"{TRAIN} --sample.solver sed", "unknown solver 'sed'"),
     (f"{TRAIN} --sample.grid tim", "unknown grid 'tim'"),
     (f"{TRAIN} --data.source digit", "unknown data source 'digit'"),
@@ -139,7 +139,8 @@ MISTAKES = [
     # Sampling.
     (f"{SAMPLE} --n 0", "sample.n = 0 on the command line is too small"),
     (f"{SAMPLE} --n 1.5", "expected a whole number"),
-    (f"{SAMPLE} --final mod", "expected 'sample' or 'mode'; did you mean 'mode'?"),
+    ("demo --seconds -1", "leaves no time to train"),
+    (f"{SAMPLE} --final mod", "expected sample or mode; did you mean 'mode'?"),
     (f"{SAMPLE} --calls 1", "calls = 1; "),
     (f"{SAMPLE} --calls 5 --steps 5", "n steps take n + 1 calls: give one of them"),
     (f"{SAMPLE} --solver od2", "did you mean 'ode2'?"),

@@ -96,7 +96,7 @@ def test_read_a_text_to_complete() -> None:
         (TextFormat(Alphabet(None), 6), "é_", None, ["plain ASCII"]),
         (NUMBERS, "x.npy", None, ["nothing says what to fill in"]),
         (NUMBERS, "x.npy", "three.npy", ["'three.npy' has shape (3,)", "(2,)"]),
-        (NUMBERS, "x.npy", "none.npy", ["none.npy", "black all over"]),
+        (NUMBERS, "x.npy", "none.npy", ["none.npy", "marks nothing"]),
         (PIXELS, "rgb.png", "large.png", ["large.png", "9 x 7 pixels", "4 x 5"]),
         (PIXELS, "broken.png", "black.png", ["broken.png", "as a picture"]),
     ],

@@ -160,6 +160,8 @@ def test_sizes_that_do_not_fit() -> None:
         (lambda: transformer(layers=0), "layers = 0; expected a whole number, at least 1"),
         (lambda: unet(multipliers=(1, 0)), "multipliers = 0; expected a whole number"),
         (lambda: vdm(dropout=1.0), "dropout = 1.0; expected a probability"),
+        (lambda: unet(width="wide"), "width = 'wide'; expected a whole number"),
+        (lambda: unet(image_size=(1, 2, 3)), "expected one size, or a height and a width"),
     ):
         assert_refused(call, words)
     assert unet(image_size=(8, 4)).arguments["image_size"] == [8, 4]

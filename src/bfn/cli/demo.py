@@ -29,7 +29,7 @@ def demo(
     force: Force = False,
     overrides: Overrides,
 ) -> None:
-    """Train the digits in about three minutes on two cores, evaluate, and draw samples.
+    """Train on the digits in about three minutes on two cores, evaluate, and draw samples.
 
     Parameters
     ----------
@@ -48,6 +48,8 @@ def demo(
     from bfn.recipe import build, read
     from bfn.runs.folder import RunFolder
 
+    if not seconds > 0:
+        raise BFNError(f"--seconds {seconds:g} leaves no time to train; give a positive number")
     recipe = read("digits", overrides)
     # Pictures along the way would take time from the training.
     recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, sample_every=0))

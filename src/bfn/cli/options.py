@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import typing
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -41,17 +42,21 @@ Force = Annotated[bool, Parameter(help="Replace what exists.")]
 
 def _keys(section: type[Section], *left_out: str) -> Any:
     """The keys of a recipe's section as options of a command; values are read as the recipe's."""
-    made = dataclasses.make_dataclass(
-        f"{section.__name__}Keys",
-        [
-            (each.name, Annotated[str | None, Parameter(help=_sentence(each))], None)
-            for each in dataclasses.fields(section)
-            if each.name not in left_out
-        ],
-        kw_only=True,
-    )
+    hints = typing.get_type_hints(section)
+    fields = []
+    for each in dataclasses.fields(section):
+        # The type is for --help alone. Lists are one word here, as in 10,25,inf.
+        hint = str if typing.get_origin(hints[each.name]) is tuple else hints[each.name]
+        option = Parameter(help=_sentence(each), converter=_text, n_tokens=1)
+        if each.name not in left_out:
+            fields.append((each.name, Annotated[hint | None, option], None))
+    made = dataclasses.make_dataclass(f"{section.__name__}Keys", fields, kw_only=True)
     made.__module__ = __name__  # or cyclopts takes it for a built-in type
     return Parameter(name="*")(made)
+
+
+def _text(_: Any, tokens: Sequence[Any]) -> Text:
+    return Text(tokens[0].value)
 
 
 def _sentence(option: dataclasses.Field[Any]) -> str:
@@ -62,7 +67,7 @@ def _sentence(option: dataclasses.Field[Any]) -> str:
 def chosen(keys: Any) -> dict[str, Text]:
     """The keys that the command line gives, for `Section.updated`."""
     given = {} if keys is None else vars(keys)
-    return {name: Text(value) for name, value in given.items() if value is not None}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 if TYPE_CHECKING:

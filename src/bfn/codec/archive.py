@@ -489,7 +489,7 @@ class Archive:
         if first[-1:] == b"\r":
             raise BFNError(
                 f"{name!r} is an archive of format 1, which only the development versions of bfn "
-                "0.1.0 read; decompress it with the version that wrote it"
+                "0.1.0 before 16 November 2026 read; decompress it with the version that wrote it"
             )
         if first[-1] != VERSION:
             raise BFNError(

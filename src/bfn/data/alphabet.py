@@ -58,7 +58,7 @@ class Alphabet:
                 at = int(wrong.argmax())
                 raise BFNError(
                     f"{where} holds {chr(codes[at])!r} at position {start + at}, which is not in "
-                    f"the alphabet {self.characters!r}; add it to the alphabet or clean the text"
+                    f"the alphabet {self.characters!r}; replace it, or use another alphabet"
                 )
             out[start : start + len(chunk)] = classes
         return out

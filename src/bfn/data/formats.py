@@ -113,7 +113,7 @@ class _TensorFormat(Format):
             )
         values, missing = self._read(Path(what), mask)
         if not bool(missing.any()):
-            raise BFNError(f"the mask {str(mask)!r} is black all over; make white what to fill in")
+            raise BFNError(f"the mask {str(mask)!r} marks nothing; mark what to fill in")
         # Missing values need not be legal data (NaN, say): replace them by one that is.
         legal = values[~missing].flatten()[:1] if not bool(missing.all()) else torch.zeros(1)
         values = torch.where(missing, legal.to(values.dtype), values)

@@ -67,10 +67,8 @@ def read_picture(
         zipfile.BadZipFile,
         zlib.error,
         Image.DecompressionBombError,
-    ) as error:
-        raise BFNError(
-            f"{name!r} cannot be read as a picture ({error}); repair or remove it"
-        ) from None
+    ):
+        raise BFNError(f"{name!r} cannot be read as a picture; repair or remove it") from None
     return levels[None] if levels.ndim == 2 else levels.transpose(2, 0, 1)
 
 

@@ -17,18 +17,15 @@ from bfn.errors import BFNError, number, whole
 
 def json_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a network's constructor, from its `locals()`: checked, as JSON values."""
-    for name, value in given.items():
+    arguments = {name: v for name, v in given.items() if name not in ("self", "__class__")}
+    for name, value in arguments.items():
         if name == "dropout":
             number(name, value, "a probability of at least 0 and below 1", lambda p: 0.0 <= p < 1.0)
             continue
         for size in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(size, int | float):
+            if size is not None:
                 whole(name, size, 0 if name == "labels" else 1)
-    return {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in given.items()
-        if name not in ("self", "__class__")
-    }
+    return {name: list(v) if isinstance(v, tuple) else v for name, v in arguments.items()}
 
 
 def check_divides(what: str, divisor: int, name: str, width: int) -> None:
@@ -41,7 +38,12 @@ def pair(image_size: int | Sequence[int] | None) -> tuple[int, int] | None:
     """The (height, width) that an image_size argument stands for."""
     if image_size is None:
         return None
-    height, width = [image_size] * 2 if isinstance(image_size, int) else image_size
+    try:
+        height, width = [image_size] * 2 if isinstance(image_size, int) else image_size
+    except (TypeError, ValueError):
+        raise BFNError(
+            f"image_size = {image_size!r}; expected one size, or a height and a width"
+        ) from None
     return height, width
 
 

@@ -170,7 +170,7 @@ class Eval(Section):
 
     steps: tuple[Steps, ...] = option((10, 25, 100, "inf"), "the n of each row; inf for L^inf")
     split: Literal["train", "validation", "test"] = option("test", "train, validation or test")
-    batch: int = option(256, "examples at once; results do not depend on it", least=1)
+    batch: int = option(256, "examples at once; halved if memory runs out, same results", least=1)
     repeats: int = option(1, "passes over the split with fresh noise, averaged", least=1)
     crops: int = option(
         0, "number of random crops of a text; 0 for non-overlapping windows", least=0
@@ -191,7 +191,7 @@ class Sample(Section):
     n: int = option(64, "number of samples", least=1)
     steps: int = option(50, "Bayesian updates; they take one more network call", least=1)
     final: Literal["sample", "mode"] = option(
-        "sample", "how the last output becomes data: sample draws from it, mode takes its mode"
+        "sample", "last step: sample draws from the last output, mode takes its most probable value"
     )
     solver: str = option("sde2", "the step rule: ancestral (the paper's), sde, sde2, ode or ode2")
     grid: str = option(
@@ -201,7 +201,7 @@ class Sample(Section):
     guidance: float = option(
         1.0, "strength of the label's effect: 1 is plain, 2 exaggerates", least=0
     )
-    batch: int = option(256, "samples at once; results do not depend on it", least=1)
+    batch: int = option(256, "samples at once; halved if memory runs out, same results", least=1)
     seed: int = option(0, "random seed for the noise")
     device: str = option("auto", _DEVICE)
 

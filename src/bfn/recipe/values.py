@@ -106,7 +106,8 @@ def _expected(hint: Any) -> str:
     """What a value of this type has to be, in words."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
-        return " or ".join(map(repr, arguments))
+        *others, last = map(str, arguments)
+        return f"{', '.join(others)} or {last}" if others else last
     if origin in _UNIONS:
         kinds = [_expected(each) for each in arguments if each is not types.NoneType]
         return " or ".join(dict.fromkeys(kinds))
