@@ -13,7 +13,7 @@ from torch import Tensor
 
 import bfn
 from bfn.errors import BFNError
-from bfn.recipe import Recipe
+from bfn.recipe import Recipe, read
 from bfn.runs.folder import RunFolder
 from bfn.train.optim import EMA
 from bfn.train.step import Trainer
@@ -281,3 +281,14 @@ def test_checkpoints_of_another_run(tmp_path: Path) -> None:
     with pytest.raises(BFNError, match=r"started with the net UNet.* --out"):
         run(recipe, tmp_path / "run", resume=True)
     assert contents(tmp_path / "run") == before
+
+
+def test_a_run_of_an_earlier_version_is_resumed(tmp_path: Path) -> None:
+    """fixtures/format-2 was trained for 3 steps before the library moved into its rooms."""
+    old = shutil.copytree(Path(__file__).parent / "fixtures" / "format-2", tmp_path / "run")
+    before, exported = metrics(old), (old / "model.safetensors").read_bytes()
+    run(read(old / "recipe.toml"), old, resume=True)
+    assert (old / "model.safetensors").read_bytes() == exported
+    assert run(read(old / "recipe.toml", {"train.steps": 5}), old, resume=True).step == 5
+    assert metrics(old)[: len(before)] == before
+    assert [line["step"] for line in metrics(old)[len(before) :]] == [4, 5]
