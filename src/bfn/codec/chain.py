@@ -57,7 +57,7 @@ class Chain:
 
     @property
     def numbers(self) -> int:
-        """How many numbers V has."""
+        """The number of entries of V."""
         return math.prod(self.state_shape[1:])
 
     @property
