@@ -12,7 +12,7 @@ import pytest
 
 from bfn.errors import BFNError
 from bfn.plots import sheets
-from bfn.train import Interrupted, samples
+from bfn.train import Interrupted, monitor
 from support import tiny_runs
 from support.tiny_runs import metrics, run
 
@@ -67,7 +67,7 @@ def test_a_full_disk_does_not_end_the_training(
 def test_a_signal_ends_the_drawing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = tiny_runs.read(tmp_path, "text", train__sample_every=3, sample__steps=50)
     run(tiny_runs.read(tmp_path, "text"), tmp_path / "whole")
-    original = samples.draw
+    original = monitor.draw
 
     def draw(*arguments, progress=None, **keywords):
         def look(done: int, count: int) -> None:
@@ -80,7 +80,7 @@ def test_a_signal_ends_the_drawing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return original(*arguments, progress=look if progress else None, **keywords)
 
     with monkeypatch.context() as patch:
-        patch.setattr(samples, "draw", draw)
+        patch.setattr(monitor, "draw", draw)
         with pytest.raises(Interrupted, match="interrupted at step 4 of 12; its state is saved"):
             run(recipe, tmp_path / "run")
     assert not list((tmp_path / "run").glob("samples/*"))

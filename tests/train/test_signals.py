@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bfn.errors import Interrupted
-from bfn.train.signals import signals
+from bfn.train.loop import signals
 from support import tiny_runs
 
 SIGHUP = getattr(signal, "SIGHUP", None)

@@ -12,8 +12,8 @@ from bfn.errors import BFNError
 from bfn.noise import Part
 from bfn.recipe import Train, build
 from bfn.times import ImportanceTimes
-from bfn.train import metrics
-from bfn.train.metrics import BINS, Window
+from bfn.train import monitor
+from bfn.train.monitor import BINS, Window
 from bfn.train.optim import learning_rate
 from bfn.train.parallel import World
 from bfn.train.step import Trainer
@@ -240,7 +240,7 @@ def test_tensorboard_gets_the_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         def close(self) -> None:
             self.closed = True
 
-    monkeypatch.setattr(metrics, "summary_writer", lambda: Writer)
+    monkeypatch.setattr(monitor, "summary_writer", lambda: Writer)
     monkeypatch.setattr("bfn.train.training.summary_writer", lambda: Writer)
     recipe = tiny_runs.read(
         tmp_path, "text", train__tensorboard=True, train__validate_every=4,
@@ -261,4 +261,4 @@ def test_tensorboard_gets_the_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert ("loss/validation", 6) not in written
     assert any(name == "loss_by_time/0.2 to 0.3" for name, _ in written)
     line = {"step": 3, "loss": 1.0, "unit": "nats", "loss_by_time": [None, 2.0]}
-    assert dict(metrics.scalars(line)) == {"loss/loss": 1.0, "loss_by_time/0.5 to 1": 2.0}
+    assert dict(monitor.scalars(line)) == {"loss/loss": 1.0, "loss_by_time/0.5 to 1": 2.0}

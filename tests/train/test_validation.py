@@ -14,8 +14,8 @@ from bfn.errors import BFNError
 from bfn.recipe import Train, build
 from bfn.runs.folder import RunFolder
 from bfn.train import Diverged, checkpoint
+from bfn.train.monitor import Found, Validation
 from bfn.train.parallel import World
-from bfn.train.validation import Found, Validation
 from support import tiny_runs
 from support.tiny_runs import after, metrics, run, status
 

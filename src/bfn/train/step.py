@@ -19,11 +19,11 @@ from bfn.device import find_device
 from bfn.model import BFN
 from bfn.recipe import Train
 from bfn.times import ImportanceTimes
+from bfn.train.checkpoint import State
 from bfn.train.data import Loader, check_labels, hide_labels
-from bfn.train.metrics import Window
+from bfn.train.monitor import Window
 from bfn.train.optim import EMA, adamw, learning_rate, time_sampler
 from bfn.train.parallel import World, full, join
-from bfn.train.state import State
 
 
 class Micro(NamedTuple):

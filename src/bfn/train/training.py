@@ -29,9 +29,8 @@ from bfn.sampling.draw import check_names
 from bfn.train import parallel
 from bfn.train.checkpoint import in_words
 from bfn.train.loop import Loop
-from bfn.train.metrics import summary_writer
+from bfn.train.monitor import Samples, summary_writer
 from bfn.train.parallel import World, load_weights
-from bfn.train.samples import Samples
 from bfn.train.step import Trainer
 
 

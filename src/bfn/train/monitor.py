@@ -1,0 +1,323 @@
+"""What a run shows of itself: its metrics, the loss of held-out examples, and samples.
+
+The losses of training steps stay on the device until a line of metrics.jsonl is due, and then come
+to the host without anything waiting for them, so that no step waits for the one before it.
+
+Validation gives every held-out example its own fixed time and noise, so the points of a curve, and
+of the curves of several runs, differ only by the weights. Times are evenly spaced over the examples
+as in `bfn.evaluate`. The examples are shared among the processes, and the result does not depend on
+how many there are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bfn import loss, noise
+from bfn.data.base import DataSet
+from bfn.errors import BFNError, require_extra
+from bfn.model import BFN
+from bfn.plots import sheets
+from bfn.recipe import Recipe, Train
+from bfn.runs.folder import RunFolder
+from bfn.sampling.draw import draw
+from bfn.times import BELOW_ONE
+from bfn.train.parallel import World
+
+BINS = 10
+"""Equal intervals of time, in which the loss is also shown."""
+
+SPLIT = "validation"
+
+
+class Window:
+    """Losses and gradient norms of the steps since the last line, and their losses by time."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.losses: list[Tensor] = []
+        self.norms: list[Tensor] = []
+        self.sums = torch.zeros(BINS, device=device)
+        self.counts = torch.zeros(BINS, device=device)
+
+    def add(self, loss: Tensor, norm: Tensor, t: Tensor, nats: Tensor) -> None:
+        """Add a step: its mean loss, its gradient norm, and the losses nats (B,) at times t."""
+        self.losses.append(loss)
+        self.norms.append(norm)
+        interval = (t * BINS).long().clamp_max(BINS - 1)
+        self.sums.index_add_(0, interval, nats.to(self.sums.dtype))
+        self.counts.index_add_(0, interval, torch.ones_like(nats, dtype=self.counts.dtype))
+
+    def clear(self) -> None:
+        self.losses, self.norms = [], []
+        self.sums, self.counts = torch.zeros_like(self.sums), torch.zeros_like(self.counts)
+
+    def tensors(self, world: World) -> dict[str, Tensor]:
+        """The window over all processes, which must all call this."""
+        none = self.sums[:0]
+        sums, counts = world.sum(torch.stack([self.sums, self.counts]))
+        return {
+            "losses": world.mean(torch.stack(self.losses)) if self.losses else none,
+            "norms": torch.stack(self.norms) if self.norms else none,
+            "sums": sums,
+            "counts": counts,
+        }
+
+    def load(self, tensors: Mapping[str, Tensor], world: World) -> None:
+        self.clear()
+        device = self.sums.device
+        self.losses = list(tensors["losses"].to(device))
+        self.norms = list(tensors["norms"].to(device))
+        if world.main:  # the sums are those of all processes
+            self.sums.copy_(tensors["sums"])
+            self.counts.copy_(tensors["counts"])
+
+    def read(self, world: World) -> Reading:
+        """Start to copy the window to the host; nothing waits for it yet."""
+        return Reading(torch.cat(list(self.tensors(world).values())))
+
+
+@dataclass(frozen=True)
+class Values:
+    """The numbers of a window."""
+
+    losses: list[float]
+    norms: list[float]
+    sums: list[float]
+    counts: list[float]
+
+    @property
+    def loss(self) -> float:
+        return math.fsum(self.losses) / len(self.losses)
+
+    @property
+    def norm(self) -> float:
+        return math.fsum(self.norms) / len(self.norms)
+
+    def by_time(self, scale: float) -> list[float | None]:
+        """The mean loss in each interval of time; None where there was no example."""
+        pairs = zip(self.sums, self.counts, strict=True)
+        return [scale * total / count if count else None for total, count in pairs]
+
+    def broken(self) -> tuple[int, str] | None:
+        """The first step, counted from 0, with a number that is not finite, and what it is."""
+        for i, (nats, norm) in enumerate(zip(self.losses, self.norms, strict=True)):
+            if not math.isfinite(nats):
+                return i, f"the loss became {nats}"
+            if not math.isfinite(norm):
+                return i, f"the gradient's norm became {norm}"
+        return None
+
+
+class Reading:
+    """The numbers of a window on their way from the device."""
+
+    def __init__(self, numbers: Tensor) -> None:
+        self._event = None
+        if numbers.device.type == "cuda":
+            self._host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+            self._host.copy_(numbers, non_blocking=True)
+            self._event = torch.cuda.Event()
+            self._event.record()
+        else:
+            self._host = numbers.cpu()
+
+    def ready(self) -> bool:
+        return self._event is None or self._event.query()
+
+    def values(self) -> Values:
+        """The numbers; waits until they have arrived."""
+        if self._event is not None:
+            self._event.synchronize()
+        numbers = self._host.tolist()
+        steps = (len(numbers) - 2 * BINS) // 2
+        cuts = (0, steps, 2 * steps, 2 * steps + BINS, 2 * steps + 2 * BINS)
+        return Values(*(numbers[a:b] for a, b in itertools.pairwise(cuts)))
+
+
+class Board:
+    """Writes lines of metrics for TensorBoard; it hides what a killed run wrote beyond `step`."""
+
+    def __init__(self, folder: Path, step: int) -> None:
+        self._writer = summary_writer()(str(folder), purge_step=step + 1)
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        for name, value in scalars(line):
+            self._writer.add_scalar(name, value, line["step"])
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def summary_writer() -> Any:
+    """The class that writes TensorBoard's files, if its extra is installed."""
+    for module in ("tensorboard", "torch.utils.tensorboard"):
+        found = require_extra(module, "tensorboard", "train.tensorboard")
+    return found.SummaryWriter
+
+
+def scalars(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """The numbers of a line, under the names that TensorBoard shows."""
+    for name, value in line.items():
+        if name == "loss_by_time":
+            for i, mean in enumerate(value):
+                if mean is not None:
+                    yield f"loss_by_time/{i / len(value):g} to {(i + 1) / len(value):g}", mean
+        elif name != "step" and isinstance(value, int | float):
+            group = "loss" if name in ("loss", "nats") or name.startswith("valid") else "training"
+            yield f"{group}/{name}", value
+
+
+@dataclass(frozen=True)
+class Found:
+    """Means over the examples, in nats per example."""
+
+    loss: float
+    reconstruction: float
+
+    @property
+    def total(self) -> float:
+        return self.loss + self.reconstruction
+
+
+class Validation:
+    """The examples to measure, with their times, and the batch size."""
+
+    def __init__(self, data: DataSet, settings: Train, world: World) -> None:
+        if len(data.split(SPLIT)) == 0:
+            raise BFNError(
+                f"train.validate_every = {settings.validate_every}, but {data.name} holds no "
+                "examples out for validation; leave it out, or give data with a validation split"
+            )
+        self.data, self.settings, self.world = data, settings, world
+        self.examples = data.examples(SPLIT)
+        chosen = torch.randperm(len(self.examples), generator=_generator("examples"))
+        self.examples = self.examples[chosen[: settings.validate_examples or None]]
+        count = len(self.examples)
+        order = torch.randperm(count, generator=_generator("order"))
+        u = torch.rand((), generator=_generator("times"), dtype=torch.float64)
+        self.times = ((u + order / count) % 1.0).clamp_max(BELOW_ONE)
+        self.batch = len(world.rows(settings.batch, settings.accumulate)[0])
+
+    def measure(self, model: BFN) -> Found:
+        count, world = len(self.examples), self.world
+        # All processes gather sharded weights together, so each makes the same number of calls.
+        own = -(-count // world.size)
+        # And all calls have one size, because a compiled network has a graph for each.
+        size = min(self.batch, own)
+        nats = torch.zeros(2, own * world.size, dtype=torch.float64)
+        first = world.rank * own
+        with model.evaluating():
+            for start in range(first, first + own, size):
+                rows = torch.arange(start, start + size).clamp_max(count - 1)
+                stop = min(start + size, first + own)
+                found = self._nats(model, rows).double().cpu()
+                nats[:, start:stop] = found[:, : stop - start]
+        # Rows beyond the last example repeat it and do not count.
+        nats = world.sum(nats)[:, :count]
+        return Found(*nats.mean(1).tolist())
+
+    def _nats(self, model: BFN, rows: Tensor) -> Tensor:
+        """The loss and the reconstruction loss of some examples: (2, B)."""
+        examples = self.examples[rows]
+
+        def keyed(use: str) -> noise.Keyed:
+            return noise.Keyed([noise.seed("validation", use, i) for i in examples.tolist()])
+
+        x, labels = self.data.batch(SPLIT, examples, keyed("data"))
+        cond: dict[str, Any] = {**labels}
+        n, t = self.settings.loss_steps, self.times[rows]
+        nats = loss.n_step(model, x, n, t, keyed("loss"), **cond)
+        last = loss.reconstruction(model, x, generator=keyed("reconstruction"), **cond)
+        return torch.stack([nats, last])
+
+
+def _generator(use: str) -> torch.Generator:
+    return torch.Generator().manual_seed(noise.seed("validation", use))
+
+
+class _Interrupted(Exception):
+    """A signal came while samples were drawn."""
+
+
+class Samples:
+    """Writes samples/step-N.png (or .txt, .npy) with the weights that the model has now.
+
+    What is wrong with the settings is found when this is made. Where nothing can write the samples,
+    because an extra is missing, `say` is called and nothing is ever drawn.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        model: BFN,
+        data: DataSet,
+        recipe: Recipe,
+        world: World,
+        say: Callable[[str], None],
+    ) -> None:
+        self.folder, self.model, self.data, self.world, self.say = folder, model, data, world, say
+        self.settings = recipe.sample
+        # All processes are needed to gather weights that are spread over them.
+        self.together = world.shards(recipe.train.sharding)
+        self.suffix = ""
+        try:
+            self.suffix = sheets.suffix(data.format)
+        except BFNError as error:
+            say(f"no samples will be drawn during training: {error}")
+            return
+        draw(model, data.shape, replace(self.settings, n=1, steps=1))
+
+    def write(self, step: int, interrupted: Callable[[], bool]) -> None:
+        """Draw and write; all processes must call this. It is given up when `interrupted`."""
+        if not self.suffix:
+            return
+        if not (self.world.main or self.together):
+            # Answer the first process until it is done: one that hears nothing gives up waiting.
+            while self.world.any(interrupted(), False)[1]:
+                pass
+            return
+        x = self._draw(interrupted)
+        if not self.together:
+            self.world.any(False, False)
+        if x is None:
+            self.say(f"drawing the samples of step {step} was interrupted")
+        elif self.world.main:
+            self._write(self.folder.samples / f"step-{step}{self.suffix}", x)
+
+    def _draw(self, interrupted: Callable[[], bool]) -> Tensor | None:
+        def progress(done: int, calls: int) -> None:
+            stop, _ = self.world.any(interrupted(), True)
+            if stop:
+                raise _Interrupted
+
+        def too_large(halving: str) -> None:
+            raise BFNError(
+                "memory ran out while samples were drawn; give a smaller sample.batch, or "
+                "train.sample_every = 0"
+            )
+
+        # Processes that gather weights make the same calls: none of them may halve its batch.
+        say = too_large if self.together else None
+        try:
+            return draw(self.model, self.data.shape, self.settings, progress=progress, say=say)
+        except _Interrupted:
+            return None
+
+    def _write(self, path: Path, x: Tensor) -> None:
+        aside = path.with_name(f".{path.name}")  # its ending says how it is written
+        try:
+            path.parent.mkdir(exist_ok=True)
+            sheets.write_sheet(aside, self.data.format, x)
+            os.replace(aside, path)
+        except OSError as error:
+            aside.unlink(missing_ok=True)
+            self.say(f"the samples {str(path)!r} could not be written ({error.strerror})")
