@@ -96,7 +96,10 @@ MISTAKES = [
     (f"{TRAIN} --data.source digit", "unknown data source 'digit'"),
     (f"{TRAIN} --data.fom binary", "digits takes no such argument; did you mean 'form'"),
     (f"{TRAIN} --data.form binry", "unknown form 'binry'"),
-    (f"{TRAIN} --data.labels 3", "data.labels = 3 on the command line is not right; expected true"),
+    (
+        f"{TRAIN} --data.labels 3",
+        "data.labels = '3' on the command line is not right; expected true",
+    ),
     (f"{TRAIN} --net.widht 5", "bfn.nn:UNet takes no such argument; did you mean 'width'"),
     (f"{TRAIN} --net.width 0", "the network bfn.nn:UNet cannot be built: width"),
     (f"{TRAIN} --net.class bfn.nn:Unet", "'bfn.nn:Unet' could not be imported"),

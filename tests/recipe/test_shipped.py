@@ -196,21 +196,14 @@ def test_pictures_and_texts_fill_in_the_recipe(
     said = capsys.readouterr().err
     assert "is finished: step 2" in said
     assert "net.channels" not in said  # filled in from the data is not a difference
-    Path("text.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 100)
-    text = [
-        "train",
-        "text",
-        "--out",
-        "b",
-        "--data.path",
-        "text.txt",
-        "--data.length",
-        "16",
-        "--net.layers",
-        "1",
-    ]
-    assert main([*text, *small]) == 0
+    Path("20,24").write_text("the quick brown fox jumps over the lazy dog\n" * 100)
+    text = ["train", "text", "--out", "b", "--data.path", "20,24", "--data.length", "16"]
+    alphabet = "\n ,abcdefghijklmnopqrstuvwxyz"  # neither this nor the name is a list
+    text += ["--data.alphabet", alphabet, "--net.layers", "1"]
+    for again in ([], ["--resume", "auto"]):
+        assert main([*text, *small, *again]) == 0
     recipe = RunFolder("b").recipe()
-    assert recipe.flow == {"kind": "discrete", "K": 28, "beta_1": bfn.suggest_beta_1(28)}
-    assert (recipe.net["length"], recipe.net["inputs"], recipe.net["outputs"]) == (16, 28, 28)
+    assert (recipe.data["path"], recipe.data["alphabet"]) == ("20,24", alphabet)
+    assert recipe.flow == {"kind": "discrete", "K": 29, "beta_1": bfn.suggest_beta_1(29)}
+    assert (recipe.net["length"], recipe.net["inputs"], recipe.net["outputs"]) == (16, 29, 29)
     assert recipe == fitted.fitted(recipe, build.data(recipe))

@@ -39,6 +39,9 @@ from bfn.recipe.values import Text, plain, signature, typed
         (Text("inf"), int | Literal["inf"], "inf"),
         (Text("inf"), float, math.inf),
         (Text("a b"), str, "a b"),
+        (Text("true"), str | None, "true"),
+        (Text("a,b"), str | None, "a,b"),
+        (Text('"a"'), str, '"a"'),
     ],
 )
 def test_values_take_the_type_of_their_key(value: Any, hint: Any, expected: Any) -> None:

@@ -81,6 +81,7 @@ def train(
 
 def _resumed(name: str, folder: RunFolder, overrides: dict[str, Text]) -> Recipe:
     """The run's own recipe, with what the command line may change for a resumed run."""
+    from bfn.recipe.build import settled
     from bfn.recipe.fitted import is_open
 
     before, asked = folder.recipe(), read(name)
@@ -89,7 +90,7 @@ def _resumed(name: str, folder: RunFolder, overrides: dict[str, Text]) -> Recipe
             f"{str(folder.path)!r} is a run of the recipe {before.name!r}, not of {asked.name!r}; "
             "resume it with its own recipe, or give another folder with --out"
         )
-    own = read(folder.path / "recipe.toml", overrides)
+    own = settled(read(folder.path / "recipe.toml", overrides))
     folder.check_same(own)
     # What the recipe left open, the run filled in from its data.
     differing = [

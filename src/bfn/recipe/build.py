@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,26 +16,43 @@ from bfn.data.base import DataSet
 from bfn.errors import BFNError, did_you_mean, import_name
 from bfn.model import BFN, KINDS
 from bfn.recipe.recipe import FREE, Recipe
+from bfn.recipe.sections import COMMAND_LINE
 from bfn.recipe.values import signature, typed
+
+
+def settled(recipe: Recipe) -> Recipe:
+    """The recipe with the command line's values in the types that they are used in.
+
+    Only what a section names knows that 2024 is a folder, and that "a,b" is no list.
+    """
+    sections = {section: dict(getattr(recipe, section)) for section in FREE}
+    for path, text in recipe.texts.items():
+        section, _, key = path.partition(".")
+        if section not in FREE:
+            continue
+        hints, *_ = signature(_called(recipe, section)[1])
+        if key in hints:
+            value = typed(path, text, hints[key], COMMAND_LINE)
+            sections[section][key] = list(value) if isinstance(value, tuple) else value
+    return dataclasses.replace(recipe, **sections)
 
 
 def data(recipe: Recipe) -> DataSet:
     """The recipe's data set."""
-    name, arguments = _split(recipe, "data")
-    function = data_sets.source(name)
+    name, function, arguments = _called(recipe, "data")
     return function(**_checked(recipe, "data", name, function, arguments))
 
 
 def model(recipe: Recipe) -> BFN:
     """The recipe's model, untrained; its weights follow from train.seed alone."""
-    kind, flow = _split(recipe, "flow")
-    factory = import_name(kind) if ":" in kind else KINDS.get(kind)
-    if factory is None:
-        hint = did_you_mean(kind, KINDS) or f"; expected {', '.join(KINDS)}"
-        raise BFNError(f"unknown flow.kind {kind!r}{recipe.origin.get('flow.kind', '')}{hint}")
+    return around(recipe, network(recipe))
+
+
+def around(recipe: Recipe, net: nn.Module) -> BFN:
+    """The recipe's flow and head around any network."""
+    kind, factory, flow = _called(recipe, "flow")
     flow = _checked(recipe, "flow", kind, factory, flow, given=("net",))
     flow = {key: _construct(recipe, f"flow.{key}", value) for key, value in flow.items()}
-    net = network(recipe)
     try:
         return factory(net, **flow)
     except TypeError as error:
@@ -49,10 +67,7 @@ def model(recipe: Recipe) -> BFN:
 
 
 def network(recipe: Recipe) -> nn.Module:
-    name, arguments = _split(recipe, "net")
-    cls = serialise.find_class(name)
-    if not issubclass(cls, nn.Module):
-        raise BFNError(f"net.class = {name!r} is not a torch.nn.Module")
+    name, cls, arguments = _called(recipe, "net")
     arguments = _checked(recipe, "net", name, cls, arguments)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(noise.seed(recipe.train.seed, "weights"))
@@ -62,7 +77,7 @@ def network(recipe: Recipe) -> nn.Module:
             raise BFNError(f"the network {name} cannot be built: {error}") from error
 
 
-def _split(recipe: Recipe, section: str) -> tuple[str, dict[str, Any]]:
+def _called(recipe: Recipe, section: str) -> tuple[str, Callable[..., Any], dict[str, Any]]:
     """The function or class that a section names, and its arguments."""
     arguments = dict(getattr(recipe, section))
     chooser = FREE[section]
@@ -71,7 +86,19 @@ def _split(recipe: Recipe, section: str) -> tuple[str, dict[str, Any]]:
             f"the recipe {recipe.name!r} has no {section}.{chooser}; it must say which "
             f"{section} to use"
         )
-    return typed(f"{section}.{chooser}", arguments.pop(chooser), str), arguments
+    name = typed(f"{section}.{chooser}", arguments.pop(chooser), str)
+    if section == "data":
+        return name, data_sets.source(name), arguments
+    if section == "net":
+        cls = serialise.find_class(name)
+        if not issubclass(cls, nn.Module):
+            raise BFNError(f"net.class = {name!r} is not a torch.nn.Module")
+        return name, cls, arguments
+    factory = import_name(name) if ":" in name else KINDS.get(name)
+    if factory is None:
+        hint = did_you_mean(name, KINDS) or f"; expected {', '.join(KINDS)}"
+        raise BFNError(f"unknown flow.kind {name!r}{recipe.origin.get('flow.kind', '')}{hint}")
+    return name, factory, arguments
 
 
 def _checked(
@@ -93,6 +120,7 @@ def _checked(
             raise BFNError(
                 f"unknown key {section}.{key}{where}: {name} takes no such argument{hint}"
             )
+        value = recipe.texts.get(f"{section}.{key}", value)
         result[key] = typed(f"{section}.{key}", value, known.get(key, Any), where)
     for key in sorted(required - set(given) - set(arguments)):
         raise BFNError(

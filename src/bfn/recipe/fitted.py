@@ -19,6 +19,7 @@ from typing import Any
 from bfn import suggest
 from bfn.data.base import DataSet
 from bfn.errors import BFNError
+from bfn.recipe import build
 from bfn.recipe.recipe import Recipe
 
 FROM_DATA: dict[str, Callable[[DataSet], int | None]] = {
@@ -37,7 +38,8 @@ SUGGESTIONS: dict[str, Callable[[int], float]] = {
 def fitted(recipe: Recipe, data: DataSet) -> Recipe:
     """The recipe with every such value filled in."""
     replaced = {section: _table(section, getattr(recipe, section), data) for section in _SECTIONS}
-    return dataclasses.replace(recipe, **replaced)
+    texts = {path: text for path, text in recipe.texts.items() if not is_open(recipe, path)}
+    return build.settled(dataclasses.replace(recipe, texts=texts, **replaced))
 
 
 def is_open(recipe: Recipe, name: str) -> bool:

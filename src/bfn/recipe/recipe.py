@@ -51,11 +51,13 @@ class Recipe:
     """Parameters of the network, if the recipe alone decides them, or else 0."""
     published: Published = field(default_factory=Published)
     origin: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    texts: Mapping[str, Text] = field(default_factory=dict, compare=False, repr=False)
+    """Arguments in data, net and flow as the command line has them; `build.settled` types them."""
 
     def document(self) -> dict[str, Any]:
         """Every key with its value: sections of plain values."""
         document = dataclasses.asdict(self)
-        del document["origin"]
+        del document["origin"], document["texts"]
         if not self.parameters:
             del document["parameters"]
         if self.published == Published():
@@ -130,7 +132,8 @@ def resolve(
     _override(sections, origin, overrides)
     typed_sections = {key: cls.read(sections[key], origin) for key, cls in SECTIONS.items()}
     free = {key: sections[key] for key in FREE}
-    return Recipe(**top, **free, **typed_sections, origin=origin)  # pyright: ignore[reportArgumentType]
+    texts = {key: text for key, text in overrides.items() if isinstance(text, Text)}
+    return Recipe(**top, **free, **typed_sections, origin=origin, texts=texts)  # pyright: ignore[reportArgumentType]
 
 
 def _override(

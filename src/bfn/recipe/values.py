@@ -40,6 +40,8 @@ class _Mismatch(Exception):
 
 def typed(name: str, value: Any, hint: Any, where: str = "") -> Any:
     """The value as the type `hint`, or a sentence about it; unknown types accept anything."""
+    if isinstance(value, Text) and hint in (str, str | None):
+        return str(value)
     for candidate in _readings(value) if isinstance(value, Text) else (value,):
         with contextlib.suppress(_Mismatch):
             return _match(candidate, hint)
