@@ -91,6 +91,45 @@ def test_tied_weights_come_back_tied(tmp_path: Path) -> None:
     assert torch.equal(loaded.net.a.weight, saved.net.a.weight)
 
 
+def script_network(scale: float) -> Tied:
+    """A network as it is when its class was defined in the script that is running."""
+
+    class Own(Tied):
+        pass
+
+    Own.__module__, Own.__qualname__ = "__main__", "Own"
+    net = Own()
+    net.a.weight.data.mul_(scale)
+    return net
+
+
+def test_a_network_of_a_script_is_loaded_with_net(tmp_path: Path) -> None:
+    trained = script_network(2.0)
+    saved = bfn.continuous(trained, 0.1)
+    with pytest.warns(UserWarning, match=r"load this model with .* net=Own\(...\)"):
+        saved.save_pretrained(tmp_path)
+    net = script_network(1.0)
+    loaded = bfn.BFN.from_pretrained(tmp_path, net=net)
+    assert loaded.net is net
+    assert not net.training
+    assert torch.equal(net.a.weight, trained.a.weight)
+    assert loaded.flow == saved.flow
+
+    def load(net: Any = None) -> None:
+        bfn.BFN.from_pretrained(tmp_path, net=net)
+
+    assert_refused(load, "'Own' was defined in a script", "net=Own(...)")
+    assert_refused(lambda: load(Tied), "expected a network, as in net=MyNet")
+    small, more = script_network(1.0), script_network(1.0)
+    small.a = nn.Linear(2, 3)
+    more.c = nn.Linear(3, 3)
+    shape = "a.weight has shape (3, 3), in the network (3, 2)"
+    assert_refused(lambda: load(small), "do not fit the network Own", shape)
+    assert_refused(lambda: load(more), "do not fit the network Own: they lack c.weight")
+    assert_refused(lambda: load(nn.Linear(3, 3)), "they lack weight")
+    assert_refused(lambda: load(nn.Identity()), "the network has no a.bias")
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     model("discretised").save_pretrained(tmp_path)

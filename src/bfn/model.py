@@ -143,9 +143,9 @@ class BFN(nn.Module):
         }
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> BFN:
+    def from_config(cls, config: dict[str, Any], net: nn.Module | None = None) -> BFN:
         model = cls(
-            serialise.build_network(config["net"]),
+            serialise.build_network(config["net"]) if net is None else net,
             serialise.build(config["flow"], BayesianFlow),
             serialise.build(config["head"], Head),
         )
@@ -154,19 +154,28 @@ class BFN(nn.Module):
 
     @classmethod
     def from_pretrained(
-        cls, name: str | Path, *, revision: str | None = None, token: str | None = None
+        cls,
+        name: str | Path,
+        *,
+        net: nn.Module | None = None,
+        revision: str | None = None,
+        token: str | None = None,
     ) -> BFN:
         """A saved model, in evaluation mode.
 
         Args:
             name: a folder written by `save_pretrained` or by training; the name of a model that
                 is shipped with bfn, such as "digits"; or owner/name on the Hugging Face hub.
+            net: a network to load the weights into, instead of building the one that config.json
+                names: for a class of your own that cannot be imported by that name.
             revision: a branch, tag or commit on the hub.
             token: for models on the hub that are not public.
         """
+        if net is not None and not isinstance(net, nn.Module):
+            raise BFNError(f"net = {net!r}; expected a network, as in net=MyNet(width=64)")
         folder = hub.locate(name, revision=revision, token=token)
         config = serialise.load_config(folder)
-        model = cls.from_config(config)
+        model = cls.from_config(config, net)
         serialise.load_weights(model.net, folder, config.get("dtype"))
         return model.eval()
 

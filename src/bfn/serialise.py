@@ -13,6 +13,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import sys
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -97,11 +99,24 @@ def describe_network(net: nn.Module) -> dict[str, Any]:
             f"{type(net).__name__} cannot be saved: it does not remember how it was built; in its "
             "__init__, set self.arguments = dict(...) of its (JSON) constructor arguments"
         )
+    if type(net).__module__ == "__main__":
+        name = type(net).__qualname__
+        warnings.warn(
+            f"the class {name} belongs to the script that is running, where no other program can "
+            f"import it: load this model with from_pretrained(..., net={name}(...)), or move the "
+            "class to a module of its own",
+            stacklevel=2,
+        )
     return {"class": class_name(type(net)), "arguments": arguments}
 
 
 def build_network(description: Mapping[str, Any]) -> nn.Module:
     name, arguments = _parts(description)
+    if str(name).startswith("__main__:") and not hasattr(sys.modules["__main__"], name[9:]):
+        raise BFNError(
+            f"the network {name[9:]!r} was defined in a script, which cannot be imported; load the "
+            f"model in Python with from_pretrained(..., net={name[9:]}(...))"
+        )
     cls = find_class(name)
     if not issubclass(cls, nn.Module):
         raise BFNError(f"{name!r} is not a torch.nn.Module")
@@ -180,7 +195,21 @@ def load_weights(net: nn.Module, folder: Path, dtype: str | None = None) -> None
         net.to(getattr(torch, dtype))
     elif len(kinds) == 1:
         net.to(kinds.pop())  # a float64 network comes back as one
-    try:
-        net.load_state_dict(weights)
-    except RuntimeError as error:
-        raise BFNError(f"{str(path)!r} does not fit its config.json: {error}") from error
+    if reason := misfit(net, weights):
+        raise BFNError(
+            f"the weights in {str(path)!r} do not fit the network {type(net).__name__}: {reason}; "
+            "give it the arguments that it was saved with"
+        )
+    net.load_state_dict(weights)
+
+
+def misfit(net: nn.Module, weights: Mapping[str, Tensor]) -> str:
+    """The first difference between weights and those that a network needs; empty if they fit."""
+    own = net.state_dict()
+    for name, value in own.items():
+        if name not in weights:
+            return f"they lack {name}"
+        if value.shape != weights[name].shape:
+            shapes = f"{tuple(weights[name].shape)}, in the network {tuple(value.shape)}"
+            return f"{name} has shape {shapes}"
+    return next((f"the network has no {name}" for name in weights if name not in own), "")

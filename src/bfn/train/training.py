@@ -252,14 +252,13 @@ def start_from(model: BFN, name: str, folder: RunFolder | None, say: Callable[[s
             "--out"
         )
     other = BFN.from_pretrained(name)
-    try:
-        model.net.load_state_dict(other.net.state_dict())
-    except RuntimeError as error:
-        reason = str(error).strip().rpartition("\n")[2].strip().rstrip(".")
+    weights = other.net.state_dict()
+    if reason := serialise.misfit(model.net, weights):
         raise BFNError(
             f"the weights of {name!r} do not fit this network ({reason}); give it the same [net] "
             "keys as that model has in its recipe.toml"
-        ) from None
+        )
+    model.net.load_state_dict(weights)
     for part in ("flow", "head"):
         mine, old = (serialise.describe(getattr(each, part)) for each in (model, other))
         if mine != old:
