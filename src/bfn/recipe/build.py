@@ -45,14 +45,15 @@ def data(recipe: Recipe) -> DataSet:
 
 def model(recipe: Recipe) -> BFN:
     """The recipe's model, untrained; its weights follow from train.seed alone."""
-    return around(recipe, network(recipe))
+    return around(recipe, network)
 
 
-def around(recipe: Recipe, net: nn.Module) -> BFN:
+def around(recipe: Recipe, network: Callable[[Recipe], nn.Module]) -> BFN:
     """The recipe's flow and head around any network."""
     kind, factory, flow = _called(recipe, "flow")
     flow = _checked(recipe, "flow", kind, factory, flow, given=("net",))
     flow = {key: _construct(recipe, f"flow.{key}", value) for key, value in flow.items()}
+    net = network(recipe)
     try:
         return factory(net, **flow)
     except TypeError as error:
