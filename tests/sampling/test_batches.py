@@ -46,6 +46,8 @@ def test_results_do_not_depend_on_the_batch(
     keys = noise.Keyed([noise.seed("sample", 5, i) for i in range(7)])
     direct = bfn.generate(bfn_model, (7, 3), 4, generator=keys, label=label, **OPTIONS)
     torch.testing.assert_close(direct, whole)
+    seeded = bfn.generate(bfn_model, (7, 3), 4, seed=5, label=label, **OPTIONS)
+    assert torch.equal(seeded, direct)
     assert not torch.equal(in_batches(bfn_model, 7, (3,), 4, seed=6, **OPTIONS), whole)
 
 
@@ -95,6 +97,8 @@ def test_completions_come_in_batches_too() -> None:
         keys = noise.Keyed([noise.seed("sample", 5, i) for i in range(5)])
         direct = bfn.infill(bfn_model, x.expand(5, 3), mask, 4, generator=keys, label=2, **options)
         assert torch.equal(direct, whole)
+        seeded = bfn.infill(bfn_model, x.expand(5, 3), mask, 4, seed=5, label=2, **options)
+        assert torch.equal(seeded, whole)
         told.clear()
         apart = in_batches(
             *(bfn_model, 5, (3,), 4),

@@ -104,6 +104,8 @@ def test_dropout_is_off_and_modes_come_back() -> None:
         ({"solver": "ancestrl"}, "'ancestrl'", "did you mean 'ancestral'"),
         ({"grid": "powr"}, "'powr'", "did you mean 'power'"),
         ({"generator": noise.Keyed([1, 2, 3])}, "3 generators", "batch of 2"),
+        ({"seed": 1, "generator": generator(1)}, "seed = 1 and a generator", "give one"),
+        ({"seed": "1"}, "seed = '1'", "expected a whole number"),
         ({"guidance": "2"}, "guidance = '2'", "a number of 0 or more"),
         ({"solvr": "ode"}, "'solvr' is not an argument of generate", "did you mean 'solver'?"),
         ({"temperature": 0.5}, "'temperature' is not an argument", "Toy, does not take it"),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
+from bfn import noise
 from bfn.errors import BFNError, did_you_mean
 from bfn.guidance import ClassifierFree, Guided, Wrapper, labels
 from bfn.guidance.base import innermost
@@ -41,6 +42,17 @@ def prepare(
     elif scale is not None:
         raise BFNError(f"scale = {scale!r} has no effect without a guide; give one, or drop it")
     return model, cond
+
+
+def source(generator: noise.Source, seed: int | None, examples: Iterable[int]) -> noise.Source:
+    """The noise of some examples: from a generator, or each from its own, seeded by its number."""
+    if seed is None:
+        return generator
+    if generator is not None:
+        raise BFNError(f"seed = {seed!r} and a generator are two sources of noise; give one")
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise BFNError(f"seed = {seed!r}; expected a whole number")
+    return noise.Keyed([noise.seed("sample", seed, i) for i in examples])
 
 
 def _check_conditions(

@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bfn import noise
 from bfn.device import in_parts
 from bfn.errors import whole
 from bfn.guidance import Wrapper, labels
 from bfn.model import BFN
-from bfn.sampling import solvers
+from bfn.sampling import arguments, solvers
 from bfn.sampling.infill import infill
 from bfn.sampling.loop import Callback, generate
 
@@ -72,7 +71,7 @@ def in_batches(
                 progress(start * calls + looks * (stop - start), n * calls)
 
         given = {} if label is None else {"label": label[rows]}
-        keys = noise.Keyed([noise.seed("sample", seed, i) for i in rows])
+        keys = arguments.source(None, seed, rows)
         if known is None:
             how = functools.partial(generate, model, (size, *shape))
         else:

@@ -47,6 +47,7 @@ def infill(
     guide: Guide | None = None,
     scale: float | None = None,
     callback: Callback | None = None,
+    seed: int | None = None,
     generator: Source = None,
     dtype: torch.dtype | None = None,
     **cond: Any,
@@ -70,7 +71,7 @@ def infill(
         jump: the number of steps that are taken back together.
         particles: candidates that compete for each row; exact as their number grows, at a cost in
             proportion. Only with solver="ancestral" and observed="schedule", without resample.
-        solver, grid, first, final, generator, dtype: as in `bfn.generate`.
+        solver, grid, first, final, seed, generator, dtype: as in `bfn.generate`.
         callback: as in `bfn.generate`; the theta it sees is what the network is shown.
         guidance, guide, scale: as in `bfn.generate`.
         cond: conditions for the network, such as label.
@@ -78,6 +79,7 @@ def infill(
     innermost(model)
     x, mask = _checked(model, x, mask)
     model, cond = arguments.prepare(infill, model, len(x), final, guidance, guide, scale, cond)
+    generator = arguments.source(generator, seed, range(len(x)))
     resample, jump = whole("resample", resample, 0), whole("jump", jump, 1)
     particles = whole("particles", particles, 1)
     steps = solvers.count(solver, steps, calls, resample)

@@ -43,6 +43,7 @@ def generate(
     guide: Guide | None = None,
     scale: float | None = None,
     callback: Callback | None = None,
+    seed: int | None = None,
     generator: Source = None,
     dtype: torch.dtype | None = None,
     **cond: Any,
@@ -65,12 +66,16 @@ def generate(
     paper. That wastes the first call and, on skewed data, stalls the fast solvers; so the network
     may be asked at the time `first` instead of t = 0.
 
+    With `seed`, every example has noise of its own, so the first of many are the same as few, and
+    `bfn sample` draws the same ones; `generator` may give the noise instead.
+
     `callback(i, t, theta, output)` is called at every step i = 0 .. steps - 1 before its update,
     and once more with the last output as i = steps. Dropout is off during generation.
     """
     shape = _sizes(shape)
     model, cond = arguments.prepare(generate, model, shape[0], final, guidance, guide, scale, cond)
     steps = solvers.count(solver, steps, calls)
+    generator = arguments.source(generator, seed, range(shape[0]))
     with model.evaluating():
         output = run(
             model,
