@@ -43,7 +43,7 @@ def test_round_trip(kind: str, options: dict[str, Any], tmp_path: Path) -> None:
     for parameter in saved.parameters():  # not the values a new network would start with
         parameter.data.mul_(1.1)
     saved.save_pretrained(tmp_path / "run")
-    loaded = bfn.BFN.from_pretrained(tmp_path / "run")
+    loaded = bfn.BFN.from_pretrained(tmp_path / "run", trust=True)
     assert loaded.flow == saved.flow
     assert loaded.head == saved.head
     assert not any(module.training for module in loaded.modules())
@@ -64,7 +64,7 @@ def test_a_users_own_parts_come_back(tmp_path: Path) -> None:
     assert config["flow"]["class"] == "bfn.flow:GaussianFlow"  # where users import it from
     schedule = config["flow"]["arguments"]["schedule"]
     assert schedule["class"] == "support.toy_schedule:Linear"
-    loaded = bfn.BFN.from_pretrained(str(tmp_path))
+    loaded = bfn.BFN.from_pretrained(str(tmp_path), trust=True)
     assert (loaded.flow, loaded.head, loaded.dtype) == (flow, saved.head, torch.float64)
     forgetful = bfn.continuous(nn.Identity(), 0.1)
     save = forgetful.save_pretrained
@@ -85,7 +85,7 @@ class Tied(nn.Module):
 def test_tied_weights_come_back_tied(tmp_path: Path) -> None:
     saved = bfn.continuous(Tied(), 0.1)
     saved.save_pretrained(tmp_path)
-    loaded = bfn.BFN.from_pretrained(tmp_path)
+    loaded = bfn.BFN.from_pretrained(tmp_path, trust=True)
     assert isinstance(loaded.net, Tied)
     assert loaded.net.a.weight is loaded.net.b.weight
     assert torch.equal(loaded.net.a.weight, saved.net.a.weight)
@@ -137,12 +137,12 @@ def run(tmp_path: Path) -> Path:
 
 
 def refused(run: Path, change: Any, *words: str) -> None:
-    """A model whose config.json was changed is not loaded."""
+    """A model whose config.json was changed is not loaded, however much it is trusted."""
     path = run / "config.json"
     config = json.loads(path.read_text())
     change(config)
     path.write_text(json.dumps(config))
-    assert_refused(lambda: bfn.BFN.from_pretrained(run), *words)
+    assert_refused(lambda: bfn.BFN.from_pretrained(run, trust=True), *words)
 
 
 FOREIGN = ["os:system", "subprocess:Popen", "no_such_package:Net", "support.toys", "", ".x:Y", 7]
@@ -195,13 +195,15 @@ def test_truncated_and_missing_files_are_refused(run: Path) -> None:
     whole = weights.read_bytes()
     for size in (0, 4, 8, 60, len(whole) // 2, len(whole) - 1):
         weights.write_bytes(whole[:size])
-        assert_refused(lambda: bfn.BFN.from_pretrained(run), "damaged or truncated")
+        assert_refused(lambda: bfn.BFN.from_pretrained(run, trust=True), "damaged or truncated")
     for folder in (run / "nowhere", config):
         assert_refused(lambda f=folder: bfn.BFN.from_pretrained(f), "no run folder", folder.name)
     weights.unlink()
-    assert_refused(lambda: bfn.BFN.from_pretrained(run), "holds no model.safetensors")
+    assert_refused(lambda: bfn.BFN.from_pretrained(run, trust=True), "holds no model.safetensors")
     for text in ("", "{", "[]", "null", "\x00\xff"):
         config.write_text(text)
-        assert_refused(lambda: bfn.BFN.from_pretrained(run), "config.json", "is damaged")
+        assert_refused(
+            lambda: bfn.BFN.from_pretrained(run, trust=True), "config.json", "is damaged"
+        )
     config.unlink()
-    assert_refused(lambda: bfn.BFN.from_pretrained(run), "holds no config.json")
+    assert_refused(lambda: bfn.BFN.from_pretrained(run, trust=True), "holds no config.json")

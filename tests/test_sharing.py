@@ -259,7 +259,7 @@ def test_up_and_down(fake: FakeHub, model: bfn.BFN) -> None:
     assert fake.calls[0][1]["private"] is True
     assert fake.calls[-1][1] == {"repo_id": "me/digits", "revision": "v1", "token": "t"}
     (there / "config.json").write_text("{")
-    with pytest.raises(BFNError, match=r"config.json of 'me/digits' is damaged"):
+    with pytest.raises(BFNError, match=r"config.json' is damaged"):
         bfn.BFN.from_pretrained("me/digits")
 
 
@@ -305,30 +305,3 @@ def test_failures_of_the_hub(
     assert "pip install 'bfn[hub]'" in said
     with pytest.raises(BFNError, match=r"uploading a model needs .*pip install 'bfn\[hub\]'"):
         model.push_to_hub("me/digits")
-
-
-@pytest.mark.parametrize(
-    ("file", "change"),
-    [
-        ("config.json", {"net": {"class": "os:PathLike", "arguments": {}}}),
-        ("config.json", {"head": {"class": "support.toys:Toy", "arguments": {}}}),
-        ("recipe.toml", '[data]\nsource = "os:system"\ncommand = "touch trap"\n'),
-        ("recipe.toml", '[data]\nsource = "bfn.files:replacing"\npath = "trap"\n'),
-        ("recipe.toml", '[flow.reconstruction]\nclass = "support.toys:Toy"\n'),
-    ],
-)
-def test_foreign_code_is_refused(
-    file: str, change: Any, fake: FakeHub, model: bfn.BFN, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A name in a fetched file would be imported and called."""
-    model.push_to_hub("me/digits")
-    path = fake.root / "me" / "digits" / file
-    if isinstance(change, dict):
-        change = json.dumps({**json.loads(path.read_text()), **change})
-    path.write_text(change)
-    with pytest.raises(BFNError, match="which is not part of bfn and could run any code"):
-        bfn.BFN.from_pretrained("me/digits")
-    for command in (["eval", "me/digits"], ["sample", "me/digits"]):
-        assert main(command) == 2
-        assert "could run any code" in capsys.readouterr().err
-    assert not Path("trap").exists()

@@ -52,7 +52,8 @@ class Card:
     def render(self, config: Mapping[str, Any], parameters: int) -> str:
         """The text of the card; sections with nothing to say are left out, except for the data."""
         network = str(config["net"]["class"]).rpartition(":")[2]
-        kind = getattr(serialise.find_class(config["head"]["class"]), "kind", Head.kind)
+        head = serialise.find_class(config["head"]["class"], trust=True)  # of a model in memory
+        kind = getattr(head, "kind", Head.kind)
         format = config.get("data")
         shape = "..." if format is None else ", ".join(map(str, _shape(format)))
         parts = [

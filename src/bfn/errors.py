@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -58,8 +60,27 @@ def did_you_mean(name: object, known: Iterable[str], prefix: str = "") -> str:
     return f"; did you mean {prefix + near[0]!r}?" if near else ""
 
 
-def import_name(name: str) -> Any:
-    """What "package.module:name" names."""
+def is_ours(name: object) -> bool:
+    """Whether a name such as "bfn.nn:UNet" is one of this package."""
+    return str(name).startswith(("bfn.", "bfn:"))
+
+
+def require_trust(name: object, trust: bool) -> None:
+    """Refuse a name of code in a file, unless the user trusts the file."""
+    if not trust:
+        raise BFNError(
+            f"{str(name)!r} is not part of bfn and could run any code; if you trust whoever wrote "
+            "that name, give --trust (trust=True in Python)"
+        )
+
+
+def import_name(name: str, *, trust: bool) -> Any:
+    """What "package.module:name" names; whatever is not bfn's own needs the user's trust."""
+    if not is_ours(name):
+        require_trust(name, trust)
+        # The user's network or data source may be in a file of the current folder.
+        if os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())
     try:
         module, _, attribute = name.partition(":")
         return getattr(importlib.import_module(module), attribute)

@@ -1,18 +1,14 @@
 """Where a saved model is: in a folder, inside the package, or on the Hugging Face hub.
 
 The hub is reached through huggingface_hub, an optional extra, for names of the form owner/name that
-are not folders here. A model from the hub may name only classes and data sources of this package:
-names of other code would be imported, and called, when it is loaded.
+are not folders here. Its files are as foreign as those of any other folder: whoever reads them runs
+no code that they name, unless the user trusts them.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import tomllib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from bfn.card import README, SAMPLE
 from bfn.errors import BFNError, did_you_mean, require_extra
@@ -64,7 +60,6 @@ def download(repository: str, *, revision: str | None = None, token: str | None 
             f"{missing}, and it could not be fetched from the hub ({_reason(error)}); check the "
             "name, the connection, and that you may read it"
         ) from error
-    check_own_code(Path(folder), repository)
     return Path(folder)
 
 
@@ -92,35 +87,6 @@ def upload(
             "and the connection, and log in with: hf auth login"
         ) from error
     return str(created)
-
-
-def check_own_code(folder: Path, name: str) -> None:
-    """Refuse a downloaded model that names code outside this package."""
-    for file, read in ((CONFIG, json.loads), (RECIPE, tomllib.loads)):
-        try:
-            document = read((folder / file).read_text())
-        except FileNotFoundError:
-            continue
-        except (OSError, ValueError) as error:
-            raise BFNError(f"{file} of {name!r} is damaged ({error}); fetch it again") from None
-        for key, value in _walk(document):
-            foreign = key == "class" and not re.match(r"bfn[.:]", str(value))
-            # A source is called with arguments, so not even our own functions are safe.
-            if foreign or (key == "source" and ":" in str(value)):
-                raise BFNError(
-                    f"{name!r} names {str(value)!r}, which is not part of bfn and could run any "
-                    f"code; if you trust it, load the folder {str(folder)!r}"
-                )
-
-
-def _walk(value: Any) -> Iterator[tuple[str, Any]]:
-    """Every key with its value, at any depth."""
-    items = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, inner in items:
-        if isinstance(inner, dict | list):
-            yield from _walk(inner)
-        else:
-            yield str(key), inner
 
 
 def _reason(error: Exception) -> str:

@@ -143,11 +143,14 @@ class BFN(nn.Module):
         }
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], net: nn.Module | None = None) -> BFN:
+    def from_config(
+        cls, config: dict[str, Any], *, net: nn.Module | None = None, trust: bool = False
+    ) -> BFN:
+        """The model that a config describes, untrained; arguments as in `from_pretrained`."""
         model = cls(
-            serialise.build_network(config["net"]) if net is None else net,
-            serialise.build(config["flow"], BayesianFlow),
-            serialise.build(config["head"], Head),
+            serialise.build_network(config["net"], trust=trust) if net is None else net,
+            serialise.build(config["flow"], BayesianFlow, trust=trust),
+            serialise.build(config["head"], Head, trust=trust),
         )
         model.data_format = config.get("data")
         return model
@@ -158,6 +161,7 @@ class BFN(nn.Module):
         name: str | Path,
         *,
         net: nn.Module | None = None,
+        trust: bool = False,
         revision: str | None = None,
         token: str | None = None,
     ) -> BFN:
@@ -168,6 +172,8 @@ class BFN(nn.Module):
                 is shipped with bfn, such as "digits"; or owner/name on the Hugging Face hub.
             net: a network to load the weights into, instead of building the one that config.json
                 names: for a class of your own that cannot be imported by that name.
+            trust: whether to import and run classes that are not part of bfn, if config.json names
+                any; otherwise these are refused, and loading runs no code but bfn's own.
             revision: a branch, tag or commit on the hub.
             token: for models on the hub that are not public.
         """
@@ -175,7 +181,7 @@ class BFN(nn.Module):
             raise BFNError(f"net = {net!r}; expected a network, as in net=MyNet(width=64)")
         folder = hub.locate(name, revision=revision, token=token)
         config = serialise.load_config(folder)
-        model = cls.from_config(config, net)
+        model = cls.from_config(config, net=net, trust=trust)
         serialise.load_weights(model.net, folder, config.get("dtype"))
         return model.eval()
 

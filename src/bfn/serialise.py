@@ -24,7 +24,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from bfn.errors import BFNError, import_name
+from bfn.errors import BFNError, import_name, is_ours
 from bfn.files import replacing
 from bfn.schedule import Schedule
 
@@ -42,9 +42,9 @@ def class_name(cls: type) -> str:
     return f"{module}:{cls.__qualname__}"
 
 
-def find_class(name: str) -> type:
-    """The class that "package.module:Class" names."""
-    found = import_name(name)
+def find_class(name: str, *, trust: bool) -> type:
+    """The class that "package.module:Class" names; one that is not bfn's own needs trust."""
+    found = import_name(name, trust=trust)
     if not isinstance(found, type):
         raise BFNError(f"{name!r} is not a class; expected package.module:Class")
     return found
@@ -58,20 +58,20 @@ def describe(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def build(description: Any, kind: type[T]) -> T:
+def build(description: Any, kind: type[T], *, trust: bool) -> T:
     """The inverse of `describe`; refuses anything that is not a dataclass of the given kind."""
     name, arguments = _parts(description)
-    cls = find_class(name)
+    cls = find_class(name, trust=trust)
     if not (issubclass(cls, kind) and dataclasses.is_dataclass(cls)):
         raise BFNError(f"{name!r} is not a {kind.__name__}; its config.json is damaged")
-    return _construct(cls, name, {key: _restore(value) for key, value in arguments.items()})
+    return _construct(cls, name, {key: _restore(value, trust) for key, value in arguments.items()})
 
 
-def _restore(value: Any) -> Any:
+def _restore(value: Any, trust: bool) -> Any:
     if isinstance(value, dict):
         # A part of a flow or head: a schedule, possibly the user's own, or one of our classes.
-        ours = str(value.get("class")).startswith("bfn.")
-        return build(value, object if ours else Schedule)
+        kind = object if is_ours(value.get("class")) else Schedule
+        return build(value, kind, trust=trust)
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -110,14 +110,14 @@ def describe_network(net: nn.Module) -> dict[str, Any]:
     return {"class": class_name(type(net)), "arguments": arguments}
 
 
-def build_network(description: Mapping[str, Any]) -> nn.Module:
+def build_network(description: Mapping[str, Any], *, trust: bool) -> nn.Module:
     name, arguments = _parts(description)
     if str(name).startswith("__main__:") and not hasattr(sys.modules["__main__"], name[9:]):
         raise BFNError(
             f"the network {name[9:]!r} was defined in a script, which cannot be imported; load the "
             f"model in Python with from_pretrained(..., net={name[9:]}(...))"
         )
-    cls = find_class(name)
+    cls = find_class(name, trust=trust)
     if not issubclass(cls, nn.Module):
         raise BFNError(f"{name!r} is not a torch.nn.Module")
     return _construct(cls, name, arguments)
@@ -168,7 +168,7 @@ def load_config(folder: Path) -> dict[str, Any]:
         raise BFNError(f"{str(folder)!r} holds no {CONFIG}; it is not a finished run")
     try:
         config = json.loads(path.read_text())
-        version, *_ = (config[key] for key in ("format_version", "net", "flow", "head"))
+        version, *parts = (config[key] for key in ("format_version", "net", "flow", "head"))
     except (ValueError, KeyError, TypeError) as error:
         raise BFNError(f"{str(path)!r} is damaged ({error}); restore it or train again") from error
     if version != FORMAT_VERSION:
@@ -176,20 +176,27 @@ def load_config(folder: Path) -> dict[str, Any]:
             f"{str(path)!r} has format version {version}, this program reads {FORMAT_VERSION}; "
             "use the version of bfn that wrote it"
         )
+    for part in parts:
+        _parts(part)
     return config
 
 
-def load_weights(net: nn.Module, folder: Path, dtype: str | None = None) -> None:
-    """Fill a network, in `dtype` if config.json names one, else in the type of the weights."""
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """The tensors of model.safetensors by name."""
     path = folder / WEIGHTS
     if not path.is_file():
         raise BFNError(f"{str(folder)!r} holds no {WEIGHTS}; it is not a finished run")
     try:
-        weights = load_file(path)
+        return load_file(path)
     except (SafetensorError, OSError, ValueError) as error:
         raise BFNError(
             f"{str(path)!r} is damaged or truncated ({error}); restore it or train again"
         ) from error
+
+
+def load_weights(net: nn.Module, folder: Path, dtype: str | None = None) -> None:
+    """Fill a network, in `dtype` if config.json names one, else in the type of the weights."""
+    weights = read_weights(folder)
     kinds = {weight.dtype for weight in weights.values() if weight.is_floating_point()}
     if dtype is not None:
         net.to(getattr(torch, dtype))
@@ -197,8 +204,8 @@ def load_weights(net: nn.Module, folder: Path, dtype: str | None = None) -> None
         net.to(kinds.pop())  # a float64 network comes back as one
     if reason := misfit(net, weights):
         raise BFNError(
-            f"the weights in {str(path)!r} do not fit the network {type(net).__name__}: {reason}; "
-            "give it the arguments that it was saved with"
+            f"the weights in {str(folder / WEIGHTS)!r} do not fit the network "
+            f"{type(net).__name__}: {reason}; give it the arguments that it was saved with"
         )
     net.load_state_dict(weights)
 

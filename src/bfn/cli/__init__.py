@@ -26,9 +26,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from bfn.errors import BFNError, Diverged, Stranded, Unwritten
 
     try:
-        # A user's network or data source may be in a file beside the recipe.
-        if os.getcwd() not in sys.path:
-            sys.path.append(os.getcwd())
         run(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
     except CycloptsError as error:

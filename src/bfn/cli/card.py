@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bfn.cli.options import EvalKeys, Force, Whole, chosen
+from bfn.cli.options import EvalKeys, Force, Trust, Whole, chosen
 from bfn.errors import BFNError
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ def card(
     n: Whole | None = None,
     sample_steps: Whole | None = None,
     force: Force = False,
+    trust: Trust = False,
 ) -> None:
     """Write a run's model card: evaluate it, draw samples, and put both into its README.md.
 
@@ -43,7 +44,7 @@ def card(
     from bfn.recipe import build
     from bfn.runs.folder import RunFolder
 
-    folder = RunFolder(run)
+    folder = RunFolder(run, trust=trust)
     recipe = recipe_with_data(folder, IN_PYTHON)
     readme = run / "README.md"
     if readme.exists() and not force:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from bfn.cli.options import Whole
+from bfn.cli.options import Trust, Whole
 from bfn.errors import BFNError
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ def compress(
     allow_fallback: bool = False,
     device: str = "cpu",
     force: bool = False,
+    trust: Trust = False,
 ) -> None:
     """Store files in an archive, at the rate of a model's loss, so that every bit comes back.
 
@@ -61,7 +62,7 @@ def compress(
     if not inputs:
         raise BFNError("there is nothing to compress; give files or folders after the run")
     check_free(out, force, endings=(ENDING,))
-    model, format = open_run(run, device)
+    model, format = open_run(run, device, trust)
     with waiting("reading") as (report, _):
         contents = pack(
             model,
@@ -86,12 +87,12 @@ def compress(
     )
 
 
-def open_run(run: Path, device: str) -> tuple[BFN, Format]:
+def open_run(run: Path, device: str, trust: bool) -> tuple[BFN, Format]:
     """The model on a device, and what one example of its data is."""
     from bfn.device import find_device
     from bfn.hub import locate
     from bfn.runs.folder import RunFolder
 
-    folder = RunFolder(locate(run))
+    folder = RunFolder(locate(run), trust=trust)
     model, format = folder.load_model(), folder.format()
     return model.to(find_device(device, "device")), format

@@ -7,6 +7,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from bfn.cli.options import Trust
+
 
 def decompress(
     file: Path,
@@ -17,6 +19,7 @@ def decompress(
     only: Annotated[list[str] | None, Parameter(negative="")] = None,
     anyway: bool = False,
     force: bool = False,
+    trust: Trust = False,
 ) -> None:
     """Restore the files of an archive: the same bytes, and the same pixels of pictures.
 
@@ -45,7 +48,7 @@ def decompress(
     with Archive(file) as archive:
         choose(archive.contents.entries, only)
         check_free(out, force, folder=True)
-        model, format = open_run(run, archive.contents.made_with["device"])
+        model, format = open_run(run, archive.contents.made_with["device"], trust)
         codec = open_codec(archive, model, format, run=str(run), anyway=anyway)
         translation = Translation.of(model, format)
         with waiting("decompressing") as (report, _):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bfn.cli import tables
-from bfn.cli.options import EvalKeys, Force, Json, Overrides, Run, chosen
+from bfn.cli.options import EvalKeys, Force, Json, Overrides, Run, Trust, chosen
 from bfn.errors import BFNError
 from bfn.files import check_free
 from bfn.recipe import PLACES, Eval, Published, Recipe
@@ -31,6 +31,7 @@ def evaluate(
     json: Json = None,
     per_example: Path | None = None,
     force: Force = False,
+    trust: Trust = False,
     overrides: Overrides,
 ) -> None:
     """Evaluate a run: L^n + L^r for several n, in the data's unit, in nats and bits per dimension.
@@ -47,7 +48,7 @@ def evaluate(
     from bfn.recipe import build
     from bfn.runs.folder import RunFolder
 
-    folder = RunFolder(locate(run))
+    folder = RunFolder(locate(run), trust=trust)
     recipe = recipe_with_data(
         folder, "evaluate it there with bfn.evaluate.evaluate(model, x)", overrides
     )

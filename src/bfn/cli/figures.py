@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from bfn.cli.options import Force, Overrides, Run, Whole
+from bfn.cli.options import Force, Overrides, Run, Trust, Whole
 from bfn.errors import BFNError
 
 
@@ -23,6 +23,7 @@ def figures(
     until: float | None = None,
     seed: Whole = 0,
     force: Force = False,
+    trust: Trust = False,
     overrides: Overrides,
 ) -> None:
     """Draw the figures of a trained run: samples, distributions through time, and losses.
@@ -63,7 +64,7 @@ def figures(
     for path in paths.values():
         if path.exists() and not force:
             raise BFNError(f"{str(path)!r} exists; give --force to replace it, or another --out")
-    folder = RunFolder(locate(run))
+    folder = RunFolder(locate(run), trust=trust)
     recipe = recipe_with_data(folder, "its figures need a data source", overrides)
     model, data = folder.load_model().to(find_device("auto")), build.data(recipe)
     data.examples(split)  # refuses an unknown or empty split

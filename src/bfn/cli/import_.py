@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bfn.cli.options import Force, Overrides
+from bfn.cli.options import Force, Overrides, Trust, is_own
 
 
 def import_(
@@ -14,6 +14,7 @@ def import_(
     *,
     out: Path | None = None,
     force: Force = False,
+    trust: Trust = False,
     overrides: Overrides,
 ) -> None:
     """Turn a published checkpoint into a run for `bfn eval` and `bfn sample`.
@@ -31,7 +32,7 @@ def import_(
     from bfn import published
     from bfn import recipe as config
 
-    resolved = config.read(recipe, overrides)
+    resolved = config.read(recipe, overrides, trust=trust or is_own(recipe))
     folder = out or Path("runs") / resolved.name
     model = published.import_run(checkpoint, resolved, folder, force=force)
     count = sum(p.numel() for p in model.net.parameters())

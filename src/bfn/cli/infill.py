@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
-from bfn.cli.options import Calls, Force, Run, SampleKeys, Whole, chosen
+from bfn.cli.options import Calls, Force, Run, SampleKeys, Trust, Whole, chosen
 
 
 def infill(
@@ -25,6 +25,7 @@ def infill(
     particles: Whole = 1,
     whole: bool = False,
     force: Force = False,
+    trust: Trust = False,
 ) -> None:
     """Fill in what is missing from a picture, a text or an array.
 
@@ -64,7 +65,7 @@ def infill(
     from bfn.runs.folder import RunFolder
     from bfn.sampling.draw import on_device
 
-    folder = RunFolder(locate(run))
+    folder = RunFolder(locate(run), trust=trust)
     model, format = folder.load_model(), folder.format()
     recipe = folder.recipe() if folder.is_run() else None
     own = recipe.sample if recipe else Sample()

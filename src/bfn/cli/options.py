@@ -37,7 +37,15 @@ Json = Annotated[
     OutFile | None,
     Parameter(help="Also write the table to this file; - prints JSON instead of the table."),
 ]
+Trust = Annotated[
+    bool, Parameter(help="Run code that is not part of bfn, if the run or recipe names any.")
+]
 Force = Annotated[bool, Parameter(help="Replace what exists.")]
+
+
+def is_own(recipe: str) -> bool:
+    """Whether a recipe is a file in the current folder: what it names is the user's own code."""
+    return Path(recipe).absolute().parent == Path.cwd()
 
 
 def _keys(section: type[Section], *left_out: str) -> Any:

@@ -6,8 +6,18 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from bfn.cli.options import Trust
 
-def push(run: Path, repository: str, /, *, private: bool = False, token: str | None = None) -> None:
+
+def push(
+    run: Path,
+    repository: str,
+    /,
+    *,
+    private: bool = False,
+    token: str | None = None,
+    trust: Trust = False,
+) -> None:
     """Upload a run's model, recipe and card to the Hugging Face hub.
 
     Parameters
@@ -27,7 +37,7 @@ def push(run: Path, repository: str, /, *, private: bool = False, token: str | N
     from bfn.cli.evaluate import recipe_with_data
     from bfn.runs.folder import RunFolder
 
-    folder = RunFolder(run)
+    folder = RunFolder(run, trust=trust)
     recipe = recipe_with_data(folder, IN_PYTHON)
     model = folder.load_model()
     with tempfile.TemporaryDirectory() as name:

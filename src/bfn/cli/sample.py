@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bfn.cli.options import Calls, Force, Run, SampleKeys, chosen
+from bfn.cli.options import Calls, Force, Run, SampleKeys, Trust, chosen
 from bfn.errors import BFNError
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ def sample(
     compile: bool = False,
     separate: bool = False,
     force: Force = False,
+    trust: Trust = False,
 ) -> None:
     """Draw samples from a run.
 
@@ -52,7 +53,7 @@ def sample(
     from bfn.runs.folder import RunFolder
     from bfn.sampling.draw import on_device, options
 
-    folder = RunFolder(locate(run))
+    folder = RunFolder(locate(run), trust=trust)
     model, format = folder.load_model(), folder.format()
     recipe = folder.recipe() if folder.is_run() else None
     given = chosen(keys)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bfn.cli import tables
-from bfn.cli.options import Force, Json, Overrides, Run, SolverKeys, Whole, chosen
+from bfn.cli.options import Force, Json, Overrides, Run, SolverKeys, Trust, Whole, chosen
 from bfn.errors import BFNError
 from bfn.files import FIGURES, check_free
 
@@ -34,6 +34,7 @@ def solvers(
     out: Path | None = None,
     json: Json = None,
     force: Force = False,
+    trust: Trust = False,
     overrides: Overrides,
 ) -> None:
     """Measure samples of a run by solver and network calls, as a table and a picture.
@@ -72,7 +73,7 @@ def solvers(
 
     counts = read_calls(calls)
     names = read_solvers(solver)
-    folder = RunFolder(locate(run))
+    folder = RunFolder(locate(run), trust=trust)
     instead = "compare solvers there with bfn.quality.compare(model, data, ...)"
     recipe = recipe_with_data(folder, instead, overrides)
     given = chosen(keys)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from cyclopts import App
 
 from bfn.cli import rank
-from bfn.cli.options import Overrides
+from bfn.cli.options import Overrides, Trust, is_own
 from bfn.errors import BFNError
 from bfn.recipe import FREE, Recipe, options, read
 from bfn.recipe.values import Text
@@ -41,6 +41,7 @@ def train(
     resume: Literal["auto"] | None = None,
     init: str | None = None,
     force: bool = False,
+    trust: Trust = False,
     overrides: Overrides,
 ) -> None:
     """Train a recipe.
@@ -68,29 +69,32 @@ def train(
         overrides = {**overrides, "train.init": Text(init)}
     if resume and force:
         raise BFNError("--resume continues a run and --force starts again; give one of them")
-    folder = RunFolder(out or Path("runs") / read(recipe).name)
+    asked = read(recipe, trust=trust or is_own(recipe))
+    folder = RunFolder(out or Path("runs") / asked.name, trust=trust)
     if resume and folder.is_run():
-        resolved = _resumed(recipe, folder, overrides)
+        resolved = _resumed(asked, folder, overrides)
     else:
-        resolved = read(recipe, overrides)
+        resolved = read(recipe, overrides, trust=asked.trust)
     fit = training.run(resolved, folder.path, resume=resume is not None, force=force)
     if fit.history and rank() == 0:
         line = fit.history[-1]
         print(f"{folder.path}: step {fit.step}, loss {line['loss']:.4f} {line['unit']}")
 
 
-def _resumed(name: str, folder: RunFolder, overrides: dict[str, Text]) -> Recipe:
+def _resumed(asked: Recipe, folder: RunFolder, overrides: dict[str, Text]) -> Recipe:
     """The run's own recipe, with what the command line may change for a resumed run."""
     from bfn.recipe.build import settled
     from bfn.recipe.fitted import is_open
 
-    before, asked = folder.recipe(), read(name)
+    before = folder.recipe()
     if before.name != asked.name:
         raise BFNError(
             f"{str(folder.path)!r} is a run of the recipe {before.name!r}, not of {asked.name!r}; "
             "resume it with its own recipe, or give another folder with --out"
         )
-    own = settled(read(folder.path / "recipe.toml", overrides))
+    same_code = asked.trust and before.code().items() <= asked.code().items()
+    trust = before.trust or same_code
+    own = settled(read(folder.path / "recipe.toml", overrides, trust=trust))
     folder.check_same(own)
     # What the recipe left open, the run filled in from its data.
     differing = [

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from bfn.errors import BFNError, did_you_mean, import_name
+from bfn.errors import BFNError, did_you_mean, import_name, require_trust
 
 if TYPE_CHECKING:
     from bfn.data.array import from_arrays
@@ -58,7 +58,7 @@ __all__ = [
 
 def load(name: str, **arguments: Any) -> DataSet:
     """The data set of a source, e.g. `load("digits", form="binary")`."""
-    function = source(name)
+    function = source(name, trust=True)
     signature = inspect.signature(function)
     try:
         signature.bind(**arguments)
@@ -68,19 +68,26 @@ def load(name: str, **arguments: Any) -> DataSet:
     return function(**arguments)
 
 
-def source(name: str) -> Callable[..., DataSet]:
-    """The function behind a source's name, or behind "package.module:function"."""
+def source(name: str, *, trust: bool = False) -> Callable[..., DataSet]:
+    """The function behind a source's name, or, with trust, behind "package.module:function"."""
     if name not in SOURCES and ":" not in name:
         expected = f"; expected {', '.join(SOURCES)}, or package.module:function"
         raise BFNError(f"unknown data source {name!r}{did_you_mean(name, SOURCES) or expected}")
-    return import_name(SOURCES.get(name, name))
+    if name in SOURCES:
+        return import_name(SOURCES[name], trust=False)
+    # A source is called with arguments, so not even bfn's other functions are safe.
+    require_trust(name, trust)
+    return import_name(name, trust=True)
 
 
-def read_format(description: dict[str, Any]) -> Format:
-    """The format that `DataSet.format.describe()` described: decodes without the data."""
+def read_format(description: dict[str, Any], *, trust: bool = False) -> Format:
+    """The format that `DataSet.format.describe()` described: decodes without the data.
+
+    A form that is not part of bfn is refused without trust.
+    """
     from bfn.data import formats
 
-    return formats.read(description)
+    return formats.read(description, trust=trust)
 
 
 def __getattr__(name: str) -> Any:

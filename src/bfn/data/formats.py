@@ -261,12 +261,13 @@ class TextFormat(Format):
         return "bits per byte" if self.alphabet.characters is None else "bits per character"
 
 
-def read(description: dict[str, Any]) -> Format:
+def read(description: dict[str, Any], *, trust: bool = False) -> Format:
     """The format that `Format.describe` described."""
     try:
         if description["medium"] == "text":
             return TextFormat(Alphabet(description["alphabet"]), description["length"])
         kind = {"image": ImageFormat, "array": ArrayFormat}[description["medium"]]
-        return kind(tuple(description["shape"]), forms.read(description["form"]))
+        form = forms.read(description["form"], trust=trust)
+        return kind(tuple(description["shape"]), form)
     except (KeyError, TypeError) as error:
         raise BFNError(f"the data description is damaged: {error!r} is missing or wrong") from None

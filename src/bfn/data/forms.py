@@ -256,11 +256,14 @@ def choose(name: str, bins: int | None, levels: int) -> Form:
     return grouped(levels if bins is None else bins, levels)
 
 
-def read(description: dict[str, Any]) -> Form:
-    """The form that `Form.describe` described; one from outside is named package.module:Class."""
+def read(description: dict[str, Any], *, trust: bool = False) -> Form:
+    """The form that `Form.describe` described.
+
+    One from outside is named package.module:Class, and needs trust.
+    """
     arguments = dict(description)
     name = arguments.pop("name", None)
-    form = _NAMED.get(name) or import_name(name)
+    form = _NAMED.get(name) or import_name(name, trust=trust)
     try:
         if issubclass(form, Form):
             return form(**arguments)

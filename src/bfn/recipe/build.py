@@ -80,6 +80,7 @@ def network(recipe: Recipe) -> nn.Module:
 
 def _called(recipe: Recipe, section: str) -> tuple[str, Callable[..., Any], dict[str, Any]]:
     """The function or class that a section names, and its arguments."""
+    recipe.check_trust()  # the whole of it, before anything is imported
     arguments = dict(getattr(recipe, section))
     chooser = FREE[section]
     if chooser not in arguments:
@@ -89,13 +90,13 @@ def _called(recipe: Recipe, section: str) -> tuple[str, Callable[..., Any], dict
         )
     name = typed(f"{section}.{chooser}", arguments.pop(chooser), str)
     if section == "data":
-        return name, data_sets.source(name), arguments
+        return name, data_sets.source(name, trust=True), arguments
     if section == "net":
-        cls = serialise.find_class(name)
+        cls = serialise.find_class(name, trust=True)
         if not issubclass(cls, nn.Module):
             raise BFNError(f"net.class = {name!r} is not a torch.nn.Module")
         return name, cls, arguments
-    factory = import_name(name) if ":" in name else KINDS.get(name)
+    factory = import_name(name, trust=True) if ":" in name else KINDS.get(name)
     if factory is None:
         hint = did_you_mean(name, KINDS) or f"; expected {', '.join(KINDS)}"
         raise BFNError(f"unknown flow.kind {name!r}{recipe.origin.get('flow.kind', '')}{hint}")
@@ -137,7 +138,7 @@ def _construct(recipe: Recipe, key: str, value: Any) -> Any:
         return tuple(value) if isinstance(value, list) else value
     arguments = dict(value)
     try:
-        cls = serialise.find_class(str(arguments.pop("class")))
+        cls = serialise.find_class(str(arguments.pop("class")), trust=True)
         return cls(**arguments)
     except (KeyError, TypeError) as error:
         raise BFNError(

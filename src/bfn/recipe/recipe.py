@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bfn.errors import BFNError, did_you_mean
+from bfn.errors import BFNError, did_you_mean, is_ours, require_trust
 from bfn.recipe import shipped
 from bfn.recipe.sections import COMMAND_LINE, SECTIONS, Eval, Published, Sample, Train
 from bfn.recipe.values import Text, plain, typed
@@ -53,16 +53,35 @@ class Recipe:
     origin: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     texts: Mapping[str, Text] = field(default_factory=dict, compare=False, repr=False)
     """Arguments in data, net and flow as the command line has them; `build.settled` types them."""
+    trust: bool = field(default=False, compare=False, repr=False)
+    """Whether code that is not part of bfn may be run because the recipe names it."""
 
     def document(self) -> dict[str, Any]:
         """Every key with its value: sections of plain values."""
         document = dataclasses.asdict(self)
-        del document["origin"], document["texts"]
+        del document["origin"], document["texts"], document["trust"]
         if not self.parameters:
             del document["parameters"]
         if self.published == Published():
             del document["published"]
         return document
+
+    def code(self) -> dict[str, str]:
+        """The names of code that is not part of bfn, by their keys."""
+        # Sources and kinds are called with arguments: not even bfn's other functions are safe.
+        called = {"data.source": self.data.get("source"), "flow.kind": self.flow.get("kind")}
+        classes = {"net.class": self.net.get("class")}
+        for key, value in self.flow.items():
+            if isinstance(value, Mapping):
+                classes[f"flow.{key}.class"] = value.get("class")
+        found = {key: name for key, name in called.items() if ":" in str(name)}
+        found |= {key: name for key, name in classes.items() if name and not is_ours(name)}
+        return {key: name for key, name in found.items() if isinstance(name, str)}
+
+    def check_trust(self) -> None:
+        """Refuse to run code that a recipe names, unless it is trusted or the user typed it."""
+        for key, name in self.code().items():
+            require_trust(name, self.trust or self.origin.get(key) == COMMAND_LINE)
 
     def differences(self, other: Recipe) -> list[str]:
         """The keys, as section.key, whose values differ."""
@@ -85,8 +104,13 @@ class Recipe:
         return tomli_w.dumps(self.document())
 
 
-def read(recipe: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
-    """The recipe of a shipped name or a path, with overrides such as {"train.steps": 500}."""
+def read(
+    recipe: str | Path, overrides: Mapping[str, Any] | None = None, *, trust: bool = False
+) -> Recipe:
+    """The recipe of a shipped name or a path, with overrides such as {"train.steps": 500}.
+
+    Code that the file names is run only with `trust`; what the overrides name is the caller's own.
+    """
     path = shipped.find(recipe)
     try:
         document = tomllib.loads(path.read_text())
@@ -94,11 +118,16 @@ def read(recipe: str | Path, overrides: Mapping[str, Any] | None = None) -> Reci
         raise BFNError(f"{str(path)!r} is not valid TOML: {error}") from None
     except OSError as error:
         raise BFNError(f"{str(path)!r} cannot be read: {error.strerror}") from None
-    return resolve(document, overrides or {}, name=path.stem, source=f" in {path}")
+    return resolve(document, overrides or {}, name=path.stem, source=f" in {path}", trust=trust)
 
 
 def resolve(
-    document: Mapping[str, Any], overrides: Mapping[str, Any], *, name: str, source: str = ""
+    document: Mapping[str, Any],
+    overrides: Mapping[str, Any],
+    *,
+    name: str,
+    source: str = "",
+    trust: bool = False,
 ) -> Recipe:
     """A recipe from the tables of a document; `source` is named in error messages."""
     sections: dict[str, dict[str, Any]] = {key: {} for key in _TABLES}
@@ -133,7 +162,7 @@ def resolve(
     typed_sections = {key: cls.read(sections[key], origin) for key, cls in SECTIONS.items()}
     free = {key: sections[key] for key in FREE}
     texts = {key: text for key, text in overrides.items() if isinstance(text, Text)}
-    return Recipe(**top, **free, **typed_sections, origin=origin, texts=texts)  # pyright: ignore[reportArgumentType]
+    return Recipe(**top, **free, **typed_sections, origin=origin, texts=texts, trust=trust)  # pyright: ignore[reportArgumentType]
 
 
 def _override(

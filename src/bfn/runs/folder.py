@@ -47,10 +47,10 @@ CHANGEABLE = tuple(
 
 
 class RunFolder:
-    """The files of one run."""
+    """The files of one run; `trust` as in `BFN.from_pretrained`, for its recipe, too."""
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | Path, *, trust: bool = False) -> None:
+        self.path, self.trust = Path(path), trust
         self._metrics: IO[str] | None = None
         self._lock = status.Lock(self.path)
 
@@ -156,7 +156,7 @@ class RunFolder:
             raise BFNError(f"there is no run folder {str(self.path)!r}; give the folder of a run")
         if not self.is_run():
             raise BFNError(f"{str(self.path)!r} holds no {RECIPE}; it is not the folder of a run")
-        return read(self.path / RECIPE)
+        return read(self.path / RECIPE, trust=self.trust)
 
     def write_recipe(self, recipe: Recipe) -> None:
         with self._writing(RECIPE):
@@ -195,7 +195,7 @@ class RunFolder:
             ) from error
 
     def load_model(self) -> BFN:
-        return BFN.from_pretrained(self.path)
+        return BFN.from_pretrained(self.path, trust=self.trust)
 
     def format(self) -> Format:
         """What one example of the run's data is; the data themselves are not needed."""
@@ -205,7 +205,7 @@ class RunFolder:
                 f"{str(self.path / serialise.CONFIG)!r} does not say what the data are; use "
                 "bfn.generate with a shape of your own"
             )
-        return read_format(description)
+        return read_format(description, trust=self.trust)
 
     # Metrics.
 

@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from bfn import loss, progress, serialise
+from bfn import hub, loss, progress, serialise
 from bfn.data.base import DataSet
 from bfn.data.tensors import as_data_set
 from bfn.device import needed
@@ -251,8 +251,8 @@ def start_from(model: BFN, name: str, folder: RunFolder | None, say: Callable[[s
             f"--init and --out are the same folder {str(folder.path)!r}; give another one with "
             "--out"
         )
-    other = BFN.from_pretrained(name)
-    weights = other.net.state_dict()
+    source = hub.locate(name)
+    config, weights = serialise.load_config(source), serialise.read_weights(source)
     if reason := serialise.misfit(model.net, weights):
         raise BFNError(
             f"the weights of {name!r} do not fit this network ({reason}); give it the same [net] "
@@ -260,7 +260,7 @@ def start_from(model: BFN, name: str, folder: RunFolder | None, say: Callable[[s
         )
     model.net.load_state_dict(weights)
     for part in ("flow", "head"):
-        mine, old = (serialise.describe(getattr(each, part)) for each in (model, other))
+        mine, old = serialise.describe(getattr(model, part)), config[part]
         if mine != old:
             say(f"the model in {name} had another {part}: {in_words(old)}, now {in_words(mine)}")
 
