@@ -43,7 +43,7 @@ class BFN(nn.Module):
         super().__init__()
         self.net, self.flow, self.head = net, flow, head
         self.data_format: dict[str, Any] | None = None
-        """What one example of the data is, as `bfn.data.Format.describe` says; None if unknown."""
+        """What one example of the data is, as `bfn.data.DataSet.describe` says; None if unknown."""
 
     def forward(self, theta: Theta, t: Tensor, **cond: Any) -> Output:
         """p_O(. | theta; t)."""

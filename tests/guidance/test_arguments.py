@@ -11,7 +11,7 @@ from torch import Tensor
 
 import bfn
 from bfn.guidance import ClassifierFree, Guided
-from bfn.guidance.labels import count, read
+from bfn.guidance.labels import count, prepare, read
 from bfn.nn.accelerate import Accelerated
 from support.mistakes import assert_refused
 from support.toys import KINDS, generator, model
@@ -58,6 +58,14 @@ def test_labels_on_a_command_line() -> None:
         assert_refused(lambda text=text: read(labelled, text), "is not a label; expected a whole")
     assert count(model("binary")) is None  # a network that does not say
     assert_refused(lambda: read(model("binary"), "each"), "'each' needs the number of labels")
+    labelled.data_format = {"labels": ["disc", "a, b", "ring"]}
+    assert read(labelled, "ring,disc") == [2, 0]
+    assert read(labelled, "a, b") == [1]
+    assert prepare(labelled, "ring", 2).tolist() == [2, 2]
+    for damaged in ("disc", [1, 2], {"disc": 0}):
+        labelled.data_format = {"labels": damaged}
+        assert_refused(lambda: read(labelled, "disc"), "the names of the labels are damaged")
+    labelled.data_format = None
     labelled.net = Accelerated(labelled.net)
     assert count(labelled) == 3
 
@@ -66,6 +74,7 @@ MISTAKES: list[tuple[int, dict[str, Any], str]] = [
     (10, {"label": 10}, "label = 10 is out of range; the model has the labels 0 to 9"),
     (10, {"label": [0, 12]}, "label = 12 is out of range"),
     (10, {"label": [0, 1, 2]}, "3 labels were given for 2 examples; give one for each"),
+    (10, {"label": "disc"}, "label = 'disc' is not a label; expected a whole number"),
     (10, {"label": 1.5}, "label = 1.5; expected a whole number"),
     (0, {"label": 3}, "a label was given to a model without labels; train one"),
     (10, {"guidance": 2.0}, "guidance = 2 multiplies the effect of label, which was not given"),

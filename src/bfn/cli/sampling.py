@@ -39,13 +39,20 @@ def with_labels(model: BFN, settings: Sample, n_given: bool) -> tuple[Sample, in
 
 
 def warn_of_labels(recipe: Recipe | None, settings: Sample) -> None:
-    """Warn if guidance compares with a prediction that the run never learned."""
-    if recipe and settings.label and settings.guidance != 1.0 and not recipe.train.label_dropout:
-        print(
-            "bfn: guidance compares with the prediction without a label, which this run never "
-            "learned (train.label_dropout was 0).",
-            file=sys.stderr,
-        )
+    """Warn if the prediction without a label is needed, and the run never learned it."""
+    if recipe is None or recipe.train.label_dropout:
+        return
+    if settings.label and settings.guidance != 1.0:
+        what = "guidance compares with"
+    elif recipe.net.get("labels") and not settings.label:
+        what = "samples without --label follow"
+    else:
+        return
+    print(
+        f"bfn: {what} the prediction without a label, which this run never learned "
+        "(train.label_dropout was 0).",
+        file=sys.stderr,
+    )
 
 
 def with_calls(settings: Sample, calls: int | None, steps: str | None, repeats: int = 0) -> Sample:

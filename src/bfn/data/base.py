@@ -98,6 +98,17 @@ class DataSet(ABC):
         """int64 labels (N,) of each split; empty when batches come without them."""
         return self._labels
 
+    @property
+    def label_count(self) -> int:
+        """How many labels there are: 0, 1, ... up to the highest; 0 when there are none."""
+        highest = (int(v.max()) + 1 for v in self._labels.values() if len(v))
+        return max(len(self.label_names), *highest, 0) if self._labels else 0
+
+    def describe(self) -> dict[str, Any]:
+        """JSON values that say what one example is, and the names of the labels."""
+        named = {"labels": list(self.label_names)} if self.label_names else {}
+        return {**self.format.describe(), **named}
+
     def encode(self, raw: Any, generator: noise.Source = None) -> Tensor:
         """A batch of levels or strings -> x in the model's convention."""
         return self.format.encode(raw, generator)

@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from bfn.errors import BFNError
+from bfn.errors import BFNError, did_you_mean
 from bfn.guidance.base import Wrapper, innermost
 from bfn.model import BFN
 
@@ -23,9 +23,17 @@ def count(model: BFN | Wrapper) -> int | None:
     return arguments.get("labels")
 
 
+def names(model: BFN | Wrapper) -> list[str]:
+    """The names of labels 0, 1, ..., if the data had names for them."""
+    found = (innermost(model).data_format or {}).get("labels", [])
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise BFNError(f"the names of the labels are damaged: {found!r} is not a list of names")
+    return found
+
+
 def read(model: BFN | Wrapper, text: str) -> list[int]:
-    """Labels from a command line: "7", "3,7", or "each" for all of them."""
-    known = count(model)
+    """Labels from a command line: "7", "3,7", "disc,ring", or "each" for all of them."""
+    known, named = count(model), names(model)
     if text.strip() == "each":
         if known is None:
             raise BFNError(
@@ -33,22 +41,40 @@ def read(model: BFN | Wrapper, text: str) -> list[int]:
                 "them, as in 0,1,2"
             )
         return list(range(max(known, 1)))  # `prepare` refuses a model without labels
+    parts = [text] if text in named else [part.strip() for part in text.split(",")]
+    return [_number(part, named) for part in parts]
+
+
+def _number(text: str, named: list[str]) -> int:
+    """The number of a label, given by its name or its number."""
+    if text in named:
+        return named.index(text)
     try:
-        return [int(part) for part in text.split(",")]
+        number = int(text)
+        # Where names are numbers (folders 3 and 7), 0 would be a riddle.
+        if number < 0 or not any(name.isdecimal() for name in named):
+            return number
     except ValueError:
+        pass
+    if not named:
         raise BFNError(
             f"label = {text!r} is not a label; expected a whole number, several as in 3,7, or each"
-        ) from None
+        )
+    some = ", ".join(named[:20]) + (f" and {len(named) - 20} more" if len(named) > 20 else "")
+    hint = did_you_mean(text, named) or "; give one of them, several with commas, or each"
+    raise BFNError(f"label = {text!r} is not one of the model's labels ({some}){hint}")
 
 
-def prepare(model: BFN | Wrapper, label: Tensor | Sequence[int] | int, batch: int) -> Tensor:
-    """One int64 label per example, on the model's device; a single number is for all."""
+def prepare(model: BFN | Wrapper, label: Tensor | Sequence[int] | int | str, batch: int) -> Tensor:
+    """One int64 label per example, on the model's device; a single number or name is for all."""
     known = count(model)
     if known == 0:
         raise BFNError(
             "a label was given to a model without labels; train one on labelled data with "
             "net.labels, or leave the label out"
         )
+    if isinstance(label, str):
+        label = _number(label, names(model))
     try:
         given = torch.as_tensor(label)
     except (TypeError, ValueError):  # words, or lists of different lengths

@@ -77,9 +77,8 @@ class LabelEmbedding(nn.Module):
     def __init__(self, labels: int, width: int) -> None:
         super().__init__()
         self.labels = labels
+        # Vectors of N(0, 1): a network that hardly sees the label learns for long to ignore it.
         self.table = nn.Embedding(labels, width)
-        # Small, so that a fresh network hardly depends on the label.
-        nn.init.normal_(self.table.weight, std=0.02)
 
     def forward(self, label: Tensor) -> Tensor:
         known = (label >= 0)[:, None]

@@ -92,9 +92,10 @@ def import_run(
     source = dict(recipe.data)
     # The data are loaded only if nothing else tells what an example is.
     format = known_format(source.pop("source", ""), **source) or build.data(recipe).format
+    model.data_format = format.describe()
     try:
         folder.open(recipe, force=force)
-        folder.export(model.config(), model.net.state_dict(), format)
+        folder.export(model.config(), model.net.state_dict())
     finally:
         folder.close()
     return model

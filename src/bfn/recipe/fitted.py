@@ -7,6 +7,9 @@ In the sections net and flow a value may be
     "data.channels"  the first axis of an example
     "suggested"      for sigma_1 or beta_1: what `bfn.suggest_sigma_1` or `bfn.suggest_beta_1` says
 
+Where the data have labels and the recipe says nothing of them, `net.labels` is how many there are,
+and `train.label_dropout` is 0.1, so that samples can be drawn without labels and guided by them.
+
 The recipe in a run folder has numbers instead.
 """
 
@@ -21,6 +24,8 @@ from bfn.data.base import DataSet
 from bfn.errors import BFNError
 from bfn.recipe import build
 from bfn.recipe.recipe import Recipe
+from bfn.recipe.values import signature
+from bfn.serialise import find_class
 
 FROM_DATA: dict[str, Callable[[DataSet], int | None]] = {
     "data.K": lambda data: data.K,
@@ -28,6 +33,7 @@ FROM_DATA: dict[str, Callable[[DataSet], int | None]] = {
     "data.channels": lambda data: data.shape[0],
 }
 SUGGESTED = "suggested"
+LABEL_DROPOUT = 0.1
 _SECTIONS = ("net", "flow")
 SUGGESTIONS: dict[str, Callable[[int], float]] = {
     "beta_1": suggest.suggest_beta_1,
@@ -39,12 +45,15 @@ def fitted(recipe: Recipe, data: DataSet) -> Recipe:
     """The recipe with every such value filled in."""
     replaced = {section: _table(section, getattr(recipe, section), data) for section in _SECTIONS}
     texts = {path: text for path, text in recipe.texts.items() if not is_open(recipe, path)}
-    return build.settled(dataclasses.replace(recipe, texts=texts, **replaced))
+    recipe = dataclasses.replace(recipe, texts=texts, **replaced)
+    return build.settled(_with_labels(recipe, data))
 
 
 def is_open(recipe: Recipe, name: str) -> bool:
     """Whether the value of section.key depends on the data."""
     section, _, key = name.partition(".")
+    if name in ("net.labels", "train.label_dropout"):
+        return name not in recipe.origin
     return section in _SECTIONS and _is_open(getattr(recipe, section).get(key))
 
 
@@ -75,3 +84,28 @@ def _value(path: str, key: str, value: Any, data: DataSet) -> Any:
             "give data.bins a number, or choose another flow.kind"
         )
     return SUGGESTIONS[key](number) if value == SUGGESTED else number
+
+
+def _with_labels(recipe: Recipe, data: DataSet) -> Recipe:
+    """The recipe with the number of labels; refuses a number that does not fit the data."""
+    given, count = recipe.net.get("labels"), data.label_count
+    if isinstance(given, int) and given and count == 0:
+        raise BFNError(
+            f"net.labels = {given}, but {data.name} comes without labels; give --data.labels true "
+            "if it has them, or leave net.labels out"
+        )
+    if isinstance(given, int) and given < count:
+        raise BFNError(
+            f"net.labels = {given}, but {data.name} has {count} labels; leave net.labels out, and "
+            "it is filled in"
+        )
+    name = recipe.net.get("class")
+    if not count or given is not None or not isinstance(name, str):
+        return recipe
+    if "labels" not in signature(find_class(name))[0]:
+        return recipe  # a network of the user's own, which may take them all the same
+    train = recipe.train
+    if "train.label_dropout" not in recipe.origin:
+        train = dataclasses.replace(train, label_dropout=LABEL_DROPOUT)
+    net = {**recipe.net, "labels": count}
+    return dataclasses.replace(recipe, net=net, train=train, parameters=0)

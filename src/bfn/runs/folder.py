@@ -182,10 +182,10 @@ class RunFolder:
         """The steps of the checkpoints, in ascending order."""
         return checkpoint_steps(self.checkpoints)
 
-    def export(self, model: dict[str, Any], weights: Mapping[str, Tensor], data: Format) -> None:
+    def export(self, model: dict[str, Any], weights: Mapping[str, Tensor]) -> None:
         """Write config.json, from `BFN.config`, and model.safetensors."""
         try:
-            serialise.save(self.path, {**model, "data": data.describe()}, weights)
+            serialise.save(self.path, model, weights)
         except (OSError, SafetensorError) as error:
             for name in (serialise.CONFIG, serialise.WEIGHTS):
                 (self.path / f"{name}.part").unlink(missing_ok=True)

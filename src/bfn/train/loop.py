@@ -292,7 +292,7 @@ class Loop:
         folder, best = self.folder, self.state.best_weights
         assert folder is not None
         weights = average if best is None else best
-        self.world.on_main(lambda: folder.export(self.identity["model"], weights, self.format))
+        self.world.on_main(lambda: folder.export(self.identity["model"], weights))
 
     def _exported_step(self) -> int | None:
         """The step of the weights in model.safetensors."""

@@ -229,7 +229,7 @@ def _loop(
     world: World,
 ) -> Loop:
     folder = options.folder
-    model.data_format = data.format.describe()
+    model.data_format = data.describe()
     identity, samples = {}, None
     if folder is not None:
         # Before the data are on a GPU, and before sharding changes the class of the network.
