@@ -269,10 +269,13 @@ def test_mistakes_get_a_sentence(options: dict[str, Any], sentence: str) -> None
             function(model(kind), **{"x": data(kind, (2, 3)), **options})
 
 
-def test_continuous_reconstruction_must_be_told_how() -> None:
-    bfn_model, x = model("continuous", reconstruction=None), data("continuous", (2, 3))
-    with pytest.raises(bfn.BFNError, match=r"MeasurementNoise\(sigma\) or bfn\.Bins"):
-        loss.reconstruction(bfn_model, x)
+def test_continuous_data_are_measured_to_within_sigma_1_by_default() -> None:
+    untold, x = model("continuous", reconstruction=None), data("continuous", (2, 3))
+    sigma_1 = (1.0 + float(untold.flow.schedule.beta(torch.ones(())))) ** -0.5
+    told = model("continuous", reconstruction=bfn.MeasurementNoise(sigma_1))
+    found, expected = (loss.reconstruction(m, x, generator=generator(1)) for m in (untold, told))
+    assert bool((expected > 0).all())
+    torch.testing.assert_close(found, expected)
     noisy = model("continuous", reconstruction=bfn.MeasurementNoise(0.1))
     theta = noisy.flow.sample(x, torch.ones(2), generator(1))
     with pytest.raises(bfn.BFNError, match=r"bfn\.Bins"):
@@ -285,6 +288,10 @@ def test_numbers_that_make_no_model_get_a_sentence() -> None:
         (
             *("K = ", (2.5, "17", 1)),
             [lambda K: bfn.discretised(net, K, 0.1), lambda K: bfn.discrete(net, K, 1.0)],
+        ),
+        (
+            *("reconstruction = ", (0.03, "fine")),
+            [lambda r: bfn.continuous(net, 0.1, reconstruction=r)],
         ),
         (
             *("t_min = ", (math.nan, -1.0, 2.0)),

@@ -215,7 +215,10 @@ def continuous(
     reconstruction: MeasurementNoise | Bins | None = None,
     **head: Any,
 ) -> BFN:
-    """A model of real numbers in [-1, 1]. `head` may set t_min, x_min and x_max of `PointHead`."""
+    """A model of real numbers in [-1, 1]. `head` may set t_min, x_min and x_max of `PointHead`.
+
+    `reconstruction` says how finely L^r measures the data; by default to within sigma_1.
+    """
     flow = GaussianFlow(Exponential(sigma_1))
     return BFN(net, flow, PointHead(reconstruction=reconstruction, **head))
 

@@ -4,8 +4,9 @@
     x_hat = 0 while t < t_min.
 
 Sender and receiver are Gaussians of equal variance, so KL(p_S || p_R) = alpha_i / 2 |x - x_hat|^2.
-A point mass cannot pay for real numbers, so L^r needs to be told how finely the data are measured:
-`MeasurementNoise(sigma)` or `Bins(K, sigma)`.
+A point mass cannot pay for real numbers, so L^r depends on how finely the data are measured:
+`MeasurementNoise(sigma)` or `Bins(K, sigma)`. If neither is given, it is that of measurement noise
+with the deviation of the input distribution, which is sigma_1 at t = 1.
 """
 
 from __future__ import annotations
@@ -59,12 +60,16 @@ class Bins:
 
 @dataclass(frozen=True)
 class PointOutput(Output):
-    """A point mass at x_hat, (B, *shape), which stays within [x_min, x_max]."""
+    """A point mass at x_hat, (B, *shape), which stays within [x_min, x_max].
+
+    `accuracy` is that of the input distribution, 1 + beta.
+    """
 
     x_hat: Tensor
     measure: MeasurementNoise | Bins | None = None
     x_min: float = -1.0
     x_max: float = 1.0
+    accuracy: Tensor | float = 1.0
 
     @property
     def m(self) -> Tensor:
@@ -97,10 +102,7 @@ class PointOutput(Output):
 
     def reconstruction(self, x: Tensor) -> Tensor:
         if self.measure is None:
-            raise BFNError(
-                "the reconstruction loss of continuous data needs their precision; build the model "
-                "with reconstruction=bfn.MeasurementNoise(sigma) or bfn.Bins(K, sigma)"
-            )
+            return total(0.5 * self.accuracy * (x - self.x_hat).square())
         return total(self.measure.cost(x, self.x_hat))
 
     def sample(self, generator: Source = None) -> Tensor:
@@ -144,12 +146,18 @@ class PointHead(Head):
         bins.check_t_min(self.t_min)
         if not self.x_min < self.x_max:
             raise BFNError(f"x_min = {self.x_min} must be smaller than x_max = {self.x_max}")
+        if not isinstance(self.reconstruction, MeasurementNoise | Bins | None):
+            raise BFNError(
+                f"reconstruction = {self.reconstruction!r} does not say how finely the data are "
+                "measured; expected bfn.MeasurementNoise(sigma) or bfn.Bins(K, sigma), in a recipe "
+                "--flow.reconstruction.class bfn:MeasurementNoise --flow.reconstruction.sigma 0.03"
+            )
 
     def __call__(self, net_output: Tensor, theta: Theta, t: Tensor) -> Output:
         early = is_early(t, self.t_min, net_output)
         x_hat = data_from_noise(net_output, theta, early).to(net_output.dtype)
         x_hat = x_hat.clamp(self.x_min, self.x_max)
-        return PointOutput(x_hat, self.reconstruction, self.x_min, self.x_max)
+        return PointOutput(x_hat, self.reconstruction, self.x_min, self.x_max, 1.0 + theta.beta)
 
     def check(self, x: Tensor) -> None:
         require_values(x, self.x_min, self.x_max, f"the head, [{self.x_min}, {self.x_max}]")
