@@ -32,7 +32,11 @@ def transformer(**arguments: Any) -> Transformer:
     return Transformer(**(sizes | arguments))
 
 
-BUILDERS: list[Callable[..., nn.Module]] = [unet, vdm, transformer]
+def channels(**arguments: Any) -> Transformer:
+    return transformer(channels=3, **arguments)
+
+
+BUILDERS: list[Callable[..., nn.Module]] = [unet, vdm, transformer, channels]
 every_network = pytest.mark.parametrize("build", BUILDERS)
 image_network = pytest.mark.parametrize("build", [unet, vdm])
 
@@ -47,7 +51,9 @@ def randomised(net: nn.Module) -> nn.Module:
 
 def inputs(net: nn.Module, batch: int = 3, side: int = 8) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
-    variables = (side,) if isinstance(net, Transformer) else (net.channels, side, side - 4)
+    variables = (net.channels, side, side - 4)
+    if isinstance(net, Transformer):
+        variables = (side,) if net.channels is None else (side, net.channels)
     last = () if net.inputs == 1 else (net.inputs,)
     x = torch.randn(batch, *variables, *last, generator=generator, dtype=torch.float64)
     return x, torch.linspace(0, 1, batch, dtype=torch.float64)

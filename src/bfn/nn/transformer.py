@@ -52,6 +52,8 @@ class Transformer(nn.Module):
         length: the longest sequence accepted; shorter ones pass too.
         inputs: numbers per variable in the features (K for K > 2 classes, otherwise 1).
         outputs: parameters per variable P (K for K > 2 classes).
+        channels: variables at each position, as a further axis of the data; None for one variable
+            and no such axis.
         width: width of the residual stream; a multiple of heads.
         layers: number of layers, each attention and feed-forward (4 width).
         heads: heads of every attention.
@@ -67,6 +69,7 @@ class Transformer(nn.Module):
         inputs: int = 27,
         outputs: int = 27,
         *,
+        channels: int | None = None,
         width: int = 768,
         layers: int = 24,
         heads: int = 12,
@@ -76,13 +79,14 @@ class Transformer(nn.Module):
         super().__init__()
         self.arguments = json_arguments(locals())
         self.length, self.inputs, self.outputs = length, inputs, outputs
+        self.channels = channels
         self.dropout = dropout
-        self.embed = nn.Linear(inputs, width)
+        self.embed = nn.Linear((channels or 1) * inputs, width)
         self.time = nn.Linear(1, width)
         self.register_buffer("positions", positions(length, width), persistent=False)
         self.layers = nn.ModuleList(TransformerLayer(width, heads, dropout) for _ in range(layers))
         self.last_norm = AddNorm(width)
-        self.readout = nn.Linear(2 * width, outputs)
+        self.readout = nn.Linear(2 * width, (channels or 1) * outputs)
         self.reset_parameters()
         self.labels = label_embedding(labels, width)
 
@@ -103,7 +107,7 @@ class Transformer(nn.Module):
                 nn.init.normal_(branch.weight, std=std / math.sqrt(2 * len(self.layers)))
 
     def forward(self, features: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
-        """features (B, L[, inputs]), t and label (B,) -> (B, L[, outputs])."""
+        """features (B, L[, C][, inputs]), t and label (B,) -> (B, L[, C][, outputs])."""
         x = self.embed(self.sequences_in(features, t))
         # In the type of the products; otherwise the sums of all layers would be twice as wide.
         x = x + self.positions[: features.shape[1]].to(x.dtype)
@@ -116,16 +120,16 @@ class Transformer(nn.Module):
             stream, branch = layer(stream, branch)
         h = self.last_norm(stream, branch)[1].to(x.dtype)
         output = self.readout(torch.cat((h, x), dim=-1))
-        return output.squeeze(-1) if self.outputs == 1 else output
+        return output.reshape(*output.shape[:2], *_axes(self.channels, self.outputs))
 
     def sequences_in(self, features: Tensor, t: Tensor) -> Tensor:
-        """Check (B, L[, inputs]) and give single numbers an axis of their own."""
-        shape = tuple(features.shape)
-        last = "" if self.inputs == 1 else f", {self.inputs}"
-        if len(shape) != (2 if self.inputs == 1 else 3) or shape[2:] not in ((), (self.inputs,)):
+        """Check (B, L[, C][, inputs]) and fold all numbers of a position into one axis."""
+        shape, last = tuple(features.shape), _axes(self.channels, self.inputs)
+        if len(shape) != 2 + len(last) or shape[2:] != last:
             raise BFNError(
-                f"features have shape {shape}, but the network was built for (B, L{last}); "
-                "reshape them, or change its inputs"
+                f"features have shape {shape}, but the network was built for "
+                f"({', '.join(map(str, ('B', 'L', *last)))}); reshape them, or change its channels "
+                "or inputs"
             )
         if not 1 <= shape[1] <= self.length:
             raise BFNError(
@@ -133,4 +137,9 @@ class Transformer(nn.Module):
                 f"{self.length}; cut them, or build it with length={shape[1]}"
             )
         check_times(t, shape[0])
-        return features[..., None] if self.inputs == 1 else features
+        return features.reshape(*shape[:2], -1)
+
+
+def _axes(channels: int | None, numbers: int) -> tuple[int, ...]:
+    """The axes after the position: of the channels, and of the numbers per variable if several."""
+    return (() if channels is None else (channels,)) + (() if numbers == 1 else (numbers,))
