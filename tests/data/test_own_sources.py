@@ -52,7 +52,7 @@ def test_pictures_come_back_pixel_by_pixel(tmp_path: Path, zipped: bool, colour:
             for p in folder.rglob("*"):
                 archive.write(p, f"pictures/{p.name}")
             archive.writestr("__MACOSX/pictures/p00.png", b"junk")
-    images = data.load("images", path=path, colour=colour)
+    images = data.load("images", path=path, colour=colour, split_by="number")
     assert images.shape == (channels, 6, 8)
     assert [len(images.split(split)) for split in SPLITS] == [18, 1, 1]
     for split, rows in hold_out(20, 0.05, 0.05).items():
@@ -104,7 +104,7 @@ def test_labels_and_splits_from_folders(tmp_path: Path) -> None:
             kind = ("cat", "ant", "dog")[i % 3]
             plain = packed(np.full((2, 2, 3), i * 10, np.uint8))
             write(tmp_path, f"{split}/{kind}/{i:02}.png", plain)
-    images = data.load("images", path=tmp_path, labels=True, validation=0.25)
+    images = data.load("images", path=tmp_path, labels=True, validation=0.25, split_by="number")
     assert images.label_names == ("ant", "cat", "dog")
     assert [len(images.split(split)) for split in SPLITS] == [9, 3, 4]
     seen = []
@@ -240,7 +240,7 @@ def test_mistakes_with_texts(arguments: dict, words: list[str]) -> None:
 def test_real_numbers_come_back_bit_by_bit(tmp_path: Path) -> None:
     values = np.random.default_rng(0).uniform(-1, 1, (40, 3, 2))
     np.save(tmp_path / "a.npy", values)
-    numbers = data.load("array", path=tmp_path / "a.npy")
+    numbers = data.load("array", path=tmp_path / "a.npy", split_by="number")
     assert (numbers.K, numbers.shape, numbers.unit) == (None, (3, 2), "bits per dimension")
     for split, rows in hold_out(40, 0.05, 0.05).items():
         x, _ = numbers.batch(split, numbers.examples(split))

@@ -203,7 +203,7 @@ def test_pictures_and_texts_fill_in_the_recipe(
     for again in ([], ["--resume", "auto"]):
         assert main([*text, *small, *again]) == 0
     recipe = RunFolder("b").recipe()
-    assert (recipe.data["path"], recipe.data["alphabet"]) == ("20,24", alphabet)
+    assert (recipe.data["path"], recipe.data["alphabet"]) == (str(tmp_path / "20,24"), alphabet)
     assert recipe.flow == {"kind": "discrete", "K": 29, "beta_1": bfn.suggest_beta_1(29)}
     assert (recipe.net["length"], recipe.net["inputs"], recipe.net["outputs"]) == (16, 29, 29)
     assert recipe == fitted.fitted(recipe, build.data(recipe))

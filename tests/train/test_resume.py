@@ -205,9 +205,12 @@ def test_data_may_move_but_not_change(tmp_path: Path) -> None:
     longer = text_recipe(tmp_path, path, train__steps=20)
     text = path.read_text()
     # As many classes, but they mean other characters; or another split of the same text.
-    for other in (text.replace("h", "a"), text[:3000]):
+    for other, sentence in (
+        (text.replace("h", "a"), r"was started with data.alphabet"),
+        (text[:3000], r"data are not those .*/run' was started .* --init"),
+    ):
         path.write_text(other)
-        with pytest.raises(BFNError, match=r"data are not those .*/run' was started .* --init"):
+        with pytest.raises(BFNError, match=sentence):
             run(longer, tmp_path / "run", resume=True)
         assert contents(tmp_path / "run") == before
     moved = tmp_path / "elsewhere.txt"

@@ -93,8 +93,7 @@ def _resumed(asked: Recipe, folder: RunFolder, overrides: dict[str, Text]) -> Re
             "resume it with its own recipe, or give another folder with --out"
         )
     same_code = asked.trust and before.code().items() <= asked.code().items()
-    trust = before.trust or same_code
-    own = settled(read(folder.path / "recipe.toml", overrides, trust=trust))
+    own = settled(folder.recipe(overrides, trust=before.trust or same_code))
     folder.check_same(own)
     # What the recipe left open, the run filled in from its data.
     differing = [

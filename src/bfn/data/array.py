@@ -2,7 +2,8 @@
 
 A .npz file holds one array of examples and, optionally, one called `labels`; or arrays called
 `train`, `validation` and `test` with `train_labels` and so on. Splits that are not given are held
-out of the training set at random, always the same rows.
+out of the training set by a hash of each row and of how often it came before: a row keeps its split
+whatever is added or removed, and the splits of repeated rows are as large as those of others.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bfn.data import forms
-from bfn.data.base import SPLITS, Rows, hold_out
+from bfn.data.base import SPLITS, Rows, hashes, hold_out_by_content, numbered
 from bfn.data.formats import ArrayFormat, ImageFormat
 from bfn.data.reading import read_arrays
 from bfn.errors import BFNError
@@ -35,13 +36,14 @@ def array(
     labels: bool = False,
     validation: float = 0.05,
     test: float = 0.05,
+    split_by: str = "content",
 ) -> Rows:
     """The arrays of a .npy or .npz file.
 
     Args:
         path: the file.
         labels: hand out the file's labels as `cond["label"]`.
-        form, bins, levels, low, high, image, validation, test: see `from_arrays`.
+        form, bins, levels, low, high, image, validation, test, split_by: see `from_arrays`.
     """
     arrays = read_arrays(Path(path).expanduser())
     names = [name for name in arrays if name != "labels" and not name.endswith("_labels")]
@@ -68,6 +70,7 @@ def array(
         labels=numbers if labels else None,
         validation=validation,
         test=test,
+        split_by=split_by,
         name=str(path),
     )
 
@@ -83,6 +86,7 @@ def from_arrays(
     labels: Arrays | None = None,
     validation: float = 0.05,
     test: float = 0.05,
+    split_by: str = "content",
     name: str = "array",
 ) -> Rows:
     """A data set of arrays (N, ...): one example per row.
@@ -99,6 +103,7 @@ def from_arrays(
         image: examples are pictures (C, H, W) or (H, W).
         labels: integers (N,), one per example, handed out as `cond["label"]`.
         validation, test: fractions to hold out for the splits that are not given.
+        split_by: "content", or the "number" of a row, as in runs whose recipe does not say.
     """
     given = values if isinstance(values, Mapping) else {"train": values}
     arrays = {split: _numbers(a, split, name) for split, a in given.items()}
@@ -118,7 +123,8 @@ def from_arrays(
             )
     fractions = {"validation": validation, "test": test}
     missing = {s: 0.0 if s in arrays else fraction for s, fraction in fractions.items()}
-    rows = hold_out(len(arrays["train"]), **missing)
+    content = numbered(hashes(arrays["train"]))
+    rows = hold_out_by_content(content, **missing, split_by=split_by)
 
     def split_up(found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         held_out = {s: found["train"][rows[s]] for s in SPLITS}
@@ -140,6 +146,7 @@ def from_arrays(
         stored,
         labels=split_up(numbers) if numbers else None,
         label_names=tuple(map(str, range(classes))),
+        chosen={"split_by": split_by},
     )
 
 

@@ -16,9 +16,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Self, final
+from typing import Any, ClassVar, Self, final
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ from bfn.data.formats import Format, TextFormat
 from bfn.errors import BFNError
 
 SPLITS = ("train", "validation", "test")
+SPLIT_BY = ("content", "number")
 
 Stored = tuple[Tensor, dict[str, Tensor]]
 """Stored values of a batch, (B, *shape), and its conditioning."""
@@ -43,7 +45,12 @@ class DataSet(ABC):
         splits: stored values of "train", "validation" and "test"; checked here, once.
         labels: integers of each split, (N,), handed out by `batch` as `cond["label"]`.
         label_names: the names of labels 0, 1, ...
+        chosen: arguments that the source chose itself; a run's recipe says them, so that the same
+            recipe always gives the same data.
     """
+
+    counted: ClassVar[str]
+    """What the sizes of the splits count: "examples" or "characters"."""
 
     def __init__(
         self,
@@ -53,8 +60,10 @@ class DataSet(ABC):
         *,
         labels: Mapping[str, Tensor | np.ndarray | Sequence[int]] | None = None,
         label_names: tuple[str, ...] = (),
+        chosen: Mapping[str, Any] | None = None,
     ) -> None:
         self.name = name
+        self.chosen = dict(chosen or {})
         self.format = format
         self.label_names = label_names
         self._splits = {split: _tensor(splits[split]) for split in SPLITS}
@@ -174,6 +183,14 @@ class DataSet(ABC):
         return found.hexdigest()
 
     @abstractmethod
+    def fingerprints(self) -> np.ndarray:
+        """64-bit hashes of what the training split holds, sorted: `seen` knows it again by them."""
+
+    @abstractmethod
+    def seen(self, split: str, fingerprints: np.ndarray) -> np.ndarray:
+        """Whether each example of a split is in a training split of these fingerprints: (N,)."""
+
+    @abstractmethod
     def examples(self, split: str) -> Tensor:
         """The indices to evaluate a split on, (N,): every example once, none overlapping."""
 
@@ -223,6 +240,8 @@ def _permutation(count: int, seed: int, epoch: int) -> Tensor:
 class Rows(DataSet):
     """One example per row: stored values of a split have shape (N, *shape)."""
 
+    counted = "examples"
+
     def __init__(self, name: str, format: Format, splits, **keywords) -> None:
         super().__init__(name, format, splits, **keywords)
         for split, values in self._splits.items():
@@ -245,6 +264,15 @@ class Rows(DataSet):
             parts.append(order[max(start - first, 0) : stop - first])
         return torch.cat(parts)
 
+    def fingerprints(self) -> np.ndarray:
+        return np.unique(self._hashes("train"))
+
+    def seen(self, split: str, fingerprints: np.ndarray) -> np.ndarray:
+        return np.isin(self._hashes(split), fingerprints)
+
+    def _hashes(self, split: str) -> np.ndarray:
+        return hashes(self.split(split).cpu().flatten(1).view(torch.uint8).numpy())
+
     def _count(self, split: str) -> int:
         count = len(self.split(split))
         if count == 0:
@@ -258,6 +286,8 @@ class Rows(DataSet):
 @final
 class Stream(DataSet):
     """One long text per split, stored as classes (n,); an example is a window of it."""
+
+    counted = "characters"
 
     def __init__(self, name: str, format: TextFormat, splits, **keywords) -> None:
         super().__init__(name, format, splits, **keywords)
@@ -277,6 +307,30 @@ class Stream(DataSet):
         last = len(self.split(split)) - self.shape[0]
         return torch.randint(last + 1, (batch,), generator=generator)
 
+    # A passage of the training text is known again wherever it stands: the fingerprints are of
+    # blocks laid end to end, and any passage of two blocks holds one of them whole.
+
+    @property
+    def _block(self) -> int:
+        return max(32, (self.shape[0] + 1) // 2)  # shorter ones would be mere turns of phrase
+
+    def fingerprints(self) -> np.ndarray:
+        text, block = self.split("train").cpu().numpy(), self._block
+        return np.unique(hashes(text[: len(text) // block * block].reshape(-1, block)))
+
+    def seen(self, split: str, fingerprints: np.ndarray) -> np.ndarray:
+        """Windows with half of their characters, or more, in passages of the training text."""
+        text, block, length = self.split(split).cpu().numpy(), self._block, self.shape[0]
+        known = np.zeros(len(text) + 1, np.int64)
+        if len(text) >= block:
+            windows = np.lib.stride_tricks.sliding_window_view(text, block)
+            at = np.flatnonzero(np.isin(hashes(windows), fingerprints))
+            known[at] += 1
+            known[at + block] -= 1
+        total = np.concatenate([[0], np.cumsum(np.cumsum(known[:-1]) > 0)])
+        starts = self.examples(split).numpy()
+        return 2 * (total[starts + length] - total[starts]) >= length
+
     def _cut(self, split: str, indices: Tensor) -> Tensor:
         # Windows as overlapping rows of a view: the text is never copied.
         return _taken(self.split(split).unfold(0, self.shape[0], 1), indices)
@@ -291,20 +345,86 @@ def scattered(count: int) -> np.ndarray:
 
 
 def hold_out(count: int, validation: float = 0.0, test: float = 0.0) -> dict[str, np.ndarray]:
-    """Rows of each split when fractions are held out at random; each keeps the file's order."""
+    """Rows of each split when fractions are held out by number; each keeps the file's order."""
+    _check_fractions(validation, test)
+    held = [max(1, round(count * f)) if f else 0 for f in (validation, test)]
+    order = scattered(count)
+    side = np.full(count, "train", "<U10")
+    side[order[: held[0]]] = "validation"
+    side[order[held[0] : sum(held)]] = "test"
+    return _rows(side)
+
+
+def hold_out_by_content(
+    content: np.ndarray, validation: float = 0.0, test: float = 0.0, split_by: str = "content"
+) -> dict[str, np.ndarray]:
+    """Rows of each split when about these fractions are held out by a hash of each row's content.
+
+    With split_by="number", `hold_out` does it instead, as it did for earlier runs.
+
+    As a fraction of 2^64, a hash below `test` is in the test set, and one of 1 - `validation` or
+    more in the validation set: a row keeps its side, whatever else is added or removed. A set that
+    would be empty gets the row that is nearest to it. Then no new row can push one that was trained
+    on into the test set, either: what comes nearer is new.
+    """
+    if split_by not in SPLIT_BY:
+        raise BFNError(f"split_by = {split_by!r} is unknown; expected {' or '.join(SPLIT_BY)}")
+    if split_by == "number":
+        return hold_out(len(content), validation, test)
+    _check_fractions(validation, test)
+    u = content / 2.0**64
+    side = np.full(len(u), "train", "<U10")
+    for split, fraction, wanted in (
+        ("test", test, u < test),
+        ("validation", validation, u >= 1 - validation),
+    ):
+        free = side == "train"
+        if fraction and free.any() and not (wanted & free).any():
+            wanted = u == (u[free].min() if split == "test" else u[free].max())
+        side[wanted & free] = split
+    return _rows(side)
+
+
+def _check_fractions(validation: float, test: float) -> None:
     for name, fraction in (("validation", validation), ("test", test)):
         if not 0 <= fraction < 1:
             raise BFNError(f"{name} = {fraction} is not a fraction; give 0 or more and below 1")
-    held = [max(1, round(count * f)) if f else 0 for f in (validation, test)]
-    if sum(held) >= count:
+
+
+def _rows(side: np.ndarray) -> dict[str, np.ndarray]:
+    rows = {split: np.flatnonzero(side == split) for split in SPLITS}
+    if len(rows["train"]) == 0:
         raise BFNError(
-            f"holding out {held[0]} validation and {held[1]} test examples leaves none of the "
-            f"{count} to train on; give more data or smaller fractions"
+            f"holding out {len(rows['validation'])} validation and {len(rows['test'])} test "
+            f"examples leaves none of the {len(side)} to train on; give more data or smaller "
+            "fractions"
         )
-    order = scattered(count)
-    cuts = np.split(order, [held[0], sum(held)])
-    rows = dict(zip(("validation", "test", "train"), map(np.sort, cuts), strict=True))
-    return {split: rows[split] for split in SPLITS}
+    return rows
+
+
+def hashes(rows: np.ndarray) -> np.ndarray:
+    """64 well mixed bits of the bytes of each row (N, ...), the same with every library."""
+    size = math.prod(rows.shape[1:]) * rows.itemsize
+    words = -(-size // 8)
+    places = noise.splitmix64(np.arange(1, words + 1, dtype=np.uint64))
+    found = np.empty(len(rows), np.uint64)
+    some = max(1, 2**16 // max(1, words))  # rows at a time: what a processor's cache holds
+    for start in range(0, len(rows), some):
+        part = np.ascontiguousarray(rows[start : start + some])
+        padded = np.zeros((len(part), 8 * words), np.uint8)
+        padded[:, :size] = part.reshape(len(part), -1).view(np.uint8)
+        found[start : start + some] = noise.splitmix64(padded.view(np.uint64) ^ places).sum(1)
+    return noise.splitmix64(found ^ np.uint64(size))
+
+
+def numbered(content: np.ndarray) -> np.ndarray:
+    """Hashes that also tell repeated ones apart, by how many equal ones come before each."""
+    order = np.argsort(content, kind="stable")
+    ranked, place = content[order], np.arange(len(content))
+    first = np.append(True, ranked[1:] != ranked[:-1])
+    before = np.empty(len(content), np.uint64)
+    before[order] = place - np.maximum.accumulate(np.where(first, place, 0))
+    return noise.splitmix64(content ^ noise.splitmix64(before))
 
 
 def cut_text(count: int) -> dict[str, slice]:

@@ -1,25 +1,31 @@
 """A user's own pictures: a folder or a zip archive of PNG, JPEG and WebP files.
 
 Pictures may lie in sub-folders. When all of them lie under folders named train, validation or test,
-these are the splits; otherwise the validation and test sets are held out at random, always the same
-files. The folders below name the labels.
+these are the splits; otherwise the validation and test sets are held out by a hash of each picture
+as it was before it is resized: it keeps its split under any name and whatever is added or removed,
+and equal pictures are in the same one. The folders below name the labels.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import zipfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bfn.data import forms
-from bfn.data.base import SPLITS, Rows, hold_out
+from bfn.data.base import SPLITS, Rows, hold_out_by_content
 from bfn.data.formats import ImageFormat
-from bfn.data.reading import read_picture
+from bfn.data.reading import levels, open_picture
 from bfn.errors import BFNError, whole
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp")
 _MODES = {"rgb": "RGB", "grey": "L"}
@@ -34,6 +40,7 @@ def images(
     labels: bool = False,
     validation: float = 0.05,
     test: float = 0.05,
+    split_by: str = "content",
 ) -> Rows:
     """Pictures as images (C, H, W).
 
@@ -46,6 +53,7 @@ def images(
         bins: K of discretised and discrete data, 2 to 256; 256 keeps every level.
         labels: hand out the number of a picture's sub-folder as `cond["label"]`.
         validation, test: fractions to hold out, unless the folders name the splits.
+        split_by: "content", or the "number" of a file, as in runs whose recipe does not say.
     """
     if colour not in _MODES:
         raise BFNError(f"colour = {colour!r} is unknown; expected rgb or grey")
@@ -53,19 +61,22 @@ def images(
     sides = None if size is None else _sides(size)
     names, read = _listing(Path(path).expanduser())
     paths = _without_common_folder(names, labels)
-    rows, inner = _splits(paths, validation, test)
+    named, inner = _named_splits(paths)
     numbers, label_names = _labels(inner, names) if labels else (None, ())
 
-    def picture(name: str) -> np.ndarray:
-        return read_picture(lambda: read(name), f"{path}/{name}", _MODES[colour], sides)
+    def picture(name: str) -> tuple[np.ndarray, int]:
+        found = open_picture(lambda: read(name), f"{path}/{name}")
+        return levels(found, _MODES[colour], sides), _hash(found)
 
-    pictures = _read_all(names, picture)
+    pictures, content = _read_all(names, picture)
+    rows = _splits(named, content, validation, test, split_by)
     return Rows(
         str(path),
         ImageFormat(pictures.shape[1:], chosen),
         {split: pictures[part] for split, part in rows.items()},
         labels=None if numbers is None else {s: numbers[part] for s, part in rows.items()},
         label_names=label_names,
+        chosen={"split_by": split_by},
     )
 
 
@@ -106,18 +117,28 @@ def _listing(path: Path) -> tuple[list[str], Callable[[str], bytes]]:
     return names, read
 
 
-def _read_all(names: list[str], picture: Callable[[str], np.ndarray]) -> np.ndarray:
-    """All pictures in one array (N, C, H, W)."""
+def _hash(picture: Image) -> int:
+    """64 bits of the pixels of a picture, however its file stores them."""
+    found = hashlib.blake2b(repr(picture.size).encode(), digest_size=8)
+    found.update(picture.convert("RGB").tobytes())
+    return int.from_bytes(found.digest(), "little")
+
+
+def _read_all(
+    names: list[str], picture: Callable[[str], tuple[np.ndarray, int]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """All pictures in one array (N, C, H, W), and the hash of each."""
     from bfn.progress import waiting
 
-    first = picture(names[0])
+    first, _ = picture(names[0])
     out = np.empty((len(names), *first.shape), np.uint8)
+    content = np.empty(len(names), np.uint64)
     with (
         ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool,
         waiting("reading pictures") as (report, _),
     ):
         try:
-            for i, found in enumerate(pool.map(picture, names)):
+            for i, (found, content[i]) in enumerate(pool.map(picture, names)):
                 if found.shape != first.shape:
                     (h, w), (height, width) = found.shape[1:], first.shape[1:]
                     raise BFNError(
@@ -129,7 +150,7 @@ def _read_all(names: list[str], picture: Callable[[str], np.ndarray]) -> np.ndar
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    return out
+    return out, content
 
 
 def _without_common_folder(names: list[str], labels: bool) -> list[PurePosixPath]:
@@ -141,23 +162,27 @@ def _without_common_folder(names: list[str], labels: bool) -> list[PurePosixPath
     return paths
 
 
-def _splits(
-    paths: list[PurePosixPath], validation: float, test: float
-) -> tuple[dict[str, np.ndarray], list[PurePosixPath]]:
-    """Rows of each split, and the paths within their split."""
+def _named_splits(paths: list[PurePosixPath]) -> tuple[np.ndarray | None, list[PurePosixPath]]:
+    """The split that each path names, if they all do, and the paths within it."""
     if not all(p.parts[0] in SPLITS and len(p.parts) > 1 for p in paths):
-        return hold_out(len(paths), validation, test), paths
-    named = np.array([p.parts[0] for p in paths])
+        return None, paths
+    return np.array([p.parts[0] for p in paths]), [PurePosixPath(*p.parts[1:]) for p in paths]
+
+
+def _splits(
+    named: np.ndarray | None, content: np.ndarray, validation: float, test: float, split_by: str
+) -> dict[str, np.ndarray]:
+    """Rows of each split; those without a folder of their own are held out of the training set."""
+    fractions = {"validation": validation, "test": test}
+    if named is None:
+        return hold_out_by_content(content, **fractions, split_by=split_by)
     rows = {split: np.flatnonzero(named == split) for split in SPLITS}
-    missing = {
-        "validation": validation if len(rows["validation"]) == 0 else 0.0,
-        "test": test if len(rows["test"]) == 0 else 0.0,
-    }
-    if len(rows["train"]):  # splits without a folder of their own are held out of the training set
-        train = rows["train"]
-        held = hold_out(len(train), **missing)
-        rows = {s: train[held[s]] if s == "train" or missing[s] else rows[s] for s in SPLITS}
-    return rows, [PurePosixPath(*p.parts[1:]) for p in paths]
+    train = rows["train"]
+    if len(train):
+        missing = {s: 0.0 if len(rows[s]) else fraction for s, fraction in fractions.items()}
+        held = hold_out_by_content(content[train], **missing, split_by=split_by)
+        rows |= {s: train[held[s]] for s in SPLITS if s == "train" or missing[s]}
+    return rows
 
 
 def _labels(paths: list[PurePosixPath], names: list[str]) -> tuple[np.ndarray, tuple[str, ...]]:

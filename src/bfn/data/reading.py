@@ -7,11 +7,14 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bfn.errors import BFNError, require_extra
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 
 def read_bytes(path: Path) -> bytes:
@@ -42,23 +45,24 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 def read_picture(
     read: Callable[[], bytes], name: str, mode: str, size: tuple[int, int] | None = None
 ) -> np.ndarray:
-    """A picture as uint8 (C, H, W), upright.
+    """A picture as uint8 (C, H, W): see `open_picture` and `levels`."""
+    return levels(open_picture(read, name), mode, size)
+
+
+def open_picture(read: Callable[[], bytes], name: str) -> Image:
+    """A picture, upright, in pillow's mode "RGB" or "L".
 
     Args:
         read: returns the file's bytes; its errors are reported like those of the picture.
         name: what error messages call the picture.
-        mode: pillow's "RGB" or "L".
-        size: (height, width) to resize and crop to, around the centre.
     """
     require_extra("PIL.Image", "data", "reading pictures")
     from PIL import Image, ImageOps
 
     try:
         with Image.open(io.BytesIO(read())) as opened:
-            picture = _eight_bits(ImageOps.exif_transpose(opened)).convert(mode)
-            if size is not None and picture.size != (size[1], size[0]):
-                picture = ImageOps.fit(picture, (size[1], size[0]), Image.Resampling.LANCZOS)
-            levels = np.array(picture)
+            picture = _eight_bits(ImageOps.exif_transpose(opened))
+            return picture if picture.mode in ("L", "RGB") else picture.convert("RGB")
     except (
         OSError,
         SyntaxError,  # how pillow reports a broken PNG
@@ -69,10 +73,25 @@ def read_picture(
         Image.DecompressionBombError,
     ):
         raise BFNError(f"{name!r} cannot be read as a picture; repair or remove it") from None
-    return levels[None] if levels.ndim == 2 else levels.transpose(2, 0, 1)
 
 
-def _eight_bits(picture: Any) -> Any:
+def levels(picture: Image, mode: str, size: tuple[int, int] | None = None) -> np.ndarray:
+    """A picture as uint8 (C, H, W).
+
+    Args:
+        mode: "RGB" or "L".
+        size: (height, width) to resize and crop to, around the centre.
+    """
+    from PIL import Image, ImageOps
+
+    picture = picture.convert(mode)
+    if size is not None and picture.size != (size[1], size[0]):
+        picture = ImageOps.fit(picture, (size[1], size[0]), Image.Resampling.LANCZOS)
+    found = np.array(picture)
+    return found[None] if found.ndim == 2 else found.transpose(2, 0, 1)
+
+
+def _eight_bits(picture: Image) -> Image:
     """16-bit grey levels scaled to 8 bits; pillow's own conversion clips them at 255."""
     from PIL import Image
 

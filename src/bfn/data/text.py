@@ -1,6 +1,6 @@
 """A user's own text: a UTF-8 file, or a folder of .txt files read in alphabetical order.
 
-It is cut into splits as `bfn.data.base.cut_text` says.
+It is cut into splits by position, as `bfn.data.base.cut_text` says.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def text(
         [letters.classes(t, str(p)) for t, p in zip(texts, paths, strict=True)], letters
     )
     splits = {split: classes[part] for split, part in cut_text(len(classes)).items()}
-    return Stream(str(path), TextFormat(letters, length), splits)
+    # Another text, evaluated with the run's recipe, has the same classes.
+    chosen = {"alphabet": letters.characters} if tokens == "characters" else None
+    return Stream(str(path), TextFormat(letters, length), splits, chosen=chosen)
 
 
 def _paths(path: Path) -> list[Path]:

@@ -10,20 +10,22 @@ In the sections net and flow a value may be
 Where the data have labels and the recipe says nothing of them, `net.labels` is how many there are,
 and `train.label_dropout` is 0.1, so that samples can be drawn without labels and guided by them.
 
-The recipe in a run folder has numbers instead.
+The recipe in a run folder has numbers instead, the arguments that the data's source chose itself,
+and whole paths, so that it works from every folder.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from bfn import suggest
 from bfn.data.base import DataSet
 from bfn.errors import BFNError
 from bfn.recipe import build
-from bfn.recipe.recipe import Recipe
+from bfn.recipe.recipe import PLACES, Recipe
 from bfn.recipe.values import signature
 from bfn.serialise import find_class
 
@@ -46,7 +48,9 @@ def fitted(recipe: Recipe, data: DataSet) -> Recipe:
     replaced = {section: _table(section, getattr(recipe, section), data) for section in _SECTIONS}
     texts = {path: text for path, text in recipe.texts.items() if not is_open(recipe, path)}
     recipe = dataclasses.replace(recipe, texts=texts, **replaced)
-    return build.settled(_with_labels(recipe, data))
+    complete = build.settled(_with_labels(recipe, data))
+    places = {key: _whole(complete.data[key]) for key in PLACES if key in complete.data}
+    return dataclasses.replace(complete, data=complete.data | places | data.chosen)
 
 
 def is_open(recipe: Recipe, name: str) -> bool:
@@ -54,7 +58,15 @@ def is_open(recipe: Recipe, name: str) -> bool:
     section, _, key = name.partition(".")
     if name in ("net.labels", "train.label_dropout"):
         return name not in recipe.origin
+    if section == "data":
+        return key not in recipe.data
     return section in _SECTIONS and _is_open(getattr(recipe, section).get(key))
+
+
+def _whole(place: str) -> str:
+    """The whole path of what is there; anything else, such as an address, as it is."""
+    path = Path(place).expanduser()
+    return str(path.absolute()) if path.exists() else place
 
 
 def _is_open(value: Any) -> bool:

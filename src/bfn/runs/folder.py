@@ -13,6 +13,7 @@ runs/NAME/
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import json
 import os
@@ -151,12 +152,16 @@ class RunFolder:
 
     # The recipe.
 
-    def recipe(self) -> Recipe:
+    def recipe(self, overrides: Mapping[str, Any] | None = None, *, trust: bool = False) -> Recipe:
         if not self.path.is_dir():
             raise BFNError(f"there is no run folder {str(self.path)!r}; give the folder of a run")
         if not self.is_run():
             raise BFNError(f"{str(self.path)!r} holds no {RECIPE}; it is not the folder of a run")
-        return read(self.path / RECIPE, trust=self.trust)
+        recipe = read(self.path / RECIPE, overrides, trust=self.trust or trust)
+        if recipe.data.get("source") in ("images", "array") and "split_by" not in recipe.data:
+            # A run from the time when examples were held out by their numbers.
+            return dataclasses.replace(recipe, data={**recipe.data, "split_by": "number"})
+        return recipe
 
     def write_recipe(self, recipe: Recipe) -> None:
         with self._writing(RECIPE):
@@ -170,6 +175,8 @@ class RunFolder:
             section, _, key = name.partition(".")
             if section in ("eval", "sample") or name in CHANGEABLE:
                 continue
+            if section == "data" and key not in old["data"]:
+                continue  # the source chose it; the data's digest tells whether they are the same
             raise BFNError(
                 f"the run was started with {name} = {old[section].get(key)!r}, not "
                 f"{new[section].get(key)!r}; resume it with the same value, or give another folder "
