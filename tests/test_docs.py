@@ -16,7 +16,9 @@ import pytest
 
 import bfn
 from bfn import recipe as config
-from bfn.cli.app import app, split_overrides
+from bfn.cli import keys
+from bfn.cli.app import app
+from bfn.recipe import keys as recipe_keys
 from bfn.recipe import shipped as recipes
 
 ROOT = Path(__file__).parent.parent
@@ -39,7 +41,7 @@ COMMANDS = [(page.name, line) for page in PAGES for line in lines(page, "bfn")]
 
 
 def read(line: str) -> tuple[list[str], dict]:
-    return split_overrides(shlex.split(line, comments=True)[1:])
+    return keys.split(shlex.split(line, comments=True)[1:])
 
 
 @pytest.mark.parametrize(("page", "line"), COMMANDS, ids=[f"{p}: {c}" for p, c in COMMANDS])
@@ -80,13 +82,13 @@ def takes(source: str, overrides: dict) -> set[str]:
 def test_inline_options_and_recipes_exist(name: str) -> None:
     """`--option` in the text belongs to some command; `section.key` options to some recipe."""
     text = re.sub(r"^```.*?^```", "", (DOCS / name).read_text(), flags=re.S | re.M)
-    known = {f"--{key}" for key, *_ in config.options()}
+    known: set[str] = set()
     for command in (name for name in app if not name.startswith("-")):
         for argument in app[command].assemble_argument_collection():
             known |= set(argument.names)
     for recipe in recipes.names():
-        document = config.read(recipe).document()
-        known |= {f"--{s}.{key}" for s in ("net", "flow") for key in document[s]}
+        sections = recipe_keys.keys(config.read(recipe)).values()
+        known |= {f"--{key.name}" for section in sections for key in section}
     for source in bfn.data.SOURCES:
         known |= {f"--data.{key}" for key in takes(source, {})}
     known |= {"--section.key", "--help", "--version"}

@@ -35,8 +35,8 @@ LAYERS: list[set[str]] = [
     {"model", "serialise", "hub", "card"},
     {"sampling", "loss", "guidance"},
     {
-        *("recipe.build", "recipe.fitted", "runs", "evaluate", "quality", "plots", "published"),
-        *("train", "codec", "sampling.draw"),
+        *("recipe.build", "recipe.fitted", "recipe.keys", "runs", "evaluate", "quality", "plots"),
+        *("published", "train", "codec", "sampling.draw"),
     },
     {"cli", "__main__"},
 ]

@@ -215,9 +215,16 @@ def continuous(
     reconstruction: MeasurementNoise | Bins | None = None,
     **head: Any,
 ) -> BFN:
-    """A model of real numbers in [-1, 1]. `head` may set t_min, x_min and x_max of `PointHead`.
+    """A model of real numbers in [-1, 1].
 
-    `reconstruction` says how finely L^r measures the data; by default to within sigma_1.
+    Args:
+        net: puts out one number per variable.
+        sigma_1: the deviation that is left at t = 1, when the last message has been received.
+        reconstruction: how finely L^r measures the data: `bfn.MeasurementNoise(sigma)` or
+            `bfn.Bins(K, sigma)`, in a recipe a table with that class and its arguments; by
+            default to within sigma_1.
+        head: t_min, below which the network's output is not used, and the bounds x_min and x_max
+            of the prediction.
     """
     flow = GaussianFlow(Exponential(sigma_1))
     return BFN(net, flow, PointHead(reconstruction=reconstruction, **head))
@@ -225,7 +232,15 @@ def continuous(
 
 @register_kind("discretised")
 def discretised(net: nn.Module, K: int, sigma_1: float, **head: Any) -> BFN:
-    """A model of numbers in K bins of [-1, 1]. `head` may set t_min and bounds of `BinnedHead`."""
+    """A model of numbers in K bins of [-1, 1].
+
+    Args:
+        net: puts out two numbers per variable.
+        K: the number of bins.
+        sigma_1: the deviation that is left at t = 1, when the last message has been received.
+        head: t_min, below which the network's output is not used, and the bounds
+            ln_sigma_epsilon and sigma_x of the predicted deviation.
+    """
     return BFN(net, GaussianFlow(Exponential(sigma_1)), BinnedHead(K, **head))
 
 
@@ -233,7 +248,11 @@ def discretised(net: nn.Module, K: int, sigma_1: float, **head: Any) -> BFN:
 def discrete(net: nn.Module, K: int, beta_1: float, *, chunk: int | None = None) -> BFN:
     """A model of K classes; for K = 2 the network sees one number and puts out one logit.
 
-    To save memory, as for K = 50,000, losses may take `chunk` variables at a time.
+    Args:
+        net: puts out K logits per variable, or one if K = 2.
+        K: the number of classes.
+        beta_1: the accuracy of all messages together.
+        chunk: losses take this many variables at a time, to save memory, as for K = 50,000.
     """
     if not isinstance(K, int) or K < 2:
         raise BFNError(f"K = {K!r} classes; discrete data have a whole number, at least 2")

@@ -69,14 +69,23 @@ PICTURE = "infill run-digits"
 SOLVERS = "solvers run-digits"
 MISTAKES = [
     # The command line.
-    ("trian", 'Did you mean "train"'),
+    ("trian", "unknown command 'trian'; did you mean 'train'?"),
+    ("nope", "unknown command 'nope'; expected demo, recipes, train, runs, plot, eval, sample, "),
+    ("nope", "import, card, push"),
+    ("--out run train digits", "--out stands before the command; write bfn COMMAND --out"),
     ("train", "RECIPE requires an argument; see bfn train --help"),
-    ("train digits --ot run", "Did you mean --out"),
-    ("train digits --resume now", '"now"'),
+    ("train digits --ot run", "unknown option --ot; did you mean --out?"),
+    ("train digits --resume now", "bfn train cannot use 'now'; see bfn train --help"),
+    ("train digits --steps 5", "unknown option --steps; did you mean --train.steps?"),
+    ("train images --path=x", "unknown option --path; did you mean --data.path?"),
+    ("train --layer 5 text", "unknown option --layer; did you mean --net.layers?"),
+    ("train digits --fnal mode", "unknown option --fnal; did you mean --sample.final?"),
+    ("train digits --xyzzy 5", "unknown option --xyzzy; see bfn train --help"),
+    ("train digts --steps 5", "unknown recipe 'digts'; did you mean 'digits'?"),
     ("train digits --train.steps", "--train.steps has no value; write --train.steps VALUE"),
     ("train digits --train.steps 1 --train.steps 2", "--train.steps is given twice; give it once"),
     ("recipes --train.steps 3", "takes no recipe keys such as --train.steps; see bfn recipes"),
-    ("train digits --resume auto --force", "starts again; give one of them"),
+    ("train digits --resume --force", "starts again; give one of them"),
     # Recipes and their keys.
     ("train digts", "unknown recipe 'digts'; did you mean 'digits'"),
     ("train xyzzy", "expected cifar10_continuous_16bins, "),
@@ -114,11 +123,11 @@ MISTAKES = [
     ("train tiny-discretised.toml --out file", "'file' is a file"),
     ("train tiny-discretised.toml --out file/run", "cannot be written"),
     (
-        "train tiny-binary.toml --out run-digits --resume auto",
+        "train tiny-binary.toml --out run-digits --resume",
         "is a run of the recipe 'tiny-discretised', not of 'tiny-binary'",
     ),
     (
-        "train tiny-discretised.toml --out run-digits --resume auto --train.batch 4",
+        "train tiny-discretised.toml --out run-digits --resume --train.batch 4",
         "started with train.batch = 8, not 4",
     ),
     ("runs nowhere", "there is no folder 'nowhere'"),

@@ -16,7 +16,7 @@ from PIL import Image
 import bfn
 from bfn import evaluate
 from bfn.cli import demo, main
-from bfn.recipe import build, shipped
+from bfn.recipe import build, read, shipped
 from bfn.runs.folder import RunFolder
 from support import tiny_runs
 
@@ -28,10 +28,17 @@ def test_recipes(output: Output) -> None:
     document = json.loads(output("recipes", "--json"))
     assert [recipe["name"] for recipe in document] == shipped.names()
     for recipe in document:
-        (line,) = [line for line in table.splitlines() if line.split()[:1] == [recipe["name"]]]
-        network = recipe["net"]["class"].removeprefix("bfn.nn:")
-        for value in (recipe["description"], network, f"{recipe['train']['steps']:,}"):
-            assert value in line
+        (line,) = [line for line in table.splitlines() if line.startswith(f" {recipe['name']} ")]
+        assert line.endswith(f" {recipe['train']['steps']:,} ")
+
+
+def test_a_recipe_is_printed_as_it_is_written(tmp_path: Path, output: Output) -> None:
+    Path("mine.toml").write_text(output("recipes", "text"))
+    assert "# Your own text:" in Path("mine.toml").read_text()
+    assert output("recipes", "mine.toml") == output("recipes", "text")
+    mine, text = read("mine.toml").document(), read("text").document()
+    assert mine == {**text, "name": "mine"}
+    assert json.loads(output("recipes", "mine.toml", "--json"))["net"] == mine["net"]
 
 
 def test_train_resume_and_repeat(
@@ -167,6 +174,6 @@ def test_a_slow_machine_takes_fewer_steps(tmp_path: Path, monkeypatch: pytest.Mo
 def test_help_and_version(output: Output) -> None:
     text = output("--help")
     assert "Draw samples from a run." in text
-    assert "--train.steps 1000: optimiser steps" in output("train", "--help")
+    assert "ask bfn train RECIPE" in output("train", "--help")
     assert "Random seed for the noise." in " ".join(output("sample", "--help").split())
     assert output("--version").strip() == bfn.__version__

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bfn.recipe import options, read, resolve, shipped
+from bfn.recipe import read, resolve, shipped
 from bfn.recipe.values import Text
 from support import tiny_runs
 
@@ -69,9 +69,3 @@ def test_differences(tmp_path: Path) -> None:
     other = tiny_runs.read(tmp_path, train__steps=5, net__width=16)
     assert one.differences(one) == []
     assert set(one.differences(other)) == {"train.steps", "net.width"}
-
-
-def test_every_typed_key_has_a_meaning() -> None:
-    keys = {key for key, *_ in options()}
-    assert {"train.steps", "train.seed", "train.checkpoint_every", "eval.steps", "sample.n"} <= keys
-    assert all(meaning for *_, meaning in options())

@@ -155,17 +155,6 @@ def test_damaged_published_results(document: dict[str, Any], words: str) -> None
         config.resolve(document, {}, name="x")
 
 
-def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["recipes"]) == 0
-    table = capsys.readouterr().out.splitlines()
-    for name, parts in {
-        "mnist_discrete": "mnist|binary|UNet|24,808,961|beta_1 = 9|512|150,000|77.87",
-        "cifar10_discretized_16bins": "discretised, 16 bins|VDMUNet|30,722,584|0.03162|0.94 bits",
-    }.items():
-        (line,) = [line for line in table if name in line]
-        assert [part for part in parts.split("|") if part not in line] == []
-
-
 def test_pictures_and_texts_fill_in_the_recipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,7 +17,8 @@ import torch
 
 import bfn
 from bfn import recipe as config
-from bfn.cli.app import app, split_overrides
+from bfn.cli import keys
+from bfn.cli.app import app
 from bfn.errors import Diverged, Stranded
 from bfn.train import checkpoint, parallel
 from bfn.train.parallel import World
@@ -169,7 +170,7 @@ def test_documented_commands_parse() -> None:
     for line in lines:
         launcher, _, command = line.partition("-m bfn ")
         assert "--nproc_per_node=8" in launcher
-        rest, overrides = split_overrides(shlex.split(command))
+        rest, overrides = keys.split(shlex.split(command))
         _, bound, _ = app.parse_args(rest, print_error=False, exit_on_error=False)
         config.read(bound.args[0], overrides)
 
@@ -212,7 +213,7 @@ def test_the_loss_of_a_process_is_said(message: str, reason: str) -> None:
         raise RuntimeError(message)  # alone, there is none to lose
     assert not isinstance(caught.value, Stranded)
     world.size = 2
-    sentence = f"lost another process .*{reason}.* --resume auto"
+    sentence = f"lost another process .*{reason}.* --resume"
     with pytest.raises(Stranded, match=sentence), world.guard():
         raise RuntimeError(message)
     assert world.lost
@@ -244,7 +245,7 @@ def test_a_killed_process_ends_the_others(rank: int, sharding: str, tmp_path: Pa
     said = [line for line in err.splitlines() if line.startswith("bfn: ")]
     assert len(said) == 1, err
     assert f"process {1 - rank} lost another process of this training" in said[0]
-    assert "start all of them again with --resume auto" in said[0]
+    assert "start all of them again with --resume" in said[0]
     saved = checkpoint.newest(run / "checkpoints", pytest.fail)
     assert saved is not None
     again = ["train", *arguments, "--resume", "auto", "--train.steps", saved.step + 1]

@@ -50,7 +50,7 @@ def test_a_fault_loses_nothing(fault: str, whole: tuple[Recipe, Path], tmp_path:
     else:
         assert said.startswith("Unwritten: ")
         assert "could not be written" in said or "No space" in said
-        assert "make room and resume the run with --resume auto" in said
+        assert "make room and resume the run with --resume" in said
         assert status(tmp_path / "run")["status"] == "failed"
     run(recipe, tmp_path / "run", resume=True)
     assert_same(expected, tmp_path / "run")

@@ -5,18 +5,16 @@ Those files import torch only inside their functions, so that --help is quick.
 
 from __future__ import annotations
 
-import re
-
-from cyclopts import App, Parameter
+from cyclopts import App, Parameter, UnknownOptionError, UnusedCliTokensError
 
 import bfn
-from bfn.errors import BFNError
-from bfn.recipe.values import Text
+from bfn.cli import keys
+from bfn.errors import BFNError, did_you_mean
 
 COMMANDS = {
     "demo": "demo:demo",
     "recipes": "recipes:recipes",
-    "train": "train:command",
+    "train": "train:train",
     "runs": "runs:runs",
     "plot": "plot:plot",
     "eval": "evaluate:evaluate",
@@ -37,9 +35,9 @@ app = App(
     name="bfn",
     help="Bayesian Flow Networks: train, evaluate and sample.",
     version=bfn.__version__,
-    help_format="plaintext",
+    help_format="markdown",
     result_action="return_value",
-    default_parameter=Parameter(negative=()),
+    default_parameter=Parameter(negative=(), show_default=lambda value: value or None),
 )
 for _name, _place in COMMANDS.items():
     app.command(f"bfn.cli.{_place}", name=_name)
@@ -47,38 +45,33 @@ for _name, _place in COMMANDS.items():
 
 def run(arguments: list[str]) -> None:
     """Parse and carry out one command line."""
-    rest, overrides = split_overrides(arguments)
-    if not COMMANDS.keys() & set(rest):
-        for name in COMMANDS:
-            app[name]  # imports it, for its line of help
-    command, bound, ignored = app.parse_args(rest, print_error=False, exit_on_error=False)
+    rest, overrides = keys.split(arguments)
+    name = rest[0] if rest else "--help"
+    if name in ("--help", "-h", "--version"):
+        for each in COMMANDS:
+            app[each]  # imports it, for its line of help
+    elif name.startswith("-"):
+        raise BFNError(f"{name} stands before the command; write bfn COMMAND {name} ...")
+    elif name not in COMMANDS:
+        hint = did_you_mean(name, COMMANDS) or f"; expected {', '.join(COMMANDS)}"
+        raise BFNError(f"unknown command {name!r}{hint}")
+    try:
+        command, bound, ignored = app.parse_args(rest, print_error=False, exit_on_error=False)
+    except UnknownOptionError as error:
+        recipe = keys.recipe_in(rest[1:], overrides) if name == "train" else None
+        raise BFNError(keys.unknown(error, recipe)) from None
+    except UnusedCliTokensError as error:
+        words = " ".join(error.unused_tokens or ())
+        raise BFNError(f"bfn {name} cannot use {words!r}; see bfn {name} --help") from None
     if "overrides" in ignored:
         bound.arguments["overrides"] = overrides
-    elif overrides and not {"--help", "-h"} & set(rest):
+    elif overrides and command != app.help_print:
         raise BFNError(
-            f"this command takes no recipe keys such as --{next(iter(overrides))}; see bfn "
-            f"{rest[0] if rest else ''} --help"
+            f"bfn {name} takes no recipe keys such as --{next(iter(overrides))}; see bfn "
+            f"{name} --help"
         )
     command(*bound.args, **bound.kwargs)
-
-
-def split_overrides(arguments: list[str]) -> tuple[list[str], dict[str, Text]]:
-    """Take `--section.key value` and `--section.key=value` out of a command line."""
-    rest: list[str] = []
-    overrides: dict[str, Text] = {}
-    queue = list(arguments)
-    while queue:
-        token = queue.pop(0)
-        match = re.fullmatch(r"--([A-Za-z_]+\.[\w.-]+)(?:=(.*))?", token, re.DOTALL)
-        if match is None:
-            rest.append(token)
-            continue
-        key, value = match[1].replace("-", "_"), match[2]
-        if value is None:
-            if not queue or queue[0].startswith("--"):
-                raise BFNError(f"{token} has no value; write {token} VALUE")
-            value = queue.pop(0)
-        if key in overrides:
-            raise BFNError(f"{token} is given twice; give it once")
-        overrides[key] = Text(value)
-    return rest, overrides
+    if command == app.help_print and name == "train":
+        recipe = keys.recipe_in(rest[1:], overrides)
+        if recipe is not None:
+            keys.show(recipe, app.console)

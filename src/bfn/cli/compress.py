@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from cyclopts import Parameter
-
-from bfn.cli.options import Trust, Whole
+from bfn.cli.options import Out, Trust, Whole
 from bfn.errors import BFNError
 
 if TYPE_CHECKING:
     from bfn.data.formats import Format
     from bfn.model import BFN
-
-Out = Annotated[Path, Parameter(alias="-o")]
 
 
 def compress(

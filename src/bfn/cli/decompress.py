@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from bfn.cli.options import Trust
+from bfn.cli.options import Out, Trust
 
 
 def decompress(
@@ -15,7 +15,7 @@ def decompress(
     /,
     *,
     run: Path,
-    out: Annotated[Path, Parameter(alias="-o")],
+    out: Out,
     only: Annotated[list[str] | None, Parameter(negative="")] = None,
     anyway: bool = False,
     force: bool = False,

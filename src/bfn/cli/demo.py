@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bfn.cli import tables
-from bfn.cli.options import Force, Overrides
+from bfn.cli.options import Force, Out, Overrides
 from bfn.errors import BFNError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _FILES = ("samples.png", "loss-by-time.png", "results.json", "results.txt")
 
 def demo(
     *,
-    out: Path = Path("demo"),
+    out: Out = Path("demo"),
     seconds: float = 150.0,
     force: Force = False,
     overrides: Overrides,

@@ -8,14 +8,14 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from bfn.cli.options import Force, Overrides, Run, Trust, Whole
+from bfn.cli.options import Force, Out, Overrides, Run, Trust, Whole
 from bfn.errors import BFNError
 
 
 def figures(
     run: Run,
     *,
-    out: Annotated[Path, Parameter(name=["--out", "-o"])] = Path("figures"),
+    out: Out = Path("figures"),
     only: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
     format: Literal["png", "pdf", "svg"] = "png",
     split: str = "test",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bfn.cli.options import Force, Overrides, Trust, is_own
+from bfn.cli.options import Force, Out, Overrides, Trust, is_own
 
 
 def import_(
@@ -12,7 +12,7 @@ def import_(
     recipe: str,
     /,
     *,
-    out: Path | None = None,
+    out: Out | None = None,
     force: Force = False,
     trust: Trust = False,
     overrides: Overrides,

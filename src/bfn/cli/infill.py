@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
-from bfn.cli.options import Calls, Force, Run, SampleKeys, Trust, Whole, chosen
+from bfn.cli.options import Calls, Force, Out, Run, SampleKeys, Trust, Whole, chosen
 
 
 def infill(
@@ -16,7 +16,7 @@ def infill(
     *,
     mask: Path | None = None,
     blank: str = "_",
-    out: Path | None = None,
+    out: Out | None = None,
     keys: SampleKeys = None,
     calls: Calls = None,
     observed: Literal["schedule", "known"] | None = None,

@@ -26,6 +26,7 @@ def _whole(_: Any, tokens: Sequence[Any]) -> int:
 Whole = Annotated[int, Parameter(converter=_whole)]
 OutFile = Annotated[Path, Parameter(allow_leading_hyphen=True)]
 """A file, or - for standard output."""
+Out = Annotated[Path, Parameter(alias="-o")]
 Overrides = Annotated[dict[str, Text], Parameter(parse=False)]
 """Recipe keys, as --section.key VALUE; `bfn.cli.app.run` takes them out of the command line."""
 
@@ -55,7 +56,7 @@ def _keys(section: type[Section], *left_out: str) -> Any:
     for each in dataclasses.fields(section):
         # The type is for --help alone. Lists are one word here, as in 10,25,inf.
         hint = str if typing.get_origin(hints[each.name]) is tuple else hints[each.name]
-        option = Parameter(help=_sentence(each), converter=_text, n_tokens=1)
+        option = Parameter(help=each.metadata["meaning"], converter=_text, n_tokens=1)
         if each.name not in left_out:
             fields.append((each.name, Annotated[hint | None, option], None))
     made = dataclasses.make_dataclass(f"{section.__name__}Keys", fields, kw_only=True)
@@ -65,11 +66,6 @@ def _keys(section: type[Section], *left_out: str) -> Any:
 
 def _text(_: Any, tokens: Sequence[Any]) -> Text:
     return Text(tokens[0].value)
-
-
-def _sentence(option: dataclasses.Field[Any]) -> str:
-    meaning = option.metadata["meaning"]
-    return f"{meaning[0].upper()}{meaning[1:]}."
 
 
 def chosen(keys: Any) -> dict[str, Text]:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Annotated
 
-from cyclopts import Parameter
-
-from bfn.cli.options import Force, Whole
+from bfn.cli.options import Force, Out, Whole
 from bfn.errors import BFNError
 from bfn.files import FIGURES, check_free
 
 
 def plot(
     *runs: Path,
-    out: Annotated[Path, Parameter(name=["--out", "-o"])] = Path("curves.png"),
+    out: Out = Path("curves.png"),
     smooth: Whole | None = None,
     force: Force = False,
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bfn.cli.options import Calls, Force, Run, SampleKeys, Trust, chosen
+from bfn.cli.options import Calls, Force, Out, Run, SampleKeys, Trust, chosen
 from bfn.errors import BFNError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ def sample(
     run: Run,
     /,
     *,
-    out: Path | None = None,
+    out: Out | None = None,
     keys: SampleKeys = None,
     calls: Calls = None,
     prefix: str | None = None,

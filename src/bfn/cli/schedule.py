@@ -10,11 +10,10 @@ from __future__ import annotations
 import json as json_format
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from bfn.cli import tables
-from bfn.cli.options import Force, Whole
+from bfn.cli.options import Force, Out, Whole
 from bfn.errors import BFNError
 from bfn.files import FIGURES, check_free
 
@@ -30,7 +29,7 @@ def schedule(
     bins: bool = False,
     cost: float = 0.01,
     json: bool = False,
-    out: Path | None = None,
+    out: Out | None = None,
     force: Force = False,
 ) -> None:
     """Suggest beta_1 for K classes, or sigma_1 for K bins, and show the entropy over time.

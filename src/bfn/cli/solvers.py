@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bfn.cli import tables
-from bfn.cli.options import Force, Json, Overrides, Run, SolverKeys, Trust, Whole, chosen
+from bfn.cli.options import Force, Json, Out, Overrides, Run, SolverKeys, Trust, Whole, chosen
 from bfn.errors import BFNError
 from bfn.files import FIGURES, check_free
 
@@ -31,7 +31,7 @@ def solvers(
     words: Path | None = None,
     repeats: Whole = 1,
     keys: SolverKeys = None,
-    out: Path | None = None,
+    out: Out | None = None,
     json: Json = None,
     force: Force = False,
     trust: Trust = False,

@@ -17,14 +17,22 @@ from bfn.files import check_free
 
 
 def show(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> str:
-    """Print a table at its natural width, numbers aligned right; returns it as plain text."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    """Print a table in the width of the terminal (80 without one), and return it as plain text.
+
+    Texts are wrapped between words, and numbers are never cut, however narrow the terminal is.
+    """
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for i, column in enumerate(columns):
-        numeric = all(_is_number(row[i]) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
+        cells = [row[i] for row in rows]
+        longest = max(map(len, " ".join((column, *cells)).split()), default=0)
+        whole = max(map(len, cells), default=0) <= longest <= 40  # a longer path may be cut
+        side = "right" if all(map(_is_number, cells)) else "left"
+        header = "\n".join(column.split()) if whole and len(column) > longest else column
+        table.add_column(header, justify=side, no_wrap=whole, overflow="fold")
     for row in rows:
         table.add_row(*map(Text, row))
-    width = Console(width=100_000).measure(table).maximum
+    console = Console(highlight=False, markup=False)
+    width = max(console.width, Console(width=100_000).measure(table).minimum)
     Console(width=width, highlight=False, markup=False).print(table, crop=False)
     with io.StringIO() as text:
         Console(file=text, width=width).print(table, crop=False)

@@ -4,41 +4,24 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
-
-from cyclopts import App
+from typing import TYPE_CHECKING
 
 from bfn.cli import rank
-from bfn.cli.options import Overrides, Trust, is_own
+from bfn.cli.options import Out, Overrides, Trust, is_own
 from bfn.errors import BFNError
-from bfn.recipe import FREE, Recipe, options, read
+from bfn.recipe import Recipe, read
 from bfn.recipe.values import Text
 
 if TYPE_CHECKING:
     from bfn.runs.folder import RunFolder
 
 
-def recipe_keys() -> str:
-    """Every typed key with its default and meaning."""
-    lines = ["Recipe keys, as --section.key VALUE (lists as 1,2,3), with their defaults:", ""]
-    for section, chooser in FREE.items():
-        lines.append(f"--{section}.{chooser} NAME, and NAME's own arguments as --{section}.KEY")
-    for key, default, meaning in options():
-        shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
-        lines.append(f"--{key} {shown}: {meaning}")
-    return "\n".join(lines)
-
-
-command = App(name="train", help_epilogue=recipe_keys())
-
-
-@command.default
 def train(
     recipe: str,
     /,
     *,
-    out: Path | None = None,
-    resume: Literal["auto"] | None = None,
+    out: Out | None = None,
+    resume: bool = False,
     init: str | None = None,
     force: bool = False,
     trust: Trust = False,
@@ -46,16 +29,19 @@ def train(
 ) -> None:
     """Train a recipe.
 
-    Several processes: torchrun --nproc_per_node=N -m bfn train RECIPE ...
+    Every value of the recipe can be changed as `--section.key VALUE`, lists as `1,2,3`. For the
+    keys of a recipe, their values and meanings, ask `bfn train RECIPE --help`.
+
+    For several processes: `torchrun --nproc_per_node=N -m bfn train RECIPE ...`
 
     Parameters
     ----------
     recipe
-        A shipped name (see `bfn recipes`) or the path of a .toml file.
+        The name of a shipped recipe (see `bfn recipes`), or the path of a .toml file.
     out
         The run folder; runs/NAME by default.
     resume
-        auto continues from the newest checkpoint, or starts if there is none.
+        Continue the run in the folder from its newest checkpoint; start one if there is none.
     init
         Start from the weights of this run, shipped model or owner/name on the hub, with a fresh
         optimiser.
@@ -75,7 +61,7 @@ def train(
         resolved = _resumed(asked, folder, overrides)
     else:
         resolved = read(recipe, overrides, trust=asked.trust)
-    fit = training.run(resolved, folder.path, resume=resume is not None, force=force)
+    fit = training.run(resolved, folder.path, resume=resume, force=force)
     if fit.history and rank() == 0:
         line = fit.history[-1]
         print(f"{folder.path}: step {fit.step}, loss {line['loss']:.4f} {line['unit']}")

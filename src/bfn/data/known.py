@@ -138,7 +138,11 @@ def text8(length: int = 256, dir: str | None = None) -> Stream:
 
 
 def manual(length: int = 64) -> Stream:
-    """Windows of `length` characters; class 0 is the space, 1 to 26 are a to z."""
+    """Windows of `length` characters; class 0 is the space, 1 to 26 are a to z.
+
+    Args:
+        length: characters of a window; training takes windows anywhere in the text.
+    """
     from pydoc_data.topics import topics
 
     # Some topics are entered under two names; a repeated one would leak between the splits.

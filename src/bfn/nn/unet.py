@@ -84,7 +84,7 @@ class UNet(nn.Module):
     Args:
         channels: channels of the images.
         inputs: numbers per variable in the features (K for K > 2 classes, otherwise 1).
-        outputs: parameters per variable P.
+        outputs: numbers per variable that the network puts out (docs/notation.md lists P).
         width: channels at full resolution; even and a multiple of groups.
         multipliers: factors of the width, one per resolution; each resolution is half the last.
         blocks: residual blocks per resolution on the way down; one more on the way up.

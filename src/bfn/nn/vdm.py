@@ -25,7 +25,7 @@ class VDMUNet(nn.Module):
     Args:
         channels: channels of the images.
         inputs: numbers per variable in the features (K for K > 2 classes, otherwise 1).
-        outputs: parameters per variable P.
+        outputs: numbers per variable that the network puts out (docs/notation.md lists P).
         width: channels inside; even and a multiple of groups and of heads.
         blocks: residual blocks n on the way down; n + 1 come after the middle.
         heads: heads of the attention in the middle.

@@ -4,7 +4,7 @@ recipe = bfn.recipe.read("digits", {"train.steps": 500})
 """
 
 from bfn.recipe.recipe import FREE, PLACES, Recipe, read, resolve
-from bfn.recipe.sections import Eval, Published, Sample, Train, options
+from bfn.recipe.sections import Eval, Published, Sample, Train
 
 __all__ = [
     "FREE",
@@ -14,7 +14,6 @@ __all__ = [
     "Recipe",
     "Sample",
     "Train",
-    "options",
     "read",
     "resolve",
 ]

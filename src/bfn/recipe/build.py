@@ -30,7 +30,7 @@ def settled(recipe: Recipe) -> Recipe:
         section, _, key = path.partition(".")
         if section not in FREE:
             continue
-        hints, *_ = signature(_called(recipe, section)[1])
+        hints, *_ = signature(called(recipe, section)[1])
         if key in hints:
             value = typed(path, text, hints[key], COMMAND_LINE)
             sections[section][key] = list(value) if isinstance(value, tuple) else value
@@ -39,7 +39,7 @@ def settled(recipe: Recipe) -> Recipe:
 
 def data(recipe: Recipe) -> DataSet:
     """The recipe's data set."""
-    name, function, arguments = _called(recipe, "data")
+    name, function, arguments = called(recipe, "data")
     return function(**_checked(recipe, "data", name, function, arguments))
 
 
@@ -50,7 +50,7 @@ def model(recipe: Recipe) -> BFN:
 
 def around(recipe: Recipe, network: Callable[[Recipe], nn.Module]) -> BFN:
     """The recipe's flow and head around any network."""
-    kind, factory, flow = _called(recipe, "flow")
+    kind, factory, flow = called(recipe, "flow")
     flow = _checked(recipe, "flow", kind, factory, flow, given=("net",))
     flow = {key: _construct(recipe, f"flow.{key}", value) for key, value in flow.items()}
     net = network(recipe)
@@ -68,7 +68,7 @@ def around(recipe: Recipe, network: Callable[[Recipe], nn.Module]) -> BFN:
 
 
 def network(recipe: Recipe) -> nn.Module:
-    name, cls, arguments = _called(recipe, "net")
+    name, cls, arguments = called(recipe, "net")
     arguments = _checked(recipe, "net", name, cls, arguments)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(noise.seed(recipe.train.seed, "weights"))
@@ -78,7 +78,7 @@ def network(recipe: Recipe) -> nn.Module:
             raise BFNError(f"the network {name} cannot be built: {error}") from error
 
 
-def _called(recipe: Recipe, section: str) -> tuple[str, Callable[..., Any], dict[str, Any]]:
+def called(recipe: Recipe, section: str) -> tuple[str, Callable[..., Any], dict[str, Any]]:
     """The function or class that a section names, and its arguments."""
     recipe.check_trust()  # the whole of it, before anything is imported
     arguments = dict(getattr(recipe, section))

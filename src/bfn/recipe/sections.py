@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
@@ -27,7 +27,8 @@ def option(
 ):
     """A dataclass field with its meaning (for --help) and its bounds."""
     bounds = {"least": least, "above": above, "most": most, "infinite": infinite}
-    return field(default=default, metadata={"meaning": meaning, **bounds})
+    sentence = f"{meaning[0].upper()}{meaning[1:]}."
+    return field(default=default, metadata={"meaning": sentence, **bounds})
 
 
 class Section:
@@ -231,12 +232,3 @@ class Published(Section):
 
 
 SECTIONS: dict[str, type[Section]] = {"train": Train, "eval": Eval, "sample": Sample}
-
-
-def options() -> Sequence[tuple[str, Any, str]]:
-    """(key, default, meaning) of every typed key, for --help."""
-    return [
-        (f"{title}.{each.name}", each.default, each.metadata["meaning"])
-        for title, cls in SECTIONS.items()
-        for each in dataclasses.fields(cls)
-    ]

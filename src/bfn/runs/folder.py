@@ -82,7 +82,7 @@ class RunFolder:
                 )
         elif not resume and not force:
             raise BFNError(
-                f"{name!r} holds a run already; resume it with --resume auto, replace it with "
+                f"{name!r} holds a run already; resume it with --resume, replace it with "
                 "--force, or give another folder with --out"
             )
         elif resume and (self.path / serialise.WEIGHTS).is_file() and not self.steps():
@@ -198,7 +198,7 @@ class RunFolder:
                 (self.path / f"{name}.part").unlink(missing_ok=True)
             raise Unwritten(
                 f"the model could not be written to {str(self.path)!r} ({error}); make room and "
-                "resume the run with --resume auto"
+                "resume the run with --resume"
             ) from error
 
     def load_model(self) -> BFN:
@@ -243,7 +243,7 @@ class RunFolder:
         except OSError as error:
             raise Unwritten(
                 f"{str(self.path / name)!r} could not be written ({error.strerror}); make room and "
-                "resume the run with --resume auto"
+                "resume the run with --resume"
             ) from error
 
 

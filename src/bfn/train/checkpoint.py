@@ -174,7 +174,7 @@ def write(folder: Path, step: int, tensors: Tensors, values: Mapping[str, Any], 
         earlier = "earlier ones are intact: " if checkpoint_steps(folder) else ""
         raise Unwritten(
             f"the checkpoint {str(target)!r} could not be written ({error}); {earlier}make room "
-            "and resume the run with --resume auto"
+            "and resume the run with --resume"
         ) from error
     # Later ones are damaged: training was resumed from one before them.
     until = [each for each in checkpoint_steps(folder) if each <= step]

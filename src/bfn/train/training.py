@@ -79,7 +79,7 @@ def fit(
         labels: integers (N,), handed to the network as `label`; only for a tensor of data.
         out: a run folder for checkpoints, metrics and the exported model; None writes nothing.
         resume: continue from the folder's newest checkpoint, if it has one, with the same model
-            and data (--resume auto on the command line).
+            and data (--resume on the command line).
         force: if the folder holds a run, rename it to NAME.replaced-1 and start a new one.
         display: True for a progress bar, False for silence.
         stop: called after every step; the training ends when it returns True.
