@@ -55,11 +55,17 @@ def files(folder: Path) -> list[str]:
 
 
 def test_download_once_then_found(tmp_path: Path, served: Path) -> None:
-    assert load(tmp_path / "new") == 9450
+    assert load(tmp_path) == 9450
     (served / "text8.zip").unlink()
-    assert load(tmp_path / "new") == 9450
-    assert files(tmp_path / "new") == ["text8/text8.zip"]
-    assert (tmp_path / "new/text8/text8.zip").stat().st_mode & 0o777 == 0o644
+    assert load(tmp_path) == 9450
+    assert files(tmp_path) == ["text8.zip"]
+    assert (tmp_path / "text8.zip").stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.usefixtures("served")
+def test_no_folder_is_made_because_somebody_names_it(tmp_path: Path) -> None:
+    assert_refused(lambda: load(tmp_path / "new"), "there is no folder", "new", "--data.dir")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("served")
@@ -80,7 +86,7 @@ def test_failed_downloads_leave_nothing(
     path.unlink()
     if content is not None:
         path.write_bytes(content)
-    by_hand = f"put text8.zip into {tmp_path / 'text8'} yourself"
+    by_hand = f"put text8.zip into {tmp_path} yourself"
     assert_refused(lambda: load(tmp_path), words, by_hand)
     assert files(tmp_path) == []
     path.write_bytes(intact)

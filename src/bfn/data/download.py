@@ -2,8 +2,9 @@
 
 A source looks in the folder it is given, else in the one named by the environment variable
 BFN_DATA, else in the user's cache; there, files may lie directly or in a sub-folder named after the
-source. What is missing is downloaded to that sub-folder. A download is written under a temporary
-name and renamed only when its SHA-256 is right, so no half-written file is ever found.
+source. What is missing is downloaded to that sub-folder, or into the folder that was given: a
+recipe may come from anywhere, so it can name a folder but not make one. A download is written under
+a temporary name and renamed only when its SHA-256 is right, so no half-written file is ever found.
 """
 
 from __future__ import annotations
@@ -42,8 +43,7 @@ def find(source: str, dir: str | None, names: Iterable[str]) -> Path | None:
 
 def fetch(source: str, remote: Remote, dir: str | None) -> Path:
     """Download a file that was not found; returns its path."""
-    base = _home(dir)
-    folder = base if base.name == source else base / source
+    folder = _home(dir) if dir else _home(dir) / source
     by_hand = f"or put {remote.name} into {folder} yourself"
     try:
         pooch = require_extra("pooch", "data", f"downloading {remote.name}")
@@ -99,6 +99,11 @@ def reading(path: Path) -> Iterator[None]:
 
 def _home(dir: str | None) -> Path:
     """The folder to look in: `dir`, else BFN_DATA, else the user's cache."""
+    if dir and not Path(dir).expanduser().is_dir():
+        raise BFNError(
+            f"there is no folder {dir!r} to look for the data in; create it, name another with "
+            "--data.dir, or leave dir out to use the cache"
+        )
     chosen = dir or os.environ.get("BFN_DATA")
     if chosen:
         return Path(chosen).expanduser()
