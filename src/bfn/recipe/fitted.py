@@ -114,7 +114,8 @@ def _with_labels(recipe: Recipe, data: DataSet) -> Recipe:
     name = recipe.net.get("class")
     if not count or given is not None or not isinstance(name, str):
         return recipe
-    if "labels" not in signature(find_class(name))[0]:
+    recipe.check_trust()
+    if "labels" not in signature(find_class(name, trust=True))[0]:
         return recipe  # a network of the user's own, which may take them all the same
     train = recipe.train
     if "train.label_dropout" not in recipe.origin:
