@@ -48,6 +48,7 @@ __all__ = [
     "__version__",
     "bin_centre",
     "bin_index",
+    "card",
     "codec",
     "continuous",
     "data",
@@ -78,6 +79,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from bfn import (
+        card,
         codec,
         data,
         evaluate,

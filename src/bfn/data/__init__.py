@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from bfn.errors import BFNError, did_you_mean, import_name, require_trust
 
 if TYPE_CHECKING:
+    from bfn.data import array, images, known, text
     from bfn.data.array import from_arrays
     from bfn.data.base import DataSet, Rows, Stream
     from bfn.data.formats import ArrayFormat, Format, ImageFormat, TextFormat
@@ -39,6 +40,7 @@ _LAZY = {
     "ArrayFormat": "formats",
     "TextFormat": "formats",
 }
+_MODULES = ("array", "images", "known", "text")
 
 __all__ = [
     "SOURCES",
@@ -49,10 +51,14 @@ __all__ = [
     "Rows",
     "Stream",
     "TextFormat",
+    "array",
     "from_arrays",
+    "images",
+    "known",
     "load",
     "read_format",
     "source",
+    "text",
 ]
 
 
@@ -93,4 +99,6 @@ def read_format(description: dict[str, Any], *, trust: bool = False) -> Format:
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(importlib.import_module(f"bfn.data.{_LAZY[name]}"), name)
+    if name in _MODULES:
+        return importlib.import_module(f"bfn.data.{name}")
     raise AttributeError(f"module 'bfn.data' has no attribute {name!r}")

@@ -1,1 +1,8 @@
 """Sampling: from the prior to data, step by step."""
+
+from __future__ import annotations
+
+from bfn.sampling import solvers
+from bfn.sampling.batches import in_batches
+
+__all__ = ["in_batches", "solvers"]
