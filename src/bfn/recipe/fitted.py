@@ -26,8 +26,6 @@ from bfn.data.base import DataSet
 from bfn.errors import BFNError
 from bfn.recipe import build
 from bfn.recipe.recipe import PLACES, Recipe
-from bfn.recipe.values import signature
-from bfn.serialise import find_class
 
 FROM_DATA: dict[str, Callable[[DataSet], int | None]] = {
     "data.K": lambda data: data.K,
@@ -111,12 +109,9 @@ def _with_labels(recipe: Recipe, data: DataSet) -> Recipe:
             f"net.labels = {given}, but {data.name} has {count} labels; leave net.labels out, and "
             "it is filled in"
         )
-    name = recipe.net.get("class")
-    if not count or given is not None or not isinstance(name, str):
+    # A network of the user's own may do without the number.
+    if not count or given is not None or not build.takes(recipe, "net", "labels"):
         return recipe
-    recipe.check_trust()
-    if "labels" not in signature(find_class(name, trust=True))[0]:
-        return recipe  # a network of the user's own, which may take them all the same
     train = recipe.train
     if "train.label_dropout" not in recipe.origin:
         train = dataclasses.replace(train, label_dropout=LABEL_DROPOUT)
