@@ -35,7 +35,8 @@ def workshop(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("file", "mine.npy", "film.gif", "mine.json", "mine.png", "papers/a.pdf", "many/0"):
         (folder / name).write_text("mine")
     shades = {"eight": np.eye(8), "lower": np.tri(8), "large": np.ones((7, 9))}
-    for name, shade in {**shades, "black": np.zeros((8, 8))}.items():
+    shades |= {"black": np.zeros((8, 8)), "grey": np.full((8, 8), 0.5)}
+    for name, shade in shades.items():
         Image.fromarray((255 * shade).astype(np.uint8)).save(folder / f"{name}.png")
     (folder / "no-picture.png").write_bytes(b"no picture")
     return folder
@@ -160,15 +161,23 @@ MISTAKES = [
     (f"{SAMPLE} --label 3", "a label was given to a model without labels"),
     (f"{SAMPLE} --guidance 2", "the effect of label, which was not given"),
     (f"{SAMPLE} --compile --device cpu", "--compile pays off only on a GPU"),
-    (f"{SAMPLE} --prefix the", "this run's data are not text"),
+    (f"{SAMPLE} --prefix the", "begins a text, but this model's data are images"),
+    ("sample run-digits --out - --film", "--film writes files, and --out - is standard output"),
+    ("sample run-digits --out - --separate", "--separate writes files"),
     ("sample run-digits --film --out film.npy", "'film.gif' exists"),
-    ("sample run-labelled --out x.npy --label 10", "label = 10 is out of range; "),
-    ("sample run-labelled --out x.npy --label 3,12", "label = 12 is out of range"),
+    (
+        "sample run-labelled --out x.npy --label 10",
+        "label = '10' is not one of the model's",
+    ),
+    (
+        "sample run-labelled --out x.npy --label 3,12",
+        "(0, 1, 2, 3, 4, 5, 6, 7, 8, 9); give one",
+    ),
     ("sample run-labelled --out x.npy --label seven", "label = 'seven' is "),
     ("sample run-text --out x.txt --prefix 'The '", "the prefix holds 'T' at position 0"),
     (
         "sample run-text --out x.txt --prefix 'a long one'",
-        "10 characters, but this run's texts have 8",
+        "10 characters, but the model's windows have 8; shorten it",
     ),
     # Infilling.
     (f"{TEXT} abc", "the text 'abc' has no blank '_' to fill in"),
@@ -182,7 +191,11 @@ MISTAKES = [
     (f"{PICTURE} eight.png", "nothing says what to fill in of 'eight.png'"),
     (f"{PICTURE} nine.png --mask lower.png", "'nine.png' cannot be read"),
     (f"{PICTURE} eight.png --mask large.png", "'large.png' has 9 x 7 pixels"),
-    (f"{PICTURE} eight.png --mask black.png", "black"),
+    (f"{PICTURE} large.png --mask lower.png", "give --resize to crop and resize it as in training"),
+    (f"{PICTURE} eight.png --mask black.png", "its brightest pixel is 0 of 255, and 128 or more"),
+    (f"{PICTURE} eight.png --mask grey.png", "its brightest pixel is 127 of 255, and 128 or more"),
+    (f"{PICTURE} eight.png --mask lower.png --blank x", "--blank x is for texts"),
+    (f"{TEXT} a_b --resize", "--resize is for pictures"),
     (f"{PICTURE} eight.png --mask no-picture.png", "cannot be read as a picture"),
     # Solvers.
     (f"{SOLVERS} --calls 1,5", "--calls 1 is too few"),

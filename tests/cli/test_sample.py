@@ -58,6 +58,29 @@ def test_pictures(runs: Path, output: Output) -> None:
     assert not (np.load("x.npy") == levels).all()
 
 
+def test_standard_output(
+    runs: Path,
+    tmp_path: Path,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The bytes that a file would hold, and nothing else."""
+    monkeypatch.chdir(tmp_path)
+    for name, ending in (("text", ".txt"), ("digits", ".png")):
+        base = ["sample", str(runs / name), "--n", "3", "--steps", "2"]
+        assert bfn.cli.main([*base, "--out", f"x{ending}"]) == 0
+        capfdbinary.readouterr()
+        assert bfn.cli.main([*base, "--out", "-"]) == 0
+        found = capfdbinary.readouterr()
+        assert found.out == Path(f"x{ending}").read_bytes()
+        assert b"3 samples in 2 steps" in found.err
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    for name, code in (("text", 0), ("digits", 2)):
+        assert bfn.cli.main(["sample", str(runs / name), "--steps", "2", "--out", "-"]) == code
+    refused = capfdbinary.readouterr().err
+    assert b"bytes of a .png file to the terminal; add > FILE.png" in refused
+
+
 def test_calls_solvers_and_batches(runs: Path, draw: Callable[..., np.ndarray]) -> None:
     run, base = runs / "digits", ("--n", 3, "--calls", 6, "--solver", "ode2")
     power = draw(run, *base, "--grid", "power")

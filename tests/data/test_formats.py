@@ -75,6 +75,12 @@ def test_read_a_picture_or_an_array_to_complete() -> None:
     assert torch.equal(known, ~torch.eye(5, 4).bool().expand(3, 5, 4))
     levels = torch.as_tensor(np.array(Image.open("rgb.png"))).movedim(-1, 0)
     assert torch.equal(PIXELS.decode(x)[0][known], levels[known])
+    # Cropped around the centre, and the mask brought to the same size.
+    Image.fromarray(np.tile(np.array(Image.open("rgb.png")), (1, 3, 1))).save("wide.png")
+    Image.open("diagonal.png").resize((40, 50), Image.Resampling.NEAREST).save("mask.png")
+    x, known = PIXELS.read_example("wide.png", Path("mask.png"), resize=True)
+    assert torch.equal(known, ~torch.eye(5, 4).bool().expand(3, 5, 4))
+    assert torch.equal(PIXELS.decode(x)[0][known], levels[known])
 
 
 def test_read_a_text_to_complete() -> None:
@@ -97,6 +103,7 @@ def test_read_a_text_to_complete() -> None:
         (NUMBERS, "x.npy", None, ["nothing says what to fill in"]),
         (NUMBERS, "x.npy", "three.npy", ["'three.npy' has shape (3,)", "(2,)"]),
         (NUMBERS, "x.npy", "none.npy", ["none.npy", "marks nothing"]),
+        (PIXELS, "rgb.png", "black.png", ["black.png", "brightest pixel is 0"]),
         (PIXELS, "rgb.png", "large.png", ["large.png", "9 x 7 pixels", "4 x 5"]),
         (PIXELS, "broken.png", "black.png", ["broken.png", "as a picture"]),
     ],

@@ -11,6 +11,8 @@ import torch
 from PIL import Image
 
 import bfn
+from bfn.data.alphabet import Alphabet
+from bfn.data.formats import TextFormat
 from bfn.errors import BFNError
 from bfn.plots import sheets, style
 
@@ -61,6 +63,18 @@ def test_text(tmp_path: Path) -> None:
     assert sheets.suffix(data.format) == ".txt"
     with pytest.raises(BFNError, match=r"x\.png' cannot hold samples .* \.txt or \.npy"):
         sheets.check_sheet(tmp_path / "x.png", data.format)
+
+
+def test_texts_of_several_lines_stay_apart(tmp_path: Path) -> None:
+    lines = TextFormat(Alphabet("ab\n"), 4)
+    x = lines.encode(["a\nbb", "abab", "\n\na\n"])
+    sheets.write_sheet(tmp_path / "x.txt", lines, x)
+    expected = "--- 1 of 3 ---\na\nbb\n--- 2 of 3 ---\nabab\n--- 3 of 3 ---\n\n\na\n\n"
+    assert (tmp_path / "x.txt").read_text() == expected
+    sheets.write_separately(tmp_path / "many", lines, x)
+    assert (tmp_path / "many" / "0000.txt").read_text() == "a\nbb\n"
+    sheets.write_sheet(tmp_path / "y.txt", lines, x[1:2].expand(2, 4))
+    assert (tmp_path / "y.txt").read_text() == "abab\nabab\n"
 
 
 @pytest.mark.parametrize("module", ["PIL.Image", "matplotlib"])

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
-from bfn.cli.options import Calls, Force, Out, Run, SampleKeys, Trust, Whole, chosen
+from bfn.cli.options import Calls, Force, OutOrPrint, Run, SampleKeys, Trust, Whole, chosen
 
 
 def infill(
@@ -15,8 +15,9 @@ def infill(
     /,
     *,
     mask: Path | None = None,
-    blank: str = "_",
-    out: Out | None = None,
+    blank: str | None = None,
+    resize: bool = False,
+    out: OutOrPrint | None = None,
     keys: SampleKeys = None,
     calls: Calls = None,
     observed: Literal["schedule", "known"] | None = None,
@@ -41,10 +42,12 @@ def infill(
         A picture of the same size, white where to fill in; for arrays, a .npy file that is true
         there.
     blank
-        The character that stands for a missing one.
+        The character that stands for a missing one in a text; _ by default.
+    resize
+        Crop and resize the picture and the mask to the model's size, as training did.
     out
-        The file to write: a .png sheet, .txt or .npy. By default texts are printed, and other
-        completions are written to a file named after the run.
+        The file to write: a .png sheet, .txt or .npy; - for standard output. By default texts are
+        printed, and other completions are written to a file named after the run.
     observed
         How the network sees what is given: message by message on schedule, or known from the
         start. By default texts are known, unless particles need the messages.
@@ -57,8 +60,7 @@ def infill(
     whole
         If a text is shorter than the model's window, show the whole window.
     """
-    from bfn.cli.sampling import draw, summary, warn_of_labels, with_calls
-    from bfn.files import check_free
+    from bfn.cli import sampling
     from bfn.hub import locate
     from bfn.plots import sheets
     from bfn.recipe import Sample
@@ -75,29 +77,24 @@ def infill(
         own = dataclasses.replace(own, label="", guidance=1.0)
     if particles > 1 and "solver" not in given:
         own = dataclasses.replace(own, solver="ancestral", grid="auto")
-    settings = with_calls(own.updated(**given), calls, given.get("steps"), resample)
-    x, seen = format.read_example(what, mask, blank)
+    settings = sampling.with_calls(own.updated(**given), calls, given.get("steps"), resample)
+    x, seen = format.read_example(what, mask, blank=blank, resize=resize)
     is_text = format.medium == "text"
-    if out is None and not is_text:
-        out = Path(f"{run.resolve().name}-infilled{sheets.suffix(format)}")
-    if out is not None:
-        check_free(out, force)
-        sheets.check_sheet(out, format)
+    if out is None:
+        name = f"{run.resolve().name}-infilled{sheets.suffix(format)}"
+        out = Path("-" if is_text else name)
+    sampling.check_out(out, format, force)
     if observed is None:
         observed = "known" if is_text and particles == 1 else "schedule"
-    warn_of_labels(recipe, settings)
+    sampling.warn_of_labels(recipe, settings)
     options = {"observed": observed, "resample": resample, "jump": jump, "particles": particles}
     with on_device(model, settings.device):
-        filled = draw(model, format, settings, known=(x, seen), **options)
-    text = ""
-    if is_text:
+        filled = sampling.draw(model, format, settings, known=(x, seen), **options)
+    ending = sampling.ending(out, format)
+    if ending == ".txt":
         length = None if whole else len(what)
-        text = "".join(f"{line[:length]}\n" for line in format.render(filled))
-    if out is None:
-        print(text, end="")
-        return
-    if out.suffix == ".txt":
-        out.write_text(text, encoding="utf-8")
+        content = sheets.joined([text[:length] for text in format.render(filled)]).encode()
     else:
-        sheets.write_sheet(out, format, filled)
-    print(f"{out}: {summary('completion', len(filled), settings.steps, resample)}")
+        content = sheets.sheet(format, filled, ending)
+    said = sampling.summary("completion", len(filled), settings.steps, resample)
+    sampling.write(out, content, said)

@@ -27,6 +27,7 @@ Whole = Annotated[int, Parameter(converter=_whole)]
 OutFile = Annotated[Path, Parameter(allow_leading_hyphen=True)]
 """A file, or - for standard output."""
 Out = Annotated[Path, Parameter(alias="-o")]
+OutOrPrint = Annotated[OutFile, Parameter(alias="-o")]
 Overrides = Annotated[dict[str, Text], Parameter(parse=False)]
 """Recipe keys, as --section.key VALUE; `bfn.cli.app.run` takes them out of the command line."""
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from bfn.data.formats import Format
 from bfn.errors import BFNError
+from bfn.files import check_free
 from bfn.guidance import labels
 from bfn.model import BFN
+from bfn.plots import sheets
 from bfn.progress import waiting
 from bfn.recipe import Recipe, Sample
 from bfn.sampling import draw as drawing
@@ -22,6 +25,35 @@ def draw(model: BFN, format: Format, settings: Sample, **options: Any) -> Tensor
     """Samples as the settings ask for them, with progress; options of `bfn.sampling.draw.draw`."""
     with waiting("sampling") as (report, say):
         return drawing.draw(model, format.shape, settings, progress=report, say=say, **options)
+
+
+def check_out(out: Path, format: Format, force: bool) -> None:
+    """Refuse a file that samples cannot be written to; - is standard output."""
+    if str(out) != "-":
+        check_free(out, force)
+        sheets.check_sheet(out, format)
+    elif sys.stdout.isatty() and (kind := sheets.suffix(format)) != ".txt":
+        raise BFNError(
+            f"--out - would send the bytes of a {kind} file to the terminal; add > FILE{kind}, "
+            "or give --out a name"
+        )
+
+
+def write(out: Path, content: bytes, said: str) -> None:
+    """Write a file or, for -, to standard output; then say what it holds."""
+    if str(out) != "-":
+        out.write_bytes(content)
+        print(f"{out}: {said}")
+        return
+    sys.stdout.flush()
+    sys.stdout.buffer.write(content)
+    sys.stdout.buffer.flush()
+    print(said, file=sys.stderr)
+
+
+def ending(out: Path, format: Format) -> str:
+    """Of the file's name; for -, that of a sheet."""
+    return sheets.suffix(format) if str(out) == "-" else out.suffix
 
 
 def with_labels(model: BFN, settings: Sample, n_given: bool) -> tuple[Sample, int | None]:

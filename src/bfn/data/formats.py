@@ -47,15 +47,25 @@ class Format(ABC):
 
     @abstractmethod
     def read_example(
-        self, what: str, mask: Path | None = None, blank: str = "_"
+        self,
+        what: str,
+        mask: Path | None = None,
+        *,
+        blank: str | None = None,
+        resize: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """An example to complete: x (1, *shape), and a mask (*shape) that is true where x is known.
 
         Args:
             what: a text with blanks, or the name of a picture or of a .npy file.
             mask: a picture that is white, or a .npy file that is true, where x is missing.
-            blank: the character that stands for a missing one.
+            blank: the character that stands for a missing one in a text; None for "_".
+            resize: bring pictures to the model's size, as `bfn.data.images` does.
         """
+
+    @abstractmethod
+    def read_prefix(self, prefix: str) -> tuple[Tensor, Tensor]:
+        """A text to continue, as `read_example` returns it."""
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
@@ -104,16 +114,24 @@ class _TensorFormat(Format):
         return self.form.decode(x)
 
     def read_example(
-        self, what: str, mask: Path | None = None, blank: str = "_"
+        self,
+        what: str,
+        mask: Path | None = None,
+        *,
+        blank: str | None = None,
+        resize: bool = False,
     ) -> tuple[Tensor, Tensor]:
+        if blank is not None:
+            raise BFNError(
+                f"--blank {blank} is for texts, but this model's data are {self.medium}s; mark "
+                "what to fill in with --mask"
+            )
         if mask is None:
             raise BFNError(
                 f"nothing says what to fill in of {what!r}; give --mask, a file of the same size "
                 "that is white there"
             )
-        values, missing = self._read(Path(what), mask)
-        if not bool(missing.any()):
-            raise BFNError(f"the mask {str(mask)!r} marks nothing; mark what to fill in")
+        values, missing = self._read(Path(what), mask, resize)
         # Missing values need not be legal data (NaN, say): replace them by one that is.
         legal = values[~missing].flatten()[:1] if not bool(missing.all()) else torch.zeros(1)
         values = torch.where(missing, legal.to(values.dtype), values)
@@ -121,8 +139,14 @@ class _TensorFormat(Format):
         return self.encode(values[None], torch.Generator().manual_seed(0)), ~missing
 
     @abstractmethod
-    def _read(self, path: Path, mask: Path) -> tuple[Tensor, Tensor]:
+    def _read(self, path: Path, mask: Path, resize: bool) -> tuple[Tensor, Tensor]:
         """The stored values of one example, and where they are missing; both (*shape)."""
+
+    def read_prefix(self, prefix: str) -> tuple[Tensor, Tensor]:
+        raise BFNError(
+            f"--prefix {prefix!r} begins a text, but this model's data are {self.medium}s; leave "
+            "it out"
+        )
 
     def describe(self) -> dict[str, Any]:
         return {"medium": self.medium, "shape": list(self.shape), "form": self.form.describe()}
@@ -144,21 +168,35 @@ class ImageFormat(_TensorFormat):
         shade = self.form.brightness(x.detach().cpu()).mul(255).round().to(torch.uint8)
         return shade.movedim(1, -1).numpy()
 
-    def _read(self, path: Path, mask: Path) -> tuple[Tensor, Tensor]:
-        channels, height, width = self.shape
-        shades = []
-        for file, mode in ((path, "L" if channels == 1 else "RGB"), (mask, "L")):
-            content = read_bytes(file)
-            shade = torch.as_tensor(read_picture(lambda c=content: c, str(file), mode))
-            if tuple(shade.shape[1:]) != (height, width):
-                raise BFNError(
-                    f"{str(file)!r} has {shade.shape[2]} x {shade.shape[1]} pixels, but the "
-                    f"model's pictures have {width} x {height}; resize it"
-                )
-            shades.append(shade)
+    def read_picture(self, path: Path, resize: bool = False) -> Tensor:
+        """The levels (C, H, W) of a picture, in the model's colours."""
+        shade = self._shades(path, "L" if self.shape[0] == 1 else "RGB", resize)
         levels = getattr(self.form, "levels", 256)
-        values = shades[0].double().mul((levels - 1) / 255).round().long()
-        return values, (shades[1] >= 128).expand(self.shape)
+        return shade.double().mul((levels - 1) / 255).round().long()
+
+    def _read(self, path: Path, mask: Path, resize: bool) -> tuple[Tensor, Tensor]:
+        values, white = self.read_picture(path, resize), self._shades(mask, "L", resize)
+        brightest = int(white.max())
+        if brightest < 128:
+            raise BFNError(
+                f"the mask {str(mask)!r} marks nothing: its brightest pixel is {brightest} of 255, "
+                "and 128 or more is filled in; paint what to fill in white"
+            )
+        return values, (white >= 128).expand(self.shape)
+
+    def _shades(self, path: Path, mode: str, resize: bool) -> Tensor:
+        """The pixels of a picture, 0 to 255, in pillow's mode: (C, H, W)."""
+        _, height, width = self.shape
+        content = read_bytes(path)
+        size = (height, width) if resize else None
+        shade = torch.as_tensor(read_picture(lambda: content, str(path), mode, size))
+        if tuple(shade.shape[1:]) != (height, width):
+            raise BFNError(
+                f"{str(path)!r} has {shade.shape[2]} x {shade.shape[1]} pixels, but the model's "
+                f"pictures have {width} x {height}; give --resize to crop and resize it as in "
+                "training"
+            )
+        return shade
 
 
 @dataclass(frozen=True)
@@ -171,7 +209,9 @@ class ArrayFormat(_TensorFormat):
     def render(self, x: Tensor) -> np.ndarray:
         return self.form.decode(x.detach().cpu()).numpy()
 
-    def _read(self, path: Path, mask: Path) -> tuple[Tensor, Tensor]:
+    def _read(self, path: Path, mask: Path, resize: bool) -> tuple[Tensor, Tensor]:
+        if resize:
+            raise BFNError("--resize is for pictures, and these data are arrays; leave it out")
         found = []
         for file in (path, mask):
             array = next(iter(read_arrays(file).values()))
@@ -181,6 +221,8 @@ class ArrayFormat(_TensorFormat):
                     f"{self.shape}; give an array of that shape"
                 )
             found.append(array)
+        if not found[1].any():
+            raise BFNError(f"the mask {str(mask)!r} marks nothing; mark what to fill in")
         return torch.as_tensor(found[0]), torch.as_tensor(found[1] != 0)
 
 
@@ -216,13 +258,21 @@ class TextFormat(Format):
         ]
 
     def read_example(
-        self, what: str, mask: Path | None = None, blank: str = "_"
+        self,
+        what: str,
+        mask: Path | None = None,
+        *,
+        blank: str | None = None,
+        resize: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """The text begins the window; its blanks and whatever follows it are missing."""
+        blank = "_" if blank is None else blank
         if mask is not None:
             raise BFNError(
                 f"--mask {mask} is for pictures; mark what to fill in of a text with {blank!r}"
             )
+        if resize:
+            raise BFNError("--resize is for pictures, and these data are texts; leave it out")
         if len(blank) != 1:
             raise BFNError(f"blank = {blank!r}; expected a single character, such as _")
         if blank not in what:
@@ -235,19 +285,26 @@ class TextFormat(Format):
                 f"the text {what!r} is not plain ASCII, but the model's classes are bytes; a "
                 "character of several bytes cannot be given"
             )
-        if len(what) > self.length:
-            raise BFNError(
-                f"the text has {len(what)} characters, but the model's windows have "
-                f"{self.length}; shorten it"
-            )
         # The blank is rarely in the alphabet: put a letter in its place that is.
         letter = self.render(torch.zeros(1, self.length, dtype=torch.int64))[0][0]
-        x = torch.zeros(1, self.length, dtype=torch.int64)
-        classes = self.alphabet.classes(what.replace(blank, letter), "the text")
-        x[0, : len(what)] = torch.as_tensor(classes.astype(np.int64))
-        known = torch.zeros(self.length, dtype=torch.bool)
+        x, known = self._window(what.replace(blank, letter), "the text")
         known[: len(what)] = torch.tensor([character != blank for character in what])
         return x, known
+
+    def read_prefix(self, prefix: str) -> tuple[Tensor, Tensor]:
+        return self._window(prefix, "the prefix")
+
+    def _window(self, text: str, name: str) -> tuple[Tensor, Tensor]:
+        """A window (1, length) that begins with a text, and where that is."""
+        classes = self.alphabet.classes(text, name).astype(np.int64)
+        if len(classes) > self.length:
+            raise BFNError(
+                f"{name} has {len(classes)} characters, but the model's windows have "
+                f"{self.length}; shorten it"
+            )
+        x = torch.zeros(1, self.length, dtype=torch.int64)
+        x[0, : len(classes)] = torch.as_tensor(classes)
+        return x, torch.arange(self.length) < len(classes)
 
     def describe(self) -> dict[str, Any]:
         return {

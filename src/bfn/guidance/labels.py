@@ -61,7 +61,8 @@ def _number(text: str, named: list[str]) -> int:
             f"label = {text!r} is not a label; expected a whole number, several as in 3,7, or each"
         )
     some = ", ".join(named[:20]) + (f" and {len(named) - 20} more" if len(named) > 20 else "")
-    hint = did_you_mean(text, named) or "; give one of them, several with commas, or each"
+    near = "" if text.isdecimal() else did_you_mean(text, named)
+    hint = near or "; give one of them, several with commas, or each"
     raise BFNError(f"label = {text!r} is not one of the model's labels ({some}){hint}")
 
 

@@ -1,4 +1,4 @@
-"""Samples as files: sheets of pictures, lines of text, arrays.
+"""Samples as files: sheets of pictures, texts one below the other, arrays.
 
 What an example looks like is its format's business (`Format.render`); the kind of file follows from
 its medium: "image", "text" or "array".
@@ -6,7 +6,9 @@ its medium: "image", "text" or "array".
 
 from __future__ import annotations
 
+import io
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -41,20 +43,34 @@ def check_sheet(path: Path, format: Format) -> None:
 
 
 def write_sheet(path: Path, format: Format, x: Tensor, columns: int | None = None) -> None:
-    """Write all samples to one file, by its ending: a .png grid, a .txt of one line each, or .npy.
+    """Write all samples to one file, by its ending: a .png grid, a .txt or an .npy."""
+    check_sheet(path, format)
+    path.write_bytes(sheet(format, x, path.suffix, columns))
+
+
+def sheet(format: Format, x: Tensor, ending: str, columns: int | None = None) -> bytes:
+    """The content of such a file.
 
     A grid has as many columns as rows unless `columns` says otherwise.
     """
-    check_sheet(path, format)
-    if path.suffix == ".npy":
-        np.save(path, np.asarray(format.decode(x.cpu())), allow_pickle=False)
-    elif path.suffix == ".txt":
-        path.write_text("".join(f"{line}\n" for line in format.render(x)), encoding="utf-8")
+    if ending == ".txt":
+        return joined(format.render(x)).encode()
+    file = io.BytesIO()
+    if ending == ".npy":
+        np.save(file, np.asarray(format.decode(x.cpu())), allow_pickle=False)
     else:
         images = format.render(x)
         image = grid(images, columns) if len(images) > 1 else images[0]
         image = image[..., 0] if image.shape[-1] == 1 else image
-        style.load("PIL.Image").fromarray(image).save(path, "PNG")
+        style.load("PIL.Image").fromarray(image).save(file, "PNG")
+    return file.getvalue()
+
+
+def joined(texts: Sequence[str]) -> str:
+    """Texts one below the other: a line each or, if some have several lines, under headings."""
+    if len(texts) == 1 or not any("\n" in text for text in texts):
+        return "".join(f"{text}\n" for text in texts)
+    return "".join(f"--- {i} of {len(texts)} ---\n{text}\n" for i, text in enumerate(texts, 1))
 
 
 def write_separately(folder: Path, format: Format, x: Tensor) -> None:
