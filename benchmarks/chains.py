@@ -97,7 +97,7 @@ def neighbours(K: int, reach: float) -> Tensor:
 def discrete(chain: Chain, beta_1: float) -> BFN:
     """The exact model of a chain of classes; thetas in float64."""
     if chain.K == 2:
-        return bfn.discrete(DiscreteNet(chain), 2, beta_1)
+        return bfn.discrete(DiscreteNet(chain), 2, beta_1, head="plain")
     flow = CategoricalFlow(chain.K, Quadratic(beta_1))
     return BFN(DiscreteNet(chain), flow, CategoricalHead(chain.K))
 

@@ -36,7 +36,7 @@ BITS = torch.tensor([0] * 60 + [1] * 140)[:, None]
 
 def test_exact_posterior_costs_the_entropy_for_every_n(double: None) -> None:
     """D = 1: E[L^n] + E[L^r] = H(x), whatever n is."""
-    model = bfn.discrete(Posterior(), K=2, beta_1=4.0)
+    model = bfn.discrete(Posterior(), K=2, beta_1=4.0, head="plain")
     H = -0.3 * math.log(0.3) - 0.7 * math.log(0.7)
     result = evaluate.evaluate(model, BITS, steps=[1, 2, 10, "inf"], repeats=40, seed=3)
     assert [row.n for row in result.rows] == [1, 2, 10, math.inf]
@@ -109,7 +109,7 @@ def test_against_the_losses_themselves(tmp_path: Path) -> None:
 def test_standard_errors_are_right(double: None) -> None:
     """Over fresh data and noise the total spreads as its standard error says; over fresh noise
     alone, as its noise error says."""
-    model = bfn.discrete(Posterior(), K=2, beta_1=4.0)
+    model = bfn.discrete(Posterior(), K=2, beta_1=4.0, head="plain")
     generator = torch.Generator().manual_seed(0)
     totals, errors = [], []
     for seed in range(100):
@@ -281,5 +281,5 @@ def test_the_table_is_in_the_datas_unit_beside_the_published_one(
     ],
 )
 def test_mistakes(given: dict, words: str) -> None:
-    model = bfn.discrete(Posterior(), K=2, beta_1=4.0)
+    model = bfn.discrete(Posterior(), K=2, beta_1=4.0, head="plain")
     assert_refused(lambda: evaluate.evaluate(model, BITS, **given), words)

@@ -16,6 +16,7 @@ from bfn.output import (
     BinnedHead,
     CategoricalHead,
     FreeBinnedHead,
+    Marginals,
     PointHead,
 )
 from support.mistakes import assert_refused
@@ -34,10 +35,13 @@ def test_factories() -> None:
     assert discretised.head == BinnedHead(8, t_min=1e-3)
     discrete = bfn.discrete(net, K=27, beta_1=0.5625)
     assert discrete.flow == CategoricalFlow(27, bfn.Quadratic(0.5625))
-    assert discrete.head == CategoricalHead(27)
+    assert discrete.head == CategoricalHead(27, posterior=True)
+    assert bfn.discrete(net, 27, 1.0, head="plain").head == CategoricalHead(27)
     binary = bfn.discrete(net, K=2, beta_1=9.0)
     assert binary.flow == BinaryFlow(bfn.Quadratic(9.0))
-    assert binary.head == BernoulliHead()
+    assert binary.head == BernoulliHead(posterior=True)
+    free = bfn.discretised(net, K=8, sigma_1=0.1, head="posterior")
+    assert free.head == FreeBinnedHead(8, posterior=True)
 
 
 NET = nn.Identity()
@@ -51,6 +55,8 @@ NET = nn.Identity()
         (lambda: FreeBinnedHead(0), "K = 0", "at least 2"),
         (lambda: CategoricalFlow(2, bfn.Quadratic(1.0)), "K = 2", "BinaryFlow"),
         (lambda: CategoricalHead(2), "K = 2", "at least 3"),
+        (lambda: bfn.discrete(NET, 3, 1.0, head="prior"), "head = 'prior'", "'posterior'"),
+        (lambda: Marginals((2, 3), (0.1,)), "1 numbers for the shape (2, 3)", "each class"),
         (lambda: bfn.Bins(1, 0.1), "K = 1", "at least 2"),
         (lambda: bfn.Bins(8, 0.0), "sigma = 0.0", "positive"),
         (lambda: bfn.MeasurementNoise(-1.0), "sigma = -1.0", "positive"),

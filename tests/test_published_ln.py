@@ -67,7 +67,7 @@ class UniformBits(nn.Module):
 
 def test_both_evaluations_share_times_and_noise(double: None) -> None:
     x = torch.randint(0, 2, (500, 8), generator=torch.Generator().manual_seed(0))
-    model = bfn.discrete(UniformBits(), K=2, beta_1=9.0)
+    model = bfn.discrete(UniformBits(), K=2, beta_1=9.0, head="plain")
     ours, theirs = script.both(model, x, steps=[1, 10, "inf"], repeats=3)
     assert torch.equal(ours.reconstructions, theirs.reconstructions)
     assert torch.equal(ours.losses[math.inf], theirs.losses[math.inf])

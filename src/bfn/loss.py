@@ -12,7 +12,8 @@ Times come from a sampler of `bfn.times`. For L^n the step is i = floor(n t) + 1
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ from bfn import noise
 from bfn.errors import BFNError, whole
 from bfn.model import BFN
 from bfn.noise import Source
-from bfn.output.base import accurate
+from bfn.output.base import Output, accurate
 from bfn.times import Times, independent, stratified
 
 __all__ = [
@@ -29,9 +30,12 @@ __all__ = [
     "discrete_time",
     "independent",
     "n_step",
+    "objective",
     "reconstruction",
     "stratified",
 ]
+
+OBJECTIVES = ("bound", "log_prob", "mixture")
 
 
 def n_step(
@@ -65,9 +69,8 @@ def continuous_time(
     with keyed noise independent.
     """
     _check(model, x)
-    t, weight = _draw_times(model, x, times, generator)
-    output = model(model.flow.sample(x, t, generator), t, **cond)
-    return weight * output.rate(x, model.flow.schedule.alpha(t))
+    t, weight, bound = _draw(model, x, "inf", times, generator)
+    return weight * bound(model(model.flow.sample(x, t, generator), t, **cond))
 
 
 def discrete_time(
@@ -90,27 +93,62 @@ def discrete_time(
     if draws < 1:
         raise BFNError(f"draws = {draws}; at least 1 pair of messages must be drawn")
     _check(model, x)
-    alpha_max, dtype = float(model.flow.schedule.step_sizes(n).max()), _floating(model, x)
 
     def cost(i: Tensor) -> Tensor:
-        # Accurately: in float32 i / n - (i - 1) / n has lost four of its digits by n = 1000.
-        s, t = accurate(i - 1) / n, accurate(i) / n
-        alpha_i = model.flow.schedule.increment(s, t).to(dtype)
-        s = s.to(dtype)
-        output = model(model.flow.sample(x, s, generator), s, **cond)
-        return output.divergence(x, alpha_i, generator, draws, alpha_max)
+        s, bound = _step(model, x, n, i, generator, draws)
+        return bound(model(model.flow.sample(x, s, generator), s, **cond))
 
     batch = x.shape[0]
     if isinstance(steps, str):
         if steps != "all":
             raise BFNError(f'steps = {steps!r}; expected "all", a tensor of steps, or None')
         every = torch.arange(1, n + 1, device=x.device)
-        return torch.stack([cost(i.expand(batch)) for i in every]).sum(0)
+        return torch.stack([cost(i.expand(batch)) for i in every]).sum(0) / n
     if steps is not None:
-        return n * cost(_given_steps(steps, n, x))
-    t, weight = _draw_times(model, x, times, generator)
-    i = (accurate(t) * n).floor().clamp_max(n - 1).long() + 1
-    return n * weight * cost(i)
+        return cost(_given_steps(steps, n, x))
+    s, weight, bound = _draw(model, x, n, times, generator, draws)
+    return weight * bound(model(model.flow.sample(x, s, generator), s, **cond))
+
+
+class Objective(NamedTuple):
+    """What a training step minimises, and the bound at the same times: (B,) nats each."""
+
+    value: Tensor
+    bound: Tensor
+
+
+def objective(
+    model: BFN,
+    x: Tensor,
+    kind: str = "auto",
+    n: float | str = "inf",
+    times: Times | Tensor | None = None,
+    generator: Source = None,
+    **cond: Any,
+) -> Objective:
+    """What training minimises, from one random time per example and one call of the network.
+
+        bound      L^n, or L^inf for n = "inf": the paper's
+        log_prob   -ln p_O(x | theta; t), averaged over the same times
+        mixture    the sum of both
+
+    For classes all have one minimiser, p_O(x_d) = p(x_d | theta), but the gradient of L^inf
+    vanishes where the network is sure and wrong. Of a distribution over bins L^inf sees the mean
+    alone and may leave the width untrained; the other two train both. "auto" is the head's own
+    choice.
+    """
+    kind = model.head.objective if kind == "auto" else kind
+    if kind not in OBJECTIVES:
+        raise BFNError(f"objective = {kind!r}; expected auto, {', '.join(OBJECTIVES)}")
+    _check(model, x)
+    t, weight, bound = _draw(model, x, n, times, generator)
+    output = model(model.flow.sample(x, t, generator), t, **cond)
+    with torch.set_grad_enabled(torch.is_grad_enabled() and kind != "log_prob"):
+        nats = weight * bound(output)
+    value = nats if kind == "bound" else weight * output.reconstruction(x)
+    if kind == "mixture":
+        value = value + nats
+    return Objective(value, nats.detach())
 
 
 def reconstruction(
@@ -122,6 +160,41 @@ def reconstruction(
     _check(model, x)
     times = torch.full((x.shape[0],), t, device=x.device, dtype=_floating(model, x))
     return model(model.flow.sample(x, times, generator), times, **cond).reconstruction(x)
+
+
+Bound = Callable[[Output], Tensor]
+"""From an output to the bound's cost, (B,) nats, as if every time were like this one."""
+
+
+def _draw(
+    model: BFN,
+    x: Tensor,
+    n: float | str,
+    times: Times | Tensor | None,
+    generator: Source,
+    draws: int = 1,
+) -> tuple[Tensor, Tensor, Bound]:
+    """One random time of L^n per example, its weight, and the cost of an output at that time."""
+    t, weight = _draw_times(model, x, times, generator)
+    if n in ("inf", math.inf):
+        return t, weight, lambda output: output.rate(x, model.flow.schedule.alpha(t))
+    n = whole("n", n, 1, "the discrete-time loss needs")
+    i = (accurate(t) * n).floor().clamp_max(n - 1).long() + 1
+    s, bound = _step(model, x, n, i, generator, draws)
+    return s, weight, bound
+
+
+def _step(
+    model: BFN, x: Tensor, n: int, i: Tensor, generator: Source, draws: int
+) -> tuple[Tensor, Bound]:
+    """The time at which step i of n begins, and the cost of an output at that time."""
+    schedule, dtype = model.flow.schedule, _floating(model, x)
+    # Accurately: in float32 i / n - (i - 1) / n has lost four of its digits by n = 1000.
+    s, t = accurate(i - 1) / n, accurate(i) / n
+    alpha_i, alpha_max = schedule.increment(s, t).to(dtype), float(schedule.step_sizes(n).max())
+    return s.to(
+        dtype
+    ), lambda output: n * output.divergence(x, alpha_i, generator, draws, alpha_max)
 
 
 def _floating(model: BFN, x: Tensor) -> torch.dtype:

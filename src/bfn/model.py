@@ -7,7 +7,7 @@ import dataclasses
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from bfn.output import (
     BinnedHead,
     Bins,
     CategoricalHead,
+    FreeBinnedHead,
     Head,
     MeasurementNoise,
     Output,
@@ -231,31 +232,60 @@ def continuous(
 
 
 @register_kind("discretised")
-def discretised(net: nn.Module, K: int, sigma_1: float, **head: Any) -> BFN:
+def discretised(
+    net: nn.Module,
+    K: int,
+    sigma_1: float,
+    *,
+    head: Literal["plain", "posterior"] = "plain",
+    **options: Any,
+) -> BFN:
     """A model of numbers in K bins of [-1, 1].
 
     Args:
-        net: puts out two numbers per variable.
+        net: puts out 2 numbers per variable for the plain head, K for the posterior one.
         K: the number of bins.
         sigma_1: the deviation that is left at t = 1, when the last message has been received.
-        head: t_min, below which the network's output is not used, and the bounds
-            ln_sigma_epsilon and sigma_x of the predicted deviation.
+        head: "plain" is the paper's Gaussian cut into bins, whose cost does not depend on K;
+            "posterior" gives every bin a logit, to which what was received is added.
+        options: t_min, below which the network's output is not used, and for the plain head the
+            bounds ln_sigma_epsilon and sigma_x of the predicted deviation.
     """
-    return BFN(net, GaussianFlow(Exponential(sigma_1)), BinnedHead(K, **head))
+    flow = GaussianFlow(Exponential(sigma_1))
+    if _is_posterior(head):
+        return BFN(net, flow, FreeBinnedHead(K, posterior=True, **options))
+    return BFN(net, flow, BinnedHead(K, **options))
 
 
 @register_kind("discrete")
-def discrete(net: nn.Module, K: int, beta_1: float, *, chunk: int | None = None) -> BFN:
+def discrete(
+    net: nn.Module,
+    K: int,
+    beta_1: float,
+    *,
+    head: Literal["plain", "posterior"] = "posterior",
+    chunk: int | None = None,
+) -> BFN:
     """A model of K classes; for K = 2 the network sees one number and puts out one logit.
 
     Args:
         net: puts out K logits per variable, or one if K = 2.
         K: the number of classes.
         beta_1: the accuracy of all messages together.
+        head: "posterior" adds what was received to the logits, and the data's marginals once
+            training has seen them; "plain", the paper's, takes the logits as they are.
         chunk: losses take this many variables at a time, to save memory, as for K = 50,000.
     """
     if not isinstance(K, int) or K < 2:
         raise BFNError(f"K = {K!r} classes; discrete data have a whole number, at least 2")
+    posterior = _is_posterior(head)
     if K == 2:
-        return BFN(net, BinaryFlow(Quadratic(beta_1)), BernoulliHead())
-    return BFN(net, CategoricalFlow(K, Quadratic(beta_1)), CategoricalHead(K, chunk))
+        return BFN(net, BinaryFlow(Quadratic(beta_1)), BernoulliHead(posterior))
+    flow = CategoricalFlow(K, Quadratic(beta_1))
+    return BFN(net, flow, CategoricalHead(K, chunk, posterior))
+
+
+def _is_posterior(head: str) -> bool:
+    if head not in ("plain", "posterior"):
+        raise BFNError(f"head = {head!r}; expected 'plain' or 'posterior'")
+    return head == "posterior"

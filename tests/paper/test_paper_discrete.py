@@ -26,7 +26,7 @@ every_count = pytest.mark.parametrize("K", [2, 3, 27])
 
 def model(K: int, beta_1: float) -> bfn.BFN:
     net = Toy(1, 1, seed=3) if K == 2 else Toy(K, K, seed=3)
-    return bfn.discrete(net, K, beta_1)
+    return bfn.discrete(net, K, beta_1, head="plain")
 
 
 def classes(K: int) -> Tensor:

@@ -110,13 +110,13 @@ class Source:
     def binary(self, beta_1: float) -> Toy:
         """Classes 0 and 1."""
         assert self.K == 2
-        return Toy(self, bfn.discrete(BinaryPosterior(self), 2, beta_1), _same, _same)
+        return Toy(self, bfn.discrete(BinaryPosterior(self), 2, beta_1, head="plain"), _same, _same)
 
     def discrete(self, beta_1: float) -> Toy:
         """Classes 0 .. K-1, K > 2."""
         assert self.K > 2
         net = CategoricalPosterior(self)
-        return Toy(self, bfn.discrete(net, self.K, beta_1), _same, _same)
+        return Toy(self, bfn.discrete(net, self.K, beta_1, head="plain"), _same, _same)
 
     def discretised(self, sigma_1: float, t_min: float = 0.0) -> Toy:
         """Value k is the centre of bin k. With t_min > 0 the paper's rule holds below it."""

@@ -58,7 +58,7 @@ def model(kind: str, dropout: float = 0.0, seed: int = 0, **options: Any) -> bfn
         return bfn.continuous(net, **options)
     if kind == "discretised":
         return bfn.discretised(net, **({"K": K[kind], "sigma_1": 0.05} | options))
-    return bfn.discrete(net, **({"K": K[kind], "beta_1": 3.0} | options))
+    return bfn.discrete(net, **({"K": K[kind], "beta_1": 3.0, "head": "plain"} | options))
 
 
 def data(kind: str, shape: Sequence[int], seed: int = 0, dtype: Any = None) -> Tensor:

@@ -8,6 +8,7 @@ from bfn.output.categorical import (
     CategoricalHead,
     CategoricalOutput,
 )
+from bfn.output.marginals import Marginals
 from bfn.output.point import Bins, MeasurementNoise, PointHead, PointOutput
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "FreeBinnedHead",
     "FreeBinnedOutput",
     "Head",
+    "Marginals",
     "MeasurementNoise",
     "Output",
     "PointHead",

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -130,6 +130,8 @@ class Head(ABC):
 
     kind: ClassVar[str] = "custom"
     """What the data are called in words, as in "discrete data"."""
+    objective: ClassVar[str] = "bound"
+    """What to train on by default: see `bfn.loss.objective`."""
     parameters: int
     """Numbers per variable that the network puts out; an axis of length 1 is dropped."""
 
@@ -139,6 +141,15 @@ class Head(ABC):
     @abstractmethod
     def check(self, x: Tensor) -> None:
         """Raise `BFNError` unless x lies in the range of the data."""
+
+    def fitted(self, x: Tensor, *, alike: bool = False) -> Self:
+        """The head with what it wants to know about the data before training.
+
+        Args:
+            x: examples of the training data, (N, *shape).
+            alike: whether all variables follow one law, as the positions of a text do.
+        """
+        return self
 
     def symbols(self, values: Sequence[float] | None = None) -> Symbols:
         """The values that a variable can take, for lossless coding.

@@ -30,6 +30,7 @@ from bfn.noise import Source
 from bfn.output import bins
 from bfn.output.base import Head, Output, data_from_noise, is_early, total
 from bfn.output.categorical import sample_classes
+from bfn.output.marginals import ClassHead, Marginals
 from bfn.output.mixture import NODES, log_mixture
 from bfn.output.residual import residual, squared_residual
 from bfn.output.symbols import CutGaussian, Symbols, Table
@@ -228,6 +229,7 @@ class BinnedHead(Head):
     sigma_x: tuple[float, float] = (1e-6, 1e6)
     parameters = 2
     kind = "discretised"
+    objective = "mixture"
 
     def __post_init__(self) -> None:
         bins.check_K(self.K)
@@ -250,7 +252,7 @@ class BinnedHead(Head):
 
 
 @dataclass(frozen=True)
-class FreeBinnedHead(Head):
+class FreeBinnedHead(ClassHead):
     """K numbers per variable: the logits of the bins.
 
     With t_min > 0 the paper's rule holds: below t_min the output is N(0, 1) cut into bins.
@@ -258,7 +260,10 @@ class FreeBinnedHead(Head):
 
     K: int
     t_min: float = 0.0
+    posterior: bool = False
+    marginals: Marginals | None = None
     kind = "discretised"
+    objective = "mixture"
 
     def __post_init__(self) -> None:
         bins.check_K(self.K)
@@ -273,7 +278,17 @@ class FreeBinnedHead(Head):
         k = torch.arange(self.K, device=net_output.device)
         one = torch.ones((), device=net_output.device)
         standard = bins.log_prob(k, 0.0 * one, one, self.K).to(net_output.dtype)
-        return FreeBinnedOutput(torch.where(early, standard, net_output))
+        return FreeBinnedOutput(torch.where(early, standard, self.logits(net_output, theta)))
+
+    def index(self, x: Tensor) -> Tensor:
+        return bins.bin_index(x, self.K)
+
+    def evidence(self, theta: Theta) -> Tensor:
+        # Squared: c V - beta c^2 / 2 is the same but for a constant, and cancels to few digits.
+        beta = theta.beta.unsqueeze(-1)
+        centres = bins.bin_centre(torch.arange(self.K, device=beta.device), self.K, theta.V.dtype)
+        received = theta.V.unsqueeze(-1) / torch.where(beta > 0, beta, 1.0)
+        return -0.5 * beta * (centres - received).square()
 
     def check(self, x: Tensor) -> None:
         _check_centres(x, self.K)

@@ -36,8 +36,9 @@ from bfn import noise
 from bfn.errors import BFNError
 from bfn.flow.base import Theta, per_example
 from bfn.noise import Source
-from bfn.output.base import Head, Output, accurate, accurate_dtype, total
+from bfn.output.base import Output, accurate, accurate_dtype, total
 from bfn.output.chunks import sum_in_chunks
+from bfn.output.marginals import ClassHead, Marginals
 from bfn.output.symbols import Classes, Symbols, Table
 
 CHUNK = 1 << 18
@@ -267,12 +268,15 @@ def normal_nodes(alpha_max: float, like: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class CategoricalHead(Head):
+class CategoricalHead(ClassHead):
     """K numbers per variable: logits. `chunk` variables at a time go through a loss."""
 
     K: int
     chunk: int | None = None
+    posterior: bool = False
+    marginals: Marginals | None = None
     kind = "discrete"
+    objective = "log_prob"
 
     def __post_init__(self) -> None:
         if not isinstance(self.K, int) or self.K < 3:
@@ -283,7 +287,13 @@ class CategoricalHead(Head):
         return self.K
 
     def __call__(self, net_output: Tensor, theta: Theta, t: Tensor) -> Output:
-        return CategoricalOutput(net_output, self.chunk)
+        return CategoricalOutput(self.logits(net_output, theta), self.chunk)
+
+    def index(self, x: Tensor) -> Tensor:
+        return x
+
+    def evidence(self, theta: Theta) -> Tensor:
+        return theta.V
 
     def check(self, x: Tensor) -> None:
         """The flow has checked the classes."""
@@ -293,14 +303,28 @@ class CategoricalHead(Head):
 
 
 @dataclass(frozen=True)
-class BernoulliHead(Head):
+class BernoulliHead(ClassHead):
     """One number per variable: the logit of class 1."""
 
+    posterior: bool = False
+    marginals: Marginals | None = None
+    K = 2
     parameters = 1
     kind = "binary"
+    objective = "log_prob"
 
     def __call__(self, net_output: Tensor, theta: Theta, t: Tensor) -> Output:
-        return BernoulliOutput(net_output)
+        return BernoulliOutput(self.logits(net_output, theta))
+
+    def index(self, x: Tensor) -> Tensor:
+        return x
+
+    def evidence(self, theta: Theta) -> Tensor:
+        return theta.V
+
+    def prior(self, logits: Tensor) -> Tensor:
+        log_p = super().prior(logits)
+        return log_p[..., 1] - log_p[..., 0]
 
     def check(self, x: Tensor) -> None:
         """The flow has checked the classes."""

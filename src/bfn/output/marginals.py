@@ -1,0 +1,131 @@
+"""The posterior head: received evidence and marginals, added to the network's logits.
+
+Given the whole of theta, the probability of class k in variable d is
+
+    p(x_d = k | theta)  =  p(x_d = k | the rest of theta) p(V_d | x_d = k) / constant,
+
+and the second factor is known. A network whose logits are taken as they are has to learn to copy
+and exponentiate its own input; a posterior head adds
+
+    logits_k = net_k + ln p(x_d = k) + ln p(V_d | x_d = k),
+
+so that all that is left to learn is what the other variables say. A network that puts out zeros is
+then the exact model of independent variables.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from bfn.errors import BFNError
+from bfn.flow.base import Theta
+from bfn.output.base import Head
+
+
+@dataclass(frozen=True, repr=False)
+class Marginals:
+    """How often each of K classes occurs in each variable, whatever the other variables are.
+
+    Args:
+        shape: an example's shape and K, or (K,) if all variables are alike.
+        log_p: the logarithms of the frequencies, flattened.
+    """
+
+    shape: tuple[int, ...]
+    log_p: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        values = (*self.shape, *self.log_p)
+        numbers = all(isinstance(value, int | float) for value in values)
+        if (
+            not numbers
+            or len(self.log_p) != math.prod(self.shape)
+            or not all(math.isfinite(value) for value in values)
+        ):
+            raise BFNError(
+                f"the marginals hold {len(self.log_p)} numbers for the shape {self.shape}; "
+                "expected one finite logarithm for each class of each variable"
+            )
+
+    def __repr__(self) -> str:
+        return f"Marginals({'x'.join(map(str, self.shape))})"
+
+    @cached_property
+    def _tensors(self) -> dict[tuple[torch.device, torch.dtype], Tensor]:
+        return {}
+
+    def like(self, logits: Tensor) -> Tensor:
+        """ln p of every class, on the device and in the type of the logits."""
+        key = logits.device, logits.dtype
+        if key not in self._tensors:
+            # Kept there: copying it in every step would make a GPU wait.
+            log_p = torch.tensor(self.log_p, dtype=logits.dtype).reshape(self.shape)
+            self._tensors[key] = log_p.to(logits.device)
+        return self._tensors[key]
+
+
+def marginals(k: Tensor, K: int, *, alike: bool = False) -> Marginals:
+    """The frequencies of classes k, (N, *shape), smoothed.
+
+    With `alike` all variables share one law, as the positions of a window of text do. Otherwise
+    each has its own, drawn towards the common one by the weight of K examples; the common one is
+    drawn towards equal frequencies likewise.
+    """
+    examples = k.reshape(len(k), -1)
+    D = examples.shape[1]
+    cell = examples + K * torch.arange(D, device=k.device)
+    counts = torch.bincount(cell.flatten(), minlength=D * K).double().reshape(D, K).cpu()
+    common = (counts.sum(0) + 1.0) / (counts.sum() + K)
+    if alike:
+        log_p, shape = common.log(), (K,)
+    else:
+        log_p = ((counts + K * common) / (len(k) + K)).log()
+        shape = (*k.shape[1:], K)
+    return Marginals(shape, tuple(round(value, 5) for value in log_p.flatten().tolist()))
+
+
+class ClassHead(Head):
+    """A head of K classes or bins, plain or posterior.
+
+    Dataclasses with the fields `posterior` and `marginals` below.
+    """
+
+    K: int
+    posterior: bool
+    """Whether the evidence and the marginals are added to the network's numbers."""
+    marginals: Marginals | None
+    """How often classes occur; None for equally often."""
+
+    @abstractmethod
+    def index(self, x: Tensor) -> Tensor:
+        """The class of every variable of x."""
+
+    @abstractmethod
+    def evidence(self, theta: Theta) -> Tensor:
+        """ln p(V | x = k) up to a constant in k, in the shape of the logits; 0 at beta = 0."""
+
+    def logits(self, net_output: Tensor, theta: Theta) -> Tensor:
+        """The logits that the network's numbers stand for."""
+        if not self.posterior:
+            return net_output
+        logits = net_output + self.evidence(theta).to(net_output.dtype)
+        return logits if self.marginals is None else logits + self.prior(logits)
+
+    def prior(self, logits: Tensor) -> Tensor:
+        """The marginals as logits."""
+        assert self.marginals is not None
+        return self.marginals.like(logits)
+
+    def fitted(self, x: Tensor, *, alike: bool = False) -> Self:
+        if not self.posterior or self.marginals is not None:
+            return self
+        found = marginals(self.index(x), self.K, alike=alike)
+        return dataclasses.replace(self, marginals=found)  # pyright: ignore[reportArgumentType]

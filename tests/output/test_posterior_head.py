@@ -1,0 +1,199 @@
+"""The posterior head: evidence and marginals, retyped; exact wherever the network is."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import bfn
+from bfn.flow import Theta
+from bfn.output import BernoulliHead, CategoricalHead, FreeBinnedHead, Marginals
+from bfn.output.marginals import marginals
+from support.sources import Source
+from support.toys import generator
+
+DEPENDENT = torch.tensor(
+    [[0.30, 0.02, 0.05], [0.01, 0.20, 0.04], [0.08, 0.10, 0.20]], dtype=torch.float64
+)
+ONE = {"binary": [0.2, 0.8], "discrete": [0.1, 0.6, 0.3], "bins": [0.5, 0.1, 0.4]}
+KINDS = tuple(ONE)
+
+
+class Zeros(nn.Module):
+    def __init__(self, P: int) -> None:
+        super().__init__()
+        self.P, self.arguments = P, {"P": P}
+
+    def forward(self, features: Tensor, t: Tensor) -> Tensor:
+        shape = features.shape if self.P == 1 or features.dim() == 2 else features.shape[:-1]
+        return features.new_zeros((*shape, self.P) if self.P > 1 else shape)
+
+
+def build(kind: str, K: int, net: nn.Module | None = None) -> bfn.BFN:
+    net = net or Zeros(1 if kind == "binary" else K)
+    if kind == "bins":
+        return bfn.discretised(net, K, sigma_1=0.3, head="posterior")
+    return bfn.discrete(net, K, beta_1=2.0)
+
+
+def as_data(kind: str, k: Tensor, K: int) -> Tensor:
+    return bfn.bin_centre(k, K, torch.float64) if kind == "bins" else k
+
+
+def log_likelihood(kind: str, V: Tensor, beta: float, K: int) -> Tensor:
+    """ln p(V | x = k) from the Gaussian densities of V themselves: (B, D, K)."""
+    if kind == "binary":
+        mean, variance = torch.tensor([-2.0, 2.0], dtype=V.dtype), 4.0
+    elif kind == "discrete":
+        V, mean, variance = V.unsqueeze(-2), K * torch.eye(K, dtype=V.dtype), float(K)
+        return -((V - beta * mean) ** 2).sum(-1) / (2 * variance * beta)
+    else:
+        mean, variance = (2.0 * torch.arange(K, dtype=V.dtype) + 1 - K) / K, 1.0
+    return -((V.unsqueeze(-1) - beta * mean) ** 2) / (2 * variance * beta)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("t", [0.2, 0.9])
+def test_exact_context_gives_the_exact_posterior(kind: str, t: float) -> None:
+    """Each variable's context is what the others say, worked out without its own evidence."""
+    joint = DEPENDENT[:2, :2] / DEPENDENT[:2, :2].sum() if kind == "binary" else DEPENDENT
+    source, K = Source(joint), joint.shape[0]
+    model = build(kind, K).double()
+    x = as_data(kind, source.sample(50, generator(0)), K)
+    theta = model.flow.sample(x, torch.full((50,), t, dtype=torch.float64), generator(1))
+    beta = float(theta.beta.flatten()[0])
+    likelihood = log_likelihood(kind, theta.V, beta, K)
+    context = torch.stack(
+        [
+            torch.log(torch.softmax(likelihood[:, 1], -1) @ source.joint.T),
+            torch.log(torch.softmax(likelihood[:, 0], -1) @ source.joint),
+        ],
+        1,
+    )
+    net_output = context[..., 1] - context[..., 0] if kind == "binary" else context
+    output = model.head(net_output, theta, torch.full((50,), t))
+    law = torch.log_softmax(output.law().logits.double(), -1)
+    torch.testing.assert_close(law, source.log_marginals(likelihood), rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_zeros_cost_an_independent_variable_its_entropy(kind: str, n: int) -> None:
+    """L^n + L^r = H for every n, once the head knows the marginals."""
+    p = torch.tensor(ONE[kind], dtype=torch.float64)
+    source, K, N = Source(p), len(ONE[kind]), 40_000
+    model = build(kind, K).double()
+    k = torch.multinomial(p, N, replacement=True, generator=generator(2)).unsqueeze(1)
+    x = as_data(kind, k, K)
+    model.head = model.head.fitted(x)
+    bits = bfn.loss.discrete_time(model, x, n, steps="all", generator=generator(3))
+    bits = bits + bfn.loss.reconstruction(model, x, generator=generator(4))
+    # The cost of each class in its true share, so that the sample's own shares do not matter.
+    means = [bits[k[:, 0] == c].mean() for c in range(K)]
+    errors = [bits[k[:, 0] == c].std() / (k[:, 0] == c).sum().sqrt() for c in range(K)]
+    cost = sum(float(p[c] * means[c]) for c in range(K))
+    error = math.sqrt(sum(float(p[c] * errors[c]) ** 2 for c in range(K)))
+    assert error < 0.01
+    assert abs(cost - source.entropy) < 4 * error + 1e-3  # the marginals are a sample's, smoothed
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_received_leaves_the_network_and_the_marginals(kind: str) -> None:
+    K = len(ONE[kind])
+    model = build(kind, K)
+    known = marginals(torch.tensor([[0, 1], [0, 0], [1, 1]]), K)
+    theta = model.flow.prior((3, 2))
+    net_output = torch.randn((3, 2) if kind == "binary" else (3, 2, K), generator=generator(5))
+    logits = model.head.logits(net_output, theta)
+    assert torch.equal(logits, net_output)
+    head = model.head.fitted(as_data(kind, torch.tensor([[0, 1], [0, 0], [1, 1]]), K))
+    log_p = torch.tensor(known.log_p).reshape(2, K)
+    prior = log_p[:, 1] - log_p[:, 0] if kind == "binary" else log_p
+    torch.testing.assert_close(head.logits(net_output, theta), net_output + prior)
+
+
+@pytest.mark.parametrize("kind", ["binary", "discrete"])
+def test_strong_evidence_in_bfloat16_networks(kind: str) -> None:
+    """V of +-60: the loss and its gradient are finite, and right to float32's digits."""
+    K = len(ONE[kind])
+
+    class Narrow(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bias = nn.Parameter(torch.tensor(0.25, dtype=torch.bfloat16))
+
+        def forward(self, features: Tensor, t: Tensor) -> Tensor:
+            shape = features.shape
+            return self.bias * torch.ones(shape, dtype=torch.bfloat16)
+
+    model, exact = build(kind, K, Narrow()), build(kind, K).double()
+    V = torch.tensor([60.0, -60.0, 0.5])
+    V = V.reshape(3, 1) if kind == "binary" else V.reshape(3, 1, 1) * torch.eye(K)[0]
+    theta, t = Theta(V, torch.full((3, 1, 1)[: V.dim()], 30.0)), torch.full((3,), 0.99)
+    wide = Theta(theta.V.double(), theta.beta.double())
+    x, alpha = torch.ones(3, 1, dtype=torch.long), torch.full((3,), 2.0)
+    output = model(theta, t)
+    for method in ("rate", "divergence"):
+        loss = getattr(output, method)(x, alpha, **({} if method == "rate" else {"draws": 1}))
+        assert bool(loss.isfinite().all())
+    bias = 0.25 if kind == "binary" else 0.0  # one number for all classes changes nothing
+    expected = exact.head(torch.full_like(wide.V, bias), wide, t.double()).log_prob(x)
+    torch.testing.assert_close(output.log_prob(x).double(), expected, rtol=1e-5, atol=1e-6)
+    (gradient,) = torch.autograd.grad(-output.log_prob(x).sum(), model.net.bias)
+    assert bool(gradient.isfinite())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pinned_variables_stay_finite(kind: str) -> None:
+    K = len(ONE[kind])
+    model = build(kind, K)
+    known = as_data(kind, torch.zeros(2, 3, dtype=torch.long), K).to(torch.float32)
+    known = known if kind == "bins" else known.long()
+    mask = torch.tensor([True, False, False])
+    filled = bfn.infill(model, known, mask, 3, generator=generator(6))
+    torch.testing.assert_close(filled[:, 0], known[:, 0])
+
+
+def test_marginals_are_smoothed_counts() -> None:
+    k = torch.tensor([[0, 2], [0, 1], [0, 2], [1, 2]])
+    counts = torch.tensor([[3.0, 1, 0], [0, 1, 3]])
+    common = (counts.sum(0) + 1) / (8 + 3)
+    own = (counts + 3 * common) / (4 + 3)
+    found = marginals(k, 3)
+    assert found.shape == (2, 3)
+    torch.testing.assert_close(torch.tensor(found.log_p).exp(), own.flatten(), rtol=1e-4, atol=0)
+    found = marginals(k, 3, alike=True)
+    assert found.shape == (3,)
+    torch.testing.assert_close(torch.tensor(found.log_p).exp(), common, rtol=1e-4, atol=0)
+
+
+def test_only_a_posterior_head_without_marginals_learns_them() -> None:
+    x = torch.tensor([[0, 2], [1, 1]])
+    assert CategoricalHead(3).fitted(x) == CategoricalHead(3)
+    head = CategoricalHead(3, posterior=True).fitted(x, alike=True)
+    assert head.marginals is not None
+    assert head.marginals.shape == (3,)
+    assert head.fitted(x * 0, alike=True) is head
+    assert repr(head.marginals) == "Marginals(3)"
+
+
+def test_saved_with_the_model(tmp_path: Path) -> None:
+    model = build("discrete", 3)
+    model.head = model.head.fitted(torch.tensor([[0, 2], [1, 1]]))
+    model.net = bfn.nn.Transformer(length=2, inputs=3, outputs=3, width=8, layers=1, heads=2)
+    model.save_pretrained(tmp_path)
+    again = bfn.BFN.from_pretrained(tmp_path)
+    assert again.head == model.head
+    # What was written before there was a posterior head is plain.
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["head"]["arguments"] = {"K": 3, "chunk": None}
+    assert bfn.BFN.from_config(config).head == CategoricalHead(3)
+    for head in (BernoulliHead(), FreeBinnedHead(4)):
+        assert not head.posterior
+        assert head.marginals is None
+    assert isinstance(again.head.marginals, Marginals)
