@@ -143,10 +143,13 @@ def objective(
     _check(model, x)
     t, weight, bound = _draw(model, x, n, times, generator)
     output = model(model.flow.sample(x, t, generator), t, **cond)
+    # The part with a gradient first: an output may keep what it has computed.
+    value = None if kind == "bound" else weight * output.reconstruction(x)
     with torch.set_grad_enabled(torch.is_grad_enabled() and kind != "log_prob"):
         nats = weight * bound(output)
-    value = nats if kind == "bound" else weight * output.reconstruction(x)
-    if kind == "mixture":
+    if value is None:
+        value = nats
+    elif kind == "mixture":
         value = value + nats
     return Objective(value, nats.detach())
 

@@ -27,7 +27,13 @@ def generator(seed: int = 3) -> torch.Generator:
 
 def test_the_step_is_adamw_on_the_clipped_gradient(tmp_path: Path) -> None:
     """One step, retyped: batch, seeds, loss per variable, clipping, decay of matrices alone."""
-    recipe = tiny_runs.read(tmp_path, net__dropout=0.0, train__clip=0.01, train__weight_decay=5.0)
+    recipe = tiny_runs.read(
+        tmp_path,
+        net__dropout=0.0,
+        train__clip=0.01,
+        train__weight_decay=5.0,
+        train__objective="bound",
+    )
     data, trained, plain = build.data(recipe), build.model(recipe), build.model(recipe)
     trainer = Trainer(trained, data, recipe.train)
     trainer.advance()

@@ -112,7 +112,7 @@ def test_every_call_has_one_size(batch: int, sizes: list[int], tmp_path: Path) -
 
 def test_the_average_is_validated_and_lines_come_at_its_steps(tmp_path: Path) -> None:
     recipe = tiny_runs.read(tmp_path, "text", train__validate_every=5, train__validate_examples=20)
-    run(recipe, tmp_path / "run")
+    model = run(recipe, tmp_path / "run").model
     found = metrics(tmp_path / "run")
     assert [line["step"] for line in found] == [2, 4, 5, 6, 8, 10, 12]
     assert [line["step"] for line in found if "validation" in line] == [5, 10]
@@ -120,7 +120,7 @@ def test_the_average_is_validated_and_lines_come_at_its_steps(tmp_path: Path) ->
         (line for line in found if "validation" in line), key=lambda line: line["validation"]
     )
     kept = checkpoint.load(tmp_path / "run" / "checkpoints" / f"step-{best['step']}")
-    data, model = build.data(recipe), build.model(recipe)
+    data = build.data(recipe)
     model.net.load_state_dict(kept.tensors["ema"])
     again = Validation(data, recipe.train, World()).measure(model)
     assert again.total * data.format.scale == best["validation"]

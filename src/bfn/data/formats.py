@@ -30,6 +30,8 @@ class Format(ABC):
 
     medium: ClassVar[str]
     """"image", "text" or "array": what `render` returns."""
+    alike: ClassVar[bool] = False
+    """Whether all variables of an example follow one law, as the positions of a text do."""
     shape: tuple[int, ...]
     form: Form
 
@@ -235,6 +237,7 @@ class TextFormat(Format):
     shape: tuple[int, ...] = field(init=False)
     form: Form = field(init=False)
     medium: ClassVar[str] = "text"
+    alike: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "length", whole("length", self.length, 1, "a window needs"))

@@ -101,6 +101,11 @@ class Train(Section):
         1, "process each batch in this many equal parts, to save memory", least=1
     )
     loss_steps: Steps = option("inf", "train on L^n for this n; inf for L^inf")  # noqa: RUF009
+    objective: Literal["auto", "bound", "log_prob", "mixture"] = option(
+        "auto",
+        "what is minimised: the bound (L^n), log_prob (-ln p_O), or the mixture of both; auto is "
+        "log_prob for classes, mixture for bins, bound for continuous data",
+    )
     times: Literal["stratified", "independent", "importance"] = option(
         "stratified", "how a batch's times are drawn; importance learns where the loss is"
     )

@@ -30,11 +30,13 @@ class Micro(NamedTuple):
     """What is kept of a micro-batch; it stays on the device."""
 
     loss: Tensor
-    """The mean loss, in nats per variable: ()."""
+    """The mean of the bound, in nats per variable: ()."""
     t: Tensor
     """The times: (B,)."""
     nats: Tensor
-    """The loss of every example at its time, in nats, without the time's weight: (B,)."""
+    """The bound's cost of every example at its time, without the time's weight: (B,)."""
+    minimised: Tensor
+    """The objective likewise: (B,)."""
 
 
 class Trainer:
@@ -96,7 +98,9 @@ class Trainer:
         state.ema.update(state.net, state.step)
         batch = Micro(*map(_joined, zip(*parts, strict=True)))
         if isinstance(state.times, ImportanceTimes):
-            state.times.learn(self.world.concatenate(batch.t), self.world.concatenate(batch.nats))
+            state.times.learn(
+                self.world.concatenate(batch.t), self.world.concatenate(batch.minimised)
+            )
         state.window.add(batch.loss, full(norm).detach(), batch.t, batch.nats)
 
     def _source(self, rows: range) -> noise.Source:
@@ -111,9 +115,9 @@ class Trainer:
     def backward(
         self, x: Tensor, cond: dict[str, Tensor], generator: noise.Source, weight: float
     ) -> Micro:
-        """Add a micro-batch's part of the gradient of the step's mean loss.
+        """Add a micro-batch's part of the gradient of the step's mean objective.
 
-        The loss is per variable, so that one bound on the gradient's norm suits examples of any
+        It is per variable, so that one limit on the gradient's norm suits examples of any
         size.
         """
         drawn: list[tuple[Tensor, Tensor]] = []
@@ -122,11 +126,15 @@ class Trainer:
             drawn.append(self.state.times(*arguments, **keywords))
             return drawn[-1]
 
-        nats = loss.n_step(self.joined, x, self.settings.loss_steps, times, generator, **cond)
-        value = nats.mean() / self.data.format.dimensions
-        (weight * value).backward()
+        settings, dimensions = self.settings, self.data.format.dimensions
+        minimised, bound = loss.objective(
+            self.joined, x, settings.objective, settings.loss_steps, times, generator, **cond
+        )
+        (weight * minimised.mean() / dimensions).backward()
         ((t, weight_of_t),) = drawn
-        return Micro(value.detach(), t, nats.detach() / weight_of_t)
+        return Micro(
+            bound.mean() / dimensions, t, bound / weight_of_t, minimised.detach() / weight_of_t
+        )
 
     def memory_advice(self) -> str:
         """What to do when memory runs out in a step."""

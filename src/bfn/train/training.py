@@ -130,6 +130,7 @@ def _train(prepare: Callable[[], tuple[Recipe, BFN, DataSet]], options: _Options
         display = _display(options.display, world)
         if recipe.train.init and not (resume and folder is not None and folder.steps()):
             start_from(model, recipe.train.init, folder, display.say)
+        _introduce(model, data)
         _check(recipe, model, data, folder)
         with parallel.whole_afterwards(model, recipe.train.sharding, world):
             with needed(lambda: "the model and the data are too large for it"):
@@ -195,6 +196,14 @@ def _display(display: Display | bool, world: World) -> Display:
     return progress.choose(Console(stderr=True)) if display is True else display
 
 
+def _introduce(model: BFN, data: DataSet) -> None:
+    """Show the head a few million values of the training data, the same in every process."""
+    count = min(len(data.split("train")), 2**22 // data.format.dimensions + 1)
+    generator = torch.Generator(model.device).manual_seed(0)
+    x, _ = data.batch("train", data.indices(0, 0, count), generator)
+    model.head = model.head.fitted(x, alike=data.format.alike)
+
+
 def _check(recipe: Recipe, model: BFN, data: DataSet, folder: RunFolder | None) -> None:
     """Find what does not fit together; one example goes through the model."""
     if recipe.train.tensorboard:
@@ -207,7 +216,9 @@ def _check(recipe: Recipe, model: BFN, data: DataSet, folder: RunFolder | None) 
     cond: dict[str, Any] = {name: value.to(model.device) for name, value in labels.items()}
     try:
         with model.evaluating():
-            loss.continuous_time(model, x.to(model.device), generator=generator, **cond)
+            loss.objective(
+                model, x.to(model.device), recipe.train.objective, generator=generator, **cond
+            )
     except BFNError:
         raise
     except Exception as error:
