@@ -95,8 +95,3 @@ def test_refusals() -> None:
         lambda: loss.objective(model("binary"), x, "likelihood"),
         "objective = 'likelihood'; expected auto, bound, log_prob, mixture",
     )
-    bare = model("continuous", reconstruction=None)
-    assert_refused(
-        lambda: loss.objective(bare, data("continuous", (2, 2)), "log_prob"),
-        "the reconstruction loss of continuous data needs their precision",
-    )
