@@ -8,6 +8,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -163,8 +164,25 @@ def test_independent_entropy_retyped() -> None:
     found = evaluate.independent_entropy(data)
     assert found == pytest.approx(nats / len(test), rel=1e-5)
     assert found / 64 / LN2 == pytest.approx(2.43, abs=0.02)
+    uniform = 64 * math.log(17)
+    assert evaluate.baselines(data) == {"uniform": pytest.approx(uniform), "independent": found}
     continuous = bfn.data.load("digits", form="continuous")
     assert_refused(lambda: evaluate.independent_entropy(continuous), "continuous")
+    assert evaluate.baselines(continuous) == {}
+
+
+def test_independent_entropy_of_bins_and_of_text(tmp_path: Path) -> None:
+    binned = bfn.data.from_arrays(
+        np.array([[-0.9, 0.1], [0.9, 0.2], [-0.6, 0.3]], np.float32), bins=4, validation=0, test=0
+    )
+    # bins 0, 3, 0 and 2, 2, 2: with half a count added, (2.5, 0.5, 0.5, 1.5) / 5 and 3.5 / 5
+    nats = -math.log(2.5 / 5) * 2 / 3 - math.log(1.5 / 5) / 3 - math.log(3.5 / 5)
+    assert evaluate.independent_entropy(binned, "train") == pytest.approx(nats)
+    (tmp_path / "t.txt").write_text("ab" * 200)
+    text = bfn.data.load("text", path=tmp_path / "t.txt", length=2)
+    n = len(text.examples("train"))
+    found = evaluate.independent_entropy(text)
+    assert found == pytest.approx(-2 * math.log((n + 0.5) / (n + 1)))
 
 
 def test_crops(tmp_path: Path) -> None:

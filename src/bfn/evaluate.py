@@ -20,7 +20,7 @@ The examples of a text are windows that do not overlap, or crops at random posit
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,7 @@ from bfn.data.tensors import as_data_set
 from bfn.device import in_parts
 from bfn.errors import BFNError, whole
 from bfn.model import BFN
+from bfn.output.bins import bin_index
 from bfn.times import BELOW_ONE
 
 Steps = int | float | str
@@ -235,26 +236,42 @@ def loss_by_time(
     return centres.tolist(), mean.tolist(), (square / count).sqrt().tolist()
 
 
+def baselines(data: DataSet, split: str = "test") -> dict[str, float]:
+    """What models that know nothing would cost, in nats per example; empty for continuous data.
+
+    "uniform" gives every level the same probability, "independent" is `independent_entropy`.
+    """
+    if data.K is None:
+        return {}
+    uniform = data.format.dimensions * math.log(data.K)
+    return {"uniform": uniform, "independent": independent_entropy(data, split)}
+
+
 def independent_entropy(data: DataSet, split: str = "test", smoothing: float = 0.5) -> float:
     """The cost of a model of independent variables, in nats per example.
 
     Each variable has its own frequencies, counted on the training split with `smoothing` added to
     each of the K counts; the examples of `split` are coded with them.
     """
-    if data.K is None:
+    D, K = data.format.dimensions, data.K
+    if K is None:
         raise BFNError(f"{data.name} is continuous; give it bins to count frequencies in")
-    train, test = _levels(data, "train"), _levels(data, split)
-    seen, symbols = torch.unique(torch.cat([train, test]), return_inverse=True)
-    train, test = symbols[: len(train)], symbols[len(train) :]
-    counts = torch.stack([torch.bincount(column, minlength=len(seen)) for column in train.T])
-    p = (counts + smoothing) / (len(train) + data.K * smoothing)  # (D, symbols seen)
-    return float(-p.log().gather(1, test.T).sum(0).mean())
+    counts, total = torch.zeros(D * K, dtype=torch.float64), len(data.examples("train"))
+    for places in _places(data, "train"):
+        counts += torch.bincount(places.flatten(), minlength=D * K)
+    nats = -((counts + smoothing) / (total + K * smoothing)).log()
+    coded = torch.cat([nats[places].sum(1) for places in _places(data, split)])
+    return float(coded.mean())
 
 
-def _levels(data: DataSet, split: str) -> Tensor:
-    """Every example of a split as a row of whole numbers."""
-    x, _ = data.batch(split, data.examples(split), _generator(0, "levels"))
-    return data.format.form.decode(x).long().flatten(1).cpu()
+def _places(data: DataSet, split: str) -> Iterator[Tensor]:
+    """The examples of a split, some at a time, as places (B, D) in a table of D rows of K."""
+    D, K = data.format.dimensions, data.K or 0
+    generator = _generator(0, "levels")
+    for some in data.examples(split).split(max(1, 2**22 // D)):
+        x, _ = data.batch(split, some, generator)
+        k = bin_index(x, K) if x.is_floating_point() else x  # bin centres or classes
+        yield k.flatten(1).cpu() + K * torch.arange(D)
 
 
 def _estimate(values: Tensor, order: Tensor) -> Estimate:

@@ -52,7 +52,7 @@ def test_the_recipe_is_filled_in(trained: Path, capsys: pytest.CaptureFixture[st
     resume = ["train", "images", "--out", "run", "--resume", "auto", "--train.steps", "3"]
     assert main(resume) == 0
     said = capsys.readouterr().err
-    assert "data.labels" in said
+    assert "data.size" in said
     assert "net.labels" not in said
     assert "label_dropout" not in said
     again = [*TRAIN, "--data.labels", "true", "--train.label_dropout", "0", "--train.steps", "1"]

@@ -152,7 +152,7 @@ def test_demo(
             picture.verify()
     document = json.loads((folder / "results.json").read_text())
     assert document["baselines"]["uniform"] == pytest.approx(math.log2(17))
-    assert document["baselines"]["independent_pixels"] == pytest.approx(2.432, abs=2e-3)
+    assert document["baselines"]["independent"] == pytest.approx(2.432, abs=2e-3)
     assert [row["n"] for row in document["rows"]] == [10, "inf"]
     assert (document["examples"], document["steps"]) == (297, 15)
     text = (folder / "results.txt").read_text()

@@ -36,7 +36,7 @@ def test_run_folder(tmp_path: Path) -> None:
     assert folder.recipe() == recipe
     assert {path.name for path in folder.path.iterdir()} == {
         *("recipe.toml", "config.json", "model.safetensors", "metrics.jsonl", "checkpoints"),
-        *("samples", "status.json", ".lock"),
+        *("samples", "status.json", ".lock", "data.json", "trained-on.npy"),
     }
     assert {path.name for path in folder.checkpoints.iterdir()} == {"step-8", "step-12"}
     ema = checkpoint.load(folder.checkpoints / "step-12").tensors["ema"]

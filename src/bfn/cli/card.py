@@ -37,7 +37,7 @@ def card(
     sample_steps
         Bayesian updates for the samples.
     """
-    from bfn.cli.evaluate import comparable, measure, recipe_with_data
+    from bfn.cli.evaluate import comparable, compare_data, measure, recipe_with_data
     from bfn.cli.sampling import draw, with_labels
     from bfn.device import find_device
     from bfn.plots.sheets import suffix, write_sheet
@@ -54,26 +54,33 @@ def card(
     model = folder.load_model().to(find_device(evaluation.device, "device"))
     format = folder.format()
     picture = run / f"sample{suffix(format)}"  # a missing extra is reported before the work
-    result = measure(model, build.data(recipe), evaluation)
+    data = build.data(recipe)
+    compare_data(folder, model, data, evaluation.split, moved=False)
+    result = measure(model, data, evaluation)
     sampling, columns = with_labels(model, sampling, n is not None)
     write_sheet(picture, format, draw(model, format, sampling), columns)
     published = comparable(recipe.published, result, evaluation)
     losses = table(result, evaluation.split, published)
-    written = card_of_run(recipe, run.name, losses, picture)
+    written = card_of_run(recipe, run.name, data.summary(), losses, picture)
     written.write(run, model.config(), sum(p.numel() for p in model.net.parameters()))
     print(f"{readme}: {result.examples} examples evaluated, {sampling.n} samples drawn")
 
 
-def card_of_run(recipe: Recipe, name: str, losses: str = "", sample: Path | None = None) -> Card:
-    """The card of a model trained with a recipe, to be found under a name."""
+def card_of_run(
+    recipe: Recipe, name: str, summary: str = "", losses: str = "", sample: Path | None = None
+) -> Card:
+    """The card of a model trained with a recipe, to be found under a name.
+
+    The summary says how much data there is in each split.
+    """
     from bfn.card import Card
 
-    recipe = recipe.without_places()
     sentences = [f"{recipe.description}."] if recipe.description else []
     if source := recipe.data.get("source"):
-        arguments = [f"{key} = {value!r}" for key, value in recipe.data.items() if key != "source"]
-        given = f" ({', '.join(arguments)})" if arguments else ""
-        sentences.append(f"The data source is `{source}`{given}.")
+        place = recipe.data.get("path")
+        of = f", of `{Path(place).name}`" if place else ""
+        sentences.append(f"The data source is `{source}`{of}{summary and f': {summary}'}.")
+    recipe = recipe.without_places()
     return Card(recipe.name, " ".join(sentences), recipe.to_toml(), losses, sample, name)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -98,15 +97,11 @@ def affordable_steps(recipe: Recipe, data: DataSet, seconds: float) -> int:
 
 def _report(out: Path, result: Evaluation, data: DataSet, steps: int, seconds: float) -> None:
     from bfn.cli.evaluate import name_of
-    from bfn.evaluate import independent_entropy
+    from bfn.evaluate import baselines
 
-    assert data.K is not None
-    uniform = math.log2(data.K)
-    independent = result.bits(independent_entropy(data))
-    rows = [
-        [f"uniform over {data.K} levels", f"{uniform:.3f}", ""],
-        ["independent pixels", f"{independent:.3f}", ""],
-    ]
+    compared = {name: result.bits(nats) for name, nats in baselines(data).items()}
+    names = {"uniform": f"uniform over {data.K} levels", "independent": "independent pixels"}
+    rows = [[names[name], f"{bits:.3f}", ""] for name, bits in compared.items()]
     for row in result.rows:
         total, error = result.bits(row.total.nats), result.bits(row.total.standard_error)
         rows.append([f"BFN, n = {name_of(row.n)}", f"{total:.3f}", f"{error:.3f}"])
@@ -116,7 +111,7 @@ def _report(out: Path, result: Evaluation, data: DataSet, steps: int, seconds: f
     document = {
         "steps": steps,
         "seconds": round(seconds, 1),
-        "baselines": {"uniform": uniform, "independent_pixels": independent},
+        "baselines": compared,
         **result.to_json(),
     }
     (out / "results.json").write_text(json.dumps(document, indent=2) + "\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,7 @@ def evaluate(
         Also write every example's total to this .npy or .csv, one column for each n.
     """
     from bfn.device import find_device
+    from bfn.evaluate import baselines
     from bfn.hub import locate
     from bfn.recipe import build
     from bfn.runs.folder import RunFolder
@@ -57,14 +59,24 @@ def evaluate(
     if per_example is not None:
         check_free(per_example, force, endings=(".npy", ".csv"))
     model = folder.load_model().to(find_device(settings.device, "device"))
-    result = measure(model, build.data(recipe), settings)
+    data = build.data(recipe)
+    trained_on = compare_data(folder, model, data, settings.split, moved=bool(overrides))
+    result = measure(model, data, settings)
+    compared = baselines(data, settings.split)
     published = comparable(recipe.published, result, settings)
     if per_example is not None:
         write_per_example(per_example, result)
-    document = {"run": str(run), "split": settings.split, **as_json(result, published)}
+    document = {
+        "run": str(run),
+        "split": settings.split,
+        "trained_on": trained_on,
+        "baselines": {name: nats * result.scale for name, nats in compared.items()},
+        **as_json(result, published),
+    }
     if tables.write_json(json, document):
         return
-    show(result, f"{run}, {settings.split} split: {result.examples} examples", published)
+    title = f"{run}, {settings.split} split: {result.examples} examples"
+    show(result, title, published, compared)
     if per_example is not None:
         print(f"{per_example}: the total of every example, in {result.unit}")
 
@@ -86,6 +98,50 @@ def recipe_with_data(
         )
     moved = {places[key]: str(value) for key, value in (overrides or {}).items()}
     return dataclasses.replace(recipe, data=recipe.data | moved)
+
+
+def compare_data(
+    folder: RunFolder, model: BFN, data: DataSet, split: str, *, moved: bool
+) -> list[str] | None:
+    """Say how many examples of a split the run was trained on, unless these are its own data.
+
+    Returns what they are called, or None if the run keeps no record. Refuses other labels.
+    """
+    labels, found = (model.data_format or {}).get("labels", []), list(data.label_names)
+    if labels and found != labels[: len(found)]:
+        raise BFNError(
+            f"{data.name} has the labels {', '.join(found)}, but the run {', '.join(labels)}; give "
+            "data with the same ones"
+        )
+    known = folder.data()
+    if known.get("digest") == data.digest():
+        return []
+    seen = folder.trained_on(data, split)
+    if seen is None:
+        if moved:
+            _note(
+                f"{str(folder.path)!r} keeps no record of what it was trained on: nobody can tell "
+                f"which of these {split} examples it has seen"
+            )
+        return None
+    indices = data.examples(split).tolist()
+    called = data.names.get(split) or [str(index) for index in indices]
+    names = [name for name, was in zip(called, seen, strict=True) if was]
+    if names:
+        _note(
+            f"the run was trained on {len(names)} of these {len(seen)} {split} examples, which "
+            f"makes them look too easy: {', '.join(names[:8])}{', ...' * (len(names) > 8)}"
+        )
+    else:
+        _note(
+            f"these are not the data of the run, which was trained on none of the {split} examples "
+            "here"
+        )
+    return names
+
+
+def _note(sentence: str) -> None:
+    print(f"note: {sentence}", file=sys.stderr)
 
 
 def measure(model: BFN, data: DataSet, settings: Eval) -> Evaluation:
@@ -116,8 +172,13 @@ def as_json(result: Evaluation, published: Published | None) -> dict[str, Any]:
     return document
 
 
-def show(result: Evaluation, title: str, published: Published | None = None) -> None:
-    """One row per n: in the data's own unit, next to the published results, and in the other unit.
+def show(
+    result: Evaluation,
+    title: str,
+    published: Published | None = None,
+    baselines: Mapping[str, float] | None = None,
+) -> None:
+    """One row per baseline and n, in the data's own unit and in the other one.
 
     Nats have three decimals, the smaller units four.
     """
@@ -139,6 +200,9 @@ def show(result: Evaluation, title: str, published: Published | None = None) -> 
         return f"{result.bits(nats):.4f}" if in_nats else f"{nats:.3f}"
 
     rows = []
+    for name, nats in (baselines or {}).items():
+        between = [""] * (len(columns) - 8)
+        rows.append([name, "", "", in_own(nats), *between, "", "", in_other(nats), ""])
     for row in result.rows:
         values = [row.loss.nats, row.reconstruction.nats, row.total.nats, row.total.standard_error]
         cells = [name_of(row.n), *map(in_own, values)]

@@ -48,6 +48,8 @@ def push(
         (copy / hub.RECIPE).write_text(recipe.without_places().to_toml())
         if not (run / README).exists():
             parameters = sum(p.numel() for p in model.net.parameters())
-            card_of_run(recipe, repository).write(copy, model.config(), parameters)
+            card_of_run(recipe, repository, folder.data().get("data", "")).write(
+                copy, model.config(), parameters
+            )
         address = hub.upload(copy, repository, private=private or None, token=token)
     print(f"{run} is at {address}")

@@ -47,6 +47,7 @@ class DataSet(ABC):
         label_names: the names of labels 0, 1, ...
         chosen: arguments that the source chose itself; a run's recipe says them, so that the same
             recipe always gives the same data.
+        names: what each example of a split is called; by default its index.
     """
 
     counted: ClassVar[str]
@@ -61,8 +62,10 @@ class DataSet(ABC):
         labels: Mapping[str, Tensor | np.ndarray | Sequence[int]] | None = None,
         label_names: tuple[str, ...] = (),
         chosen: Mapping[str, Any] | None = None,
+        names: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.name = name
+        self.names = names or {}
         self.chosen = dict(chosen or {})
         self.format = format
         self.label_names = label_names
@@ -117,6 +120,15 @@ class DataSet(ABC):
         """JSON values that say what one example is, and the names of the labels."""
         named = {"labels": list(self.label_names)} if self.label_names else {}
         return {**self.format.describe(), **named}
+
+    def summary(self) -> str:
+        """How much there is in each split, and the labels."""
+        train, validation, test = (f"{len(self.split(split)):,}" for split in SPLITS)
+        text = f"{train} {self.counted} to train on, {validation} for validation and {test} to test"
+        if not self._labels:
+            return text
+        shown = ", ".join(self.label_names) if len(self.label_names) <= 12 else ""
+        return f"{text}, with {self.label_count} labels{shown and f' ({shown})'}"
 
     def encode(self, raw: Any, generator: noise.Source = None) -> Tensor:
         """A batch of levels or strings -> x in the model's convention."""

@@ -21,7 +21,7 @@ import numpy as np
 from bfn.data import forms
 from bfn.data.base import SPLITS, Rows, hold_out_by_content
 from bfn.data.formats import ImageFormat
-from bfn.data.reading import levels, open_picture
+from bfn.data.reading import absent, levels, open_picture
 from bfn.errors import BFNError, whole
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ def images(
         labels=None if numbers is None else {s: numbers[part] for s, part in rows.items()},
         label_names=label_names,
         chosen={"split_by": split_by},
+        names={split: [names[i] for i in part] for split, part in rows.items()},
     )
 
 
@@ -104,7 +105,7 @@ def _listing(path: Path) -> tuple[list[str], Callable[[str], bytes]]:
     elif path.exists():
         raise BFNError(f"{path} is neither a folder nor an intact zip archive of pictures")
     else:
-        raise BFNError(f"{path} does not exist; expected a folder or zip archive of pictures")
+        raise absent(path, "a folder or zip archive of pictures")
     # Other systems leave behind hidden files that are named like pictures.
     names = [
         name

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
+def absent(path: Path, expected: str) -> BFNError:
+    """What to raise for a path with nothing there."""
+    where = "" if path.is_absolute() else f" in {Path.cwd()}"
+    return BFNError(f"{str(path)!r} does not exist{where}; expected {expected}: say where it is")
+
+
 def read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
@@ -33,7 +39,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
                 return {"train": loaded}
             return {name: loaded[name] for name in loaded.files}
     except FileNotFoundError:
-        raise BFNError(f"{str(path)!r} does not exist; expected a .npy or .npz file") from None
+        raise absent(path, "a .npy or .npz file") from None
     except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
         reason = "it holds Python objects" if "allow_pickle" in str(error) else str(error)
         raise BFNError(

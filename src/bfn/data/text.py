@@ -12,7 +12,7 @@ import numpy as np
 from bfn.data.alphabet import LETTERS, Alphabet, to_letters
 from bfn.data.base import Stream, cut_text
 from bfn.data.formats import TextFormat
-from bfn.data.reading import read_bytes
+from bfn.data.reading import absent, read_bytes
 from bfn.errors import BFNError
 
 TOKENS = ("characters", "letters", "bytes")
@@ -67,7 +67,7 @@ def _paths(path: Path) -> list[Path]:
             raise BFNError(f"{path} holds no .txt files; give a folder of texts or one file")
         return found
     if not path.exists():
-        raise BFNError(f"{path} does not exist; expected a text file or a folder of .txt files")
+        raise absent(path, "a text file or a folder of .txt files")
     return [path]
 
 

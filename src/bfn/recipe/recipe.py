@@ -158,6 +158,7 @@ def resolve(
         top.pop("parameters", None)
     if any(key.startswith("data.") and key != "data.dir" for key in overrides):
         top.pop("published", None)
+        top.pop("description", None)
     _override(sections, origin, overrides)
     typed_sections = {key: cls.read(sections[key], origin) for key, cls in SECTIONS.items()}
     free = {key: sections[key] for key in FREE}

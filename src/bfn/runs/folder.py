@@ -6,6 +6,8 @@ runs/NAME/
   model.safetensors    EMA weights
   metrics.jsonl        one line per logged step
   checkpoints/step-N/  everything that is needed to resume exactly
+  data.json            how much data there is, and the digest of it
+  trained-on.npy       hashes of what the run was trained on, by which it is known again
   samples/             pictures or text drawn during training
   status.json          what the run last did, and the step of the exported model
 """
@@ -22,11 +24,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 from safetensors import SafetensorError
 from torch import Tensor
 
 from bfn import serialise
 from bfn.data import read_format
+from bfn.data.base import DataSet
 from bfn.data.formats import Format
 from bfn.errors import BFNError, Unwritten
 from bfn.files import replacing
@@ -35,7 +39,7 @@ from bfn.recipe import PLACES, Recipe, read
 from bfn.runs import status
 
 RECIPE, METRICS, CHECKPOINTS, SAMPLES = "recipe.toml", "metrics.jsonl", "checkpoints", "samples"
-BOARD = "tensorboard"
+BOARD, DATA, TRAINED_ON = "tensorboard", "data.json", "trained-on.npy"
 
 CHANGEABLE = tuple(
     f"train.{key}"
@@ -182,6 +186,44 @@ class RunFolder:
                 f"{new[section].get(key)!r}; resume it with the same value, or give another folder "
                 "with --out"
             )
+
+    # The data.
+
+    def write_data(self, digest: str, summary: str, fingerprints: np.ndarray) -> None:
+        """Keep what the run is trained on."""
+        with (
+            self._writing(TRAINED_ON),
+            replacing(self.path / TRAINED_ON) as aside,
+            aside.open("wb") as file,
+        ):
+            np.save(file, fingerprints, allow_pickle=False)
+        with self._writing(DATA):
+            _write(self.path / DATA, json.dumps({"data": summary, "digest": digest}) + "\n")
+
+    def data(self) -> dict[str, str]:
+        """What data.json says: the `data` in words and their `digest`; empty if there is none."""
+        with self._reading(DATA):
+            return dict(json.loads((self.path / DATA).read_text()))
+        return {}
+
+    def trained_on(self, data: DataSet, split: str) -> np.ndarray | None:
+        """Which examples of a split the run was trained on, (N,); None if it keeps no record."""
+        with self._reading(TRAINED_ON), (self.path / TRAINED_ON).open("rb") as file:
+            return data.seen(split, np.load(file, allow_pickle=False))
+        return None
+
+    @contextlib.contextmanager
+    def _reading(self, name: str) -> Iterator[None]:
+        """Pass over a file that is not there."""
+        try:
+            yield
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, EOFError, TypeError):
+            raise BFNError(
+                f"{str(self.path / name)!r} is damaged; restore it, or remove it and do without "
+                "knowing what the run was trained on"
+            ) from None
 
     # Checkpoints and the exported model.
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from torch import Tensor
 
 from bfn import hub, loss, progress, serialise
-from bfn.data.base import DataSet
+from bfn.data.base import SPLITS, DataSet
 from bfn.data.tensors import as_data_set
 from bfn.device import needed
 from bfn.errors import BFNError, Diverged
@@ -132,6 +132,7 @@ def _train(prepare: Callable[[], tuple[Recipe, BFN, DataSet]], options: _Options
             start_from(model, recipe.train.init, folder, display.say)
         _introduce(model, data)
         _check(recipe, model, data, folder)
+        parameters = sum(p.numel() for p in model.net.parameters())
         with parallel.whole_afterwards(model, recipe.train.sharding, world):
             with needed(lambda: "the model and the data are too large for it"):
                 loop = _loop(recipe, model, data, options, display, world)
@@ -149,6 +150,12 @@ def _train(prepare: Callable[[], tuple[Recipe, BFN, DataSet]], options: _Options
                         if resume:
                             world.on_main(lambda: folder.write_recipe(recipe))
                     # Loop.
+                    if not loop.finished():
+                        words = f"{parameters:,} parameters on {loop.trainer.device}"
+                        display.say(f"{data.name}: {data.summary()}; {words}")
+                        if folder is not None:
+                            digest = loop.identity["data"]
+                            world.on_main(lambda: _keep_record(folder, data, digest, display.say))
                     _run(loop, display)
             finally:
                 # Close. A GPU might wait for ever for a process that is gone.
@@ -253,6 +260,16 @@ def _loop(
         trainer, folder=folder, identity=identity, display=display, samples=samples,
         stop=options.stop,
     )  # fmt: skip
+
+
+def _keep_record(folder: RunFolder, data: DataSet, digest: str, say: Callable[[str], None]) -> None:
+    """Write down what is trained on, and say how much of it the held-out examples repeat."""
+    fingerprints = data.fingerprints()
+    folder.write_data(digest, data.summary(), fingerprints)
+    for split in SPLITS[1:]:
+        seen = data.seen(split, fingerprints)
+        if seen.any():
+            say(f"{seen.sum()} of the {len(seen)} {split} examples repeat what is trained on")
 
 
 def start_from(model: BFN, name: str, folder: RunFolder | None, say: Callable[[str], None]) -> None:
