@@ -282,7 +282,7 @@ def test_the_table_is_in_the_datas_unit_beside_the_published_one(
     assert document["published"]["unit"] == "nats per image"
     first = document["rows"][0]
     assert first["in_unit"] == first["total"]["nats"]
-    assert first["total"]["bits_per_dimension"] == pytest.approx(first["in_unit"] / 64 / LN2)
+    assert first["total"]["bits"] == pytest.approx(first["in_unit"] / 64 / LN2)
     assert float(rows["3"][3]) == pytest.approx(first["in_unit"], abs=6e-4)
     assert "published: L^r 0.5 nats/image, included" in captured
 

@@ -190,7 +190,7 @@ def test_cards_of_runs(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[
         assert part in card
     assert main(["eval", str(run), "--json", "-", *crops]) == 0
     row = json.loads(capsys.readouterr().out)["rows"][-1]
-    bits = [row[name]["bits_per_dimension"] for name in ("loss", "reconstruction", "total")]
+    bits = [row[name]["bits"] for name in ("loss", "reconstruction", "total")]
     assert f"| inf | {' | '.join(f'{value:.4f}' for value in bits)} | " in card
     shown = (run / "sample.txt").read_text().rstrip() if kind == "text" else "(sample.png)"
     assert shown in card

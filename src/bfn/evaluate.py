@@ -77,7 +77,7 @@ class Evaluation:
     reconstructions: Tensor = field(repr=False)
 
     def bits(self, nats: float) -> float:
-        """Nats per example as bits per dimension."""
+        """Nats per example as bits per dimension, which is a character of a text."""
         return nats / (LN2 * self.dimensions)
 
     def per_example(self, n: float) -> Tensor:
@@ -92,7 +92,7 @@ class Evaluation:
                 "nats": estimate.nats,
                 "nats_error": estimate.standard_error,
                 "noise_error": estimate.noise_error,
-                "bits_per_dimension": self.bits(estimate.nats),
+                "bits": self.bits(estimate.nats),
                 "bits_error": self.bits(estimate.standard_error),
             }
 

@@ -107,7 +107,7 @@ def test_eval(runs: Path, output: Output) -> None:
         name = "inf" if math.isinf(row.n) else str(row.n)
         assert str(plain["n"]) == name
         assert plain["total"]["nats"] == pytest.approx(row.total.nats, rel=1e-5)
-        assert plain["total"]["bits_per_dimension"] == pytest.approx(expected.bits(row.total.nats))
+        assert plain["total"]["bits"] == pytest.approx(expected.bits(row.total.nats))
         values = [row.loss.nats, row.reconstruction.nats, row.total.nats, row.total.standard_error]
         for value in values:
             assert f"{value:.3f}" in lines[name]

@@ -106,7 +106,9 @@ def test_texts(tiny_run: Run, say: Callable[..., str]) -> None:
     for length in (0, 1, 5, 8, 11, 40, 103):
         text = "".join("the cat sat on a mat "[i * i % 21] for i in range(length))
         (Path("texts") / f"{length}.txt").write_text(text)
-    say("compress", tiny_run("text"), "texts", "-o", "a.bfn", "--steps", 2)
+    told = say("compress", tiny_run("text"), "texts", "-o", "a.bfn", "--steps", 2)
+    assert "bits per character in" in told
+    assert "bits/char" in say("inspect", "a.bfn")
     say("decompress", "a.bfn", "--run", tiny_run("text"), "-o", "out")
     assert contents(Path("out/texts")) == contents(Path("texts"))
 

@@ -45,7 +45,14 @@ def test_run_folder(tmp_path: Path) -> None:
     assert not result.model.training
     assert folder.format() == build.data(recipe).format
     for path in folder.path.rglob("[!.]*"):
-        assert path.is_dir() or path.suffix in {".toml", ".json", ".jsonl", ".safetensors", ".png", ".npy"}
+        assert path.is_dir() or path.suffix in {
+            ".toml",
+            ".json",
+            ".jsonl",
+            ".safetensors",
+            ".png",
+            ".npy",
+        }
 
 
 # Folders that hold something already.

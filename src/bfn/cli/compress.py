@@ -76,7 +76,7 @@ def compress(
     rate = ""
     if examples:
         per = 8 * contents.coded / (examples * format.dimensions)
-        rate = f", {per:.3f} bits per dimension in {examples} example{'s' * (examples != 1)}"
+        rate = f", {per:.3f} {format.bits} in {examples} example{'s' * (examples != 1)}"
     size = out.stat().st_size
     print(
         f"{out}: {files} file{'s' * (files != 1)}, {contents.input_bytes} bytes become {size}{rate}"

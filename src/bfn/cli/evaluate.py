@@ -35,7 +35,7 @@ def evaluate(
     trust: Trust = False,
     overrides: Overrides,
 ) -> None:
-    """Evaluate a run: L^n + L^r for several n, in the data's unit, in nats and bits per dimension.
+    """Evaluate a run: L^n + L^r for several n, in the data's unit and in nats or bits.
 
     If the data have moved, say where they are with --data.dir or --data.path.
 
@@ -183,7 +183,7 @@ def show(
     Nats have three decimals, the smaller units four.
     """
     in_nats = result.unit.startswith("nats")
-    own = result.unit.replace(" per ", "/").replace("dimension", "dim").replace("character", "char")
+    own = tables.short(result.unit)
     other = "bits/dim" if in_nats else "nats"
     names = ("L^n", "L^r", "total", "s.e.")
     columns = ["n", *(f"{name} ({own})" for name in names)]

@@ -88,6 +88,7 @@ def describe(archive: Archive) -> dict[str, Any]:
 
 def _show(account: dict[str, Any]) -> None:
     from bfn.cli import tables
+    from bfn.data.formats import bits_of
 
     bits = account["bits"]
     made = [
@@ -115,6 +116,7 @@ def _show(account: dict[str, Any]) -> None:
         row("container", bits["container"]),
         row("all", 8 * account["bytes"]),
     ]
-    tables.show(["where the bits went", "bytes", "share", "bits/dim"], rows)
+    rate = tables.short(bits_of(account["data"]["medium"]))
+    tables.show(["where the bits went", "bytes", "share", rate], rows)
     names = [[f["name"], str(f["examples"]), str(f["plain_bytes"])] for f in account["files"]]
     tables.show(["file", "examples", "bytes without the model"], names)

@@ -39,6 +39,11 @@ def show(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | Non
         return text.getvalue()
 
 
+def short(unit: str) -> str:
+    """A unit as the heading of a column: bits/dim, bits/char, ..."""
+    return unit.replace(" per ", "/").replace("dimension", "dim").replace("character", "char")
+
+
 def check_json(path: Path | None, force: bool) -> None:
     """Refuse a --json file that exists; - is standard output."""
     if path is not None and str(path) != "-":

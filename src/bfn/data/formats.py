@@ -25,6 +25,11 @@ from bfn.data.reading import read_arrays, read_bytes, read_picture
 from bfn.errors import BFNError, whole
 
 
+def bits_of(medium: str) -> str:
+    """What bits per variable are called."""
+    return "bits per character" if medium == "text" else "bits per dimension"
+
+
 class Format(ABC):
     """Shape, meaning and unit of one example."""
 
@@ -77,6 +82,11 @@ class Format(ABC):
     @abstractmethod
     def unit(self) -> str:
         """What likelihoods of this data are reported in, e.g. "bits per dimension"."""
+
+    @property
+    def bits(self) -> str:
+        """What bits per variable of this data are called, e.g. "bits per character"."""
+        return bits_of(self.medium)
 
     @property
     def K(self) -> int | None:
@@ -156,7 +166,7 @@ class _TensorFormat(Format):
     @property
     def unit(self) -> str:
         binary = isinstance(self.form, forms.Binary)
-        return f"nats per {self.noun}" if binary else "bits per dimension"
+        return f"nats per {self.noun}" if binary else self.bits
 
 
 @dataclass(frozen=True)
@@ -317,8 +327,12 @@ class TextFormat(Format):
         }
 
     @property
+    def bits(self) -> str:
+        return "bits per byte" if self.alphabet.characters is None else bits_of(self.medium)
+
+    @property
     def unit(self) -> str:
-        return "bits per byte" if self.alphabet.characters is None else "bits per character"
+        return self.bits
 
 
 def read(description: dict[str, Any], *, trust: bool = False) -> Format:
