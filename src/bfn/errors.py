@@ -19,7 +19,11 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Diverged(RuntimeError):
-    """The loss or the gradient is no longer finite."""
+    """The loss, the gradient or the weights are no longer finite since a step."""
+
+    def __init__(self, message: str, step: int = 0) -> None:
+        super().__init__(message)
+        self.step = step
 
 
 class Unwritten(BFNError):

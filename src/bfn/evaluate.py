@@ -26,10 +26,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from bfn import loss, noise
 from bfn.data.base import DataSet, Stream
-from bfn.data.tensors import as_data_set
+from bfn.data.tensors import Array, as_data_set
 from bfn.device import in_parts
 from bfn.errors import BFNError, whole
 from bfn.model import BFN
@@ -116,7 +117,7 @@ class Evaluation:
 
 def evaluate(
     model: BFN,
-    data: DataSet | Tensor,
+    data: DataSet | Array | Dataset,
     *,
     steps: Iterable[Steps] = (10, 25, 100, math.inf),
     split: str = "test",
@@ -131,7 +132,7 @@ def evaluate(
 
     Args:
         model: on any device; its dropout is off meanwhile, and its mode is restored.
-        data: a data set, or a tensor (N, *shape) in the model's convention.
+        data: a data set; or an array (N, *shape) or a torch Dataset, in the model's convention.
         batch: examples at once; results do not depend on it. Halved when memory runs out.
         repeats: passes over the split with fresh noise, averaged.
         crops: number of crops at random positions of a text; 0 for windows that do not overlap.
@@ -140,8 +141,10 @@ def evaluate(
     """
     counts = list(dict.fromkeys(step_count(n) for n in steps))
     batch, repeats = whole("batch", batch, 1), whole("repeats", repeats, 1)
-    if isinstance(data, Tensor):
+    if not isinstance(data, DataSet):
         data, split = as_data_set(model, data), "train"
+        if not data.repeatable:
+            raise BFNError("batches have no fixed number of examples; give an array or a Dataset")
     examples, keys = _examples(data, split, crops, seed)
     N = len(examples)
     order = torch.randperm(N, generator=_generator(seed, "order"))

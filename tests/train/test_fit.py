@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import bfn
 from bfn.data.tensors import as_data_set
 from bfn.errors import BFNError
+from support import tiny_runs
+from support.mistakes import assert_refused
 
 K = 4
 
@@ -99,25 +104,168 @@ def test_arguments_that_need_a_folder(x: Tensor) -> None:
         bfn.train.fit(model(), x, tensorboard=True, display=False)
 
 
-def test_bad_data(x: Tensor) -> None:
-    with pytest.raises(BFNError, match="outside the range"):
-        bfn.train.fit(model(), x + 3, display=False)
-    real = bfn.continuous(torch.nn.Linear(2, 2), sigma_1=0.1)
-    with pytest.raises(BFNError, match=r"data are torch.float64 .* give data.to.torch.float32."):
-        bfn.train.fit(real, torch.rand(8, 2).double(), display=False)
-    with pytest.raises(BFNError, match=r"model is of type Linear; expected a BFN"):
-        bfn.train.fit(torch.nn.Linear(2, 2), x)  # pyright: ignore
-    with pytest.raises(BFNError, match=r"data are of type list; expected a tensor"):
-        bfn.train.fit(model(), [1, 2], steps=1)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(BFNError, match=r"the data have shape \(500,\)"):
-        bfn.train.fit(model(), x[:, 0], display=False)
-    with pytest.raises(BFNError, match="one label to each"):
-        bfn.train.fit(model(), x, labels=x[:3, 0], display=False)
+class Own(Dataset):
+    """Examples that are read one by one; what is random in them comes from torch."""
+
+    def __init__(self, x: Tensor, labels: Tensor | None = None, noisy: bool = False) -> None:
+        self.x, self.labels, self.noisy = x, labels, noisy
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, i: int) -> Any:
+        x = (self.x[i] + int(torch.randint(K, ()))) % K if self.noisy else self.x[i].numpy()
+        return x if self.labels is None else (x, int(self.labels[i]))
+
+
+def losses(data: Any, **settings: Any) -> list[float]:
+    given = {"steps": 6, "batch": 50, "log_every": 1, "display": False} | settings
+    given = {key: value for key, value in given.items() if value is not None}
+    return [line["nats"] for line in bfn.train.fit(model(), data, **given).history]
+
+
+def test_every_source_of_the_same_examples_trains_alike(x: Tensor) -> None:
+    """Arrays of any type and a Dataset in one order; batches in the order they come in."""
+    labels = x[:, 0]
+    expected = losses(x, labels=labels)
+    assert losses(x.numpy().astype("uint8"), labels=labels.numpy()) == expected
+    assert losses(x.int(), labels=labels.tolist()) == expected
+    assert losses(Own(x, labels)) == expected
+    assert losses(TensorDataset(x, labels), accumulate=2) == pytest.approx(expected)
+
+    order = as_data_set(model(), x)
+    rows = [order.indices(0, step, 50) for step in range(6)]
+    batches = [(x[i], labels[i]) for i in rows]
+    for ready in (batches, (pair for pair in batches), DataLoader(Pairs(batches), batch_size=None)):
+        assert losses(ready, batch=None) == expected
+
+
+class Pairs(IterableDataset):
+    def __init__(self, batches: list[Any]) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.batches)
+
+
+def test_batches_go_on_and_end(x: Tensor) -> None:
+    """What can be gone through again is, with its smaller last batch; an iterator ends."""
+    result = bfn.train.fit(model(), DataLoader(Own(x[:120]), 50), steps=7, display=False)
+    assert result.step == 7
+    few = (x[:50] for _ in range(3))
+    heard = tiny_runs.Heard()
+    result = bfn.train.fit(model(), few, steps=7, log_every=2, display=heard)
+    assert (result.step, [line["step"] for line in result.history]) == (3, [2, 3])
+    first, last = heard.said
+    assert "batches of 50 examples to train on" in first
+    assert last == "training ends at step 3, because the batches do"
+    exact = (x[:50] for _ in range(3))
+    assert bfn.train.fit(model(), exact, steps=3, display=heard).step == 3
+    assert len(heard.said) == 3
+
+
+def test_a_dataset_resumes_exactly_with_what_it_draws(x: Tensor, tmp_path: Path) -> None:
+    data, augment = Own(x, noisy=True), lambda x: (x + torch.randint(K, (len(x), 1))) % K
+    settings: dict[str, Any] = {"batch": 50, "augment": augment, "log_every": 1, "display": False}
+    whole = bfn.train.fit(model(), data, steps=6, **settings)
+    bfn.train.fit(model(), data, steps=3, out=tmp_path / "run", **settings)
+    torch.manual_seed(77)
+    resumed = bfn.train.fit(model(), data, steps=6, out=tmp_path / "run", resume=True, **settings)
+    assert [line["loss"] for line in resumed.history] == [line["loss"] for line in whole.history]
+    for a, b in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+    settings.pop("augment")
+    plain = bfn.train.fit(model(), data, steps=6, **settings)
+    assert plain.history[-1]["loss"] != whole.history[-1]["loss"]
+    with pytest.raises(BFNError, match="data are not those"):
+        bfn.train.fit(model(), Own(x[:400]), steps=6, out=tmp_path / "run", resume=True, **settings)
+
+
+def test_batches_resume_with_other_ones_and_say_so(x: Tensor, tmp_path: Path) -> None:
+    loader, heard = DataLoader(Own(x), 50, shuffle=True), tiny_runs.Heard()
+    bfn.train.fit(model(), loader, steps=2, out=tmp_path / "run", display=False)
+    again = bfn.train.fit(
+        model(), loader, steps=4, out=tmp_path / "run", resume=True, display=heard
+    )
+    assert again.step == 4
+    told = "resuming from step 2, with the batches that come now, not those of then"
+    assert heard.said[-1] == told
+
+
+def test_augmentation_is_of_training_batches_only(x: Tensor) -> None:
+    """All examples become 0: training learns that alone, and validation sees that it is wrong."""
+    zeros = torch.zeros_like
+    settings: dict[str, Any] = {"steps": 60, "batch": 64, "learning_rate": 1e-2, "display": False}
+    settings |= {"augment": zeros, "validate_every": 60}
+    result = bfn.train.fit(model(), x, validation=x[:200], **settings)
+    line = result.history[-1]
+    assert line["nats"] < 0.7
+    assert line["validation"] * 2 * math.log(2) > 4.0
+    other = bfn.train.fit(model(), x, validation=Own(x[:200]), **settings)
+    assert other.history[-1]["validation"] == line["validation"]
+
+
+class Ragged(Own):
+    """Examples of different lengths."""
+
+    def __getitem__(self, i: int) -> Any:
+        return torch.zeros(i + 1).long()
+
+
+class Odd(Own):
+    """Examples that are no numbers."""
+
+    def __getitem__(self, i: int) -> Any:
+        return object()
+
+
+ONCE: dict[str, Any] = {"batch": None, "steps": None}
+FLOATS: dict[str, Any] = {"validation": torch.zeros(4, 2), "validate_every": 1}
+
+
+MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
+    (lambda x: x + 3, {}, "outside the range"),
+    (lambda x: x.float(), {}, "x has type torch.float32, but discrete data are class indices"),
+    (lambda x: 5, {}, "data are of type int; expected an array or a tensor (N, *shape)"),
+    (lambda x: x[:, 0], {}, "the data have shape (500,)"),
+    (lambda x: x.numpy().astype(str), {}, "the data are of type ndarray; expected numbers"),
+    (lambda x: x, {"labels": [1, 2, 3]}, "500 examples with 3 labels; give one label to each"),
+    (lambda x: x, FLOATS, "but discrete data are class"),
+    (lambda x: x, {"validation": torch.zeros(4, 2).long()}, "only with validate_every="),
+    (lambda x: x, {"validate_every": 2}, "leave it out, or give data with a validation split"),
+    (lambda x: Own(x), {"labels": [1]}, "labels= belongs to an array of data; let the Own"),
+    (lambda x: Own(x[:0]), {}, "the Own is empty; give at least one example"),
+    (lambda x: Ragged(x), {}, "the first ones have (1,); give all one shape"),
+    (lambda x: Odd(x), {}, "the examples of the Odd could not be put into one batch (default_coll"),
+    (lambda x: Pairs([x]), {}, "an IterableDataset gives single examples; wrap it"),
+    (lambda x: [1, 2], {"batch": None}, "the examples of a batch are of type int; expected"),
+    (lambda x: [{"x": x}], {"batch": None}, "the examples of a batch are of type dict; expected"),
+    (lambda x: [(x, x, x)], {"batch": None}, "are of type tuple; expected numbers"),
+    (lambda x: [], {"batch": None}, "the list gives no batch; expected at least one"),
+    (lambda x: iter([x]), ONCE, "the list_iterator has no length; say when to end"),
+    (lambda x: [x], {}, "batch = 4, but the list makes the batches itself; leave batch out"),
+    (lambda x: [x, x[:, :1]], {"batch": None}, "have examples of shape (1,), the first ones have"),
+    (lambda x: [x, (x, x[:, 0])], {"batch": None}, "have labels only now and then"),
+    (lambda x: [x], {"batch": None, "accumulate": 2}, "nor cut by accumulate; give an array"),
+    (lambda x: x, {"augment": 3}, "augment = 3; expected a function of a batch"),
+    (lambda x: x, {"augment": lambda x: x[:, 0]}, "of a batch of torch.int64 (1, 2); it must keep"),
+    (lambda x: x, {"augment": lambda x: x + 9}, "augment left the range of the data: "),
+    (lambda x: x, {"stepz": 3}, "unknown key stepz; did you mean 'steps'?"),
+    (lambda x: x, {"learning_rate": -1}, "learning_rate = -1.0 is too small"),
+    (lambda x: x, {"accumulate": 3}, "batch = 4 cannot be split into accumulate = 3 equal parts"),
+]
+
+
+@pytest.mark.parametrize(("data", "settings", "sentence"), MISTAKES)
+def test_mistakes(x: Tensor, data: Any, settings: dict[str, Any], sentence: str) -> None:
+    given = {"steps": 2, "batch": 4, "display": False} | settings
+    given = {key: value for key, value in given.items() if value is not None}
+    assert_refused(lambda: bfn.train.fit(model(), data(x), **given), sentence)
 
 
 def test_labels_beside_a_data_set() -> None:
     net = bfn.nn.UNet(outputs=2, width=16, multipliers=(1,), blocks=1, groups=8, image_size=8)
-    with pytest.raises(BFNError, match="a data set has labels of its own"):
+    with pytest.raises(BFNError, match="a data set has labels and a validation split of its own"):
         bfn.train.fit(
             bfn.discretised(net, K=17, sigma_1=0.1), bfn.data.load("digits"), steps=1, batch=4,
             labels=torch.zeros(1797, dtype=torch.int64), display=False,

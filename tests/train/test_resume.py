@@ -254,7 +254,7 @@ def test_fit_goes_on_with_the_same_model_and_data(
     for other in (x * 0.5, x.flip(0)):
         with pytest.raises(BFNError, match="data are not those"):
             fit(other, 10, resume=True)
-    with pytest.raises(BFNError, match=r"started with train.learning_rate = 0.001, not 0.1"):
+    with pytest.raises(BFNError, match=r"started with learning_rate = 0.001, not 0.1"):
         fit(x, 10, learning_rate=0.1, resume=True)
     with monkeypatch.context() as patch:
         patch.setattr(Slope, "width", 2)

@@ -242,7 +242,7 @@ def test_a_run_does_not_start_from_itself(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "run")
     for name in ("run", "link"):
         again = tiny_runs.read(tmp_path, "text", train__init=str(tmp_path / name))
-        with pytest.raises(BFNError, match=r"--init and --out are the same folder"):
+        with pytest.raises(BFNError, match=r"is both the run to start from and the new"):
             run(again, tmp_path / "run", force=True)
     assert not (tmp_path / "run.replaced-1").exists()
 

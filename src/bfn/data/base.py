@@ -18,7 +18,7 @@ import hashlib
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self, final
 
 import numpy as np
@@ -52,6 +52,10 @@ class DataSet(ABC):
 
     counted: ClassVar[str]
     """What the sizes of the splits count: "examples" or "characters"."""
+    in_memory = True
+    """Whether the stored values are all in memory, from which any thread may cut batches."""
+    repeatable = True
+    """Whether a resumed training gets the batches that an uninterrupted one would have got."""
 
     def __init__(
         self,
@@ -71,7 +75,7 @@ class DataSet(ABC):
         self.label_names = label_names
         self._splits = {split: _tensor(splits[split]) for split in SPLITS}
         self._labels = {
-            split: _integers(values, f"the labels of the {split} split of {name}")
+            split: integers(values, f"the labels of the {split} split of {name}")
             for split, values in (labels or {}).items()
         }
         self._device: torch.device | None = None  # of batches; None: where the splits are
@@ -168,6 +172,17 @@ class DataSet(ABC):
         cond = {"label": self._labels[split][indices]} if split in self._labels else {}
         return self._cut(split, indices), cond
 
+    def step(self, seed: int, step: int, batch: int, parts: Sequence[range]) -> Iterator[Stored]:
+        """The examples of a training step as stored, in parts: some rows of its batch each."""
+        indices = self.indices(seed, step, batch)
+        for rows in parts:
+            yield self.stored("train", indices[rows.start : rows.stop])
+
+    @property
+    def ended(self) -> bool:
+        """Whether there are no more steps to be had."""
+        return False
+
     def to(self, device: torch.device | str, *, hold: bool = True) -> Self:
         """Give batches on that device. Returns the data set itself.
 
@@ -222,7 +237,7 @@ def _tensor(values: Tensor | np.ndarray) -> Tensor:
     return torch.from_numpy(np.require(values, requirements=["C", "W"]))
 
 
-def _integers(values: Tensor | np.ndarray | Sequence[int], what: str) -> Tensor:
+def integers(values: Tensor | np.ndarray | Sequence[int], what: str) -> Tensor:
     if isinstance(values, Tensor):
         dtype = values.dtype
         integral = not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
@@ -248,7 +263,6 @@ def _permutation(count: int, seed: int, epoch: int) -> Tensor:
     return torch.randperm(count, generator=generator)
 
 
-@final
 class Rows(DataSet):
     """One example per row: stored values of a split have shape (N, *shape)."""
 

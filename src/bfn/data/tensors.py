@@ -1,16 +1,28 @@
-"""One's own tensors as a data set."""
+"""One's own data in Python as a data set: arrays, a torch Dataset, or batches that come ready made.
+
+All are in the model's own convention, which is checked as they are read. Arrays are held as they
+are. The examples of a torch Dataset are read when a step asks for them, in the same order as the
+rows of an array, a function of (seed, step); what it draws with torch's global generator follows
+the seed of the step. So training on either can be resumed exactly. A DataLoader or an iterator
+goes its own way, and a resumed training goes on with whatever it gives then.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol, final
 
+import numpy as np
+import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset, IterableDataset, default_collate
 
-from bfn.data.base import DataSet, Rows
+from bfn.data.base import DataSet, Rows, Stored, integers
 from bfn.data.formats import ArrayFormat
 from bfn.data.forms import Encoded
 from bfn.errors import BFNError
+
+Array = Tensor | np.ndarray
 
 
 class Model(Protocol):
@@ -21,31 +33,193 @@ class Model(Protocol):
     def parameters(self) -> Iterator[nn.Parameter]: ...
 
 
-def as_data_set(model: Model, data: DataSet | Tensor, labels: Tensor | None = None) -> DataSet:
-    """A tensor (N, *shape) as a data set with a training split only; a data set as it is."""
+def as_data_set(
+    model: Model, data: Any, labels: Array | Sequence[int] | None = None, validation: Any = None
+) -> DataSet:
+    """The data set of whatever `bfn.train.fit` takes; a data set as it is.
+
+    Args:
+        labels: of an array, integers (N,); the others give pairs of x and labels.
+        validation: the validation split: an array, a pair of x and labels, or a torch Dataset.
+    """
     if isinstance(data, DataSet):
-        if labels is not None:
-            raise BFNError("a data set has labels of its own; give labels= only with a tensor")
+        if labels is not None or validation is not None:
+            raise BFNError(
+                "a data set has labels and a validation split of its own; give labels= and "
+                "validation= only with other data"
+            )
         return data
-    if not isinstance(data, Tensor):
+    held = None if validation is None else _Read.whole(model, validation)
+    if isinstance(data, Array):
+        pair = data if labels is None else (data, labels)
+        return Rows(**_Read(model, "the data", pair).splits(held))
+    if labels is not None:
         raise BFNError(
-            f"the data are of type {type(data).__name__}; expected a tensor (N, *shape), or a data "
-            "set as bfn.data.load returns it"
+            f"labels= belongs to an array of data; let the {type(data).__name__} give pairs "
+            "(x, label)"
         )
-    if data.dim() < 2 or len(data) == 0:
+    if isinstance(data, IterableDataset):
         raise BFNError(
-            f"the data have shape {tuple(data.shape)}; expected (N, *shape): examples, and the "
-            "variables of each"
+            "an IterableDataset gives single examples; wrap it in a torch DataLoader, which makes "
+            "batches of them"
         )
-    model.check(data)
-    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), data.dtype)
-    if data.is_floating_point() and data.dtype != dtype:
-        raise BFNError(
-            f"the data are {data.dtype} and the network's weights {dtype}; give data.to({dtype})"
-        )
-    return Rows(
-        "the data",
-        ArrayFormat(tuple(data.shape[1:]), Encoded()),
-        {"train": data, "validation": data[:0], "test": data[:0]},
-        labels=None if labels is None else {"train": labels},
+    if isinstance(data, Dataset):
+        return Items(model, data, held)
+    if isinstance(data, Iterable) and not isinstance(data, str | dict):
+        return Batches(model, data, held)
+    raise BFNError(
+        f"the data are of type {type(data).__name__}; expected an array or a tensor (N, *shape), a "
+        "torch Dataset, a DataLoader or another source of batches, or a data set as bfn.data.load "
+        "returns it"
     )
+
+
+class _Read:
+    """x (N, *shape) and perhaps labels (N,), as tensors that suit the model."""
+
+    def __init__(self, model: Model, what: str, given: Any) -> None:
+        x, *rest = given if isinstance(given, tuple | list) and given else (given,)
+        if isinstance(x, np.ndarray) and x.dtype.kind in "biuf":
+            x = torch.from_numpy(np.require(x, requirements=["C", "W"]))
+        if not isinstance(x, Tensor) or len(rest) > 1:
+            found = type(given).__name__ if isinstance(x, Tensor) else type(x).__name__
+            raise BFNError(
+                f"{what} are of type {found}; expected numbers (N, *shape), or a pair of them and "
+                "their labels (N,)"
+            )
+        if x.dim() < 2 or len(x) == 0:
+            raise BFNError(
+                f"{what} have shape {tuple(x.shape)}; expected (N, *shape): examples, and the "
+                "variables of each"
+            )
+        weights = (p.dtype for p in model.parameters() if p.is_floating_point())
+        x = x.to(next(weights, x.dtype) if x.is_floating_point() else torch.int64)
+        model.check(x)
+        self.what, self.x = what, x
+        self.labels = integers(rest[0], f"the labels of {what}") if rest else None
+        if self.labels is not None and len(self.labels) != len(x):
+            raise BFNError(
+                f"{what} are {len(x)} examples with {len(self.labels)} labels; give one label to "
+                "each"
+            )
+
+    @classmethod
+    def whole(cls, model: Model, given: Any) -> _Read:
+        """A validation split."""
+        if isinstance(given, Dataset):
+            given = _collated(given, range(len(given)))  # pyright: ignore[reportArgumentType]
+        return cls(model, "the validation data", given)
+
+    def splits(self, held: _Read | None) -> dict[str, Any]:
+        """The arguments of a data set with these training examples."""
+        labels = {"train": self.labels, "validation": held.labels if held else None}
+        return {
+            "name": "the data",
+            "format": ArrayFormat(tuple(self.x.shape[1:]), Encoded()),
+            "splits": {
+                "train": self.x,
+                "validation": self.x[:0] if held is None else held.x,
+                "test": self.x[:0],
+            },
+            "labels": {split: value for split, value in labels.items() if value is not None},
+        }
+
+    def like(self, first: DataSet, device: torch.device | None) -> Stored:
+        """What a step takes; refuses examples of another shape than the first ones."""
+        if tuple(self.x.shape[1:]) != first.shape:
+            raise BFNError(
+                f"{self.what} have examples of shape {tuple(self.x.shape[1:])}, the first ones "
+                f"have {first.shape}; give all one shape"
+            )
+        if (self.labels is None) != ("train" not in first.labels):
+            raise BFNError(f"{self.what} have labels only now and then; give all or none of them")
+        labels = {} if self.labels is None else {"label": self.labels}
+        return self.x.to(device, non_blocking=True), {k: v.to(device) for k, v in labels.items()}
+
+
+@final
+class Items(Rows):
+    """A torch Dataset of examples x, or pairs (x, label); only one of them is held."""
+
+    in_memory = False
+
+    def __init__(self, model: Model, source: Dataset, held: _Read | None) -> None:
+        self._model, self._source = model, source
+        self._length = len(source)  # pyright: ignore[reportArgumentType]
+        if self._length == 0:
+            raise BFNError(f"the {type(source).__name__} is empty; give at least one example")
+        super().__init__(**self._read([0]).splits(held))
+
+    def _read(self, indices: Iterable[int]) -> _Read:
+        return _Read(self._model, "the examples", _collated(self._source, indices))
+
+    def stored(self, split: str, indices: Tensor) -> Stored:
+        if split != "train":
+            return super().stored(split, indices)
+        return self._read(indices.tolist()).like(self, self._device)
+
+    def summary(self) -> str:
+        held = len(self.split("validation"))
+        return f"{self._length:,} examples to train on and {held:,} for validation"
+
+    def digest(self) -> str:
+        """In words: to read all examples might take hours, and they may be random."""
+        return f"{self._length} examples of shape {self.shape}"
+
+    def _count(self, split: str) -> int:
+        return self._length if split == "train" else super()._count(split)
+
+
+@final
+class Batches(Rows):
+    """Batches x (B, *shape), or pairs (x, labels), that come ready made; the first one is held.
+
+    What can be gone through again, such as a DataLoader, is; an iterator ends.
+    """
+
+    in_memory = False
+    repeatable = False
+
+    def __init__(self, model: Model, source: Iterable[Any], held: _Read | None) -> None:
+        self._model, self._source, self._iterator = model, source, iter(source)
+        self._next = self._fetch()
+        if self._next is None:
+            raise BFNError(f"the {type(source).__name__} gives no batch; expected at least one")
+        super().__init__(**self._next.splits(held))
+
+    def _fetch(self) -> _Read | None:
+        end = object()
+        batch = next(self._iterator, end)
+        if batch is end and self._iterator is not self._source:
+            self._iterator = iter(self._source)
+            batch = next(self._iterator, end)
+        return None if batch is end else _Read(self._model, "the examples of a batch", batch)
+
+    def step(self, seed: int, step: int, batch: int, parts: Sequence[range]) -> Iterator[Stored]:
+        if not self.ended and self._next is not None:
+            present, self._next = self._next, None
+            yield present.like(self, self._device)
+
+    @property
+    def ended(self) -> bool:
+        self._next = self._next or self._fetch()
+        return self._next is None
+
+    def summary(self) -> str:
+        batch, held = (len(self.split(split)) for split in ("train", "validation"))
+        return f"batches of {batch:,} examples to train on, and {held:,} examples for validation"
+
+    def digest(self) -> str:
+        return ""
+
+
+def _collated(source: Any, indices: Iterable[int]) -> Any:
+    examples = [source[i] for i in indices]
+    try:
+        return default_collate(examples)
+    except (TypeError, RuntimeError) as error:
+        raise BFNError(
+            f"the examples of the {type(source).__name__} could not be put into one batch "
+            f"({' '.join(str(error).split())[:160]}); expected each to be numbers of one shape, or "
+            "such a pair (x, label)"
+        ) from error

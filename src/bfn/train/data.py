@@ -1,9 +1,9 @@
 """The batches of training steps, also of data that do not fit on the device.
 
-Batches of data that the device holds are cut there, when a step asks for them. Data in the host's
-memory are cut by a thread, which copies the batches of the next steps to the device while the
-present one is computed: from pinned memory and on a stream of its own, so that neither waits for
-the other.
+Batches of data that the device holds are cut there, when a step asks for them, and those of a torch
+Dataset or a DataLoader are read then. Data in the host's memory are cut by a thread, which copies
+the batches of the next steps to the device while the present one is computed: from pinned memory
+and on a stream of its own, so that neither waits for the other.
 
 What is fetched ahead are stored values and labels, a function of (seed, step) alone. Everything
 random is drawn later, on the device and from the step's own generator, so the result does not
@@ -69,7 +69,12 @@ class Loader:
                     f"are more than {FRACTION:.0%} of what is free on {device}"
                 )
         data.to(device, hold=held)
-        self.ahead = 0 if held else AHEAD
+        if not data.repeatable and rows != [range(settings.batch)]:
+            raise BFNError(
+                "batches that come ready made cannot be shared by several processes, nor cut by "
+                "train.accumulate; give an array or a torch Dataset instead"
+            )
+        self.ahead = 0 if held or not data.in_memory else AHEAD
         self.stream = torch.cuda.Stream(device) if self.ahead and device.type == "cuda" else None
         self._thread: ThreadPoolExecutor | None = None
         self.coming: deque[Future[Fetched]] = deque()
@@ -109,9 +114,7 @@ class Loader:
         self.coming.clear()
 
     def _cut(self, step: int) -> Iterator[Stored]:
-        indices = self.data.indices(self.settings.seed, step, self.settings.batch)
-        for rows in self.rows:
-            yield self.data.stored("train", indices[rows.start : rows.stop])
+        return self.data.step(self.settings.seed, step, self.settings.batch, self.rows)
 
     def _fetch(self, step: int) -> Fetched:
         """Cut and copy a step's batches; called in the thread."""

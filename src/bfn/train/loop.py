@@ -102,13 +102,13 @@ class Loop:
     def _out_of_patience(self) -> bool:
         return bool(self.settings.patience) and self.state.best.since >= self.settings.patience
 
-    def report(self, what: str, message: str = "") -> None:
-        """Write the run's status."""
+    def report(self, what: str, message: str = "", step: int | None = None) -> None:
+        """Write the run's status; the step is the present one unless another is given."""
         if self.folder is None or not self.world.main:
             return
         state, best = self.state, self.state.best
         values = {
-            "step": state.step,
+            "step": state.step if step is None else step,
             "steps": self.settings.steps,
             "unit": self.trainer.data.unit,
             "loss": self.history[-1]["loss"] if self.history else None,
@@ -142,6 +142,9 @@ class Loop:
             while not over:
                 trainer.advance()
                 asked = self.stop is not None and self.stop()
+                if not self.finished() and trainer.data.ended:
+                    self.display.say(f"training ends at step {state.step}, because the batches do")
+                    asked = True
                 interrupted, asked = world.any_a_step_ago(bool(self._signals), asked)
                 over = self._after_step(interrupted, asked)
                 self.display.advance(state.step)
@@ -179,7 +182,7 @@ class Loop:
         with state.ema.in_place(state.net):
             found = validation.measure(self.trainer.fast)
         if math.isnan(found.total):
-            raise self._diverged(f"the validation loss became nan at step {state.step}", state.step)
+            raise self._diverged("the validation loss became nan", state.step, state.step)
         scale = self.format.scale
         measured = {
             "validation": found.total * scale,
@@ -253,18 +256,19 @@ class Loop:
         place, what = broken
         at = step - len(values.losses) + place + 1
         # It was computed with the weights of the step before.
-        raise self._diverged(f"{what} at step {at}", at - 1)
+        raise self._diverged(what, at, at - 1)
 
-    def _diverged(self, what: str, weights: int) -> Diverged:
-        """What broke, and what to do; the weights of that step may be the cause."""
+    def _diverged(self, what: str, step: int, weights: int) -> Diverged:
+        """What broke at a step, and what to do; the weights of a step may be the cause."""
         good = self._good_before(weights)
         found = "there is no good checkpoint before it"
         if self.folder is not None and good is not None:
             found = f"the last good checkpoint is {self.folder.checkpoints / f'step-{good}'}"
         return Diverged(
-            f"{what}; {found}: train again with a smaller train.learning_rate (now "
+            f"{what} at step {step}; {found}: train again with a smaller train.learning_rate (now "
             f"{self.settings.learning_rate:g}) or train.clip, or look for extreme examples in the "
-            "data"
+            "data",
+            step,
         )
 
     # Saving.
@@ -278,7 +282,7 @@ class Loop:
         finite = torch.stack([local(p).isfinite().all() for p in learned]).all()
         (overflowed,) = self.world.any(not finite)
         if overflowed:
-            raise self._diverged(f"the weights overflowed at step {state.step}", state.step)
+            raise self._diverged("the weights overflowed", state.step, state.step)
         if self.folder is None:
             return
         average = checkpoint.save(

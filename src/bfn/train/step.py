@@ -1,6 +1,6 @@
 """A training step: one for all data types, networks and losses.
 
-Everything random in step s (times, noise, dropout, dynamic data) is drawn from generators seeded by
+Everything random in step s (times, noise, dropout, augmentation) is drawn from generators seeded by
 (seed, s), and the examples of step s are a function of (seed, s). So a checkpoint needs no
 generator states, and a resumed run repeats the uninterrupted one: on a CPU, bit for bit.
 """
@@ -47,6 +47,7 @@ class Trainer:
         data: moved to that device too, if it fits (settings.data_memory).
         settings: the [train] section of a recipe.
         world: the processes that train together.
+        augment: applied to the x of every training batch, after it is encoded.
         say: called with a sentence when the data stay in the host's memory.
     """
 
@@ -57,9 +58,10 @@ class Trainer:
         settings: Train,
         *,
         world: World | None = None,
+        augment: Callable[[Tensor], Tensor] = lambda x: x,
         say: Callable[[str], Any] = lambda sentence: None,
     ) -> None:
-        self.settings = settings
+        self.settings, self.augment = settings, augment
         self.world = world or World()
         self.device = find_device(self.world.device(settings.device))
         self.model, self.data = model.to(self.device), data
@@ -89,7 +91,7 @@ class Trainer:
             with self.world.accumulating(self.joined.net, last=last):
                 generator = self._source(rows)
                 values, labels = stored
-                x = self.data.format.form.encode(values, generator)
+                x = self.augment(self.data.format.form.encode(values, generator))
                 labels = hide_labels(labels, settings.label_dropout, generator)
                 parts.append(self.backward(x, labels, generator, 1 / len(self.rows)))
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip)

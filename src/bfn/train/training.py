@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
+import re
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +15,13 @@ from typing import Any
 import torch
 from rich.console import Console
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from bfn import hub, loss, progress, serialise
 from bfn.data.base import SPLITS, DataSet
-from bfn.data.tensors import as_data_set
+from bfn.data.tensors import Array, as_data_set
 from bfn.device import needed
-from bfn.errors import BFNError, Diverged
+from bfn.errors import BFNError, Diverged, Interrupted, Stranded
 from bfn.model import BFN
 from bfn.nn.accelerate import compiling
 from bfn.progress import Display
@@ -53,13 +57,16 @@ class _Options:
     force: bool
     display: Display | bool
     stop: Callable[[], bool] | None
+    augment: Callable[[Tensor], Tensor] | None = None
 
 
 def fit(
     model: BFN,
-    data: DataSet | Tensor,
+    data: DataSet | Array | Dataset | Iterable[Any],
     *,
-    labels: Tensor | None = None,
+    labels: Array | Sequence[int] | None = None,
+    validation: Any = None,
+    augment: Callable[[Tensor], Tensor] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     force: bool = False,
@@ -75,29 +82,86 @@ def fit(
     Args:
         model: any BFN, around any network. With sharding="full" and several processes its network
             is replaced by another one, because a sharded network cannot be restored in place.
-        data: a tensor (N, *shape) in the model's own convention, or a `bfn.data.DataSet`.
-        labels: integers (N,), handed to the network as `label`; only for a tensor of data.
+        data: in the model's own convention, one of
+            an array or tensor (N, *shape);
+            a torch Dataset of examples x, or pairs (x, label), read as they are needed;
+            a DataLoader, an iterator or another source of batches x (B, *shape), or pairs
+            (x, labels), which makes the batches itself and cannot be resumed exactly;
+            a `bfn.data.DataSet`.
+        labels: integers (N,) for an array of data, handed to the network as `label`.
+        validation: examples to measure every `validate_every` steps: an array, a pair of x and
+            labels, or a torch Dataset, which is read whole.
+        augment: a function of a training batch x, on the training's device, that returns another
+            one of its shape. What it draws with torch's global generator is the same when a run
+            is resumed.
         out: a run folder for checkpoints, metrics and the exported model; None writes nothing.
         resume: continue from the folder's newest checkpoint, if it has one, with the same model
-            and data (--resume on the command line).
+            and data.
         force: if the folder holds a run, rename it to NAME.replaced-1 and start a new one.
         display: True for a progress bar, False for silence.
         stop: called after every step; the training ends when it returns True.
         settings: the keys of a recipe's [train] section: steps, batch, learning_rate, seed, ...
     """
-    if not isinstance(model, BFN):
+    with _naming_arguments():
+        if not isinstance(model, BFN):
+            raise BFNError(
+                f"the model is of type {type(model).__name__}; expected a BFN, which "
+                "bfn.continuous, bfn.discretised and bfn.discrete make of a network"
+            )
+        if resume and out is None:
+            raise BFNError("resume=True continues a run in a folder; give its folder with out=")
+        if validation is not None and not settings.get("validate_every"):
+            raise BFNError("validation= is of use only with validate_every=, a number of steps")
+        recipe = resolve({"train": {k: _plain(v) for k, v in settings.items()}}, {}, name="fit")
+        data_set = as_data_set(model, data, labels, validation)
+        if not data_set.repeatable:
+            recipe = _ready_made(recipe, data_set, data, settings)
+        folder = None if out is None else RunFolder(out)
+        options = _Options(folder, resume, force, display, stop, augment)
+        return _train(lambda: (recipe, model, data_set), options)
+
+
+_ARGUMENTS = (
+    (r"--resume( auto)?\b", "resume=True"),
+    (r"--force\b", "force=True"),
+    (r"--init (\S+)", r"init='\1'"),
+    (r"--out\b", "out="),
+    (r"(?<![\w/.])train\.(?=[a-z])", ""),
+)
+"""The options of the command line, and keys of a recipe, as arguments of `fit`."""
+
+
+@contextlib.contextmanager
+def _naming_arguments() -> Iterator[None]:
+    """Let errors name the arguments of `fit`, not the options of the command line."""
+    try:
+        yield
+    except (BFNError, Diverged, Stranded, Interrupted) as error:
+        sentence = str(error)
+        for option, argument in _ARGUMENTS:
+            sentence = re.sub(option, argument, sentence)
+        error.args = (sentence,)
+        raise
+
+
+def _ready_made(recipe: Recipe, data: DataSet, source: Any, settings: dict[str, Any]) -> Recipe:
+    """The recipe for batches that come as they are: of the size of the first one."""
+    if "batch" in settings:
         raise BFNError(
-            f"the model is of type {type(model).__name__}; expected a BFN, which bfn.continuous, "
-            "bfn.discretised and bfn.discrete make of a network"
+            f"batch = {settings['batch']}, but the {type(source).__name__} makes the batches "
+            "itself; leave batch out, or give an array or a torch Dataset"
         )
-    if resume and out is None:
-        raise BFNError("resume=True continues a run in a folder; give its folder with out=")
-    document = {"train": {key: _plain(value) for key, value in settings.items()}}
-    recipe = resolve(document, {}, name="fit")
-    data_set = as_data_set(model, data, labels)
-    folder = None if out is None else RunFolder(out)
-    options = _Options(folder, resume, force, display, stop)
-    return _train(lambda: (recipe, model, data_set), options)
+    if "steps" not in settings and not _has_length(source):
+        raise BFNError(f"the {type(source).__name__} has no length; say when to end with steps=")
+    train = dataclasses.replace(recipe.train, batch=len(data.split("train")))
+    return dataclasses.replace(recipe, train=train)
+
+
+def _has_length(source: Any) -> bool:
+    try:
+        return len(source) > 0
+    except TypeError:
+        return False
 
 
 def run(
@@ -130,8 +194,9 @@ def _train(prepare: Callable[[], tuple[Recipe, BFN, DataSet]], options: _Options
         display = _display(options.display, world)
         if recipe.train.init and not (resume and folder is not None and folder.steps()):
             start_from(model, recipe.train.init, folder, display.say)
-        _introduce(model, data)
-        _check(recipe, model, data, folder)
+        with torch.random.fork_rng([]):  # a torch Dataset and an augmentation may draw from it
+            _introduce(model, data)
+            _check(recipe, model, data, options)
         parameters = sum(p.numel() for p in model.net.parameters())
         with parallel.whole_afterwards(model, recipe.train.sharding, world):
             with needed(lambda: "the model and the data are too large for it"):
@@ -156,7 +221,7 @@ def _train(prepare: Callable[[], tuple[Recipe, BFN, DataSet]], options: _Options
                         if folder is not None:
                             digest = loop.identity["data"]
                             world.on_main(lambda: _keep_record(folder, data, digest, display.say))
-                    _run(loop, display)
+                    _run(loop, data, display)
             finally:
                 # Close. A GPU might wait for ever for a process that is gone.
                 if not world.lost:
@@ -168,7 +233,7 @@ def _train(prepare: Callable[[], tuple[Recipe, BFN, DataSet]], options: _Options
     return Fit(model, loop.state.step, loop.history, folder.path if folder else None)
 
 
-def _run(loop: Loop, display: Display) -> None:
+def _run(loop: Loop, data: DataSet, display: Display) -> None:
     """Train from the restored step to the last; the run's status says how that ended."""
     step, best = loop.state.step, loop.state.best
     if loop.finished():
@@ -181,18 +246,19 @@ def _run(loop: Loop, display: Display) -> None:
         loop.report(status.FINISHED)
         return
     if step:
-        display.say(f"resuming from step {step}")
+        others = "" if data.repeatable else ", with the batches that come now, not those of then"
+        display.say(f"resuming from step {step}{others}")
     loop.report(status.RUNNING)
     try:
         with loop.world.guard(), needed(loop.trainer.memory_advice), compiling():
             loop.run()
     except BaseException as error:
-        ending = status.FAILED
+        ending, at = status.FAILED, None
         if isinstance(error, Diverged):
-            ending = status.DIVERGED
+            ending, at = status.DIVERGED, error.step
         elif isinstance(error, KeyboardInterrupt):
             ending = status.INTERRUPTED
-        loop.report(ending, message=str(error))
+        loop.report(ending, message=str(error), step=at)
         raise
     loop.report(status.FINISHED)
 
@@ -205,21 +271,23 @@ def _display(display: Display | bool, world: World) -> Display:
 
 def _introduce(model: BFN, data: DataSet) -> None:
     """Show the head a few million values of the training data, the same in every process."""
-    count = min(len(data.split("train")), 2**22 // data.format.dimensions + 1)
+    count = min(len(data.examples("train")), 2**22 // data.format.dimensions + 1)
     generator = torch.Generator(model.device).manual_seed(0)
     x, _ = data.batch("train", data.indices(0, 0, count), generator)
     model.head = model.head.fitted(x, alike=data.format.alike)
 
 
-def _check(recipe: Recipe, model: BFN, data: DataSet, folder: RunFolder | None) -> None:
+def _check(recipe: Recipe, model: BFN, data: DataSet, options: _Options) -> None:
     """Find what does not fit together; one example goes through the model."""
     if recipe.train.tensorboard:
-        if folder is None:
+        if options.folder is None:
             raise BFNError("train.tensorboard writes into a run folder; give one with out=")
         summary_writer()
     check_names(recipe.sample)
     generator = torch.Generator().manual_seed(0)
     x, labels = data.batch("train", data.indices(0, 0, 1), generator)
+    if options.augment is not None:
+        x = _augmented(model, x, options.augment)
     cond: dict[str, Any] = {name: value.to(model.device) for name, value in labels.items()}
     try:
         with model.evaluating():
@@ -236,6 +304,24 @@ def _check(recipe: Recipe, model: BFN, data: DataSet, folder: RunFolder | None) 
             f"({type(error).__name__} in {where}: {error}); expected forward(features, t) to take "
             "it, and label too if the data have labels"
         ) from error
+
+
+def _augmented(model: BFN, x: Tensor, augment: Callable[[Tensor], Tensor]) -> Tensor:
+    """The augmented x, if it is still data of the model."""
+    if not callable(augment):
+        raise BFNError(f"augment = {augment!r}; expected a function of a batch")
+    found: Any = augment(x.clone())
+    shape, kind = tuple(getattr(found, "shape", ())), getattr(found, "dtype", type(found).__name__)
+    if not isinstance(found, Tensor) or (shape, kind) != (tuple(x.shape), x.dtype):
+        raise BFNError(
+            f"augment made {kind} {shape} of a batch of {x.dtype} {tuple(x.shape)}; it must keep "
+            "the type and the shape"
+        )
+    try:
+        model.check(found)
+    except BFNError as error:
+        raise BFNError(f"augment left the range of the data: {error}") from None
+    return found
 
 
 def _loop(
@@ -255,7 +341,8 @@ def _loop(
         identity["model"] = json.loads(json.dumps(model.config()))
         if recipe.train.sample_every:
             samples = Samples(folder, model, data, recipe, world, display.say)
-    trainer = Trainer(model, data, recipe.train, world=world, say=display.say)
+    augment = options.augment or (lambda x: x)
+    trainer = Trainer(model, data, recipe.train, world=world, augment=augment, say=display.say)
     return Loop(
         trainer, folder=folder, identity=identity, display=display, samples=samples,
         stop=options.stop,
@@ -276,15 +363,15 @@ def start_from(model: BFN, name: str, folder: RunFolder | None, say: Callable[[s
     """Load the weights of another run, of a shipped model, or of one on the hub."""
     if folder is not None and Path(name).is_dir() and Path(name).resolve() == folder.path.resolve():
         raise BFNError(
-            f"--init and --out are the same folder {str(folder.path)!r}; give another one with "
-            "--out"
+            f"{str(folder.path)!r} is both the run to start from and the new one; give another "
+            "folder with --out"
         )
     source = hub.locate(name)
     config, weights = serialise.load_config(source), serialise.read_weights(source)
     if reason := serialise.misfit(model.net, weights):
         raise BFNError(
-            f"the weights of {name!r} do not fit this network ({reason}); give it the same [net] "
-            "keys as that model has in its recipe.toml"
+            f"the weights of {name!r} do not fit this network ({reason}); give it the same "
+            "arguments as that model's network has in its config.json"
         )
     model.net.load_state_dict(weights)
     for part in ("flow", "head"):
