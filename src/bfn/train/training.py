@@ -24,6 +24,7 @@ from bfn.device import needed
 from bfn.errors import BFNError, Diverged, Interrupted, Stranded
 from bfn.model import BFN
 from bfn.nn.accelerate import compiling
+from bfn.output import Head
 from bfn.progress import Display
 from bfn.recipe import Recipe, build, resolve
 from bfn.recipe.fitted import fitted
@@ -192,10 +193,12 @@ def _train(prepare: Callable[[], tuple[Recipe, BFN, DataSet]], options: _Options
             world.on_main(lambda: folder.check_free(resume=resume, force=force))
         recipe, model, data = prepare()
         display = _display(options.display, world)
-        if recipe.train.init and not (resume and folder is not None and folder.steps()):
+        resuming = resume and folder is not None and bool(folder.steps())
+        if recipe.train.init and not resuming:
             start_from(model, recipe.train.init, folder, display.say)
         with torch.random.fork_rng([]):  # a torch Dataset and an augmentation may draw from it
-            _introduce(model, data)
+            torch.manual_seed(recipe.train.seed)
+            model.head = _introduced(model, data, folder if resuming else None)
             _check(recipe, model, data, options)
         parameters = sum(p.numel() for p in model.net.parameters())
         with parallel.whole_afterwards(model, recipe.train.sharding, world):
@@ -269,12 +272,19 @@ def _display(display: Display | bool, world: World) -> Display:
     return progress.choose(Console(stderr=True)) if display is True else display
 
 
-def _introduce(model: BFN, data: DataSet) -> None:
-    """Show the head a few million values of the training data, the same in every process."""
+def _introduced(model: BFN, data: DataSet, resumed: RunFolder | None) -> Head:
+    """The head after a look at a few million values of the data, the same in every process."""
     count = min(len(data.examples("train")), 2**22 // data.format.dimensions + 1)
     generator = torch.Generator(model.device).manual_seed(0)
     x, _ = data.batch("train", data.indices(0, 0, count), generator)
-    model.head = model.head.fitted(x, alike=data.format.alike)
+    head = model.head.fitted(x, alike=data.format.alike)
+    if resumed is None or data.in_memory or not (resumed.path / serialise.CONFIG).is_file():
+        return head
+    # Other examples may come first now; the network goes on with what the head knew of the first.
+    before = serialise.load_config(resumed.path)["head"]
+    if in_words(before) != in_words(serialise.describe(head)):
+        return head  # a mistake, of which more is said when the checkpoint is read
+    return serialise.build(before, Head, trust=False)
 
 
 def _check(recipe: Recipe, model: BFN, data: DataSet, options: _Options) -> None:
