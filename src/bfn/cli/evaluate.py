@@ -114,7 +114,7 @@ def compare_data(
             "data with the same ones"
         )
     known = folder.data()
-    if known.get("digest") == data.digest():
+    if known and known.get("digest") == data.digest():
         return []
     seen = folder.trained_on(data, split)
     if seen is None:
