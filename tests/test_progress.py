@@ -34,7 +34,7 @@ def test_a_bar_shows_loss_rate_and_time_left() -> None:
         display.begin(40, 100)
         display.show({**LINE, "loss": 2.0, "validation": 1.5})
         display.show(LINE)
-        display.advance(50)
+        display.advance(50, 100)
         display.say("a message [not markup]")
 
     text = shown({"force_terminal": True, "width": 150}, follow)
@@ -54,7 +54,7 @@ def test_nothing_is_cut_in_a_narrow_terminal(step: int, steps: int, numbers: str
     def follow(display: progress.Display) -> None:
         display.begin(0, steps)
         display.show({**LINE, "validation": 2.899})
-        display.advance(step)
+        display.advance(step, steps)
 
     text = shown({"force_terminal": True, "width": 80}, follow)
     assert f"{step}/{steps}" in text
@@ -67,7 +67,7 @@ def test_a_log_gets_ten_lines() -> None:
         display.begin(0, 100)
         for step in range(1, 101):
             display.show({**LINE, "step": step})
-            display.advance(step)
+            display.advance(step, 100)
 
     lines = shown({"width": 30}, follow).splitlines()
     assert [each.split()[1] for each in lines] == [f"{step}/100" for step in range(10, 101, 10)]
@@ -120,7 +120,7 @@ def test_what_cannot_be_written_is_dropped(
     with progress.choose(console) as display:
         display.begin(0, 10)
         display.show(LINE)
-        display.advance(10)
+        display.advance(10, 10)
         display.say("a message")
     monkeypatch.setattr(sys, "stderr", Broken(error))
     monkeypatch.setattr(progress, "EVERY", 0.0)

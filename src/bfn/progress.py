@@ -43,8 +43,8 @@ class Display:
     def begin(self, step: int, steps: int) -> None:
         """The run goes from `step` to `steps`."""
 
-    def advance(self, step: int) -> None:
-        """A step is done."""
+    def advance(self, step: int, steps: int) -> None:
+        """A step is done, of `steps` as far as is known."""
 
     def show(self, line: Mapping[str, Any]) -> None:
         """A line of metrics was logged."""
@@ -74,17 +74,20 @@ class Lines(_Written):
     def __init__(self, console: Console) -> None:
         super().__init__(console)
         self._began = self._last = time.monotonic()
-        self._first, self._steps, self._next, self._tenth = 0, 1, 0, 1
+        self._first = self._shown = 0
+        self._steps = 1
 
     def begin(self, step: int, steps: int) -> None:
-        self._first, self._began = step, time.monotonic()
-        self._steps, self._tenth = steps, max(1, steps // 10)
-        self._next = step + self._tenth
+        self._first = self._shown = step
+        self._began, self._steps = time.monotonic(), steps
+
+    def advance(self, step: int, steps: int) -> None:
+        self._steps = steps
 
     def show(self, line: Mapping[str, Any]) -> None:
         step = line["step"]
-        if step >= self._next or step == self._steps:
-            self._next = step + self._tenth
+        if step >= self._shown + max(1, self._steps // 10) or step == self._steps:
+            self._shown = step
             left = ""
             if self._first < step < self._steps:
                 left = f"  {self._left(step - self._first, self._steps - step)} left"
@@ -127,8 +130,8 @@ class Bar(_Written):
         self.progress.update(self._task, total=steps, completed=step)
         self.progress.start_task(self._task)
 
-    def advance(self, step: int) -> None:
-        self.progress.update(self._task, completed=step)
+    def advance(self, step: int, steps: int) -> None:
+        self.progress.update(self._task, completed=step, total=steps)
 
     def show(self, line: Mapping[str, Any]) -> None:
         # The last validation stays in sight.

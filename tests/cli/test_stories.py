@@ -7,7 +7,6 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from PIL import Image
 
 import bfn
 from bfn import evaluate
-from bfn.cli import demo, main
+from bfn.cli import main
 from bfn.recipe import build, read, shipped
 from bfn.runs.folder import RunFolder
 from support import tiny_runs
@@ -134,13 +133,11 @@ def test_eval_uses_the_recipe(runs: Path, output: Output) -> None:
     assert document["dimensions"] == 8
 
 
-def test_demo(
-    output: Output, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The whole of it, with a smaller network, on a machine with time for 15 steps."""
+def test_demo(output: Output, capsys: pytest.CaptureFixture[str]) -> None:
+    """The whole of it, with a smaller network, for 15 steps."""
     small = ("--net.width", 8, "--net.multipliers", "1,2", "--train.batch", 8, "--eval.repeats", 1)
     small += ("--eval.steps", "10,inf", "--sample.n", 4, "--sample.steps", 3)
-    monkeypatch.setattr(demo, "affordable_steps", lambda *_: 15)
+    small += ("--train.steps", 15)
     folder = Path("demo")
     folder.mkdir()
     (folder / "results.json").write_text("an older demo")
@@ -159,16 +156,7 @@ def test_demo(
     for line in ("uniform over 17 levels", "4.087", "2.432", "BFN, n = inf"):
         assert line in text
         assert line in table
-    assert RunFolder(folder / "run").recipe().train.steps == 15
-
-
-def test_a_slow_machine_takes_fewer_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe, clock = tiny_runs.read(tmp_path), iter(range(100))
-    a_second_per_step = SimpleNamespace(monotonic=lambda: float(next(clock)))
-    monkeypatch.setattr(demo, "time", a_second_per_step)
-    data = build.data(recipe)
-    assert demo.affordable_steps(recipe, data, 8.0) == 8
-    assert demo.affordable_steps(recipe, data, 1e6) == recipe.train.steps
+    assert RunFolder(folder / "run").recipe().train.seconds == 150
 
 
 def test_help_and_version(output: Output) -> None:

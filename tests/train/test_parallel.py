@@ -26,7 +26,7 @@ from support import drawing_along, processes, several_trainings, tiny_runs
 
 PLAIN = {"net.dropout": 0.0, "train.log_every": 1, "train.steps": 3, "train.clip": 0.1}
 EVERYTHING = {
-    "net.labels": 3,  # whose weights nothing uses
+    "train.optimiser": "muon",
     "train.times": "importance",
     "train.accumulate": 2,
     "train.data_memory": "host",

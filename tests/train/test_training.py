@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import sys
@@ -19,7 +20,7 @@ from bfn.errors import BFNError
 from bfn.recipe import build
 from bfn.runs import status
 from bfn.runs.folder import RunFolder
-from bfn.train import checkpoint
+from bfn.train import checkpoint, loop
 from bfn.train.step import Trainer
 from support import tiny_runs
 from support.tiny_runs import after, contents, metrics, run
@@ -256,3 +257,18 @@ def test_another_flow_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     err = " ".join(capsys.readouterr().err.split())
     assert "had another flow: GaussianFlow(schedule=Exponential(sigma_1=0.05" in err
     assert tiny_runs.status(tmp_path / "second")["status"] == "finished"
+
+
+def test_seconds_end_a_run_and_its_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock of a second per reading: the run ends by it, and a resumed one goes on by it."""
+    clock = itertools.count()
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
+    long = {"train__steps": 1000, "train__decay": 1.0, "train__log_every": 1}
+    fit = run(tiny_runs.read(tmp_path, "text", train__seconds=12.0, **long), tmp_path / "run")
+    assert 3 <= fit.step <= 12
+    rates = [line["learning_rate"] for line in fit.history]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[-1] < 0.5 * rates[0]
+    longer = tiny_runs.read(tmp_path, "text", train__seconds=24.0, **long)
+    more = run(longer, tmp_path / "run", resume=True)
+    assert fit.step < more.step <= 2 * fit.step + 2

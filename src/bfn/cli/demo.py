@@ -15,9 +15,7 @@ from bfn.errors import BFNError
 if TYPE_CHECKING:
     from bfn.data.base import DataSet
     from bfn.evaluate import Evaluation
-    from bfn.recipe import Recipe
 
-_TRIAL = 8  # steps that measure the speed of the machine
 _FILES = ("samples.png", "loss-by-time.png", "results.json", "results.txt")
 
 
@@ -37,7 +35,6 @@ def demo(
     seconds
         The longest time to train; a slow machine takes fewer steps.
     """
-    from rich.console import Console
 
     from bfn import plots
     from bfn import train as training
@@ -51,7 +48,8 @@ def demo(
         raise BFNError(f"--seconds {seconds:g} leaves no time to train; give a positive number")
     recipe = read("digits", overrides)
     # Pictures along the way would take time from the training.
-    recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, sample_every=0))
+    train = dataclasses.replace(recipe.train, sample_every=0, seconds=seconds)
+    recipe = dataclasses.replace(recipe, train=train)
     folder = RunFolder(out / "run")
     if not force and any((out / name).exists() for name in (*_FILES, folder.path.name)):
         raise BFNError(f"{str(out)!r} holds a demo already; give --force to replace it, or --out")
@@ -59,16 +57,8 @@ def demo(
     style.load("PIL.Image")
     style.load("matplotlib")
     data = build.data(recipe)
-    steps = affordable_steps(recipe, data, seconds)
-    if steps < recipe.train.steps:
-        console = Console(stderr=True)
-        console.print(f"this machine has time for {steps} of {recipe.train.steps} steps")
-        recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, steps=steps))
     began = time.monotonic()
-    # The trial's rate is a guess; training ends soon after the time is up in any case.
-    fit = training.run(
-        recipe, folder.path, force=force, stop=lambda: time.monotonic() - began > 1.15 * seconds
-    )
+    fit = training.run(recipe, folder.path, force=force)
     trained = time.monotonic() - began
     result = evaluate.measure(fit.model, data, recipe.eval)
     x = sampling.draw(fit.model, data.format, recipe.sample)
@@ -76,23 +66,6 @@ def demo(
     run = Run(fit.model, data, recipe.sample, recipe.eval.split)
     plots.draw("losses", run, out / "loss-by-time.png")
     _report(out, result, data, fit.step, trained)
-
-
-def affordable_steps(recipe: Recipe, data: DataSet, seconds: float) -> int:
-    """The recipe's steps, or as many as fit into the time on this machine."""
-    from bfn import train as training
-    from bfn.recipe import build
-
-    ends: list[float] = []
-
-    def stop() -> bool:
-        ends.append(time.monotonic())
-        return len(ends) > _TRIAL  # the first step, which allocates memory, does not count
-
-    settings = {**dataclasses.asdict(recipe.train), "tensorboard": False}
-    training.fit(build.model(recipe), data, display=False, stop=stop, **settings)
-    affordable = int(seconds * (len(ends) - 1) / (ends[-1] - ends[0])) if ends[1:] else 1
-    return max(1, min(recipe.train.steps, affordable))
 
 
 def _report(out: Path, result: Evaluation, data: DataSet, steps: int, seconds: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -200,6 +200,9 @@ class SelfAttention(nn.Module):
 
     The rows of `qkv` are all queries, then all keys, then all values, head by head within each.
     """
+
+    stacked: ClassVar = {"qkv": 3}
+    """Layers whose weights are several matrices on top of each other."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

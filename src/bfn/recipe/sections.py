@@ -109,14 +109,23 @@ class Train(Section):
     times: Literal["stratified", "independent", "importance"] = option(
         "stratified", "how a batch's times are drawn; importance learns where the loss is"
     )
-    learning_rate: float = option(1e-3, "peak learning rate of AdamW", above=0)
-    betas: tuple[float, float] = option((0.9, 0.99), "betas of AdamW", least=0)
-    weight_decay: float = option(
-        0.01, "weight decay of AdamW, for weights with two or more axes", least=0
+    seconds: float = option(
+        0.0,
+        "end after this many seconds of training, if the steps take longer; 0 for no limit",
+        least=0,
     )
+    optimiser: Literal["adamw", "muon"] = option(
+        "adamw", "muon orthogonalises the steps of matrices, and moves the rest as adamw does"
+    )
+    learning_rate: float = option(1e-3, "peak learning rate", above=0)
+    betas: tuple[float, float] = option((0.9, 0.99), "betas of AdamW", least=0)
+    weight_decay: float = option(0.01, "weight decay, for weights with two or more axes", least=0)
     warmup: int = option(0, "steps over which the learning rate rises from 0", least=0)
     decay: float = option(
-        0.0, "fraction of the steps, at the end, over which it falls to 0", least=0, most=1
+        0.0,
+        "fraction of the steps (or seconds), at the end, over which it falls to 0",
+        least=0,
+        most=1,
     )
     clip: float = option(
         5.0, "largest gradient norm, in nats per variable; inf for none", above=0, infinite=True

@@ -44,18 +44,19 @@ BOARD, DATA, TRAINED_ON = "tensorboard", "data.json", "trained-on.npy"
 CHANGEABLE = tuple(
     f"train.{key}"
     for key in (
-        *("steps", "log_every", "checkpoint_every", "keep", "sample_every", "validate_every"),
+        *(
+            "steps",
+            "seconds",
+            "log_every",
+            "checkpoint_every",
+            "keep",
+            "sample_every",
+            "validate_every",
+        ),
         *("patience", "accumulate", "device", "data_memory", "compile", "sharding", "tensorboard"),
     )
 ) + tuple(f"data.{key}" for key in PLACES)
 """Keys that may change when a run is resumed: they do not alter what was trained so far."""
-
-
-_DEFAULTS_BEFORE = {
-    "images": {"split_by": "number"},
-    "array": {"split_by": "number", "low": -1.0, "high": 1.0, "image": False},
-}
-"""What runs were trained with whose recipe does not say `data.split_by`."""
 
 
 class RunFolder:
@@ -169,9 +170,14 @@ class RunFolder:
         if not self.is_run():
             raise BFNError(f"{str(self.path)!r} holds no {RECIPE}; it is not the folder of a run")
         recipe = read(self.path / RECIPE, overrides, trust=self.trust or trust)
-        before = _DEFAULTS_BEFORE.get(str(recipe.data.get("source")))
-        if before is not None and "split_by" not in recipe.data:
-            return dataclasses.replace(recipe, data={**before, **recipe.data})
+        if recipe.data.get("source") in ("images", "array") and "split_by" not in recipe.data:
+            # A run from the time when examples were held out by their numbers.
+            recipe = dataclasses.replace(recipe, data={**recipe.data, "split_by": "number"})
+        if "train.objective" not in recipe.origin:
+            # A run from the time when there was one objective, and one head of each kind.
+            head = {"head": "plain"} if recipe.flow.get("kind") == "discrete" else {}
+            train = dataclasses.replace(recipe.train, objective="bound")
+            recipe = dataclasses.replace(recipe, flow={**recipe.flow, **head}, train=train)
         return recipe
 
     def write_recipe(self, recipe: Recipe) -> None:

@@ -58,7 +58,7 @@ class Best:
 
 @dataclass
 class State:
-    """A training after `step` steps.
+    """A training after `step` steps, which took `seconds`.
 
     `net` has the present weights and `ema` their average; both may be sharded. `window` holds the
     steps since the last line of metrics. `best_weights` are the averaged weights of the best
@@ -71,6 +71,7 @@ class State:
     times: Times
     window: Window
     step: int = 0
+    seconds: float = 0.0
     best: Best = Best()
     best_weights: dict[str, Tensor] | None = None
 
@@ -138,7 +139,7 @@ def save(
         world: its processes must all call this.
     """
     tensors = state.tensors(world)
-    values = {**identity, "best": asdict(state.best)}
+    values = {**identity, "best": asdict(state.best), "seconds": state.seconds}
     world.on_main(lambda: write(folder, state.step, tensors, values, keep))
     return tensors["ema"]
 
@@ -221,6 +222,7 @@ def restore(
             f"the checkpoint {str(found.path)!r} is of another network than the run's is now "
             f"({reason}); give another folder with --out, or start again with --force"
         ) from error
+    state.seconds = found.state.get("seconds", 0.0)
     best = Best(**(found.state.get("best") or {}))
     if validating:
         _load_best(state, best, found, say)
@@ -270,9 +272,7 @@ def in_words(description: Mapping[str, Any]) -> str:
         # The marginals of the data, say, which are compared as data.
         return f"{len(value)} numbers" if isinstance(value, list) and len(value) > 6 else value
 
-    # What is None is left out: an earlier version may not have had that argument.
-    given = {key: value for key, value in description["arguments"].items() if value is not None}
-    values = ", ".join(f"{key}={words(value)}" for key, value in given.items())
+    values = ", ".join(f"{key}={words(value)}" for key, value in description["arguments"].items())
     return f"{description['class'].rpartition(':')[2]}({values})"
 
 

@@ -71,6 +71,7 @@ class Loop:
         self._unread: deque[tuple[dict[str, Any], Reading]] = deque()
         self._clock, self._timed = time.monotonic(), 0
         self._signals: list[int] = []
+        self._steps_ahead: deque[torch.cuda.Event] = deque()
 
     # Before and after.
 
@@ -97,7 +98,9 @@ class Loop:
             self._export(gathered(state.ema.weights, keep=self.world.main))
 
     def finished(self) -> bool:
-        return self.state.step >= self.settings.steps or self._out_of_patience()
+        state, settings = self.state, self.settings
+        late = 0.0 < settings.seconds <= state.seconds
+        return state.step >= settings.steps or late or self._out_of_patience()
 
     def _out_of_patience(self) -> bool:
         return bool(self.settings.patience) and self.state.best.since >= self.settings.patience
@@ -138,19 +141,40 @@ class Loop:
             contextlib.closing(trainer.loader),
         ):
             self.display.begin(state.step, self.settings.steps)
-            over = self.finished()
+            over, began = self.finished(), time.monotonic() - state.seconds
             while not over:
                 trainer.advance()
+                self._keep_time(began)
                 asked = self.stop is not None and self.stop()
                 if not self.finished() and trainer.data.ended:
                     self.display.say(f"training ends at step {state.step}, because the batches do")
                     asked = True
                 interrupted, asked = world.any_a_step_ago(bool(self._signals), asked)
                 over = self._after_step(interrupted, asked)
-                self.display.advance(state.step)
+                self.display.advance(state.step, self._expected_steps())
                 if interrupted and not over:
                     raise Interrupted(self._farewell())
             world.end_votes()
+
+    def _keep_time(self, began: float) -> None:
+        """Measure the time that training has taken, the same in all processes."""
+        self.state.seconds = time.monotonic() - began
+        if self.settings.seconds:
+            if self.trainer.device.type == "cuda":
+                # A host that runs ahead of its GPU would not know how late it is.
+                self._steps_ahead.append(torch.cuda.Event())
+                self._steps_ahead[-1].record()
+                if len(self._steps_ahead) > 2:
+                    self._steps_ahead.popleft().synchronize()
+            self.state.seconds = self.world.broadcast(self.state.seconds)
+
+    def _expected_steps(self) -> int:
+        """All steps of the run, or as many as its seconds seem to allow."""
+        settings, state = self.settings, self.state
+        if not settings.seconds:
+            return settings.steps
+        share = min(1.0, state.seconds / settings.seconds)
+        return min(settings.steps, math.ceil(state.step / max(share, 1e-9)))
 
     def _after_step(self, interrupted: bool, asked: bool) -> bool:
         """Do all that is due after a step; returns whether training is over."""

@@ -22,7 +22,7 @@ from bfn.times import ImportanceTimes
 from bfn.train.checkpoint import State
 from bfn.train.data import Loader, check_labels, hide_labels
 from bfn.train.monitor import Window
-from bfn.train.optim import EMA, adamw, learning_rate, time_sampler
+from bfn.train.optim import EMA, learning_rate, optimiser, time_sampler
 from bfn.train.parallel import World, full, join
 
 
@@ -73,7 +73,7 @@ class Trainer:
         self.state = State(
             net=model.net,
             ema=EMA(model.net, settings.ema_decay),
-            optimiser=adamw(model, settings),
+            optimiser=optimiser(model, settings),
             times=time_sampler(settings.times),
             window=Window(self.device),
         )
@@ -82,7 +82,7 @@ class Trainer:
         """One step: batch, loss, gradient, update, average."""
         settings, state = self.settings, self.state
         for group in state.optimiser.param_groups:
-            group["lr"] = learning_rate(settings, state.step)
+            group["lr"] = learning_rate(settings, state.step, state.seconds)
         state.optimiser.zero_grad(set_to_none=True)
         torch.manual_seed(noise.seed("dropout", settings.seed, state.step, self.world.rank))
         parts = []

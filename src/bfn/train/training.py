@@ -240,11 +240,17 @@ def _run(loop: Loop, data: DataSet, display: Display) -> None:
     """Train from the restored step to the last; the run's status says how that ended."""
     step, best = loop.state.step, loop.state.best
     if loop.finished():
-        early = step < loop.settings.steps
+        settings = loop.settings
+        early = step < settings.steps
         reason = (
             f", after {best.since} validations without improvement; to train on, give a larger "
             "train.patience"
         )
+        if 0.0 < settings.seconds <= loop.state.seconds:
+            reason = (
+                f", after {loop.state.seconds:.0f} seconds; to train on, give a larger "
+                "train.seconds"
+            )
         display.say(f"the run is finished: step {step}{reason if early else ''}")
         loop.report(status.FINISHED)
         return
