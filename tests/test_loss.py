@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import bfn
 from bfn import loss, noise
+from support.mistakes import assert_refused
 from support.toys import KINDS, Toy, data, generator, model, standard_error
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -310,3 +311,36 @@ def test_numbers_that_make_no_model_get_a_sentence() -> None:
             for build in builders:
                 with pytest.raises(bfn.BFNError, match=sentence):
                     build(value)
+
+
+class Silent(nn.Module):
+    """Predicts no noise: x_hat = V / beta, off by epsilon / sqrt(beta)."""
+
+    def forward(self, features: Tensor, t: Tensor) -> Tensor:
+        return torch.zeros_like(features)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "sigma_1", "right"),
+    [
+        *((torch.float32, sigma_1, True) for sigma_1 in (1e-3, 1e-6, 5e-7, 2.5e-7)),
+        *((torch.float32, sigma_1, False) for sigma_1 in (2e-7, 1e-7, 1e-10)),
+        *((torch.float64, sigma_1, True) for sigma_1 in (1e-7, 1e-14)),
+        (torch.float64, 1e-16, False),
+    ],
+)
+def test_sigma_1_is_right_or_refused(dtype: torch.dtype, sigma_1: float, right: bool) -> None:
+    """At t = 1 the rate is ln(1 / sigma_1) epsilon^2 / (1 - sigma_1^2), to one per cent."""
+    model = bfn.continuous(Silent(), sigma_1)
+    x = 2.0 * torch.rand(100, 100, generator=generator(1), dtype=dtype) - 1.0
+    t = torch.ones(100, dtype=dtype)
+    theta = model.flow.sample(x, t, generator(2))
+    if not right:
+        words = ("sigma_1 of at least", "torch.float64")
+        assert_refused(lambda: model(theta, t), *words)
+        assert_refused(lambda: bfn.generate(model, (1, 2), 2, dtype=dtype), *words)
+        return
+    epsilon = noise.normal(x.shape, generator(2), device=x.device, dtype=dtype).double()
+    expected = math.log(1.0 / sigma_1) * epsilon.square().mean() / (1.0 - sigma_1**2)
+    found = model(theta, t).rate(x, model.flow.schedule.alpha(t)).double().mean() / 100
+    assert float(found) == pytest.approx(float(expected), rel=0.01)

@@ -60,7 +60,9 @@ NET = nn.Identity()
         (lambda: bfn.Bins(1, 0.1), "K = 1", "at least 2"),
         (lambda: bfn.Bins(8, 0.0), "sigma = 0.0", "positive"),
         (lambda: bfn.MeasurementNoise(-1.0), "sigma = -1.0", "positive"),
-        (lambda: PointHead(x_min=1.0, x_max=-1.0), "x_min = 1.0", "smaller than"),
+        (lambda: PointHead(x_min=1.0, x_max=-1.0), "(x_min, x_max) = (1.0, -1.0)", "first"),
+        (lambda: BinnedHead(8, sigma_x=(2.0, 1.0)), "sigma_x = (2.0, 1.0)", "first"),
+        (lambda: GaussianFlow(0.02), "schedule = 0.02", "bfn.Exponential"),  # pyright: ignore
         (lambda: bfn.continuous(NET, 1.0), "sigma_1 = 1.0", "between 0 and 1"),
         (lambda: bfn.continuous(NET, math.nan), "sigma_1 = nan", "between 0 and 1"),
         (lambda: bfn.discrete(NET, 5, 0.0), "beta_1 = 0.0", "positive"),

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import bfn
+from bfn.errors import BFNError
 from bfn.flow import GaussianFlow
 from bfn.output import FreeBinnedHead
+from bfn.recipe import Sample
+from bfn.runs.folder import RunFolder
+from bfn.sampling.draw import draw
 from support.mistakes import assert_refused
 from support.toy_schedule import Linear
 from support.toys import KINDS, Toy, data, generator, model
@@ -190,6 +197,31 @@ def test_damaged_configurations_are_refused(run: Path, change: Any) -> None:
     refused(run, change)
 
 
+def test_other_weights_are_refused(run: Path) -> None:
+    """A checksum guards the file; folders that were saved without one still load."""
+    path, config = run / "model.safetensors", run / "config.json"
+    tensors = load_file(path)
+    name = next(iter(tensors))
+    load = functools.partial(bfn.BFN.from_pretrained, run, trust=True)
+    tensors[name].view(torch.uint8).view(-1)[0] ^= 1
+    save_file(tensors, path)
+    assert_refused(load, "its SHA-256 is not the one in config.json")
+    old = json.loads(config.read_text())
+    del old["sha256"]
+    config.write_text(json.dumps(old))
+    assert torch.equal(load().net.state_dict()[name], tensors[name])
+    for other, words in (
+        (torch.int32, f"{name} has type torch.int32"),
+        (torch.bool, f"{name} has type torch.bool"),
+        (torch.float8_e4m3fn, "of type torch.float8_e4m3fn; expected float16"),
+    ):
+        save_file({**tensors, name: tensors[name].to(other)}, path)
+        assert_refused(load, words)
+    save_file(tensors, path)
+    for dtype in ("int64", "nn", 7, [], {}):
+        refused(run, lambda config, dtype=dtype: config.update(dtype=dtype), "dtype = ")
+
+
 def test_truncated_and_missing_files_are_refused(run: Path) -> None:
     weights, config = run / "model.safetensors", run / "config.json"
     whole = weights.read_bytes()
@@ -207,3 +239,52 @@ def test_truncated_and_missing_files_are_refused(run: Path) -> None:
         )
     config.unlink()
     assert_refused(lambda: bfn.BFN.from_pretrained(run, trust=True), "holds no config.json")
+
+
+VALUES = [None, "bfn.card:Card", -1, 1e308, 10**9, 10**30, {}]
+
+
+def mutations(config: Any) -> Iterator[Any]:
+    """The config with one value replaced, left out or added, anywhere in it."""
+    items = list(config.items() if isinstance(config, dict) else enumerate(config))
+    for key, value in items:
+        others = [*VALUES, *(mutations(value) if isinstance(value, dict | list) else ())]
+        for other in others:
+            yield copy(config, {key: other})
+        yield copy(config, {}, without=key)
+    if isinstance(config, dict):
+        yield {**config, "extra": 1}
+
+
+def copy(config: Any, change: dict[Any, Any], without: Any = None) -> Any:
+    if isinstance(config, dict):
+        return {key: v for key, v in {**config, **change}.items() if key != without}
+    return [change.get(key, v) for key, v in enumerate(config) if key != without]
+
+
+SMALL = {
+    "digits": lambda: bfn.discretised(
+        bfn.nn.UNet(outputs=2, width=4, multipliers=(1,), blocks=1, groups=2, heads=1), 17, 0.05
+    ),
+    "manual": lambda: bfn.discrete(bfn.nn.Transformer(width=4, layers=1, heads=1), 27, 0.75),
+}
+
+
+@pytest.mark.parametrize("source", SMALL)
+def test_every_value_of_a_configuration_may_be_wrong(source: str, tmp_path: Path) -> None:
+    """The model still loads and generates, or one sentence says that it does not."""
+    saved = SMALL[source]()
+    saved.data_format = bfn.data.load(source).format.describe()
+    saved.save_pretrained(tmp_path)
+    folder, path = RunFolder(tmp_path), tmp_path / "config.json"
+    refused = 0
+    for config in mutations(json.loads(path.read_text())):
+        path.write_text(json.dumps(config))
+        try:
+            model, format = folder.load_model(), folder.format()
+            format.render(draw(model, format.shape, Sample(n=1, steps=1)))
+        except BFNError:
+            refused += 1
+        except Exception as error:
+            raise AssertionError(f"{config} gives {type(error).__name__}") from error
+    assert refused > 200

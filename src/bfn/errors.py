@@ -38,7 +38,7 @@ def whole(name: str, value: Any, least: int, needs: str = "expected") -> int:
     """Check an argument that must be a whole number; nothing is rounded, and '20' is not 20."""
 
     def right(number: float) -> bool:
-        return number >= least and not number % 1  # infinity % 1 is NaN
+        return least <= number < 2**63 and not number % 1
 
     number(name, value, f"a whole number, at least {least}", right, needs)
     return int(value)

@@ -182,8 +182,10 @@ class BFN(nn.Module):
             raise BFNError(f"net = {net!r}; expected a network, as in net=MyNet(width=64)")
         folder = hub.locate(name, revision=revision, token=token)
         config = serialise.load_config(folder)
-        model = cls.from_config(config, net=net, trust=trust)
-        serialise.load_weights(model.net, folder, config.get("dtype"))
+        weights = serialise.read_weights(folder, config)
+        with serialise.Bounded(config["net"], weights):
+            model = cls.from_config(config, net=net, trust=trust)
+        serialise.fill(model.net, weights, config.get("dtype"))
         return model.eval()
 
     def extra_repr(self) -> str:

@@ -84,10 +84,10 @@ class Quadratic(Schedule):
     beta_1: float
 
     def __post_init__(self) -> None:
-        if not (self.beta_1 > 0.0 and math.isfinite(self.beta_1)):
+        if not 0.0 < self.beta_1 < 1e30:  # products with K stay within float32
             raise BFNError(
-                f"beta_1 = {self.beta_1} is not a positive number; it is the accuracy at t = 1, "
-                "for example 4.0"
+                f"beta_1 = {self.beta_1} is not positive and below 1e30; it is the accuracy at "
+                "t = 1, for example 4.0"
             )
 
     def alpha(self, t: Tensor) -> Tensor:

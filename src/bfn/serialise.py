@@ -1,6 +1,7 @@
 """A model as a folder: config.json and model.safetensors. Nothing is ever unpickled.
 
-config.json holds format_version and, for network, flow and head, a class name and its arguments:
+config.json holds format_version, the SHA-256 of model.safetensors and, for network, flow and head,
+a class name and its arguments:
 
     {"class": "bfn.flow:GaussianFlow", "arguments": {"schedule": {"class": ..., ...}}}
 
@@ -11,7 +12,9 @@ the (JSON) arguments it was built with in `net.arguments`.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
+import math
 import shutil
 import sys
 import warnings
@@ -23,13 +26,17 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from bfn.errors import BFNError, import_name, is_ours
 from bfn.files import replacing
+from bfn.recipe.values import signature, typed
 from bfn.schedule import Schedule
 
 FORMAT_VERSION = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+DTYPES = {str(t)[6:]: t for t in (torch.float16, torch.bfloat16, torch.float32, torch.float64)}
+"""The types that weights may have, by name."""
 
 T = TypeVar("T")
 
@@ -86,9 +93,14 @@ def _parts(description: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def _construct(cls: type[T], name: str, arguments: dict[str, Any]) -> T:
+    """An instance, with arguments that have the types of the class's hints."""
+    hints, *_ = signature(cls)
+    given = {key: typed(key, value, hints.get(key, Any)) for key, value in arguments.items()}
     try:
-        return cls(**arguments)
-    except TypeError as error:
+        return cls(**given)
+    except BFNError:
+        raise
+    except Exception as error:  # a constructor may fail in any way
         raise BFNError(f"{name} does not take these arguments: {error}") from error
 
 
@@ -123,6 +135,29 @@ def build_network(description: Mapping[str, Any], *, trust: bool) -> nn.Module:
     return _construct(cls, name, arguments)
 
 
+class Bounded(TorchFunctionMode):
+    """While a network of bfn is built: its tensors hold little more than the weights to come.
+
+    A damaged or hostile config.json might otherwise ask for any amount of memory.
+    """
+
+    def __init__(self, description: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        # Tables that are computed, such as positions, are not among the weights; other networks,
+        # which are trusted, may have many.
+        size = sum(weight.numel() for weight in weights.values())
+        self.left = 2**18 + 2 * size if is_ours(description["class"]) else math.inf
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if args and func in (torch.empty, torch.zeros, torch.ones, torch.arange):
+            self.left -= math.prod(args[0] if isinstance(args[0], tuple | list) else args)
+            if self.left < 0:
+                raise BFNError(
+                    f"{CONFIG} describes a network far larger than {WEIGHTS}; restore it"
+                )
+        return func(*args, **(kwargs or {}))
+
+
 def save(
     folder: Path,
     config: dict[str, Any],
@@ -145,9 +180,15 @@ def save(
         tensors |= {k: _narrowed(k, t, store) for k, t in floats.items()}
     # The weights take their name first: a folder is complete once it has its config.
     with replacing(folder / CONFIG) as described, replacing(folder / WEIGHTS) as filled:
-        described.write_text(json.dumps(config, indent=2) + "\n")
         save_file(tensors, filled, metadata={"format": "pt"})
+        config = {**config, "sha256": _digest(filled)}
+        described.write_text(json.dumps(config, indent=2) + "\n")
         shutil.copymode(described, filled)  # save_file makes files that only their owner can read
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _narrowed(name: str, tensor: Tensor, store: torch.dtype) -> Tensor:
@@ -181,33 +222,46 @@ def load_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def read_weights(folder: Path) -> dict[str, Tensor]:
-    """The tensors of model.safetensors by name."""
+def read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The tensors of model.safetensors by name; folders of early versions have no checksum."""
     path = folder / WEIGHTS
     if not path.is_file():
         raise BFNError(f"{str(folder)!r} holds no {WEIGHTS}; it is not a finished run")
     try:
-        return load_file(path)
+        weights = load_file(path)
+        if "sha256" in config and config["sha256"] != _digest(path):
+            raise ValueError(f"its SHA-256 is not the one in {CONFIG}")
     except (SafetensorError, OSError, ValueError) as error:
         raise BFNError(
             f"{str(path)!r} is damaged or truncated ({error}); restore it or train again"
         ) from error
+    kinds = {weight.dtype for weight in weights.values() if weight.is_floating_point()}
+    if others := kinds - set(DTYPES.values()):
+        raise BFNError(
+            f"{str(path)!r} holds weights of type {others.pop()}; expected {', '.join(DTYPES)}"
+        )
+    return weights
 
 
-def load_weights(net: nn.Module, folder: Path, dtype: str | None = None) -> None:
+def fill(net: nn.Module, weights: Mapping[str, Tensor], dtype: str | None = None) -> None:
     """Fill a network, in `dtype` if config.json names one, else in the type of the weights."""
-    weights = read_weights(folder)
+    _check_fit(net, weights)
     kinds = {weight.dtype for weight in weights.values() if weight.is_floating_point()}
     if dtype is not None:
-        net.to(getattr(torch, dtype))
+        if str(dtype) not in DTYPES:
+            raise BFNError(f"dtype = {dtype!r} in {CONFIG}; expected {', '.join(DTYPES)}")
+        net.to(DTYPES[dtype])
     elif len(kinds) == 1:
         net.to(kinds.pop())  # a float64 network comes back as one
+    net.load_state_dict(weights)
+
+
+def _check_fit(net: nn.Module, weights: Mapping[str, Tensor]) -> None:
     if reason := misfit(net, weights):
         raise BFNError(
-            f"the weights in {str(folder / WEIGHTS)!r} do not fit the network "
-            f"{type(net).__name__}: {reason}; give it the arguments that it was saved with"
+            f"the weights in {WEIGHTS} do not fit the network {type(net).__name__}: {reason}; give "
+            "it the arguments that it was saved with"
         )
-    net.load_state_dict(weights)
 
 
 def misfit(net: nn.Module, weights: Mapping[str, Tensor]) -> str:
@@ -219,4 +273,6 @@ def misfit(net: nn.Module, weights: Mapping[str, Tensor]) -> str:
         if value.shape != weights[name].shape:
             shapes = f"{tuple(weights[name].shape)}, in the network {tuple(value.shape)}"
             return f"{name} has shape {shapes}"
+        if value.is_floating_point() != weights[name].is_floating_point():
+            return f"{name} has type {weights[name].dtype}, in the network {value.dtype}"
     return next((f"the network has no {name}" for name in weights if name not in own), "")

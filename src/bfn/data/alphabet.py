@@ -68,6 +68,11 @@ class Alphabet:
         if self.characters is None:
             return classes.astype(np.uint8).tobytes()
         codes = np.frombuffer(self.characters.encode("utf-32-le", "surrogatepass"), np.uint32)
+        if classes.size and classes.max() >= len(codes):
+            raise BFNError(
+                f"class {classes.max()} is not one of the {len(codes)} characters of the alphabet "
+                f"{self.characters!r}; give the model's own alphabet"
+            )
         return codes[classes].tobytes().decode("utf-32-le", "surrogatepass")
 
     @functools.cached_property

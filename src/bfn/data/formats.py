@@ -24,6 +24,9 @@ from bfn.data.forms import Form
 from bfn.data.reading import read_arrays, read_bytes, read_picture
 from bfn.errors import BFNError, whole
 
+MOST = 2**28
+"""Variables of an example."""
+
 
 def bits_of(medium: str) -> str:
     """What bits per variable are called."""
@@ -111,6 +114,11 @@ class _TensorFormat(Format):
     shape: tuple[int, ...]
     form: Form
     noun: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        shape = tuple(whole("shape", size, 1, "an example has sizes, each") for size in self.shape)
+        object.__setattr__(self, "shape", shape)
+        _check_size(shape)
 
     def encode(self, raw: Any, generator: noise.Source = None) -> Tensor:
         values = torch.as_tensor(raw)
@@ -252,6 +260,7 @@ class TextFormat(Format):
     def __post_init__(self) -> None:
         object.__setattr__(self, "length", whole("length", self.length, 1, "a window needs"))
         object.__setattr__(self, "shape", (self.length,))
+        _check_size(self.shape)
         object.__setattr__(self, "form", forms.Discrete(self.alphabet.K, self.alphabet.K))
 
     def encode(self, raw: Sequence[str | bytes], generator: noise.Source = None) -> Tensor:
@@ -333,6 +342,13 @@ class TextFormat(Format):
     @property
     def unit(self) -> str:
         return self.bits
+
+
+def _check_size(shape: Sequence[int]) -> None:
+    if math.prod(shape) > MOST:
+        raise BFNError(
+            f"shape = {tuple(shape)} is too large for an example; at most 2^28 variables"
+        )
 
 
 def read(description: dict[str, Any], *, trust: bool = False) -> Format:

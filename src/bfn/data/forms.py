@@ -16,6 +16,7 @@ is lost on the way (continuous data, and K = L).
 from __future__ import annotations
 
 import dataclasses
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -24,7 +25,7 @@ import torch
 from torch import Tensor
 
 from bfn import noise
-from bfn.errors import BFNError, did_you_mean, import_name
+from bfn.errors import BFNError, did_you_mean, import_name, number, whole
 from bfn.output.bins import bin_centre, bin_index
 
 
@@ -61,6 +62,9 @@ class _OfLevels(Form):
     """Forms of data stored as integer levels."""
 
     levels: int
+
+    def __post_init__(self) -> None:
+        whole("levels", self.levels, 2)
 
     def check(self, values: Tensor, where: str) -> None:
         if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
@@ -102,6 +106,7 @@ class _Grouped(_OfLevels):
     levels: int
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if type(self.K) is not int or not 2 <= self.K <= self.levels:
             raise BFNError(
                 f"bins = {self.K!r} does not fit data of {self.levels} levels; give a whole "
@@ -189,6 +194,8 @@ class Real(Form):
     name: ClassVar[str] = "real"
 
     def __post_init__(self) -> None:
+        for name in ("low", "high"):
+            number(name, getattr(self, name), "a finite number", math.isfinite)
         if not self.low < self.high:
             raise BFNError(f"low = {self.low} must be below high = {self.high}")
 
@@ -261,9 +268,11 @@ def read(description: dict[str, Any], *, trust: bool = False) -> Form:
 
     One from outside is named package.module:Class, and needs trust.
     """
+    if not isinstance(description, dict):
+        raise BFNError(f"the form of the data is {description!r}; expected a table with its name")
     arguments = dict(description)
     name = arguments.pop("name", None)
-    form = _NAMED.get(name) or import_name(name, trust=trust)
+    form = _NAMED.get(str(name)) or import_name(name, trust=trust)
     try:
         if issubclass(form, Form):
             return form(**arguments)

@@ -67,6 +67,13 @@ class BayesianFlow(ABC):
     grid = "power"
     """The spacing of steps that suits deterministic generation with this flow."""
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.schedule, Schedule):
+            raise BFNError(
+                f"schedule = {self.schedule!r}; expected one such as bfn.Exponential(sigma_1=0.02) "
+                "or bfn.Quadratic(beta_1=3.0)"
+            )
+
     @abstractmethod
     def embed(self, x: Tensor) -> Tensor:
         """m(x), in the shape of V."""

@@ -50,7 +50,8 @@ class CategoricalFlow(_ClassFlow):
     schedule: Schedule
 
     def __post_init__(self) -> None:
-        if not isinstance(self.K, int) or self.K < 3:
+        super().__post_init__()
+        if not isinstance(self.K, int) or not 3 <= self.K < 2**31:
             raise BFNError(
                 f"K = {self.K!r} classes do not make a categorical flow; "
                 "give at least 3, or use BinaryFlow for 2"

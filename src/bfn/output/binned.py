@@ -234,6 +234,8 @@ class BinnedHead(Head):
     def __post_init__(self) -> None:
         bins.check_K(self.K)
         bins.check_t_min(self.t_min)
+        bins.check_bounds("ln_sigma_epsilon", *self.ln_sigma_epsilon)
+        bins.check_bounds("sigma_x", *self.sigma_x)
 
     def __call__(self, net_output: Tensor, theta: Theta, t: Tensor) -> Output:
         mu_epsilon, ln_sigma_epsilon = net_output.unbind(-1)

@@ -23,8 +23,15 @@ SQRT_HALF = math.sqrt(0.5)
 
 
 def check_K(K: int) -> None:
-    if not isinstance(K, int) or K < 2:
+    if not isinstance(K, int) or not 2 <= K < 2**31:
         raise BFNError(f"K = {K!r} bins; discretised data have a whole number of them, at least 2")
+
+
+def check_bounds(name: str, low: float, high: float) -> None:
+    """Two bounds in order, infinite or within float32."""
+    within = all(math.isinf(bound) or abs(bound) < 3e38 for bound in (low, high))
+    if not (within and low < high):
+        raise BFNError(f"{name} = ({low}, {high}); expected two numbers, the smaller one first")
 
 
 def check_t_min(t_min: float) -> None:

@@ -144,8 +144,7 @@ class PointHead(Head):
 
     def __post_init__(self) -> None:
         bins.check_t_min(self.t_min)
-        if not self.x_min < self.x_max:
-            raise BFNError(f"x_min = {self.x_min} must be smaller than x_max = {self.x_max}")
+        bins.check_bounds("(x_min, x_max)", self.x_min, self.x_max)
         if not isinstance(self.reconstruction, MeasurementNoise | Bins | None):
             raise BFNError(
                 f"reconstruction = {self.reconstruction!r} does not say how finely the data are "

@@ -383,7 +383,8 @@ def start_from(model: BFN, name: str, folder: RunFolder | None, say: Callable[[s
             "folder with --out"
         )
     source = hub.locate(name)
-    config, weights = serialise.load_config(source), serialise.read_weights(source)
+    config = serialise.load_config(source)
+    weights = serialise.read_weights(source, config)
     if reason := serialise.misfit(model.net, weights):
         raise BFNError(
             f"the weights of {name!r} do not fit this network ({reason}); give it the same "
