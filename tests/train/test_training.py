@@ -23,7 +23,7 @@ from bfn.runs.folder import RunFolder
 from bfn.train import checkpoint, loop
 from bfn.train.step import Trainer
 from support import tiny_runs
-from support.tiny_runs import after, contents, metrics, run
+from support.tiny_runs import after, assert_same, contents, metrics, run
 
 
 def same_tensors(one: dict, other: dict) -> bool:
@@ -78,6 +78,35 @@ def test_force_keeps_the_old_run_under_another_name(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         run(recipe, out, force=True, stop=lambda: 1 / 0)
     assert (tmp_path / "run.replaced-3" / "checkpoints" / "step-4").is_dir()
+
+
+@pytest.mark.parametrize("what", ["moved", "deleted", "replaced"])
+@pytest.mark.parametrize("due", ["log_every", "checkpoint_every", "sample_every"])
+def test_a_folder_that_goes_away_ends_its_training(what: str, due: str, tmp_path: Path) -> None:
+    """When something is to be written; nothing is written where it was, and it can be resumed."""
+    every: dict[str, object] = {"train__log_every": 100, "train__checkpoint_every": 100}
+    every[f"train__{due}"] = 4
+    recipe, out, there = tiny_runs.read(tmp_path, "text", **every), tmp_path / "run", tmp_path / "b"
+    seen: list[int] = []
+
+    def remove() -> bool:
+        seen.append(1)
+        if len(seen) == 6:
+            shutil.rmtree(out) if what == "deleted" else out.rename(there)
+            if what == "replaced":
+                out.mkdir()
+                (out / "notes.md").write_text("mine")
+        return False
+
+    with pytest.raises(BFNError, match="was moved or deleted while it was trained in; if it was"):
+        run(recipe, out, stop=remove)
+    assert len(seen) == 8
+    left = {out / "notes.md"} if what == "replaced" else set()
+    assert set(out.rglob("*")) == left
+    if what != "deleted":
+        run(recipe, there, resume=True)
+        run(recipe, tmp_path / "whole")
+        assert_same(there, tmp_path / "whole")
 
 
 def test_force_does_not_touch_a_run_that_is_being_trained(tmp_path: Path) -> None:

@@ -155,6 +155,18 @@ class RunFolder:
             "another one with --out"
         )
 
+    def is_here(self) -> bool:
+        """Whether the folder that was opened is still at its path."""
+        return self._lock.is_here()
+
+    def check_here(self) -> None:
+        """Refuse to write where the folder is no more: that would make half a run."""
+        if not self.is_here():
+            raise Unwritten(
+                f"the run folder {str(self.path)!r} was moved or deleted while it was trained in; "
+                "if it was moved, resume the run from its last checkpoint with --out and --resume"
+            )
+
     def close(self) -> None:
         if self._metrics is not None:
             with contextlib.suppress(OSError):  # an earlier error told of the full disk
@@ -282,6 +294,7 @@ class RunFolder:
 
     def log(self, line: Mapping[str, Any]) -> None:
         assert self._metrics is not None
+        self.check_here()
         with self._writing(METRICS):
             self._metrics.write(json.dumps(line) + "\n")
             self._metrics.flush()

@@ -149,7 +149,7 @@ def write(folder: Path, step: int, tensors: Tensors, values: Mapping[str, Any], 
     target = folder / f"step-{step}"
     aside = folder / f"{_ASIDE}{target.name}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
         _remove(aside)
         aside.mkdir()
         hashes = {}

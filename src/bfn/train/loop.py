@@ -107,7 +107,7 @@ class Loop:
 
     def report(self, what: str, message: str = "", step: int | None = None) -> None:
         """Write the run's status; the step is the present one unless another is given."""
-        if self.folder is None or not self.world.main:
+        if self.folder is None or not self.world.main or not self.folder.is_here():
             return
         state, best = self.state, self.state.best
         values = {
@@ -194,7 +194,8 @@ class Loop:
         if over or interrupted or better or step % settings.checkpoint_every == 0:
             self._save()
         due = settings.sample_every and step % settings.sample_every == 0
-        if self.samples and due and not interrupted:
+        if self.folder and self.samples and due and not interrupted:
+            self.world.on_main(self.folder.check_here)
             with self.state.ema.in_place(self.state.net):
                 self.samples.write(step, lambda: bool(self._signals))
         return over
@@ -309,6 +310,7 @@ class Loop:
             raise self._diverged("the weights overflowed", state.step, state.step)
         if self.folder is None:
             return
+        self.world.on_main(self.folder.check_here)
         average = checkpoint.save(
             self.folder.checkpoints, state, self.identity, self.settings.keep, self.world
         )

@@ -284,7 +284,12 @@ def _introduced(model: BFN, data: DataSet, resumed: RunFolder | None) -> Head:
     generator = torch.Generator(model.device).manual_seed(0)
     x, _ = data.batch("train", data.indices(0, 0, count), generator)
     head = model.head.fitted(x, alike=data.format.alike)
-    if resumed is None or data.in_memory or not (resumed.path / serialise.CONFIG).is_file():
+    if (
+        head is model.head
+        or resumed is None
+        or data.in_memory
+        or not (resumed.path / serialise.CONFIG).is_file()
+    ):
         return head
     # Other examples may come first now; the network goes on with what the head knew of the first.
     before = serialise.load_config(resumed.path)["head"]
