@@ -267,12 +267,10 @@ def test_the_table_is_in_the_datas_unit_beside_the_published_one(
     line = ["eval", str(run), "--split", "test", "--steps", "3,5,inf", "--json"]
     assert main([*line, str(out), "--repeats", "2"]) == 0
     captured = capsys.readouterr().out
+    assert "examples, in nats/image" in captured
     header = next(text for text in captured.splitlines() if "L^r" in text)
-    for column in (
-        "total (nats/image)", "s.e. (nats/image)", "s.e. of the noise", "published",
-        "total (bits/dim)",
-    ):  # fmt: skip
-        assert column in header
+    assert header.split() == ["n", "L^n", "L^r", "total", "s.e.", "s.e.", "published", "bits/dim"]
+    assert max(map(len, captured.splitlines())) <= 80
     rows = {text.split()[0]: text.split() for text in captured.splitlines() if text.strip()}
     assert rows["3"][6] == "9.25"
     assert rows["inf"][6] == "8.75"

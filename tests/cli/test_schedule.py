@@ -68,7 +68,7 @@ def test_output(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schedule", "27"]) == 0
     text = capsys.readouterr().out
     assert text.startswith("27 classes: beta_1 = 0.9621 leaves 0.01 nats (0.0144 bits) of 3.296")
-    assert text.count("\n  0.") == 9  # a row for each tenth between 0 and 1
+    assert text.count("\n 0.") == 9  # a row for each tenth between 0 and 1
     assert main(["schedule", "256", "--bins"]) == 0
     assert "sigma_1 = 0.001339" in capsys.readouterr().out
 

@@ -186,7 +186,7 @@ def test_inspecting(tiny_run: Run, pictures: Path, say: Callable[..., str]) -> N
 def test_mistakes(tiny_run: Run, pictures: Path, say: Callable[..., str]) -> None:
     run = tiny_run("discretised")
     for told, arguments in {
-        "nothing to compress": ("compress", run, "-o", "a.bfn"),
+        "bfn compress needs INPUTS": ("compress", run, "-o", "a.bfn"),
         "has the wrong ending; expected .bfn": ("compress", run, pictures, "-o", "a.zip"),
         "there is no file 'none'": ("compress", run, "none", "-o", "a.bfn"),
         "no run folder": ("compress", "nowhere", pictures, "-o", "a.bfn"),

@@ -90,7 +90,7 @@ def test_any_name_is_in_the_legend(tmp_path: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["plot"], "no run was given"),
+        (["plot"], "bfn plot needs RUNS"),
         (["plot", "a", "-o", "c.txt"], "has the wrong ending; expected .png or .pdf or .svg"),
         (["plot", "empty", "-o", "c.png"], "holds no metrics.jsonl"),
         (["plot", "odd", "-o", "c.png"], "has no line with a step and a finite loss"),

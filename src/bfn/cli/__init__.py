@@ -20,19 +20,12 @@ DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
-    from cyclopts import CycloptsError
-
     from bfn.cli.app import run
     from bfn.errors import BFNError, Diverged, Stranded, Unwritten
 
     try:
         run(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
-    except CycloptsError as error:
-        error.verbose = False
-        said = " ".join(str(error).split()).rstrip("., ")
-        command = " ".join(("bfn", *(error.command_chain or ())))
-        return _answer(said if said.endswith("?") else f"{said}; see {command} --help", MISUSED)
     except Stranded as error:
         # Threads that still wait for the lost process must not keep this one alive.
         code = _answer(str(error), FAILED, at_once=True)

@@ -26,7 +26,7 @@ def card(
     force: Force = False,
     trust: Trust = False,
 ) -> None:
-    """Write a run's model card: evaluate it, draw samples, and put both into its README.md.
+    """Evaluate a run and draw samples for its model card, README.md.
 
     Parameters
     ----------

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
 
 from bfn.cli.options import Out, Trust, Whole
-from bfn.errors import BFNError
 
 if TYPE_CHECKING:
     from bfn.data.formats import Format
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 def compress(
     run: Path,
     /,
-    *inputs: Path,
+    *inputs: Annotated[Path, Parameter(required=True)],
     out: Out,
     steps: Whole = 25,
     block: Whole | None = None,
@@ -25,9 +26,9 @@ def compress(
     force: bool = False,
     trust: Trust = False,
 ) -> None:
-    """Store files in an archive, at the rate of a model's loss, so that every bit comes back.
+    """Store files without loss, at the rate of a model's loss.
 
-    Pictures keep their pixels; texts and arrays (.npy, .npz) keep their bytes.
+    Every bit comes back: of pictures their pixels, of texts and arrays (.npy, .npz) their bytes.
 
     Parameters
     ----------
@@ -55,8 +56,6 @@ def compress(
     from bfn.files import check_free
     from bfn.progress import waiting
 
-    if not inputs:
-        raise BFNError("there is nothing to compress; give files or folders after the run")
     check_free(out, force, endings=(ENDING,))
     model, format = open_run(run, device, trust)
     with waiting("reading") as (report, _):

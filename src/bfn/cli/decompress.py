@@ -21,7 +21,7 @@ def decompress(
     force: bool = False,
     trust: Trust = False,
 ) -> None:
-    """Restore the files of an archive: the same bytes, and the same pixels of pictures.
+    """Restore the files of an archive.
 
     Parameters
     ----------

@@ -26,7 +26,9 @@ def demo(
     force: Force = False,
     overrides: Overrides,
 ) -> None:
-    """Train on the digits in about three minutes on two cores, evaluate, and draw samples.
+    """Train on the digits for three minutes, evaluate, and draw samples.
+
+    Keys of the recipe `digits` can be changed as `--section.key VALUE`.
 
     Parameters
     ----------

@@ -35,7 +35,7 @@ def evaluate(
     trust: Trust = False,
     overrides: Overrides,
 ) -> None:
-    """Evaluate a run: L^n + L^r for several n, in the data's unit and in nats or bits.
+    """Measure the loss of a run: L^n + L^r for several n.
 
     If the data have moved, say where they are with --data.dir or --data.path.
 
@@ -178,20 +178,19 @@ def show(
     published: Published | None = None,
     baselines: Mapping[str, float] | None = None,
 ) -> None:
-    """One row per baseline and n, in the data's own unit and in the other one.
+    """One row per baseline and n in the data's own unit, with the total in the other one.
 
     Nats have three decimals, the smaller units four.
     """
     in_nats = result.unit.startswith("nats")
     own = tables.short(result.unit)
     other = "bits/dim" if in_nats else "nats"
-    names = ("L^n", "L^r", "total", "s.e.")
-    columns = ["n", *(f"{name} ({own})" for name in names)]
+    columns = ["n", "L^n", "L^r", "total", "s.e."]
     if result.rows[0].total.noise_error is not None:
-        columns.append("s.e. of the noise")
+        columns.append("noise's s.e.")
     if published is not None:
         columns.append("published")
-    columns += [f"{name} ({other})" for name in names]
+    columns.append(f"total in {other}")
 
     def in_own(nats: float) -> str:
         return f"{nats * result.scale:.{3 if in_nats else 4}f}"
@@ -201,8 +200,8 @@ def show(
 
     rows = []
     for name, nats in (baselines or {}).items():
-        between = [""] * (len(columns) - 8)
-        rows.append([name, "", "", in_own(nats), *between, "", "", in_other(nats), ""])
+        between = [""] * (len(columns) - 5)
+        rows.append([name, "", "", in_own(nats), *between, in_other(nats)])
     for row in result.rows:
         values = [row.loss.nats, row.reconstruction.nats, row.total.nats, row.total.standard_error]
         cells = [name_of(row.n), *map(in_own, values)]
@@ -211,8 +210,8 @@ def show(
         if published is not None:
             found = published.result(row.n)
             cells.append("" if found is None else f"{found:.2f}")
-        rows.append([*cells, *map(in_other, values)])
-    tables.show(columns, rows, title)
+        rows.append([*cells, in_other(row.total.nats)])
+    tables.show(columns, rows, f"{title}, in {own}")
     if published is not None:
         updates = f", after {published.updates:,} updates" if published.updates else ""
         print(f"published: L^r {published.reconstruction:g} {own}, included{updates}")

@@ -14,6 +14,7 @@ from bfn.errors import BFNError
 
 def figures(
     run: Run,
+    /,
     *,
     out: Out = Path("figures"),
     only: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
@@ -26,22 +27,22 @@ def figures(
     trust: Trust = False,
     overrides: Overrides,
 ) -> None:
-    """Draw the figures of a trained run: samples, distributions through time, and losses.
+    """Draw a run's samples, distributions through time, and losses.
 
     Parameters
     ----------
     out
         The folder for the figures.
     only
-        Draw only some of samples, distributions and losses.
+        Draw only these of samples, distributions and losses.
     format
-        png, or pdf and svg for vector graphics.
+        The kind of file; pdf and svg are vector graphics.
     split
-        train, validation or test.
+        The data to draw and to measure the losses on: train, validation or test.
     examples
         Average the losses over at most this many examples.
     until
-        Show the distributions up to this time.
+        Show the distributions up to this time t, at most 1.
     seed
         Random seed for the noise.
     """

@@ -17,7 +17,7 @@ def import_(
     trust: Trust = False,
     overrides: Overrides,
 ) -> None:
-    """Turn a published checkpoint into a run for `bfn eval` and `bfn sample`.
+    """Turn a published checkpoint into a run.
 
     Parameters
     ----------

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 def inspect(
     file: Path, /, *, json: bool = False, plot: Path | None = None, force: bool = False
 ) -> None:
-    """Show what an archive holds, what it was made with, and where its bits went.
+    """Show what an archive holds and where its bits went.
 
-    Needs no model; every stored byte is checked.
+    This needs no model, and checks every stored byte.
 
     Parameters
     ----------

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
-
-from cyclopts import UnknownOptionError
 
 from bfn.cli.options import is_own
 from bfn.errors import BFNError
@@ -41,7 +39,7 @@ def split(arguments: list[str]) -> tuple[list[str], dict[str, Text]]:
     return rest, overrides
 
 
-def recipe_in(words: list[str], overrides: dict[str, Text]) -> Recipe | None:
+def recipe_in(words: list[str], overrides: Mapping[str, Text]) -> Recipe | None:
     """The recipe that the words after `bfn train` name."""
     for i, word in enumerate(words):
         if word in shipped.names() or word.endswith(".toml") or (i == 0 and word[:1] != "-"):
@@ -69,19 +67,3 @@ def show(recipe: Recipe, console: Console) -> None:
         title = f"Section {section} of {recipe.name}"
         panel = HelpPanel(format="parameter", title=title, entries=entries)
         DefaultFormatter()(console, console.options, panel)
-
-
-def unknown(error: UnknownOptionError, recipe: Recipe | None) -> str:
-    """A sentence about an unknown option, which may be a recipe's key without its section."""
-    option = (error.token.keyword or error.token.value).partition("=")[0]
-    known = {name: name for each in error.argument_collection for name in each.names}
-    if recipe is not None:
-        from bfn.recipe.keys import keys
-
-        sections = keys(recipe)
-        for key in (*sections.pop("train"), *(key for each in sections.values() for key in each)):
-            known.setdefault(f"--{key.name.partition('.')[2]}", f"--{key.name}")
-    near = difflib.get_close_matches(f"--{option.lstrip('-').replace('-', '_')}", known, n=1)
-    if near:
-        return f"unknown option {option}; did you mean {known[near[0]]}?"
-    return f"unknown option {option}; see {' '.join(('bfn', *(error.command_chain or ())))} --help"

@@ -33,7 +33,9 @@ Overrides = Annotated[dict[str, Text], Parameter(parse=False)]
 
 Run = Annotated[
     Path,
-    Parameter(help="A run folder, the name of a shipped model (digits), or owner/name on the hub."),
+    Parameter(
+        help="A run folder, a shipped model (digits or digits-labelled), or owner/name on the hub."
+    ),
 ]
 Json = Annotated[
     OutFile | None,
@@ -50,6 +52,9 @@ def is_own(recipe: str) -> bool:
     return Path(recipe).absolute().parent == Path.cwd()
 
 
+_AS_IN_RUN = "Parameters, by default as in the run's recipe"
+
+
 def _keys(section: type[Section], *left_out: str) -> Any:
     """The keys of a recipe's section as options of a command; values are read as the recipe's."""
     hints = typing.get_type_hints(section)
@@ -57,7 +62,9 @@ def _keys(section: type[Section], *left_out: str) -> Any:
     for each in dataclasses.fields(section):
         # The type is for --help alone. Lists are one word here, as in 10,25,inf.
         hint = str if typing.get_origin(hints[each.name]) is tuple else hints[each.name]
-        option = Parameter(help=each.metadata["meaning"], converter=_text, n_tokens=1)
+        option = Parameter(
+            help=each.metadata["meaning"], converter=_text, n_tokens=1, group=_AS_IN_RUN
+        )
         if each.name not in left_out:
             fields.append((each.name, Annotated[hint | None, option], None))
     made = dataclasses.make_dataclass(f"{section.__name__}Keys", fields, kw_only=True)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from bfn.cli.options import Force, Out, Whole
 from bfn.errors import BFNError
@@ -11,12 +14,12 @@ from bfn.files import FIGURES, check_free
 
 
 def plot(
-    *runs: Path,
+    *runs: Annotated[Path, Parameter(required=True)],
     out: Out = Path("curves.png"),
     smooth: Whole | None = None,
     force: Force = False,
 ) -> None:
-    """Draw the learning curves of one or more runs, and their loss over time t.
+    """Draw the learning curves of runs, and their loss over time t.
 
     Parameters
     ----------
@@ -29,8 +32,6 @@ def plot(
     """
     from bfn.plots import curves
 
-    if not runs:
-        raise BFNError("no run was given; give one or more run folders")
     if smooth is not None and smooth < 1:
         raise BFNError(f"--smooth {smooth} lines; give 1 for no smoothing, or more")
     check_free(out, force, endings=FIGURES)

@@ -15,7 +15,7 @@ from bfn.runs import status
 
 
 def runs(folder: Path = Path("runs"), /, *, json: bool = False) -> None:
-    """List runs: their status, step, loss, best validation, and when they last changed.
+    """List runs: how far they are, how good, and when they last changed.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def runs(folder: Path = Path("runs"), /, *, json: bool = False) -> None:
     if json:
         print(json_format.dumps(found, indent=2))
     elif found:
-        columns = ["run", "status", "step", "loss", "best validation", "unit", "when"]
+        columns = ["run", "status", "step", "loss", "best validation", "when"]
         tables.show(columns, [_row(each) for each in found])
     else:
         print(f"no runs in {folder}")
@@ -101,8 +101,7 @@ def _row(run: dict[str, Any]) -> list[str]:
         run["run"],
         run["status"],
         f"{run['step']}{steps}" if run["step"] is not None else "",
-        f"{run['loss']:.4f}" if run["loss"] is not None else "",
+        f"{run['loss']:.4f} {run['unit'] or ''}".rstrip() if run["loss"] is not None else "",
         f"{best['validation']:.4f} at {best['step']}" if best else "",
-        str(run["unit"] or ""),
         when.strftime("%Y-%m-%d %H:%M"),
     ]

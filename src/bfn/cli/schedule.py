@@ -32,7 +32,9 @@ def schedule(
     out: Out | None = None,
     force: Force = False,
 ) -> None:
-    """Suggest beta_1 for K classes, or sigma_1 for K bins, and show the entropy over time.
+    """Suggest beta_1 for K classes, or sigma_1 for K bins.
+
+    The table shows how the expected entropy of a variable falls over time.
 
     Parameters
     ----------

@@ -37,7 +37,7 @@ def solvers(
     trust: Trust = False,
     overrides: Overrides,
 ) -> None:
-    """Measure samples of a run by solver and network calls, as a table and a picture.
+    """Compare the quality of samples by solver and network calls.
 
     Text is measured by its words, pictures and arrays by their distance from held-out data; the
     last row measures real data in the same way. If the data have moved, say where they are with

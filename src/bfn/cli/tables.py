@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,18 +22,21 @@ def show(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | Non
 
     Texts are wrapped between words, and numbers are never cut, however narrow the terminal is.
     """
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(
+        title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1)
+    )
+    least = 0
     for i, column in enumerate(columns):
         cells = [row[i] for row in rows]
         longest = max(map(len, " ".join((column, *cells)).split()), default=0)
         whole = max(map(len, cells), default=0) <= longest <= 40  # a longer path may be cut
         side = "right" if all(map(_is_number, cells)) else "left"
-        header = "\n".join(column.split()) if whole and len(column) > longest else column
+        header = textwrap.fill(column, longest) if whole else column
         table.add_column(header, justify=side, no_wrap=whole, overflow="fold")
+        least += 2 + (longest if whole else min(longest, 20))
     for row in rows:
         table.add_row(*map(Text, row))
-    console = Console(highlight=False, markup=False)
-    width = max(console.width, Console(width=100_000).measure(table).minimum)
+    width = max(Console().width, least)
     Console(width=width, highlight=False, markup=False).print(table, crop=False)
     with io.StringIO() as text:
         Console(file=text, width=width).print(table, crop=False)

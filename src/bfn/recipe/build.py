@@ -16,7 +16,7 @@ from bfn.data.base import DataSet
 from bfn.errors import BFNError, did_you_mean, import_name
 from bfn.model import BFN, KINDS
 from bfn.recipe.recipe import FREE, Recipe
-from bfn.recipe.sections import COMMAND_LINE
+from bfn.recipe.sections import COMMAND_LINE, SECTIONS
 from bfn.recipe.values import signature, typed
 
 
@@ -118,7 +118,11 @@ def _checked(
     for key, value in arguments.items():
         where = recipe.origin.get(f"{section}.{key}", "")
         if key not in known and not open_ended:
-            hint = did_you_mean(key, known) or f"; expected {', '.join(known) or 'none'}"
+            expected = f"; expected {', '.join(known) or 'none'}"
+            for title, other in reversed(SECTIONS.items()):
+                if hasattr(other, key):
+                    expected = f"; did you mean '{title}.{key}'?"
+            hint = did_you_mean(key, known) or expected
             raise BFNError(
                 f"unknown key {section}.{key}{where}: {name} takes no such argument{hint}"
             )

@@ -176,6 +176,13 @@ def _override(
             hint = did_you_mean(name, names) if dot else ""
             expected = f"; expected section.key with a section of {', '.join(sections)}"
             raise BFNError(f"unknown key {name!r}{COMMAND_LINE}{hint or expected}")
+        own = SECTIONS.get(section)
+        if own and not hasattr(own, key):
+            for other, table in sections.items():
+                if key in table or hasattr(SECTIONS.get(other), key):
+                    raise BFNError(
+                        f"unknown key {name}{COMMAND_LINE}; did you mean {f'{other}.{key}'!r}?"
+                    )
     for section, chooser in FREE.items():
         chosen = overrides.get(f"{section}.{chooser}")
         if chosen is not None and chosen != sections[section].get(chooser):

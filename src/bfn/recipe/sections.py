@@ -118,12 +118,14 @@ class Train(Section):
         "adamw", "muon orthogonalises the steps of matrices, and moves the rest as adamw does"
     )
     learning_rate: float = option(1e-3, "peak learning rate", above=0)
-    betas: tuple[float, float] = option((0.9, 0.99), "betas of AdamW", least=0)
+    betas: tuple[float, float] = option(
+        (0.9, 0.99), "decays of AdamW's moving averages of the gradient and of its square", least=0
+    )
     weight_decay: float = option(0.01, "weight decay, for weights with two or more axes", least=0)
     warmup: int = option(0, "steps over which the learning rate rises from 0", least=0)
     decay: float = option(
         0.0,
-        "fraction of the steps (or seconds), at the end, over which it falls to 0",
+        "fraction of the steps (or seconds), at the end, over which the rate falls to 0",
         least=0,
         most=1,
     )
@@ -133,7 +135,11 @@ class Train(Section):
     label_dropout: float = option(
         0.0, "probability of hiding a label, for classifier-free guidance", least=0, most=1
     )
-    ema_decay: float = option(0.9999, "decay of the weights' moving average, once warm", least=0)
+    ema_decay: float = option(
+        0.9999,
+        "decay of the weights' moving average; it starts lower and warms up to this",
+        least=0,
+    )
     seed: int = option(0, "random seed for weights, data order, times and noise")
     init: str = option("", "start from the weights of this run or model; empty for fresh weights")
     log_every: int = option(50, "steps between lines of metrics.jsonl", least=1)
@@ -183,9 +189,15 @@ class Train(Section):
 class Eval(Section):
     """How to evaluate."""
 
-    steps: tuple[Steps, ...] = option((10, 25, 100, "inf"), "the n of each row; inf for L^inf")
-    split: Literal["train", "validation", "test"] = option("test", "train, validation or test")
-    batch: int = option(256, "examples at once; halved if memory runs out, same results", least=1)
+    steps: tuple[Steps, ...] = option(
+        (10, 25, 100, "inf"), "numbers of steps n, as in 10,25,inf; inf for L^inf"
+    )
+    split: Literal["train", "validation", "test"] = option(
+        "test", "the part of the data to evaluate"
+    )
+    batch: int = option(
+        256, "examples at once; fewer if memory runs out, with the same results", least=1
+    )
     repeats: int = option(1, "passes over the split with fresh noise, averaged", least=1)
     crops: int = option(
         0, "number of random crops of a text; 0 for non-overlapping windows", least=0
@@ -214,9 +226,11 @@ class Sample(Section):
     )
     label: str = option("", "a label, by name or number; several as in 3,7; each; empty for none")
     guidance: float = option(
-        1.0, "strength of the label's effect: 1 is plain, 2 exaggerates", least=0
+        1.0, "strength of the label's effect: 1 is as learned, 2 exaggerates it", least=0
     )
-    batch: int = option(256, "samples at once; halved if memory runs out, same results", least=1)
+    batch: int = option(
+        256, "samples at once; fewer if memory runs out, with the same results", least=1
+    )
     seed: int = option(0, "random seed for the noise")
     device: str = option("auto", _DEVICE)
 
