@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from bfn import data
+from bfn.data.alphabet import LETTERS, Alphabet
 from bfn.data.base import SPLITS, DataSet, hashes, hold_out_by_content
 from support.mistakes import assert_refused
 
@@ -112,6 +113,9 @@ def test_the_side_is_that_of_the_hash() -> None:
     content = np.array([0, 2**63, 2**64 // 11, 2**64 // 4, 2**64 - 1], np.uint64)
     found = hold_out_by_content(content, validation=0.4, test=0.1)
     assert [found[split].tolist() for split in SPLITS] == [[1, 3], [4], [0, 2]]
+    # the nearest, where a split would be empty
+    nearest = hold_out_by_content(content[[1, 2, 3]], validation=0.01, test=0.01)
+    assert [nearest[split].tolist() for split in SPLITS] == [[2], [0], [1]]
     # one fraction does not move the examples of the other
     assert hold_out_by_content(content, validation=0.6, test=0.1)["test"].tolist() == [0, 2]
 
@@ -181,6 +185,18 @@ def test_windows_that_were_trained_on_are_seen(
     # The end of a passage is not known again where it does not fill a block.
     assert (~seen[new == 0]).sum() <= 1 + 32 // length
     assert not seen[new > 0.5].any()
+
+
+@pytest.mark.parametrize("length", [64, 101])
+def test_a_single_window_is_known_again_wherever_it_stood(length: int) -> None:
+    old, new = RNG.integers(0, 27, (2, 30 * length), dtype=np.uint8)
+    for start in range(0, length, 7):
+        test = new.copy()
+        test[5 * length : 6 * length] = old[start : start + length]
+        test[9 * length : 9 * length + length // 3] = old[:length][: length // 3]  # too little
+        splits = {"train": old, "validation": new, "test": test}
+        text = data.Stream("noise", data.TextFormat(Alphabet(LETTERS), length), splits)
+        assert np.flatnonzero(text.seen("test", text.fingerprints())).tolist() == [5]
 
 
 # Mistakes.
