@@ -28,8 +28,12 @@ FORMATS: dict[str, Format] = {
     "binary": ImageFormat((1, 4, 4), forms.Binary(17)),
 }
 TOP = film.SIZE + 2 * film.MARGIN
-LEFT = (film.MARGIN, film.MARGIN + film.WIDTH + film.GAP)
-"""Where the two panels of a frame begin."""
+
+
+def lefts(frame: np.ndarray) -> tuple[int, int]:
+    """Where the two panels of a frame begin."""
+    panel = (frame.shape[1] - film.GAP - 2 * film.MARGIN) // 2
+    return film.MARGIN, film.MARGIN + panel + film.GAP
 
 
 def shot(model: bfn.BFN, format: Format, n: int, steps: int, **options):
@@ -57,7 +61,7 @@ def test_pictures_are_the_means_of_both_sides(kind: str) -> None:
     else:  # the expected level of 0, 1, 2, 3, as a share of 3
         levels = torch.arange(4) / 3
         shades = [theta.V.softmax(-1) @ levels, (m / 4) @ levels]
-    for shade, left in zip(shades, LEFT, strict=True):
+    for shade, left in zip(shades, lefts(made.frames[-1]), strict=True):
         sheet = grid((shade.float() * 255).round().to(torch.uint8).movedim(1, -1).numpy())
         height, width = sheet.shape[:2]
         shown = made.frames[-1][TOP : TOP + height, left : left + width]
@@ -66,10 +70,10 @@ def test_pictures_are_the_means_of_both_sides(kind: str) -> None:
 
 def test_titles_name_the_side_and_the_time() -> None:
     made, _ = shot(toys.model("binary"), FORMATS["binary"], 2, 1)
-    font = ImageFont.truetype(font_manager.findfont(style.MONOSPACED), film.SIZE)
+    font = ImageFont.truetype(font_manager.findfont(style.FONT), film.SIZE)
     height = film.SIZE + film.MARGIN
     for frame, t in zip(made.frames, ("0.000", "1.000"), strict=True):
-        for left, name in zip(LEFT, ("input", "output"), strict=True):
+        for left, name in zip(lefts(frame), ("input", "output"), strict=True):
             title = Image.new("RGB", (film.WIDTH, height), (film.GROUND,) * 3)
             pen = ImageDraw.Draw(title)
             pen.text((0, film.MARGIN // 2), f"{name}, t = {t}", fill=(film.INK,) * 3, font=font)
@@ -95,7 +99,7 @@ def test_text_is_as_bright_as_it_is_probable() -> None:
     made(1, torch.ones(1), theta, model.head(p.log(), theta, torch.ones(1)))
     (frame,) = made.frames
     across = 10  # at least the width of a character
-    for left in LEFT:
+    for left in lefts(frame):
         first, second = (
             int(frame[TOP:, left + i * across : left + (i + 1) * across].max()) for i in (0, 1)
         )
@@ -110,7 +114,8 @@ def test_arrays_and_long_texts_are_drawn() -> None:
     model = angles.angle(angles.Small(2, 6), 6, 30.0)  # a data type from outside the package
     made, last = shot(model, ArrayFormat((2,), angles.Degrees()), 3, 2)
     shade = 255 * (0.5 * (last["output"].m.flatten(1) + 1)).clamp(0, 1)
-    middles = made.frames[-1][TOP + 33 : TOP + 200 : 66, LEFT[1] + 25 : LEFT[1] + 200 : 50, 0]
+    _, left = lefts(made.frames[-1])
+    middles = made.frames[-1][TOP + 33 : TOP + 200 : 66, left + 25 : left + 200 : 50, 0]
     assert np.abs(middles - shade.detach().numpy()).max() <= 1
     text = TextFormat(Alphabet("abcd"), 150)  # three lines each
     made, _ = shot(toys.model("discrete"), text, 9, 2)

@@ -19,8 +19,8 @@ def draw(path: Path, account: dict[str, Any]) -> None:
         )
     n, group = account["steps"], bits["steps_per_group"]
     with style.styled():
-        figure = style.new(3.1, 1.3 * style.WIDTH)
-        left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+        figure = style.new(3.1)
+        left, right = figure.subplots(1, 2)
         _draw_steps(left, bits["steps"], n, group, variables)
         left.set_ylabel(bits_of(account["data"]["medium"]))
         _draw_parts(right, account)
@@ -36,7 +36,7 @@ def _draw_steps(axes: Any, steps: list[float], n: int, group: int, variables: in
     axes.stairs(heights, edges, fill=True, color=style.BLUE, alpha=0.75)
     axes.axhline(0.0, color="0.4", linewidth=0.6)
     axes.set(xlim=(0.5, n + 0.5), xlabel="step $i$")
-    axes.set_title(f"The messages of {n} steps: {sum(steps) / variables:.3f} together")
+    axes.set_title(f"The {n} messages: {sum(steps) / variables:.3f} together")
 
 
 def _draw_parts(axes: Any, account: dict[str, Any]) -> None:

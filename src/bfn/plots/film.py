@@ -76,7 +76,8 @@ def _frame(panels: list[np.ndarray], t: float) -> np.ndarray:
     image, pen = _blank(step + max(width, WIDTH) + 2 * MARGIN, height + SIZE + 3 * MARGIN)
     for i, (panel, name) in enumerate(zip(panels, ("input", "output"), strict=True)):
         left = MARGIN + i * step
-        pen.text((left, MARGIN // 2), f"{name}, t = {t:.3f}", fill=(INK,) * 3, font=_font())
+        title = f"{name}, t = {t:.3f}"
+        pen.text((left, MARGIN // 2), title, fill=(INK,) * 3, font=_font(style.FONT))
         image.paste(style.load("PIL.Image").fromarray(panel), (left, SIZE + 2 * MARGIN))
     return np.asarray(image)
 
@@ -101,7 +102,7 @@ def _text(format: Format, values: Tensor, like: Tensor) -> np.ndarray:
     count = max(1, LINES // (lines + (lines > 1)))
     most = probabilities(values[None, :count], like)[0].max(-1)
     texts = format.render(most.indices)
-    font = _font()
+    font = _font(style.MONOSPACED)
     across, down = math.ceil(font.getlength("m")), SIZE + 5
     block = down * lines + (down // 2 if lines > 1 else 0)
     image, pen = _blank(across * columns, block * len(texts))
@@ -122,6 +123,6 @@ def _blank(width: int, height: int) -> tuple[Any, Any]:
     return image, style.load("PIL.ImageDraw").Draw(image)
 
 
-def _font() -> Any:
-    path = style.load("matplotlib.font_manager").findfont(style.MONOSPACED)
+def _font(family: str) -> Any:
+    path = style.load("matplotlib.font_manager").findfont(family)
     return style.load("PIL.ImageFont").truetype(path, SIZE)

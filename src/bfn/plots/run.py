@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PICTURES, POINTS = 64, 256
-LINE, LINES, SIZE = 48, 40, 7.5  # characters and lines of a column of text, points of a letter
+LINE, LINES, SIZE = 44, 40, 8  # characters and lines of a column of text, points of a letter
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,8 @@ from bfn.quality import Comparison
 def draw(path: Path, found: Comparison, title: str) -> None:
     """One panel per measure: its value against the number of calls, with a line per solver."""
     with style.styled():
-        count = len(found.columns)
-        figure = style.new(3.1, max(4.2, 3.15 * count))
-        panels = figure.subplots(1, count, squeeze=False)[0]
+        figure = style.new(3.3)
+        panels = figure.subplots(1, len(found.columns), squeeze=False)[0]
         solvers = list(dict.fromkeys(row.solver for row in found.rows))
         better = {
             True: "higher is better",
@@ -39,6 +38,6 @@ def draw(path: Path, found: Comparison, title: str) -> None:
             ticks = sorted({row.calls for row in found.rows})
             axes.set_xticks(ticks, labels=[str(each) for each in ticks])
             axes.minorticks_off()
-        panels[0].legend()
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=6)
         figure.suptitle(title, fontsize=10)
         style.save(figure, path)
