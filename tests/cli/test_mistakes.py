@@ -94,7 +94,7 @@ MISTAKES = [
     ("train digits --resume --force", "starts again; give one of them"),
     # Recipes and their keys.
     ("train digts", "unknown recipe 'digts'; did you mean 'digits'"),
-    ("train xyzzy", "expected cifar10_continuous_16bins, "),
+    ("train xyzzy", "expected array, cifar10_continuous_16bins, "),
     ("train no/such.toml", "there is no recipe file 'no/such.toml'"),
     (f"{TRAIN} --trian.steps 5", "'trian.steps' on the command line; did you mean 'train.steps'?"),
     (f"{TRAIN} --steps.x 5", "expected section.key with a section of data, net"),
@@ -125,7 +125,9 @@ MISTAKES = [
     (f"{TRAIN} --flow.kind discretized", "unknown flow.kind 'discretized' on the command line"),
     (f"{TRAIN} --flow.sgma_1 0.1", "did you mean 'sigma_1'"),
     (f"{TRAIN} --flow.sigma_1 2.0", "sigma_1 = 2.0"),
-    (f"{TRAIN} --flow.K 1", "K = 1"),
+    (f"{TRAIN} --flow.K 16", "which has 17 bins or classes; give --flow.K 17 or --data.bins 16"),
+    (f"{TRAIN} --data.bins 16", "which has 16 bins or classes; give --flow.K 16"),
+    (f"{TRAIN} --data.form continuous", "which has no bins or classes; give --data.bins 17"),
     # Run folders.
     ("train tiny-discretised.toml --out run-digits", "holds a run already; "),
     ("train tiny-discretised.toml --out papers", "'papers' holds other files"),
@@ -258,7 +260,7 @@ RECIPES = [
     ('[sample]\nfinal = "mod"', "did you mean 'mode'"),
     ("[published]\nsteps = [1]", "published.total has 0 results for 1 numbers of steps"),
     ('[data]\nsource = "digits"', "has no flow.kind"),
-    ('[data]\nsource = "digits"\n[flow]\nkind = "discretised"\nK = 3', "flow.sigma_1 is missing"),
+    ('[data]\nsource = "digits"\n[flow]\nkind = "discretised"\nK = 17', "flow.sigma_1 is missing"),
     (
         tiny_runs.RECIPES["continuous"].replace('"bfn:Bins"\n', '"bfn:Bins"\ncolour = "red"\n'),
         "does not describe an object",

@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from bfn import data
+from bfn.data import base, reading
 from bfn.data.base import SPLITS, hold_out
 from support.mistakes import assert_refused
 
@@ -240,13 +241,13 @@ def test_mistakes_with_texts(arguments: dict, words: list[str]) -> None:
 def test_real_numbers_come_back_bit_by_bit(tmp_path: Path) -> None:
     values = np.random.default_rng(0).uniform(-1, 1, (40, 3, 2))
     np.save(tmp_path / "a.npy", values)
-    numbers = data.load("array", path=tmp_path / "a.npy", split_by="number")
+    numbers = data.load("array", path=tmp_path / "a.npy", low=-1, high=1, split_by="number")
     assert (numbers.K, numbers.shape, numbers.unit) == (None, (3, 2), "bits per dimension")
     for split, rows in hold_out(40, 0.05, 0.05).items():
         x, _ = numbers.batch(split, numbers.examples(split))
         assert np.array_equal(x.numpy(), values[rows].astype(np.float32))
         assert torch.equal(numbers.encode(numbers.decode(x)), x)
-    binned = data.load("array", path=tmp_path / "a.npy", bins=8)
+    binned = data.load("array", path=tmp_path / "a.npy", bins=8, low=-1, high=1)
     x, _ = binned.batch("train", binned.examples("train"))
     assert binned.K == 8
     assert torch.equal(x * 8, (x * 8).round())
@@ -267,6 +268,30 @@ def test_given_splits_labels_and_range(tmp_path: Path) -> None:
     assert torch.allclose(x, torch.from_numpy(arrays["test"]) / 5 - 1, atol=1e-6)
     assert cond["label"].tolist() == [0, 1, 2, 0]
     assert data.load("array", path=path, low=0, high=10).labels == {}
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((3, 2), "f8"), ((5, 6, 3), "u1")])
+def test_a_large_file_stays_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], dtype: str
+) -> None:
+    path = tmp_path / "a.npy"
+    values = np.random.default_rng(0).uniform(0, 200, (400, *shape)).astype(dtype)
+    np.save(path, values)
+    loaded = data.load("array", path=path)
+    monkeypatch.setattr(reading, "MAPPED_FROM", 0)
+    monkeypatch.setattr(base, "CHUNK", 100)
+    mapped = data.load("array", path=path).to("cpu")
+    assert mapped.digest() == loaded.digest()
+    assert np.array_equal(mapped.fingerprints(), loaded.fingerprints())
+    assert mapped.nbytes == loaded.nbytes == values.nbytes
+    for split in SPLITS:
+        x, _ = loaded.batch(split, loaded.examples(split))
+        assert torch.equal(mapped.batch(split, mapped.examples(split))[0], x)
+    # Nothing was copied: what changes in the file changes in the data.
+    with path.open("r+b") as file:
+        file.seek(-values.nbytes, 2)
+        file.write(values[::-1].tobytes())
+    assert mapped.digest() != loaded.digest()
 
 
 @pytest.mark.parametrize(
@@ -311,7 +336,12 @@ def arrays(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.save(folder / "minus.npy", np.arange(-1, 39))
     np.save(folder / "none.npy", np.zeros((0, 3)))
     np.save(folder / "words.npy", np.array(["a", "b"]))
-    np.save(folder / "fine.npy", np.zeros((40, 7)))
+    np.save(folder / "fine.npy", np.linspace(0, 1, 280).reshape(40, 7))
+    np.save(folder / "same.npy", np.full((40, 7), 3.0))
+    np.save(folder / "infinite.npy", np.array([[0.5], [np.inf]] * 20))
+    np.save(folder / "complex.npy", np.ones((40, 2)) * 1j)
+    np.save(folder / "rgba.npy", np.zeros((40, 8, 8, 4), np.uint8))
+    (folder / "table.csv").write_text("a,b\n1,2\n")
     (folder / "text.npy").write_text("hello")
     (folder / "cut.npz").write_bytes((folder / "two.npz").read_bytes()[:200])
     return folder
@@ -326,8 +356,13 @@ def arrays(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("half.npz", {"labels": True}, ["labels for test", "train, test"]),
         ("fine.npy", {"labels": True}, ["no labels"]),
         ("nan.npy", {}, ["nan.npy", "NaN"]),
-        ("wide.npy", {}, ["255", "low and high"]),
-        ("minus.npy", {}, ["-1", "0 to 38"]),
+        ("wide.npy", {"low": 0, "high": 1}, ["97% of", "low and high"]),
+        ("minus.npy", {}, ["-1", "--data.form continuous"]),
+        ("same.npy", {}, ["same.npy is the same"]),
+        ("infinite.npy", {}, ["infinite.npy", "infinity"]),
+        ("complex.npy", {}, ["complex128"]),
+        ("rgba.npy", {}, ["(8, 8, 4)", "1 or 3 channels", "--data.image false"]),
+        ("table.csv", {}, ["np.save('table.npy', np.loadtxt('", "delimiter=','"]),
         ("none.npy", {}, ["(0, 3)"]),
         ("words.npy", {}, ["<U1"]),
         ("text.npy", {}, ["text.npy", "cannot be read"]),
@@ -335,6 +370,7 @@ def arrays(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("fine.npy", {"form": "discrete"}, ["real numbers", "'discrete'"]),
         ("fine.npy", {"form": "discretised"}, ["bins"]),
         ("fine.npy", {"low": 1}, ["low = 1.0"]),
+        ("fine.npy", {"low": [0, 1], "high": [1, 1, 1]}, ["the same number of values"]),
         ("fine.npy", {"image": True}, ["(7,)", "(H, W)"]),
     ],
 )

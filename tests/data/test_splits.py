@@ -100,12 +100,12 @@ def test_repeated_rows_are_on_every_side() -> None:
 def test_no_split_that_was_asked_for_is_empty(count: int) -> None:
     for trial in range(30):
         values = np.random.default_rng(trial).random((count + 5, 2)).astype(np.float32) * 2 - 1
-        found = data.from_arrays(values[:count], validation=0.01, test=0.01)
+        found = data.from_arrays(values[:count], low=-1, high=1, validation=0.01, test=0.01)
         assert [len(found.split(split)) > 0 for split in SPLITS] == [True] * 3
         # what was trained on is not tested when more rows come
-        more = data.from_arrays(values, validation=0.01, test=0.01)
+        more = data.from_arrays(values, low=-1, high=1, validation=0.01, test=0.01)
         assert not more.seen("test", found.fingerprints()).any()
-    none = data.from_arrays(values, validation=0, test=0.5)
+    none = data.from_arrays(values, low=-1, high=1, validation=0, test=0.5)
     assert len(none.split("validation")) == 0
 
 

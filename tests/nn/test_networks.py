@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bfn.nn import Transformer, UNet, VDMUNet
+from bfn.nn import MLP, Transformer, UNet, VDMUNet
 from bfn.nn.embed import LabelEmbedding
 from support.mistakes import assert_refused
 
@@ -36,7 +36,11 @@ def channels(**arguments: Any) -> Transformer:
     return transformer(channels=3, **arguments)
 
 
-BUILDERS: list[Callable[..., nn.Module]] = [unet, vdm, transformer, channels]
+def mlp(**arguments: Any) -> MLP:
+    return MLP(**({"variables": 8, "width": 16, "layers": 2} | arguments))
+
+
+BUILDERS: list[Callable[..., nn.Module]] = [unet, vdm, transformer, channels, mlp]
 every_network = pytest.mark.parametrize("build", BUILDERS)
 image_network = pytest.mark.parametrize("build", [unet, vdm])
 
@@ -51,9 +55,9 @@ def randomised(net: nn.Module) -> nn.Module:
 
 def inputs(net: nn.Module, batch: int = 3, side: int = 8) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
-    variables = (net.channels, side, side - 4)
-    if isinstance(net, Transformer):
-        variables = (side,) if net.channels is None else (side, net.channels)
+    channels: Any = getattr(net, "channels", None)
+    sequence = (side,) if channels is None else (side, channels)
+    variables = sequence if isinstance(net, Transformer | MLP) else (channels, side, side - 4)
     last = () if net.inputs == 1 else (net.inputs,)
     x = torch.randn(batch, *variables, *last, generator=generator, dtype=torch.float64)
     return x, torch.linspace(0, 1, batch, dtype=torch.float64)

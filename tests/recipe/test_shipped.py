@@ -22,7 +22,7 @@ from bfn.runs.folder import RunFolder
 from bfn.schedule import Exponential, Quadratic
 from support.checkpoints import FAMILY, SHAPES
 
-OPEN = ("images", "text")
+OPEN = ("array", "images", "text")
 PAPER = {
     # name: (data type, sigma_1 or beta_1, batch, learning rate, betas, updates, passes or crops,
     #        sampling steps)
@@ -196,3 +196,79 @@ def test_pictures_and_texts_fill_in_the_recipe(
     assert recipe.flow == {"kind": "discrete", "K": 29, "beta_1": bfn.suggest_beta_1(29)}
     assert (recipe.net["length"], recipe.net["inputs"], recipe.net["outputs"]) == (16, 29, 29)
     assert recipe == fitted.fitted(recipe, build.data(recipe))
+
+
+def array(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    values = np.random.default_rng(0).random((40, *shape))
+    if dtype == "bool":
+        return values < 0.5
+    return (values * (1 if dtype[0] == "f" else 6)).astype(dtype)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "network", "kind", "medium"),
+    [
+        ((), "f8", "MLP", "continuous", "array"),
+        ((5,), "f4", "MLP", "continuous", "array"),
+        ((5,), "bool", "MLP", "discrete", "array"),
+        ((5,), "i8", "Transformer", "discrete", "array"),
+        ((6, 2), "f2", "Transformer", "continuous", "array"),
+        ((6, 1), "i4", "Transformer", "discrete", "array"),
+        ((7, 9), "u1", "UNet", "discretised", "image"),
+        ((8, 8, 3), "u1", "UNet", "discretised", "image"),
+        ((3, 12, 8), ">f4", "UNet", "continuous", "image"),
+        ((5, 8, 8), "f8", "UNet", "continuous", "array"),
+        ((5, 8, 8), "u2", "UNet", "discrete", "array"),
+    ],
+)
+def test_an_array_s_shape_and_type_choose_network_and_flow(
+    tmp_path: Path, shape: tuple[int, ...], dtype: str, network: str, kind: str, medium: str
+) -> None:
+    np.save(tmp_path / "x.npy", array(shape, dtype))
+    small = {"net.width": 32} | ({} if network == "UNet" else {"net.layers": 1})
+    recipe = config.read("array", {"data.path": str(tmp_path / "x.npy"), **small})
+    data = build.data(recipe)
+    complete = fitted.fitted(recipe, data)
+    assert (complete.net["class"], complete.flow["kind"]) == (f"bfn.nn:{network}", kind)
+    assert (complete.net["width"], data.medium) == (32, medium)
+    model, again = build.model(complete), build.data(complete)
+    assert again.digest() == data.digest()
+    x, _ = data.batch("train", data.indices(0, 0, 4))
+    nats = bfn.loss.continuous_time(model, x) + bfn.loss.reconstruction(model, x)
+    assert bool((nats > 0).all() & torch.isfinite(nats).all())
+    # The recipe of a run chooses nothing again, whatever the greatest value.
+    values = array(shape, dtype)
+    np.save(tmp_path / "x.npy", np.minimum(values, np.sort(values.flatten())[values.size // 2]))
+    assert build.data(complete).format == data.format
+
+
+def test_a_table_from_file_to_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(0)
+    table = random.normal(size=(60, 3)) * [1, 1000, 0] + [0, 1e6, 7]
+    np.save("table.npy", table)
+    tiny = ["--net.width", "8", "--net.layers", "1", "--train.steps", "2", "--train.batch", "4"]
+    assert main(["train", "array", "--data.path", "table.npy", "--out", "a", *tiny]) == 0
+    recipe = RunFolder("a").recipe()
+    train = build.data(recipe).split("train").numpy()
+    assert recipe.data["low"] == train.min(0).tolist()
+    assert recipe.data["high"] == train.max(0).tolist()
+    capsys.readouterr()
+    assert main(["train", "array", "--out", "a", "--resume", "auto"]) == 0
+    said = capsys.readouterr().err
+    assert not [word for word in ("data.", "net.", "flow.") if word in said]
+    # Other data are read with the run's range, and what lies beyond it is moved to its end.
+    np.save("more.npy", np.concatenate([table, table[:2] * [10, 1, 1]]))
+    assert main(["eval", "a", "--data.path", "more.npy", "--steps", "2", "--split", "train"]) == 0
+    assert main(["sample", "a", "--n", "9", "--steps", "2", "--out", "samples.npy"]) == 0
+    samples = np.load("samples.npy")
+    slack = 1e-6 * abs(train).max(0)
+    assert ((samples >= train.min(0) - slack) & (samples <= train.max(0) + slack)).all()
+    assert (samples[:, 2] == 7).all()
+    np.save("known.npy", np.array([np.nan, 1e6, 7]))
+    np.save("mask.npy", np.array([True, False, False]))
+    given = ["known.npy", "--mask", "mask.npy", "--n", "4", "--steps", "2", "--out", "filled.npy"]
+    assert main(["infill", "a", *given]) == 0
+    assert np.allclose(np.load("filled.npy")[:, 1:], [1e6, 7], rtol=1e-6)

@@ -8,7 +8,7 @@ whatever is added or removed, and the splits of repeated rows are as large as th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,20 @@ import torch
 from torch import Tensor
 
 from bfn.data import forms
-from bfn.data.base import SPLITS, Rows, hashes, hold_out_by_content, numbered
+from bfn.data.base import SPLITS, Mapped, Rows, chunks, hashes, hold_out_by_content, numbered
 from bfn.data.formats import ArrayFormat, ImageFormat
 from bfn.data.reading import read_arrays
 from bfn.errors import BFNError
 
+Range = float | Sequence[Any] | None
 Arrays = Tensor | np.ndarray | Mapping[str, Tensor | np.ndarray]
+
+
+_KEPT = tuple(map(np.dtype, ("f2", "f4", "f8", "u1", "i1", "i2", "i4", "i8")))
+"""Types that tensors have too."""
+
+MOST_BEYOND = 0.1
+"""The share of values that may lie beyond a given range, as new data do a little."""
 
 
 def array(
@@ -30,9 +38,9 @@ def array(
     form: str | None = None,
     bins: int | None = None,
     levels: int | None = None,
-    low: float = -1.0,
-    high: float = 1.0,
-    image: bool = False,
+    low: Range = None,
+    high: Range = None,
+    image: bool | None = None,
     labels: bool = False,
     validation: float = 0.05,
     test: float = 0.05,
@@ -42,8 +50,20 @@ def array(
 
     Args:
         path: the file.
+        form: "continuous", "discretised", "discrete" or "binary"; by default continuous for real
+            numbers (discretised when bins are given), binary for bool and for uint8 of 0 and 1,
+            discretised for other uint8, discrete for other integers, which are then classes.
+        bins: K of discretised and discrete data.
+        levels: stored integers are 0 to levels - 1; by default 256 for uint8 that are not classes
+            already, else one more than the greatest.
+        low, high: range of real numbers, mapped to [-1, 1]: one number for all or one for each
+            column; by default that of the training data, for pictures one for all, for others one
+            for each column or channel.
+        image: whether examples are pictures: (H, W), (C, H, W) or (H, W, C) with 1 or 3 channels;
+            by default uint8 of two or three axes are, and all that have three such axes.
         labels: hand out the file's labels as `cond["label"]`.
-        form, bins, levels, low, high, image, validation, test, split_by: see `from_arrays`.
+        validation, test: fractions to hold out for the splits that are not given.
+        split_by: "content", or the "number" of a row, as in runs whose recipe does not say.
     """
     arrays = read_arrays(Path(path).expanduser())
     names = [name for name in arrays if name != "labels" and not name.endswith("_labels")]
@@ -80,9 +100,9 @@ def from_arrays(
     form: str | None = None,
     bins: int | None = None,
     levels: int | None = None,
-    low: float = -1.0,
-    high: float = 1.0,
-    image: bool = False,
+    low: Range = None,
+    high: Range = None,
+    image: bool | None = None,
     labels: Arrays | None = None,
     validation: float = 0.05,
     test: float = 0.05,
@@ -93,17 +113,8 @@ def from_arrays(
 
     Args:
         values: one array, from which validation and test sets are held out, or one per split.
-        form: "continuous", "discretised", "discrete" or "binary"; by default continuous for real
-            numbers (discretised when bins are given), binary for bool and for uint8 of 0 and 1,
-            discretised for other uint8, discrete for other integers.
-        bins: K of discretised and discrete data.
-        levels: stored integers are 0 to levels - 1; by default 256 for uint8 that are not classes
-            already, else one more than the greatest.
-        low, high: range of real numbers, mapped to [-1, 1].
-        image: examples are pictures (C, H, W) or (H, W).
         labels: integers (N,), one per example, handed out as `cond["label"]`.
-        validation, test: fractions to hold out for the splits that are not given.
-        split_by: "content", or the "number" of a row, as in runs whose recipe does not say.
+        form, bins, levels, low, high, image, validation, test, split_by: see `array`.
     """
     given = values if isinstance(values, Mapping) else {"train": values}
     arrays = {split: _numbers(a, split, name) for split, a in given.items()}
@@ -126,72 +137,152 @@ def from_arrays(
     content = numbered(hashes(arrays["train"]))
     rows = hold_out_by_content(content, **missing, split_by=split_by)
 
-    def split_up(found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        held_out = {s: found["train"][rows[s]] for s in SPLITS}
+    def split_up(found: dict[str, np.ndarray]) -> dict[str, Any]:
+        whole = found["train"]
+        select = Mapped if isinstance(whole, np.memmap) else np.ndarray.__getitem__
+        held_out = {s: select(whole, rows[s]) for s in SPLITS}
         return held_out | {s: a for s, a in found.items() if s != "train"}
 
+    picture = _is_picture(arrays["train"]) if image is None else image
+    if picture:
+        arrays = {split: _pictures(a, name) for split, a in arrays.items()}
     splits = split_up(arrays)
-    if image:
-        splits = {split: a[:, None] if a.ndim == 3 else a for split, a in splits.items()}
-        if splits["train"].ndim != 4 or splits["train"].shape[1] not in (1, 3):
-            raise BFNError(
-                f"{name} has examples of shape {splits['train'].shape[1:]}; pictures are (H, W), "
-                "(1, H, W) or (3, H, W)"
-            )
-    chosen, stored = _form(splits, form, bins, levels, (low, high), name)
+    chosen, arguments = _form(arrays, splits, form, bins, levels, (low, high), picture, name)
     classes = 1 + max((int(tag.max()) for tag in numbers.values() if tag.size), default=-1)
     return Rows(
         name,
-        (ImageFormat if image else ArrayFormat)(splits["train"].shape[1:], chosen),
-        stored,
+        (ImageFormat if picture else ArrayFormat)(tuple(arrays["train"].shape[1:]), chosen),
+        splits,
         labels=split_up(numbers) if numbers else None,
         label_names=tuple(map(str, range(classes))),
-        chosen={"split_by": split_by},
+        chosen={"split_by": split_by, "image": picture, **arguments},
     )
 
 
 def _numbers(values: Any, split: str, name: str) -> np.ndarray:
-    """An array of numbers with one example per row and at least two axes."""
+    """An array of numbers that tensors can hold, one example per row and at least two axes."""
     if split not in SPLITS:
         raise BFNError(f"unknown split {split!r} in {name}; expected {', '.join(SPLITS)}")
-    a = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
-    if a.dtype.kind not in "fiub" or a.ndim == 0 or len(a) == 0:
+    a = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
+    a = a if isinstance(a, np.ndarray) else np.asarray(a)
+    if a.dtype.kind not in "fiub" or a.ndim == 0 or a.size == 0:
         raise BFNError(
-            f"the {split} array of {name} is {a.dtype} of shape {a.shape}; expected numbers with "
-            "one example per row"
+            f"the {split} array of {name} is {a.dtype} of shape {a.shape}; expected real or whole "
+            "numbers with one example per row"
         )
-    a = a.astype(np.uint8) if a.dtype.kind == "b" else a
+    if a.dtype not in _KEPT:
+        a = a.astype({"b": np.uint8, "f": np.float64}.get(a.dtype.kind, np.int64))
     return a[:, None] if a.ndim == 1 else a
 
 
+def _is_picture(a: np.ndarray) -> bool:
+    if a.ndim == 4 and (a.shape[1] in (1, 3) or a.shape[3] in (1, 3)):
+        return True
+    return a.dtype == np.uint8 and a.ndim in (3, 4)
+
+
+def _pictures(a: np.ndarray, name: str) -> np.ndarray:
+    """(N, C, H, W) of (N, H, W), (N, C, H, W) or (N, H, W, C)."""
+    shape = a.shape[1:]
+    a = a[:, None] if a.ndim == 3 else a
+    if a.ndim == 4 and a.shape[1] not in (1, 3):
+        a = np.moveaxis(a, 3, 1)
+    if a.ndim != 4 or a.shape[1] not in (1, 3):
+        raise BFNError(
+            f"{name} has examples of shape {shape}; pictures are (H, W), (C, H, W) or (H, W, C) "
+            "with 1 or 3 channels: give another array, or --data.image false for other examples"
+        )
+    return a
+
+
 def _form(
-    splits: dict[str, np.ndarray],
+    arrays: dict[str, np.ndarray],
+    splits: dict[str, Any],
     form: str | None,
     bins: int | None,
     levels: int | None,
-    span: tuple[float, float],
+    span: tuple[Range, Range],
+    picture: bool,
     name: str,
 ) -> tuple[forms.Form, dict[str, Any]]:
-    """The form of the data, and the splits in the type they are stored in."""
-    if any(a.dtype.kind == "f" for a in splits.values()):
-        if form not in (None, "continuous", "discretised") or (form == "continuous" and bins):
-            raise BFNError(
-                f"{name} holds real numbers, which are continuous or (with bins) discretised, not "
-                f"{form!r}; store classes as integers"
-            )
-        if form == "discretised" and bins is None:
-            raise BFNError(f"{name} holds real numbers; give the number of bins to discretise them")
-        stored = {split: torch.from_numpy(a.astype(np.float32)) for split, a in splits.items()}
-        return forms.Real(float(span[0]), float(span[1]), bins), stored
-    top = max(int(a.max()) for a in splits.values() if a.size)
-    bytes_only = all(a.dtype == np.uint8 for a in splits.values())
+    """The form of the data, and the arguments that would choose it again.
+
+    Puts the splits into the type they are stored in; mapped ones stay as they are.
+    """
+    whole = all(a.dtype.kind != "f" for a in arrays.values())
+    least = min(int(a.min()) for a in arrays.values()) if whole else 0
+    if whole and least < 0 and form not in ("continuous", "discretised"):
+        raise BFNError(
+            f"{name} holds the whole number {least}; classes are 0, 1, 2, ...: give --data.form "
+            "continuous to treat them as real numbers, or number the classes from 0"
+        )
+    if not whole or least < 0 or span != (None, None):
+        return _real(splits, form, bins, span, picture, name)
+    top = max(int(a.max()) for a in arrays.values())
+    bytes_only = all(a.dtype == np.uint8 for a in arrays.values())
     if form is None:
         form = ("binary" if top <= 1 else "discretised") if bytes_only else "discrete"
     if levels is None:
         classes = form == "discrete" or top <= 1
         levels = 256 if bytes_only and not classes else max(2, top + 1)
     chosen = forms.choose(form, bins, levels)
-    for split, a in splits.items():  # before a narrower type could wrap a wrong value round
-        chosen.check(torch.from_numpy(a.astype(np.int64)), f"the {split} split of {name}")
-    dtype = np.uint8 if levels <= 256 else np.int64
-    return chosen, {split: a.astype(dtype) for split, a in splits.items()}
+    # Before a narrower type could wrap a wrong value round.
+    chosen.check(torch.tensor([least, top]), name)
+    for split, a in splits.items():
+        if not isinstance(a, Mapped):
+            splits[split] = a.astype(np.uint8 if levels <= 256 else np.int64, copy=False)
+    return chosen, {"form": form, "levels": levels}
+
+
+def _real(
+    splits: dict[str, Any],
+    form: str | None,
+    bins: int | None,
+    span: tuple[Range, Range],
+    picture: bool,
+    name: str,
+) -> tuple[forms.Form, dict[str, Any]]:
+    if form not in (None, "continuous", "discretised") or (form == "continuous" and bins):
+        raise BFNError(
+            f"{name} holds real numbers, which are continuous or (with bins) discretised, not "
+            f"{form!r}; store classes as integers"
+        )
+    if form == "discretised" and bins is None:
+        raise BFNError(f"{name} holds real numbers; give the number of bins to discretise them")
+    for split, a in splits.items():
+        if not isinstance(a, Mapped):
+            # One range for all needs no more than single precision.
+            one = picture or isinstance(span[0], float | int)
+            splits[split] = torch.from_numpy(a.astype(np.float32) if one else a)
+    found = _extremes(splits["train"], picture, name) if None in span else span
+    ends = [there if end is None else end for end, there in zip(span, found, strict=True)]
+    low, high = ends
+    chosen = forms.Real(low, high, bins)  # pyright: ignore[reportArgumentType]
+    beyond = max(chosen.beyond(chunk) for chunk in chunks(splits["train"]))
+    if beyond > MOST_BEYOND:
+        raise BFNError(
+            f"{beyond:.0%} of {name} lies outside the range that low and high give; leave them out "
+            "to take the range of the training data"
+        )
+    kind = "continuous" if bins is None else "discretised"
+    return chosen, {"form": kind, "low": low, "high": high}
+
+
+def _extremes(train: Tensor | Mapped, picture: bool, name: str) -> tuple[Any, Any]:
+    """The least and the greatest training value: of all, or of each column or channel."""
+    axis = 1 if len(train.shape) == 4 else len(train.shape) - 1
+    axes = [i for i in range(len(train.shape)) if picture or i != axis]
+    low, high = [], []
+    for chunk in chunks(train):
+        forms.Real().check(chunk, f"the training split of {name}")
+        low.append(chunk.amin(axes, keepdim=True)[0].double())
+        high.append(chunk.amax(axes, keepdim=True)[0].double())
+    ends = torch.stack(low).amin(0), torch.stack(high).amax(0)
+    if not bool((ends[0] < ends[1]).any()):
+        raise BFNError(f"every training example of {name} is the same; give data that vary")
+    if picture:
+        return ends[0].item(), ends[1].item()
+    # Channels that come first are broadcast as (C, 1, 1).
+    last = axis == len(train.shape) - 1
+    least, greatest = (end.flatten() if last else end for end in ends)
+    return least.tolist(), greatest.tolist()

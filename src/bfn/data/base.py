@@ -36,6 +36,47 @@ Stored = tuple[Tensor, dict[str, Tensor]]
 """Stored values of a batch, (B, *shape), and its conditioning."""
 
 
+CHUNK = 2**24
+"""Values of a mapped file that are in memory at a time, when all are looked at."""
+
+
+class Mapped:
+    """Some rows of an array that stays in its file: what the batches need of a tensor (N, ...)."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, array: np.ndarray, rows: np.ndarray) -> None:
+        self.values, self.rows = torch.from_numpy(array), torch.from_numpy(rows)
+        self.dtype = self.values.dtype
+        self.shape = torch.Size((len(rows), *self.values.shape[1:]))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def nbytes(self) -> int:
+        return self.shape.numel() * self.values.element_size()
+
+    def index_select(self, _: int, indices: Tensor) -> Tensor:
+        return self.values.index_select(0, self.rows[indices])
+
+    def to(self, device: torch.device | str) -> Tensor | Mapped:
+        """Itself on the CPU; elsewhere a copy of all rows."""
+        if torch.device(device).type == "cpu":
+            return self
+        return self.index_select(0, torch.arange(len(self))).to(device)
+
+
+def chunks(values: Tensor | Mapped) -> Iterator[Tensor]:
+    """The rows of a split in order; those of a mapped one a few at a time."""
+    if isinstance(values, Tensor):
+        yield values
+        return
+    some = max(1, CHUNK // max(1, values.shape[1:].numel()))
+    for indices in torch.arange(len(values)).split(some):
+        yield values.index_select(0, indices)
+
+
 class DataSet(ABC):
     """Three splits of one kind of example.
 
@@ -61,7 +102,7 @@ class DataSet(ABC):
         self,
         name: str,
         format: Format,
-        splits: Mapping[str, Tensor | np.ndarray],
+        splits: Mapping[str, Tensor | Mapped | np.ndarray],
         *,
         labels: Mapping[str, Tensor | np.ndarray | Sequence[int]] | None = None,
         label_names: tuple[str, ...] = (),
@@ -73,15 +114,16 @@ class DataSet(ABC):
         self.chosen = dict(chosen or {})
         self.format = format
         self.label_names = label_names
-        self._splits = {split: _tensor(splits[split]) for split in SPLITS}
+        self._splits: dict[str, Any] = {split: _tensor(splits[split]) for split in SPLITS}
         self._labels = {
             split: integers(values, f"the labels of the {split} split of {name}")
             for split, values in (labels or {}).items()
         }
         self._device: torch.device | None = None  # of batches; None: where the splits are
         for split, values in self._splits.items():
-            format.form.check(values, f"the {split} split of {name}")
-            if len(self._labels.get(split, values)) != len(values):
+            for chunk in chunks(values):
+                format.form.check(chunk, f"the {split} split of {name}")
+            if split in self._labels and len(self._labels[split]) != len(values):
                 raise BFNError(
                     f"the {split} split of {name} has {len(values)} examples but "
                     f"{len(self._labels[split])} labels; give one label to each"
@@ -149,7 +191,7 @@ class DataSet(ABC):
     # Batches.
 
     def split(self, name: str) -> Tensor:
-        """The stored values of a split as one tensor."""
+        """The stored values of a split as one tensor, or `Mapped` where they stay in their file."""
         if name not in self._splits:
             raise BFNError(f"unknown split {name!r}; expected {', '.join(SPLITS)}")
         return self._splits[name]
@@ -206,7 +248,8 @@ class DataSet(ABC):
         for group in (self._splits, self._labels):
             for split, values in sorted(group.items()):
                 found.update(f"{split} {values.dtype} {tuple(values.shape)} ".encode())
-                found.update(values.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+                for chunk in chunks(values):
+                    found.update(chunk.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
         return found.hexdigest()
 
     @abstractmethod
@@ -230,8 +273,8 @@ class DataSet(ABC):
         """Stored values (B, *shape) of the given indices."""
 
 
-def _tensor(values: Tensor | np.ndarray) -> Tensor:
-    if isinstance(values, Tensor):
+def _tensor(values: Tensor | Mapped | np.ndarray) -> Tensor | Mapped:
+    if isinstance(values, Tensor | Mapped):
         return values
     # Arrays over the bytes of a file are read-only, which tensors cannot be.
     return torch.from_numpy(np.require(values, requirements=["C", "W"]))
@@ -252,9 +295,11 @@ def integers(values: Tensor | np.ndarray | Sequence[int], what: str) -> Tensor:
     return values.long() if isinstance(values, Tensor) else torch.from_numpy(values.astype("int64"))
 
 
-def _taken(rows: Tensor, indices: Tensor) -> Tensor:
+def _taken(rows: Tensor | Mapped, indices: Tensor) -> Tensor:
     # On a CPU ten times as fast as indexing.
-    return rows[indices] if rows.is_cuda else rows.index_select(0, indices)
+    if isinstance(rows, Tensor) and rows.is_cuda:
+        return rows[indices]
+    return rows.index_select(0, indices)
 
 
 @functools.lru_cache(maxsize=4)
@@ -297,7 +342,8 @@ class Rows(DataSet):
         return np.isin(self._hashes(split), fingerprints)
 
     def _hashes(self, split: str) -> np.ndarray:
-        return hashes(self.split(split).cpu().flatten(1).view(torch.uint8).numpy())
+        parts = chunks(self.split(split))
+        return np.concatenate([hashes(p.cpu().flatten(1).view(torch.uint8).numpy()) for p in parts])
 
     def _count(self, split: str) -> int:
         count = len(self.split(split))

@@ -191,8 +191,7 @@ class ImageFormat(_TensorFormat):
     def read_picture(self, path: Path, resize: bool = False) -> Tensor:
         """The levels (C, H, W) of a picture, in the model's colours."""
         shade = self._shades(path, "L" if self.shape[0] == 1 else "RGB", resize)
-        levels = getattr(self.form, "levels", 256)
-        return shade.double().mul((levels - 1) / 255).round().long()
+        return self.form.shaded(shade / 255)
 
     def _read(self, path: Path, mask: Path, resize: bool) -> tuple[Tensor, Tensor]:
         values, white = self.read_picture(path, resize), self._shades(mask, "L", resize)

@@ -16,6 +16,7 @@ is lost on the way (continuous data, and K = L).
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -39,6 +40,11 @@ class Form(ABC):
         """K, the number of bins or classes; None for continuous values."""
         return None
 
+    @property
+    def kind(self) -> str:
+        """The `flow.kind` of a model of such values."""
+        return "continuous" if self.classes is None else "discrete"
+
     @abstractmethod
     def encode(self, values: Tensor, generator: noise.Source = None) -> Tensor: ...
 
@@ -48,6 +54,10 @@ class Form(ABC):
     def brightness(self, x: Tensor) -> Tensor:
         """x as a shade from 0 (lowest value) to 1 (highest), for drawing."""
         return ((x + 1) / 2).clamp(0, 1)
+
+    def shaded(self, shade: Tensor) -> Tensor:
+        """The stored values that look like shades from 0 to 1."""
+        return self.decode(2 * shade - 1)
 
     @abstractmethod
     def check(self, values: Tensor, where: str) -> None:
@@ -65,6 +75,9 @@ class _OfLevels(Form):
 
     def __post_init__(self) -> None:
         whole("levels", self.levels, 2)
+
+    def shaded(self, shade: Tensor) -> Tensor:
+        return shade.double().mul(self.levels - 1).round().long()
 
     def check(self, values: Tensor, where: str) -> None:
         if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
@@ -133,6 +146,10 @@ class Discretised(_Grouped):
 
     name: ClassVar[str] = "discretised"
 
+    @property
+    def kind(self) -> str:
+        return "discretised"
+
     def encode(self, values: Tensor, generator: noise.Source = None) -> Tensor:
         return bin_centre(self._groups(values), self.K)
 
@@ -186,45 +203,83 @@ class Binary(_OfLevels):
 
 @dataclass(frozen=True)
 class Real(Form):
-    """Real numbers in [low, high], mapped to [-1, 1]; rounded to K bin centres when K is given."""
+    """Real numbers in [low, high], mapped to [-1, 1]; rounded to K bin centres when K is given.
 
-    low: float = -1.0
-    high: float = 1.0
+    `low` and `high` may be one number for each column of a table, or nested sequences that are
+    broadcast over an example. Where they are equal the value is known: it becomes 0, and 0 becomes
+    the value. What lies beyond the range is moved to its end.
+    """
+
+    low: float | tuple[Any, ...] = -1.0
+    high: float | tuple[Any, ...] = 1.0
     K: int | None = None
     name: ClassVar[str] = "real"
 
     def __post_init__(self) -> None:
-        for name in ("low", "high"):
-            number(name, getattr(self, name), "a finite number", math.isfinite)
-        if not self.low < self.high:
-            raise BFNError(f"low = {self.low} must be below high = {self.high}")
+        for end in ("low", "high"):  # JSON and TOML have lists
+            object.__setattr__(self, end, _tuples(getattr(self, end)))
+        try:
+            low, high = torch.broadcast_tensors(*self._range())
+        except (RuntimeError, ValueError, TypeError):
+            raise BFNError(
+                "low and high do not have the same number of values; give one for all, or one for "
+                "each column"
+            ) from None
+        if not bool((low.isfinite() & high.isfinite()).all()):
+            raise BFNError("low and high must be finite numbers; give the range of the values")
+        if not bool((low <= high).all() & (low < high).any()):
+            wrong = int((high - low).argmin())
+            at = [float(end.flatten()[wrong]) for end in (low, high)]
+            raise BFNError(f"low = {at[0]} must be below high = {at[1]}")
 
     @property
     def classes(self) -> int | None:
         return self.K
 
+    @property
+    def kind(self) -> str:
+        return "continuous" if self.K is None else "discretised"
+
     def encode(self, values: Tensor, generator: noise.Source = None) -> Tensor:
-        x = values.to(torch.float32)
+        x = values if values.dtype == torch.float64 else values.to(torch.float32)
         if (self.low, self.high) != (-1.0, 1.0):
-            x = ((x - self.low) * (2 / (self.high - self.low)) - 1).clamp(-1, 1)
+            low, high = (end.to(x) for end in self._range(values.device))
+            x = torch.where(low < high, (x - low) * (2 / (high - low)) - 1, 0.0)
+        x = x.clamp(-1, 1).to(torch.float32)
         return x if self.K is None else bin_centre(bin_index(x, self.K), self.K)
 
     def decode(self, x: Tensor) -> Tensor:
         if (self.low, self.high) == (-1.0, 1.0):
             return x.to(torch.float32)
-        return (x.double() + 1).mul((self.high - self.low) / 2).add(self.low).to(torch.float32)
+        low, high = self._range(x.device)
+        return (x.double() + 1).mul((high - low) / 2).add(low).to(torch.float32)
 
     def check(self, values: Tensor, where: str) -> None:
         if values.numel() == 0:
             return
-        low, high = (float(v) for v in torch.aminmax(values))  # NaN wherever there is one
-        if low != low or high != high:
-            raise BFNError(f"{where} holds NaN; expected real numbers: remove those examples")
-        if low < self.low or high > self.high:
+        ends = torch.stack(torch.aminmax(values))
+        if not bool(torch.isfinite(ends.float()).all()):
             raise BFNError(
-                f"{where} spans [{low:.6g}, {high:.6g}], which is not within [{self.low:g}, "
-                f"{self.high:g}]; give its own range with low and high"
+                f"{where} holds NaN, infinity or numbers beyond 3e38; expected real numbers: "
+                "remove or replace those examples"
             )
+
+    def beyond(self, values: Tensor) -> float:
+        """The share of values that lie outside their range."""
+        low, high = self._range(values.device)
+        return float(((values < low) | (values > high)).double().mean())
+
+    def _range(self, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
+        return _ends(self.low, device), _ends(self.high, device)
+
+
+def _tuples(values: Any) -> Any:
+    return tuple(map(_tuples, values)) if isinstance(values, list | tuple) else values
+
+
+@functools.lru_cache(maxsize=16)
+def _ends(values: float | tuple[Any, ...], device: torch.device | None) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64, device=device)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
+MAPPED_FROM = 2**30
+
+
 def absent(path: Path, expected: str) -> BFNError:
     """What to raise for a path with nothing there."""
     where = "" if path.is_absolute() else f" in {Path.cwd()}"
@@ -31,9 +34,18 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a .npz file by name; the one of a .npy file is called train."""
+    """The arrays of a .npz file by name; the one of a .npy file is called train.
+
+    A .npy file of `MAPPED_FROM` bytes or more stays on the disk: a memory map.
+    """
     try:
         with path.open("rb") as file:  # numpy leaves its own file open when it fails
+            if path.suffix.lower() in (".csv", ".tsv"):
+                raise ValueError("it is a table of text")
+            if file.read(6) == b"\x93NUMPY" and path.stat().st_size >= MAPPED_FROM:
+                # Copy on write, because tensors cannot be read-only.
+                return {"train": np.lib.format.open_memmap(path, mode="c")}
+            file.seek(0)
             loaded = np.load(file, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
                 return {"train": loaded}
@@ -41,10 +53,17 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     except FileNotFoundError:
         raise absent(path, "a .npy or .npz file") from None
     except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
-        reason = "it holds Python objects" if "allow_pickle" in str(error) else str(error)
+        objects = "allow_pickle" in str(error) or "Python objects" in str(error)
+        reason = "it holds Python objects" if objects else str(error)
+        advice = "save an array of numbers with numpy.save or numpy.savez"
+        if path.suffix.lower() in (".csv", ".tsv"):
+            comma = "," if path.suffix.lower() == ".csv" else "\\t"
+            advice = (
+                f"convert it with: python -c \"import numpy as np; np.save('{path.stem}.npy', "
+                f"np.loadtxt('{path}', delimiter='{comma}', skiprows=1))\""
+            )
         raise BFNError(
-            f"{str(path)!r} cannot be read as .npy or .npz: {reason}; save an array of numbers "
-            "with numpy.save or numpy.savez"
+            f"{str(path)!r} cannot be read as .npy or .npz: {reason}; {advice}"
         ) from None
 
 

@@ -37,6 +37,11 @@ def settled(recipe: Recipe) -> Recipe:
     return dataclasses.replace(recipe, **sections)
 
 
+def takes(recipe: Recipe, section: str, key: str) -> bool:
+    """Whether what a section names has such an argument."""
+    return key in signature(called(recipe, section)[1])[0]
+
+
 def data(recipe: Recipe) -> DataSet:
     """The recipe's data set."""
     name, function, arguments = called(recipe, "data")

@@ -5,7 +5,9 @@ In the sections net and flow a value may be
     "data.K"         the number of bins or classes of a variable
     "data.length"    the number of variables of a sequence
     "data.channels"  the first axis of an example
-    "suggested"      for sigma_1 or beta_1: what `bfn.suggest_sigma_1` or `bfn.suggest_beta_1` says
+    "suggested"      for sigma_1 or beta_1: what `bfn.suggest_sigma_1` or `bfn.suggest_beta_1` says;
+                     for flow.kind: the type of the data; for net.class: a network for their shape.
+                     Either comes with all of its arguments, unless the recipe gives them.
 
 Where the data have labels and the recipe says nothing of them, `net.labels` is how many there are,
 and `train.label_dropout` is 0.1, so that samples can be drawn without labels and guided by them.
@@ -21,11 +23,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from bfn import suggest
 from bfn.data.base import DataSet
 from bfn.errors import BFNError
 from bfn.recipe import build
-from bfn.recipe.recipe import PLACES, Recipe
+from bfn.recipe.recipe import FREE, PLACES, SUGGESTED, Recipe
 from bfn.recipe.values import signature
 
 FROM_DATA: dict[str, Callable[[DataSet], int | None]] = {
@@ -33,7 +37,6 @@ FROM_DATA: dict[str, Callable[[DataSet], int | None]] = {
     "data.length": lambda data: data.shape[0],
     "data.channels": lambda data: data.shape[0],
 }
-SUGGESTED = "suggested"
 LABEL_DROPOUT = 0.1
 _SECTIONS = ("net", "flow")
 SUGGESTIONS: dict[str, Callable[[int], float]] = {
@@ -44,9 +47,12 @@ SUGGESTIONS: dict[str, Callable[[int], float]] = {
 
 def fitted(recipe: Recipe, data: DataSet) -> Recipe:
     """The recipe with every such value filled in."""
-    replaced = {section: _table(section, getattr(recipe, section), data) for section in _SECTIONS}
     texts = {path: text for path, text in recipe.texts.items() if not is_open(recipe, path)}
-    recipe = dataclasses.replace(recipe, texts=texts, **replaced)
+    flow = _table("flow", _suggested_flow(recipe.flow, data), data)
+    recipe = dataclasses.replace(recipe, texts=texts, flow=flow)
+    _check_K(recipe, data)
+    net = _table("net", _suggested_network(recipe, data), data)
+    recipe = dataclasses.replace(recipe, net=net)
     complete = build.settled(_with_labels(recipe, data))
     places = {key: _whole(complete.data[key]) for key in PLACES if key in complete.data}
     return dataclasses.replace(complete, data=complete.data | places | data.chosen)
@@ -59,7 +65,10 @@ def is_open(recipe: Recipe, name: str) -> bool:
         return name not in recipe.origin
     if section == "data":
         return key not in recipe.data
-    return section in _SECTIONS and _is_open(getattr(recipe, section).get(key))
+    if section not in _SECTIONS:
+        return False
+    table = getattr(recipe, section)
+    return _is_open(table.get(key)) or (table.get(FREE[section]) == SUGGESTED and key not in table)
 
 
 def _whole(place: str) -> str:
@@ -72,6 +81,80 @@ def _is_open(value: Any) -> bool:
     if isinstance(value, Mapping):
         return any(map(_is_open, value.values()))
     return isinstance(value, str) and (value in FROM_DATA or value == SUGGESTED)
+
+
+def _continuous(sigma_1: float = 0.01, **given: Any) -> dict[str, Any]:
+    # L^r in as many bins as a byte has; a Gaussian of deviation sigma_1 is what is left at t = 1.
+    bins = {"class": "bfn:Bins", "K": 256, "sigma": sigma_1}
+    return {"sigma_1": sigma_1, "reconstruction": bins, **given}
+
+
+FLOWS: dict[str, Callable[..., dict[str, Any]]] = {
+    "continuous": _continuous,
+    "discretised": lambda **given: {"K": "data.K", "sigma_1": SUGGESTED, **given},
+    "discrete": lambda **given: {"K": "data.K", "beta_1": SUGGESTED, **given},
+}
+"""The arguments suggested for each kind of flow, given some."""
+
+
+def _suggested_flow(flow: dict[str, Any], data: DataSet) -> dict[str, Any]:
+    if flow.get("kind") != SUGGESTED:
+        return flow
+    kind = data.format.form.kind
+    if kind not in FLOWS:
+        raise BFNError(f"no flow can be suggested for {kind} data; name one with --flow.kind")
+    return {"kind": kind, **FLOWS[kind](**{k: v for k, v in flow.items() if k != "kind"})}
+
+
+def _suggested_network(recipe: Recipe, data: DataSet) -> dict[str, Any]:
+    if recipe.net.get("class") != SUGGESTED:
+        return recipe.net
+    model = build.around(recipe, lambda _: nn.Identity())
+    features = model.flow.features(model.flow.prior((1, *data.shape)))
+    inputs = features.shape[-1] if features.dim() > 1 + len(data.shape) else 1
+    numbers = {"inputs": inputs, "outputs": model.head.parameters}
+    given = {key: value for key, value in recipe.net.items() if key != "class"}
+    sequences = {"class": "bfn.nn:Transformer", "width": 256, "layers": 6, "heads": 8}
+    match data.shape:
+        case (variables,) if inputs == 1:
+            net = {"class": "bfn.nn:MLP", "variables": variables, "width": 256, "layers": 4}
+        case (length,):
+            net = {**sequences, "length": length, "dropout": 0.1}
+        case (length, channels):
+            net = {**sequences, "length": length, "channels": channels, "dropout": 0.1}
+        case (channels, height, width):
+            net = {"class": "bfn.nn:UNet", "channels": channels, "width": 64, "blocks": 2}
+            net |= {"multipliers": _multipliers(height, width), "dropout": 0.1}
+        case shape:
+            raise BFNError(
+                f"{data.name} has examples of shape {shape}, for which there is no network; "
+                "flatten them, or name one of your own with --net.class"
+            )
+    return net | numbers | given
+
+
+def _multipliers(height: int, width: int) -> list[int]:
+    """Of a U-Net: halve the sides while that leaves whole ones of at least 4, up to 4 times."""
+    multipliers = [1]
+    while not (height % 2 or width % 2) and min(height, width) >= 8 and len(multipliers) < 5:
+        height, width = height // 2, width // 2
+        multipliers.append(2)
+    return multipliers
+
+
+def _check_K(recipe: Recipe, data: DataSet) -> None:
+    """Refuse a number of bins or classes that the data do not have."""
+    K = recipe.flow.get("K")
+    if recipe.flow.get("kind") not in FLOWS or not isinstance(K, int) or K == data.K:
+        return  # K means something else to a flow of the user's own
+    found = "no bins or classes" if data.K is None else f"{data.K} bins or classes"
+    where = recipe.origin.get("flow.K", "")
+    ways = [f"--flow.K {data.K}"] * (data.K is not None)
+    ways += [f"--data.bins {K}"] * build.takes(recipe, "data", "bins")
+    raise BFNError(
+        f"flow.K = {K}{where} does not fit {data.name}, which has {found}; give "
+        f"{' or '.join(ways) or 'another flow.kind'}"
+    )
 
 
 def _table(path: str, table: Mapping[str, Any], data: DataSet) -> dict[str, Any]:

@@ -17,12 +17,12 @@ from typing import Any, Literal
 from bfn.data import SOURCES
 from bfn.model import KINDS
 from bfn.recipe import build
-from bfn.recipe.recipe import FREE, Recipe
+from bfn.recipe.recipe import FREE, SUGGESTED, Recipe
 from bfn.recipe.sections import SECTIONS, Section
 
 _CHOICES = {
     "data": f"The source of the data: {', '.join(SOURCES)}, or a function",
-    "net": "The network: bfn.nn:UNet, bfn.nn:VDMUNet, bfn.nn:Transformer, or a class",
+    "net": "The network: bfn.nn:UNet, bfn.nn:VDMUNet, bfn.nn:Transformer, bfn.nn:MLP, or a class",
     "flow": f"The data type: {', '.join(KINDS)}, or a function",
 }
 
@@ -58,9 +58,15 @@ def _options(section: Section) -> list[Key]:
 
 
 def _arguments(recipe: Recipe, section: str) -> list[Key]:
+    chooser = f"{_CHOICES[section]} of your own, as package.module:name."
+    table = getattr(recipe, section)
+    if table.get(FREE[section]) == SUGGESTED:
+        # Which arguments there are is known when the data have been read.
+        open_ = "By default what suits the data, with all of its arguments."
+        meanings = {FREE[section]: f"{chooser} {open_}"}
+        return [Key(f"{section}.{k}", _shown(v), meanings.get(k, "")) for k, v in table.items()]
     name, function, given = build.called(recipe, section)
     explained = explanations(function)
-    chooser = f"{_CHOICES[section]} of your own, as package.module:name."
     found = [Key(f"{section}.{FREE[section]}", name, chooser)]
     for key, each in inspect.signature(function).parameters.items():
         meaning = explained.get(key, "")

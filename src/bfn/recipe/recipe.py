@@ -28,6 +28,9 @@ from bfn.recipe.values import Text, plain, typed
 FREE = {"data": "source", "net": "class", "flow": "kind"}
 """Sections of free arguments, and the key that says whose arguments they are."""
 
+SUGGESTED = "suggested"
+"""A value that is filled in to suit the data: see `bfn.recipe.fitted`."""
+
 PLACES = ("dir", "path")
 """Keys of [data] that say where files are on this machine."""
 
@@ -71,6 +74,8 @@ class Recipe:
         # Sources and kinds are called with arguments: not even bfn's other functions are safe.
         called = {"data.source": self.data.get("source"), "flow.kind": self.flow.get("kind")}
         classes = {"net.class": self.net.get("class")}
+        if classes["net.class"] == SUGGESTED:
+            classes.clear()
         for key, value in self.flow.items():
             if isinstance(value, Mapping):
                 classes[f"flow.{key}.class"] = value.get("class")

@@ -59,6 +59,13 @@ CHANGEABLE = tuple(
 """Keys that may change when a run is resumed: they do not alter what was trained so far."""
 
 
+_DEFAULTS_BEFORE = {
+    "images": {"split_by": "number"},
+    "array": {"split_by": "number", "low": -1.0, "high": 1.0, "image": False},
+}
+"""What runs were trained with whose recipe does not say `data.split_by`."""
+
+
 class RunFolder:
     """The files of one run; `trust` as in `BFN.from_pretrained`, for its recipe, too."""
 
@@ -182,9 +189,9 @@ class RunFolder:
         if not self.is_run():
             raise BFNError(f"{str(self.path)!r} holds no {RECIPE}; it is not the folder of a run")
         recipe = read(self.path / RECIPE, overrides, trust=self.trust or trust)
-        if recipe.data.get("source") in ("images", "array") and "split_by" not in recipe.data:
-            # A run from the time when examples were held out by their numbers.
-            recipe = dataclasses.replace(recipe, data={**recipe.data, "split_by": "number"})
+        before = _DEFAULTS_BEFORE.get(str(recipe.data.get("source")))
+        if before is not None and "split_by" not in recipe.data:
+            recipe = dataclasses.replace(recipe, data={**before, **recipe.data})
         if "train.objective" not in recipe.origin:
             # A run from the time when there was one objective, and one head of each kind.
             head = {"head": "plain"} if recipe.flow.get("kind") == "discrete" else {}
