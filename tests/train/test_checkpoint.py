@@ -142,3 +142,10 @@ def test_other_format_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.undo()
     with pytest.raises(BFNError, match="format version 99, this program reads 2"):
         checkpoint.load(path)
+
+
+def test_an_argument_that_is_none_may_be_new() -> None:
+    old, new = (
+        {"class": "a.b:Net", "arguments": given} for given in ({"w": 8}, {"v": None, "w": 8})
+    )
+    assert checkpoint.in_words(old) == checkpoint.in_words(new) == "Net(w=8)"

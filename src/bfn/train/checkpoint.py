@@ -272,7 +272,9 @@ def in_words(description: Mapping[str, Any]) -> str:
         # The marginals of the data, say, which are compared as data.
         return f"{len(value)} numbers" if isinstance(value, list) and len(value) > 6 else value
 
-    values = ", ".join(f"{key}={words(value)}" for key, value in description["arguments"].items())
+    # What is None is left out: an earlier version may not have had that argument.
+    given = {key: value for key, value in description["arguments"].items() if value is not None}
+    values = ", ".join(f"{key}={words(value)}" for key, value in given.items())
     return f"{description['class'].rpartition(':')[2]}({values})"
 
 
