@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -26,7 +25,7 @@ import torch
 from torch import Tensor
 
 from bfn import noise
-from bfn.errors import BFNError, did_you_mean, import_name, number, whole
+from bfn.errors import BFNError, did_you_mean, import_name, whole
 from bfn.output.bins import bin_centre, bin_index
 
 
