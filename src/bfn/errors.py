@@ -104,3 +104,8 @@ def require_extra(module: str, extra: str, purpose: str) -> Any:
             f"{purpose} needs {module.partition('.')[0]}, which is not installed; add it with: "
             f"pip install 'bfn[{extra}]'"
         ) from None
+
+
+def printable(text: str) -> str:
+    """Text with escapes for what a terminal would obey or could not show."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

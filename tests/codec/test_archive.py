@@ -181,10 +181,24 @@ def test_plain_blocks_have_a_checksum_of_their_own(tmp_path: Path) -> None:
         found.plain_block(3)
 
 
-def test_too_many_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive, "MAX_CONTENTS", 100)
-    with pytest.raises(BFNError, match="make several archives"):
-        archives.write(tmp_path / "a.bfn")
+def test_what_fits_into_the_contents() -> None:
+    """Said before anything is coded; whatever passes is no longer than the reader allows."""
+    most = (archive.MAX_CONTENTS - 8200) // 9
+    many = [Entry("a/" + "x" * 20 + f"{i:06}", (Plain(1),)) for i in range(100_000)]
+    for entries, blocks, fits in (
+        ([], most - 1, True),
+        ([], most + 1, False),
+        (many, 10_000, True),
+        (many, 150_000, False),
+    ):
+        if fits:
+            archive.check_size(entries, blocks)
+            found = [archive.Block(True, 1, 1 << 30, 1 << 31)] * blocks
+            size = len(replace(archives.EMPTY, entries=entries, blocks=found).pack())
+            assert size <= archive.MAX_CONTENTS
+        else:
+            with pytest.raises(BFNError, match="make several archives"):
+                archive.check_size(entries, blocks)
 
 
 def test_squeezed_bytes_come_back() -> None:

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 import bfn
 from bfn.codec import Codec
-from bfn.codec.coder import exact_arithmetic
+from bfn.codec.coder import TIMES, exact_arithmetic
 from bfn.codec.stack import Stacks
-from bfn.codec.startup import TIMES
 from bfn.flow import CategoricalFlow, GaussianFlow
 from bfn.output import BinnedHead, CategoricalHead
 from bfn.schedule import Exponential, Quadratic
@@ -58,12 +57,6 @@ def test_blocks_of_all_sizes_come_back(kind: str, steps: int) -> None:
     round_trip(codec(kind, steps), blocks)
     round_trip(codec(kind, steps, lanes=11), blocks)
     assert codec(kind).encode([]) == []
-
-
-@pytest.mark.parametrize("kind", toys.KINDS)
-@pytest.mark.parametrize("spacing", [0.1, 4.0])
-def test_any_spacing_is_lossless(kind: str, spacing: float) -> None:
-    round_trip(codec(kind, spacing=spacing), [data(kind, 20)])
 
 
 def test_any_schedule_is_lossless() -> None:
@@ -186,7 +179,7 @@ def test_an_empty_stack_is_lossless_too() -> None:
         stacks, index = Stacks(2), np.arange(2)
         for lane in range(2):
             stacks.put(lane, b"")
-        with exact_arithmetic(codec_.model, threads=1):
+        with exact_arithmetic(codec_.model):
             chain.encode(stacks, x, index)
             assert np.array_equal(chain.decode(stacks, index), x)
         assert stacks.empty(0)
@@ -213,13 +206,29 @@ def test_damage_is_told() -> None:
             codec_.decode([bad], [12])
 
 
+@pytest.mark.parametrize("payload", [b"", b"\1" * 40, b"\xff" * 60, bytes(range(1, 200))])
+def test_blocks_that_claim_more_examples_than_they_hold(payload: bytes) -> None:
+    """Are found out soon, whatever their stack decodes to."""
+    codec_, done = codec("discretised", lanes=1), []
+    with pytest.raises(bfn.BFNError, match="damaged"):
+        codec_.decode([payload], [100_000], done.append)
+    assert sum(done) < 200
+
+
+def test_examples_that_cost_nothing() -> None:
+    """Start-up has an end, also where it gathers no bits: the chain begins without them."""
+    codec_, x = codec("binary", lanes=1), torch.zeros(600, 5, 2, dtype=torch.int64)
+    round_trip(codec_, [x])
+    (coded,) = codec_.encode([x])
+    assert coded.startup_examples == max(map(codec_.startup.most, range(codec_.startup.ways))) < 600
+    assert coded.bits["startup"] < codec_.chain.startup_bits()
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         ({"steps": 0}, "steps = 0"),
         ({"lanes": True}, "lanes = True"),
-        ({"threads": 0}, "threads = 0"),
-        ({"spacing": math.nan}, "spacing = nan"),
         ({"shape": (4, 0)}, r"shape = \(4, 0\)"),
     ],
 )
@@ -276,7 +285,7 @@ def test_wrong_data_are_refused() -> None:
 def test_nothing_of_the_process_is_changed() -> None:
     model = toys.model("discretised", dropout=0.5).train()
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    codec_ = Codec(model, (1, 4, 4), 3, threads=2)
+    codec_ = Codec(model, (1, 4, 4), 3)
     state = torch.get_rng_state()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         coded = codec_.encode([data("discretised", 20)])

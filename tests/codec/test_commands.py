@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
+import bfn
 from bfn.cli import main
 from bfn.codec.coder import Codec
 from bfn.codec.stack import damaged
@@ -215,10 +217,10 @@ def test_another_model_is_refused(packed: Path, tiny_run: Run, say: Callable[...
     # One bit of one weight is enough.
     shutil.copytree(packed, "copy", ignore=shutil.ignore_patterns("checkpoints"))
     say("decompress", "a.bfn", "--run", "copy", "-o", "good")
-    weights = Path("copy/model.safetensors")
-    data = bytearray(weights.read_bytes())
-    data[-4] ^= 1
-    weights.write_bytes(data)
+    model = bfn.BFN.from_pretrained("copy")
+    weight = next(model.parameters()).data.view(-1)
+    weight[0] = torch.nextafter(weight[0], torch.tensor(1.0))
+    model.save_pretrained("copy")
     told = say("decompress", "a.bfn", "--run", "copy", "-o", "out", code=2)
     assert "was made with another model" in told
     assert not Path("out").exists()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import bfn
-from bfn.codec.grid import POPPED, Grid
+from bfn.codec.messages import POPPED, Grid
 from bfn.flow import BayesianFlow, BinaryFlow, CategoricalFlow, GaussianFlow
 from bfn.schedule import Exponential, Quadratic
 
@@ -70,7 +70,7 @@ def test_the_utmost_symbols_stay_within_the_alphabets(
 
 
 def test_what_cannot_be_coded_is_told() -> None:
-    with pytest.raises(bfn.BFNError, match="coarser"):
-        Grid.of(GaussianFlow(Exponential(0.02)), 5, 1e-9)
+    with pytest.raises(bfn.BFNError, match="too fine"):
+        Grid.of(GaussianFlow(Exponential(0.02)), 5, spacing=1e-9)
     with pytest.raises(bfn.BFNError, match="more steps"):
         Grid.of(GaussianFlow(Exponential(1e-8)), 1, 0.5).pushed(1, 2.0)

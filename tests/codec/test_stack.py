@@ -10,7 +10,7 @@ import pytest
 
 import bfn
 from bfn.codec import stack
-from bfn.codec.receiver import CutGaussianBins
+from bfn.codec.messages import CutGaussianBins
 from bfn.codec.stack import Distribution, Stacks
 
 LANES, NUMBER = 3, 40

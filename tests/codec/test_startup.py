@@ -11,8 +11,8 @@ import torch
 
 import bfn
 from bfn.codec import Codec
+from bfn.codec.coder import ORDER, TIMES, Counts, Startup
 from bfn.codec.stack import Stacks
-from bfn.codec.startup import ORDER, TIMES, Counts, Startup
 from support import toys
 
 
@@ -87,7 +87,7 @@ def test_the_cheapest_way_is_taken() -> None:
 
 def test_counting_ends_before_memory_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """Examples that cost next to nothing would be counted for ever; then another way is taken."""
-    monkeypatch.setattr("bfn.codec.startup.MOST", 24 * 9 * 3)
+    monkeypatch.setattr("bfn.codec.coder.MOST", 24 * 9 * 3)
     model = bfn.discrete(toys.Toy(P=9, inputs=9), 9, 1.0)
     codec, x = Codec(model, (24,), 4, lanes=1), words(60, 24, 9)
     stacks = Stacks(1)

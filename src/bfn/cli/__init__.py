@@ -48,7 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _answer(sentence: str, code: int, *, at_once: bool = False) -> int:
     """Print one line on standard error and return the exit code."""
-    sentence = " ".join(sentence.split())
+    from bfn.errors import printable
+
+    sentence = printable(" ".join(sentence.split()))
     if rank() and not at_once:
         # The first process probably says the same, and the launcher then ends the others.
         time.sleep(3.0)

@@ -40,8 +40,8 @@ def decompress(
     """
     from bfn.cli.compress import open_run
     from bfn.codec.archive import Archive
+    from bfn.codec.pack import choose, open_codec, unpack
     from bfn.codec.translation import Translation
-    from bfn.codec.unpack import choose, open_codec, unpack
     from bfn.files import check_free
     from bfn.progress import waiting
 

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bfn.codec.archive import Archive
 
+LISTED = 1000
+"""The most files that are shown."""
+
 
 def inspect(
     file: Path, /, *, json: bool = False, plot: Path | None = None, force: bool = False
@@ -118,5 +121,8 @@ def _show(account: dict[str, Any]) -> None:
     ]
     rate = tables.short(bits_of(account["data"]["medium"]))
     tables.show(["where the bits went", "bytes", "share", rate], rows)
-    names = [[f["name"], str(f["examples"]), str(f["plain_bytes"])] for f in account["files"]]
+    files = account["files"]
+    names = [[f["name"], str(f["examples"]), str(f["plain_bytes"])] for f in files[:LISTED]]
     tables.show(["file", "examples", "bytes without the model"], names)
+    if len(files) > LISTED:
+        print(f"and {len(files) - LISTED} more files; --json lists them all")

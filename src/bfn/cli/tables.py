@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from bfn.errors import printable
 from bfn.files import check_free
 
 
@@ -22,8 +23,9 @@ def show(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | Non
 
     Texts are wrapped between words, and numbers are never cut, however narrow the terminal is.
     """
+    shown = None if title is None else Text(printable(title), "table.title")
     table = Table(
-        title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1)
+        title=shown, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1)
     )
     least = 0
     for i, column in enumerate(columns):
@@ -35,7 +37,7 @@ def show(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | Non
         table.add_column(header, justify=side, no_wrap=whole, overflow="fold")
         least += 2 + (longest if whole else min(longest, 20))
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(printable(cell)) for cell in row))
     width = max(Console().width, least)
     Console(width=width, highlight=False, markup=False).print(table, crop=False)
     with io.StringIO() as text:

@@ -187,15 +187,12 @@ class Contents:
         return sum(block.length for block in self.blocks if block.model)
 
     def pack(self) -> bytes:
-        entries = [
-            [entry.name, *([_PARTS.index(type(p)), *astuple(p)] for p in entry.parts)]
-            for entry in self.entries
-        ]
         made_with = [self.made_with[key] for key in MADE_WITH]
         others = [getattr(self, name) for name in _PLAIN_FIELDS]
         # A plain piece has a negative length, so that nothing else has to tell them apart.
         lengths = [b.length if b.model else -b.length for b in self.blocks]
         checks = struct.pack(f"<{len(lengths)}I", *(block.check for block in self.blocks))
+        entries = [_entry_fields(entry) for entry in self.entries]
         fields = [made_with, *others, astuple(self.bits), entries, lengths, checks]
         return _msgpack().packb(fields)
 
@@ -232,6 +229,22 @@ _PLAIN_FIELDS = (
 
 def _msgpack() -> Any:
     return require_extra("msgpack", "compress", "an archive")
+
+
+def _entry_fields(entry: Entry) -> list[Any]:
+    return [entry.name, *([_PARTS.index(type(p)), *astuple(p)] for p in entry.parts)]
+
+
+def check_size(entries: Sequence[Entry], blocks: int) -> None:
+    """Refuse what would not fit into a table of contents, before it is coded."""
+    names = sum(len(_msgpack().packb(_entry_fields(entry))) for entry in entries)
+    plain = sum(entry.plain for entry in entries) // PIECE + 1
+    # A block has a length and a checksum; the other fields are short.
+    if names + 9 * (blocks + plain) + 8192 > MAX_CONTENTS:
+        raise BFNError(
+            f"{len(entries)} files in {blocks} blocks are too many for one archive; make several "
+            "archives, give larger blocks, or put many small files into one array"
+        )
 
 
 def _whole(value: Any) -> int:
@@ -410,13 +423,7 @@ class Writer:
 
     def close(self, contents: Contents) -> None:
         """Write the contents: the archive is complete and on the disk."""
-        raw = contents.pack()
-        if len(raw) > MAX_CONTENTS:
-            raise BFNError(
-                f"the table of contents would take {len(raw)} bytes, above {MAX_CONTENTS}; make "
-                "several archives, give larger blocks, or put many small files into one array"
-            )
-        squeezed = squeeze(raw)
+        squeezed = squeeze(contents.pack())
         self._write(squeezed + struct.pack("<I", len(squeezed)))
         self._file.write(struct.pack("<I", self._crc))
         self._file.flush()

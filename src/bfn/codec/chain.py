@@ -19,14 +19,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bfn.codec.grid import Grid, Step
-from bfn.codec.receiver import Receiver
+from bfn.codec.messages import Grid, Receiver, Step
 from bfn.codec.stack import Distribution, Floats, Integers, Stacks, gaussian, random_words
 from bfn.flow import Theta
 from bfn.flow.base import per_example
@@ -43,17 +43,15 @@ class Chain:
         shape: Sequence[int],
         steps: int,
         lanes: int,
-        spacing: float,
         values: Sequence[float] | None = None,
     ) -> None:
         self.model, self.lanes = model, lanes
         self.shape = (lanes, *shape)
         self.state_shape = model.flow.state_shape(self.shape)
-        self.grid = Grid.of(model.flow, steps, spacing)
+        self.grid = Grid.of(model.flow, steps)
         self.receiver = Receiver(model.flow, model.head.symbols(values))
         words = np.ceil(self.numbers * self.grid.popped_bits() / 16.0) + 1
         self._words = np.concatenate([[0], np.cumsum(words)]).astype(np.int64)
-        self._first_output: Output | None = None
 
     @property
     def numbers(self) -> int:
@@ -146,11 +144,14 @@ class Chain:
     def output(self, k: Integers, i: int) -> Output:
         """The network's output after i steps, V_i = k delta_i."""
         grid = self.grid
-        if i == 0:  # always the same: no example has sent anything yet
-            if self._first_output is None:
-                self._first_output = self._call(np.zeros(k.shape), 0.0, 0.0)
-            return self._first_output
+        if i == 0:
+            return self._before_messages
         return self._call(k * grid.delta[i], float(grid.beta[i]), i / grid.n)
+
+    @cached_property
+    def _before_messages(self) -> Output:
+        """Always the same: no example has sent anything yet."""
+        return self._call(np.zeros((self.lanes, self.numbers)), 0.0, 0.0)
 
     def _key(self, index: Integers, i: int) -> NDArray[np.int32]:
         """Random words for the bits that V_i is popped from: (lanes, words).
@@ -168,7 +169,8 @@ class Chain:
         return self.model.net(self.model.flow.features(theta), t)
 
     def _call(self, V: Floats, beta: float, t: float) -> Output:
-        return self.model(*self._input(V, beta, t))
+        with torch.inference_mode():  # a twentieth faster than without gradients alone
+            return self.model(*self._input(V, beta, t))
 
     def _input(self, V: Floats, beta: float, t: float) -> tuple[Theta, Tensor]:
         def on_device(values: Tensor) -> Tensor:

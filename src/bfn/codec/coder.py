@@ -5,9 +5,9 @@ b mod `lanes`; the lanes run in lockstep, so that the network is always called w
 batch. Its rows do not depend on one another, but their last digits may depend on the batch, on the
 row, and on the number of threads: all three are fixed.
 
-A stack must hold some bits before the first example can be pushed. They are the block's last
-examples, coded in a simpler way (`startup`). So a block costs no random bits; it only pays for what
-that way is worse than the chain on a handful of examples.
+A stack must hold some bits before the chain can begin. They are the block's last examples, coded
+symbol by symbol (`Startup`). So a block costs no random bits; it only pays for what that way is
+worse than the chain on a handful of examples.
 
 Sender and receiver compute the same probabilities only if their networks give the same numbers bit
 by bit. What can be fixed is fixed while coding (`exact_arithmetic`); what cannot is digested into a
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import platform
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -32,14 +33,33 @@ from torch import Tensor
 
 import bfn
 from bfn.codec.chain import Chain
-from bfn.codec.stack import Distribution, Floats, Integers, Stacks, constriction, damaged, uniform
-from bfn.codec.startup import Startup
-from bfn.errors import BFNError, number, whole
+from bfn.codec.stack import (
+    Distribution,
+    Floats,
+    Integers,
+    Stacks,
+    constriction,
+    damaged,
+    table,
+    uniform,
+)
+from bfn.errors import BFNError, whole
 from bfn.model import BFN
 
 FORMAT = 2
 """Changes whenever the same data would become other bytes."""
 LANES = 16
+DRY = 16
+"""How often a block's stack may run dry while its chain decodes: more examples than bits."""
+TIMES = (0.0, 0.01, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4)
+"""Times at which the network may be asked about data of which nothing is known yet."""
+ORDER = 3
+FEW = 64
+"""Alphabets up to here are counted,"""
+SMALL = 2**20
+"""if an example's variables times the alphabet are no more than this,"""
+MOST = 2**23
+"""and as long as they are no more than this for all the examples together."""
 
 Progress = Callable[[int], None]
 
@@ -81,9 +101,6 @@ class Codec:
         shape: the shape of one example.
         steps: n, the number of messages and of the network's calls per example.
         lanes: the batch of every call. More are faster for many blocks, slower for few.
-        spacing: the distance of the grids' points, in deviations. Finer grids need more bits to
-            begin with; coarser than 1 costs bits at every step.
-        threads: for the network and the probabilities.
         values: for continuous data, the value of every bin that is not its centre.
 
     Both sides need the same model and the same `settings`.
@@ -96,20 +113,16 @@ class Codec:
         steps: int,
         *,
         lanes: int = LANES,
-        spacing: float = 0.5,
-        threads: int = 1,
         values: Sequence[float] | None = None,
     ) -> None:
-        for name, value in (("steps", steps), ("lanes", lanes), ("threads", threads)):
-            whole(name, value, 1)
-        number("spacing", spacing, "a number above 0 and up to 4", lambda s: 0.0 < s <= 4.0)
+        whole("steps", steps, 1)
+        whole("lanes", lanes, 1)
         if not all(isinstance(size, int) and size > 0 for size in shape):
             raise BFNError(f"shape = {tuple(shape)}; expected positive whole numbers")
         constriction()
-        self.model, self.shape = model, tuple(shape)
-        self.steps, self.lanes, self.spacing, self.threads = steps, lanes, spacing, threads
+        self.model, self.shape, self.steps, self.lanes = model, tuple(shape), steps, lanes
         self._values = None if values is None else [float(value) for value in values]
-        self.chain = Chain(model, self.shape, steps, lanes, spacing, self._values)
+        self.chain = Chain(model, self.shape, steps, lanes, self._values)
         self.startup = Startup(self.chain)
 
     @cached_property
@@ -119,15 +132,13 @@ class Codec:
         "probe" digests what the network and the coder make of fixed inputs: another processor,
         device or library whose arithmetic differs is found out before anything is decoded.
         """
-        with exact_arithmetic(self.model, self.threads):
+        with exact_arithmetic(self.model):
             digest = probe(self.chain)
         return {
             "format": FORMAT,
             "shape": list(self.shape),
             "steps": self.steps,
             "lanes": self.lanes,
-            "spacing": self.spacing,
-            "threads": self.threads,
             "values": self._values,
             "dtype": str(self.model.dtype).removeprefix("torch."),
             "device": self.model.device.type,
@@ -200,7 +211,7 @@ class Codec:
         """
         places = range(len(payloads)) if places is None else places
         number_of = {place: j for j, place in enumerate(places)}
-        results: dict[int, Tensor] = {}
+        results: dict[int, Integers] = {}
 
         def begin(stacks: Stacks, lane: int, place: int) -> _Block:
             j = number_of[place]
@@ -209,6 +220,8 @@ class Codec:
             if counts[j]:
                 with stacks.only(lane):
                     block.startup, block.way = self._header(counts[j]).pop(stacks)[lane].tolist()
+                if block.startup > self.startup.most(block.way):
+                    raise damaged(f"block {place} begins with too many examples")
             return block
 
         def step(stacks: Stacks, current: dict[int, _Block]) -> None:
@@ -218,6 +231,8 @@ class Codec:
             x = self.chain.decode(stacks, index)
             for lane, block in current.items():
                 block.x[index[lane]] = x[lane]
+                if stacks.dry[lane] > DRY:
+                    raise damaged(f"block {block.place} has fewer bits than its examples need")
 
         def finish(stacks: Stacks, lane: int, block: _Block) -> None:
             if block.startup:
@@ -225,11 +240,12 @@ class Codec:
                 block.x[len(block.x) - block.startup :] = rest
             if not stacks.empty(lane):
                 raise damaged(f"block {block.place} has bits left over")
-            k = torch.from_numpy(block.x).reshape(len(block.x), *self.shape)
-            results[block.place] = self.chain.receiver.symbols.data(k, self.model.dtype)
+            results[block.place] = block.x
 
         self._run(places, begin, step, finish, progress)
-        return [results[place] for place in places]
+        data, dtype = self.chain.receiver.symbols.data, self.model.dtype
+        found = (torch.from_numpy(results[place]) for place in places)
+        return [data(k.reshape(len(k), *self.shape), dtype) for k in found]
 
     def _run(
         self,
@@ -250,7 +266,7 @@ class Codec:
             stacks.put(lane, None)
             return block.startup
 
-        with exact_arithmetic(self.model, self.threads):
+        with exact_arithmetic(self.model):
             while True:
                 done = 0
                 for lane, queue in enumerate(queues):
@@ -291,34 +307,172 @@ class Codec:
         return k.reshape(len(data), self.chain.variables).numpy()
 
 
+class Startup:
+    """The first examples on a lane's empty stack, x being the indices (examples, variables).
+
+    Each is coded symbol by symbol in one of a few ways, whichever is the cheapest for the block:
+
+        what the network puts out at some time t when no message has come (V = 0);
+        for small alphabets, what followed the same symbols before (`Counts`).
+
+    The block's examples are taken from its end. Counting goes on in the order in which they decode.
+    """
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain, K = chain, chain.receiver.symbols.K
+        self.ways = len(TIMES) + (K <= FEW and chain.variables * K <= SMALL)
+        self._marginals: dict[int, Distribution] = {}
+
+    def most(self, way: int) -> int:
+        """The most examples of a block. Where they are worth too little, the chain begins on less,
+        so that a forged block cannot be long for nothing.
+        """
+        variables, K = self.chain.variables, self.chain.receiver.symbols.K
+        enough = 64 * (1 + math.ceil(self.chain.startup_bits() / (variables * math.log2(K))))
+        return enough if way < len(TIMES) else min(enough, max(1, MOST // (variables * K)))
+
+    def push(self, stacks: Stacks, lane: int, x: Integers) -> tuple[int, int]:
+        """Push the last examples until the chain can begin: how many, and in which way."""
+        needed = self.chain.startup_bits(x[0])
+        with stacks.only(lane):
+            trials = []
+            for way in range(self.ways):
+                taken = self.push_way(stacks, lane, x, way, needed)
+                bits = float(stacks.bits()[lane])
+                enough = taken == len(x) or bits >= needed
+                trials.append((bits / taken if enough else math.inf, way))
+                stacks.clear(lane)
+            _, way = min(trials)
+            return self.push_way(stacks, lane, x, way, needed), way
+
+    def pop(self, stacks: Stacks, lane: int, number: int, way: int) -> Integers:
+        """The start-up examples, in the order of the block."""
+        x = np.zeros((number, self.chain.variables), np.int64)
+        with stacks.only(lane):
+            if way < len(TIMES):
+                for j in range(number):
+                    x[j] = self._marginal(way).pop(stacks)[lane]
+            else:
+                counts = Counts(self.chain.receiver.symbols.K)
+                for j in reversed(range(number)):
+                    counts.start()
+                    for d in range(self.chain.variables):
+                        weights = self._rows(counts.predict()[None])
+                        x[j, d] = table(weights).pop(stacks)[lane, 0]
+                        counts.add(int(x[j, d]))
+        return x
+
+    def push_way(self, stacks: Stacks, lane: int, x: Integers, way: int, needed: float) -> int:
+        """Push the last examples in one way until the stack holds the bits needed: how many."""
+        if way == len(TIMES):
+            return self._push_counted(stacks, lane, x, needed)
+        taken, row = 0, np.zeros((self.chain.lanes, x.shape[1]), np.int64)
+        while taken < min(len(x), self.most(way)) and stacks.bits()[lane] < needed:
+            row[lane] = x[len(x) - 1 - taken]
+            self._marginal(way).push(stacks, row)
+            taken += 1
+        return taken
+
+    def _push_counted(self, stacks: Stacks, lane: int, x: Integers, needed: float) -> int:
+        counts, rows, bits, taken = Counts(self.chain.receiver.symbols.K), [], 0.0, 0
+        most = min(len(x), self.most(len(TIMES)))
+        # A few bits more than needed, as the coder's probabilities are a little different.
+        while taken < most and bits < needed + 8.0:
+            example = x[len(x) - 1 - taken]
+            predicted = np.stack(list(counts.learn(example)))
+            rows.append(predicted)
+            bits -= float(np.log2(predicted[np.arange(len(example)), example]).sum())
+            taken += 1
+        symbols = x[::-1][:taken].reshape(1, -1)
+        weights = self._rows(np.concatenate(rows))
+        table(weights).push(stacks, np.repeat(symbols, self.chain.lanes, 0))
+        return taken
+
+    def _rows(self, rows: Floats) -> Floats:
+        """The same table for every lane, of which one is at work."""
+        return np.broadcast_to(rows, (self.chain.lanes, *rows.shape))
+
+    def _marginal(self, way: int) -> Distribution:
+        if way not in self._marginals:
+            self._marginals[way] = self.chain.marginal(TIMES[way])
+        return self._marginals[way]
+
+
+class Counts:
+    """What follows the last 3 symbols 0 .. K-1, learnt as one goes along.
+
+    Counts of order 3 are blended with those of orders 2, 1 and 0 and an even distribution by Witten
+    and Bell's weights,
+
+        p_o(s | c) = (n(c, s) + d(c) p_{o-1}(s)) / (n(c) + d(c)),
+
+    with n(c, s) the times that s has followed context c, and d(c) the different s that have. These
+    are sums, products and quotients only, which are the same on every machine.
+    """
+
+    def __init__(self, K: int) -> None:
+        self.even = np.full(K, 1.0 / K)
+        self.seen: dict[tuple[int, ...], Floats] = {}
+        self.past: tuple[int, ...] = ()
+
+    def start(self) -> None:
+        """A new example: nothing has come before it."""
+        self.past = ()
+
+    def predict(self) -> Floats:
+        """The probabilities of the next symbol: (K,)."""
+        p = self.even
+        for order in range(len(self.past) + 1):
+            counts = self.seen.get(self.past[len(self.past) - order :])
+            if counts is None:
+                break
+            different = float(np.count_nonzero(counts))
+            p = (counts + different * p) / (counts.sum() + different)
+        return p
+
+    def add(self, symbol: int) -> None:
+        for order in range(len(self.past) + 1):
+            context = self.past[len(self.past) - order :]
+            if context not in self.seen:
+                self.seen[context] = np.zeros(len(self.even))
+            self.seen[context][symbol] += 1.0
+        self.past = (*self.past, symbol)[-ORDER:]
+
+    def learn(self, example: Integers) -> Iterator[Floats]:
+        """What it predicts of each symbol of an example in turn."""
+        self.start()
+        for symbol in example.tolist():
+            yield self.predict()
+            self.add(symbol)
+
+
 @contextlib.contextmanager
-def exact_arithmetic(model: BFN, threads: int) -> Iterator[None]:
-    """No gradients, dropout, compilation or less exact products; restored afterwards."""
+def exact_arithmetic(model: BFN) -> Iterator[None]:
+    """One thread; no gradients, dropout, compilation or less exact products until the end."""
     backends: Any = torch.backends
     parts = (
         *(backends, backends.cuda.matmul, backends.cudnn, backends.cudnn.conv, backends.cudnn.rnn),
         *(backends.mkldnn, backends.mkldnn.matmul, backends.mkldnn.conv, backends.mkldnn.rnn),
     )
-    wanted: list[tuple[Any, str, Any]] = [
-        *((part, "fp32_precision", "ieee") for part in parts),
-        (backends.cudnn, "benchmark", False),
-        (backends.cudnn, "deterministic", True),
-    ]
-    before = [getattr(part, name) for part, name, _ in wanted]
-    threads_before = torch.get_num_threads()
+    threads, cudnn = torch.get_num_threads(), backends.cudnn
+    choices = cudnn.benchmark, cudnn.deterministic
+    precisions = [part.fp32_precision for part in parts]
     # The compiler takes seconds to import; if nobody has imported it, nothing is compiled.
     compiled = "torch._dynamo" in sys.modules
     stance = torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext()
     try:
-        torch.set_num_threads(threads)
-        for part, name, value in wanted:
-            setattr(part, name, value)
-        with model.evaluating(), torch.autocast(model.device.type, enabled=False), stance:
+        for part in parts:
+            part.fp32_precision = "ieee"
+        cudnn.benchmark, cudnn.deterministic = False, True
+        torch.set_num_threads(1)
+        autocast = torch.autocast(model.device.type, enabled=False)
+        with model.evaluating(), autocast, stance:
             yield
     finally:
-        torch.set_num_threads(threads_before)
-        for (part, name, _), value in zip(wanted, before, strict=True):
-            setattr(part, name, value)
+        torch.set_num_threads(threads)
+        cudnn.benchmark, cudnn.deterministic = choices
+        for part, precision in zip(parts, precisions, strict=True):
+            part.fp32_precision = precision
 
 
 def probe(chain: Chain) -> str:

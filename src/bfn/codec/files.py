@@ -56,6 +56,10 @@ KINDS = {
 """The formats in which pictures come back."""
 LOSSY = (".jpg", ".jpeg")
 ARRAYS = (".npy", ".npz")
+_HEADER = re.compile(
+    rb"\{'descr': '([\w|<>=]+)', 'fortran_order': (True|False), "
+    rb"'shape': \(((?:\d{1,18}, ?)*(?:\d{1,18})?)\),? ?\}\s*"
+)
 _MODES = {1: "L", 3: "RGB"}
 _ORIENTATION = 0x0112
 
@@ -326,32 +330,29 @@ def _members(file: IO[bytes], path: Path) -> list[tuple[int, int, str]]:
         end = start + info.file_size
         if end > file.seek(0, os.SEEK_END):
             raise Unfit("is not an intact .npz archive")
-        found.append((start, end, f"holds {info.filename}, which "))
+        found.append((start, end, f"holds {info.filename!r}, which "))
     return found
 
 
 def _array(file: IO[bytes], start: int, stop: int, name: str, format: Format) -> _Array:
     file.seek(start)
-    try:
-        version = np.lib.format.read_magic(file)
-        read = {
-            (1, 0): np.lib.format.read_array_header_1_0,
-            (2, 0): np.lib.format.read_array_header_2_0,
-        }.get(version)
-        if read is None:
-            raise ValueError(f"version {version} of the format")
-        shape, fortran, dtype = read(file)
-    except (ValueError, EOFError, OSError) as error:
-        raise Unfit(f"is not a .npy array of numbers ({str(error).splitlines()[0]})") from None
-    begin = file.tell()
+    first = file.read(12)
+    wide = first[6:8] in (b"\2\0", b"\3\0")  # versions with more room for the header
+    begin = start + (12 if wide else 10)
+    begin += int.from_bytes(first[8 : 12 if wide else 10], "little")
+    file.seek(start + (12 if wide else 10))
+    header = _HEADER.fullmatch(file.read(min(begin - file.tell(), 1 << 16)))
+    if header is None or first[:6] != b"\x93NUMPY" or not (wide or first[6:8] == b"\1\0"):
+        raise Unfit("is not a .npy array with a header as numpy writes it")
+    kind, fortran, sizes = (text.decode() for text in header.groups())
+    shape = tuple(int(size) for size in sizes.split(",") if size.strip())
+    if not NUMBERS.fullmatch(kind):
+        raise Unfit(f"holds values of the type {kind}, expected numbers")
+    dtype = np.dtype(kind)
     end = begin + math.prod(shape) * dtype.itemsize
-    if not NUMBERS.fullmatch(dtype.str):
-        raise Unfit(f"holds {dtype} values, expected numbers")
-    if any(size < 0 for size in shape):
-        raise Unfit(f"has the impossible shape {shape}")
     if end > stop:
         raise Unfit(f"is cut off: its header promises {end - begin} bytes of numbers")
-    if fortran and len(shape) > 1:
+    if fortran == "True" and len(shape) > 1:
         raise Unfit("is in Fortran order: save it through numpy.ascontiguousarray")
     return _Array(name, start, begin, end, dtype, shape, _channels_last(shape, format))
 
@@ -426,13 +427,15 @@ def _pixels(path: Path, shape: tuple[int, ...]) -> np.ndarray:
                 )
             if getattr(picture, "n_frames", 1) != 1:
                 raise Unfit("holds several pictures")
+            if ";16" in str(picture.tile):  # of which pillow would drop half
+                raise Unfit("has 16 bits a channel, but the model's pictures have 8")
             if picture.getexif().get(_ORIENTATION, 1) != 1:
                 raise Unfit("is marked as turned: save it upright")
-            pixels = np.asarray(picture)
+            pixels, pnm = np.asarray(picture), picture.format == "PPM"
     except (OSError, SyntaxError, ValueError, zlib.error, Image.DecompressionBombError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise Unfit(f"cannot be read as a picture ({reason})") from None
-    if KINDS[path.suffix.lower()] == "ppm":
+    if pnm or KINDS[path.suffix.lower()] == "ppm":
         _check_pnm(path.read_bytes(), pixels)
     return pixels
 

@@ -1,9 +1,15 @@
-"""Files to an archive, in batches of blocks, with everything checked.
+"""Files to an archive and back, in batches of blocks, with everything checked.
 
 Packing reads every input twice: once to see that the model can represent it exactly, and once to
 store it. Each batch of blocks is decoded again before it is written; the archive is written under
-another name, read back, and only then takes its own. Memory holds one batch, whatever the length of
-the archive.
+another name, read back, and only then takes its own.
+
+Before anything is unpacked, the model must be the one the archive was made with, and this machine
+must compute the same digits: versions are compared, and a probe of the network. What is decoded
+must have the checksum that was stored. Files are restored into a folder of another name, which
+takes its own when all of them are there.
+
+Memory holds one batch, whatever the length of the archive.
 """
 
 from __future__ import annotations
@@ -11,21 +17,35 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
+import secrets
+import shutil
 import zlib
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from bfn.codec import files
-from bfn.codec.archive import MADE_WITH, Archive, Bits, Contents, Writer
+from bfn.codec.archive import (
+    MADE_WITH,
+    PIECE,
+    Archive,
+    Bits,
+    Contents,
+    Entry,
+    Writer,
+    check_size,
+)
 from bfn.codec.coder import LANES, Codec
 from bfn.codec.files import Source
 from bfn.codec.translation import Translation, bin_values
 from bfn.data.formats import Format
-from bfn.errors import BFNError
+from bfn.errors import BFNError, printable
 from bfn.files import replacing
 from bfn.model import BFN
 
@@ -60,6 +80,11 @@ def environment(codec: Codec) -> tuple[dict[str, str], int]:
 
 def make_codec(model: BFN, format: Format, steps: int, lanes: int) -> Codec:
     return Codec(model, format.shape, steps, lanes=lanes, values=bin_values(format))
+
+
+def lanes_for(examples: int, block: int, dimensions: int) -> int:
+    """How many blocks run side by side: no more than there are."""
+    return max(1, min(LANES, -(-examples // block), MAX_VARIABLES // (block * dimensions)))
 
 
 def pack(
@@ -100,11 +125,12 @@ def pack(
     single = make_codec(model, format, steps, lanes=1)
     found = files.find(inputs)
     sources = files.scan(found, translation, allow_fallback=allow_fallback, report=reading)
-    examples = sum(source.entry.examples for source in sources)
+    entries = [source.entry for source in sources]
+    examples = sum(entry.examples for entry in entries)
     if block is None:
         block = min(most, _fair_block(single, examples))
-    lanes = min(LANES, -(-examples // block), MAX_VARIABLES // (block * format.dimensions))
-    codec = make_codec(model, format, steps, max(1, lanes))
+    check_size(entries, -(-examples // block))
+    codec = make_codec(model, format, steps, lanes_for(examples, block, format.dimensions))
     try:
         with replacing(out) as aside:
             with Writer(aside) as writer:
@@ -113,7 +139,7 @@ def pack(
                 made_with, probe = environment(codec)
                 contents = Contents(
                     made_with,
-                    run,
+                    printable(run)[:255],
                     format.medium,
                     tuple(format.shape),
                     format.K,
@@ -125,7 +151,7 @@ def pack(
                     input_bytes=sum(source.size for source in sources),
                     content=packing.content,
                     bits=packing.account(),
-                    entries=[source.entry for source in sources],
+                    entries=entries,
                     blocks=writer.blocks,
                 )
                 writer.close(contents)
@@ -162,8 +188,8 @@ class _Packing:
         self.content = 0
         self._steps = np.zeros(codec.steps)
         self._others = dict.fromkeys(("reconstruction", "startup", "overhead"), 0.0)
-        self._startup_examples = self._done = 0
-        self._report = lambda: report(self._done, total)
+        self._startup_examples = 0
+        self._advance = _counter(report, total)
 
     def store(self, sources: Sequence[Source]) -> None:
         waiting, batch = torch.zeros(0), self.codec.lanes * self.block
@@ -198,11 +224,249 @@ class _Packing:
                 self._others[name] += each.bits[name]
             self._startup_examples += each.startup_examples
 
-    def _advance(self, examples: int) -> None:
-        self._done += examples
-        self._report()
-
     def account(self) -> Bits:
         others = {name: round(bits) for name, bits in self._others.items()}
         steps = self._steps.tolist() if any(block.model for block in self.writer.blocks) else []
         return Bits.round(steps, **others, startup_examples=self._startup_examples)
+
+
+def _counter(report: Report, total: int) -> Callable[[int], None]:
+    """A function that adds up what is done, and reports it."""
+    done = 0
+
+    def advance(number: int) -> None:
+        nonlocal done
+        done += number
+        report(done, total)
+
+    return advance
+
+
+_PROGRAMS = ("torch", "numpy", "constriction")
+_PROCESSOR = ("machine", "instructions")
+_ANYWAY = (
+    ", or try with --anyway: what is restored is checked, so the worst that can happen is an error"
+)
+
+
+def open_codec(
+    archive: Archive, model: BFN, format: Format, *, run: str = "", anyway: bool = False
+) -> Codec:
+    """The codec that decodes an archive, or the reason why this model or machine cannot.
+
+    Args:
+        run: what error messages call the model.
+        anyway: try even if versions or processors differ; what is decoded is still checked.
+    """
+    contents, name = archive.contents, str(archive.path)
+    if fingerprint(model) != contents.fingerprint:
+        raise BFNError(
+            f"{name!r} was made with another model ({contents.run or 'unnamed'!r}, fingerprint "
+            f"{contents.fingerprint:016x}) than {run!r} (fingerprint {fingerprint(model):016x}); "
+            "give the run it was made with"
+        )
+    if not 1 <= contents.steps <= MAX_STEPS:
+        raise archive.damaged(f"steps = {contents.steps}")
+    block = max(1, contents.block)
+    if block * format.dimensions > MAX_VARIABLES:
+        raise archive.damaged(f"{block} examples in a block are too many")
+    if contents.lanes != lanes_for(contents.examples, block, format.dimensions):
+        raise archive.damaged(f"lanes = {contents.lanes}")
+    try:
+        files.check_parts(contents.entries, format)
+    except BFNError as error:
+        raise archive.damaged(str(error)) from None
+    codec = make_codec(model, format, contents.steps, contents.lanes)
+    made_with, probe = environment(codec)
+    _compare(name, contents.made_with, made_with, anyway)
+    if probe != contents.probe and not anyway:
+        raise BFNError(
+            f"{name!r} was made where the network's last digits come out differently, though "
+            f"versions are the same: decode it on the kind of processor it was made on{_ANYWAY}"
+        )
+    return codec
+
+
+def _compare(name: str, there: dict[str, str], here: dict[str, str], anyway: bool) -> None:
+    """Versions and processors must agree, but for bfn's own: the archive's format is its own."""
+    if there["device"] != here["device"]:
+        raise BFNError(
+            f"{name!r} was made on the device {there['device']!r}, not {here['device']!r}, which "
+            f"computes other last digits; decode it on {there['device']!r}"
+        )
+    different = [key for key in (*_PROGRAMS, *_PROCESSOR) if there[key] != here[key]]
+    if different and not anyway:
+        remedy = (
+            "install the versions it was made with"
+            if different[0] in _PROGRAMS
+            else "decode it on such a processor"
+        )
+        theirs, ours = (", ".join(f"{k} {made[k]}" for k in different) for made in (there, here))
+        raise BFNError(f"{name!r} was made with {theirs}, but this is {ours}; {remedy}{_ANYWAY}")
+
+
+def choose(entries: Sequence[Entry], only: Sequence[str] | None) -> list[bool]:
+    """Which entries are asked for: by name, or by the folder they lie in."""
+    if not only:
+        return [True] * len(entries)
+    chosen = [False] * len(entries)
+    for name in only:
+        wanted = name.rstrip("/")
+        found = [
+            i
+            for i, entry in enumerate(entries)
+            if entry.name == wanted or entry.name.startswith(wanted + "/")
+        ]
+        if not found:
+            shown = ", ".join(repr(entry.name) for entry in entries[:5]) or "no files"
+            more = f" and {len(entries) - 5} more" if len(entries) > 5 else ""
+            raise BFNError(f"the archive holds no file {name!r}; it holds {shown}{more}")
+        for i in found:
+            chosen[i] = True
+    return chosen
+
+
+def unpack(
+    archive: Archive,
+    codec: Codec,
+    translation: Translation,
+    out: Path,
+    *,
+    only: Sequence[str] | None = None,
+    report: Report = _silent,
+) -> list[Entry]:
+    """Restore an archive's files below a folder; returns which.
+
+    Files of the same names in that folder are replaced.
+    """
+    entries = archive.contents.entries
+    chosen = choose(entries, only)
+    wanted = [entry for entry, asked in zip(entries, chosen, strict=True) if asked]
+    decoder = _Decoder(archive, codec, translation, chosen, report)
+    examples = _Row(archive.contents.block, decoder.block)
+    plain = _Row(PIECE, _plain_blocks(archive))
+    content = 0
+
+    def digest(data: bytes) -> None:
+        nonlocal content
+        content = zlib.crc32(data, content)
+
+    # In the folder, if there is one: its parent may be another disk, or not writable.
+    token = secrets.token_hex(4)
+    aside = out / f".{token}.part" if out.is_dir() else out.with_name(f".{out.name}.{token}.part")
+    try:
+        aside.mkdir()
+        for entry, asked in zip(entries, chosen, strict=True):
+            if asked:
+                place = aside / entry.name
+                files.restore(entry, place, translation, examples.take, plain.take, digest)
+            else:
+                examples.at, plain.at = examples.at + entry.examples, plain.at + entry.plain
+        if all(chosen) and content != archive.contents.content:
+            raise archive.damaged("what was restored is not what was stored")
+        _move(aside, out, wanted)
+    except OSError as error:
+        raise BFNError(
+            f"the files cannot be restored to {str(out)!r} ({error.strerror or error}); give "
+            "another folder"
+        ) from None
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return wanted
+
+
+def _move(aside: Path, out: Path, entries: Sequence[Entry]) -> None:
+    """Give the restored files their place: the whole folder at once if there is none yet."""
+    if not out.exists():
+        os.replace(aside, out)
+        return
+    for entry in entries:
+        target = out / entry.name
+        for folder in (target, *target.parents):
+            if folder == out:
+                break
+            # A link in the way could lead out of the folder.
+            if folder.is_symlink() or (folder.is_dir() if folder == target else folder.is_file()):
+                raise BFNError(f"{str(folder)!r} is in the way; remove it or give another folder")
+    for entry in entries:
+        (out / entry.name).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(aside / entry.name, out / entry.name)
+
+
+class _Row:
+    """Examples or plain bytes in a row, in blocks of one size that are loaded by number."""
+
+    def __init__(self, size: int, load: Callable[[int], Any]) -> None:
+        self.size, self.load, self.at = size, load, 0
+        self._last: tuple[int, Any] | None = None
+
+    def take(self, count: int) -> Iterator[Any]:
+        """The next ones, in pieces."""
+        stop = self.at + count
+        while self.at < stop:
+            number, first = divmod(self.at, self.size)
+            if self._last is None or self._last[0] != number:
+                self._last = (number, self.load(number))
+            piece = self._last[1][first : first + stop - self.at]
+            self.at += len(piece)
+            yield piece
+
+
+def _plain_blocks(archive: Archive) -> Callable[[int], bytes]:
+    places = [i for i, block in enumerate(archive.contents.blocks) if not block.model]
+    return lambda number: archive.plain_block(places[number])
+
+
+class _Decoder:
+    """The examples of a block; those that are needed are decoded, a batch at a time."""
+
+    def __init__(
+        self,
+        archive: Archive,
+        codec: Codec,
+        translation: Translation,
+        chosen: Sequence[bool],
+        report: Report,
+    ) -> None:
+        contents = archive.contents
+        self.archive, self.codec, self.translation = archive, codec, translation
+        self.places = [i for i, block in enumerate(contents.blocks) if block.model]
+        needed, start, size = set[int](), 0, max(1, contents.block)
+        for entry, asked in zip(contents.entries, chosen, strict=True):
+            stop = start + entry.examples
+            if asked and stop > start:
+                needed.update(range(start // size, -(-stop // size)))
+            start = stop
+        self.needed = sorted(needed)
+        total = sum(contents.blocks[self.places[b]].count for b in self.needed)
+        self._advance, self._decoded = _counter(report, total), dict[int, Tensor]()
+
+    def block(self, number: int) -> Tensor:
+        if number not in self._decoded:
+            first = bisect_left(self.needed, number)
+            batch = self.needed[first : first + self.codec.lanes]
+            self._decoded = {}
+            self._decoded = dict(zip(batch, self._decode(batch), strict=True))
+        return self._decoded[number]
+
+    def _decode(self, batch: Sequence[int]) -> list[Tensor]:
+        payloads = [self.archive.payload(self.places[b]) for b in batch]
+        blocks = [self.archive.contents.blocks[self.places[b]] for b in batch]
+        elsewhere = BFNError(
+            f"{str(self.archive.path)!r} does not decode to what was stored: this machine computes "
+            "other digits than the one it was made on, or the archive is forged; decode it where "
+            "it was made"
+        )
+        try:
+            counts = [block.count for block in blocks]
+            decoded = self.codec.decode(payloads, counts, self._advance, batch)
+        except BaseException as error:
+            # constriction panics at input that it cannot process, with an error of its own.
+            panic = type(error).__name__ == "PanicException"
+            if panic or isinstance(error, ValueError | ArithmeticError | IndexError):
+                raise elsewhere from error
+            raise
+        for block, x in zip(blocks, decoded, strict=True):
+            if self.translation.check_value(x) != block.check:
+                raise elsewhere
+        return decoded

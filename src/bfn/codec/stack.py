@@ -58,6 +58,8 @@ class Stacks:
     def __init__(self, lanes: int) -> None:
         self.coders: list[Any] = [None] * lanes
         self.active: list[int] = []
+        self.dry = [0] * lanes
+        """How often popping has left a lane's stack with nothing."""
 
     def put(self, lane: int, payload: bytes | None) -> None:
         """Give a lane a stack, empty for b"", or take it away."""
@@ -68,6 +70,7 @@ class Stacks:
             if len(words) and not words[-1]:
                 raise damaged("a stack that ends in zeros")
             self.coders[lane] = constriction().stack.AnsCoder(words)
+            self.dry[lane] = 0
         self.active = [lane for lane, coder in enumerate(self.coders) if coder is not None]
 
     def clear(self, lane: int) -> None:
@@ -134,6 +137,7 @@ class Stacks:
             chosen = [p[lane][where] for p in parameters]
             if len(chosen[0]):
                 symbols[lane, where] = self.coders[lane].decode(family, *chosen)
+                self.dry[lane] += self.coders[lane].is_empty()
         return symbols
 
 

@@ -1,7 +1,13 @@
-"""What the network's output says about the next message and the data: distributions to code with.
+"""Messages on grids: where they live, and how the receiver's distribution of them is coded.
 
-A message is coded as the cell k of V_i = k delta_i given V_{i-1}. The receiver's distribution of it
-is a mixture over the values m' that the data might have,
+After i of n steps V_i | x ~ N(beta_i m(x), v beta_i), and whatever x is
+
+    V_{i-1} | V_i  ~  N((beta_{i-1} / beta_i) V_i, v beta_{i-1} alpha_i / beta_i).
+
+V_i is a multiple of delta_i, a share SPACING of the finer of the two deviations that it meets:
+that of a message, sqrt(v alpha_i), and that of the bridge V_i | V_{i+1}. A message is coded as the
+cell k of V_i = k delta_i given V_{i-1}. The receiver's distribution of it is a mixture over the
+values m' that the data might have,
 
     p_R(V_i | V_{i-1}) = sum_m' p_O(m') N(V_i | V_{i-1} + alpha_i m', v alpha_i).
 
@@ -12,40 +18,147 @@ Its cells need no cumulative distribution: to push k, pop a component m' from it
 push k as a cell of that one Gaussian, and push m' with p_O. What was popped pays back what the
 choice cost: together -log2 p_R bits. Popping k does the same backwards. The posterior only has to
 be the same on both sides; where it is not exact, it costs its divergence from the exact one.
-
-More bins than fit into a table are gathered into groups (`FineMixture`), at a cost that does not
-depend on K.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bfn.codec.grid import Step
 from bfn.codec.stack import (
     LEAST,
     Distribution,
     Floats,
     Integers,
+    Mask,
     Stacks,
     cut_gaussian,
     gaussian,
     table,
     uniform,
 )
+from bfn.errors import BFNError
 from bfn.flow import BayesianFlow
 from bfn.output import Output
 from bfn.output.symbols import CutGaussian, Law, Point, Symbols, Table
 
+SPACING = 0.5
+"""Distance of a grid's points, in deviations. Finer grids need more bits to begin with; coarser
+than 1 costs bits at every step."""
+POPPED = 5.5
+"""Deviations to either side in the alphabet of what is popped; more would be wasted on 2^-24s."""
+MOST = 2**23 - 2
+"""The most symbols to either side of a mean: alphabets have fewer than 2^24."""
 GROUPS = 256
+"""The most bins of a table; more of them are gathered into so many groups."""
 SURPRISE = 2.0**-14
+"""The share of a mixture over groups that is spread evenly."""
 REACHES = (2**8, 2**12)
 """Alphabets of bins around the mean: the whole of 2^16 bins costs 0.006 bits each time."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Everything about V that depends on the flow and the steps alone; arrays have n + 1 entries.
+
+    Entry i belongs to V_i: beta, the grid's unit delta, the deviation sd with which V_i is popped
+    (from its bridge; for i = n from V_n | x), the reach of that alphabet in units of delta, and the
+    stray of V_i - V_{i-1} from alpha_i m(x). alpha_i is the accuracy of step i. Entry 0 is 0.
+
+    What is popped stays within POPPED deviations of its mean, which bounds all that is pushed:
+
+        |V_n - beta_n m| <= B_n,  |V_i - beta_i m| <= B_i = (beta_i / beta_{i+1}) B_{i+1} + reach,
+        V_i - V_{i-1} = alpha_i m + (alpha_i / beta_i) (V_i - beta_i m) - (the bridge's deviation).
+
+    So no message can fall outside the alphabet it is pushed with, even when an empty stack pops the
+    utmost symbol every time.
+    """
+
+    n: int
+    v: float
+    alpha: Floats
+    beta: Floats
+    delta: Floats
+    sd: Floats
+    reach: Integers
+    stray: Floats
+
+    @classmethod
+    def of(cls, flow: BayesianFlow, n: int, spacing: float = SPACING) -> Grid:
+        t = torch.arange(n + 1, dtype=torch.float64) / n
+        v, beta = float(flow.v), flow.schedule.beta(t).numpy()
+        alpha = np.concatenate([[0.0], flow.schedule.step_sizes(n).numpy()])
+        if not (np.isfinite(beta).all() and (alpha[1:] > 0.0).all()):
+            raise BFNError(
+                f"the schedule's {n} steps are not all positive and finite; use fewer steps"
+            )
+        sd, delta, message = np.zeros(n + 1), np.zeros(n + 1), np.sqrt(v * alpha)
+        sd[1:n] = np.sqrt(v * beta[1:n] * alpha[2:] / beta[2:])
+        delta[1:n] = spacing * np.minimum(message[1:n], sd[1:n])
+        sd[n], delta[n] = math.sqrt(v * beta[n]), spacing * message[n]
+        reach, unit = np.zeros(n + 1, np.int64), np.where(delta > 0.0, delta, 1.0)
+        # The quotient is often a whole number but for its last digit.
+        reach[1:] = np.ceil(POPPED * sd[1:] / delta[1:] - 1e-6) + 1
+        furthest, stray = np.zeros(n + 1), np.zeros(n + 1)
+        step = (reach + 1) * delta
+        for i in range(n, 0, -1):
+            above = beta[i] / beta[i + 1] * furthest[i + 1] if i < n else 0.0
+            furthest[i] = above + step[i]
+            stray[i] = alpha[i] / beta[i] * furthest[i] + step[i - 1]
+        if max(reach) > MOST or (stray / unit).max() > MOST:
+            raise BFNError(f"the grids of {n} steps are too fine to be coded; use fewer steps")
+        return cls(n, v, alpha, beta, delta, sd, reach, stray)
+
+    def pushed(self, i: int, span: float) -> int:
+        """The reach of the alphabet of V_i | V_{i-1}, m', with m(x) and m' at most span apart."""
+        reach = math.ceil((self.stray[i] + self.alpha[i] * span) / self.delta[i]) + 2
+        if reach > MOST:
+            raise BFNError(
+                f"step {i} of {self.n} is too accurate to be coded (its messages have more than "
+                f"2^24 values); use more steps"
+            )
+        return reach
+
+    def popped_bits(self) -> Floats:
+        """The mean bits that popping one number of V_i takes, entry by entry."""
+        return _entropy(self.sd[1:] / self.delta[1:])
+
+    def message_bits(self) -> Floats:
+        """The entropy of V_i | V_{i-1}, x; on fine grids its sum over i is that of popped_bits."""
+        return _entropy(np.sqrt(self.v * self.alpha[1:]) / self.delta[1:])
+
+
+def _entropy(deviation: Floats) -> Floats:
+    """Bits of a Gaussian's cells. A cell is as wide as if evenly spread noise were added."""
+    return 0.5 * np.log2(2.0 * math.pi * math.e * (deviation * deviation + 1.0 / 12.0))
+
+
+@dataclass(frozen=True)
+class Step:
+    """Step i of a grid: from V_{i-1} = before, (lanes, numbers), to cells of V_i."""
+
+    grid: Grid
+    i: int
+    before: Floats
+
+    def reach(self, span: float) -> int:
+        """The alphabet for `gaussian` when m may be as far as span from the data's own value."""
+        return self.grid.pushed(self.i, span)
+
+    def gaussian(self, m: Floats, reach: int, mask: Mask = None) -> Distribution:
+        """Cells of V_i if the data's value is m."""
+        grid, delta = self.grid, self.grid.delta[self.i]
+        mean = (self.before + grid.alpha[self.i] * m) / delta
+        return gaussian(mean, math.sqrt(grid.v * grid.alpha[self.i]) / delta, reach, mask)
+
+    def message(self, k: Integers) -> Tensor:
+        """Delta = V_i - V_{i-1} of cells k."""
+        return torch.from_numpy(k * self.grid.delta[self.i] - self.before)
 
 
 class Receiver:
@@ -208,8 +321,8 @@ class FineMixture(Distribution):
         self.cell = self.scale * delta
         # Half the least window, 7 deviations of the message, and how far it may be from the data.
         far = (GROUPS + 14.0 * self.spread) / self.cell
-        self.reach = math.ceil(far) + step.grid.pushed(step.i, 0.0)
-        self.whole = step.grid.pushed(step.i, 2.0)
+        self.reach = math.ceil(far) + step.reach(0.0)
+        self.whole = step.reach(2.0)
         self.middle = np.rint(step.before / delta).astype(np.int64)
         self.prior = table(np.tile([1.0 - SURPRISE, SURPRISE], (*self.M.shape, 1)))
 
