@@ -19,7 +19,7 @@ from bfn.cli import main
 from bfn.data.alphabet import Alphabet
 from bfn.data.base import SPLITS, Stream
 from bfn.data.formats import TextFormat
-from bfn.evaluate import LN2
+from bfn.evaluate import LN2, Estimate, Evaluation, Row
 from bfn.recipe import build
 from support import tiny_runs
 from support.mistakes import assert_refused
@@ -183,6 +183,28 @@ def test_independent_entropy_of_bins_and_of_text(tmp_path: Path) -> None:
     n = len(text.examples("train"))
     found = evaluate.independent_entropy(text)
     assert found == pytest.approx(-2 * math.log((n + 0.5) / (n + 1)))
+
+
+def test_an_evaluation_prints_as_a_table() -> None:
+    def estimate(nats: float) -> Estimate:
+        return Estimate(nats, nats / 100)
+
+    rows = [
+        Row(n, estimate(10.0 / n + 1), estimate(0.5), estimate(10.0 / n + 1.5))
+        for n in (10, math.inf)
+    ]
+    none = torch.zeros(0)
+    found = Evaluation(rows, 297, 4, "nats <per> cell", 0.25, none, none, {}, none)
+    assert str(found).splitlines() == [
+        "297 examples, nats <per> cell",
+        "  n     L^n     L^r   total    s.e.",
+        " 10  0.5000  0.1250  0.6250  0.0063",
+        "inf  0.2500  0.1250  0.3750  0.0037",
+    ]
+    shown = found._repr_html_()
+    assert "<tr><td>inf</td><td>0.2500</td><td>0.1250</td><td>0.3750</td>" in shown
+    assert "<th>total</th>" in shown
+    assert "nats &lt;per&gt; cell" in shown
 
 
 def test_crops(tmp_path: Path) -> None:

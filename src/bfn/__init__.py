@@ -31,6 +31,7 @@ _HOMES = {
     "generate": "bfn.sampling.loop",
     "infill": "bfn.sampling.infill",
     "register_kind": "bfn.model",
+    "show": "bfn.plots.sheets",
     "suggest_beta_1": "bfn.suggest",
     "suggest_sigma_1": "bfn.suggest",
 }
@@ -70,6 +71,7 @@ __all__ = [
     "register_kind",
     "sampling",
     "schedule",
+    "show",
     "solvers",
     "suggest_beta_1",
     "suggest_sigma_1",
@@ -102,6 +104,7 @@ if TYPE_CHECKING:
     from bfn.model import BFN, continuous, discrete, discretised, register_kind
     from bfn.output import Bins, MeasurementNoise
     from bfn.output.bins import bin_centre, bin_index, discretise
+    from bfn.plots.sheets import show
     from bfn.sampling import solvers
     from bfn.sampling.infill import infill
     from bfn.sampling.loop import generate

@@ -19,9 +19,10 @@ The examples of a text are windows that do not overlap, or crops at random posit
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -61,10 +62,18 @@ class Row:
     reconstruction: Estimate
     total: Estimate
 
+    @property
+    def name(self) -> str:
+        """n as it is written: "25", or "inf"."""
+        return "inf" if math.isinf(self.n) else str(int(self.n))
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Evaluation:
-    """What was measured. Per-example values are (repeats, N) tensors, float64, in nats."""
+    """What was measured; it prints as a table, in the data's unit.
+
+    Per-example values are (repeats, N) tensors, float64, in nats.
+    """
 
     rows: list[Row]
     examples: int
@@ -72,10 +81,37 @@ class Evaluation:
     unit: str
     scale: float
     """`unit` per nat of one example."""
-    indices: Tensor = field(repr=False)
-    times: Tensor = field(repr=False)
-    losses: dict[float, Tensor] = field(repr=False)
-    reconstructions: Tensor = field(repr=False)
+    indices: Tensor
+    times: Tensor
+    losses: dict[float, Tensor]
+    reconstructions: Tensor
+
+    def table(self) -> list[list[str]]:
+        """The names of the columns, then a line for each n: L^n, L^r, their sum and its error."""
+        lines = [["n", "L^n", "L^r", "total", "s.e."]]
+        for row in self.rows:
+            nats = (
+                *(row.loss.nats, row.reconstruction.nats),
+                *(row.total.nats, row.total.standard_error),
+            )
+            lines.append([row.name, *(f"{value * self.scale:.4f}" for value in nats)])
+        return lines
+
+    def __repr__(self) -> str:
+        widths = [max(map(len, column)) for column in zip(*self.table(), strict=True)]
+        lines = (
+            "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
+            for line in self.table()
+        )
+        return "\n".join([f"{self.examples} examples, {self.unit}", *lines])
+
+    def _repr_html_(self) -> str:
+        """The table in a notebook."""
+        head, *rows = ("".join(f"<td>{cell}</td>" for cell in line) for line in self.table())
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
+        caption = f"<caption>{self.examples} examples, {html.escape(self.unit)}</caption>"
+        head = head.replace("td>", "th>")
+        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
     def bits(self, nats: float) -> float:
         """Nats per example as bits per dimension, which is a character of a text."""

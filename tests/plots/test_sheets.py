@@ -15,6 +15,7 @@ from bfn.data.alphabet import Alphabet
 from bfn.data.formats import TextFormat
 from bfn.errors import BFNError
 from bfn.plots import sheets, style
+from support.mistakes import assert_refused
 
 
 @pytest.fixture
@@ -51,6 +52,22 @@ def test_files_of_images(digits, tmp_path: Path) -> None:
     sheets.write_sheet(tmp_path / "x.npy", format, x)
     levels = np.load(tmp_path / "x.npy", allow_pickle=False)
     assert (levels == bfn.data.load("digits").split("train")[:5].numpy()).all()
+
+
+def test_samples_show_themselves_in_a_notebook(digits, tmp_path: Path) -> None:
+    format, x = digits
+    sheets.write_sheet(tmp_path / "sheet.png", format, x)
+    picture = bfn.show(bfn.data.load("digits"), x)
+    assert picture._repr_png_() == (tmp_path / "sheet.png").read_bytes()
+    net = bfn.nn.UNet(outputs=2, width=8, multipliers=(1,), blocks=1, groups=4, image_size=8)
+    model = bfn.discretised(net, K=17, sigma_1=0.1)
+    assert_refused(lambda: bfn.show(model, x), "has not been trained on any data", "the data set")
+    model.data_format = format.describe()
+    assert bfn.show(model, x)._repr_png_() == picture._repr_png_()
+    text = bfn.data.load("manual", length=8)
+    x, _ = text.batch("test", text.examples("test")[:2])
+    assert repr(bfn.show(text, x)) == "\n".join(text.render(x))
+    assert bfn.show(text, x)._repr_png_() is None
 
 
 def test_text(tmp_path: Path) -> None:

@@ -204,6 +204,8 @@ def test_augmentation_is_of_training_batches_only(x: Tensor) -> None:
     line = result.history[-1]
     assert line["nats"] < 0.7
     assert line["validation"] * 2 * math.log(2) > 4.0
+    told = f"Fit(step 60, loss {line['loss']:.4f} bits per dimension, validation "
+    assert repr(result).startswith(told)
     other = bfn.train.fit(model(), x, validation=Own(x[:200]), **settings)
     assert other.history[-1]["validation"] == line["validation"]
 

@@ -86,17 +86,12 @@ def card_of_run(
 
 def table(result: Evaluation, split: str, published: Published | None = None) -> str:
     """One row per n in the data's unit, as Markdown."""
-    from bfn.cli.evaluate import name_of
-
-    columns = ["n", "L^n", "L^r", "total", "s.e."] + (["published"] if published else [])
-    lines = [columns, ["--:"] * len(columns)]
-    for row in result.rows:
-        values = [row.loss.nats, row.reconstruction.nats, row.total.nats, row.total.standard_error]
-        cells = [name_of(row.n), *(f"{value * result.scale:.4f}" for value in values)]
-        if published:
-            found = published.result(row.n)
-            cells.append("" if found is None else f"{found:.2f}")
-        lines.append(cells)
+    lines = result.table()
+    if published:
+        found = [published.result(row.n) for row in result.rows]
+        beside = ["published", *("" if total is None else f"{total:.2f}" for total in found)]
+        lines = [[*cells, more] for cells, more in zip(lines, beside, strict=True)]
+    lines.insert(1, ["--:"] * len(lines[0]))
     text = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
     repeats = len(result.times)
     passes = "one pass" if repeats == 1 else f"{repeats} passes"

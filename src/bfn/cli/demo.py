@@ -71,7 +71,6 @@ def demo(
 
 
 def _report(out: Path, result: Evaluation, data: DataSet, steps: int, seconds: float) -> None:
-    from bfn.cli.evaluate import name_of
     from bfn.evaluate import baselines
 
     compared = {name: result.bits(nats) for name, nats in baselines(data).items()}
@@ -79,7 +78,7 @@ def _report(out: Path, result: Evaluation, data: DataSet, steps: int, seconds: f
     rows = [[names[name], f"{bits:.3f}", ""] for name, bits in compared.items()]
     for row in result.rows:
         total, error = result.bits(row.total.nats), result.bits(row.total.standard_error)
-        rows.append([f"BFN, n = {name_of(row.n)}", f"{total:.3f}", f"{error:.3f}"])
+        rows.append([f"BFN, n = {row.name}", f"{total:.3f}", f"{error:.3f}"])
     title = f"{result.examples} held-out digits, {steps} steps in {seconds:.0f} s"
     text = tables.show(["model", "bits per dimension", "s.e."], rows, title)
     (out / "results.txt").write_text(text)

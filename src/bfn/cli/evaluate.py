@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -204,7 +203,7 @@ def show(
         rows.append([name, "", "", in_own(nats), *between, in_other(nats)])
     for row in result.rows:
         values = [row.loss.nats, row.reconstruction.nats, row.total.nats, row.total.standard_error]
-        cells = [name_of(row.n), *map(in_own, values)]
+        cells = [row.name, *map(in_own, values)]
         if row.total.noise_error is not None:
             cells.append(in_own(row.total.noise_error))
         if published is not None:
@@ -215,10 +214,6 @@ def show(
     if published is not None:
         updates = f", after {published.updates:,} updates" if published.updates else ""
         print(f"published: L^r {published.reconstruction:g} {own}, included{updates}")
-
-
-def name_of(n: float) -> str:
-    return "inf" if math.isinf(n) else str(int(n))
 
 
 def write_per_example(path: Path, result: Evaluation) -> None:
@@ -235,6 +230,6 @@ def write_per_example(path: Path, result: Evaluation) -> None:
         return
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["example", *(f"n={name_of(row.n)}" for row in result.rows)])
+        writer.writerow(["example", *(f"n={row.name}" for row in result.rows)])
         indices = [result.indices.tolist(), *(column.tolist() for column in columns)]
         writer.writerows(zip(*indices, strict=True))

@@ -14,8 +14,11 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
+from bfn.data import read_format
+from bfn.data.base import DataSet
 from bfn.data.formats import Format
 from bfn.errors import BFNError
+from bfn.model import BFN
 from bfn.plots import style
 
 _ENDINGS = {"image": ".png", "text": ".txt", "array": ".npy"}
@@ -64,6 +67,30 @@ def sheet(format: Format, x: Tensor, ending: str, columns: int | None = None) ->
         image = image[..., 0] if image.shape[-1] == 1 else image
         style.load("PIL.Image").fromarray(image).save(file, "PNG")
     return file.getvalue()
+
+
+class Samples:
+    """Samples as a notebook shows them: pictures side by side, texts one below the other."""
+
+    def __init__(self, format: Format, x: Tensor) -> None:
+        self.format, self.x = format, x
+
+    def _repr_png_(self) -> bytes | None:
+        return sheet(self.format, self.x, ".png") if self.format.medium == "image" else None
+
+    def __repr__(self) -> str:
+        if self.format.medium == "text":
+            return joined(self.format.render(self.x)).rstrip("\n")
+        return repr(self.format.decode(self.x.cpu()))
+
+
+def show(of: BFN | DataSet, x: Tensor) -> Samples:
+    """Data of a model that was trained, or of a data set, to look at in a notebook."""
+    if isinstance(of, DataSet):
+        return Samples(of.format, x)
+    if of.data_format is None:
+        raise BFNError("the model has not been trained on any data yet; give the data set instead")
+    return Samples(read_format(of.data_format), x)
 
 
 def joined(texts: Sequence[str]) -> str:

@@ -39,7 +39,7 @@ from bfn.train.parallel import World, load_weights
 from bfn.train.step import Trainer
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Fit:
     """A finished training: the model (with averaged weights), its steps and its metrics."""
 
@@ -47,6 +47,13 @@ class Fit:
     step: int
     history: list[dict[str, Any]]
     folder: Path | None
+
+    def __repr__(self) -> str:
+        line = self.history[-1] if self.history else {}
+        names = [name for name in ("loss", "validation") if name in line]
+        measured = [f"{name} {line[name]:.4f} {line['unit']}" for name in names]
+        place = [str(self.folder)] if self.folder else []
+        return f"Fit({', '.join([f'step {self.step}', *measured, *place])})"
 
 
 @dataclass(frozen=True)
