@@ -78,6 +78,13 @@ def require_trust(name: object, trust: bool) -> None:
         )
 
 
+def some(names: Iterable[str], most: int = 5) -> str:
+    """A list of names, cut short: "a, b, c, d, e and 7 more"."""
+    (*found,) = names
+    more = f" and {len(found) - most} more" if len(found) > most else ""
+    return ", ".join(found[:most]) + more
+
+
 def import_name(name: str, *, trust: bool) -> Any:
     """What "package.module:name" names; whatever is not bfn's own needs the user's trust."""
     if not is_ours(name):

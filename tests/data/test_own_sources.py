@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import zipfile
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
+import bfn
 from bfn import data
 from bfn.data import base, reading
 from bfn.data.base import SPLITS, hold_out
@@ -99,6 +101,42 @@ def test_jpeg_orientation_palette_and_deep_grey(tmp_path: Path) -> None:
     assert torch.equal(levels.flatten(), torch.arange(256, dtype=torch.uint8))
 
 
+def test_transparent_pictures_lie_on_white(tmp_path: Path) -> None:
+    clear = np.zeros((4, 4, 4), np.uint8)
+    clear[0, :, 3] = (0, 51, 204, 255)  # black, more and more opaque
+    Image.fromarray(clear).save(tmp_path / "a.png")
+    Image.fromarray(clear[..., 2:], "LA").save(tmp_path / "b.png")
+    palette = Image.fromarray(clear[..., 0], "P")
+    palette.save(tmp_path / "c.png", transparency=0)
+    images = data.load("images", path=tmp_path, validation=0, test=0)
+    rows = images.split("train")[:, :, 0].tolist()
+    assert rows == [[[255, 204, 51, 0]] * 3] * 2 + [[[255] * 4] * 3]
+
+
+def test_corrupt_pictures_are_listed_or_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for i in range(12):
+        content = packed(pixels(i))
+        write(tmp_path, f"{'ab'[i % 2]}/{i:02}.png", content if i % 3 else content[:60])
+    with pytest.raises(bfn.BFNError) as error:
+        data.load("images", path=tmp_path)
+    assert "4 of 12 pictures in" in str(error.value)
+    assert "a/00.png, a/06.png, b/03.png, b/09.png; repair" in str(error.value)
+    images = data.load("images", path=tmp_path, skip_corrupt=True, labels=True, test=0)
+    assert "4 of 12 pictures" in capsys.readouterr().err
+    for split in ("train", "validation"):
+        for values, label, name in zip(
+            images.split(split), images.labels[split], images.names[split], strict=True
+        ):
+            assert name[0] == "ab"[label]
+            assert np.array_equal(values, pixels(int(name[2:4])).transpose(2, 0, 1))
+    for i in range(12):
+        write(tmp_path, f"{'ab'[i % 2]}/{i:02}.png", b"no picture")
+    words = ("12 of 12 pictures", "and 7 more; repair or remove them")
+    assert_refused(lambda: data.load("images", path=tmp_path, skip_corrupt=True), *words)
+
+
 def test_labels_and_splits_from_folders(tmp_path: Path) -> None:
     for split, count in (("train", 12), ("test", 4)):
         for i in range(count):
@@ -134,7 +172,7 @@ def pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("arguments", "words"),
     [
         ({"path": "mixed"}, ["2.png", "9 x 6", "0.png", "8 x 6", "size"]),
-        ({"path": "broken"}, ["1.png", "broken", "picture"]),
+        ({"path": "broken"}, ["1 of 3 pictures in broken", "1.png", "--data.skip_corrupt true"]),
         ({"path": "cut"}, ["1.png", "cut", "picture"]),
         ({"path": "empty"}, ["empty", "no pictures", ".jpeg"]),
         ({"path": "absent"}, ["absent", "does not exist"]),
@@ -199,6 +237,12 @@ def test_a_folder_of_texts_in_order(tmp_path: Path) -> None:
     assert "".join(" cdefinorst"[k] for k in joined(given).tolist()) == whole.replace("\n", " ")
 
 
+def test_a_character_for_all_that_are_not_in_the_alphabet(tmp_path: Path) -> None:
+    (tmp_path / "poem.txt").write_text(POEM)
+    text = data.load("text", path=tmp_path / "poem.txt", alphabet="inE.?", unknown="?", length=8)
+    assert "".join("inE.?"[k] for k in joined(text).tolist()) == re.sub("[^inE.]", "?", POEM)
+
+
 def test_letters_of_a_text(tmp_path: Path) -> None:
     (tmp_path / "poem.txt").write_text("Hello, World! 42 " * 30)
     text = data.load("text", path=tmp_path / "poem.txt", tokens="letters", length=8)
@@ -224,7 +268,15 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"path": "none"}, ["none", "no .txt files"]),
         ({"path": "empty.txt"}, ["empty.txt", "holds no text"]),
         ({"path": "same.txt"}, ["alphabet", "'a'"]),
-        ({"path": "poem.txt", "alphabet": "abc"}, ["poem.txt", "'x'", "position 3"]),
+        (
+            {"path": "poem.txt", "alphabet": "bc"},
+            [
+                "'a' at position 0 and 1,997 more",
+                "'bc': 'a' (999), 'x' (999); add",
+                "--data.unknown",
+            ],
+        ),
+        ({"path": "poem.txt", "alphabet": "abc", "unknown": "?"}, ["unknown = '?'", "'abc'"]),
         ({"path": "poem.txt", "tokens": "words"}, ["'words'", "characters, letters, bytes"]),
         ({"path": "poem.txt", "tokens": "bytes", "alphabet": "ab"}, ["bytes", "alphabet"]),
         ({"path": "poem.txt", "length": -1}, ["length = -1"]),

@@ -14,6 +14,7 @@ from bfn.cli.options import EvalKeys, Force, Json, Overrides, Run, Trust, chosen
 from bfn.errors import BFNError
 from bfn.files import check_free
 from bfn.recipe import PLACES, Eval, Published, Recipe
+from bfn.recipe.recipe import FORGIVING
 from bfn.recipe.values import Text
 
 if TYPE_CHECKING:
@@ -85,18 +86,16 @@ def recipe_with_data(
 ) -> Recipe:
     """The run's recipe, with its data where the command line says they are."""
     recipe = folder.recipe()
-    places = {f"data.{place}": place for place in PLACES}
+    own = {f"data.{key}": key for key in (*PLACES, *FORGIVING)}
     for key in overrides or {}:
-        if key not in places:
-            raise BFNError(
-                f"--{key} cannot be changed for a trained run; --{' and --'.join(places)} can"
-            )
+        if key not in own:
+            raise BFNError(f"--{key} cannot be changed for a trained run; --{', --'.join(own)} can")
     if not recipe.data:
         raise BFNError(
             f"the run {str(folder.path)!r} was trained on data given in Python; {instead}"
         )
-    moved = {places[key]: str(value) for key, value in (overrides or {}).items()}
-    return dataclasses.replace(recipe, data=recipe.data | moved)
+    moved = {own[key]: str(value) for key, value in (overrides or {}).items()}
+    return dataclasses.replace(recipe, data=recipe.data | moved, texts=overrides or {})
 
 
 def compare_data(

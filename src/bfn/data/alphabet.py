@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import re
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 
-from bfn.errors import BFNError
+from bfn.errors import BFNError, some
 
 LETTERS = " abcdefghijklmnopqrstuvwxyz"
 
@@ -41,13 +42,27 @@ class Alphabet:
     def K(self) -> int:
         return 256 if self.characters is None else len(self.characters)
 
-    def classes(self, text: str | bytes, where: str = "the text") -> np.ndarray:
-        """Classes of a text as uint8 (int32 when K > 256); `where` names it in errors."""
+    def classes(
+        self,
+        text: str | bytes,
+        where: str = "the text",
+        unknown: str | None = None,
+        advice: str = "replace them, or use another alphabet",
+    ) -> np.ndarray:
+        """Classes of a text as uint8 (int32 when K > 256).
+
+        Args:
+            where: what errors call the text.
+            unknown: the character that stands for those outside the alphabet; None refuses them.
+            advice: what to do about them.
+        """
         if self.characters is None:
             raw = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
             return np.frombuffer(raw, np.uint8)
         text = text.decode("latin-1") if isinstance(text, bytes) else text
         out = np.empty(len(text), np.uint8 if self.K <= 256 else np.int32)
+        strange: Counter[str] = Counter()
+        first = 0
         for start in range(0, len(text), _CHUNK):
             chunk = text[start : start + _CHUNK]
             codes = np.frombuffer(chunk.encode("utf-32-le", "surrogatepass"), np.uint32)
@@ -55,13 +70,29 @@ class Alphabet:
             classes = self._table[np.minimum(codes, len(self._table) - 1)]
             wrong = classes < 0
             if wrong.any():
-                at = int(wrong.argmax())
-                raise BFNError(
-                    f"{where} holds {chr(codes[at])!r} at position {start + at}, which is not in "
-                    f"the alphabet {self.characters!r}; replace it, or use another alphabet"
-                )
+                first = first if strange else start + int(wrong.argmax())
+                found, counts = np.unique(codes[wrong], return_counts=True)
+                strange.update(dict(zip(map(chr, found), counts.tolist(), strict=True)))
+                classes = np.where(wrong, self._stand_in(unknown), classes)
             out[start : start + len(chunk)] = classes
+        if strange and unknown is None:
+            more, each = strange.total() - 1, (f"{c!r} ({n:,})" for c, n in strange.most_common())
+            raise BFNError(
+                f"{where} holds {text[first]!r} at position {first}"
+                f"{f' and {more:,} more characters' * bool(more)}, not in the alphabet "
+                f"{self.characters!r}{f': {some(each)}' * bool(more)}; {advice}"
+            )
         return out
+
+    def _stand_in(self, unknown: str | None) -> int:
+        if unknown is None:
+            return 0
+        if len(unknown) != 1 or unknown not in (self.characters or ""):
+            raise BFNError(
+                f"unknown = {unknown!r} is not one character of the alphabet {self.characters!r}; "
+                "give one that stands for all that are not in it"
+            )
+        return (self.characters or "").index(unknown)
 
     def text(self, classes: np.ndarray) -> str | bytes:
         """The text of an array of classes; bytes if the classes are bytes."""

@@ -21,8 +21,8 @@ import numpy as np
 from bfn.data import forms
 from bfn.data.base import SPLITS, Rows, hold_out_by_content
 from bfn.data.formats import ImageFormat
-from bfn.data.reading import absent, levels, open_picture
-from bfn.errors import BFNError, whole
+from bfn.data.reading import Unreadable, absent, levels, open_picture
+from bfn.errors import BFNError, some, whole
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -41,8 +41,9 @@ def images(
     validation: float = 0.05,
     test: float = 0.05,
     split_by: str = "content",
+    skip_corrupt: bool = False,
 ) -> Rows:
-    """Pictures as images (C, H, W).
+    """Pictures as images (C, H, W); where they are transparent, they are laid on white.
 
     Args:
         path: a folder or a .zip file.
@@ -54,6 +55,7 @@ def images(
         labels: hand out the number of a picture's sub-folder as `cond["label"]`.
         validation, test: fractions to hold out, unless the folders name the splits.
         split_by: "content", or the "number" of a file, as in runs whose recipe does not say.
+        skip_corrupt: leave out the pictures that cannot be read, instead of refusing them all.
     """
     if colour not in _MODES:
         raise BFNError(f"colour = {colour!r} is unknown; expected rgb or grey")
@@ -64,11 +66,17 @@ def images(
     named, inner = _named_splits(paths)
     numbers, label_names = _labels(inner, names) if labels else (None, ())
 
-    def picture(name: str) -> tuple[np.ndarray, int]:
-        found = open_picture(lambda: read(name), f"{path}/{name}")
-        return levels(found, _MODES[colour], sides), _hash(found)
+    def picture(name: str) -> tuple[np.ndarray, int] | None:
+        try:
+            found = open_picture(lambda: read(name), name)
+            return levels(found, _MODES[colour], sides), _hash(found)
+        except Unreadable:
+            return None
 
-    pictures, content = _read_all(names, picture)
+    pictures, content, kept = _read_all(names, picture, path, skip_corrupt)
+    names = [names[i] for i in kept]
+    named = None if named is None else named[kept]
+    numbers = None if numbers is None else numbers[kept]
     rows = _splits(named, content, validation, test, split_by)
     return Rows(
         str(path),
@@ -103,7 +111,9 @@ def _listing(path: Path) -> tuple[list[str], Callable[[str], bytes]]:
         names = sorted(name for name in archive.namelist() if not name.endswith("/"))
         read = archive.read
     elif path.exists():
-        raise BFNError(f"{path} is neither a folder nor an intact zip archive of pictures")
+        other = {".npy": "array", ".npz": "array", ".csv": "array", ".txt": "text"}.get(path.suffix)
+        advice = f"; did you mean bfn train {other}?" if other else ""
+        raise BFNError(f"{path} is neither a folder nor an intact zip archive of pictures{advice}")
     else:
         raise absent(path, "a folder or zip archive of pictures")
     # Other systems leave behind hidden files that are named like pictures.
@@ -126,32 +136,47 @@ def _hash(picture: Image) -> int:
 
 
 def _read_all(
-    names: list[str], picture: Callable[[str], tuple[np.ndarray, int]]
-) -> tuple[np.ndarray, np.ndarray]:
-    """All pictures in one array (N, C, H, W), and the hash of each."""
+    names: list[str],
+    picture: Callable[[str], tuple[np.ndarray, int] | None],
+    where: str,
+    skip_corrupt: bool,
+) -> tuple[np.ndarray, np.ndarray, list[int]]:
+    """The pictures that can be read in one array (N, C, H, W), their hashes, and their places."""
     from bfn.progress import waiting
 
-    first, _ = picture(names[0])
-    out = np.empty((len(names), *first.shape), np.uint8)
-    content = np.empty(len(names), np.uint64)
+    out, content = np.empty(0, np.uint8), np.empty(len(names), np.uint64)
+    kept: list[int] = []
     with (
         ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool,
-        waiting("reading pictures") as (report, _),
+        waiting("reading pictures") as (report, say),
     ):
         try:
-            for i, (found, content[i]) in enumerate(pool.map(picture, names)):
-                if found.shape != first.shape:
-                    (h, w), (height, width) = found.shape[1:], first.shape[1:]
+            for i, found in enumerate(pool.map(picture, names)):
+                report(i + 1, len(names))
+                if found is None:
+                    continue
+                shape = found[0].shape
+                if not kept:
+                    out = np.empty((len(names), *shape), np.uint8)
+                elif shape != out.shape[1:]:
+                    sizes = [f"{a.shape[-1]} x {a.shape[-2]}" for a in (found[0], out)]
                     raise BFNError(
-                        f"{names[i]} has {w} x {h} pixels but {names[0]} has {width} x {height}; "
+                        f"{names[i]} has {sizes[0]} pixels but {names[kept[0]]} has {sizes[1]}; "
                         "give the size to resize them to"
                     )
-                out[i] = found
-                report(i + 1, len(names))
+                out[len(kept)], content[len(kept)] = found
+                kept.append(i)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    return out, content
+        corrupt = [names[i] for i in sorted(set(range(len(names))) - set(kept))]
+        told = f"{len(corrupt)} of {len(names)} pictures in {where} cannot be read: {some(corrupt)}"
+        if corrupt and not (skip_corrupt and kept):
+            ways = "repair or remove them"
+            raise BFNError(f"{told}; {ways}{', or give --data.skip_corrupt true' * bool(kept)}")
+        if corrupt:
+            say(f"{told}; they are left out")
+    return out[: len(kept)], content[: len(kept)], kept
 
 
 def _without_common_folder(names: list[str], labels: bool) -> list[PurePosixPath]:

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 
 MAPPED_FROM = 2**30
+"""Size of a .npy file, in bytes, from which on it stays on the disk."""
+
+
+class Unreadable(BFNError):
+    """A file is no picture, or damaged."""
 
 
 def absent(path: Path, expected: str) -> BFNError:
@@ -36,12 +41,12 @@ def read_bytes(path: Path) -> bytes:
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a .npz file by name; the one of a .npy file is called train.
 
-    A .npy file of `MAPPED_FROM` bytes or more stays on the disk: a memory map.
+    A .npy file of `MAPPED_FROM` bytes or more is a memory map.
     """
     try:
         with path.open("rb") as file:  # numpy leaves its own file open when it fails
             if path.suffix.lower() in (".csv", ".tsv"):
-                raise ValueError("it is a table of text")
+                raise _no_table(path, file.readline())
             if file.read(6) == b"\x93NUMPY" and path.stat().st_size >= MAPPED_FROM:
                 # Copy on write, because tensors cannot be read-only.
                 return {"train": np.lib.format.open_memmap(path, mode="c")}
@@ -52,19 +57,26 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
             return {name: loaded[name] for name in loaded.files}
     except FileNotFoundError:
         raise absent(path, "a .npy or .npz file") from None
+    except BFNError:
+        raise
     except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
         objects = "allow_pickle" in str(error) or "Python objects" in str(error)
         reason = "it holds Python objects" if objects else str(error)
-        advice = "save an array of numbers with numpy.save or numpy.savez"
-        if path.suffix.lower() in (".csv", ".tsv"):
-            comma = "," if path.suffix.lower() == ".csv" else "\\t"
-            advice = (
-                f"convert it with: python -c \"import numpy as np; np.save('{path.stem}.npy', "
-                f"np.loadtxt('{path}', delimiter='{comma}', skiprows=1))\""
-            )
         raise BFNError(
-            f"{str(path)!r} cannot be read as .npy or .npz: {reason}; {advice}"
+            f"{str(path)!r} cannot be read as .npy or .npz: {reason}; save an array of numbers "
+            "with numpy.save or numpy.savez"
         ) from None
+
+
+def _no_table(path: Path, first: bytes) -> BFNError:
+    """What to raise for a table of text, given its first line."""
+    comma = "\\t" if path.suffix.lower() == ".tsv" else ","
+    titles = any(letter.isalpha() and letter not in "eE" for letter in first.decode("latin-1"))
+    return BFNError(
+        f"{str(path)!r} is a table of text, but expected a .npy or .npz file; convert it with: "
+        f"python -c \"import numpy as np; np.save('{path.stem}.npy', np.loadtxt('{path}', "
+        f"delimiter='{comma}'{', skiprows=1' * titles}))\""
+    )
 
 
 def read_picture(
@@ -75,7 +87,7 @@ def read_picture(
 
 
 def open_picture(read: Callable[[], bytes], name: str) -> Image:
-    """A picture, upright, in pillow's mode "RGB" or "L".
+    """A picture, upright and on white where it is transparent, in pillow's mode "RGB" or "L".
 
     Args:
         read: returns the file's bytes; its errors are reported like those of the picture.
@@ -86,7 +98,7 @@ def open_picture(read: Callable[[], bytes], name: str) -> Image:
 
     try:
         with Image.open(io.BytesIO(read())) as opened:
-            picture = _eight_bits(ImageOps.exif_transpose(opened))
+            picture = _opaque(_eight_bits(ImageOps.exif_transpose(opened)))
             return picture if picture.mode in ("L", "RGB") else picture.convert("RGB")
     except (
         OSError,
@@ -97,7 +109,7 @@ def open_picture(read: Callable[[], bytes], name: str) -> Image:
         zlib.error,
         Image.DecompressionBombError,
     ):
-        raise BFNError(f"{name!r} cannot be read as a picture; repair or remove it") from None
+        raise Unreadable(f"{name!r} cannot be read as a picture; repair or remove it") from None
 
 
 def levels(picture: Image, mode: str, size: tuple[int, int] | None = None) -> np.ndarray:
@@ -123,3 +135,14 @@ def _eight_bits(picture: Image) -> Image:
     if not picture.mode.startswith("I"):
         return picture
     return Image.fromarray((np.asarray(picture, np.int64) // 257).clip(0, 255).astype(np.uint8))
+
+
+def _opaque(picture: Image) -> Image:
+    from PIL import Image
+
+    if not picture.has_transparency_data:
+        return picture
+    layer = picture.convert("RGBA")
+    ground = Image.new("RGBA", layer.size, "white")
+    ground.alpha_composite(layer)
+    return ground.convert("RGB")

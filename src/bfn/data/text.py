@@ -19,7 +19,11 @@ TOKENS = ("characters", "letters", "bytes")
 
 
 def text(
-    path: str, tokens: str = "characters", alphabet: str | None = None, length: int = 256
+    path: str,
+    tokens: str = "characters",
+    alphabet: str | None = None,
+    length: int = 256,
+    unknown: str | None = None,
 ) -> Stream:
     """Windows of `length` characters.
 
@@ -29,6 +33,8 @@ def text(
             and a to z, everything else made a single space: K = 27) or "bytes" (K = 256, any file).
         alphabet: the characters of classes 0, 1, ...; by default those that occur, sorted.
         length: characters of a window; training takes windows anywhere in the text.
+        unknown: the character of the alphabet that stands for those outside it; by default they are
+            refused.
     """
     if tokens not in TOKENS:
         raise BFNError(f"tokens = {tokens!r} is unknown; expected {', '.join(TOKENS)}")
@@ -51,9 +57,9 @@ def text(
             letters = Alphabet("".join(sorted(occurring)))
         else:
             letters = Alphabet(alphabet)
-    classes = _join(
-        [letters.classes(t, str(p)) for t, p in zip(texts, paths, strict=True)], letters
-    )
+    advice = "add them to --data.alphabet, or give --data.unknown CHARACTER to replace them"
+    parts = [letters.classes(t, str(p), unknown, advice) for t, p in zip(texts, paths, strict=True)]
+    classes = _join(parts, letters)
     splits = {split: classes[part] for split, part in cut_text(len(classes)).items()}
     # Another text, evaluated with the run's recipe, has the same classes.
     chosen = {"alphabet": letters.characters} if tokens == "characters" else None

@@ -30,7 +30,6 @@ from bfn.data.base import DataSet
 from bfn.errors import BFNError
 from bfn.recipe import build
 from bfn.recipe.recipe import FREE, PLACES, SUGGESTED, Recipe
-from bfn.recipe.values import signature
 
 FROM_DATA: dict[str, Callable[[DataSet], int | None]] = {
     "data.K": lambda data: data.K,
@@ -193,11 +192,9 @@ def _with_labels(recipe: Recipe, data: DataSet) -> Recipe:
             f"net.labels = {given}, but {data.name} has {count} labels; leave net.labels out, and "
             "it is filled in"
         )
-    if not count or given is not None:
+    # A network of the user's own may do without the number.
+    if not count or given is not None or not build.takes(recipe, "net", "labels"):
         return recipe
-    known, *_ = signature(build.called(recipe, "net")[1])
-    if "labels" not in known:
-        return recipe  # a network of the user's own, which may do without the number
     train = recipe.train
     if "train.label_dropout" not in recipe.origin:
         train = dataclasses.replace(train, label_dropout=LABEL_DROPOUT)

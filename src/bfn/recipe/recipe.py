@@ -34,6 +34,9 @@ SUGGESTED = "suggested"
 PLACES = ("dir", "path")
 """Keys of [data] that say where files are on this machine."""
 
+FORGIVING = ("skip_corrupt", "unknown")
+"""Keys of [data] that say what to do with what does not fit."""
+
 _TABLES = (*FREE, *SECTIONS)
 _TOP: dict[str, type] = {"name": str, "description": str, "parameters": int}
 
