@@ -35,8 +35,8 @@ def test_draws_what_was_asked_for(
     assert main([*line, "--only", "losses", "samples"]) == 2
     assert "give --force to replace it" in capsys.readouterr().err
     assert [path.name for path in out.iterdir()] == ["samples.svg"]
-    # All of them, and the run as an option.
-    assert main(["figures", "--run", *line[1:], "--until", "0.9", "--force"]) == 0
+    # All of them.
+    assert main([*line, "--until", "0.9", "--force"]) == 0
     assert {path.stem for path in out.iterdir()} == set(plots.FIGURES)
     assert (out / "samples.svg").read_text() != "mine"
 

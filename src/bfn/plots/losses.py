@@ -6,7 +6,6 @@ what L^r would be if the transmission stopped there.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,6 @@ import torch
 from torch import Tensor
 
 from bfn import loss
-from bfn.errors import BFNError
 from bfn.evaluate import Evaluation, loss_by_time
 from bfn.plots import style
 from bfn.plots.run import Run
@@ -56,20 +54,20 @@ class LossCurves:
     """Losses over time, in the data's unit.
 
     `rate` is L^inf's integrand in the intervals between `edges`, `cumulative` its integral up to
-    each edge, `reconstruction` L^r there; None for a continuous model without a precision.
+    each edge, `reconstruction` L^r there.
     """
 
     edges: Tensor
     rate: Tensor
     rate_error: Tensor
     cumulative: Tensor
-    reconstruction: Tensor | None
+    reconstruction: Tensor
     unit: str
 
     @property
-    def total(self) -> Tensor | None:
+    def total(self) -> Tensor:
         """What the message would cost if the transmission stopped at each edge."""
-        return None if self.reconstruction is None else self.cumulative + self.reconstruction
+        return self.cumulative + self.reconstruction
 
 
 def loss_curves(run: Run, intervals: int = 32) -> LossCurves:
@@ -106,10 +104,9 @@ def loss_curves(run: Run, intervals: int = 32) -> LossCurves:
         for j in range(intervals):
             rates.append(rate(j))
             run.progress(j + 1, 2 * intervals + 1)
-        with contextlib.suppress(BFNError):  # a continuous model without a precision has no L^r
-            for j in range(intervals + 1):
-                left.append(reconstruction(j).mean())
-                run.progress(intervals + j + 1, 2 * intervals + 1)
+        for j in range(intervals + 1):
+            left.append(reconstruction(j).mean())
+            run.progress(intervals + j + 1, 2 * intervals + 1)
     by_example = torch.stack(rates)
     mean = by_example.mean(1)
     return LossCurves(
@@ -117,7 +114,7 @@ def loss_curves(run: Run, intervals: int = 32) -> LossCurves:
         rate=mean,
         rate_error=by_example.std(1) / len(x) ** 0.5,
         cumulative=torch.cat([mean.new_zeros(1), mean.cumsum(0) / intervals]),
-        reconstruction=torch.stack(left) if left else None,
+        reconstruction=torch.stack(left),
         unit=run.data.unit,
     )
 
@@ -132,13 +129,12 @@ def draw_losses(run: Run) -> Figure:
     left.set_title(r"$L^\infty$ by time")
     right.set_title("if the transmission stopped at $t$")
     right.plot(edges, found.cumulative.numpy(), color=style.BLUE, label=r"cumulative $L^\infty$")
+    remaining, total = found.reconstruction.numpy(), found.total.numpy()
+    right.plot(edges, remaining, color=style.RED, linestyle="--", label=r"$L^r$ at $t$")
+    right.plot(edges, total, color=style.GREEN, linestyle="-.", label="sum")
     top = None
-    if found.reconstruction is not None and found.total is not None:
-        remaining, total = found.reconstruction.numpy(), found.total.numpy()
-        right.plot(edges, remaining, color=style.RED, linestyle="--", label=r"$L^r$ at $t$")
-        right.plot(edges, total, color=style.GREEN, linestyle="-.", label="sum")
-        if total[0] > HEADROOM * total[-1]:
-            top = 0.8 * HEADROOM * float(total[-1])
+    if total[0] > HEADROOM * total[-1]:
+        top = 0.8 * HEADROOM * float(total[-1])
     right.set(xlim=(0, 1), ylim=(0, top), xlabel="time $t$", ylabel=found.unit)
     right.legend()
     return figure

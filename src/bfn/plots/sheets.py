@@ -23,7 +23,7 @@ from bfn.plots import style
 
 _ENDINGS = {"image": ".png", "text": ".txt", "array": ".npy"}
 GROUND = 96  # grey level between pictures
-SMALLEST, NARROWEST = 48, 360  # pixels across a picture, and a sheet; smaller ones are enlarged
+SMALLEST, LEAST = 48, 360  # longer sides of a picture and a sheet; smaller ones are enlarged
 
 
 def suffix(format: Format) -> str:
@@ -117,5 +117,5 @@ def grid(images: np.ndarray, columns: int | None = None) -> np.ndarray:
         row, column = divmod(i, columns)
         top, left = 1 + row * (height + 1), 1 + column * (width + 1)
         sheet[top : top + height, left : left + width] = image
-    scale = math.ceil(max(1, SMALLEST / max(height, width), NARROWEST / sheet.shape[1]))
+    scale = math.ceil(max(1, SMALLEST / max(height, width), LEAST / max(sheet.shape)))
     return sheet.astype(np.uint8).repeat(scale, 0).repeat(scale, 1)
