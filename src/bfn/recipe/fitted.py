@@ -30,6 +30,7 @@ from bfn.data.base import DataSet
 from bfn.errors import BFNError
 from bfn.recipe import build
 from bfn.recipe.recipe import FREE, PLACES, SUGGESTED, Recipe
+from bfn.recipe.values import signature
 
 FROM_DATA: dict[str, Callable[[DataSet], int | None]] = {
     "data.K": lambda data: data.K,
@@ -54,7 +55,10 @@ def fitted(recipe: Recipe, data: DataSet) -> Recipe:
     recipe = dataclasses.replace(recipe, net=net)
     complete = build.settled(_with_labels(recipe, data))
     places = {key: _whole(complete.data[key]) for key in PLACES if key in complete.data}
-    return dataclasses.replace(complete, data=complete.data | places | data.chosen)
+    # A source of one's own may leave choices to `bfn.data.from_arrays`, and take no such keys.
+    takes, *_ = signature(build.called(complete, "data")[1])
+    chosen = {key: value for key, value in data.chosen.items() if key in takes}
+    return dataclasses.replace(complete, data=complete.data | places | chosen)
 
 
 def is_open(recipe: Recipe, name: str) -> bool:

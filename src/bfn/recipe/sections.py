@@ -6,7 +6,7 @@ import dataclasses
 import math
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import Field, dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
 from bfn.errors import BFNError, did_you_mean
@@ -35,6 +35,12 @@ class Section:
     """Typed keys with bounds. Subclasses are dataclasses of `option` fields."""
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+    def __init_subclass__(cls) -> None:
+        """Let the docstring say what the keys mean, for help() and the documentation."""
+        options = {key: each for key, each in vars(cls).items() if isinstance(each, Field)}
+        lines = [f"    {key}: {each.metadata['meaning']}" for key, each in options.items()]
+        cls.__doc__ = "\n".join([f"{cls.__doc__}\n\nArgs:", *lines])
 
     def __post_init__(self) -> None:
         for each in dataclasses.fields(self):
