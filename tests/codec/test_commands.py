@@ -16,9 +16,11 @@ from PIL import Image
 
 import bfn
 from bfn.cli import main
+from bfn.codec.archive import Entry
 from bfn.codec.coder import Codec
 from bfn.codec.stack import damaged
 from bfn.codec.translation import Translation
+from support import archives
 
 Run = Callable[[str], Path]
 
@@ -183,6 +185,30 @@ def test_inspecting(tiny_run: Run, pictures: Path, say: Callable[..., str]) -> N
     assert "pictures/odd/9.png" in told
     assert Path("bits.png").read_bytes().startswith(b"\x89PNG")
     assert "exists" in say("inspect", "a.bfn", "--plot", "bits.png", code=2)
+
+
+def test_names_do_not_speak_to_the_terminal(packed: Path, say: Callable[..., str]) -> None:
+    """Neither an archive's own name nor a wrong one reaches the terminal as it is."""
+    shutil.copy("a.bfn", "\x1b[2J[b].bfn")
+    for told in (
+        say("inspect", "\x1b[2J[b].bfn"),
+        say("inspect", "\x1b]0;x\x07\x9b", code=2),
+        say("decompress", "a.bfn", "--run", packed, "-o", "out", "--only", "\x1b[2J", code=2),
+    ):
+        assert "\x1b" not in told
+        assert "\x9b" not in told
+        assert r"\x1b" in told
+
+
+def test_long_lists_are_cut(say: Callable[..., str]) -> None:
+    """A table of all the files would take minutes."""
+    entries = [Entry(f"{i}.txt", ()) for i in range(1234)]
+    archives.write(Path("a.bfn"), entries=[*archives.ENTRIES, *entries])
+    told = say("inspect", "a.bfn")
+    assert "995.txt" in told
+    assert "996.txt" not in told
+    assert "and 238 more files; --json lists them all" in told
+    assert len(json.loads(say("inspect", "a.bfn", "--json"))["files"]) == 1238
 
 
 def test_mistakes(tiny_run: Run, pictures: Path, say: Callable[..., str]) -> None:

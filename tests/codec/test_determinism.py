@@ -30,7 +30,9 @@ saved = torch.load(folder + "/coded.pt", weights_only=True)
 payloads = [bytes(p.tolist()) for p in saved["payloads"]]
 torch.set_num_threads(3)
 torch.set_default_dtype(torch.float64)
+torch.set_float32_matmul_precision("medium")
 torch.backends.fp32_precision = "tf32"
+torch.backends.mkldnn.matmul.fp32_precision = torch.backends.mkldnn.conv.fp32_precision = "bf16"
 torch.manual_seed(3)
 torch.randn(1000) @ torch.randn(1000)
 codec = Codec(model, (1, 8, 8), 3, lanes=8)
@@ -38,6 +40,8 @@ decoded = codec.decode(payloads, [len(x) for x in saved["blocks"]])
 assert all(torch.equal(x, y) for x, y in zip(saved["blocks"], decoded))
 assert [c.payload for c in codec.encode(saved["blocks"])] == payloads
 assert torch.get_num_threads() == 3  # as the user had it
+assert torch.backends.fp32_precision == torch.backends.cudnn.fp32_precision == "tf32"
+assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"
 print(json.dumps(codec.settings))
 """
 

@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from bfn.codec import files
-from bfn.codec.archive import Entry, Picture, Plain, Rows, Windows
+from bfn.codec.archive import Entry, Picture, Plain, Rows, Windows, check_size
 from bfn.codec.translation import Translation, bin_values, joined
 from bfn.data import forms
 from bfn.data.alphabet import LETTERS, Alphabet
@@ -257,6 +257,19 @@ def test_archives_of_arrays(tmp_path: Path, out: Path, monkeypatch: pytest.Monke
     assert item.examples == 40
     for name in ("a.npz", "b.npz"):
         assert (out / name).read_bytes() == (tmp_path / name).read_bytes()
+
+
+def test_many_arrays_in_one_file(tmp_path: Path, out: Path) -> None:
+    np.savez(tmp_path / "a.npz", *np.zeros((2100, 8, 8), np.uint8))
+    (item,) = there_and_back([tmp_path / "a.npz"], DIGITS, out)
+    assert item.examples == 2100
+    check_size([item], 50)
+    assert (out / "a.npz").read_bytes() == (tmp_path / "a.npz").read_bytes()
+
+
+def test_names_do_not_speak_to_the_terminal(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", **{"\x1b[2J": np.zeros((3, 3), np.uint8)})
+    assert refusal(tmp_path / "a.npz", DIGITS).isprintable()
 
 
 def test_real_numbers_on_the_grid(tmp_path: Path, out: Path) -> None:

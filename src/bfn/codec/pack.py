@@ -65,11 +65,18 @@ def _silent(done: int, total: int) -> None: ...
 def fingerprint(model: BFN) -> int:
     """64 bits of a model's configuration and weights."""
     found = hashlib.blake2b(digest_size=8)
-    found.update(json.dumps(model.config(), sort_keys=True).encode())
+    found.update(json.dumps(_stated(model.config()), sort_keys=True).encode())
     for name, tensor in sorted(model.net.state_dict().items()):
         found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     return int.from_bytes(found.digest(), "big")
+
+
+def _stated(config: Any) -> Any:
+    """A configuration without what is off: later versions may have more that can be."""
+    if not isinstance(config, dict):
+        return config
+    return {key: _stated(value) for key, value in config.items() if value not in (None, False)}
 
 
 def environment(codec: Codec) -> tuple[dict[str, str], int]:
