@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import bfn
+from bfn.errors import Diverged
 from bfn.flow import BinaryFlow, CategoricalFlow, GaussianFlow
 from bfn.output import (
     BernoulliHead,
@@ -208,3 +209,52 @@ def test_dtype_and_device() -> None:
     assert model("binary").double().dtype == torch.float64
     assert model("binary").bfloat16().dtype == torch.float32
     assert model("binary").to("meta").device == torch.device("meta")
+
+
+class Broken(nn.Module):
+    """Returns NaN or infinity in one example, from a time on."""
+
+    def __init__(self, net: nn.Module, value: float, since: float) -> None:
+        super().__init__()
+        self.net, self.value, self.since = net, value, since
+
+    def forward(self, features: Tensor, t: Tensor) -> Tensor:
+        out = self.net(features, t).clone()
+        out[-1][t[-1] >= self.since] = self.value
+        return out
+
+
+@every_kind
+@pytest.mark.parametrize(("value", "since"), [(math.nan, 0.0), (math.nan, 1.0), (math.inf, 0.5)])
+def test_networks_that_return_nan_are_found_out(kind: str, value: float, since: float) -> None:
+    """By the last look alone, too; nobody gets black pictures."""
+    broken, x = model(kind), data(kind, (3, 4))
+    broken.net = Broken(broken.net, value, since)
+    mask = torch.tensor([True, False, True, False])
+    for call in (
+        lambda: bfn.generate(broken, (3, 4), 3),
+        lambda: bfn.generate(broken, (3, 4), 3, solver="sde2"),
+        lambda: bfn.infill(broken, x, mask, 3),
+        lambda: bfn.infill(broken, x, mask, 3, particles=2),
+        lambda: bfn.evaluate.evaluate(broken, x, steps=[2, "inf"]),
+    ):
+        with pytest.raises(Diverged, match="returned numbers that are not finite; train"):
+            call()
+
+
+@pytest.mark.parametrize("kind", ["continuous", "discretised"])
+def test_what_the_head_ignores_may_be_nan(kind: str) -> None:
+    """Such as a division by t at t = 0; and -infinity is an honest logit."""
+    quiet = model(kind)
+    quiet.net = Early(quiet.net)
+    assert bfn.generate(quiet, (3, 4), 3).isfinite().all()
+
+
+class Early(nn.Module):
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, features: Tensor, t: Tensor) -> Tensor:
+        out = self.net(features, t)
+        return torch.where(t.reshape(-1, *[1] * (out.dim() - 1)) == 0.0, math.nan, out)

@@ -19,7 +19,8 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Diverged(RuntimeError):
-    """The loss, the gradient or the weights are no longer finite since a step."""
+    """The loss, the gradient or the weights are no longer finite since a step, or a network's
+    output is not."""
 
     def __init__(self, message: str, step: int = 0) -> None:
         super().__init__(message)

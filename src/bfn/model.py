@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from bfn import hub, serialise
 from bfn.card import README, Card
-from bfn.errors import BFNError
+from bfn.errors import BFNError, Diverged
 from bfn.flow import BayesianFlow, BinaryFlow, CategoricalFlow, GaussianFlow, Theta
 from bfn.output import (
     BernoulliHead,
@@ -45,6 +45,8 @@ class BFN(nn.Module):
         self.net, self.flow, self.head = net, flow, head
         self.data_format: dict[str, Any] | None = None
         """What one example of the data is, as `bfn.data.DataSet.describe` says; None if unknown."""
+        self._largest: Tensor | None = None
+        """While evaluating: the largest number that the network returned, or NaN if it did."""
 
     def forward(self, theta: Theta, t: Tensor, **cond: Any) -> Output:
         """p_O(. | theta; t)."""
@@ -64,6 +66,10 @@ class BFN(nn.Module):
         # Losses, exponentials and sums of many terms need float32, even if the network does not.
         if net_output.dtype in (torch.float16, torch.bfloat16):
             net_output = net_output.float()
+        if self._largest is not None and net_output.numel():
+            # Before t_min the head ignores the network.
+            largest = torch.where(t < self.head.t_min, 0.0, net_output.detach().flatten(1).amax(1))
+            self._largest = torch.maximum(self._largest.to(largest), largest.amax())
         return net_output
 
     def check(self, x: Tensor) -> None:
@@ -87,13 +93,24 @@ class BFN(nn.Module):
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Dropout off and no gradients; every submodule's mode is restored afterwards."""
+        """Dropout off and no gradients; every submodule's mode is restored afterwards.
+
+        A network that returns NaN or infinity is found out at the end, and not by waiting for the
+        device at every call; `bfn.errors.Diverged` says so, instead of a black picture.
+        """
         modes = [(module, module.training) for module in self.modules()]
+        outer, self._largest = self._largest, torch.zeros(())
         self.eval()
         try:
             with torch.no_grad():
                 yield
+            if not bool(self._largest.isfinite()):
+                raise Diverged(
+                    "the network returned numbers that are not finite; train the model again, with "
+                    "a smaller learning rate or in float32, or mend the guide if one steers it"
+                )
         finally:
+            self._largest = outer
             for module, training in modes:
                 module.training = training
 

@@ -130,6 +130,8 @@ class Head(ABC):
 
     kind: ClassVar[str] = "custom"
     """What the data are called in words, as in "discrete data"."""
+    t_min: float = 0.0
+    """The time before which the network is ignored."""
     objective: ClassVar[str] = "bound"
     """What to train on by default: see `bfn.loss.objective`."""
     parameters: int

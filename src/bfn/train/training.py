@@ -322,7 +322,7 @@ def _check(recipe: Recipe, model: BFN, data: DataSet, options: _Options) -> None
             loss.objective(
                 model, x.to(model.device), recipe.train.objective, generator=generator, **cond
             )
-    except BFNError:
+    except (BFNError, Diverged):
         raise
     except Exception as error:
         *_, (frame, line) = traceback.walk_tb(error.__traceback__)
