@@ -173,7 +173,12 @@ def test_independent_entropy_retyped() -> None:
 
 def test_independent_entropy_of_bins_and_of_text(tmp_path: Path) -> None:
     binned = bfn.data.from_arrays(
-        np.array([[-0.9, 0.1], [0.9, 0.2], [-0.6, 0.3]], np.float32), bins=4, validation=0, test=0
+        np.array([[-0.9, 0.1], [0.9, 0.2], [-0.6, 0.3]], np.float32),
+        bins=4,
+        low=-1,
+        high=1,
+        validation=0,
+        test=0,
     )
     # bins 0, 3, 0 and 2, 2, 2: with half a count added, (2.5, 0.5, 0.5, 1.5) / 5 and 3.5 / 5
     nats = -math.log(2.5 / 5) * 2 / 3 - math.log(1.5 / 5) / 3 - math.log(3.5 / 5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import json as json_format
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -103,32 +104,36 @@ def compare_data(
 ) -> list[str] | None:
     """Say how many examples of a split the run was trained on, unless these are its own data.
 
-    Returns what they are called, or None if the run keeps no record. Refuses other labels.
+    Returns what they are called, or None if the run keeps no record. Refuses data of another kind.
     """
-    labels, found = (model.data_format or {}).get("labels", []), list(data.label_names)
-    if labels and found != labels[: len(found)]:
-        raise BFNError(
-            f"{data.name} has the labels {', '.join(found)}, but the run {', '.join(labels)}; give "
-            "data with the same ones"
-        )
-    known = folder.data()
-    if known and known.get("digest") == data.digest():
+    record = folder.data()
+    if not record and not moved:
+        return None
+    if record and record.get("digest") == data.digest():
         return []
+    trained, found = model.data_format or {}, json_format.loads(json_format.dumps(data.describe()))
+    if "labels" in trained and "labels" in found:  # the last ones may be missing
+        trained = {**trained, "labels": trained["labels"][: len(found["labels"])]}
+    for key in found:
+        if found[key] != trained.get(key, found[key]):
+            raise BFNError(
+                f"the data in {data.name} have {key} = {found[key]!r}, those of the run have "
+                f"{trained[key]!r}; give data of the same kind"
+            )
     seen = folder.trained_on(data, split)
     if seen is None:
-        if moved:
-            _note(
-                f"{str(folder.path)!r} keeps no record of what it was trained on: nobody can tell "
-                f"which of these {split} examples it has seen"
-            )
+        _note(
+            f"{str(folder.path)!r} keeps no record of what it was trained on: nobody can tell "
+            f"which of these {split} examples it has seen"
+        )
         return None
     indices = data.examples(split).tolist()
     called = data.names.get(split) or [str(index) for index in indices]
     names = [name for name, was in zip(called, seen, strict=True) if was]
     if names:
         _note(
-            f"the run was trained on {len(names)} of these {len(seen)} {split} examples, which "
-            f"makes them look too easy: {', '.join(names[:8])}{', ...' * (len(names) > 8)}"
+            f"the run was trained on {len(names)} of these {len(seen)} {split} examples, and does "
+            f"better on them than on new ones: {', '.join(names[:8])}{', ...' * (len(names) > 8)}"
         )
     else:
         _note(
