@@ -317,6 +317,7 @@ def test_the_table_is_in_the_datas_unit_beside_the_published_one(
     [
         ({"steps": [0]}, "whole numbers of at least 1"),
         ({"steps": ["many"]}, "whole numbers of at least 1"),
+        ({"steps": []}, "steps is empty"),
         ({"batch": 0}, "batch = 0"),
         ({"repeats": 0}, "repeats = 0"),
         ({"crops": -1}, "crops = -1"),

@@ -212,3 +212,23 @@ def test_formats_known_without_the_data(
         (tmp_path / f"{part}.bin").write_bytes(bytes(200 * 3073))
     found = bfn.data.load(name, **arguments, **place).format
     assert known_format(name, **arguments) == found
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("tensor", "words"),
+    [
+        (lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), "quantised"),
+        (lambda: torch.eye(2).to_sparse(), "sparse"),
+        (lambda: torch.eye(2).to_sparse_csr(), "sparse"),
+        (lambda: torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]), "nested"),
+        (lambda: torch.zeros(1).expand(1, 2 * 10**9), "only 1 are stored"),
+        (lambda: torch.zeros(2, dtype=torch.int64), "torch.int64"),
+        (lambda: torch.zeros(2, dtype=torch.complex64), "torch.complex64"),
+    ],
+)
+def test_odd_tensors_are_refused(tensor: Any, words: str, tmp_path: Path) -> None:
+    """The fifth would be 8 GB out of a file of a kilobyte."""
+    torch.save({"weight": tensor()}, tmp_path / "odd.pt")
+    with pytest.raises(BFNError, match=words):
+        published.read(tmp_path / "odd.pt")

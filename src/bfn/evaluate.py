@@ -176,6 +176,8 @@ def evaluate(
         say: called with a message when the batch is halved.
     """
     counts = list(dict.fromkeys(step_count(n) for n in steps))
+    if not counts:
+        raise BFNError("steps is empty; give at least one n of L^n, such as 25 or inf")
     batch, repeats = whole("batch", batch, 1), whole("repeats", repeats, 1)
     if not isinstance(data, DataSet):
         data, split = as_data_set(model, data), "train"

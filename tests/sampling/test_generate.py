@@ -95,6 +95,7 @@ def test_dropout_is_off_and_modes_come_back() -> None:
         ({"shape": 16}, "shape = 16", "positive sizes, the batch first"),
         ({"shape": (2.5, 3)}, "shape = (2.5, 3)", "positive sizes"),
         ({"first": 2.0}, "first = 2.0", "a time of at least 0 and below 1"),
+        ({"dtype": torch.int64}, "dtype = torch.int64", "torch.float32 or torch.float64"),
         ({"scale": 3.0}, "scale = 3.0", "no effect without a guide"),
         ({"guide": 3}, "guide = 3", "a function of the expected data"),
         ({"calls": 1}, "calls = 1", "a whole number, at least 2"),

@@ -167,7 +167,7 @@ def test_what_would_be_lost_is_refused(
             r"the network Linear failed on an example of the data \(TypeError in .*: .*forward",
         ),
         ("text", {"train__device": "warp"}, r"train.device = 'warp' is not available"),
-        ("text", {"train__device": "meta"}, r"train.device = 'meta' computes nothing"),
+        ("text", {"train__device": "meta"}, r"train.device = 'meta' is not available"),
         ("text", {"train__tensorboard": True}, r"tensorboard, which is not installed; .*bfn\[tens"),
         ("text", {"train__init": "nowhere"}, r"there is no run folder 'nowhere'"),
     ],
@@ -190,6 +190,12 @@ def test_a_second_gpu_becomes_the_current_one(monkeypatch: pytest.MonkeyPatch) -
     assert find_device("cuda:1") == torch.device("cuda:1")
     assert find_device("cpu") == torch.device("cpu")
     assert chosen == [torch.device("cuda:1")]
+
+
+@pytest.mark.parametrize("name", ["hpu", "privateuseone", "meta", "xla", "vulkan", "cuda:99", ""])
+def test_devices_that_compute_nothing_here_are_refused(name: str) -> None:
+    with pytest.raises(BFNError, match=f"device = {name!r} is not available on this machine"):
+        find_device(name, "device")
 
 
 # Errors of a step.

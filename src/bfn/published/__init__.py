@@ -146,5 +146,22 @@ def _check_tensors(content: Any, where: str) -> None:
             "the network's state dict on its own"
         )
     for key, tensor in content.items():
+        _check_plain(key, tensor, where)
         if not (tensor.is_meta or bool(torch.isfinite(tensor).all())):
             raise BFNError(f"{where} holds values that are not finite in {key}; use another one")
+
+
+def _check_plain(key: str, tensor: Tensor, where: str) -> None:
+    """Refuse tensors that are not dense floats, each number stored: others may take any memory."""
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
+        raise BFNError(
+            f"{where} holds a quantised, sparse or nested tensor, {key}; save it as plain floats"
+        )
+    if not tensor.is_floating_point():
+        raise BFNError(f"{where} holds {tensor.dtype} in {key}; expected floating-point weights")
+    stored = tensor.untyped_storage().nbytes() // tensor.element_size()
+    if not tensor.is_meta and tensor.numel() > stored:
+        raise BFNError(
+            f"{where} holds {key}, {tensor.numel()} numbers of which only {stored} are stored; "
+            "save it with .contiguous()"
+        )

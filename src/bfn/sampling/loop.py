@@ -109,6 +109,8 @@ def run(
 ) -> Output:
     """The output at t = 1. Every `jump` steps are taken back and repeated `repeats` times."""
     flow, dtype, device = model.flow, dtype or model.dtype, model.device
+    if dtype not in (torch.float32, torch.float64):
+        raise BFNError(f"dtype = {dtype!r}; expected torch.float32 or torch.float64")
     if first is None:
         first = solver.first
     number("first", first, "a time of at least 0 and below 1", lambda t: 0.0 <= t < 1.0)
