@@ -133,6 +133,8 @@ def test_every_source_of_the_same_examples_trains_alike(x: Tensor) -> None:
     assert losses(x.int(), labels=labels.tolist()) == expected
     assert losses(Own(x, labels)) == expected
     assert losses(TensorDataset(x, labels), accumulate=2) == pytest.approx(expected)
+    noisy = Own(x, labels, noisy=True)  # it must not be read in a thread beside the step
+    assert losses(noisy, data_memory="host") == losses(noisy)
 
     order = as_data_set(model(), x)
     rows = [order.indices(0, step, 50) for step in range(6)]
