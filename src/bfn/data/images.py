@@ -144,7 +144,8 @@ def _read_all(
     """The pictures that can be read in one array (N, C, H, W), their hashes, and their places."""
     from bfn.progress import waiting
 
-    out, content = np.empty(0, np.uint8), np.empty(len(names), np.uint64)
+    out: np.ndarray = np.empty(0, np.uint8)
+    content = np.empty(len(names), np.uint64)
     kept: list[int] = []
     with (
         ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool,
