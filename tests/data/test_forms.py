@@ -86,6 +86,15 @@ def test_descriptions_survive_json(form: forms.Form) -> None:
     assert forms.read(json.loads(json.dumps(form.describe()))) == form
 
 
+def test_every_column_has_its_own_range() -> None:
+    form = forms.Real((0.0, 5.0, -1e6), (10.0, 5.0, 1e6))
+    values = torch.tensor([[2.5, 5.0, 0.0], [-3.0, 7.0, 2e6]])
+    x = torch.tensor([[-0.5, 0.0, 0.0], [-1.0, 0.0, 1.0]])
+    assert torch.equal(form.encode(values), x)
+    assert torch.equal(form.decode(x), torch.tensor([[2.5, 5.0, 0.0], [0.0, 5.0, 1e6]]))
+    assert forms.read(form.describe()) == form
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [

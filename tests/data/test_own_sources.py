@@ -346,6 +346,18 @@ def test_a_large_file_stays_on_the_disk(
     assert mapped.digest() != loaded.digest()
 
 
+@pytest.mark.parametrize("shape", [(2,), (5, 2), (2, 5, 6)])
+def test_every_column_or_channel_has_the_range_of_its_training_data(shape: tuple[int, ...]) -> None:
+    scale = np.array([1.0, 1e5]) if len(shape) < 3 else np.array([1.0, 1e5])[:, None, None]
+    numbers = data.from_arrays(np.random.default_rng(0).normal(size=(60, *shape)) * scale)
+    x, _ = numbers.batch("train", numbers.examples("train"))
+    over = tuple(i for i in range(x.dim()) if i != (1 if len(shape) == 3 else len(shape)))
+    assert torch.equal(x.amin(over), -torch.ones(2))
+    assert torch.equal(x.amax(over), torch.ones(2))
+    tests, _ = numbers.batch("test", numbers.examples("test"))
+    assert float(tests.abs().max()) <= 1
+
+
 @pytest.mark.parametrize(
     ("values", "arguments", "K", "dtype"),
     [

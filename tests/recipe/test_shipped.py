@@ -250,9 +250,11 @@ def test_a_table_from_file_to_samples(
     table = random.normal(size=(60, 3)) * [1, 1000, 0] + [0, 1e6, 7]
     np.save("table.npy", table)
     tiny = ["--net.width", "8", "--net.layers", "1", "--train.steps", "2", "--train.batch", "4"]
+    tiny += ["--flow.sigma_1", "0.02"]
     assert main(["train", "array", "--data.path", "table.npy", "--out", "a", *tiny]) == 0
     recipe = RunFolder("a").recipe()
     train = build.data(recipe).split("train").numpy()
+    assert recipe.flow["reconstruction"] == {"class": "bfn:Bins", "K": 256, "sigma": 0.02}
     assert recipe.data["low"] == train.min(0).tolist()
     assert recipe.data["high"] == train.max(0).tolist()
     capsys.readouterr()
