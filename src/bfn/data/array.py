@@ -61,8 +61,8 @@ def array(
             for each column or channel.
         image: whether examples are pictures: (H, W), (C, H, W) or (H, W, C) with 1 or 3 channels;
             by default uint8 of two or three axes are, and all that have three such axes.
-        labels: hand out the file's labels as `cond["label"]`.
-        validation, test: fractions to hold out for the splits that are not given.
+        labels: train with the file's labels, handed out as `cond["label"]`.
+        validation, test: fraction of the rows to hold out, if the split is not given.
         split_by: "content", or the "number" of a row, as in runs whose recipe does not say.
     """
     arrays = read_arrays(Path(path).expanduser())

@@ -52,8 +52,8 @@ def images(
         colour: "rgb" or "grey".
         form: "discretised", "continuous", "discrete" or "binary".
         bins: K of discretised and discrete data, 2 to 256; 256 keeps every level.
-        labels: hand out the number of a picture's sub-folder as `cond["label"]`.
-        validation, test: fractions to hold out, unless the folders name the splits.
+        labels: train with the sub-folders as labels, handed out as `cond["label"]`.
+        validation, test: fraction of the pictures to hold out, unless folders name the splits.
         split_by: "content", or the "number" of a file, as in runs whose recipe does not say.
         skip_corrupt: leave out the pictures that cannot be read, instead of refusing them all.
     """

@@ -230,7 +230,9 @@ class Sample(Section):
     grid: str = option(
         "auto", "spacing of the steps: time, power or geometric; auto is the solver's own"
     )
-    label: str = option("", "a label, by name or number; several as in 3,7; each; empty for none")
+    label: str = option(
+        "", "a label by name or number, several as in 3,7, or each for all; empty for none"
+    )
     guidance: float = option(
         1.0, "strength of the label's effect: 1 is as learned, 2 exaggerates it", least=0
     )
