@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 
 import bfn
 from bfn.cli import main
@@ -407,3 +407,24 @@ def test_memory_does_not_grow_with_the_archive(
     say("decompress", "a.bfn", "--run", run, "-o", "out")
     assert at_once == 2 * [16, 16] + [16, 16] + [2, 2] + [16, 16, 16, 2]
     assert Path("out/a.npy").read_bytes() == Path("a.npy").read_bytes()
+
+
+def test_pictures_are_resized_on_request(
+    tiny_run: Run, say: Callable[..., str], pictures: Path, tmp_path: Path
+) -> None:
+    """A photograph comes back as the model sees it: its middle, small, grey, in 17 shades."""
+    run = tiny_run("discretised")
+    with Image.open(pictures / "0.png") as digit:
+        large = digit.resize((80, 80), Image.Resampling.NEAREST).convert("RGB")
+        wide = Image.new("RGB", (120, 80), (255, 0, 0))
+        wide.paste(large, (20, 0))
+    (tmp_path / "large").mkdir()
+    wide.save(tmp_path / "large" / "0.png")
+    refused = say("compress", run, "large", "--out", "a.bfn", code=2)
+    assert "120 x 80 pixels" in refused
+    assert "--resize" in refused
+    say("compress", run, "large", "--out", "a.bfn", "--resize", "--steps", 3)
+    say("decompress", "a.bfn", "--run", run, "--out", "back")
+    seen = ImageOps.fit(wide.convert("L"), (8, 8), Image.Resampling.LANCZOS)
+    shades = np.round(np.round(np.asarray(seen) * (16 / 255)) * (255 / 16))
+    assert (pixels(Path("back"))["large/0.png"] == shades).all()

@@ -22,6 +22,7 @@ def compress(
     steps: Whole = 25,
     block: Whole | None = None,
     allow_fallback: bool = False,
+    resize: bool = False,
     device: str = "cpu",
     force: bool = False,
     trust: Trust = False,
@@ -46,6 +47,8 @@ def compress(
         block costs some bits to begin with. By default these are few.
     allow_fallback
         Store files that the model cannot represent exactly without the model (LZMA).
+    resize
+        Crop and resize pictures to the model's size, as training did; they come back so.
     device
         cpu, cuda, ...; the archive can only be decompressed on the same kind.
     force
@@ -68,6 +71,7 @@ def compress(
             block=block,
             run=run.resolve().name,
             allow_fallback=allow_fallback,
+            resize=resize,
             reading=report,
             report=lambda done, total: report(done, total, "compressing and checking"),
         )

@@ -23,6 +23,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from bfn.codec.archive import (
@@ -36,7 +37,7 @@ from bfn.codec.archive import (
     check_names,
 )
 from bfn.codec.translation import Fragment, Translation, Unfit, joined, npy_header
-from bfn.data.formats import Format, TextFormat
+from bfn.data.formats import Format, ImageFormat, TextFormat
 from bfn.errors import BFNError, require_extra
 
 CHUNK = 1 << 20
@@ -398,13 +399,26 @@ def _rows(
 
 def read_picture(path: Path, translation: Translation) -> Iterator[Fragment]:
     """One example. Pixels are levels or, as `bfn sample` draws them, shades of 0 to 255."""
-    pixels = _pixels(path, translation.format.shape)
+    format = translation.format
+    pixels = _resized(path, format) if translation.resize else _pixels(path, format.shape)
     levels = translation.levels_of_shades[pixels]
     shades = bool((levels >= 0).all())
     values = levels if shades else pixels
     values = values[None] if values.ndim == 2 else np.moveaxis(values, -1, 0)
     part = Picture(KINDS[path.suffix.lower()], shades)
     yield Fragment(part, translation.examples(values[None]), pixels.tobytes())
+
+
+def _resized(path: Path, format: Format) -> np.ndarray:
+    """The picture as the model sees it: cropped, resized, in its colours and shades."""
+    assert isinstance(format, ImageFormat)
+    try:
+        levels = format.read_picture(path, resize=True)
+    except BFNError:
+        raise Unfit("cannot be read as a picture") from None
+    # A binary model draws its pixels: the same ones whenever the file is read.
+    shown = format.render(format.encode(levels[None], torch.Generator().manual_seed(0)))[0]
+    return np.ascontiguousarray(shown[..., 0] if shown.shape[-1] == 1 else shown)
 
 
 def _pixels(path: Path, shape: tuple[int, ...]) -> np.ndarray:
@@ -416,7 +430,7 @@ def _pixels(path: Path, shape: tuple[int, ...]) -> np.ndarray:
             if picture.size != (width, height):
                 raise Unfit(
                     f"has {picture.size[0]} x {picture.size[1]} pixels, but the model's pictures "
-                    f"have {width} x {height}"
+                    f"have {width} x {height} (--resize crops and resizes it as in training)"
                 )
             wanted = _MODES.get(channels)
             if picture.mode != wanted or "transparency" in picture.info:

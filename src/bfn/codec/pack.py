@@ -104,6 +104,7 @@ def pack(
     block: int | None = None,
     run: str = "",
     allow_fallback: bool = False,
+    resize: bool = False,
     reading: Report = _silent,
     report: Report = _silent,
 ) -> Contents:
@@ -119,6 +120,7 @@ def pack(
             By default it is made long enough for these to be few.
         run: what error messages call the model.
         allow_fallback: store files that the model cannot represent without it.
+        resize: crop and resize pictures to the model's size; they come back so.
         reading, report: called with the files that were read, then with the examples that were
             encoded and decoded again.
     """
@@ -127,7 +129,7 @@ def pack(
         raise BFNError(f"block = {block} examples; give 1 to {most}")
     if not 1 <= steps <= MAX_STEPS:
         raise BFNError(f"steps = {steps}; give 1 to {MAX_STEPS}")
-    translation = Translation.of(model, format)
+    translation = Translation.of(model, format, resize)
     # A model that cannot code says so here, before files are read.
     single = make_codec(model, format, steps, lanes=1)
     found = files.find(inputs)

@@ -58,14 +58,17 @@ def joined(parts: Iterable[Part]) -> tuple[Part, ...]:
 
 
 class Translation:
-    """Between stored values (levels, characters, numbers) and the examples of a model."""
+    """Between stored values (levels, characters, numbers) and the examples of a model.
 
-    def __init__(self, format: Format, symbols: Symbols) -> None:
-        self.format, self.symbols = format, symbols
+    With `resize`, pictures of other sizes are brought to the model's.
+    """
+
+    def __init__(self, format: Format, symbols: Symbols, resize: bool = False) -> None:
+        self.format, self.symbols, self.resize = format, symbols, resize
 
     @classmethod
-    def of(cls, model: BFN, format: Format) -> Translation:
-        return cls(format, model.head.symbols(bin_values(format)))
+    def of(cls, model: BFN, format: Format, resize: bool = False) -> Translation:
+        return cls(format, model.head.symbols(bin_values(format)), resize)
 
     def values(self, x: Tensor) -> np.ndarray:
         """Stored values (N, *shape)."""
