@@ -14,6 +14,7 @@ from PIL import Image
 import bfn
 from bfn import recipe as config
 from bfn.cli import main
+from bfn.data.forms import Real
 from bfn.errors import BFNError
 from bfn.output import BinnedHead, Bins, PointHead
 from bfn.recipe import build, fitted
@@ -274,3 +275,13 @@ def test_a_table_from_file_to_samples(
     given = ["known.npy", "--mask", "mask.npy", "--n", "4", "--steps", "2", "--out", "filled.npy"]
     assert main(["infill", "a", *given]) == 0
     assert np.allclose(np.load("filled.npy")[:, 1:], [1e6, 7], rtol=1e-6)
+
+
+def test_an_array_run_from_before_ranges_were_inferred_keeps_its_own(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.linspace(-0.5, 0.5, 80).reshape(40, 2))
+    for given, low in (("", -1.0), ("low = -0.5\nhigh = 0.5\n", -0.5)):
+        written = f'[data]\nsource = "array"\npath = "{tmp_path / "x.npy"}"\n{given}'
+        (tmp_path / "recipe.toml").write_text(written)
+        recipe = RunFolder(tmp_path).recipe()
+        assert build.data(recipe).format.form == Real(low, -low)
+        assert recipe.data["split_by"] == "number"
