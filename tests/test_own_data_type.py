@@ -185,3 +185,12 @@ def test_what_a_type_leaves_out_is_refused_in_a_sentence() -> None:
     assert_refused(lambda: Output.tilt(output, J, theta), "AngleOutput cannot be tilted")
     assert_refused(lambda: Output.law(output), "AngleOutput", "no lossless code")
     assert_refused(lambda: Head.symbols(exact().head), "AngleHead", "no lossless code")
+    mute = bfn.BFN(exact().net, exact().flow, Mute(K))
+    code = lambda: bfn.codec.Codec(mute, (2,), 5).encode([draws(3, 1)])  # noqa: E731
+    assert_refused(code, "Mute", "no lossless code")
+
+
+class Mute(angles.AngleHead):
+    """A head that does not say which values its data can take."""
+
+    symbols = Head.symbols
