@@ -268,6 +268,7 @@ class FreeBinnedHead(ClassHead):
     objective = "mixture"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         bins.check_K(self.K)
         bins.check_t_min(self.t_min)
 

@@ -279,6 +279,7 @@ class CategoricalHead(ClassHead):
     objective = "log_prob"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not isinstance(self.K, int) or not 3 <= self.K < 2**31:
             raise BFNError(f"K = {self.K!r} classes; a categorical head needs at least 3")
 

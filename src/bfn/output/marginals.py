@@ -104,6 +104,12 @@ class ClassHead(Head):
     marginals: Marginals | None
     """How often classes occur; None for equally often."""
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.posterior, bool):
+            raise BFNError(f"posterior = {self.posterior!r}; expected true or false")
+        if not isinstance(self.marginals, Marginals | None):
+            raise BFNError(f"marginals = {self.marginals!r}; expected Marginals, or None")
+
     @abstractmethod
     def index(self, x: Tensor) -> Tensor:
         """The class of every variable of x."""

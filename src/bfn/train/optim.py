@@ -65,7 +65,7 @@ def optimiser(model: BFN, settings: Train) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, **options)
 
 
-def _matrices(net: nn.Module) -> dict[nn.Parameter, int]:
+def _matrices(net: nn.Module) -> dict[Tensor, int]:
     """The weights that Muon moves, and the number of matrices that each is made of.
 
     They are the weights of linear layers and convolutions, but not those of the first and the
@@ -99,7 +99,7 @@ class Muon(torch.optim.AdamW):
     def __init__(
         self,
         groups: list[dict[str, Any]],
-        matrices: Mapping[nn.Parameter, int],
+        matrices: Mapping[Tensor, int],
         *,
         momentum: float = 0.95,
         **options: Any,
@@ -107,7 +107,7 @@ class Muon(torch.optim.AdamW):
         super().__init__(groups, **options)
         self.momentum = momentum
         # Matrices of one shape are turned together: one at a time would leave a GPU idle.
-        self._stacks: dict[tuple[int, ...], list[tuple[nn.Parameter, int]]] = {}
+        self._stacks: dict[tuple[int, ...], list[tuple[Tensor, int]]] = {}
         for parameter, count in matrices.items():
             shape = tuple(sorted(_sides(parameter, count)))
             self._stacks.setdefault(shape, []).append((parameter, count))
@@ -135,7 +135,7 @@ class Muon(torch.optim.AdamW):
                 scale = 0.2 * max(rows, columns) ** 0.5
                 parameter.add_(like(whole, parameter), alpha=-rate * scale)
 
-    def _direction(self, parameter: nn.Parameter, count: int) -> Tensor:
+    def _direction(self, parameter: Tensor, count: int) -> Tensor:
         """Where to go, before it is made orthogonal: (count, shorter side, longer side)."""
         gradient, state = parameter.grad, self.state[parameter]
         assert gradient is not None
