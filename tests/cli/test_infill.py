@@ -68,7 +68,7 @@ def test_picture(runs: Path, picture: np.ndarray, output: Output) -> None:
     assert (levels[:, 0, :4] == np.round(picture[:4] / 255 * 16)).all()
     output(*command, "--n", 3, "--particles", "2")
     with Image.open("digits-infilled.png") as sheet:
-        assert sheet.size == (6 * 19, 6 * 19)
+        assert sheet.size == (19 * 19, 19 * 19)  # two columns and rows of 8 pixels, nineteen times
     output(*command, "--n", 1, "--out", "one.png")
     with Image.open("one.png") as one:
         assert (np.asarray(one)[:4] == picture[:4]).all()
