@@ -266,7 +266,7 @@ SMALL = {
     "digits": lambda: bfn.discretised(
         bfn.nn.UNet(outputs=2, width=4, multipliers=(1,), blocks=1, groups=2, heads=1), 17, 0.05
     ),
-    "manual": lambda: bfn.discrete(bfn.nn.Transformer(width=4, layers=1, heads=1), 27, 0.75),
+    "manual": lambda: bfn.discrete(bfn.nn.Transformer(64, width=4, layers=1, heads=1), 27, 0.75),
 }
 
 
