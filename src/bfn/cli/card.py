@@ -28,14 +28,10 @@ def card(
 ) -> None:
     """Evaluate a run and draw samples for its model card, README.md.
 
-    Parameters
-    ----------
-    run
-        The run folder.
-    n
-        Number of samples.
-    sample_steps
-        Bayesian updates for the samples.
+    Args:
+        run: The run folder.
+        n: Number of samples.
+        sample_steps: Bayesian updates for the samples.
     """
     from bfn.cli.evaluate import comparable, compare_data, measure, recipe_with_data
     from bfn.cli.sampling import draw, with_labels

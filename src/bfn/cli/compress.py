@@ -31,28 +31,19 @@ def compress(
 
     Every bit comes back: of pictures their pixels, of texts and arrays (.npy, .npz) their bytes.
 
-    Parameters
-    ----------
-    run
-        The run folder, the name of a shipped model (digits), or owner/name on the hub.
-    inputs
-        Files and folders of files of the model's kind of data.
-    out
-        The archive to write, a name ending in .bfn.
-    steps
-        Number n of messages: more take longer and need fewer bits, down to L^n + L^r.
-    block
-        Examples (pictures, rows, windows of text) that are coded together. Short blocks give
-        quicker access to a single file (--only), and many of them are coded faster; but every
-        block costs some bits to begin with. By default these are few.
-    allow_fallback
-        Store files that the model cannot represent exactly without the model (LZMA).
-    resize
-        Crop and resize pictures to the model's size, as training did; they come back so.
-    device
-        cpu, cuda, ...; the archive can only be decompressed on the same kind.
-    force
-        Replace the archive if it exists.
+    Args:
+        run: The run folder, the name of a shipped model (digits), or owner/name on the hub.
+        inputs: Files and folders of files of the model's kind of data.
+        out: The archive to write, a name ending in .bfn.
+        steps: Number n of messages: more take longer and need fewer bits, down to L^n + L^r.
+        block: Examples (pictures, rows, windows of text) that are coded together. Short blocks give
+            quicker access to a single file (--only), and many of them are coded faster; but every
+            block costs some bits to begin with. By default these are few.
+        allow_fallback: Store files that the model cannot represent exactly without the model
+            (LZMA).
+        resize: Crop and resize pictures to the model's size, as training did; they come back so.
+        device: cpu, cuda, ...; the archive can only be decompressed on the same kind.
+        force: Replace the archive if it exists.
     """
     from bfn.codec.archive import ENDING
     from bfn.codec.pack import pack

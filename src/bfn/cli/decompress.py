@@ -23,20 +23,14 @@ def decompress(
 ) -> None:
     """Restore the files of an archive.
 
-    Parameters
-    ----------
-    file
-        The archive.
-    run
-        The run it was made with: a folder, the name of a shipped model, or owner/name on the hub.
-    out
-        The folder for the files.
-    only
-        Restore only this file or folder of the archive; may be given several times.
-    anyway
-        Try even if versions or processors differ; what is restored is still checked.
-    force
-        Restore into a folder that holds files, replacing those of the same names.
+    Args:
+        file: The archive.
+        run: The run it was made with: a folder, the name of a shipped model, or owner/name on the
+            hub.
+        out: The folder for the files.
+        only: Restore only this file or folder of the archive; may be given several times.
+        anyway: Try even if versions or processors differ; what is restored is still checked.
+        force: Restore into a folder that holds files, replacing those of the same names.
     """
     from bfn.cli.compress import open_run
     from bfn.codec.archive import Archive

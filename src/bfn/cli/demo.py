@@ -30,12 +30,9 @@ def demo(
 
     Keys of the recipe `digits` can be changed as `--section.key VALUE`.
 
-    Parameters
-    ----------
-    out
-        The folder for the pictures, the table and the run.
-    seconds
-        The longest time to train; a slow machine takes fewer steps.
+    Args:
+        out: The folder for the pictures, the table and the run.
+        seconds: The longest time to train; a slow machine takes fewer steps.
     """
 
     from bfn import plots

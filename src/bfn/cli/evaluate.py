@@ -40,10 +40,8 @@ def evaluate(
 
     If the data have moved, say where they are with --data.dir or --data.path.
 
-    Parameters
-    ----------
-    per_example
-        Also write every example's total to this .npy or .csv, one column for each n.
+    Args:
+        per_example: Also write every example's total to this .npy or .csv, one column for each n.
     """
     from bfn.device import find_device
     from bfn.evaluate import baselines

@@ -29,22 +29,14 @@ def figures(
 ) -> None:
     """Draw a run's samples, distributions through time, and losses.
 
-    Parameters
-    ----------
-    out
-        The folder for the figures.
-    only
-        Draw only these of samples, distributions and losses.
-    format
-        The kind of file; pdf and svg are vector graphics.
-    split
-        The data to draw and to measure the losses on: train, validation or test.
-    examples
-        Average the losses over at most this many examples.
-    until
-        Show the distributions up to this time t, at most 1.
-    seed
-        Random seed for the noise.
+    Args:
+        out: The folder for the figures.
+        only: Draw only these of samples, distributions and losses.
+        format: The kind of file; pdf and svg are vector graphics.
+        split: The data to draw and to measure the losses on: train, validation or test.
+        examples: Average the losses over at most this many examples.
+        until: Show the distributions up to this time t, at most 1.
+        seed: Random seed for the noise.
     """
     from bfn import plots
     from bfn.cli.evaluate import recipe_with_data

@@ -19,15 +19,11 @@ def import_(
 ) -> None:
     """Turn a published checkpoint into a run.
 
-    Parameters
-    ----------
-    checkpoint
-        A published .pt file, which holds tensors by name.
-    recipe
-        The recipe it was trained with: a name (see `bfn recipes`) or the path of a .toml file. Its
-        keys can be overridden as --section.key VALUE.
-    out
-        The run folder; runs/NAME by default.
+    Args:
+        checkpoint: A published .pt file, which holds tensors by name.
+        recipe: The recipe it was trained with: a name (see `bfn recipes`) or the path of a .toml
+            file. Its keys can be overridden as --section.key VALUE.
+        out: The run folder; runs/NAME by default.
     """
     from bfn import published
     from bfn import recipe as config

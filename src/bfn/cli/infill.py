@@ -33,32 +33,21 @@ def infill(
     There are 8 completions unless --n gives another number. Particles need the ancestral solver,
     and count as one network call.
 
-    Parameters
-    ----------
-    what
-        A picture, a text with blanks as in "the ____ of the", or a .npy file, whichever the run's
-        data are.
-    mask
-        A picture of the same size, white where to fill in; for arrays, a .npy file that is true
-        there.
-    blank
-        The character that stands for a missing one in a text; _ by default.
-    resize
-        Crop and resize the picture and the mask to the model's size, as training did.
-    out
-        The file to write: a .png sheet, .txt or .npy; - for standard output. By default texts are
-        printed, and other completions are written to a file named after the run.
-    observed
-        How the network sees what is given: message by message on schedule, or known from the
-        start. By default texts are known, unless particles need the messages.
-    resample
-        How many times each group of steps is taken back and repeated.
-    jump
-        Number of steps that are taken back together.
-    particles
-        Candidates that compete for each completion; exact in the limit of many.
-    whole
-        If a text is shorter than the model's window, show the whole window.
+    Args:
+        what: A picture, a text with blanks as in "the ____ of the", or a .npy file, whichever the
+            run's data are.
+        mask: A picture of the same size, white where to fill in; for arrays, a .npy file that is
+            true there.
+        blank: The character that stands for a missing one in a text; _ by default.
+        resize: Crop and resize the picture and the mask to the model's size, as training did.
+        out: The file to write: a .png sheet, .txt or .npy; - for standard output. By default texts
+            are printed, and other completions are written to a file named after the run.
+        observed: How the network sees what is given: message by message on schedule, or known from
+            the start. By default texts are known, unless particles need the messages.
+        resample: How many times each group of steps is taken back and repeated.
+        jump: Number of steps that are taken back together.
+        particles: Candidates that compete for each completion; exact in the limit of many.
+        whole: If a text is shorter than the model's window, show the whole window.
     """
     from bfn.cli import sampling
     from bfn.hub import locate

@@ -21,16 +21,11 @@ def inspect(
 
     This needs no model, and checks every stored byte.
 
-    Parameters
-    ----------
-    file
-        The archive.
-    json
-        Print JSON instead of tables.
-    plot
-        Also draw where the bits went to this .png, .svg or .pdf.
-    force
-        Replace that file if it exists.
+    Args:
+        file: The archive.
+        json: Print JSON instead of tables.
+        plot: Also draw where the bits went to this .png, .svg or .pdf.
+        force: Replace that file if it exists.
     """
     from bfn.codec.archive import Archive
     from bfn.files import FIGURES, check_free

@@ -21,14 +21,10 @@ def plot(
 ) -> None:
     """Draw the learning curves of runs, and their loss over time t.
 
-    Parameters
-    ----------
-    runs
-        The run folders.
-    out
-        The .png, .pdf or .svg to write.
-    smooth
-        Number of metrics lines to average over; by default a thirtieth of them.
+    Args:
+        runs: The run folders.
+        out: The .png, .pdf or .svg to write.
+        smooth: Number of metrics lines to average over; by default a thirtieth of them.
     """
     from bfn.plots import curves
 

@@ -20,16 +20,11 @@ def push(
 ) -> None:
     """Upload a run's model, recipe and card to the Hugging Face hub.
 
-    Parameters
-    ----------
-    run
-        The run folder.
-    repository
-        owner/name; it is created if it does not exist.
-    private
-        Create it as a private repository.
-    token
-        A token for the hub, unless you have logged in.
+    Args:
+        run: The run folder.
+        repository: owner/name; it is created if it does not exist.
+        private: Create it as a private repository.
+        token: A token for the hub, unless you have logged in.
     """
     from bfn import hub
     from bfn.card import README

@@ -13,12 +13,9 @@ def recipes(recipe: str | None = None, /, *, json: bool = False) -> None:
 
     `bfn recipes text > mine.toml` begins a recipe of your own.
 
-    Parameters
-    ----------
-    recipe
-        Print the TOML file of this recipe: a name, or a path.
-    json
-        Print JSON instead, with every key.
+    Args:
+        recipe: Print the TOML file of this recipe: a name, or a path.
+        json: Print JSON instead, with every key.
     """
     if json:
         found = [read(name) for name in ([recipe] if recipe else shipped.names())]

@@ -17,12 +17,9 @@ from bfn.runs import status
 def runs(folder: Path = Path("runs"), /, *, json: bool = False) -> None:
     """List runs: how far they are, how good, and when they last changed.
 
-    Parameters
-    ----------
-    folder
-        The folder that holds the runs, or a run itself.
-    json
-        Print JSON instead of a table.
+    Args:
+        folder: The folder that holds the runs, or a run itself.
+        json: Print JSON instead of a table.
     """
     if not folder.is_dir():
         raise BFNError(f"there is no folder {str(folder)!r}; give the folder that holds your runs")

@@ -24,19 +24,13 @@ def sample(
 ) -> None:
     """Draw samples from a run.
 
-    Parameters
-    ----------
-    out
-        The file to write: a .png sheet, .txt or .npy; with --separate, a folder; - for standard
-        output. Named after the run by default.
-    prefix
-        The first characters of every text; the model writes the rest.
-    film
-        Also write a .gif of the input and output distributions over time.
-    compile
-        Compile the network first, which pays off for many calls on a GPU.
-    separate
-        Write every sample to its own file.
+    Args:
+        out: The file to write: a .png sheet, .txt or .npy; with --separate, a folder; - for
+            standard output. Named after the run by default.
+        prefix: The first characters of every text; the model writes the rest.
+        film: Also write a .gif of the input and output distributions over time.
+        compile: Compile the network first, which pays off for many calls on a GPU.
+        separate: Write every sample to its own file.
     """
     from bfn.cli import sampling
     from bfn.files import check_free

@@ -36,18 +36,12 @@ def schedule(
 
     The table shows how the expected entropy of a variable falls over time.
 
-    Parameters
-    ----------
-    K
-        The number of classes, or of bins.
-    bins
-        Discretised data: K bins of [-1, 1] instead of K classes.
-    cost
-        Nats per variable left at t = 1.
-    json
-        Print JSON instead of the table.
-    out
-        Also draw the curve to this .png, .svg or .pdf.
+    Args:
+        K: The number of classes, or of bins.
+        bins: Discretised data: K bins of [-1, 1] instead of K classes.
+        cost: Nats per variable left at t = 1.
+        json: Print JSON instead of the table.
+        out: Also draw the curve to this .png, .svg or .pdf.
     """
     if out is not None:
         check_free(out, force, endings=FIGURES)

@@ -43,23 +43,15 @@ def solvers(
     last row measures real data in the same way. If the data have moved, say where they are with
     --data.dir or --data.path.
 
-    Parameters
-    ----------
-    calls
-        Numbers of network calls, as in 5,10,20.
-    solver
-        Solvers, as in ancestral,ode2; all by default.
-    n
-        Samples per row; by default as many as the split has examples, at most 1,000.
-    split
-        The held-out data: validation or test.
-    words
-        A file of words; also show what fraction of the words is in it.
-    repeats
-        How often to draw every row, with consecutive seeds from --seed on; the table shows means
-        and their standard errors.
-    out
-        The picture, a .png, .svg or .pdf; named after the run by default.
+    Args:
+        calls: Numbers of network calls, as in 5,10,20.
+        solver: Solvers, as in ancestral,ode2; all by default.
+        n: Samples per row; by default as many as the split has examples, at most 1,000.
+        split: The held-out data: validation or test.
+        words: A file of words; also show what fraction of the words is in it.
+        repeats: How often to draw every row, with consecutive seeds from --seed on; the table shows
+            means and their standard errors.
+        out: The picture, a .png, .svg or .pdf; named after the run by default.
     """
     from bfn import quality
     from bfn.cli.evaluate import recipe_with_data

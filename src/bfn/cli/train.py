@@ -34,19 +34,14 @@ def train(
 
     For several processes: `torchrun --nproc_per_node=N -m bfn train RECIPE ...`
 
-    Parameters
-    ----------
-    recipe
-        The name of a shipped recipe (see `bfn recipes`), or the path of a .toml file.
-    out
-        The run folder; runs/NAME by default.
-    resume
-        Continue the run in the folder from its newest checkpoint; start one if there is none.
-    init
-        Start from the weights of this run, shipped model or owner/name on the hub, with a fresh
-        optimiser.
-    force
-        Rename the run in the folder to NAME.replaced-1, and start a new one.
+    Args:
+        recipe: The name of a shipped recipe (see `bfn recipes`), or the path of a .toml file.
+        out: The run folder; runs/NAME by default.
+        resume: Continue the run in the folder from its newest checkpoint; start one if there is
+            none.
+        init: Start from the weights of this run, shipped model or owner/name on the hub, with a
+            fresh optimiser.
+        force: Rename the run in the folder to NAME.replaced-1, and start a new one.
     """
     from bfn import train as training
     from bfn.runs.folder import RunFolder
