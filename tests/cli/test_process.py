@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bfn.cli import main
-from support import processes, tiny_runs
+from support import archives, processes, tiny_runs
 
 
 def listed(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict:
@@ -63,10 +63,12 @@ print(code, sorted(heavy), os.environ["OMP_WAIT_POLICY"], sep="|")
         (["train", "--help"], "[]"),
         (["recipes"], "[]"),
         (["runs", "."], "[]"),
+        (["inspect", "a.bfn"], "[]"),
         (["schedule", "256", "--bins"], "['numpy']"),
     ],
 )
 def test_light_commands_import_no_torch(command: list[str], loaded: str, tmp_path: Path) -> None:
+    archives.write(tmp_path / "a.bfn")
     environment = {k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"}
     result = subprocess.run(
         [sys.executable, "-c", PROGRAM, *command], capture_output=True, text=True, timeout=60,

@@ -86,7 +86,7 @@ def describe(archive: Archive) -> dict[str, Any]:
 
 def _show(account: dict[str, Any]) -> None:
     from bfn.cli import tables
-    from bfn.data.formats import bits_of
+    from bfn.data import bits_of
 
     bits = account["bits"]
     made = [

@@ -96,6 +96,11 @@ def read_format(description: dict[str, Any], *, trust: bool = False) -> Format:
     return formats.read(description, trust=trust)
 
 
+def bits_of(medium: str) -> str:
+    """What bits per variable are called; needs no torch."""
+    return "bits per character" if medium == "text" else "bits per dimension"
+
+
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(importlib.import_module(f"bfn.data.{_LAZY[name]}"), name)

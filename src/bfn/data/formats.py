@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from bfn import noise
-from bfn.data import forms
+from bfn.data import bits_of, forms
 from bfn.data.alphabet import Alphabet
 from bfn.data.forms import Form
 from bfn.data.reading import read_arrays, read_bytes, read_picture
@@ -26,11 +26,6 @@ from bfn.errors import BFNError, whole
 
 MOST = 2**28
 """Variables of an example."""
-
-
-def bits_of(medium: str) -> str:
-    """What bits per variable are called."""
-    return "bits per character" if medium == "text" else "bits per dimension"
 
 
 class Format(ABC):

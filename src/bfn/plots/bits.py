@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from bfn.data.formats import bits_of
+from bfn.data import bits_of
 from bfn.errors import BFNError
 from bfn.plots import style
 
