@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import bfn
 from bfn import evaluate, noise
 from bfn.cli import main
+from bfn.cli.evaluate import show
 from bfn.data.alphabet import Alphabet
 from bfn.data.base import SPLITS, Stream
 from bfn.data.formats import TextFormat
@@ -202,14 +203,36 @@ def test_an_evaluation_prints_as_a_table() -> None:
     found = Evaluation(rows, 297, 4, "nats <per> cell", 0.25, none, none, {}, none)
     assert str(found).splitlines() == [
         "297 examples, nats <per> cell",
-        "  n     L^n     L^r   total    s.e.",
-        " 10  0.5000  0.1250  0.6250  0.0063",
-        "inf  0.2500  0.1250  0.3750  0.0037",
+        "  n    L^n    L^r  total   s.e.",
+        " 10  0.500  0.125  0.625  0.006",
+        "inf  0.250  0.125  0.375  0.004",
     ]
     shown = found._repr_html_()
-    assert "<tr><td>inf</td><td>0.2500</td><td>0.1250</td><td>0.3750</td>" in shown
+    assert "<tr><td>inf</td><td>0.250</td><td>0.125</td><td>0.375</td>" in shown
     assert "<th>total</th>" in shown
     assert "nats &lt;per&gt; cell" in shown
+
+
+@pytest.mark.parametrize(
+    ("totals", "warned"),
+    [
+        ({10: 9.0, 20: 1.51, math.inf: 1.0}, True),
+        ({10: 9.0, 20: 1.49, math.inf: 1.0}, False),  # of the largest n
+        ({10: 9.0}, False),
+        ({math.inf: 1.0}, False),
+        ({10: -0.9, math.inf: -1.0}, False),  # densities may be above 1
+    ],
+)
+def test_a_wrong_width_is_told(
+    totals: dict[float, float], warned: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    zero, none = Estimate(0.0, 0.0), torch.zeros(0)
+    rows = [Row(n, Estimate(nats, 0.0), zero, Estimate(nats, 0.0)) for n, nats in totals.items()]
+    found = Evaluation(rows, 9, 4, "bits per dimension", 1.0, none, none, {}, none)
+    show(found, "title", {})
+    for text in (repr(found), found._repr_html_(), capsys.readouterr().out):
+        sentence = "L^20 is far above L^inf: the output distributions have the wrong width; train"
+        assert (sentence in text) == ("objective" in text) == warned
 
 
 def test_crops(tmp_path: Path) -> None:

@@ -87,15 +87,32 @@ class Evaluation:
     reconstructions: Tensor
 
     def table(self) -> list[list[str]]:
-        """The names of the columns, then a line for each n: L^n, L^r, their sum and its error."""
+        """The names of the columns, then a line for each n: L^n, L^r, their sum and its errors."""
         lines = [["n", "L^n", "L^r", "total", "s.e."]]
+        if len(self.times) > 1:
+            lines[0].append("noise's s.e.")
         for row in self.rows:
-            nats = (
-                *(row.loss.nats, row.reconstruction.nats),
-                *(row.total.nats, row.total.standard_error),
-            )
-            lines.append([row.name, *(f"{value * self.scale:.4f}" for value in nats)])
+            total = row.total
+            nats = [row.loss.nats, row.reconstruction.nats, total.nats, total.standard_error]
+            if total.noise_error is not None:
+                nats.append(total.noise_error)
+            lines.append([row.name, *map(self.in_unit, nats)])
         return lines
+
+    def in_unit(self, nats: float) -> str:
+        """Nats per example in the data's unit: three decimals of nats, four of smaller units."""
+        return f"{nats * self.scale:.{3 if self.unit.startswith('nats') else 4}f}"
+
+    def warning(self) -> str:
+        """A sentence if L^n of the largest n is too far above L^inf; otherwise empty."""
+        totals = {row.n: row.total.nats for row in self.rows}
+        n = max((n for n in totals if math.isfinite(n)), default=None)
+        if n is None or not 0 < (1 + 10 / n) * totals.get(math.inf, math.inf) < totals[n]:
+            return ""
+        return (
+            f"L^{n} is far above L^inf: the output distributions have the wrong width; train with "
+            "train.objective = mixture (docs/training.md describes it)."
+        )
 
     def __repr__(self) -> str:
         widths = [max(map(len, column)) for column in zip(*self.table(), strict=True)]
@@ -103,7 +120,8 @@ class Evaluation:
             "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
             for line in self.table()
         )
-        return "\n".join([f"{self.examples} examples, {self.unit}", *lines])
+        title = f"{self.examples} examples, {self.unit}"
+        return "\n".join(filter(None, [title, *lines, self.warning()]))
 
     def _repr_html_(self) -> str:
         """The table in a notebook."""
@@ -111,7 +129,8 @@ class Evaluation:
         body = "".join(f"<tr>{row}</tr>" for row in rows)
         caption = f"<caption>{self.examples} examples, {html.escape(self.unit)}</caption>"
         head = head.replace("td>", "th>")
-        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        table = f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return f"{table}<p>{self.warning()}</p>"
 
     def bits(self, nats: float) -> float:
         """Nats per example as bits per dimension, which is a character of a text."""

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from bfn.evaluate import Evaluation
     from bfn.recipe import Published, Recipe
 
-IN_PYTHON = "share its model there, with model.push_to_hub(name, card=bfn.card.Card(...))"
-
 
 def card(
     run: Path,
@@ -41,7 +39,7 @@ def card(
     from bfn.runs.folder import RunFolder
 
     folder = RunFolder(run, trust=trust)
-    recipe = recipe_with_data(folder, IN_PYTHON)
+    recipe = recipe_with_data(folder)
     readme = run / "README.md"
     if readme.exists() and not force:
         raise BFNError(f"{str(readme)!r} exists; give --force to replace it")
@@ -56,7 +54,7 @@ def card(
     sampling, columns = with_labels(model, sampling, n is not None)
     write_sheet(picture, format, draw(model, format, sampling), columns)
     published = comparable(recipe.published, result, evaluation)
-    losses = table(result, evaluation.split, published)
+    losses = in_markdown(result, evaluation.split, published)
     written = card_of_run(recipe, run.name, data.summary(), losses, picture)
     written.write(run, model.config(), sum(p.numel() for p in model.net.parameters()))
     print(f"{readme}: {result.examples} examples evaluated, {sampling.n} samples drawn")
@@ -80,13 +78,11 @@ def card_of_run(
     return Card(recipe.name, " ".join(sentences), recipe.to_toml(), losses, sample, name)
 
 
-def table(result: Evaluation, split: str, published: Published | None = None) -> str:
-    """One row per n in the data's unit, as Markdown."""
-    lines = result.table()
-    if published:
-        found = [published.result(row.n) for row in result.rows]
-        beside = ["published", *("" if total is None else f"{total:.2f}" for total in found)]
-        lines = [[*cells, more] for cells, more in zip(lines, beside, strict=True)]
+def in_markdown(result: Evaluation, split: str, published: Published | None) -> str:
+    """The table of an evaluation, below a line that says of what."""
+    from bfn.cli.evaluate import table
+
+    lines = table(result, published)
     lines.insert(1, ["--:"] * len(lines[0]))
     text = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
     repeats = len(result.times)

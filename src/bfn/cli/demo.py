@@ -6,15 +6,9 @@ import dataclasses
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from bfn.cli import tables
 from bfn.cli.options import Force, Out, Overrides
 from bfn.errors import BFNError
-
-if TYPE_CHECKING:
-    from bfn.data.base import DataSet
-    from bfn.evaluate import Evaluation
 
 _FILES = ("samples.png", "loss-by-time.png", "results.json", "results.txt")
 
@@ -34,10 +28,10 @@ def demo(
         out: The folder for the pictures, the table and the run.
         seconds: The longest time to train; a slow machine takes fewer steps.
     """
-
     from bfn import plots
     from bfn import train as training
     from bfn.cli import evaluate, sampling
+    from bfn.evaluate import baselines
     from bfn.plots import sheets, style
     from bfn.plots.run import Run
     from bfn.recipe import build, read
@@ -64,25 +58,13 @@ def demo(
     sheets.write_sheet(out / "samples.png", data.format, x)
     run = Run(fit.model, data, recipe.sample, recipe.eval.split)
     plots.draw("losses", run, out / "loss-by-time.png")
-    _report(out, result, data, fit.step, trained)
-
-
-def _report(out: Path, result: Evaluation, data: DataSet, steps: int, seconds: float) -> None:
-    from bfn.evaluate import baselines
-
-    compared = {name: result.bits(nats) for name, nats in baselines(data).items()}
-    names = {"uniform": f"uniform over {data.K} levels", "independent": "independent pixels"}
-    rows = [[names[name], f"{bits:.3f}", ""] for name, bits in compared.items()]
-    for row in result.rows:
-        total, error = result.bits(row.total.nats), result.bits(row.total.standard_error)
-        rows.append([f"BFN, n = {row.name}", f"{total:.3f}", f"{error:.3f}"])
-    title = f"{result.examples} held-out digits, {steps} steps in {seconds:.0f} s"
-    text = tables.show(["model", "bits per dimension", "s.e."], rows, title)
-    (out / "results.txt").write_text(text)
+    compared = baselines(data)
+    title = f"{result.examples} held-out digits, {fit.step} steps in {trained:.0f} s"
+    (out / "results.txt").write_text(evaluate.show(result, title, compared))
     document = {
-        "steps": steps,
-        "seconds": round(seconds, 1),
-        "baselines": compared,
+        "steps": fit.step,
+        "seconds": round(trained, 1),
+        "baselines": {name: nats * result.scale for name, nats in compared.items()},
         **result.to_json(),
     }
     (out / "results.json").write_text(json.dumps(document, indent=2) + "\n")

@@ -8,7 +8,7 @@ import json as json_format
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bfn.cli import tables
 from bfn.cli.options import EvalKeys, Force, Json, Overrides, Run, Trust, chosen
@@ -50,9 +50,7 @@ def evaluate(
     from bfn.runs.folder import RunFolder
 
     folder = RunFolder(locate(run), trust=trust)
-    recipe = recipe_with_data(
-        folder, "evaluate it there with bfn.evaluate.evaluate(model, x)", overrides
-    )
+    recipe = recipe_with_data(folder, overrides)
     settings = recipe.eval.updated(**chosen(keys))
     tables.check_json(json, force)
     if per_example is not None:
@@ -70,19 +68,22 @@ def evaluate(
         "split": settings.split,
         "trained_on": trained_on,
         "baselines": {name: nats * result.scale for name, nats in compared.items()},
-        **as_json(result, published),
+        **result.to_json(),
     }
+    if published is not None:
+        names = ("unit", "reconstruction", "updates")
+        document["published"] = {name: getattr(published, name) for name in names}
+        for line, row in zip(document["rows"], result.rows, strict=True):
+            line["published"] = published.result(row.n)
     if tables.write_json(json, document):
         return
     title = f"{run}, {settings.split} split: {result.examples} examples"
-    show(result, title, published, compared)
+    show(result, title, compared, published)
     if per_example is not None:
         print(f"{per_example}: the total of every example, in {result.unit}")
 
 
-def recipe_with_data(
-    folder: RunFolder, instead: str, overrides: Mapping[str, Text] | None = None
-) -> Recipe:
+def recipe_with_data(folder: RunFolder, overrides: Mapping[str, Text] | None = None) -> Recipe:
     """The run's recipe, with its data where the command line says they are."""
     recipe = folder.recipe()
     own = {f"data.{key}": key for key in (*PLACES, *FORGIVING)}
@@ -91,7 +92,8 @@ def recipe_with_data(
             raise BFNError(f"--{key} cannot be changed for a trained run; --{', --'.join(own)} can")
     if not recipe.data:
         raise BFNError(
-            f"the run {str(folder.path)!r} was trained on data given in Python; {instead}"
+            f"the run {str(folder.path)!r} was trained on data given in Python; evaluate and share "
+            "its model there, as docs/python.md describes"
         )
     moved = {own[key]: str(value) for key, value in (overrides or {}).items()}
     return dataclasses.replace(recipe, data=recipe.data | moved, texts=overrides or {})
@@ -162,60 +164,43 @@ def comparable(published: Published, result: Evaluation, settings: Eval) -> Publ
     return published if same else None
 
 
-def as_json(result: Evaluation, published: Published | None) -> dict[str, Any]:
-    document = result.to_json()
-    if published is not None:
-        document["published"] = {
-            name: getattr(published, name) for name in ("unit", "reconstruction", "updates")
-        }
-        for line, row in zip(document["rows"], result.rows, strict=True):
-            line["published"] = published.result(row.n)
-    return document
+def table(result: Evaluation, published: Published | None) -> list[list[str]]:
+    """The result's table, with the published totals beside it if there are any."""
+    lines = result.table()
+    if published is None:
+        return lines
+    found = [published.result(row.n) for row in result.rows]
+    beside = ["published", *("" if total is None else f"{total:.2f}" for total in found)]
+    return [[*cells, more] for cells, more in zip(lines, beside, strict=True)]
 
 
 def show(
     result: Evaluation,
     title: str,
+    baselines: Mapping[str, float],
     published: Published | None = None,
-    baselines: Mapping[str, float] | None = None,
-) -> None:
-    """One row per baseline and n in the data's own unit, with the total in the other one.
-
-    Nats have three decimals, the smaller units four.
-    """
+) -> str:
+    """Print the baselines and the table, with the totals in nats or bits too; returns the table."""
     in_nats = result.unit.startswith("nats")
-    own = tables.short(result.unit)
-    other = "bits/dim" if in_nats else "nats"
-    columns = ["n", "L^n", "L^r", "total", "s.e."]
-    if result.rows[0].total.noise_error is not None:
-        columns.append("noise's s.e.")
-    if published is not None:
-        columns.append("published")
-    columns.append(f"total in {other}")
-
-    def in_own(nats: float) -> str:
-        return f"{nats * result.scale:.{3 if in_nats else 4}f}"
+    own, other = tables.short(result.unit), "bits/dim" if in_nats else "nats"
 
     def in_other(nats: float) -> str:
         return f"{result.bits(nats):.4f}" if in_nats else f"{nats:.3f}"
 
+    columns, *lines = table(result, published)
     rows = []
-    for name, nats in (baselines or {}).items():
-        between = [""] * (len(columns) - 5)
-        rows.append([name, "", "", in_own(nats), *between, in_other(nats)])
-    for row in result.rows:
-        values = [row.loss.nats, row.reconstruction.nats, row.total.nats, row.total.standard_error]
-        cells = [row.name, *map(in_own, values)]
-        if row.total.noise_error is not None:
-            cells.append(in_own(row.total.noise_error))
-        if published is not None:
-            found = published.result(row.n)
-            cells.append("" if found is None else f"{found:.2f}")
-        rows.append([*cells, in_other(row.total.nats)])
-    tables.show(columns, rows, f"{title}, in {own}")
+    for name, nats in baselines.items():
+        between = [""] * (len(columns) - 4)
+        rows.append([name, "", "", result.in_unit(nats), *between, in_other(nats)])
+    for line, row in zip(lines, result.rows, strict=True):
+        rows.append([*line, in_other(row.total.nats)])
+    text = tables.show([*columns, f"total in {other}"], rows, f"{title}, in {own}")
     if published is not None:
         updates = f", after {published.updates:,} updates" if published.updates else ""
         print(f"published: L^r {published.reconstruction:g} {own}, included{updates}")
+    if warning := result.warning():
+        print(warning)
+    return text
 
 
 def write_per_example(path: Path, result: Evaluation) -> None:

@@ -58,7 +58,7 @@ def figures(
         if path.exists() and not force:
             raise BFNError(f"{str(path)!r} exists; give --force to replace it, or another --out")
     folder = RunFolder(locate(run), trust=trust)
-    recipe = recipe_with_data(folder, "its figures need a data source", overrides)
+    recipe = recipe_with_data(folder, overrides)
     model, data = folder.load_model().to(find_device("auto")), build.data(recipe)
     data.examples(split)  # refuses an unknown or empty split
     out.mkdir(parents=True, exist_ok=True)

@@ -28,12 +28,12 @@ def push(
     """
     from bfn import hub
     from bfn.card import README
-    from bfn.cli.card import IN_PYTHON, card_of_run
+    from bfn.cli.card import card_of_run
     from bfn.cli.evaluate import recipe_with_data
     from bfn.runs.folder import RunFolder
 
     folder = RunFolder(run, trust=trust)
-    recipe = recipe_with_data(folder, IN_PYTHON)
+    recipe = recipe_with_data(folder)
     model = folder.load_model()
     with tempfile.TemporaryDirectory() as name:
         copy = Path(name)

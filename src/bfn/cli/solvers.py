@@ -66,8 +66,7 @@ def solvers(
     counts = read_calls(calls)
     names = read_solvers(solver)
     folder = RunFolder(locate(run), trust=trust)
-    instead = "compare solvers there with bfn.quality.compare(model, data, ...)"
-    recipe = recipe_with_data(folder, instead, overrides)
+    recipe = recipe_with_data(folder, overrides)
     given = chosen(keys)
     settings = recipe.sample.updated(**given)
     out = out or Path(f"{run.resolve().name}-solvers.png")
