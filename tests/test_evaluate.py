@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from pathlib import Path
@@ -134,23 +133,6 @@ def test_standard_errors_are_right(double: None) -> None:
     spread = torch.tensor(fixed).std()
     found = float(torch.tensor(noise_errors).square().mean().sqrt())
     assert found == pytest.approx(float(spread), rel=0.25)
-
-
-def test_loss_by_time(tmp_path: Path) -> None:
-    recipe = tiny_runs.read(tmp_path)
-    result = evaluate.evaluate(
-        build.model(recipe), build.data(recipe), steps=["inf"], split="validation", repeats=5
-    )
-    centres, means, errors = evaluate.loss_by_time(result, bins=5)
-    assert centres == pytest.approx([0.1, 0.3, 0.5, 0.7, 0.9])
-    # Even times: every bin holds a fifth of them, so the bins average to the whole.
-    assert sum(means) / 5 == pytest.approx(result.bits(result.rows[0].loss.nats), rel=0.02)
-    inside = (result.times >= 0.2) & (result.times < 0.4)
-    values = result.losses[math.inf][inside] * result.scale
-    assert means[1] == pytest.approx(float(values.mean()))
-    assert errors[1] == pytest.approx(float(values.std(correction=0)) / len(values) ** 0.5)
-    other = dataclasses.replace(result, losses={2: result.losses[math.inf]})
-    assert_refused(lambda: evaluate.loss_by_time(other), "needs L^inf")
 
 
 def test_independent_entropy_retyped() -> None:

@@ -6,10 +6,10 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bfn import serialise
-from bfn.output.base import Head
+if TYPE_CHECKING:
+    from bfn.model import BFN
 
 README, SAMPLE = "README.md", "sample"
 
@@ -41,25 +41,23 @@ class Card:
     sample: Path | None = None
     name: str = "FOLDER"
 
-    def write(self, folder: Path, config: Mapping[str, Any], parameters: int) -> None:
-        """Write README.md, and a copy of the sample, beside a model of this config."""
+    def write(self, folder: Path, model: BFN) -> None:
+        """Write README.md, and a copy of the sample, beside a saved model."""
         if self.sample is not None:
             kept = folder / f"{SAMPLE}{self.sample.suffix}"
             if self.sample.resolve() != kept.resolve():
                 shutil.copyfile(self.sample, kept)
-        (folder / README).write_text(self.render(config, parameters), encoding="utf-8")
+        (folder / README).write_text(self.render(model), encoding="utf-8")
 
-    def render(self, config: Mapping[str, Any], parameters: int) -> str:
+    def render(self, model: BFN) -> str:
         """The text of the card; sections with nothing to say are left out, except for the data."""
-        network = str(config["net"]["class"]).rpartition(":")[2]
-        head = serialise.find_class(config["head"]["class"], trust=True)  # of a model in memory
-        kind = getattr(head, "kind", Head.kind)
-        format = config.get("data")
+        network, format = type(model.net).__name__, model.data_format
+        parameters = sum(p.numel() for p in model.net.parameters())
         shape = "..." if format is None else ", ".join(map(str, _shape(format)))
         parts = [
             "---\nlibrary_name: bfn\ntags:\n- bayesian-flow-network\n---",
             f"# {self.title}",
-            f"A Bayesian Flow Network of {kind} data: a `{network}` of {parameters:,} "
+            f"A Bayesian Flow Network of {model.head.kind} data: a `{network}` of {parameters:,} "
             "parameters, saved by `bfn`.",
             _USE.format(name=self.name, shape=shape),
             "## Data",

@@ -280,22 +280,6 @@ def step_count(n: Steps) -> float:
     return value if value == math.inf else int(value)
 
 
-def loss_by_time(
-    evaluation: Evaluation, bins: int = 20
-) -> tuple[list[float], list[float], list[float]]:
-    """Bin centres, mean and standard error of the L^inf integrand, in the data's unit."""
-    if math.inf not in evaluation.losses:
-        raise BFNError("the loss by time needs L^inf; evaluate with inf among the steps")
-    t = evaluation.times.reshape(-1)
-    values = evaluation.losses[math.inf].reshape(-1) * evaluation.scale
-    index = (t * bins).long().clamp_max(bins - 1)
-    count = torch.bincount(index, minlength=bins).clamp_min(1)
-    mean = torch.bincount(index, values, bins) / count
-    square = torch.bincount(index, (values - mean[index]).square(), bins) / count
-    centres = (torch.arange(bins) + 0.5) / bins
-    return centres.tolist(), mean.tolist(), (square / count).sqrt().tolist()
-
-
 def baselines(data: DataSet, split: str = "test") -> dict[str, float]:
     """What models that know nothing would cost, in nats per example; empty for continuous data.
 

@@ -129,8 +129,7 @@ class BFN(nn.Module):
         folder = Path(folder)
         serialise.save(folder, self.config(), self.net.state_dict(), store)
         if card is not None or not (folder / README).exists():
-            parameters = sum(p.numel() for p in self.net.parameters())
-            (card or Card()).write(folder, self.config(), parameters)
+            (card or Card()).write(folder, self)
 
     def push_to_hub(
         self,

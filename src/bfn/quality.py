@@ -51,6 +51,9 @@ class Score:
     value: float
     error: float | None = None
 
+    def __str__(self) -> str:
+        return f"{self.value:.4f}" + ("" if self.error is None else f"±{self.error:.4f}")
+
 
 @dataclass(frozen=True)
 class Column:

@@ -49,7 +49,7 @@ def test_the_picture_shows_what_was_logged(tmp_path: Path, figures: list[Any]) -
     found = [
         curves.read(write_metrics(tmp_path / name, validated=name == "run-1")) for name in names
     ]
-    curves.draw(tmp_path / "c.png", found, smooth=1)
+    curves.draw(tmp_path / "c.png", found)
     left, right = figures[0].axes
     lines = [line for line in left.lines if line.get_label() in names]
     for line in lines:
@@ -96,7 +96,6 @@ def test_any_name_is_in_the_legend(tmp_path: Path, capsys: pytest.CaptureFixture
         (["plot", "odd", "-o", "c.png"], "has no line with a step and a finite loss"),
         (["plot", "a", "bits", "-o", "c.png"], "different units (nats per image, bits)"),
         (["plot", "a", "-o", "taken.png"], "exists"),
-        (["plot", "a", "-o", "c.png", "--smooth", "0"], "--smooth 0 lines"),
     ],
 )
 def test_refusals(

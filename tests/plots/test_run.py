@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from bfn import evaluate, files
+from bfn import files
 from bfn.plots import distributions, losses, style
 from bfn.plots.distributions import flow_through_time, probabilities, shades
 from bfn.plots.losses import loss_curves
@@ -27,8 +26,8 @@ def test_losses_of_even_chances() -> None:
     Among K letters the rate is (K - 1) beta_1 t nats of each, and L^r is log2 K bits.
     """
     steps: list[tuple[int, int]] = []
-    run = untrained.images("binary", examples=150, progress=lambda *now: steps.append(now))
-    found = loss_curves(run, intervals=8)
+    run = untrained.images("binary", progress=lambda *now: steps.append(now))
+    found = loss_curves(run, intervals=8, examples=150)
     assert steps[-1] == (len(steps), len(steps))
     middles = (np.arange(8) + 0.5) / 8
     np.testing.assert_allclose(found.rate.numpy(), 64 * 4 * middles, rtol=1e-5)
@@ -37,7 +36,7 @@ def test_losses_of_even_chances() -> None:
     np.testing.assert_allclose(found.reconstruction.numpy(), 64 * LN2, rtol=1e-6)
     np.testing.assert_allclose(found.total.numpy(), 128 * edges**2 + 64 * LN2, rtol=1e-5)
     assert found.unit == "nats per image"
-    found = loss_curves(untrained.text(examples=12), intervals=8)
+    found = loss_curves(untrained.text(), intervals=8, examples=12)
     np.testing.assert_allclose(found.rate.numpy(), 26 * 0.75 * middles / LN2, rtol=1e-5)
     np.testing.assert_allclose(found.reconstruction.numpy(), math.log2(27), rtol=1e-6)
     assert found.unit == "bits per character"
@@ -58,7 +57,7 @@ def test_shades_and_probabilities() -> None:
 
 def test_binary_flow_through_time() -> None:
     """Inputs start even and approach the picture; outputs stay at what the network knows."""
-    found = flow_through_time(untrained.images("binary", until=1.0), 2, 20)
+    found = flow_through_time(untrained.images("binary"), 2, 20, until=1.0)
     assert found.inputs.shape == (20, 2, 1, 8, 8)
     assert found.t.tolist() == pytest.approx([i / 19 for i in range(20)])
     assert bool((found.inputs[0] == 0.5).all())
@@ -70,7 +69,7 @@ def test_binary_flow_through_time() -> None:
 
 def test_means_through_time() -> None:
     """mu starts at 0; with no noise predicted, x_hat is mu / gamma, clipped to [-1, 1]."""
-    found = flow_through_time(untrained.images("continuous", until=0.5), 3, 5)
+    found = flow_through_time(untrained.images("continuous"), 3, 5, until=0.5)
     assert not found.inputs[0].any()
     gamma = (1 - 0.05 ** (2 * found.t[1:])).reshape(-1, 1, 1, 1, 1)
     expected = (found.inputs[1:].double() / gamma).clamp(-1, 1)
@@ -90,18 +89,18 @@ def test_real_examples_are_spread_over_the_split() -> None:
 
 RUNS = {
     "images": untrained.images,
-    "classes": lambda **settings: untrained.images("discrete", **settings),
+    "classes": lambda: untrained.images("discrete"),
     "text": untrained.text,
-    "bytes": lambda **settings: untrained.text(None, **settings),
-    "two letters": lambda **settings: untrained.text("a$", "aa$a$", **settings),
-    "pairs": lambda **settings: untrained.arrays(2, **settings),
-    "arrays": lambda **settings: untrained.arrays(9, split="train", **settings),
+    "bytes": lambda: untrained.text(None),
+    "two letters": lambda: untrained.text("a$", "aa$a$"),
+    "pairs": lambda: untrained.arrays(2),
+    "arrays": lambda: untrained.arrays(9, split="train"),
 }
 
 
 @pytest.mark.parametrize("kind", RUNS)
 def test_samples_and_distributions_are_drawn(kind: str) -> None:
-    run = RUNS[kind](examples=6)
+    run = RUNS[kind]()
     check(lambda: draw_samples(run))
     pixels = check(lambda: distributions.draw_distributions(run))
     if kind == "text":  # some characters are right at t = 0.75, others not yet
@@ -111,23 +110,11 @@ def test_samples_and_distributions_are_drawn(kind: str) -> None:
 
 @pytest.mark.parametrize("form", ["binary", "continuous"])
 def test_losses_are_drawn(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(losses, "loss_curves", lambda run: loss_curves(run, intervals=6))
-    run = untrained.images(form, examples=6)
+    monkeypatch.setattr(losses, "loss_curves", lambda run: loss_curves(run, 6, 6))
+    run = untrained.images(form)
     pixels = check(lambda: losses.draw_losses(run))
     assert share(pixels, style.BLUE) > 1e-3
     assert share(pixels, style.RED) > 1e-4
-
-
-def test_loss_by_time_of_an_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    figures: list[Any] = []
-    monkeypatch.setattr(style, "save", lambda figure, path: figures.append(figure))
-    run = untrained.images("binary")
-    found = evaluate.evaluate(run.model, run.data, steps=["inf"])
-    losses.draw_by_time(tmp_path / "t.png", found)
-    heights, edges, _ = figures[0].axes[0].patches[-1].get_data()
-    middles = (np.arange(20) + 0.5) / 20
-    np.testing.assert_allclose(edges, np.arange(21) / 20)
-    np.testing.assert_allclose(heights, 64 * 4 * middles, atol=1.0)
 
 
 @pytest.mark.parametrize("ending", files.FIGURES)

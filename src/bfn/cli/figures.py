@@ -11,17 +11,17 @@ from cyclopts import Parameter
 from bfn.cli.options import Force, Out, Overrides, Run, Trust, Whole
 from bfn.errors import BFNError
 
+Figure = Literal["samples", "distributions", "losses"]
+
 
 def figures(
     run: Run,
     /,
     *,
     out: Out = Path("figures"),
-    only: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
+    only: Annotated[list[Figure] | None, Parameter(consume_multiple=True)] = None,
     format: Literal["png", "pdf", "svg"] = "png",
     split: str = "test",
-    examples: Whole = 256,
-    until: float | None = None,
     seed: Whole = 0,
     force: Force = False,
     trust: Trust = False,
@@ -34,8 +34,6 @@ def figures(
         only: Draw only these of samples, distributions and losses.
         format: The kind of file; pdf and svg are vector graphics.
         split: The data to draw and to measure the losses on: train, validation or test.
-        examples: Average the losses over at most this many examples.
-        until: Show the distributions up to this time t, at most 1.
         seed: Random seed for the noise.
     """
     from bfn import plots
@@ -49,11 +47,7 @@ def figures(
     from bfn.runs.folder import RunFolder
 
     style.load("matplotlib")
-    paths = {name: out / f"{name}.{format}" for name in plots.choose(only)}
-    if examples < 2:
-        raise BFNError(f"--examples {examples} is too few to average over; give at least 2")
-    if until is not None and not 0.0 < until <= 1.0:
-        raise BFNError(f"--until {until:g} is not a time; expected more than 0 and at most 1")
+    paths = {name: out / f"{name}.{format}" for name in only or plots.FIGURES}
     for path in paths.values():
         if path.exists() and not force:
             raise BFNError(f"{str(path)!r} exists; give --force to replace it, or another --out")
@@ -62,7 +56,7 @@ def figures(
     model, data = folder.load_model().to(find_device("auto")), build.data(recipe)
     data.examples(split)  # refuses an unknown or empty split
     out.mkdir(parents=True, exist_ok=True)
-    loaded = a_run.Run(model, data, recipe.sample, split, seed, examples, until)
+    loaded = a_run.Run(model, data, recipe.sample, split, seed)
     for name, path in paths.items():
         with waiting(f"drawing {name}") as (report, _):
             plots.draw(name, dataclasses.replace(loaded, progress=report), path)

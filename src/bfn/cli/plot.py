@@ -8,15 +8,13 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from bfn.cli.options import Force, Out, Whole
-from bfn.errors import BFNError
+from bfn.cli.options import Force, Out
 from bfn.files import FIGURES, check_free
 
 
 def plot(
     *runs: Annotated[Path, Parameter(required=True)],
     out: Out = Path("curves.png"),
-    smooth: Whole | None = None,
     force: Force = False,
 ) -> None:
     """Draw the learning curves of runs, and their loss over time t.
@@ -24,14 +22,11 @@ def plot(
     Args:
         runs: The run folders.
         out: The .png, .pdf or .svg to write.
-        smooth: Number of metrics lines to average over; by default a thirtieth of them.
     """
     from bfn.plots import curves
 
-    if smooth is not None and smooth < 1:
-        raise BFNError(f"--smooth {smooth} lines; give 1 for no smoothing, or more")
     check_free(out, force, endings=FIGURES)
     names = Counter(run.name for run in runs)
     found = [curves.read(run, None if names[run.name] == 1 else str(run)) for run in runs]
-    curves.draw(out, found, smooth)
+    curves.draw(out, found)
     print(f"look at {out}")

@@ -42,9 +42,7 @@ def push(
                 shutil.copyfile(file, copy / file.name)
         (copy / hub.RECIPE).write_text(recipe.without_places().to_toml())
         if not (run / README).exists():
-            parameters = sum(p.numel() for p in model.net.parameters())
-            card_of_run(recipe, repository, folder.data().get("data", "")).write(
-                copy, model.config(), parameters
-            )
+            card = card_of_run(recipe, repository, folder.data().get("data", ""))
+            card.write(copy, model)
         address = hub.upload(copy, repository, private=private or None, token=token)
     print(f"{run} is at {address}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from bfn.errors import BFNError
 from bfn.files import FIGURES, check_free
 
 if TYPE_CHECKING:
-    from bfn.quality import Comparison, Score
+    from bfn.quality import Comparison
 
 MOST = 1000
 """Samples by default, unless the split has fewer examples."""
@@ -136,22 +135,6 @@ def read_solvers(text: str | None) -> list[str]:
 
 def show(found: Comparison, title: str) -> None:
     """One row per solver and number of calls."""
-    columns = ["solver", "calls"]
-    rows = [row.scores for row in found.rows] + [found.real]
-    with_errors = [
-        any(score.error is not None for score in each) for each in zip(*rows, strict=True)
-    ]
-    for column, with_error in zip(found.columns, with_errors, strict=True):
-        columns += [column.name] + ["s.e."] * with_error
-
-    def cell(number: float | None) -> str:
-        return "" if number is None or math.isnan(number) else f"{number:.4f}"
-
-    def cells(scores: list[Score]) -> list[str]:
-        shown = []
-        for score, with_error in zip(scores, with_errors, strict=True):
-            shown += [cell(score.value)] + [cell(score.error)] * with_error
-        return shown
-
-    lines = [[row.solver, str(row.calls), *cells(row.scores)] for row in found.rows]
-    tables.show(columns, [*lines, ["real data", "", *cells(found.real)]], title)
+    lines = [[row.solver, str(row.calls), *map(str, row.scores)] for row in found.rows]
+    lines.append(["real data", "", *map(str, found.real)])
+    tables.show(["solver", "calls", *(column.name for column in found.columns)], lines, title)

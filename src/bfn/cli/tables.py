@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -39,10 +38,9 @@ def show(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | Non
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
     width = max(Console().width, least)
-    Console(width=width, highlight=False, markup=False).print(table, crop=False)
-    with io.StringIO() as text:
-        Console(file=text, width=width).print(table, crop=False)
-        return text.getvalue()
+    console = Console(width=width, highlight=False, markup=False, record=True)
+    console.print(table, crop=False)
+    return console.export_text()
 
 
 def short(unit: str) -> str:

@@ -7,11 +7,8 @@ Numbers and pictures are made by functions of their own, so that both can be che
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from bfn.errors import BFNError, did_you_mean
 
 if TYPE_CHECKING:
     from bfn.plots.run import Run
@@ -22,15 +19,6 @@ FIGURES = {
     "losses": "the loss against time, and its sum up to each time",
 }
 """The figures of a trained run, and what they show."""
-
-
-def choose(names: Sequence[str] | None) -> list[str]:
-    """The names of figures to draw in the order of `FIGURES`: all of them if none is given."""
-    for name in names or ():
-        if name not in FIGURES:
-            hint = did_you_mean(name, FIGURES) or f"; expected {', '.join(FIGURES)}"
-            raise BFNError(f"unknown figure {name!r}{hint}")
-    return [name for name in FIGURES if not names or name in names]
 
 
 def draw(name: str, run: Run, path: Path) -> None:

@@ -86,7 +86,7 @@ def smoothed(values: Sequence[float], lines: int) -> list[float]:
     return result
 
 
-def draw(path: Path, curves: Sequence[Curve], smooth: int | None = None) -> None:
+def draw(path: Path, curves: Sequence[Curve]) -> None:
     """Draw training loss (faint, and smoothed) and validation; beside them the loss by time."""
     units = dict.fromkeys(curve.unit for curve in curves)
     if len(units) > 1:
@@ -102,7 +102,7 @@ def draw(path: Path, curves: Sequence[Curve], smooth: int | None = None) -> None
         shown: list[float] = []
         looks = itertools.cycle(itertools.product(LINES, style.COLOURS))
         for curve, (line, colour) in zip(curves, looks, strict=False):
-            shown += _draw_losses(left, curve, colour, line, smooth)
+            shown += _draw_losses(left, curve, colour, line)
             if curve.by_time:
                 _draw_by_time(right[0], curve, colour, line)
         low, high = min(shown), max(shown)
@@ -125,11 +125,9 @@ def _label(name: str) -> str:
     return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
 
 
-def _draw_losses(
-    axes: Axes, curve: Curve, colour: str, line: str, smooth: int | None
-) -> list[float]:
+def _draw_losses(axes: Axes, curve: Curve, colour: str, line: str) -> list[float]:
     """Draw a run's losses; returns the values that must be inside the picture."""
-    lines = smooth or max(1, len(curve.steps) // 30)
+    lines = max(1, len(curve.steps) // 30)
     losses = smoothed(curve.losses, lines)
     if lines > 1:
         axes.plot(curve.steps, curve.losses, color=colour, alpha=0.25, linewidth=0.5)

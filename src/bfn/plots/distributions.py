@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 EXAMPLES, TIMES = 2, 20  # of pictures
 CHARACTERS, ROWS = 60, 15
-UNTIL = {"text": 0.75, "image": 1 / 3, "array": 1 / 3}
-"""When there is little left to see."""
+UNTIL, UNTIL_OF_TEXT = 1 / 3, 0.75  # times from which there is little left to see
 
 
 @dataclass(frozen=True)
@@ -53,9 +52,8 @@ def path(flow: BayesianFlow, x: Tensor, t: Tensor, generator: torch.Generator) -
     return steps
 
 
-def flow_through_time(run: Run, count: int, steps: int) -> Flow:
-    """Send messages about `count` examples; look at `steps` even times from 0 to run.until."""
-    until = UNTIL[run.data.medium] if run.until is None else run.until
+def flow_through_time(run: Run, count: int, steps: int, until: float) -> Flow:
+    """Send messages about `count` examples; look at `steps` even times from 0 to `until`."""
     x, cond = run.batch(count)
     t = torch.linspace(0.0, until, steps, dtype=torch.float64)
     model, flow = run.model, run.model.flow
@@ -102,7 +100,7 @@ def draw_distributions(run: Run) -> Figure:
     if run.data.medium == "text":
         return _draw_texts(run)
     image = run.data.medium == "image"
-    found = flow_through_time(run, EXAMPLES if image else 1, TIMES)
+    found = flow_through_time(run, EXAMPLES if image else 1, TIMES, UNTIL)
     height, width = found.x.shape[-2:] if image else (1, 1)
     figure = style.new(0.8 + 0.62 * len(found.x) * height / width if image else 3.6)
     panels = figure.subplots(2, 1)
@@ -142,7 +140,7 @@ def _mark_times(axes: Axes, t: Tensor) -> None:
 
 def _draw_texts(run: Run) -> Figure:
     """A line for each time: the most probable characters, as dark as they are probable."""
-    found = flow_through_time(run, 1, ROWS)
+    found = flow_through_time(run, 1, ROWS, UNTIL_OF_TEXT)
     x = found.x[0, :CHARACTERS]
     figure = style.new(0.9 + 2 * 0.155 * ROWS)
     panels = figure.subplots(2, 1)

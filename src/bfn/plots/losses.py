@@ -1,22 +1,15 @@
-"""A model's loss against time.
-
-`draw_by_time` shows an evaluation's L^inf, `draw_losses` also what it sums to up to each time and
-what L^r would be if the transmission stopped there.
-"""
+"""A model's loss against time: L^inf, what it sums to up to each time, and the L^r there."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from bfn import loss
-from bfn.evaluate import Evaluation, loss_by_time
 from bfn.plots import style
 from bfn.plots.run import Run
 
@@ -27,26 +20,6 @@ if TYPE_CHECKING:
 BATCH = 128
 HEADROOM = 5.0
 """A sum that starts this many times above its end leaves the panel rather than flatten it."""
-
-
-def draw_by_time(path: Path, evaluation: Evaluation) -> None:
-    """Draw the L^inf of an evaluation over time, with a band of one standard error."""
-    middles, means, errors = (np.array(each) for each in loss_by_time(evaluation))
-    with style.styled():
-        figure = style.new(2.7, 4.5)
-        axes = figure.subplots()
-        edges = np.linspace(0.0, 1.0, len(middles) + 1)
-        _draw_rate(axes, edges, means, errors, evaluation.unit)
-        axes.set_title(r"Where the loss is paid: the area is $L^\infty$")
-        style.save(figure, path)
-
-
-def _draw_rate(axes: Axes, edges: Any, rate: Any, error: Any, unit: str) -> None:
-    band = {"color": style.BLUE, "alpha": 0.25, "fill": True, "linewidth": 0}
-    axes.stairs(rate + error, edges, baseline=rate - error, **band)
-    axes.stairs(rate, edges, baseline=None, color=style.BLUE, linewidth=1.3)
-    axes.set(xlim=(0, 1), ylim=(0, None), xlabel="time $t$")
-    axes.set_ylabel(f"{unit}, per unit time")
 
 
 @dataclass(frozen=True)
@@ -70,9 +43,9 @@ class LossCurves:
         return self.cumulative + self.reconstruction
 
 
-def loss_curves(run: Run, intervals: int = 32) -> LossCurves:
-    """Evaluate every example at one time in every interval, and at every edge."""
-    x, cond = run.batch(run.examples)
+def loss_curves(run: Run, intervals: int = 32, examples: int = 256) -> LossCurves:
+    """Evaluate at most so many examples at one time in every interval, and at every edge."""
+    x, cond = run.batch(examples)
     edges = torch.arange(intervals + 1, dtype=torch.float64) / intervals
     order = [torch.randperm(len(x), generator=run.generator("order", j)) for j in range(intervals)]
 
@@ -138,3 +111,11 @@ def draw_losses(run: Run) -> Figure:
     right.set(xlim=(0, 1), ylim=(0, top), xlabel="time $t$", ylabel=found.unit)
     right.legend()
     return figure
+
+
+def _draw_rate(axes: Axes, edges: Any, rate: Any, error: Any, unit: str) -> None:
+    band = {"color": style.BLUE, "alpha": 0.25, "fill": True, "linewidth": 0}
+    axes.stairs(rate + error, edges, baseline=rate - error, **band)
+    axes.stairs(rate, edges, baseline=None, color=style.BLUE, linewidth=1.3)
+    axes.set(xlim=(0, 1), ylim=(0, None), xlabel="time $t$")
+    axes.set_ylabel(f"{unit}, per unit time")

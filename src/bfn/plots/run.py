@@ -36,10 +36,6 @@ class Run:
     sampling: Sample
     split: str = "test"
     seed: int = 0
-    examples: int = 256
-    """The most examples of the split to average the loss curves over."""
-    until: float | None = None
-    """The last time of the distributions; None leaves it to the figure."""
     progress: Callable[[int, int], None] = lambda done, total: None
 
     def batch(self, count: int) -> tuple[Tensor, dict[str, Any]]:
