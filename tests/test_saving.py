@@ -222,6 +222,21 @@ def test_other_weights_are_refused(run: Path) -> None:
         refused(run, lambda config, dtype=dtype: config.update(dtype=dtype), "dtype = ")
 
 
+def test_a_kill_between_two_saves_leaves_a_whole_model(tmp_path: Path) -> None:
+    """The new config stands beside the old weights until the new ones take their place."""
+    saved = bfn.discretised(bfn.nn.MLP(3, 2), 8, 0.1)
+    saved.save_pretrained(tmp_path)
+    before = (tmp_path / "model.safetensors").read_bytes()
+    for p in saved.parameters():
+        p.data.zero_()
+    saved.save_pretrained(tmp_path)
+    after = (tmp_path / "model.safetensors").read_bytes()
+    for weights, zero in ((before, False), (after, True)):
+        (tmp_path / "model.safetensors").write_bytes(weights)
+        again = bfn.BFN.from_pretrained(tmp_path)
+        assert all(bool((p == 0).all()) for p in again.parameters()) == zero
+
+
 def test_truncated_and_missing_files_are_refused(run: Path) -> None:
     weights, config = run / "model.safetensors", run / "config.json"
     whole = weights.read_bytes()

@@ -178,10 +178,14 @@ def save(
             raise BFNError("weights of several types cannot be stored as one; leave out the type")
         config = {**config, "dtype": kinds.pop()}
         tensors |= {k: _narrowed(k, t, store) for k, t in floats.items()}
-    # The weights take their name first: a folder is complete once it has its config.
-    with replacing(folder / CONFIG) as described, replacing(folder / WEIGHTS) as filled:
+    # The config takes its name first, and knows the old weights too: a kill before the new ones are
+    # in their place, or a reader at that moment, finds a whole model.
+    with replacing(folder / WEIGHTS) as filled, replacing(folder / CONFIG) as described:
         save_file(tensors, filled, metadata={"format": "pt"})
-        config = {**config, "sha256": _digest(filled)}
+        known = {"sha256": _digest(filled)}
+        if (folder / WEIGHTS).is_file():
+            known["sha256_before"] = _digest(folder / WEIGHTS)
+        config = {**config, **known}
         described.write_text(json.dumps(config, indent=2) + "\n")
         shutil.copymode(described, filled)  # save_file makes files that only their owner can read
 
@@ -229,7 +233,8 @@ def read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
         raise BFNError(f"{str(folder)!r} holds no {WEIGHTS}; it is not a finished run")
     try:
         weights = load_file(path)
-        if "sha256" in config and config["sha256"] != _digest(path):
+        known = (config.get("sha256"), config.get("sha256_before"))
+        if "sha256" in config and _digest(path) not in known:
             raise ValueError(f"its SHA-256 is not the one in {CONFIG}")
     except (SafetensorError, OSError, ValueError) as error:
         raise BFNError(
