@@ -43,7 +43,7 @@ def fit(net: torch.nn.Module, out: Path | None, **settings: Any) -> bfn.train.Fi
     return bfn.train.fit(model, bfn.data.load("digits"), out=out, display=False, **given)
 
 
-NO_GOOD = r"there is no good checkpoint before it: train again with a smaller learning_rate"
+NO_GOOD = r"there is no good checkpoint before it: train again with a smaller train.learning_rate"
 GOOD = r"the last good checkpoint is \S*step-4: train again .*learning_rate.*"
 
 
@@ -73,12 +73,10 @@ def test_training_stops(
     assert RunFolder(tmp_path / "run").steps() == kept
     assert (tmp_path / "run" / "model.safetensors").exists() == bool(kept)
     found = status(tmp_path / "run")
-    told = (found["status"], found["message"].replace("train.", ""))
-    assert told == ("diverged", str(caught.value))
+    assert (found["status"], found["message"]) == ("diverged", str(caught.value))
     assert f" at step {found['step']}; " in found["message"]
 
 
 def test_without_a_folder() -> None:
-    with pytest.raises(Diverged, match="weights overflowed at step 1; ") as caught:
+    with pytest.raises(Diverged, match="weights overflowed at step 1; "):
         fit(Bomb(100), None, steps=1, learning_rate=1e38)
-    assert "--force" not in str(caught.value)

@@ -226,7 +226,6 @@ class Odd(Own):
         return object()
 
 
-ONCE: dict[str, Any] = {"batch": None, "steps": None}
 FLOATS: dict[str, Any] = {"validation": torch.zeros(4, 2), "validate_every": 1}
 
 
@@ -249,17 +248,16 @@ MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
     (lambda x: [{"x": x}], {"batch": None}, "the examples of a batch are of type dict; expected"),
     (lambda x: [(x, x, x)], {"batch": None}, "are of type tuple; expected numbers"),
     (lambda x: [], {"batch": None}, "the list gives no batch; expected at least one"),
-    (lambda x: iter([x]), ONCE, "the list_iterator has no length; say when to end"),
     (lambda x: [x], {}, "batch = 4, but the list makes the batches itself; leave batch out"),
     (lambda x: [x, x[:, :1]], {"batch": None}, "have examples of shape (1,), the first ones have"),
     (lambda x: [x, (x, x[:, 0])], {"batch": None}, "have labels only now and then"),
-    (lambda x: [x], {"batch": None, "accumulate": 2}, "nor cut by accumulate; give an array"),
+    (lambda x: [x], {"batch": None, "accumulate": 2}, "nor cut by train.accumulate; give"),
     (lambda x: x, {"augment": 3}, "augment = 3; expected a function of a batch"),
     (lambda x: x, {"augment": lambda x: x[:, 0]}, "of a batch of torch.int64 (1, 2); it must keep"),
     (lambda x: x, {"augment": lambda x: x + 9}, "augment left the range of the data: "),
-    (lambda x: x, {"stepz": 3}, "unknown key stepz; did you mean 'steps'?"),
+    (lambda x: x, {"stepz": 3}, "unknown key train.stepz; did you mean 'train.steps'?"),
     (lambda x: x, {"learning_rate": -1}, "learning_rate = -1.0 is too small"),
-    (lambda x: x, {"accumulate": 3}, "batch = 4 cannot be split into accumulate = 3 equal parts"),
+    (lambda x: x, {"accumulate": 3}, "batch = 4 cannot be split into train.accumulate = 3 equal"),
 ]
 
 

@@ -50,7 +50,7 @@ def test_a_fault_loses_nothing(fault: str, whole: tuple[Recipe, Path], tmp_path:
     else:
         assert said.startswith("Unwritten: ")
         assert "could not be written" in said or "No space" in said
-        assert "make room and resume the run with --resume" in said
+        assert "make room and resume the run" in said
         assert status(tmp_path / "run")["status"] == "failed"
     run(recipe, tmp_path / "run", resume=True)
     assert_same(expected, tmp_path / "run")
@@ -207,7 +207,7 @@ def test_data_may_move_but_not_change(tmp_path: Path) -> None:
     # As many classes, but they mean other characters; or another split of the same text.
     for other, sentence in (
         (text.replace("h", "a"), r"was started with data.alphabet"),
-        (text[:3000], r"data are not those .*/run' was started .* --init"),
+        (text[:3000], r"data are not those .*/run' was started .* train.init"),
     ):
         path.write_text(other)
         with pytest.raises(BFNError, match=sentence):
@@ -254,7 +254,7 @@ def test_fit_goes_on_with_the_same_model_and_data(
     for other in (x * 0.5, x.flip(0)):
         with pytest.raises(BFNError, match="data are not those"):
             fit(other, 10, resume=True)
-    with pytest.raises(BFNError, match=r"started with learning_rate = 0.001, not 0.1"):
+    with pytest.raises(BFNError, match=r"started with train.learning_rate = 0.001, not 0.1"):
         fit(x, 10, learning_rate=0.1, resume=True)
     with monkeypatch.context() as patch:
         patch.setattr(Slope, "width", 2)
@@ -281,7 +281,7 @@ def test_checkpoints_of_another_run(tmp_path: Path) -> None:
     )
     before = contents(tmp_path / "run")
     recipe = tiny_runs.read(tmp_path, "text", train__steps=20)
-    with pytest.raises(BFNError, match=r"started with the net UNet.* --out"):
+    with pytest.raises(BFNError, match=r"started with the net UNet.* another folder"):
         run(recipe, tmp_path / "run", resume=True)
     assert contents(tmp_path / "run") == before
 

@@ -64,7 +64,7 @@ def test_force_keeps_the_old_run_under_another_name(tmp_path: Path) -> None:
     run(recipe, out)
     (out / "notes.md").write_text("mine")
     before = contents(out)
-    with pytest.raises(BFNError, match=r"a run already; resume it with --resume, rep"):
+    with pytest.raises(BFNError, match=r"a run already; continue it with resume, rep"):
         run(recipe, out)
     assert contents(out) == before
     for i in (1, 2):
@@ -158,8 +158,8 @@ def test_what_would_be_lost_is_refused(
     ("kind", "overrides", "sentence"),
     [
         ("discretised", {"net__outputs": 1}, r"the network returned shape"),
-        ("discretised", {"flow__K": 16}, r"not the centre of one of K = 16 bins"),
-        ("discretised", {"data__form": "binary"}, r"x has type torch.int64"),
+        ("discretised", {"flow__K": 16}, r"flow.K = 16 .*, which has 17 bins"),
+        ("discretised", {"data__form": "binary"}, r"flow.K = 17 .*, which has 2 bins"),
         ("discretised", {"net__image_size": 16}, r"images are 8 x 8"),
         (
             "discretised",

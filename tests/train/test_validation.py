@@ -212,10 +212,7 @@ def test_patience(totals: list[float], tmp_path: Path) -> None:
     heard = tiny_runs.Heard()
     assert run(recipe, tmp_path / "run", resume=True, display=heard).step == 8
     (said,) = heard.said
-    assert said.endswith(
-        "is finished: step 8, after 2 validations without improvement; to train on, give a "
-        "larger train.patience"
-    )
+    assert said == "the run is finished: step 8; to train on, give a larger train.patience"
     more = tiny_runs.read(tmp_path, "text", train__validate_every=2, train__patience=3)
     totals += [6.0]
     assert run(more, tmp_path / "run", resume=True).step == 10

@@ -91,23 +91,22 @@ class RunFolder:
         """Refuse, before anything is written, a folder whose contents would be lost or mixed up."""
         name = str(self.path)
         if self.path.exists() and not self.path.is_dir():
-            raise BFNError(f"{name!r} is a file; give the run another folder with --out")
+            raise BFNError(f"{name!r} is a file; give the run another folder")
         if not self.is_run():
             # A process that is killed as it starts may leave hidden files.
             if self.path.is_dir() and any(p.name[0] != "." for p in self.path.iterdir()):
                 raise BFNError(
-                    f"{name!r} holds other files and no {RECIPE}; give the run a new folder with "
-                    "--out"
+                    f"{name!r} holds other files and no {RECIPE}; give the run a new folder"
                 )
         elif not resume and not force:
             raise BFNError(
-                f"{name!r} holds a run already; resume it with --resume, replace it with "
-                "--force, or give another folder with --out"
+                f"{name!r} holds a run already; continue it with resume, replace it with force, "
+                "or give another folder with out"
             )
         elif resume and (self.path / serialise.WEIGHTS).is_file() and not self.steps():
             raise BFNError(
                 f"{name!r} holds a model without checkpoints, which training would replace; give "
-                "another folder with --out"
+                "another folder"
             )
 
     def open(self, recipe: Recipe, *, resume: bool = False, force: bool = False) -> Path | None:
@@ -137,7 +136,7 @@ class RunFolder:
                     raise BFNError(
                         f"the run in {str(self.path)!r} is at step {self.steps()[-1]} already, "
                         f"beyond train.steps = {recipe.train.steps}; give at least "
-                        f"{self.steps()[-1]}, or another folder with --out"
+                        f"{self.steps()[-1]}, or another folder"
                     )
             else:
                 _write(self.path / RECIPE, recipe.to_toml())
@@ -159,7 +158,7 @@ class RunFolder:
     def _closed(self, error: OSError) -> BFNError:
         return BFNError(
             f"the run folder {str(self.path)!r} cannot be written ({error.strerror}); give "
-            "another one with --out"
+            "another one"
         )
 
     def is_here(self) -> bool:
@@ -171,7 +170,7 @@ class RunFolder:
         if not self.is_here():
             raise Unwritten(
                 f"the run folder {str(self.path)!r} was moved or deleted while it was trained in; "
-                "if it was moved, resume the run from its last checkpoint with --out and --resume"
+                "if it was moved, resume the run in its new place"
             )
 
     def close(self) -> None:
@@ -215,8 +214,7 @@ class RunFolder:
                 continue  # the source chose it; the data's digest tells whether they are the same
             raise BFNError(
                 f"the run was started with {name} = {old[section].get(key)!r}, not "
-                f"{new[section].get(key)!r}; resume it with the same value, or give another folder "
-                "with --out"
+                f"{new[section].get(key)!r}; resume it with the same value, or give another folder"
             )
 
     # The data.
@@ -272,7 +270,7 @@ class RunFolder:
                 (self.path / f"{name}.part").unlink(missing_ok=True)
             raise Unwritten(
                 f"the model could not be written to {str(self.path)!r} ({error}); make room and "
-                "resume the run with --resume"
+                "resume the run"
             ) from error
 
     def load_model(self) -> BFN:
@@ -318,7 +316,7 @@ class RunFolder:
         except OSError as error:
             raise Unwritten(
                 f"{str(self.path / name)!r} could not be written ({error.strerror}); make room and "
-                "resume the run with --resume"
+                "resume the run"
             ) from error
 
 

@@ -51,7 +51,7 @@ class Lock:
                 file.close()
                 raise BFNError(
                     f"the run in {str(self.path.parent)!r} is being trained by {holder}; wait for "
-                    "it, or give another folder with --out"
+                    "it, or give another folder"
                 ) from None
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n")

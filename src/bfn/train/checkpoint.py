@@ -175,7 +175,7 @@ def write(folder: Path, step: int, tensors: Tensors, values: Mapping[str, Any], 
         earlier = "earlier ones are intact: " if checkpoint_steps(folder) else ""
         raise Unwritten(
             f"the checkpoint {str(target)!r} could not be written ({error}); {earlier}make room "
-            "and resume the run with --resume"
+            "and resume the run"
         ) from error
     # Later ones are damaged: training was resumed from one before them.
     until = [each for each in checkpoint_steps(folder) if each <= step]
@@ -220,7 +220,7 @@ def restore(
         reason = str(error).strip().rpartition("\n")[2].strip()  # torch's first line says little
         raise BFNError(
             f"the checkpoint {str(found.path)!r} is of another network than the run's is now "
-            f"({reason}); give another folder with --out, or start again with --force"
+            f"({reason}); give another folder, or start again with force"
         ) from error
     state.seconds = found.state.get("seconds", 0.0)
     best = Best(**(found.state.get("best") or {}))
@@ -254,12 +254,12 @@ def _check_identity(found: Checkpoint, identity: Mapping[str, Any]) -> None:
         if old != new:
             raise BFNError(
                 f"the run in {run!r} was started with the {part} {old}, not {new}; resume it with "
-                "the same one, or give another folder with --out"
+                "the same one, or give another folder"
             )
     if found.state.get("data", identity["data"]) != identity["data"]:
         raise BFNError(
             f"the data are not those that the run in {run!r} was started with; resume it with the "
-            f"same data, or start another run from its model with --init {run} and another --out"
+            f"same data, or start another run from its model with train.init = {run!r}"
         )
 
 
@@ -270,7 +270,8 @@ def in_words(description: Mapping[str, Any]) -> str:
         if isinstance(value, dict) and "class" in value:
             return in_words(value)
         # The marginals of the data, say, which are compared as data.
-        return f"{len(value)} numbers" if isinstance(value, list) and len(value) > 6 else value
+        numbers = isinstance(value, list) and value and isinstance(value[0], float)
+        return f"{len(value)} numbers" if numbers else value
 
     # What is None is left out: an earlier version may not have had that argument.
     given = {key: value for key, value in description["arguments"].items() if value is not None}
@@ -291,8 +292,8 @@ def newest(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
             say(f"{error}{earlier}")
     if found:
         raise BFNError(
-            f"no checkpoint in {str(folder)!r} is intact; start another run from the model, "
-            f"--init {folder.parent!s} with another --out, or start again with --force"
+            f"no checkpoint in {str(folder)!r} is intact; start another run from its model with "
+            f"train.init = {str(folder.parent)!r}, or start again with force"
         )
     return None
 

@@ -339,7 +339,7 @@ class Loop:
         stopped = f"training was interrupted at step {self.state.step} of {self.settings.steps}"
         if self.folder is None:
             return stopped
-        return f"{stopped}; its state is saved in {self.folder.path}: resume it with --resume"
+        return f"{stopped}; its state is saved in {self.folder.path}: continue it with resume"
 
 
 @contextlib.contextmanager

@@ -58,10 +58,10 @@ class Trainer:
         settings: Train,
         *,
         world: World | None = None,
-        augment: Callable[[Tensor], Tensor] = lambda x: x,
+        augment: Callable[[Tensor], Tensor] | None = None,
         say: Callable[[str], Any] = lambda sentence: None,
     ) -> None:
-        self.settings, self.augment = settings, augment
+        self.settings, self.augment = settings, augment or (lambda x: x)
         self.world = world or World()
         self.device = find_device(self.world.device(settings.device))
         self.model, self.data = model.to(self.device), data

@@ -1,0 +1,114 @@
+"""What is settled and checked before training: weights to start from, the head, one example."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bfn import hub, loss, serialise
+from bfn.data.base import DataSet
+from bfn.errors import BFNError, Diverged, is_ours
+from bfn.model import BFN
+from bfn.output import Head
+from bfn.recipe import Recipe
+from bfn.runs.folder import RunFolder
+from bfn.sampling.draw import check_names
+from bfn.train.checkpoint import in_words
+from bfn.train.monitor import summary_writer
+
+
+def start_from(model: BFN, name: str, folder: RunFolder | None, say: Callable[[str], None]) -> None:
+    """Load the weights of another run, of a shipped model, or of one on the hub."""
+    if folder is not None and Path(name).is_dir() and Path(name).resolve() == folder.path.resolve():
+        raise BFNError(
+            f"{str(folder.path)!r} is both the run to start from and the new one; give another "
+            "folder"
+        )
+    source = hub.locate(name)
+    config = serialise.load_config(source)
+    weights = serialise.read_weights(source, config)
+    if reason := serialise.misfit(model.net, weights):
+        raise BFNError(
+            f"the weights of {name!r} do not fit this network ({reason}); give it the same "
+            "arguments as that model's network has in its config.json"
+        )
+    model.net.load_state_dict(weights)
+    for part in ("flow", "head"):
+        mine, old = serialise.describe(getattr(model, part)), config[part]
+        if mine != old:
+            say(f"the model in {name} had another {part}: {in_words(old)}, now {in_words(mine)}")
+
+
+def fitted_head(model: BFN, data: DataSet, resumed: RunFolder | None) -> Head:
+    """The head after a look at a few million values of the data, the same in every process.
+
+    A resumed run goes on with what its head knew, because other examples may come first now.
+    """
+    count = min(len(data.examples("train")), 2**22 // data.format.dimensions + 1)
+    generator = torch.Generator(model.device).manual_seed(0)
+    x, _ = data.batch("train", data.indices(0, 0, count), generator)
+    head = model.head.fitted(x, alike=data.format.alike)
+    if resumed is not None and (resumed.path / serialise.CONFIG).is_file():
+        before = serialise.load_config(resumed.path)["head"]
+        # Heads that differ in more than that are refused when the checkpoint is read.
+        if is_ours(before["class"]) and in_words(before) == in_words(serialise.describe(head)):
+            return serialise.build(before, Head, trust=False)
+    return head
+
+
+def check(
+    recipe: Recipe,
+    model: BFN,
+    data: DataSet,
+    folder: RunFolder | None,
+    augment: Callable[[Tensor], Tensor] | None,
+) -> None:
+    """Find what does not fit together; one example goes through the model."""
+    if recipe.train.tensorboard:
+        if folder is None:
+            raise BFNError("train.tensorboard writes into a run folder; give one with out=")
+        summary_writer()
+    check_names(recipe.sample)
+    generator = torch.Generator().manual_seed(0)
+    x, labels = data.batch("train", data.indices(0, 0, 1), generator)
+    if augment is not None:
+        x = _augmented(model, x, augment)
+    cond: dict[str, Any] = {name: value.to(model.device) for name, value in labels.items()}
+    try:
+        with model.evaluating():
+            loss.objective(
+                model, x.to(model.device), recipe.train.objective, generator=generator, **cond
+            )
+    except (BFNError, Diverged):
+        raise
+    except Exception as error:
+        *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+        where = f"{Path(frame.f_code.co_filename).name}, line {line}"
+        raise BFNError(
+            f"the network {type(model.net).__name__} failed on an example of the data "
+            f"({type(error).__name__} in {where}: {error}); expected forward(features, t) to take "
+            "it, and label too if the data have labels"
+        ) from error
+
+
+def _augmented(model: BFN, x: Tensor, augment: Callable[[Tensor], Tensor]) -> Tensor:
+    """The augmented x, if it is still data of the model."""
+    if not callable(augment):
+        raise BFNError(f"augment = {augment!r}; expected a function of a batch")
+    found: Any = augment(x.clone())
+    shape, kind = tuple(getattr(found, "shape", ())), getattr(found, "dtype", type(found).__name__)
+    if not isinstance(found, Tensor) or (shape, kind) != (tuple(x.shape), x.dtype):
+        raise BFNError(
+            f"augment made {kind} {shape} of a batch of {x.dtype} {tuple(x.shape)}; it must keep "
+            "the type and the shape"
+        )
+    try:
+        model.check(found)
+    except BFNError as error:
+        raise BFNError(f"augment left the range of the data: {error}") from None
+    return found
