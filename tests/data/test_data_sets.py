@@ -13,8 +13,9 @@ import torch
 from bfn import data
 from bfn.data import forms
 from bfn.data.alphabet import LETTERS, Alphabet
-from bfn.data.base import SPLITS, Rows, Stream, cut_text, hold_out, scattered
+from bfn.data.base import Rows, Stream
 from bfn.data.formats import ArrayFormat, TextFormat
+from bfn.data.splits import SPLITS
 from support.mistakes import assert_refused
 
 
@@ -65,36 +66,6 @@ def test_crops_reach_both_ends() -> None:
     splits = {split: np.arange(30, dtype=np.uint8) % 12 for split in SPLITS}
     text = Stream("abc", TextFormat(Alphabet("abcdefghijkl"), 10), splits)
     assert text.examples("test").tolist() == [0, 10, 20]
-
-
-# Splits.
-
-
-def test_held_out_rows_are_disjoint_exhaustive_and_fixed() -> None:
-    rows = hold_out(1000, validation=0.01, test=0.2)
-    assert [len(rows[split]) for split in SPLITS] == [790, 10, 200]
-    together = np.concatenate([rows[split] for split in SPLITS])
-    assert np.array_equal(np.sort(together), np.arange(1000))
-    assert np.array_equal(rows["validation"], np.sort(scattered(1000)[:10]))
-
-
-def test_scattered_order_is_splitmix() -> None:
-    # in whole numbers, so that a held-out image stays held out whatever numpy does
-    def mix(z: int) -> int:
-        z = z * 0x9E3779B97F4A7C15 % 2**64
-        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
-        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
-        return z ^ (z >> 31)
-
-    assert scattered(500).tolist() == sorted(range(500), key=lambda i: mix(i + 1))
-
-
-def test_text_is_cut_as_documented() -> None:
-    for count, held in ((100_000_000, 5_000_000), (74_081_952, 5_000_000), (49_999_999, 2_499_999)):
-        parts = cut_text(count)
-        assert parts["train"] == slice(0, count - 2 * held)
-        assert parts["validation"] == slice(count - 2 * held, count - held)
-        assert parts["test"] == slice(count - held, count)
 
 
 # The digits.
@@ -194,8 +165,6 @@ def short(split: str) -> Stream:
         (lambda: labelled(9, [1.9] * 9), ["float64 of shape (9,)", "one whole number to each"]),
         (lambda: labelled(9, torch.zeros(9, 1, dtype=torch.int64)), ["(9, 1)", "integers (N,)"]),
         (lambda: short("test"), ["poem", "5 characters", "window of 10"]),
-        (lambda: hold_out(10, 0.5, 0.5), ["leaves none of the 10"]),
-        (lambda: hold_out(10, 1.5), ["1.5", "fraction"]),
     ],
 )
 def test_mistakes(call, words: list[str]) -> None:

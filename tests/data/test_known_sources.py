@@ -14,7 +14,7 @@ import torch
 
 from bfn import data
 from bfn.data import known
-from bfn.data.base import SPLITS, hold_out
+from bfn.data.splits import SPLITS, hold_out
 from support.mistakes import assert_refused
 
 
@@ -48,7 +48,7 @@ def test_mnist_splits_and_levels(tmp_path: Path, place: str) -> None:
     arrays = write_mnist(tmp_path / place)
     images = data.load("mnist", form="discretised", labels=True, dir=str(tmp_path))
     assert [len(images.split(split)) for split in SPLITS] == [198, 2, 40]
-    rows = hold_out(200, validation=0.01)
+    rows = hold_out(np.arange(200), validation=0.01, split_by="number")
     for split, name, part in (
         ("train", "train", rows["train"]),
         ("validation", "train", rows["validation"]),
@@ -117,7 +117,7 @@ def test_cifar10(tmp_path: Path, form: str, bins: int) -> None:
     assert [len(images.split(split)) for split in SPLITS] == [99, 1, 20]
     assert (images.K, images.shape, images.unit) == (bins, (3, 32, 32), "bits per dimension")
     train = np.concatenate([batches[f"data_batch_{i}.bin"] for i in range(1, 6)])
-    rows = hold_out(100, validation=0.01)
+    rows = hold_out(np.arange(100), validation=0.01, split_by="number")
     for split, records in (
         ("train", train[rows["train"]]),
         ("validation", train[rows["validation"]]),

@@ -14,8 +14,8 @@ from PIL import Image
 
 import bfn
 from bfn import data
-from bfn.data import base, reading
-from bfn.data.base import SPLITS, hold_out
+from bfn.data import reading
+from bfn.data.splits import SPLITS, hold_out
 from support.mistakes import assert_refused
 
 
@@ -58,7 +58,7 @@ def test_pictures_come_back_pixel_by_pixel(tmp_path: Path, zipped: bool, colour:
     images = data.load("images", path=path, colour=colour, split_by="number")
     assert images.shape == (channels, 6, 8)
     assert [len(images.split(split)) for split in SPLITS] == [18, 1, 1]
-    for split, rows in hold_out(20, 0.05, 0.05).items():
+    for split, rows in hold_out(np.arange(20), 0.05, 0.05, "number").items():
         x, cond = images.batch(split, images.examples(split))
         assert cond == {}
         expected = np.stack([originals[i].reshape(6, 8, channels) for i in rows])
@@ -295,7 +295,7 @@ def test_real_numbers_come_back_bit_by_bit(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", values)
     numbers = data.load("array", path=tmp_path / "a.npy", low=-1, high=1, split_by="number")
     assert (numbers.K, numbers.shape, numbers.unit) == (None, (3, 2), "bits per dimension")
-    for split, rows in hold_out(40, 0.05, 0.05).items():
+    for split, rows in hold_out(np.arange(40), 0.05, 0.05, "number").items():
         x, _ = numbers.batch(split, numbers.examples(split))
         assert np.array_equal(x.numpy(), values[rows].astype(np.float32))
         assert torch.equal(numbers.encode(numbers.decode(x)), x)
@@ -331,7 +331,7 @@ def test_a_large_file_stays_on_the_disk(
     np.save(path, values)
     loaded = data.load("array", path=path)
     monkeypatch.setattr(reading, "MAPPED_FROM", 0)
-    monkeypatch.setattr(base, "CHUNK", 100)
+    monkeypatch.setattr(reading, "CHUNK", 100)
     mapped = data.load("array", path=path).to("cpu")
     assert mapped.digest() == loaded.digest()
     assert np.array_equal(mapped.fingerprints(), loaded.fingerprints())

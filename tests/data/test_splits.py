@@ -13,7 +13,8 @@ from PIL import Image
 
 from bfn import data
 from bfn.data.alphabet import LETTERS, Alphabet
-from bfn.data.base import SPLITS, DataSet, hashes, hold_out_by_content
+from bfn.data.base import DataSet
+from bfn.data.splits import SPLITS, cut_text, hashes, hold_out
 from support.mistakes import assert_refused
 
 RNG = np.random.default_rng(0)
@@ -111,24 +112,32 @@ def test_no_split_that_was_asked_for_is_empty(count: int) -> None:
 
 def test_the_side_is_that_of_the_hash() -> None:
     content = np.array([0, 2**63, 2**64 // 11, 2**64 // 4, 2**64 - 1], np.uint64)
-    found = hold_out_by_content(content, validation=0.4, test=0.1)
+    found = hold_out(content, validation=0.4, test=0.1)
     assert [found[split].tolist() for split in SPLITS] == [[1, 3], [4], [0, 2]]
     # the nearest, where a split would be empty
-    nearest = hold_out_by_content(content[[1, 2, 3]], validation=0.01, test=0.01)
+    nearest = hold_out(content[[1, 2, 3]], validation=0.01, test=0.01)
     assert [nearest[split].tolist() for split in SPLITS] == [[2], [0], [1]]
     # one fraction does not move the examples of the other
-    assert hold_out_by_content(content, validation=0.6, test=0.1)["test"].tolist() == [0, 2]
+    assert hold_out(content, validation=0.6, test=0.1)["test"].tolist() == [0, 2]
+
+
+def mix(z: int) -> int:
+    """SplitMix64 retyped in whole numbers: a row stays held out whatever numpy does."""
+    z = z * 0x9E3779B97F4A7C15 % 2**64
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+    return z ^ (z >> 31)
+
+
+def test_the_same_numbers_are_held_out_always() -> None:
+    rows = hold_out(np.arange(1000), validation=0.01, test=0.2, split_by="number")
+    order = sorted(range(1000), key=lambda i: mix(i + 1))
+    assert rows["validation"].tolist() == sorted(order[:10])
+    assert rows["test"].tolist() == sorted(order[10:210])
+    assert rows["train"].tolist() == sorted(order[210:])
 
 
 def test_hashes_never_change() -> None:
-    """Retyped in whole numbers: a held-out row stays held out whatever numpy does."""
-
-    def mix(z: int) -> int:
-        z = z * 0x9E3779B97F4A7C15 % 2**64
-        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
-        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
-        return z ^ (z >> 31)
-
     values = RNG.integers(0, 256, (50, 3, 7), dtype=np.uint8)
     for row, found in zip(values, hashes(values).tolist(), strict=True):
         content = row.tobytes() + bytes(3)
@@ -149,6 +158,15 @@ def test_pictures_are_hashed_by_their_pixels(tmp_path: Path) -> None:
 
 
 # A text.
+
+
+def test_text_is_cut_as_documented() -> None:
+    for count, held in ((100_000_000, 5_000_000), (74_081_952, 5_000_000), (49_999_999, 2_499_999)):
+        parts = cut_text(count)
+        assert parts["train"] == slice(0, count - 2 * held)
+        assert parts["validation"] == slice(count - 2 * held, count - held)
+        assert parts["test"] == slice(count - held, count)
+
 
 WORDS = np.array(["sea", "ship", "storm", "sail", "harbour", "mast", "wind", "rope", "deck", "oar"])
 
@@ -207,6 +225,7 @@ def test_a_single_window_is_known_again_wherever_it_stood(length: int) -> None:
     [
         ({"split_by": "name"}, ["split_by = 'name'", "content or number"]),
         ({"validation": 0.5, "test": 0.5}, ["leaves none of the 60"]),
+        ({"test": 1.5, "split_by": "number"}, ["test = 1.5", "fraction"]),
         ({"test": -0.1}, ["test = -0.1", "fraction"]),
     ],
 )

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from bfn.data import forms
-from bfn.data.base import SPLITS, Mapped, Rows, chunks, hashes, hold_out_by_content, numbered
+from bfn.data.base import Rows
 from bfn.data.formats import ArrayFormat, ImageFormat
-from bfn.data.reading import read_arrays
+from bfn.data.reading import Mapped, chunks, read_arrays
+from bfn.data.splits import SPLITS, hashes, hold_out, numbered
 from bfn.errors import BFNError
 
 Range = float | Sequence[Any] | None
@@ -135,7 +136,7 @@ def from_arrays(
     fractions = {"validation": validation, "test": test}
     missing = {s: 0.0 if s in arrays else fraction for s, fraction in fractions.items()}
     content = numbered(hashes(arrays["train"]))
-    rows = hold_out_by_content(content, **missing, split_by=split_by)
+    rows = hold_out(content, **missing, split_by=split_by)
 
     def split_up(found: dict[str, np.ndarray]) -> dict[str, Any]:
         whole = found["train"]

@@ -16,7 +16,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self, final
@@ -27,54 +26,12 @@ from torch import Tensor
 
 from bfn import noise
 from bfn.data.formats import Format, TextFormat
+from bfn.data.reading import Mapped, chunks
+from bfn.data.splits import SPLITS, hashes
 from bfn.errors import BFNError
-
-SPLITS = ("train", "validation", "test")
-SPLIT_BY = ("content", "number")
 
 Stored = tuple[Tensor, dict[str, Tensor]]
 """Stored values of a batch, (B, *shape), and its conditioning."""
-
-
-CHUNK = 2**24
-"""Values of a mapped file that are in memory at a time, when all are looked at."""
-
-
-class Mapped:
-    """Some rows of an array that stays in its file: what the batches need of a tensor (N, ...)."""
-
-    device = torch.device("cpu")
-
-    def __init__(self, array: np.ndarray, rows: np.ndarray) -> None:
-        self.values, self.rows = torch.from_numpy(array), torch.from_numpy(rows)
-        self.dtype = self.values.dtype
-        self.shape = torch.Size((len(rows), *self.values.shape[1:]))
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def nbytes(self) -> int:
-        return self.shape.numel() * self.values.element_size()
-
-    def index_select(self, _: int, indices: Tensor) -> Tensor:
-        return self.values.index_select(0, self.rows[indices])
-
-    def to(self, device: torch.device | str) -> Tensor | Mapped:
-        """Itself on the CPU; elsewhere a copy of all rows."""
-        if torch.device(device).type == "cpu":
-            return self
-        return self.index_select(0, torch.arange(len(self))).to(device)
-
-
-def chunks(values: Tensor | Mapped) -> Iterator[Tensor]:
-    """The rows of a split in order; those of a mapped one a few at a time."""
-    if isinstance(values, Tensor):
-        yield values
-        return
-    some = max(1, CHUNK // max(1, values.shape[1:].numel()))
-    for indices in torch.arange(len(values)).split(some):
-        yield values.index_select(0, indices)
 
 
 class DataSet(ABC):
@@ -406,107 +363,3 @@ class Stream(DataSet):
     def _cut(self, split: str, indices: Tensor) -> Tensor:
         # Windows as overlapping rows of a view: the text is never copied.
         return _taken(self.split(split).unfold(0, self.shape[0], 1), indices)
-
-
-def scattered(count: int) -> np.ndarray:
-    """A fixed reordering of 0, ..., count - 1 that never changes with a library's version.
-
-    Rows are sorted by a 64-bit mix of their number, so the same rows of a file are always held out.
-    """
-    return np.argsort(noise.splitmix64(np.arange(1, count + 1, dtype=np.uint64)), kind="stable")
-
-
-def hold_out(count: int, validation: float = 0.0, test: float = 0.0) -> dict[str, np.ndarray]:
-    """Rows of each split when fractions are held out by number; each keeps the file's order."""
-    _check_fractions(validation, test)
-    held = [max(1, round(count * f)) if f else 0 for f in (validation, test)]
-    order = scattered(count)
-    side = np.full(count, "train", "<U10")
-    side[order[: held[0]]] = "validation"
-    side[order[held[0] : sum(held)]] = "test"
-    return _rows(side)
-
-
-def hold_out_by_content(
-    content: np.ndarray, validation: float = 0.0, test: float = 0.0, split_by: str = "content"
-) -> dict[str, np.ndarray]:
-    """Rows of each split when about these fractions are held out by a hash of each row's content.
-
-    With split_by="number", `hold_out` does it instead, as it did for earlier runs.
-
-    As a fraction of 2^64, a hash below `test` is in the test set, and one of 1 - `validation` or
-    more in the validation set: a row keeps its side, whatever else is added or removed. A set that
-    would be empty gets the row that is nearest to it. Then no new row can push one that was trained
-    on into the test set, either: what comes nearer is new.
-    """
-    if split_by not in SPLIT_BY:
-        raise BFNError(f"split_by = {split_by!r} is unknown; expected {' or '.join(SPLIT_BY)}")
-    if split_by == "number":
-        return hold_out(len(content), validation, test)
-    _check_fractions(validation, test)
-    u = content / 2.0**64
-    side = np.full(len(u), "train", "<U10")
-    for split, fraction, wanted in (
-        ("test", test, u < test),
-        ("validation", validation, u >= 1 - validation),
-    ):
-        free = side == "train"
-        if fraction and free.any() and not (wanted & free).any():
-            wanted = u == (u[free].min() if split == "test" else u[free].max())
-        side[wanted & free] = split
-    return _rows(side)
-
-
-def _check_fractions(validation: float, test: float) -> None:
-    for name, fraction in (("validation", validation), ("test", test)):
-        if not 0 <= fraction < 1:
-            raise BFNError(f"{name} = {fraction} is not a fraction; give 0 or more and below 1")
-
-
-def _rows(side: np.ndarray) -> dict[str, np.ndarray]:
-    rows = {split: np.flatnonzero(side == split) for split in SPLITS}
-    if len(rows["train"]) == 0:
-        raise BFNError(
-            f"holding out {len(rows['validation'])} validation and {len(rows['test'])} test "
-            f"examples leaves none of the {len(side)} to train on; give more data or smaller "
-            "fractions"
-        )
-    return rows
-
-
-def hashes(rows: np.ndarray) -> np.ndarray:
-    """64 well mixed bits of the bytes of each row (N, ...), the same with every library."""
-    size = math.prod(rows.shape[1:]) * rows.itemsize
-    words = -(-size // 8)
-    places = noise.splitmix64(np.arange(1, words + 1, dtype=np.uint64))
-    found = np.empty(len(rows), np.uint64)
-    some = max(1, 2**16 // max(1, words))  # rows at a time: what a processor's cache holds
-    for start in range(0, len(rows), some):
-        part = np.ascontiguousarray(rows[start : start + some])
-        padded = np.zeros((len(part), 8 * words), np.uint8)
-        padded[:, :size] = part.reshape(len(part), -1).view(np.uint8)
-        found[start : start + some] = noise.splitmix64(padded.view(np.uint64) ^ places).sum(1)
-    return noise.splitmix64(found ^ np.uint64(size))
-
-
-def numbered(content: np.ndarray) -> np.ndarray:
-    """Hashes that also tell repeated ones apart, by how many equal ones come before each."""
-    order = np.argsort(content, kind="stable")
-    ranked, place = content[order], np.arange(len(content))
-    first = np.append(True, ranked[1:] != ranked[:-1])
-    before = np.empty(len(content), np.uint64)
-    before[order] = place - np.maximum.accumulate(np.where(first, place, 0))
-    return noise.splitmix64(content ^ noise.splitmix64(before))
-
-
-def cut_text(count: int) -> dict[str, slice]:
-    """Contiguous splits of a text: training, validation, test.
-
-    The last two have 5M characters each, or 5% each of a text below 50M characters.
-    """
-    held = 5_000_000 if count >= 50_000_000 else count * 5 // 100
-    return {
-        "train": slice(0, count - 2 * held),
-        "validation": slice(count - 2 * held, count - held),
-        "test": slice(count - held, count),
-    }

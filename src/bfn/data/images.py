@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bfn.data import forms
-from bfn.data.base import SPLITS, Rows, hold_out_by_content
+from bfn.data.base import Rows
 from bfn.data.formats import ImageFormat
 from bfn.data.reading import Unreadable, absent, levels, open_picture
+from bfn.data.splits import SPLITS, hold_out
 from bfn.errors import BFNError, some, whole
 
 if TYPE_CHECKING:
@@ -202,12 +203,12 @@ def _splits(
     """Rows of each split; those without a folder of their own are held out of the training set."""
     fractions = {"validation": validation, "test": test}
     if named is None:
-        return hold_out_by_content(content, **fractions, split_by=split_by)
+        return hold_out(content, **fractions, split_by=split_by)
     rows = {split: np.flatnonzero(named == split) for split in SPLITS}
     train = rows["train"]
     if len(train):
         missing = {s: 0.0 if len(rows[s]) else fraction for s, fraction in fractions.items()}
-        held = hold_out_by_content(content[train], **missing, split_by=split_by)
+        held = hold_out(content[train], **missing, split_by=split_by)
         rows |= {s: train[held[s]] for s in SPLITS if s == "train" or missing[s]}
     return rows
 

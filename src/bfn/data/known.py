@@ -11,7 +11,7 @@
                results on it compare within one version only.
 
 Of MNIST's and CIFAR-10's training images 1% are held out for validation, always the same ones.
-Texts are cut as `bfn.data.base.cut_text` says.
+Texts are cut as `bfn.data.splits.cut_text` says.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ import numpy as np
 
 from bfn.data import forms
 from bfn.data.alphabet import LETTERS, Alphabet, to_letters
-from bfn.data.base import Rows, Stream, cut_text, hold_out
+from bfn.data.base import Rows, Stream
 from bfn.data.download import Remote, fetch, find, reading
 from bfn.data.formats import Format, ImageFormat, TextFormat
+from bfn.data.splits import cut_text, hold_out
 
 IMAGES = {"digits": ((1, 8, 8), 17), "mnist": ((1, 28, 28), 256), "cifar10": ((3, 32, 32), 256)}
 """Shape of an image, and levels of a pixel."""
@@ -178,7 +179,7 @@ def _images(
     label_names: tuple[str, ...] = tuple("0123456789"),
 ) -> Rows:
     """Training images, 1% of them held out for validation, and test images."""
-    rows = hold_out(len(train), validation=0.01)
+    rows = hold_out(train, validation=0.01, split_by="number")
 
     def splits(train: np.ndarray, test: np.ndarray) -> dict[str, np.ndarray]:
         return {s: train[rows[s]] for s in ("train", "validation")} | {"test": test}

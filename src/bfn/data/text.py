@@ -1,6 +1,6 @@
 """A user's own text: a UTF-8 file, or a folder of .txt files read in alphabetical order.
 
-It is cut into splits by position, as `bfn.data.base.cut_text` says.
+It is cut into splits by position, as `bfn.data.splits.cut_text` says.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from bfn.data.alphabet import LETTERS, Alphabet, to_letters
-from bfn.data.base import Stream, cut_text
+from bfn.data.base import Stream
 from bfn.data.formats import TextFormat
 from bfn.data.reading import absent, read_bytes
+from bfn.data.splits import cut_text
 from bfn.errors import BFNError
 
 TOKENS = ("characters", "letters", "bytes")
