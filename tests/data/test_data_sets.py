@@ -161,9 +161,9 @@ def short(split: str) -> Stream:
         (lambda: data.load("digits").split("tset"), ["'tset'", "train, validation, test"]),
         (lambda: numbered(9).examples("test"), ["test split", "empty"]),
         (lambda: data.load("digits", bin=17), ["'bin'", "takes form, bins, labels"]),
-        (lambda: labelled(9, torch.arange(8)), ["9 examples", "8 labels"]),
+        (lambda: labelled(9, torch.arange(8)), ["shape (8,)", "each of 9 examples"]),
         (lambda: labelled(9, [1.9] * 9), ["float64 of shape (9,)", "one whole number to each"]),
-        (lambda: labelled(9, torch.zeros(9, 1, dtype=torch.int64)), ["(9, 1)", "integers (N,)"]),
+        (lambda: labelled(9, torch.zeros(9, 1, dtype=torch.int64)), ["(9, 1)", "integers (9,)"]),
         (lambda: short("test"), ["poem", "5 characters", "window of 10"]),
     ],
 )

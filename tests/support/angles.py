@@ -217,10 +217,7 @@ class Degrees(Form):
     """Stored in degrees, modelled in radians."""
 
     name: ClassVar[str] = "support.angles:Degrees"
-
-    @property
-    def classes(self) -> int | None:
-        return None
+    K = None
 
     def encode(self, values: Tensor, generator: noise.Source = None) -> Tensor:
         return torch.deg2rad(values.float())

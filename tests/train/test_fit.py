@@ -235,7 +235,11 @@ MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
     (lambda x: 5, {}, "data are of type int; expected an array or a tensor (N, *shape)"),
     (lambda x: x[:, 0], {}, "the data have shape (500,)"),
     (lambda x: x.numpy().astype(str), {}, "the data are of type ndarray; expected numbers"),
-    (lambda x: x, {"labels": [1, 2, 3]}, "500 examples with 3 labels; give one label to each"),
+    (
+        lambda x: x,
+        {"labels": [1, 2, 3]},
+        "int64 of shape (3,); expected integers (500,)",
+    ),
     (lambda x: x, FLOATS, "but discrete data are class"),
     (lambda x: x, {"validation": torch.zeros(4, 2).long()}, "only with validate_every="),
     (lambda x: x, {"validate_every": 2}, "leave it out, or give data with a validation split"),

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bfn.data import forms
-from bfn.data.base import Rows
+from bfn.data.base import Rows, as_labels, as_tensor
 from bfn.data.formats import ArrayFormat, ImageFormat
 from bfn.data.reading import Mapped, chunks, read_arrays
 from bfn.data.splits import SPLITS, hashes, hold_out, numbered
@@ -121,35 +121,32 @@ def from_arrays(
     arrays = {split: _numbers(a, split, name) for split, a in given.items()}
     if "train" not in arrays:
         raise BFNError(f"{name} has no training array; give one called train")
-    marks = labels if isinstance(labels, Mapping) or labels is None else {"train": labels}
-    numbers = {split: np.asarray(a) for split, a in (marks or {}).items()}
-    if numbers and set(numbers) != set(arrays):
-        raise BFNError(
-            f"{name} has labels for {', '.join(numbers)} but data for {', '.join(arrays)}"
-        )
-    for split, tag in numbers.items():
-        if tag.shape != arrays[split].shape[:1]:
-            raise BFNError(
-                f"the labels of {split} in {name} have shape {tag.shape}; expected one integer "
-                f"for each of {len(arrays[split])} examples"
-            )
+    marks = {} if labels is None else labels if isinstance(labels, Mapping) else {"train": labels}
+    if marks and set(marks) != set(arrays):
+        raise BFNError(f"{name} has labels for {', '.join(marks)} but data for {', '.join(arrays)}")
+    numbers = {s: as_labels(f"{s} in {name}", a, len(arrays[s])) for s, a in marks.items()}
+    content = numbered(hashes(arrays["train"]))
     fractions = {"validation": validation, "test": test}
     missing = {s: 0.0 if s in arrays else fraction for s, fraction in fractions.items()}
-    content = numbered(hashes(arrays["train"]))
     rows = hold_out(content, **missing, split_by=split_by)
-
-    def split_up(found: dict[str, np.ndarray]) -> dict[str, Any]:
-        whole = found["train"]
-        select = Mapped if isinstance(whole, np.memmap) else np.ndarray.__getitem__
-        held_out = {s: select(whole, rows[s]) for s in SPLITS}
-        return held_out | {s: a for s, a in found.items() if s != "train"}
-
     picture = _is_picture(arrays["train"]) if image is None else image
     if picture:
         arrays = {split: _pictures(a, name) for split, a in arrays.items()}
+
+    def split_up(found: Mapping[str, Any]) -> dict[str, Any]:
+        whole = found["train"]
+        part = Mapped if isinstance(whole, np.memmap) else lambda a, rows: as_tensor(a[rows])
+        held_out = {s: part(whole, rows[s]) for s in SPLITS}
+        return held_out | {s: a for s, a in found.items() if s != "train"}
+
     splits = split_up(arrays)
-    chosen, arguments = _form(arrays, splits, form, bins, levels, (low, high), picture, name)
-    classes = 1 + max((int(tag.max()) for tag in numbers.values() if tag.size), default=-1)
+    every = list(arrays.values())
+    real = any(a.dtype.kind == "f" for a in every) or (low, high) != (None, None)
+    if real or (form in ("continuous", "discretised") and any(a.min() < 0 for a in every)):
+        chosen, arguments = _range(splits["train"], form, bins, low, high, picture, name)
+    else:
+        chosen, arguments = _levels(every, form, bins, levels, name)
+    classes = 1 + max((int(tag.max()) for tag in numbers.values()), default=-1)
     return Rows(
         name,
         (ImageFormat if picture else ArrayFormat)(tuple(arrays["train"].shape[1:]), chosen),
@@ -196,53 +193,35 @@ def _pictures(a: np.ndarray, name: str) -> np.ndarray:
     return a
 
 
-def _form(
-    arrays: dict[str, np.ndarray],
-    splits: dict[str, Any],
-    form: str | None,
-    bins: int | None,
-    levels: int | None,
-    span: tuple[Range, Range],
-    picture: bool,
-    name: str,
+def _levels(
+    arrays: Sequence[np.ndarray], form: str | None, bins: int | None, levels: int | None, name: str
 ) -> tuple[forms.Form, dict[str, Any]]:
-    """The form of the data, and the arguments that would choose it again.
-
-    Puts the splits into the type they are stored in; mapped ones stay as they are.
-    """
-    whole = all(a.dtype.kind != "f" for a in arrays.values())
-    least = min(int(a.min()) for a in arrays.values()) if whole else 0
-    if whole and least < 0 and form not in ("continuous", "discretised"):
+    """The form of whole numbers, and the arguments that would choose it again."""
+    least, top = min(int(a.min()) for a in arrays), max(int(a.max()) for a in arrays)
+    if least < 0:
         raise BFNError(
             f"{name} holds the whole number {least}; classes are 0, 1, 2, ...: give --data.form "
             "continuous to treat them as real numbers, or number the classes from 0"
         )
-    if not whole or least < 0 or span != (None, None):
-        return _real(splits, form, bins, span, picture, name)
-    top = max(int(a.max()) for a in arrays.values())
-    bytes_only = all(a.dtype == np.uint8 for a in arrays.values())
+    bytes_only = all(a.dtype == np.uint8 for a in arrays)
     if form is None:
         form = ("binary" if top <= 1 else "discretised") if bytes_only else "discrete"
     if levels is None:
         classes = form == "discrete" or top <= 1
         levels = 256 if bytes_only and not classes else max(2, top + 1)
-    chosen = forms.choose(form, bins, levels)
-    # Before a narrower type could wrap a wrong value round.
-    chosen.check(torch.tensor([least, top]), name)
-    for split, a in splits.items():
-        if not isinstance(a, Mapped):
-            splits[split] = a.astype(np.uint8 if levels <= 256 else np.int64, copy=False)
-    return chosen, {"form": form, "levels": levels}
+    return forms.choose(form, bins, levels), {"form": form, "levels": levels}
 
 
-def _real(
-    splits: dict[str, Any],
+def _range(
+    train: Tensor | Mapped,
     form: str | None,
     bins: int | None,
-    span: tuple[Range, Range],
+    low: Range,
+    high: Range,
     picture: bool,
     name: str,
 ) -> tuple[forms.Form, dict[str, Any]]:
+    """The form of real numbers, and the arguments that would choose it again."""
     if form not in (None, "continuous", "discretised") or (form == "continuous" and bins):
         raise BFNError(
             f"{name} holds real numbers, which are continuous or (with bins) discretised, not "
@@ -250,23 +229,17 @@ def _real(
         )
     if form == "discretised" and bins is None:
         raise BFNError(f"{name} holds real numbers; give the number of bins to discretise them")
-    for split, a in splits.items():
-        if not isinstance(a, Mapped):
-            # One range for all needs no more than single precision.
-            one = picture or isinstance(span[0], float | int)
-            splits[split] = torch.from_numpy(a.astype(np.float32) if one else a)
-    found = _extremes(splits["train"], picture, name) if None in span else span
-    ends = [there if end is None else end for end, there in zip(span, found, strict=True)]
-    low, high = ends
+    if low is None or high is None:
+        least, greatest = _extremes(train, picture, name)
+        low, high = least if low is None else low, greatest if high is None else high
     chosen = forms.Real(low, high, bins)  # pyright: ignore[reportArgumentType]
-    beyond = max(chosen.beyond(chunk) for chunk in chunks(splits["train"]))
+    beyond = max(chosen.beyond(chunk) for chunk in chunks(train))
     if beyond > MOST_BEYOND:
         raise BFNError(
             f"{beyond:.0%} of {name} lies outside the range that low and high give; leave them out "
             "to take the range of the training data"
         )
-    kind = "continuous" if bins is None else "discretised"
-    return chosen, {"form": kind, "low": low, "high": high}
+    return chosen, {"form": chosen.kind, "low": low, "high": high}
 
 
 def _extremes(train: Tensor | Mapped, picture: bool, name: str) -> tuple[Any, Any]:

@@ -71,20 +71,15 @@ class DataSet(ABC):
         self.chosen = dict(chosen or {})
         self.format = format
         self.label_names = label_names
-        self._splits: dict[str, Any] = {split: _tensor(splits[split]) for split in SPLITS}
+        self._splits: dict[str, Any] = {split: as_tensor(splits[split]) for split in SPLITS}
         self._labels = {
-            split: integers(values, f"the labels of the {split} split of {name}")
+            split: as_labels(f"the {split} split of {name}", values, len(self._splits[split]))
             for split, values in (labels or {}).items()
         }
         self._device: torch.device | None = None  # of batches; None: where the splits are
         for split, values in self._splits.items():
             for chunk in chunks(values):
                 format.form.check(chunk, f"the {split} split of {name}")
-            if split in self._labels and len(self._labels[split]) != len(values):
-                raise BFNError(
-                    f"the {split} split of {name} has {len(values)} examples but "
-                    f"{len(self._labels[split])} labels; give one label to each"
-                )
 
     # What one example is.
 
@@ -230,24 +225,25 @@ class DataSet(ABC):
         """Stored values (B, *shape) of the given indices."""
 
 
-def _tensor(values: Tensor | Mapped | np.ndarray) -> Tensor | Mapped:
+def as_tensor(values: Tensor | Mapped | np.ndarray) -> Tensor | Mapped:
     if isinstance(values, Tensor | Mapped):
         return values
     # Arrays over the bytes of a file are read-only, which tensors cannot be.
     return torch.from_numpy(np.require(values, requirements=["C", "W"]))
 
 
-def integers(values: Tensor | np.ndarray | Sequence[int], what: str) -> Tensor:
+def as_labels(what: str, values: Tensor | np.ndarray | Sequence[int], count: int) -> Tensor:
+    """int64 labels (count,); refuses all but one whole number for each example."""
     if isinstance(values, Tensor):
         dtype = values.dtype
         integral = not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
     else:
         values = np.asarray(values)
         integral = values.dtype.kind in "iu"
-    if not integral or values.ndim != 1:
+    if not integral or tuple(values.shape) != (count,):
         raise BFNError(
-            f"{what} are {values.dtype} of shape {tuple(values.shape)}; expected integers (N,); "
-            "give one whole number to each example"
+            f"the labels of {what} are {values.dtype} of shape {tuple(values.shape)}; expected "
+            f"integers ({count},): give one whole number to each of {count} examples"
         )
     return values.long() if isinstance(values, Tensor) else torch.from_numpy(values.astype("int64"))
 

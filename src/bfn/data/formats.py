@@ -89,7 +89,7 @@ class Format(ABC):
     @property
     def K(self) -> int | None:
         """Number of bins or classes of a variable; None for continuous data."""
-        return self.form.classes
+        return self.form.K
 
     @property
     def dimensions(self) -> int:

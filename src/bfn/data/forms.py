@@ -33,16 +33,13 @@ class Form(ABC):
     """Stored values <-> model values, elementwise, for tensors of any shape."""
 
     name: ClassVar[str]
-
-    @property
-    def classes(self) -> int | None:
-        """K, the number of bins or classes; None for continuous values."""
-        return None
+    K: int | None
+    """Number of bins or classes; None for continuous values."""
 
     @property
     def kind(self) -> str:
         """The `flow.kind` of a model of such values."""
-        return "continuous" if self.classes is None else "discrete"
+        return "continuous" if self.K is None else "discrete"
 
     @abstractmethod
     def encode(self, values: Tensor, generator: noise.Source = None) -> Tensor: ...
@@ -101,6 +98,7 @@ class Continuous(_OfLevels):
 
     levels: int
     name: ClassVar[str] = "continuous"
+    K = None
 
     def encode(self, values: Tensor, generator: noise.Source = None) -> Tensor:
         return values.to(torch.float32) * 2 / (self.levels - 1) - 1
@@ -114,7 +112,7 @@ class Continuous(_OfLevels):
 class _Grouped(_OfLevels):
     """Levels gathered into K <= L groups: k = floor(v K / L)."""
 
-    K: int
+    K: int  # pyright: ignore[reportIncompatibleVariableOverride]
     levels: int
 
     def __post_init__(self) -> None:
@@ -124,10 +122,6 @@ class _Grouped(_OfLevels):
                 f"bins = {self.K!r} does not fit data of {self.levels} levels; give a whole "
                 f"number from 2 to {self.levels}"
             )
-
-    @property
-    def classes(self) -> int | None:
-        return self.K
 
     def _groups(self, values: Tensor) -> Tensor:
         return values.long() if self.levels == self.K else values.long() * self.K // self.levels
@@ -181,10 +175,7 @@ class Binary(_OfLevels):
 
     levels: int
     name: ClassVar[str] = "binary"
-
-    @property
-    def classes(self) -> int | None:
-        return 2
+    K = 2
 
     def encode(self, values: Tensor, generator: noise.Source = None) -> Tensor:
         if self.levels == 2:
@@ -230,10 +221,6 @@ class Real(Form):
             wrong = int((high - low).argmin())
             at = [float(end.flatten()[wrong]) for end in (low, high)]
             raise BFNError(f"low = {at[0]} must be below high = {at[1]}")
-
-    @property
-    def classes(self) -> int | None:
-        return self.K
 
     @property
     def kind(self) -> str:
@@ -285,7 +272,7 @@ def _ends(values: float | tuple[Any, ...], device: torch.device | None) -> Tenso
 class Encoded(Form):
     """Values that are already in the model's convention; the model checks them."""
 
-    K: None = None  # as `Real` describes itself
+    K: int | None = None  # as `Real` describes itself
     name: ClassVar[str] = "real"
 
     def encode(self, values: Tensor, generator: noise.Source = None) -> Tensor:

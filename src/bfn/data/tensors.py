@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset, default_collate
 
-from bfn.data.base import DataSet, Rows, Stored, integers
+from bfn.data.base import DataSet, Rows, Stored, as_labels, as_tensor
 from bfn.data.formats import ArrayFormat
 from bfn.data.forms import Encoded
 from bfn.errors import BFNError
@@ -49,10 +49,12 @@ def as_data_set(
                 "validation= only with other data"
             )
         return data
-    held = None if validation is None else _Read.whole(model, validation)
+    if isinstance(validation, Dataset):
+        validation = _collated(validation, range(len(validation)))  # pyright: ignore[reportArgumentType]
+    held = None if validation is None else _read(model, "the validation data", validation)
     if isinstance(data, Array):
         pair = data if labels is None else (data, labels)
-        return Rows(**_Read(model, "the data", pair).splits(held))
+        return Rows(**_splits(_read(model, "the data", pair), held))
     if labels is not None:
         raise BFNError(
             f"labels= belongs to an array of data; let the {type(data).__name__} give pairs "
@@ -74,67 +76,51 @@ def as_data_set(
     )
 
 
-class _Read:
+def _read(model: Model, what: str, given: Any) -> Stored:
     """x (N, *shape) and perhaps labels (N,), as tensors that suit the model."""
+    x, *labels = given if isinstance(given, tuple | list) and given else (given,)
+    if isinstance(x, np.ndarray) and x.dtype.kind in "biuf":
+        x = as_tensor(x)
+    if not isinstance(x, Tensor) or len(labels) > 1:
+        found = type(given).__name__ if isinstance(x, Tensor) else type(x).__name__
+        raise BFNError(
+            f"{what} are of type {found}; expected numbers (N, *shape), or a pair of them and "
+            "their labels (N,)"
+        )
+    if x.dim() < 2 or len(x) == 0:
+        raise BFNError(
+            f"{what} have shape {tuple(x.shape)}; expected (N, *shape): examples, and the "
+            "variables of each"
+        )
+    weights = (p.dtype for p in model.parameters() if p.is_floating_point())
+    x = x.to(next(weights, x.dtype) if x.is_floating_point() else torch.int64)
+    model.check(x)
+    return x, {"label": as_labels(what, labels[0], len(x))} if labels else {}
 
-    def __init__(self, model: Model, what: str, given: Any) -> None:
-        x, *rest = given if isinstance(given, tuple | list) and given else (given,)
-        if isinstance(x, np.ndarray) and x.dtype.kind in "biuf":
-            x = torch.from_numpy(np.require(x, requirements=["C", "W"]))
-        if not isinstance(x, Tensor) or len(rest) > 1:
-            found = type(given).__name__ if isinstance(x, Tensor) else type(x).__name__
-            raise BFNError(
-                f"{what} are of type {found}; expected numbers (N, *shape), or a pair of them and "
-                "their labels (N,)"
-            )
-        if x.dim() < 2 or len(x) == 0:
-            raise BFNError(
-                f"{what} have shape {tuple(x.shape)}; expected (N, *shape): examples, and the "
-                "variables of each"
-            )
-        weights = (p.dtype for p in model.parameters() if p.is_floating_point())
-        x = x.to(next(weights, x.dtype) if x.is_floating_point() else torch.int64)
-        model.check(x)
-        self.what, self.x = what, x
-        self.labels = integers(rest[0], f"the labels of {what}") if rest else None
-        if self.labels is not None and len(self.labels) != len(x):
-            raise BFNError(
-                f"{what} are {len(x)} examples with {len(self.labels)} labels; give one label to "
-                "each"
-            )
 
-    @classmethod
-    def whole(cls, model: Model, given: Any) -> _Read:
-        """A validation split."""
-        if isinstance(given, Dataset):
-            given = _collated(given, range(len(given)))  # pyright: ignore[reportArgumentType]
-        return cls(model, "the validation data", given)
+def _splits(train: Stored, held: Stored | None) -> dict[str, Any]:
+    """The arguments of a data set with these examples for training and validation."""
+    x, _ = train
+    read = {"train": train, "validation": held or (x[:0], {}), "test": (x[:0], {})}
+    return {
+        "name": "the data",
+        "format": ArrayFormat(tuple(x.shape[1:]), Encoded()),
+        "splits": {split: x for split, (x, _) in read.items()},
+        "labels": {split: cond["label"] for split, (_, cond) in read.items() if cond},
+    }
 
-    def splits(self, held: _Read | None) -> dict[str, Any]:
-        """The arguments of a data set with these training examples."""
-        labels = {"train": self.labels, "validation": held.labels if held else None}
-        return {
-            "name": "the data",
-            "format": ArrayFormat(tuple(self.x.shape[1:]), Encoded()),
-            "splits": {
-                "train": self.x,
-                "validation": self.x[:0] if held is None else held.x,
-                "test": self.x[:0],
-            },
-            "labels": {split: value for split, value in labels.items() if value is not None},
-        }
 
-    def like(self, first: DataSet, device: torch.device | None) -> Stored:
-        """What a step takes; refuses examples of another shape than the first ones."""
-        if tuple(self.x.shape[1:]) != first.shape:
-            raise BFNError(
-                f"{self.what} have examples of shape {tuple(self.x.shape[1:])}, the first ones "
-                f"have {first.shape}; give all one shape"
-            )
-        if (self.labels is None) != ("train" not in first.labels):
-            raise BFNError(f"{self.what} have labels only now and then; give all or none of them")
-        labels = {} if self.labels is None else {"label": self.labels}
-        return self.x.to(device, non_blocking=True), {k: v.to(device) for k, v in labels.items()}
+def _like(first: DataSet, what: str, found: Stored, device: torch.device | None) -> Stored:
+    """What a step takes; refuses examples of another shape than the first ones."""
+    x, cond = found
+    if tuple(x.shape[1:]) != first.shape:
+        raise BFNError(
+            f"{what} have examples of shape {tuple(x.shape[1:])}, the first ones have "
+            f"{first.shape}; give all one shape"
+        )
+    if bool(cond) != ("train" in first.labels):
+        raise BFNError(f"{what} have labels only now and then; give all or none of them")
+    return x.to(device, non_blocking=True), {key: v.to(device) for key, v in cond.items()}
 
 
 @final
@@ -143,20 +129,20 @@ class Items(Rows):
 
     in_memory = False
 
-    def __init__(self, model: Model, source: Dataset, held: _Read | None) -> None:
+    def __init__(self, model: Model, source: Dataset, held: Stored | None) -> None:
         self._model, self._source = model, source
         self._length = len(source)  # pyright: ignore[reportArgumentType]
         if self._length == 0:
             raise BFNError(f"the {type(source).__name__} is empty; give at least one example")
-        super().__init__(**self._read([0]).splits(held))
+        super().__init__(**_splits(self._read([0]), held))
 
-    def _read(self, indices: Iterable[int]) -> _Read:
-        return _Read(self._model, "the examples", _collated(self._source, indices))
+    def _read(self, indices: Iterable[int]) -> Stored:
+        return _read(self._model, "the examples", _collated(self._source, indices))
 
     def stored(self, split: str, indices: Tensor) -> Stored:
         if split != "train":
             return super().stored(split, indices)
-        return self._read(indices.tolist()).like(self, self._device)
+        return _like(self, "the examples", self._read(indices.tolist()), self._device)
 
     def summary(self) -> str:
         held = len(self.split("validation"))
@@ -180,25 +166,25 @@ class Batches(Rows):
     in_memory = False
     repeatable = False
 
-    def __init__(self, model: Model, source: Iterable[Any], held: _Read | None) -> None:
+    def __init__(self, model: Model, source: Iterable[Any], held: Stored | None) -> None:
         self._model, self._source, self._iterator = model, source, iter(source)
         self._next = self._fetch()
         if self._next is None:
             raise BFNError(f"the {type(source).__name__} gives no batch; expected at least one")
-        super().__init__(**self._next.splits(held))
+        super().__init__(**_splits(self._next, held))
 
-    def _fetch(self) -> _Read | None:
+    def _fetch(self) -> Stored | None:
         end = object()
         batch = next(self._iterator, end)
         if batch is end and self._iterator is not self._source:
             self._iterator = iter(self._source)
             batch = next(self._iterator, end)
-        return None if batch is end else _Read(self._model, "the examples of a batch", batch)
+        return None if batch is end else _read(self._model, "the examples of a batch", batch)
 
     def step(self, seed: int, step: int, batch: int, parts: Sequence[range]) -> Iterator[Stored]:
         if not self.ended and self._next is not None:
             present, self._next = self._next, None
-            yield present.like(self, self._device)
+            yield _like(self, "the examples of a batch", present, self._device)
 
     @property
     def ended(self) -> bool:
