@@ -28,7 +28,7 @@ from bfn.output.symbols import Classes
 def translation(format: Format) -> Translation:
     """By a model of the format's own levels or classes."""
     if isinstance(format.form, forms.Discrete | forms.Binary):
-        return Translation(format, Classes(format.form.classes or 2))
+        return Translation(format, Classes(format.K or 2))
     K = format.K or getattr(format.form, "levels", 256)
     return Translation(format, BinValues(K, bin_values(format)))
 
