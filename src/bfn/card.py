@@ -6,10 +6,11 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from bfn.model import BFN
+from torch import nn
+
+from bfn.output.base import Head
 
 README, SAMPLE = "README.md", "sample"
 
@@ -41,23 +42,27 @@ class Card:
     sample: Path | None = None
     name: str = "FOLDER"
 
-    def write(self, folder: Path, model: BFN) -> None:
-        """Write README.md, and a copy of the sample, beside a saved model."""
+    def write(
+        self, folder: Path, net: nn.Module, head: Head, format: Mapping[str, Any] | None
+    ) -> None:
+        """Write README.md and a copy of the sample beside a saved model of this network and head.
+
+        The format is `BFN.data_format`.
+        """
         if self.sample is not None:
             kept = folder / f"{SAMPLE}{self.sample.suffix}"
             if self.sample.resolve() != kept.resolve():
                 shutil.copyfile(self.sample, kept)
-        (folder / README).write_text(self.render(model), encoding="utf-8")
+        (folder / README).write_text(self.render(net, head, format), encoding="utf-8")
 
-    def render(self, model: BFN) -> str:
+    def render(self, net: nn.Module, head: Head, format: Mapping[str, Any] | None) -> str:
         """The text of the card; sections with nothing to say are left out, except for the data."""
-        network, format = type(model.net).__name__, model.data_format
-        parameters = sum(p.numel() for p in model.net.parameters())
+        parameters = sum(p.numel() for p in net.parameters())
         shape = "..." if format is None else ", ".join(map(str, _shape(format)))
         parts = [
             "---\nlibrary_name: bfn\ntags:\n- bayesian-flow-network\n---",
             f"# {self.title}",
-            f"A Bayesian Flow Network of {model.head.kind} data: a `{network}` of {parameters:,} "
+            f"A Bayesian Flow Network of {head.kind} data: a `{type(net).__name__}` of {parameters:,} "
             "parameters, saved by `bfn`.",
             _USE.format(name=self.name, shape=shape),
             "## Data",

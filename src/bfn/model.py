@@ -129,7 +129,7 @@ class BFN(nn.Module):
         folder = Path(folder)
         serialise.save(folder, self.config(), self.net.state_dict(), store)
         if card is not None or not (folder / README).exists():
-            (card or Card()).write(folder, self)
+            (card or Card()).write(folder, self.net, self.head, self.data_format)
 
     def push_to_hub(
         self,

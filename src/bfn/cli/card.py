@@ -56,7 +56,7 @@ def card(
     published = comparable(recipe.published, result, evaluation)
     losses = in_markdown(result, evaluation.split, published)
     written = card_of_run(recipe, run.name, data.summary(), losses, picture)
-    written.write(run, model)
+    written.write(run, model.net, model.head, model.data_format)
     print(f"{readme}: {result.examples} examples evaluated, {sampling.n} samples drawn")
 
 

@@ -43,6 +43,6 @@ def push(
         (copy / hub.RECIPE).write_text(recipe.without_places().to_toml())
         if not (run / README).exists():
             card = card_of_run(recipe, repository, folder.data().get("data", ""))
-            card.write(copy, model)
+            card.write(copy, model.net, model.head, model.data_format)
         address = hub.upload(copy, repository, private=private or None, token=token)
     print(f"{run} is at {address}")
