@@ -47,22 +47,19 @@ class Card:
     ) -> None:
         """Write README.md and a copy of the sample beside a saved model of this network and head.
 
-        The format is `BFN.data_format`.
+        The format is `BFN.data_format`. Sections with nothing to say are left out, except for
+        the data.
         """
         if self.sample is not None:
             kept = folder / f"{SAMPLE}{self.sample.suffix}"
             if self.sample.resolve() != kept.resolve():
                 shutil.copyfile(self.sample, kept)
-        (folder / README).write_text(self.render(net, head, format), encoding="utf-8")
-
-    def render(self, net: nn.Module, head: Head, format: Mapping[str, Any] | None) -> str:
-        """The text of the card; sections with nothing to say are left out, except for the data."""
-        parameters = sum(p.numel() for p in net.parameters())
+        network, parameters = type(net).__name__, sum(p.numel() for p in net.parameters())
         shape = "..." if format is None else ", ".join(map(str, _shape(format)))
         parts = [
             "---\nlibrary_name: bfn\ntags:\n- bayesian-flow-network\n---",
             f"# {self.title}",
-            f"A Bayesian Flow Network of {head.kind} data: a `{type(net).__name__}` of {parameters:,} "
+            f"A Bayesian Flow Network of {head.kind} data: a `{network}` of {parameters:,} "
             "parameters, saved by `bfn`.",
             _USE.format(name=self.name, shape=shape),
             "## Data",
@@ -75,7 +72,7 @@ class Card:
         ):
             if text:
                 parts += [f"## {heading}", text]
-        return "\n\n".join(parts) + "\n"
+        (folder / README).write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
     def _sample(self) -> str:
         if self.sample is None:
