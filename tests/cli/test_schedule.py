@@ -13,7 +13,7 @@ from PIL import Image
 
 from bfn import suggest
 from bfn.cli import main
-from bfn.cli.schedule import suggestion
+from bfn.cli.schedule import curve
 
 
 def entropy_by_all_bins(K: int, beta: float) -> float:
@@ -49,8 +49,8 @@ def test_entropy_of_many_bins_is_that_of_a_continuous_source() -> None:
 
 @pytest.mark.parametrize(("K", "bins"), [(2, False), (27, False), (16, True), (65536, True)])
 def test_curve_falls_from_all_to_the_cost(K: int, bins: bool) -> None:
-    found = suggestion(K, bins, 0.01)
-    times, nats = zip(*found.curve(21), strict=True)
+    value = suggest.suggest_sigma_1(K, cost=0.01) if bins else suggest.suggest_beta_1(K, 0.01)
+    times, _, nats = zip(*curve(K, bins, value, 21), strict=True)
     assert times[0] == 0.0
     assert times[-1] == 1.0
     assert nats[0] == pytest.approx(math.log(K))
@@ -59,9 +59,10 @@ def test_curve_falls_from_all_to_the_cost(K: int, bins: bool) -> None:
 
 
 def test_the_schedules_are_the_papers() -> None:
-    classes, bins = suggestion(27, False, 0.01), suggestion(256, True, 0.01)
-    assert classes.beta(0.3) == pytest.approx(classes.value * 0.09)
-    assert bins.beta(0.3) == pytest.approx(bins.value**-0.6 - 1)
+    (t, classes, _), (_, bins, _) = curve(27, False, 0.75, 11)[3], curve(256, True, 0.001, 11)[3]
+    assert t == pytest.approx(0.3)
+    assert classes == pytest.approx(0.75 * 0.09)
+    assert bins == pytest.approx(0.001**-0.6 - 1)
 
 
 def test_output(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import Parameter
 
 from bfn.cli.options import Out, Trust, Whole
-
-if TYPE_CHECKING:
-    from bfn.data.formats import Format
-    from bfn.model import BFN
 
 
 def compress(
@@ -45,13 +41,16 @@ def compress(
         device: cpu, cuda, ...; the archive can only be decompressed on the same kind.
         force: Replace the archive if it exists.
     """
+    from bfn.cli.sampling import open_run
     from bfn.codec.archive import ENDING
     from bfn.codec.pack import pack
+    from bfn.device import find_device
     from bfn.files import check_free
     from bfn.progress import waiting
 
     check_free(out, force, endings=(ENDING,))
-    model, format = open_run(run, device, trust)
+    _, model, format = open_run(run, trust)
+    model.to(find_device(device, "device"))
     with waiting("reading") as (report, _):
         contents = pack(
             model,
@@ -75,14 +74,3 @@ def compress(
     print(
         f"{out}: {files} file{'s' * (files != 1)}, {contents.input_bytes} bytes become {size}{rate}"
     )
-
-
-def open_run(run: Path, device: str, trust: bool) -> tuple[BFN, Format]:
-    """The model on a device, and what one example of its data is."""
-    from bfn.device import find_device
-    from bfn.hub import locate
-    from bfn.runs.folder import RunFolder
-
-    folder = RunFolder(locate(run), trust=trust)
-    model, format = folder.load_model(), folder.format()
-    return model.to(find_device(device, "device")), format

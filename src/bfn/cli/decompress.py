@@ -32,17 +32,19 @@ def decompress(
         anyway: Try even if versions or processors differ; what is restored is still checked.
         force: Restore into a folder that holds files, replacing those of the same names.
     """
-    from bfn.cli.compress import open_run
+    from bfn.cli.sampling import open_run
     from bfn.codec.archive import Archive
     from bfn.codec.pack import choose, open_codec, unpack
     from bfn.codec.translation import Translation
+    from bfn.device import find_device
     from bfn.files import check_free
     from bfn.progress import waiting
 
     with Archive(file) as archive:
         choose(archive.contents.entries, only)
         check_free(out, force, folder=True)
-        model, format = open_run(run, archive.contents.made_with["device"], trust)
+        _, model, format = open_run(run, trust)
+        model.to(find_device(archive.contents.made_with["device"], "device"))
         codec = open_codec(archive, model, format, run=str(run), anyway=anyway)
         translation = Translation.of(model, format)
         with waiting("decompressing") as (report, _):

@@ -50,14 +50,11 @@ def infill(
         whole: If a text is shorter than the model's window, show the whole window.
     """
     from bfn.cli import sampling
-    from bfn.hub import locate
     from bfn.plots import sheets
     from bfn.recipe import Sample
-    from bfn.runs.folder import RunFolder
     from bfn.sampling.draw import on_device
 
-    folder = RunFolder(locate(run), trust=trust)
-    model, format = folder.load_model(), folder.format()
+    folder, model, format = sampling.open_run(run, trust)
     recipe = folder.recipe() if folder.is_run() else None
     own = recipe.sample if recipe else Sample()
     own, given = dataclasses.replace(own, n=8), chosen(keys)
@@ -72,14 +69,13 @@ def infill(
     if out is None:
         name = f"{run.resolve().name}-infilled{sheets.suffix(format)}"
         out = Path("-" if is_text else name)
-    sampling.check_out(out, format, force)
+    ending = sampling.check_out(out, format, force)
     if observed is None:
         observed = "known" if is_text and particles == 1 else "schedule"
     sampling.warn_of_labels(recipe, settings)
     options = {"observed": observed, "resample": resample, "jump": jump, "particles": particles}
     with on_device(model, settings.device):
         filled = sampling.draw(model, format, settings, known=(x, seen), **options)
-    ending = sampling.ending(out, format)
     if ending == ".txt":
         length = None if whole else len(what)
         content = sheets.joined([text[:length] for text in format.render(filled)]).encode()

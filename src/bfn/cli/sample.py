@@ -34,15 +34,12 @@ def sample(
     """
     from bfn.cli import sampling
     from bfn.files import check_free
-    from bfn.hub import locate
     from bfn.plots import sheets
     from bfn.plots.film import Film
     from bfn.recipe import Sample
-    from bfn.runs.folder import RunFolder
     from bfn.sampling.draw import on_device, options
 
-    folder = RunFolder(locate(run), trust=trust)
-    model, format = folder.load_model(), folder.format()
+    folder, model, format = sampling.open_run(run, trust)
     recipe = folder.recipe() if folder.is_run() else None
     given = chosen(keys)
     settings = (recipe.sample if recipe else Sample()).updated(**given)
@@ -59,9 +56,9 @@ def sample(
     into_folder = separate and out.suffix != ".npy"
     if into_folder:
         check_free(out, force, folder=True)
-        sheets.suffix(format)
+        ending = sheets.suffix(format)
     else:
-        sampling.check_out(out, format, force)
+        ending = sampling.check_out(out, format, force)
     gif = out.with_suffix(".gif")
     moving = Film(model.flow, format, settings.steps) if film else None
     if film:
@@ -74,7 +71,6 @@ def sample(
         sheets.write_separately(out, format, x)
         print(f"{out}: {said}")
     else:
-        ending = sampling.ending(out, format)
         sampling.write(out, sheets.sheet(format, x, ending, columns), said)
     if moving:
         moving.write(gif)

@@ -13,10 +13,12 @@ from bfn.data.formats import Format
 from bfn.errors import BFNError
 from bfn.files import check_free
 from bfn.guidance import labels
+from bfn.hub import locate
 from bfn.model import BFN
 from bfn.plots import sheets
 from bfn.progress import waiting
 from bfn.recipe import Recipe, Sample
+from bfn.runs.folder import RunFolder
 from bfn.sampling import draw as drawing
 from bfn.sampling import solvers
 
@@ -27,16 +29,25 @@ def draw(model: BFN, format: Format, settings: Sample, **options: Any) -> Tensor
         return drawing.draw(model, format.shape, settings, progress=report, say=say, **options)
 
 
-def check_out(out: Path, format: Format, force: bool) -> None:
-    """Refuse a file that samples cannot be written to; - is standard output."""
+def open_run(run: Path, trust: bool) -> tuple[RunFolder, BFN, Format]:
+    """A run's folder, its model, and what one example of its data is."""
+    folder = RunFolder(locate(run), trust=trust)
+    return folder, folder.load_model(), folder.format()
+
+
+def check_out(out: Path, format: Format, force: bool) -> str:
+    """Refuse a file that samples cannot be written to; - is standard output. Returns its ending."""
     if str(out) != "-":
         check_free(out, force)
         sheets.check_sheet(out, format)
-    elif sys.stdout.isatty() and (kind := sheets.suffix(format)) != ".txt":
+        return out.suffix
+    ending = sheets.suffix(format)
+    if sys.stdout.isatty() and ending != ".txt":
         raise BFNError(
-            f"--out - would send the bytes of a {kind} file to the terminal; add > FILE{kind}, "
+            f"--out - would send the bytes of a {ending} file to the terminal; add > FILE{ending}, "
             "or give --out a name"
         )
+    return ending
 
 
 def write(out: Path, content: bytes, said: str) -> None:
@@ -49,11 +60,6 @@ def write(out: Path, content: bytes, said: str) -> None:
     sys.stdout.buffer.write(content)
     sys.stdout.buffer.flush()
     print(said, file=sys.stderr)
-
-
-def ending(out: Path, format: Format) -> str:
-    """Of the file's name; for -, that of a sheet."""
-    return sheets.suffix(format) if str(out) == "-" else out.suffix
 
 
 def with_labels(model: BFN, settings: Sample, n_given: bool) -> tuple[Sample, int | None]:

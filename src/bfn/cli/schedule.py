@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json as json_format
 import math
-from dataclasses import dataclass
-from typing import Any
 
 from bfn.cli import tables
 from bfn.cli.options import Force, Out, Whole
@@ -18,8 +16,8 @@ from bfn.errors import BFNError
 from bfn.files import FIGURES, check_free
 
 MOST = 10**9
-ROWS = 11
-"""Times in the table."""
+ROWS = 11  # times in the table
+LN2 = math.log(2.0)
 
 
 def schedule(
@@ -43,76 +41,54 @@ def schedule(
         json: Print JSON instead of the table.
         out: Also draw the curve to this .png, .svg or .pdf.
     """
+    from bfn import suggest
+
     if out is not None:
         check_free(out, force, endings=FIGURES)
-    found = suggestion(K, bins, cost)
+    if K > MOST:
+        raise BFNError(f"K = {K} is larger than {MOST}; give a smaller number")
+    if bins:
+        kind, name, value = "bins", "sigma_1", suggest.suggest_sigma_1(K, cost=cost)
+    else:
+        kind, name, value = "classes", "beta_1", suggest.suggest_beta_1(K, cost)
+    points = curve(K, bins, value, ROWS)
+    left = points[-1][2]
     if out is not None:
         from bfn.plots.schedule import draw
 
-        draw(out, f"{K} {found.kind}, {found.parameter} = {found.value:.4g}", found.curve(201))
+        fine = [(t, nats) for t, _, nats in curve(K, bins, value, 201)]
+        draw(out, f"{K} {kind}, {name} = {value:.4g}", fine)
     if json:
-        print(json_format.dumps(document(found), indent=2))
+        entropy = [{"t": t, "beta": beta, "nats": nats} for t, beta, nats in points]
+        found = {"K": K, "kind": kind, name: value, "cost_left_nats": left, "entropy": entropy}
+        print(json_format.dumps(found, indent=2))
         return
-    left = found.entropy(1.0)
     print(
-        f"{K} {found.kind}: {found.parameter} = {found.value:.4g} leaves {left:.3g} nats "
-        f"({left / math.log(2):.3g} bits) of {math.log(K):.4g} per variable at t = 1."
+        f"{K} {kind}: {name} = {value:.4g} leaves {left:.3g} nats ({left / LN2:.3g} bits) of "
+        f"{math.log(K):.4g} per variable at t = 1."
     )
     table = [
-        [
-            f"{t:.3g}",
-            f"{found.beta(t):.4g}",
-            f"{nats:.4f}",
-            f"{nats / math.log(2):.4f}",
-            f"{nats / math.log(K):.3f}",
-        ]
-        for t, nats in found.curve(ROWS)
+        [f"{t:.3g}", f"{beta:.4g}", f"{h:.4f}", f"{h / LN2:.4f}", f"{h / math.log(K):.3f}"]
+        for t, beta, h in points
     ]
     tables.show(["t", "beta(t)", "entropy (nats)", "entropy (bits)", "fraction"], table)
     if out is not None:
         print(f"{out}: the entropy curve")
 
 
-@dataclass(frozen=True)
-class Suggestion:
-    """The end of a schedule, by name and value, and the entropy it leaves."""
+def curve(K: int, bins: bool, value: float, points: int) -> list[tuple[float, float, float]]:
+    """Times from 0 to 1, beta(t), and the expected entropy in nats per variable.
 
-    K: int
-    kind: str
-    parameter: str
-    value: float
-
-    def beta(self, t: float) -> float:
-        if self.parameter == "beta_1":
-            return self.value * t * t
-        return math.expm1(-2.0 * t * math.log(self.value))
-
-    def entropy(self, t: float) -> float:
-        """Expected entropy in nats per variable at time t."""
-        from bfn import suggest
-
-        if t == 0.0:
-            return math.log(self.K)
-        cost = suggest.cost_of_classes if self.kind == "classes" else suggest.cost_of_bins
-        return cost(self.K, self.beta(t))
-
-    def curve(self, points: int) -> list[tuple[float, float]]:
-        times = [i / (points - 1) for i in range(points)]
-        return [(t, self.entropy(t)) for t in times]
-
-
-def suggestion(K: int, bins: bool, cost: float) -> Suggestion:
+    The value is sigma_1 of bins, or beta_1 of classes.
+    """
     from bfn import suggest
 
-    if K > MOST:
-        raise BFNError(f"K = {K} is larger than {MOST}; give a smaller number")
-    if bins:
-        return Suggestion(K, "bins", "sigma_1", suggest.suggest_sigma_1(K, cost=cost))
-    return Suggestion(K, "classes", "beta_1", suggest.suggest_beta_1(K, cost))
-
-
-def document(found: Suggestion) -> dict[str, Any]:
-    """The same as the table, as JSON."""
-    curve = [{"t": t, "beta": found.beta(t), "nats": nats} for t, nats in found.curve(ROWS)]
-    head = {"K": found.K, "kind": found.kind, found.parameter: found.value}
-    return {**head, "cost_left_nats": found.entropy(1.0), "entropy": curve}
+    found = []
+    for i in range(points):
+        t = i / (points - 1)
+        if bins:
+            beta, cost = math.expm1(-2.0 * t * math.log(value)), suggest.cost_of_bins
+        else:
+            beta, cost = value * t * t, suggest.cost_of_classes
+        found.append((t, beta, cost(K, beta) if t else math.log(K)))
+    return found
