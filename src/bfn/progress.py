@@ -10,18 +10,10 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
-from typing import IO, Any, Self, cast
+from typing import IO, TYPE_CHECKING, Any, Self, cast
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+if TYPE_CHECKING:
+    from rich.console import Console
 
 EVERY = 30.0  # seconds between the lines of `waiting`
 _WIDE = 120  # columns of a terminal with room for a bar beside the metrics
@@ -106,16 +98,18 @@ class Bar(_Written):
     """A live bar; for training, with the loss in the data's own unit and the rate."""
 
     def __init__(self, console: Console, title: str = "") -> None:
+        from rich import progress as rich
+
         super().__init__(console)
-        metrics = TextColumn("{task.fields[metrics]}")
-        count = TaskProgressColumn() if title else MofNCompleteColumn()
-        left = (TimeRemainingColumn(compact=True), TextColumn("left"))
+        metrics = rich.TextColumn("{task.fields[metrics]}")
+        count = rich.TaskProgressColumn() if title else rich.MofNCompleteColumn()
+        left = (rich.TimeRemainingColumn(compact=True), rich.TextColumn("left"))
         self._beside = () if title or console.width >= _WIDE else (count, *left)
         columns = (*self._beside, metrics)
         if not self._beside:
-            name = TextColumn("{task.description}")
-            columns = (name, BarColumn(), count, metrics, TimeElapsedColumn(), *left)
-        self.progress = Progress(*columns, console=console, transient=bool(title))
+            name = rich.TextColumn("{task.description}")
+            columns = (name, rich.BarColumn(), count, metrics, rich.TimeElapsedColumn(), *left)
+        self.progress = rich.Progress(*columns, console=console, transient=bool(title))
         self._task = self.progress.add_task(title or "training", metrics="", start=False)
         self._validation: dict[str, float] = {}
 
@@ -181,15 +175,21 @@ def describe(line: Mapping[str, Any], room: int | None = None) -> str:
     return "  ".join(parts)
 
 
-def choose(console: Console, title: str = "") -> Display:
-    """A bar on a terminal, lines elsewhere; with a title, for work other than training."""
+def choose(console: Console | None = None, title: str = "") -> Display:
+    """A bar on a terminal, lines elsewhere; with a title, for work other than training.
+
+    By default on standard error.
+    """
+    from rich.console import Console
+
+    console = console or Console(stderr=True)
     return Bar(console, title) if console.is_terminal else Lines(console)
 
 
 @contextlib.contextmanager
 def waiting(title: str) -> Iterator[tuple[Report, Say]]:
     """Show other long work than training: yields report(done, total[, title]) and say(sentence)."""
-    with choose(Console(stderr=True), title) as display:
+    with choose(title=title) as display:
 
         def report(done: int, total: int, now: str = title) -> None:
             display.wait(done, total, now)

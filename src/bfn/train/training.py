@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -200,7 +199,7 @@ def _train(
 def _display(display: Display | bool, world: World) -> Display:
     if display is False or not world.main:
         return Display()
-    return progress.choose(Console(stderr=True)) if display is True else display
+    return progress.choose() if display is True else display
 
 
 def _loop(
