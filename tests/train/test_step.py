@@ -247,7 +247,7 @@ def test_tensorboard_gets_the_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             self.closed = True
 
     monkeypatch.setattr(monitor, "summary_writer", lambda: Writer)
-    monkeypatch.setattr("bfn.train.training.summary_writer", lambda: Writer)
+    monkeypatch.setattr("bfn.train.prepare.summary_writer", lambda: Writer)
     recipe = tiny_runs.read(
         tmp_path, "text", train__tensorboard=True, train__validate_every=4,
         train__validate_examples=5,
