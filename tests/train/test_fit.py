@@ -261,7 +261,7 @@ MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
     (lambda x: x, {"augment": lambda x: x + 9}, "augment left the range of the data: "),
     (lambda x: x, {"stepz": 3}, "unknown key train.stepz; did you mean 'train.steps'?"),
     (lambda x: x, {"learning_rate": -1}, "learning_rate = -1.0 is too small"),
-    (lambda x: x, {"accumulate": 3}, "batch = 4 cannot be split into train.accumulate = 3 equal"),
+    (lambda x: x, {"accumulate": 3}, "batch = 4 cannot be shared evenly by train.accumulate = 3"),
 ]
 
 

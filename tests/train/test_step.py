@@ -246,8 +246,8 @@ def test_tensorboard_gets_the_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         def close(self) -> None:
             self.closed = True
 
-    monkeypatch.setattr(monitor, "summary_writer", lambda: Writer)
-    monkeypatch.setattr("bfn.train.prepare.summary_writer", lambda: Writer)
+    for module in ("loop", "prepare"):
+        monkeypatch.setattr(f"bfn.train.{module}.summary_writer", lambda: Writer)
     recipe = tiny_runs.read(
         tmp_path, "text", train__tensorboard=True, train__validate_every=4,
         train__validate_examples=5,

@@ -30,7 +30,6 @@ from bfn.data.base import DataSet
 from bfn.errors import BFNError
 from bfn.recipe import build
 from bfn.recipe.recipe import FREE, PLACES, SUGGESTED, Recipe
-from bfn.recipe.values import signature
 
 FROM_DATA: dict[str, Callable[[DataSet], int | None]] = {
     "data.K": lambda data: data.K,
@@ -56,8 +55,7 @@ def fitted(recipe: Recipe, data: DataSet) -> Recipe:
     complete = build.settled(_with_labels(recipe, data))
     places = {key: _whole(complete.data[key]) for key in PLACES if key in complete.data}
     # A source of one's own may leave choices to `bfn.data.from_arrays`, and take no such keys.
-    takes, *_ = signature(build.called(complete, "data")[1])
-    chosen = {key: value for key, value in data.chosen.items() if key in takes}
+    chosen = {k: v for k, v in data.chosen.items() if build.takes(complete, "data", k)}
     return dataclasses.replace(complete, data=complete.data | places | chosen)
 
 

@@ -41,21 +41,12 @@ from bfn.runs import status
 RECIPE, METRICS, CHECKPOINTS, SAMPLES = "recipe.toml", "metrics.jsonl", "checkpoints", "samples"
 BOARD, DATA, TRAINED_ON = "tensorboard", "data.json", "trained-on.npy"
 
-CHANGEABLE = tuple(
-    f"train.{key}"
-    for key in (
-        *(
-            "steps",
-            "seconds",
-            "log_every",
-            "checkpoint_every",
-            "keep",
-            "sample_every",
-            "validate_every",
-        ),
-        *("patience", "accumulate", "device", "data_memory", "compile", "sharding", "tensorboard"),
-    )
-) + tuple(f"data.{key}" for key in PLACES)
+CHANGEABLE = (
+    "train.steps", "train.seconds", "train.log_every", "train.checkpoint_every", "train.keep",
+    "train.sample_every", "train.validate_every", "train.patience", "train.accumulate",
+    "train.device", "train.data_memory", "train.compile", "train.sharding", "train.tensorboard",
+    *(f"data.{key}" for key in PLACES),
+)  # fmt: skip
 """Keys that may change when a run is resumed: they do not alter what was trained so far."""
 
 
@@ -124,26 +115,25 @@ class RunFolder:
             self._lock.take()
             for left in self.path.glob(".*.part"):  # by a kill
                 left.unlink(missing_ok=True)
-        except OSError as error:
-            self.close()
-            raise self._closed(error) from None
-        try:
             # Again, now that no other process can come in between.
             self.check_free(resume=resume)
-            if self.is_run():
-                self.check_same(recipe)
-                if self.steps() and self.steps()[-1] > recipe.train.steps:
-                    raise BFNError(
-                        f"the run in {str(self.path)!r} is at step {self.steps()[-1]} already, "
-                        f"beyond train.steps = {recipe.train.steps}; give at least "
-                        f"{self.steps()[-1]}, or another folder"
-                    )
-            else:
+            if not self.is_run():
                 _write(self.path / RECIPE, recipe.to_toml())
+            else:
+                self.check_same(recipe)
+                at = max(self.steps(), default=0)
+                if at > recipe.train.steps:
+                    raise BFNError(
+                        f"the run in {str(self.path)!r} is at step {at} already, beyond "
+                        f"train.steps = {recipe.train.steps}; give at least {at}, or another folder"
+                    )
         except BaseException as error:
             self.close()
             if isinstance(error, OSError):
-                raise self._closed(error) from None
+                raise BFNError(
+                    f"the run folder {str(self.path)!r} cannot be written ({error.strerror}); give "
+                    "another one"
+                ) from None
             raise
         return replaced
 
@@ -154,12 +144,6 @@ class RunFolder:
         target = next(path for path in names if not os.path.lexists(path))
         os.rename(self.path, target)
         return target
-
-    def _closed(self, error: OSError) -> BFNError:
-        return BFNError(
-            f"the run folder {str(self.path)!r} cannot be written ({error.strerror}); give "
-            "another one"
-        )
 
     def is_here(self) -> bool:
         """Whether the folder that was opened is still at its path."""

@@ -25,7 +25,7 @@ from bfn.progress import Display
 from bfn.runs import status
 from bfn.runs.folder import BOARD, RunFolder
 from bfn.train import checkpoint
-from bfn.train.monitor import Board, Reading, Samples, Validation, Values
+from bfn.train.monitor import Reading, Samples, Validation, Values, scalars, summary_writer
 from bfn.train.parallel import gathered, local
 from bfn.train.step import Trainer
 
@@ -49,7 +49,6 @@ class Loop:
     def __init__(
         self,
         trainer: Trainer,
-        *,
         folder: RunFolder | None = None,
         identity: Mapping[str, Any] | None = None,
         display: Display | None = None,
@@ -67,7 +66,8 @@ class Loop:
         self.history: list[dict[str, Any]] = []
         self.saved_step: int | None = None
         """The step of the newest checkpoint."""
-        self._board: Board | None = None
+        self._board: Any = None
+        """TensorBoard's writer."""
         self._unread: deque[tuple[dict[str, Any], Reading]] = deque()
         self._clock, self._timed = time.monotonic(), 0
         self._signals: list[int] = []
@@ -79,16 +79,17 @@ class Loop:
         """Continue from the newest whole checkpoint of the folder, if there is one."""
         folder, state = self.folder, self.state
         assert folder is not None
-        validating = self.validation is not None
         found = checkpoint.restore(
             folder.checkpoints, state, self.identity, self.world, self.display.say,
-            validating=validating,
+            validating=self.validation is not None,
         )  # fmt: skip
 
         def open_files() -> None:
             folder.open_metrics(state.step)
             if self.settings.tensorboard:
-                self._board = Board(folder.path / BOARD, state.step)
+                # It hides what a killed run wrote beyond its checkpoint.
+                board = str(folder.path / BOARD)
+                self._board = summary_writer()(board, purge_step=state.step + 1)
 
         self.world.on_main(open_files)
         if found:
@@ -116,7 +117,7 @@ class Loop:
             "unit": self.trainer.data.unit,
             "loss": self.history[-1]["loss"] if self.history else None,
             "best": {"step": best.step, "validation": best.value} if best.step else None,
-            "exported_step": self._exported_step(),
+            "exported_step": self.saved_step if state.best_weights is None else best.step,
             "message": message,
         }
         status.write(self.folder.path, what, values)
@@ -154,7 +155,7 @@ class Loop:
                 self.display.advance(state.step, self._expected_steps())
                 if interrupted and not over:
                     raise Interrupted(self._farewell())
-            world.end_votes()
+            world.check_alive()
 
     def _keep_time(self, began: float) -> None:
         """Measure the time that training has taken, the same in all processes."""
@@ -247,7 +248,8 @@ class Loop:
             if self.folder is not None and self.world.main:
                 self.folder.log(line)
             if self._board is not None:
-                self._board.log(line)
+                for name, value in scalars(line):
+                    self._board.add_scalar(name, value, line["step"])
             self.display.show(line)
 
     def _line(self, begun: dict[str, Any], values: Values) -> dict[str, Any]:
@@ -285,10 +287,11 @@ class Loop:
 
     def _diverged(self, what: str, step: int, weights: int) -> Diverged:
         """What broke at a step, and what to do; the weights of a step may be the cause."""
-        good = self._good_before(weights)
         found = "there is no good checkpoint before it"
-        if self.folder is not None and good is not None:
-            found = f"the last good checkpoint is {self.folder.checkpoints / f'step-{good}'}"
+        if self.folder is not None and self.saved_step is not None:
+            good = [s for s in self.folder.steps() if s <= min(weights - 1, self.saved_step)]
+            if good:
+                found = f"the last good checkpoint is {self.folder.checkpoints}/step-{good[-1]}"
         return Diverged(
             f"{what} at step {step}; {found}: train again with a smaller train.learning_rate (now "
             f"{self.settings.learning_rate:g}) or train.clip, or look for extreme examples in the "
@@ -323,17 +326,6 @@ class Loop:
         assert folder is not None
         weights = average if best is None else best
         self.world.on_main(lambda: folder.export(self.identity["model"], weights))
-
-    def _exported_step(self) -> int | None:
-        """The step of the weights in model.safetensors."""
-        return self.state.best.step if self.state.best_weights is not None else self.saved_step
-
-    def _good_before(self, step: int) -> int | None:
-        """The newest checkpoint of this run before a step."""
-        if self.folder is None or self.saved_step is None:
-            return None
-        newest = min(step - 1, self.saved_step)
-        return max((s for s in self.folder.steps() if s <= newest), default=None)
 
     def _farewell(self) -> str:
         stopped = f"training was interrupted at step {self.state.step} of {self.settings.steps}"

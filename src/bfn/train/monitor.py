@@ -65,7 +65,7 @@ class Window:
         none = self.sums[:0]
         sums, counts = world.sum(torch.stack([self.sums, self.counts]))
         return {
-            "losses": world.mean(torch.stack(self.losses)) if self.losses else none,
+            "losses": world.sum(torch.stack(self.losses)) / world.size if self.losses else none,
             "norms": torch.stack(self.norms) if self.norms else none,
             "sums": sums,
             "counts": counts,
@@ -141,20 +141,6 @@ class Reading:
         steps = (len(numbers) - 2 * BINS) // 2
         cuts = (0, steps, 2 * steps, 2 * steps + BINS, 2 * steps + 2 * BINS)
         return Values(*(numbers[a:b] for a, b in itertools.pairwise(cuts)))
-
-
-class Board:
-    """Writes lines of metrics for TensorBoard; it hides what a killed run wrote beyond `step`."""
-
-    def __init__(self, folder: Path, step: int) -> None:
-        self._writer = summary_writer()(str(folder), purge_step=step + 1)
-
-    def log(self, line: Mapping[str, Any]) -> None:
-        for name, value in scalars(line):
-            self._writer.add_scalar(name, value, line["step"])
-
-    def close(self) -> None:
-        self._writer.close()
 
 
 def summary_writer() -> Any:

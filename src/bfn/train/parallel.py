@@ -90,9 +90,6 @@ class World:
 
     # Numbers of all processes.
 
-    def mean(self, value: Tensor) -> Tensor:
-        return self.sum(value) / self.size if self.size > 1 else value
-
     def sum(self, value: Tensor) -> Tensor:
         if self.size > 1:
             value = value.clone()
@@ -161,11 +158,6 @@ class World:
         """Wait for the last vote, which fails if a process is gone; a GPU might wait for ever."""
         if self._vote is not None:
             self._vote[0].wait()
-
-    def end_votes(self) -> None:
-        """Wait for the last vote, and forget it."""
-        self.check_alive()
-        self._vote = None
 
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:

@@ -56,7 +56,6 @@ class Trainer:
         model: BFN,
         data: DataSet,
         settings: Train,
-        *,
         world: World | None = None,
         augment: Callable[[Tensor], Tensor] | None = None,
         say: Callable[[str], Any] = lambda sentence: None,

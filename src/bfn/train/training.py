@@ -162,8 +162,17 @@ def _train(
             prepare.check(recipe, model, data, folder, augment)
         parameters = sum(p.numel() for p in model.net.parameters())
         with parallel.whole_afterwards(model, recipe.train.sharding, world):
+            model.data_format = data.describe()
+            identity, samples = {}, None
             with needed(lambda: "the model and the data are too large for it"):
-                loop = _loop(recipe, model, data, folder, display, world, stop, augment)
+                if folder is not None:
+                    # Before the data are on a GPU, and sharding changes the network's class.
+                    identity["data"] = data.digest() if world.main else ""
+                    identity["model"] = json.loads(json.dumps(model.config()))
+                    if recipe.train.sample_every:
+                        samples = Samples(folder, model, data, recipe, world, display.say)
+                trainer = Trainer(model, data, recipe.train, world, augment, display.say)
+                loop = Loop(trainer, folder, identity, display, samples, stop)
             # Open.
             if folder is not None:
                 replaced = world.on_main(lambda: folder.open(recipe, resume=resume, force=force))
@@ -200,30 +209,6 @@ def _display(display: Display | bool, world: World) -> Display:
     if display is False or not world.main:
         return Display()
     return progress.choose() if display is True else display
-
-
-def _loop(
-    recipe: Recipe,
-    model: BFN,
-    data: DataSet,
-    folder: RunFolder | None,
-    display: Display,
-    world: World,
-    stop: Callable[[], bool] | None,
-    augment: Callable[[Tensor], Tensor] | None,
-) -> Loop:
-    model.data_format = data.describe()
-    identity, samples = {}, None
-    if folder is not None:
-        # Before the data are on a GPU, and before sharding changes the class of the network.
-        identity["data"] = data.digest() if world.main else ""
-        identity["model"] = json.loads(json.dumps(model.config()))
-        if recipe.train.sample_every:
-            samples = Samples(folder, model, data, recipe, world, display.say)
-    trainer = Trainer(model, data, recipe.train, world=world, augment=augment, say=display.say)
-    return Loop(
-        trainer, folder=folder, identity=identity, display=display, samples=samples, stop=stop
-    )
 
 
 def _keep_record(folder: RunFolder, data: DataSet, digest: str, say: Callable[[str], None]) -> None:
