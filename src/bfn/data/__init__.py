@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bfn.data import array, images, known, text
     from bfn.data.array import from_arrays
     from bfn.data.base import DataSet, Rows, Stream
-    from bfn.data.formats import ArrayFormat, Format, ImageFormat, TextFormat
+    from bfn.data.formats import ArrayFormat, Format, ImageFormat, TextFormat, read_format
 
 SOURCES: dict[str, str] = {
     "digits": "bfn.data.known:digits",
@@ -30,7 +30,7 @@ SOURCES: dict[str, str] = {
     "array": "bfn.data.array:array",
 }
 
-_LAZY = {
+_HOMES = {
     "DataSet": "base",
     "Rows": "base",
     "Stream": "base",
@@ -39,8 +39,8 @@ _LAZY = {
     "ImageFormat": "formats",
     "ArrayFormat": "formats",
     "TextFormat": "formats",
+    "read_format": "formats",
 }
-_MODULES = ("array", "images", "known", "text")
 
 __all__ = [
     "SOURCES",
@@ -86,24 +86,14 @@ def source(name: str, *, trust: bool = False) -> Callable[..., DataSet]:
     return import_name(name, trust=True)
 
 
-def read_format(description: dict[str, Any], *, trust: bool = False) -> Format:
-    """The format that `DataSet.format.describe()` described: decodes without the data.
-
-    A form that is not part of bfn is refused without trust.
-    """
-    from bfn.data import formats
-
-    return formats.read(description, trust=trust)
-
-
 def bits_of(medium: str) -> str:
     """What bits per variable are called; needs no torch."""
     return "bits per character" if medium == "text" else "bits per dimension"
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(importlib.import_module(f"bfn.data.{_LAZY[name]}"), name)
-    if name in _MODULES:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"bfn.data.{_HOMES[name]}"), name)
+    if name in __all__:
         return importlib.import_module(f"bfn.data.{name}")
     raise AttributeError(f"module 'bfn.data' has no attribute {name!r}")

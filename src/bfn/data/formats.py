@@ -1,7 +1,7 @@
 """Formats: what one example is, apart from any data set.
 
 A format turns what a model generates back into pictures, text or arrays. It can be written as JSON
-(`describe`) and read again (`read`), so a trained model can be sampled without its training data.
+(`describe`) and read again (`read_format`), so a trained model can be sampled without its data.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ from bfn import noise
 from bfn.data import bits_of, forms
 from bfn.data.alphabet import Alphabet
 from bfn.data.forms import Form
-from bfn.data.reading import read_arrays, read_bytes, read_picture
+from bfn.data.reading import levels, open_picture, read_arrays, read_bytes
 from bfn.errors import BFNError, whole
 
 MOST = 2**28
 """Variables of an example."""
+
+Known = tuple[Tensor, Tensor]
+"""An example x (1, *shape) of which some is known, and a mask (*shape) that is true there."""
 
 
 class Format(ABC):
@@ -52,14 +55,9 @@ class Format(ABC):
 
     @abstractmethod
     def read_example(
-        self,
-        what: str,
-        mask: Path | None = None,
-        *,
-        blank: str | None = None,
-        resize: bool = False,
-    ) -> tuple[Tensor, Tensor]:
-        """An example to complete: x (1, *shape), and a mask (*shape) that is true where x is known.
+        self, what: str, mask: Path | None = None, *, blank: str | None = None, resize: bool = False
+    ) -> Known:
+        """An example to complete.
 
         Args:
             what: a text with blanks, or the name of a picture or of a .npy file.
@@ -69,22 +67,22 @@ class Format(ABC):
         """
 
     @abstractmethod
-    def read_prefix(self, prefix: str) -> tuple[Tensor, Tensor]:
-        """A text to continue, as `read_example` returns it."""
+    def read_prefix(self, prefix: str) -> Known:
+        """A text to continue."""
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """JSON values from which `read` makes an equal format."""
-
-    @property
-    @abstractmethod
-    def unit(self) -> str:
-        """What likelihoods of this data are reported in, e.g. "bits per dimension"."""
+        """JSON values from which `read_format` makes an equal format."""
 
     @property
     def bits(self) -> str:
         """What bits per variable of this data are called, e.g. "bits per character"."""
         return bits_of(self.medium)
+
+    @property
+    def unit(self) -> str:
+        """What likelihoods of this data are reported in."""
+        return self.bits
 
     @property
     def K(self) -> int | None:
@@ -129,13 +127,8 @@ class _TensorFormat(Format):
         return self.form.decode(x)
 
     def read_example(
-        self,
-        what: str,
-        mask: Path | None = None,
-        *,
-        blank: str | None = None,
-        resize: bool = False,
-    ) -> tuple[Tensor, Tensor]:
+        self, what: str, mask: Path | None = None, *, blank: str | None = None, resize: bool = False
+    ) -> Known:
         if blank is not None:
             raise BFNError(
                 f"--blank {blank} is for texts, but this model's data are {self.medium}s; mark "
@@ -157,7 +150,7 @@ class _TensorFormat(Format):
     def _read(self, path: Path, mask: Path, resize: bool) -> tuple[Tensor, Tensor]:
         """The stored values of one example, and where they are missing; both (*shape)."""
 
-    def read_prefix(self, prefix: str) -> tuple[Tensor, Tensor]:
+    def read_prefix(self, prefix: str) -> Known:
         raise BFNError(
             f"--prefix {prefix!r} begins a text, but this model's data are {self.medium}s; leave "
             "it out"
@@ -203,7 +196,8 @@ class ImageFormat(_TensorFormat):
         _, height, width = self.shape
         content = read_bytes(path)
         size = (height, width) if resize else None
-        shade = torch.as_tensor(read_picture(lambda: content, str(path), mode, size))
+        picture = open_picture(lambda: content, str(path))
+        shade = torch.as_tensor(levels(picture, mode, size))
         if tuple(shade.shape[1:]) != (height, width):
             raise BFNError(
                 f"{str(path)!r} has {shade.shape[2]} x {shade.shape[1]} pixels, but the model's "
@@ -274,13 +268,8 @@ class TextFormat(Format):
         ]
 
     def read_example(
-        self,
-        what: str,
-        mask: Path | None = None,
-        *,
-        blank: str | None = None,
-        resize: bool = False,
-    ) -> tuple[Tensor, Tensor]:
+        self, what: str, mask: Path | None = None, *, blank: str | None = None, resize: bool = False
+    ) -> Known:
         """The text begins the window; its blanks and whatever follows it are missing."""
         blank = "_" if blank is None else blank
         if mask is not None:
@@ -307,10 +296,10 @@ class TextFormat(Format):
         known[: len(what)] = torch.tensor([character != blank for character in what])
         return x, known
 
-    def read_prefix(self, prefix: str) -> tuple[Tensor, Tensor]:
+    def read_prefix(self, prefix: str) -> Known:
         return self._window(prefix, "the prefix")
 
-    def _window(self, text: str, name: str) -> tuple[Tensor, Tensor]:
+    def _window(self, text: str, name: str) -> Known:
         """A window (1, length) that begins with a text, and where that is."""
         classes = self.alphabet.classes(text, name).astype(np.int64)
         if len(classes) > self.length:
@@ -333,10 +322,6 @@ class TextFormat(Format):
     def bits(self) -> str:
         return "bits per byte" if self.alphabet.characters is None else bits_of(self.medium)
 
-    @property
-    def unit(self) -> str:
-        return self.bits
-
 
 def _check_size(shape: Sequence[int]) -> None:
     if math.prod(shape) > MOST:
@@ -345,8 +330,11 @@ def _check_size(shape: Sequence[int]) -> None:
         )
 
 
-def read(description: dict[str, Any], *, trust: bool = False) -> Format:
-    """The format that `Format.describe` described."""
+def read_format(description: dict[str, Any], *, trust: bool = False) -> Format:
+    """The format that `Format.describe` described: decodes without the data.
+
+    A form that is not part of bfn is refused without trust.
+    """
     try:
         if description["medium"] == "text":
             return TextFormat(Alphabet(description["alphabet"]), description["length"])

@@ -63,9 +63,8 @@ def images(
     chosen = forms.choose(form, bins, 256)
     sides = None if size is None else _sides(size)
     names, read = _listing(Path(path).expanduser())
-    paths = _without_common_folder(names, labels)
-    named, inner = _named_splits(paths)
-    numbers, label_names = _labels(inner, names) if labels else (None, ())
+    named, inner = _folders(names, labels)
+    numbers, label_names = _labels(inner, names) if labels else (np.zeros(len(names), int), ())
 
     def picture(name: str) -> tuple[np.ndarray, int] | None:
         try:
@@ -75,18 +74,15 @@ def images(
             return None
 
     pictures, content, kept = _read_all(names, picture, path, skip_corrupt)
-    names = [names[i] for i in kept]
-    named = None if named is None else named[kept]
-    numbers = None if numbers is None else numbers[kept]
-    rows = _splits(named, content, validation, test, split_by)
+    rows = _splits(named[kept], content, validation, test, split_by)
     return Rows(
         str(path),
         ImageFormat(pictures.shape[1:], chosen),
         {split: pictures[part] for split, part in rows.items()},
-        labels=None if numbers is None else {s: numbers[part] for s, part in rows.items()},
+        labels={s: numbers[kept][part] for s, part in rows.items()} if labels else None,
         label_names=label_names,
         chosen={"split_by": split_by},
-        names={split: [names[i] for i in part] for split, part in rows.items()},
+        names={split: [names[kept[i]] for i in part] for split, part in rows.items()},
     )
 
 
@@ -148,6 +144,7 @@ def _read_all(
     out: np.ndarray = np.empty(0, np.uint8)
     content = np.empty(len(names), np.uint64)
     kept: list[int] = []
+    corrupt: list[str] = []
     with (
         ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool,
         waiting("reading pictures") as (report, say),
@@ -156,6 +153,7 @@ def _read_all(
             for i, found in enumerate(pool.map(picture, names)):
                 report(i + 1, len(names))
                 if found is None:
+                    corrupt.append(names[i])
                     continue
                 shape = found[0].shape
                 if not kept:
@@ -171,52 +169,48 @@ def _read_all(
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-        corrupt = [names[i] for i in sorted(set(range(len(names))) - set(kept))]
         told = f"{len(corrupt)} of {len(names)} pictures in {where} cannot be read: {some(corrupt)}"
-        if corrupt and not (skip_corrupt and kept):
-            ways = "repair or remove them"
-            raise BFNError(f"{told}; {ways}{', or give --data.skip_corrupt true' * bool(kept)}")
+        if not kept:
+            raise BFNError(f"{told}; repair or remove them")
+        if corrupt and not skip_corrupt:
+            raise BFNError(f"{told}; repair or remove them, or give --data.skip_corrupt true")
         if corrupt:
             say(f"{told}; they are left out")
     return out[: len(kept)], content[: len(kept)], kept
 
 
-def _without_common_folder(names: list[str], labels: bool) -> list[PurePosixPath]:
-    """Paths without the single top folder that archives often have."""
-    paths = [PurePosixPath(name) for name in names]
-    needed = 3 if labels else 2
-    if len({p.parts[0] for p in paths}) == 1 and all(len(p.parts) >= needed for p in paths):
-        return [PurePosixPath(*p.parts[1:]) for p in paths]
-    return paths
+def _folders(names: list[str], labels: bool) -> tuple[np.ndarray, list[tuple[str, ...]]]:
+    """The split of each picture, and the parts of its name within it.
 
-
-def _named_splits(paths: list[PurePosixPath]) -> tuple[np.ndarray | None, list[PurePosixPath]]:
-    """The split that each path names, if they all do, and the paths within it."""
-    if not all(p.parts[0] in SPLITS and len(p.parts) > 1 for p in paths):
-        return None, paths
-    return np.array([p.parts[0] for p in paths]), [PurePosixPath(*p.parts[1:]) for p in paths]
+    Unless all names have a folder for their split, all pictures are in "train".
+    """
+    parts = [PurePosixPath(name).parts for name in names]
+    # Archives often have a single folder at the top.
+    if len({p[0] for p in parts}) == 1 and min(map(len, parts)) >= (3 if labels else 2):
+        parts = [p[1:] for p in parts]
+    if not all(p[0] in SPLITS and len(p) > 1 for p in parts):
+        return np.full(len(parts), "train"), parts
+    return np.array([p[0] for p in parts]), [p[1:] for p in parts]
 
 
 def _splits(
-    named: np.ndarray | None, content: np.ndarray, validation: float, test: float, split_by: str
+    named: np.ndarray, content: np.ndarray, validation: float, test: float, split_by: str
 ) -> dict[str, np.ndarray]:
     """Rows of each split; those without a folder of their own are held out of the training set."""
-    fractions = {"validation": validation, "test": test}
-    if named is None:
-        return hold_out(content, **fractions, split_by=split_by)
     rows = {split: np.flatnonzero(named == split) for split in SPLITS}
     train = rows["train"]
     if len(train):
+        fractions = {"validation": validation, "test": test}
         missing = {s: 0.0 if len(rows[s]) else fraction for s, fraction in fractions.items()}
         held = hold_out(content[train], **missing, split_by=split_by)
         rows |= {s: train[held[s]] for s in SPLITS if s == "train" or missing[s]}
     return rows
 
 
-def _labels(paths: list[PurePosixPath], names: list[str]) -> tuple[np.ndarray, tuple[str, ...]]:
+def _labels(parts: list[tuple[str, ...]], names: list[str]) -> tuple[np.ndarray, tuple[str, ...]]:
     """A number for each picture's first folder, in alphabetical order."""
-    for path, name in zip(paths, names, strict=True):
-        if len(path.parts) < 2:
+    for folders, name in zip(parts, names, strict=True):
+        if len(folders) < 2:
             raise BFNError(f"{name} is not in a sub-folder that names its label; move it to one")
-    label_names, numbers = np.unique([p.parts[0] for p in paths], return_inverse=True)
+    label_names, numbers = np.unique([p[0] for p in parts], return_inverse=True)
     return numbers, tuple(label_names.tolist())

@@ -132,10 +132,14 @@ def text8(length: int = 256, dir: str | None = None) -> Stream:
         dir: folder of text8.zip or of the file text8 in it; by default BFN_DATA, else the cache,
             into which the archive is downloaded.
     """
-    path = find("text8", dir, ("text8", "text8.zip"))
-    if path is None:
-        path = fetch("text8", TEXT8, dir)
-    return _text("text8", _read_text8(path), length, str(path))
+    path = find("text8", dir, ("text8", "text8.zip")) or fetch("text8", TEXT8, dir)
+    with reading(path):
+        if path.suffix == ".zip":
+            with zipfile.ZipFile(path) as archive:
+                content = archive.read("text8")
+        else:
+            content = path.read_bytes()
+    return _text("text8", content, length, str(path))
 
 
 def manual(length: int = 64) -> Stream:
@@ -196,26 +200,16 @@ def _images(
 def _text(name: str, content: str | bytes, length: int, where: str) -> Stream:
     format = TextFormat(Alphabet(LETTERS), length)
     classes = format.alphabet.classes(content, where)
-    splits = {split: classes[part] for split, part in cut_text(len(classes)).items()}
-    return Stream(name, format, splits)
-
-
-def _read_text8(path: Path) -> bytes:
-    with reading(path):
-        if path.suffix != ".zip":
-            return path.read_bytes()
-        with zipfile.ZipFile(path) as archive:
-            return archive.read("text8")
+    return Stream(name, format, cut_text(classes))
 
 
 def _read_idx(name: str, axes: int, dir: str | None) -> np.ndarray:
     """An idx file: 8 for bytes, the number of axes, their sizes, then the values."""
     # torchvision keeps the files in MNIST/raw.
     names = [folder + name + end for folder in ("", "MNIST/raw/") for end in ("", ".gz")]
-    path = find("mnist", dir, names)
-    if path is None:
-        urls = tuple(f"{home}{name}.gz" for home in MNIST_HOMES)
-        path = fetch("mnist", Remote(f"{name}.gz", MNIST_SHA256[name], urls), dir)
+    urls = tuple(f"{home}{name}.gz" for home in MNIST_HOMES)
+    remote = Remote(f"{name}.gz", MNIST_SHA256[name], urls)
+    path = find("mnist", dir, names) or fetch("mnist", remote, dir)
     with reading(path):
         raw = path.read_bytes()
         raw = gzip.decompress(raw) if path.suffix == ".gz" else raw
@@ -229,9 +223,8 @@ def _read_idx(name: str, axes: int, dir: str | None) -> np.ndarray:
 def _read_cifar10(dir: str | None) -> list[np.ndarray]:
     """The records of the six batches in order: one byte of label and 3,072 of pixels."""
     first = CIFAR10_BATCHES[0]
-    path = find("cifar10", dir, (CIFAR10.name, f"cifar-10-batches-bin/{first}", first))
-    if path is None:
-        path = fetch("cifar10", CIFAR10, dir)
+    names = (CIFAR10.name, f"cifar-10-batches-bin/{first}", first)
+    path = find("cifar10", dir, names) or fetch("cifar10", CIFAR10, dir)
     batches: dict[str, bytes] = {}
     with reading(path):
         if path.name == CIFAR10.name:

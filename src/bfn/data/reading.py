@@ -120,13 +120,6 @@ def _no_table(path: Path, first: bytes) -> BFNError:
     )
 
 
-def read_picture(
-    read: Callable[[], bytes], name: str, mode: str, size: tuple[int, int] | None = None
-) -> np.ndarray:
-    """A picture as uint8 (C, H, W): see `open_picture` and `levels`."""
-    return levels(open_picture(read, name), mode, size)
-
-
 def open_picture(read: Callable[[], bytes], name: str) -> Image:
     """A picture, upright and on white where it is transparent, in pillow's mode "RGB" or "L".
 
@@ -139,7 +132,15 @@ def open_picture(read: Callable[[], bytes], name: str) -> Image:
 
     try:
         with Image.open(io.BytesIO(read())) as opened:
-            picture = _opaque(_eight_bits(ImageOps.exif_transpose(opened)))
+            picture = ImageOps.exif_transpose(opened)
+            if picture.mode.startswith("I"):
+                # 16-bit grey levels, which pillow's own conversion clips at 255
+                shades = (np.asarray(picture, np.int64) // 257).clip(0, 255)
+                picture = Image.fromarray(shades.astype(np.uint8))
+            if picture.has_transparency_data:
+                layer = picture.convert("RGBA")
+                picture = Image.new("RGBA", layer.size, "white")
+                picture.alpha_composite(layer)
             return picture if picture.mode in ("L", "RGB") else picture.convert("RGB")
     except (
         OSError,
@@ -167,23 +168,3 @@ def levels(picture: Image, mode: str, size: tuple[int, int] | None = None) -> np
         picture = ImageOps.fit(picture, (size[1], size[0]), Image.Resampling.LANCZOS)
     found = np.array(picture)
     return found[None] if found.ndim == 2 else found.transpose(2, 0, 1)
-
-
-def _eight_bits(picture: Image) -> Image:
-    """16-bit grey levels scaled to 8 bits; pillow's own conversion clips them at 255."""
-    from PIL import Image
-
-    if not picture.mode.startswith("I"):
-        return picture
-    return Image.fromarray((np.asarray(picture, np.int64) // 257).clip(0, 255).astype(np.uint8))
-
-
-def _opaque(picture: Image) -> Image:
-    from PIL import Image
-
-    if not picture.has_transparency_data:
-        return picture
-    layer = picture.convert("RGBA")
-    ground = Image.new("RGBA", layer.size, "white")
-    ground.alpha_composite(layer)
-    return ground.convert("RGB")

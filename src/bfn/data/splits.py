@@ -99,14 +99,13 @@ def numbered(content: np.ndarray) -> np.ndarray:
     return noise.splitmix64(content ^ noise.splitmix64(before))
 
 
-def cut_text(count: int) -> dict[str, slice]:
+def cut_text(text: np.ndarray) -> dict[str, np.ndarray]:
     """Contiguous splits of a text: training, validation, test.
 
     The last two have 5M characters each, or 5% each of a text below 50M characters.
     """
+    count = len(text)
     held = 5_000_000 if count >= 50_000_000 else count * 5 // 100
-    return {
-        "train": slice(0, count - 2 * held),
-        "validation": slice(count - 2 * held, count - held),
-        "test": slice(count - held, count),
-    }
+    train = count - 2 * held
+    parts = (slice(train), slice(train, train + held), slice(train + held, count))
+    return {split: text[part] for split, part in zip(SPLITS, parts, strict=True)}

@@ -60,8 +60,7 @@ def text(
             letters = Alphabet(alphabet)
     advice = "add them to --data.alphabet, or give --data.unknown CHARACTER to replace them"
     parts = [letters.classes(t, str(p), unknown, advice) for t, p in zip(texts, paths, strict=True)]
-    classes = _join(parts, letters)
-    splits = {split: classes[part] for split, part in cut_text(len(classes)).items()}
+    splits = cut_text(_join(parts, letters))
     # Another text, evaluated with the run's recipe, has the same classes.
     chosen = {"alphabet": letters.characters} if tokens == "characters" else None
     return Stream(str(path), TextFormat(letters, length), splits, chosen=chosen)
