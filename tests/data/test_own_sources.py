@@ -373,6 +373,7 @@ def test_integers(values: np.ndarray, arguments: dict, K: int, dtype: torch.dtyp
     numbers = data.from_arrays(values, test=0, validation=0, **arguments)
     x, _ = numbers.batch("train", numbers.examples("train"))
     assert (numbers.K, x.dtype) == (K, dtype)
+    assert numbers.split("train").dtype == (torch.uint8 if K <= 256 else torch.int64)
     assert np.array_equal(numbers.decode(x).numpy(), values.reshape(20, -1))
     assert torch.equal(numbers.encode(numbers.decode(x)), x)
 
@@ -398,6 +399,7 @@ def arrays(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.save(folder / "nan.npy", np.array([[0.5], [np.nan]] * 20))
     np.save(folder / "wide.npy", np.linspace(0, 255, 40))
     np.save(folder / "minus.npy", np.arange(-1, 39))
+    np.save(folder / "many.npy", np.full((40, 2), 256))  # 0 in eight bits
     np.save(folder / "none.npy", np.zeros((0, 3)))
     np.save(folder / "words.npy", np.array(["a", "b"]))
     np.save(folder / "fine.npy", np.linspace(0, 1, 280).reshape(40, 7))
@@ -422,6 +424,7 @@ def arrays(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("nan.npy", {}, ["nan.npy", "NaN"]),
         ("wide.npy", {"low": 0, "high": 1}, ["97% of", "low and high"]),
         ("minus.npy", {}, ["-1", "--data.form continuous"]),
+        ("many.npy", {"levels": 17}, ["the value 256", "0 to 16"]),
         ("same.npy", {}, ["same.npy is the same"]),
         ("infinite.npy", {}, ["infinite.npy", "infinity"]),
         ("complex.npy", {}, ["complex128"]),

@@ -137,7 +137,7 @@ def from_arrays(
         whole = found["train"]
         part = Mapped if isinstance(whole, np.memmap) else lambda a, rows: as_tensor(a[rows])
         held_out = {s: part(whole, rows[s]) for s in SPLITS}
-        return held_out | {s: a for s, a in found.items() if s != "train"}
+        return held_out | {s: as_tensor(a) for s, a in found.items() if s != "train"}
 
     splits = split_up(arrays)
     every = list(arrays.values())
@@ -150,7 +150,7 @@ def from_arrays(
     return Rows(
         name,
         (ImageFormat if picture else ArrayFormat)(tuple(arrays["train"].shape[1:]), chosen),
-        splits,
+        {s: a if isinstance(a, Mapped) else chosen.stored(a) for s, a in splits.items()},
         labels=split_up(numbers) if numbers else None,
         label_names=tuple(map(str, range(classes))),
         chosen={"split_by": split_by, "image": picture, **arguments},
@@ -209,7 +209,10 @@ def _levels(
     if levels is None:
         classes = form == "discrete" or top <= 1
         levels = 256 if bytes_only and not classes else max(2, top + 1)
-    return forms.choose(form, bins, levels), {"form": form, "levels": levels}
+    chosen = forms.choose(form, bins, levels)
+    # Before a narrower type could wrap a wrong value round.
+    chosen.check(torch.tensor([least, top]), name)
+    return chosen, {"form": form, "levels": levels}
 
 
 def _range(

@@ -72,7 +72,7 @@ class DataSet(ABC):
         self.format = format
         self.label_names = label_names
         self._splits: dict[str, Any] = {split: as_tensor(splits[split]) for split in SPLITS}
-        self._labels = {
+        self.labels: dict[str, Tensor] = {
             split: as_labels(f"the {split} split of {name}", values, len(self._splits[split]))
             for split, values in (labels or {}).items()
         }
@@ -104,15 +104,10 @@ class DataSet(ABC):
         return self.format.medium
 
     @property
-    def labels(self) -> Mapping[str, Tensor]:
-        """int64 labels (N,) of each split; empty when batches come without them."""
-        return self._labels
-
-    @property
     def label_count(self) -> int:
         """How many labels there are: 0, 1, ... up to the highest; 0 when there are none."""
-        highest = (int(v.max()) + 1 for v in self._labels.values() if len(v))
-        return max(len(self.label_names), *highest, 0) if self._labels else 0
+        highest = (int(v.max()) + 1 for v in self.labels.values() if len(v))
+        return max(len(self.label_names), *highest, 0) if self.labels else 0
 
     def describe(self) -> dict[str, Any]:
         """JSON values that say what one example is, and the names of the labels."""
@@ -123,7 +118,7 @@ class DataSet(ABC):
         """How much there is in each split, and the labels."""
         train, validation, test = (f"{len(self.split(split)):,}" for split in SPLITS)
         text = f"{train} {self.counted} to train on, {validation} for validation and {test} to test"
-        if not self._labels:
+        if not self.labels:
             return text
         shown = ", ".join(self.label_names) if len(self.label_names) <= 12 else ""
         return f"{text}, with {self.label_count} labels{shown and f' ({shown})'}"
@@ -163,7 +158,7 @@ class DataSet(ABC):
     def stored(self, split: str, indices: Tensor) -> Stored:
         """The examples of the given indices as stored, on the device that holds the splits."""
         indices = indices.to(self.split(split).device, non_blocking=True)
-        cond = {"label": self._labels[split][indices]} if split in self._labels else {}
+        cond = {"label": self.labels[split][indices]} if split in self.labels else {}
         return self._cut(split, indices), cond
 
     def step(self, seed: int, step: int, batch: int, parts: Sequence[range]) -> Iterator[Stored]:
@@ -185,19 +180,19 @@ class DataSet(ABC):
         """
         home = device if hold else "cpu"
         self._splits = {split: values.to(home) for split, values in self._splits.items()}
-        self._labels = {split: values.to(home) for split, values in self._labels.items()}
+        self.labels = {split: values.to(home) for split, values in self.labels.items()}
         self._device = torch.device(device)
         return self
 
     @property
     def nbytes(self) -> int:
         """Size of all splits and labels."""
-        return sum(v.nbytes for v in (*self._splits.values(), *self._labels.values()))
+        return sum(v.nbytes for v in (*self._splits.values(), *self.labels.values()))
 
     def digest(self) -> str:
         """SHA-256 of everything stored and of the format."""
         found = hashlib.sha256(json.dumps(self.format.describe(), sort_keys=True).encode())
-        for group in (self._splits, self._labels):
+        for group in (self._splits, self.labels):
             for split, values in sorted(group.items()):
                 found.update(f"{split} {values.dtype} {tuple(values.shape)} ".encode())
                 for chunk in chunks(values):

@@ -47,6 +47,10 @@ class Form(ABC):
     @abstractmethod
     def decode(self, x: Tensor) -> Tensor: ...
 
+    def stored(self, values: Tensor) -> Tensor:
+        """Legal values in the type in which they are kept."""
+        return values
+
     def brightness(self, x: Tensor) -> Tensor:
         """x as a shade from 0 (lowest value) to 1 (highest), for drawing."""
         return ((x + 1) / 2).clamp(0, 1)
@@ -88,8 +92,8 @@ class _OfLevels(Form):
             wrong = low if low < 0 else high
             raise BFNError(f"{where} holds the value {wrong}; expected 0 to {self.levels - 1}")
 
-    def _stored(self, levels: Tensor) -> Tensor:
-        return levels.to(torch.uint8 if self.levels <= 256 else torch.int64)
+    def stored(self, values: Tensor) -> Tensor:
+        return values.to(torch.uint8 if self.levels <= 256 else torch.int64)
 
 
 @dataclass(frozen=True)
@@ -105,7 +109,7 @@ class Continuous(_OfLevels):
 
     def decode(self, x: Tensor) -> Tensor:
         top = self.levels - 1
-        return self._stored(((x.double() + 1) * (top / 2)).round().clamp(0, top))
+        return self.stored(((x.double() + 1) * (top / 2)).round().clamp(0, top))
 
 
 @dataclass(frozen=True)
@@ -130,7 +134,7 @@ class _Grouped(_OfLevels):
         # The middle one of the levels in group k; K <= L leaves no group empty.
         first = -(-k * self.levels // self.K)
         last = -(-(k + 1) * self.levels // self.K) - 1
-        return self._stored((first + last + 1) // 2)
+        return self.stored((first + last + 1) // 2)
 
 
 @dataclass(frozen=True)
@@ -185,7 +189,7 @@ class Binary(_OfLevels):
         return (u * (self.levels - 1) < values).long()
 
     def decode(self, x: Tensor) -> Tensor:
-        return self._stored(x.long() * (self.levels - 1))
+        return self.stored(x.long() * (self.levels - 1))
 
     def brightness(self, x: Tensor) -> Tensor:
         return x.to(torch.float32)
@@ -249,6 +253,10 @@ class Real(Form):
                 f"{where} holds NaN, infinity or numbers beyond 3e38; expected real numbers: "
                 "remove or replace those examples"
             )
+
+    def stored(self, values: Tensor) -> Tensor:
+        # One range for all needs no more than single precision.
+        return values if isinstance(self.low, tuple) else values.to(torch.float32)
 
     def beyond(self, values: Tensor) -> float:
         """The share of values that lie outside their range."""
