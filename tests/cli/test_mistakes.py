@@ -149,7 +149,7 @@ MISTAKES = [
     ("sample half --out x.npy", "model.safetensors' is damaged or truncated"),
     # Files to write.
     ("eval run-digits --json mine.json", "'mine.json' exists; give another name, or --force"),
-    ("eval run-digits --per-example x.txt", "has the wrong ending; expected .npy or .csv"),
+    ("eval run-digits --per-example x.txt", "has the wrong ending; expected .csv"),
     ("sample run-digits --out mine.npy", "'mine.npy' exists; give another name, or --force"),
     ("sample run-digits --out none/x.npy", "there is no folder 'none'; create it"),
     ("sample run-digits --out many", "'many' is a folder; give the name of a file"),

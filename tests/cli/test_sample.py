@@ -54,7 +54,7 @@ def test_pictures(runs: Path, output: Output) -> None:
             assert (np.asarray(picture) == np.round(image[0] * (255 / 16))).all()
     with Image.open("x.png") as sheet:
         assert sheet.size == (28 * 13, 19 * 13)
-    output(*base, "--separate", "--final", "mode", "--out", "x.npy", "--force")
+    output(*base, "--final", "mode", "--out", "x.npy", "--force")
     assert not (np.load("x.npy") == levels).all()
 
 

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from PIL import Image
 
@@ -121,9 +120,8 @@ def test_eval(runs: Path, output: Output) -> None:
     assert printed["rows"][0]["n"] == 10
     other = json.loads(output("eval", run, "--steps", "10", "--json", "-", "--seed", 1))
     assert other["rows"][0]["loss"] != printed["rows"][0]["loss"]
-    output("eval", run, "--steps", "10", "--per-example", "x.npy", "--json", "x.json", "--force")
+    output("eval", run, "--steps", "10", "--json", "x.json", "--force")
     assert len(json.loads(Path("x.json").read_text())["rows"]) == 1
-    assert np.load("x.npy").shape == (100,)
 
 
 def test_eval_uses_the_recipe(runs: Path, output: Output) -> None:

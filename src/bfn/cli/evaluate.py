@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from bfn.cli import tables
 from bfn.cli.options import EvalKeys, Force, Json, Overrides, Run, Trust, chosen
-from bfn.errors import BFNError
+from bfn.errors import BFNError, some
 from bfn.files import check_free
 from bfn.recipe import PLACES, Eval, Published, Recipe
 from bfn.recipe.recipe import FORGIVING
@@ -41,7 +41,7 @@ def evaluate(
     If the data have moved, say where they are with --data.dir or --data.path.
 
     Args:
-        per_example: Also write every example's total to this .npy or .csv, one column for each n.
+        per_example: Also write every example's total to this .csv, one column for each n.
     """
     from bfn.device import find_device
     from bfn.evaluate import baselines
@@ -54,7 +54,7 @@ def evaluate(
     settings = recipe.eval.updated(**chosen(keys))
     tables.check_json(json, force)
     if per_example is not None:
-        check_free(per_example, force, endings=(".npy", ".csv"))
+        check_free(per_example, force, endings=(".csv",))
     model = folder.load_model().to(find_device(settings.device, "device"))
     data = build.data(recipe)
     trained_on = compare_data(folder, model, data, settings.split, moved=bool(overrides))
@@ -120,31 +120,25 @@ def compare_data(
                 f"the data in {data.name} have {key} = {found[key]!r}, those of the run have "
                 f"{trained[key]!r}; give data of the same kind"
             )
-    seen = folder.trained_on(data, split)
+    seen, names = folder.trained_on(data, split), None
     if seen is None:
-        _note(
+        said = (
             f"{str(folder.path)!r} keeps no record of what it was trained on: nobody can tell "
             f"which of these {split} examples it has seen"
         )
-        return None
-    indices = data.examples(split).tolist()
-    called = data.names.get(split) or [str(index) for index in indices]
-    names = [name for name, was in zip(called, seen, strict=True) if was]
-    if names:
-        _note(
-            f"the run was trained on {len(names)} of these {len(seen)} {split} examples, and does "
-            f"better on them than on new ones: {', '.join(names[:8])}{', ...' * (len(names) > 8)}"
-        )
     else:
-        _note(
-            f"these are not the data of the run, which was trained on none of the {split} examples "
-            "here"
+        called = data.names.get(split) or map(str, data.examples(split).tolist())
+        names = [name for name, was in zip(called, seen, strict=True) if was]
+        said = (
+            f"the run was trained on {len(names)} of these {len(seen)} {split} examples, and does "
+            f"better on them than on new ones: {some(names, 8)}"
         )
+    if names == []:
+        said = (
+            f"these are not the data of the run, which was trained on none of the {split} examples"
+        )
+    print(f"note: {said}", file=sys.stderr)
     return names
-
-
-def _note(sentence: str) -> None:
-    print(f"note: {sentence}", file=sys.stderr)
 
 
 def measure(model: BFN, data: DataSet, settings: Eval) -> Evaluation:
@@ -204,19 +198,9 @@ def show(
 
 
 def write_per_example(path: Path, result: Evaluation) -> None:
-    """L^n + L^r of every example in the data's unit, one column for each n.
-
-    A .npy is (N, number of n), or (N,) for a single n; a .csv begins with the examples' indices.
-    """
-    import numpy as np
-
-    columns = [result.per_example(row.n) * result.scale for row in result.rows]
-    if path.suffix == ".npy":
-        values = np.stack([column.numpy() for column in columns], 1)
-        np.save(path, values[:, 0] if len(columns) == 1 else values, allow_pickle=False)
-        return
+    """L^n + L^r of every example in the data's unit: its index, then a column for each n."""
+    columns = [(result.per_example(row.n) * result.scale).tolist() for row in result.rows]
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["example", *(f"n={row.name}" for row in result.rows)])
-        indices = [result.indices.tolist(), *(column.tolist() for column in columns)]
-        writer.writerows(zip(*indices, strict=True))
+        writer.writerows(zip(result.indices.tolist(), *columns, strict=True))

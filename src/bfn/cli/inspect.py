@@ -87,8 +87,8 @@ def describe(archive: Archive) -> dict[str, Any]:
 def _show(account: dict[str, Any]) -> None:
     from bfn.cli import tables
     from bfn.data import bits_of
+    from bfn.plots.bits import parts
 
-    bits = account["bits"]
     made = [
         ["run", account["run"]],
         ["fingerprint of the model", account["fingerprint"]],
@@ -104,16 +104,8 @@ def _show(account: dict[str, Any]) -> None:
         each = f"{count / variables:.4f}" if variables else ""
         return [name, f"{count / 8:,.0f}", share, each]
 
-    startup = f"start-up ({bits['startup_examples']} of {account['examples']} examples)"
-    rows = [
-        row(f"messages of {account['steps']} steps", sum(bits["steps"])),
-        row("reconstruction", bits["reconstruction"]),
-        row(startup, bits["startup"]),
-        row(f"ends of blocks ({account['blocks']})", bits["overhead"]),
-        row("stored without the model", bits["plain"]),
-        row("container", bits["container"]),
-        row("all", 8 * account["bytes"]),
-    ]
+    rows = [row(*part) for part in parts(account).items()]
+    rows.append(row("all", 8 * account["bytes"]))
     rate = tables.short(bits_of(account["data"]["medium"]))
     tables.show(["where the bits went", "bytes", "share", rate], rows)
     files = account["files"]

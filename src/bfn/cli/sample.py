@@ -53,8 +53,7 @@ def sample(
     if str(out) == "-" and (film or separate):
         option = "--film" if film else "--separate"
         raise BFNError(f"{option} writes files, and --out - is standard output; give a name")
-    into_folder = separate and out.suffix != ".npy"
-    if into_folder:
+    if separate:
         check_free(out, force, folder=True)
         ending = sheets.suffix(format)
     else:
@@ -67,7 +66,7 @@ def sample(
     with on_device(model, settings.device, compile):
         x = sampling.draw(model, format, settings, callback=moving, static=compile, known=known)
     said = sampling.summary("sample", len(x), settings.steps)
-    if into_folder:
+    if separate:
         sheets.write_separately(out, format, x)
         print(f"{out}: {said}")
     else:

@@ -39,9 +39,10 @@ def _draw_steps(axes: Any, steps: list[float], n: int, group: int, variables: in
     axes.set_title(f"The {n} messages: {sum(steps) / variables:.3f} together")
 
 
-def _draw_parts(axes: Any, account: dict[str, Any]) -> None:
+def parts(account: dict[str, Any]) -> dict[str, int]:
+    """The bits of every part of an archive, by its name."""
     bits = account["bits"]
-    parts = {
+    return {
         "messages": sum(bits["steps"]),
         "reconstruction": bits["reconstruction"],
         f"start-up, {bits['startup_examples']} of {account['examples']}": bits["startup"],
@@ -49,8 +50,11 @@ def _draw_parts(axes: Any, account: dict[str, Any]) -> None:
         "without the model": bits["plain"],
         "container": bits["container"],
     }
-    sizes = [count / 8 for count in parts.values()]
-    axes.barh(list(parts), sizes, color=style.COLOURS, alpha=0.75)
+
+
+def _draw_parts(axes: Any, account: dict[str, Any]) -> None:
+    sizes = [count / 8 for count in parts(account).values()]
+    axes.barh(list(parts(account)), sizes, color=style.COLOURS, alpha=0.75)
     axes.invert_yaxis()
     axes.axvline(0.0, color="0.4", linewidth=0.6)
     for place, size in enumerate(sizes):
