@@ -93,7 +93,7 @@ def test_an_empty_stack_takes_its_first_symbol_for_nothing() -> None:
     stack.table(WEIGHTS).push(stacks, np.zeros((LANES, NUMBER), np.int64))
     assert stacks.bytes(0) == b""
     assert not stack.table(WEIGHTS).pop(stacks).any()
-    assert stacks.empty(0)
+    assert stacks.bytes(0) == b""
 
 
 def test_fine_bins_equal_one_alphabet() -> None:

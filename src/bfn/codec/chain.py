@@ -27,7 +27,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bfn.codec.messages import Grid, Receiver, Step
-from bfn.codec.stack import Distribution, Floats, Integers, Stacks, gaussian, random_words
+from bfn.codec.stack import (
+    Distribution,
+    Floats,
+    Integers,
+    Stacks,
+    damaged,
+    gaussian,
+    random_words,
+)
 from bfn.flow import Theta
 from bfn.flow.base import per_example
 from bfn.model import BFN
@@ -65,7 +73,8 @@ class Chain:
     def encode(self, stacks: Stacks, x: Integers, index: Integers) -> tuple[Floats, Floats]:
         """Push x, indices (lanes, variables), lane by lane; returns the bits of each part.
 
-        index says which examples of their blocks these are, (lanes,).
+        index says which examples of their blocks these are, (lanes,). Lanes that had too few bits
+        are in `stacks.dry`; what they hold now would not be decoded.
 
         The bits are those of the steps, (lanes, n), and of the data, (lanes,). Step i is charged
         with pushing V_i less popping it. To compare with its term of L^n it is also charged with
@@ -104,6 +113,8 @@ class Chain:
         k = np.zeros((self.lanes, self.numbers), np.int64)
         for i in range(1, n + 1):
             later = self.message(k, i).pop(stacks)
+            if stacks.dry:  # as the sender's never are
+                raise damaged("a block has fewer bits than its examples take")
             if i > 1:
                 self.bridge(later, i).push(stacks, k)
                 stacks.scramble(self._key(index, i - 1))

@@ -7,7 +7,8 @@ row, and on the number of threads: all three are fixed.
 
 A stack must hold some bits before the chain can begin. They are the block's last examples, coded
 symbol by symbol (`Startup`). So a block costs no random bits; it only pays for what that way is
-worse than the chain on a handful of examples.
+worse than the chain on a handful of examples. Should they not suffice, the block begins again on
+top of `padding`. A stack that runs dry while the chain decodes is therefore none of ours.
 
 Sender and receiver compute the same probabilities only if their networks give the same numbers bit
 by bit. What can be fixed is fixed while coding (`exact_arithmetic`); what cannot is digested into a
@@ -49,8 +50,6 @@ from bfn.model import BFN
 FORMAT = 2
 """Changes whenever the same data would become other bytes."""
 LANES = 16
-DRY = 16
-"""How often a block's stack may run dry while its chain decodes: more examples than bits."""
 TIMES = (0.0, 0.01, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4)
 """Times at which the network may be asked about data of which nothing is known yet."""
 ORDER = 3
@@ -84,6 +83,7 @@ class _Block:
 
     place: int
     x: Integers
+    padding: int = 0
     startup: int = 0
     way: int = 0
     startup_bits: float = 0.0
@@ -160,11 +160,15 @@ class Codec:
         results: dict[int, Coded] = {}
 
         def begin(stacks: Stacks, lane: int, place: int) -> _Block:
-            block = _Block(place, self._indices(blocks[place], place), steps=np.zeros(self.steps))
-            stacks.put(lane, b"")
-            if len(block.x):
-                block.startup, block.way = self.startup.push(stacks, lane, block.x)
+            return start(stacks, lane, place, self._indices(blocks[place], place), 0)
+
+        def start(stacks: Stacks, lane: int, place: int, x: Integers, below: int) -> _Block:
+            block = _Block(place, x, below, steps=np.zeros(self.steps))
+            stacks.put(lane, padding(below))
+            if len(x):
+                block.startup, block.way = self.startup.push(stacks, lane, x)
                 block.startup_bits = float(stacks.bits()[lane])
+            block.left = len(x) - block.startup
             return block
 
         def step(stacks: Stacks, current: dict[int, _Block]) -> None:
@@ -175,8 +179,13 @@ class Codec:
                 x[lane] = block.x[index[lane]]
             steps, reconstruction = self.chain.encode(stacks, x, index)
             for lane, block in current.items():
-                block.steps += steps[lane]
-                block.reconstruction += float(reconstruction[lane])
+                if lane in stacks.dry:
+                    below = 2 * block.padding or math.isqrt(self.chain.numbers) // 8 + 1
+                    current[lane] = start(stacks, lane, block.place, block.x, below)
+                else:
+                    block.steps += steps[lane]
+                    block.reconstruction += float(reconstruction[lane])
+                    block.left -= 1
 
         def finish(stacks: Stacks, lane: int, block: _Block) -> None:
             if len(block.x):
@@ -222,6 +231,7 @@ class Codec:
                     block.startup, block.way = self._header(counts[j]).pop(stacks)[lane].tolist()
                 if block.startup > self.startup.most(block.way):
                     raise damaged(f"block {place} begins with too many examples")
+            block.left = len(block.x) - block.startup
             return block
 
         def step(stacks: Stacks, current: dict[int, _Block]) -> None:
@@ -231,14 +241,14 @@ class Codec:
             x = self.chain.decode(stacks, index)
             for lane, block in current.items():
                 block.x[index[lane]] = x[lane]
-                if stacks.dry[lane] > DRY:
-                    raise damaged(f"block {block.place} has fewer bits than its examples need")
+                block.left -= 1
 
         def finish(stacks: Stacks, lane: int, block: _Block) -> None:
             if block.startup:
                 rest = self.startup.pop(stacks, lane, block.startup, block.way)
                 block.x[len(block.x) - block.startup :] = rest
-            if not stacks.empty(lane):
+            rest = stacks.bytes(lane)
+            if rest != padding(len(rest)):
                 raise damaged(f"block {block.place} has bits left over")
             results[block.place] = block.x
 
@@ -272,15 +282,15 @@ class Codec:
                 for lane, queue in enumerate(queues):
                     while lane not in current and queue:
                         block = begin(stacks, lane, queue.pop())
-                        block.left = len(block.x) - block.startup
                         if block.left:
                             current[lane] = block
                         else:
                             done += end(lane, block)
                 if current:
+                    done += sum(block.left + block.startup for block in current.values())
                     step(stacks, current)
+                    done -= sum(block.left + block.startup for block in current.values())
                     for lane, block in list(current.items()):
-                        block.left, done = block.left - 1, done + 1
                         if not block.left:
                             done += end(lane, current.pop(lane))
                 if progress is not None and done:
@@ -333,17 +343,15 @@ class Startup:
 
     def push(self, stacks: Stacks, lane: int, x: Integers) -> tuple[int, int]:
         """Push the last examples until the chain can begin: how many, and in which way."""
-        needed = self.chain.startup_bits(x[0])
-        with stacks.only(lane):
-            trials = []
-            for way in range(self.ways):
-                taken = self.push_way(stacks, lane, x, way, needed)
-                bits = float(stacks.bits()[lane])
-                enough = taken == len(x) or bits >= needed
-                trials.append((bits / taken if enough else math.inf, way))
-                stacks.clear(lane)
-            _, way = min(trials)
-            return self.push_way(stacks, lane, x, way, needed), way
+        needed, below = self.chain.startup_bits(x[0]), stacks.bytes(lane)
+        trials = []
+        for way in range(self.ways):
+            taken, bits = self.push_way(stacks, lane, x, way, needed)
+            enough = taken == len(x) or bits >= needed
+            trials.append((bits / taken if enough else math.inf, way))
+            stacks.put(lane, below)
+        _, way = min(trials)
+        return self.push_way(stacks, lane, x, way, needed)[0], way
 
     def pop(self, stacks: Stacks, lane: int, number: int, way: int) -> Integers:
         """The start-up examples, in the order of the block."""
@@ -362,18 +370,24 @@ class Startup:
                         counts.add(int(x[j, d]))
         return x
 
-    def push_way(self, stacks: Stacks, lane: int, x: Integers, way: int, needed: float) -> int:
-        """Push the last examples in one way until the stack holds the bits needed: how many."""
-        if way == len(TIMES):
-            return self._push_counted(stacks, lane, x, needed)
-        taken, row = 0, np.zeros((self.chain.lanes, x.shape[1]), np.int64)
-        while taken < min(len(x), self.most(way)) and stacks.bits()[lane] < needed:
-            row[lane] = x[len(x) - 1 - taken]
-            self._marginal(way).push(stacks, row)
-            taken += 1
-        return taken
+    def push_way(
+        self, stacks: Stacks, lane: int, x: Integers, way: int, needed: float
+    ) -> tuple[int, float]:
+        """Push the last examples in one way until they have the bits needed: how many, and bits."""
+        before, taken = float(stacks.bits()[lane]), 0
+        row = np.zeros((self.chain.lanes, x.shape[1]), np.int64)
+        with stacks.only(lane):
+            if way == len(TIMES):
+                taken = self._push_counted(stacks, x, needed)
+            else:
+                most = min(len(x), self.most(way))
+                while taken < most and stacks.bits()[lane] - before < needed:
+                    row[lane] = x[len(x) - 1 - taken]
+                    self._marginal(way).push(stacks, row)
+                    taken += 1
+            return taken, float(stacks.bits()[lane]) - before
 
-    def _push_counted(self, stacks: Stacks, lane: int, x: Integers, needed: float) -> int:
+    def _push_counted(self, stacks: Stacks, x: Integers, needed: float) -> int:
         counts, rows, bits, taken = Counts(self.chain.receiver.symbols.K), [], 0.0, 0
         most = min(len(x), self.most(len(TIMES)))
         # A few bits more than needed, as the coder's probabilities are a little different.
@@ -396,6 +410,11 @@ class Startup:
         if way not in self._marginals:
             self._marginals[way] = self.chain.marginal(TIMES[way])
         return self._marginals[way]
+
+
+def padding(length: int) -> bytes:
+    """Bytes below the examples of a block, none of which is 0."""
+    return bytes(1 + 101 * j % 255 for j in range(length))
 
 
 class Counts:

@@ -58,8 +58,8 @@ class Stacks:
     def __init__(self, lanes: int) -> None:
         self.coders: list[Any] = [None] * lanes
         self.active: list[int] = []
-        self.dry = [0] * lanes
-        """How often popping has left a lane's stack with nothing."""
+        self.dry: set[int] = set()
+        """Lanes where popping has left too little to tell symbols apart: fewer than 24 bits."""
 
     def put(self, lane: int, payload: bytes | None) -> None:
         """Give a lane a stack, empty for b"", or take it away."""
@@ -70,11 +70,8 @@ class Stacks:
             if len(words) and not words[-1]:
                 raise damaged("a stack that ends in zeros")
             self.coders[lane] = constriction().stack.AnsCoder(words)
-            self.dry[lane] = 0
+        self.dry.discard(lane)
         self.active = [lane for lane, coder in enumerate(self.coders) if coder is not None]
-
-    def clear(self, lane: int) -> None:
-        self.coders[lane].clear()
 
     def bytes(self, lane: int) -> bytes:
         """What `put` takes. The last word is not 0, so its zero bytes need not be kept."""
@@ -87,9 +84,6 @@ class Stacks:
             words, state = self.coders[lane].pos()
             result[lane] = 32.0 * words + math.log2(state + 1)
         return result
-
-    def empty(self, lane: int) -> bool:
-        return self.coders[lane].is_empty()
 
     @contextlib.contextmanager
     def only(self, lane: int) -> Iterator[None]:
@@ -137,7 +131,8 @@ class Stacks:
             chosen = [p[lane][where] for p in parameters]
             if len(chosen[0]):
                 symbols[lane, where] = self.coders[lane].decode(family, *chosen)
-                self.dry[lane] += self.coders[lane].is_empty()
+                if self.coders[lane].pos() < (0, 1 << 24):
+                    self.dry.add(lane)
         return symbols
 
 
