@@ -27,6 +27,7 @@ def workshop(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, file, content in (
         ("half", "model.safetensors", weights[: len(weights) // 2]),
         ("odd", "recipe.toml", b"[train]\nsteps = 'x'\n"),
+        ("mute", "metrics.jsonl", b'{"step": 1, "loss": NaN}\n{"loss": "1"}\n[1]\n\xff\xfe\n'),
     ):
         shutil.copytree(runs / "digits", folder / name)
         (folder / name / file).write_bytes(content)
@@ -216,6 +217,16 @@ MISTAKES = [
     (f"{SOLVERS} --out mine.png", "'mine.png' exists"),
     (f"{SOLVERS} --guidance 2", "the data of this run have no labels"),
     (f"{SOLVERS} --data.length 5", "--data.length cannot be changed for a trained run"),
+    # Pictures of runs.
+    ("plot", "bfn plot needs RUNS"),
+    ("plot run-digits -o c.txt", "has the wrong ending; expected .png or .pdf or .svg"),
+    ("plot papers", "'papers' holds no metrics.jsonl; give the folder of a run"),
+    ("plot mute", "has no line with a step and a finite loss"),
+    ("plot run-digits run-text", "different units (bits per dimension, bits per character)"),
+    ("plot run-digits -o mine.png", "'mine.png' exists"),
+    ("figures run-text --only loses", 'for --only. Choose from: "samples", "distributions"'),
+    ("figures run-text --format gif", "gif"),
+    ("figures run-text --split tests", "unknown split 'tests'"),
     # Schedules.
     ("schedule", "K"),
     ("schedule 1", "K = 1; expected a whole number, at least 2"),

@@ -85,35 +85,3 @@ def test_any_name_is_in_the_legend(tmp_path: Path, capsys: pytest.CaptureFixture
     texts = [text.get_text() for text in saved[0].axes[0].get_legend().get_texts()]
     assert texts[::2] == [*names.values()]
     assert texts[1::2] == [f"{text}, validation without L^r" for text in names.values()]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["plot"], "bfn plot needs RUNS"),
-        (["plot", "a", "-o", "c.txt"], "has the wrong ending; expected .png or .pdf or .svg"),
-        (["plot", "empty", "-o", "c.png"], "holds no metrics.jsonl"),
-        (["plot", "odd", "-o", "c.png"], "has no line with a step and a finite loss"),
-        (["plot", "a", "bits", "-o", "c.png"], "different units (nats per image, bits)"),
-        (["plot", "a", "-o", "taken.png"], "exists"),
-    ],
-)
-def test_refusals(
-    arguments: list[str],
-    sentence: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_metrics(Path("a"))
-    write_metrics(Path("bits"), unit="bits")
-    for name in ("empty", "odd"):
-        Path(name).mkdir()
-    Path("odd/metrics.jsonl").write_bytes(
-        b'{"step": 1, "loss": NaN}\n{"loss": "1"}\n[1]\n\xff\xfe\n'
-    )
-    Path("taken.png").touch()
-    assert main(arguments) == 2
-    assert sentence in capsys.readouterr().err
-    assert not Path("c.png").exists()
