@@ -142,8 +142,10 @@ def test_labels_and_splits_from_folders(tmp_path: Path) -> None:
         for i in range(count):
             kind = ("cat", "ant", "dog")[i % 3]
             plain = packed(np.full((2, 2, 3), i * 10, np.uint8))
-            write(tmp_path, f"{split}/{kind}/{i:02}.png", plain)
-    images = data.load("images", path=tmp_path, labels=True, validation=0.25, split_by="number")
+            write(tmp_path, f"top/{split}/{kind}/{i:02}.png", plain)
+    write(tmp_path, "top/test/ant/00.png", b"left out")
+    arguments = {"labels": True, "validation": 0.25, "split_by": "number", "skip_corrupt": True}
+    images = data.load("images", path=tmp_path, **arguments)
     assert images.label_names == ("ant", "cat", "dog")
     assert [len(images.split(split)) for split in SPLITS] == [9, 3, 4]
     seen = []
@@ -297,6 +299,7 @@ def test_real_numbers_come_back_bit_by_bit(tmp_path: Path) -> None:
     assert (numbers.K, numbers.shape, numbers.unit) == (None, (3, 2), "bits per dimension")
     for split, rows in hold_out(np.arange(40), 0.05, 0.05, "number").items():
         x, _ = numbers.batch(split, numbers.examples(split))
+        assert numbers.split(split).dtype == torch.float32
         assert np.array_equal(x.numpy(), values[rows].astype(np.float32))
         assert torch.equal(numbers.encode(numbers.decode(x)), x)
     binned = data.load("array", path=tmp_path / "a.npy", bins=8, low=-1, high=1)
@@ -376,6 +379,14 @@ def test_integers(values: np.ndarray, arguments: dict, K: int, dtype: torch.dtyp
     assert numbers.split("train").dtype == (torch.uint8 if K <= 256 else torch.int64)
     assert np.array_equal(numbers.decode(x).numpy(), values.reshape(20, -1))
     assert torch.equal(numbers.encode(numbers.decode(x)), x)
+
+
+def test_negative_whole_numbers_are_real_numbers_where_one_says_so() -> None:
+    values = np.arange(-20, 20).reshape(20, 2)
+    numbers = data.from_arrays(values, form="continuous", test=0, validation=0)
+    x, _ = numbers.batch("train", numbers.examples("train"))
+    assert numbers.K is None
+    assert torch.allclose(x, torch.linspace(-1, 1, 20)[:, None].expand(20, 2))
 
 
 def test_arrays_of_pictures_from_memory() -> None:
