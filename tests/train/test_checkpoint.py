@@ -149,3 +149,13 @@ def test_an_argument_that_is_none_may_be_new() -> None:
         {"class": "a.b:Net", "arguments": given} for given in ({"w": 8}, {"v": None, "w": 8})
     )
     assert checkpoint.in_words(old) == checkpoint.in_words(new) == "Net(w=8)"
+
+
+def test_what_was_counted_in_the_data_is_no_difference() -> None:
+    """However few the classes are; ready-made batches may begin with other ones."""
+    one, other = (
+        {"class": "a.b:Head", "arguments": {"shape": [2], "log_p": [p, -0.5]}} for p in (-0.9, -1.1)
+    )
+    assert (
+        checkpoint.in_words(one) == checkpoint.in_words(other) == "Head(shape=[2], log_p=2 numbers)"
+    )

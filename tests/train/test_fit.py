@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 import bfn
 from bfn.data.tensors import as_data_set
 from bfn.errors import BFNError
+from bfn.runs.folder import RunFolder
 from support import tiny_runs
 from support.mistakes import assert_refused
 
@@ -193,6 +194,7 @@ def test_batches_resume_with_other_ones_and_say_so(x: Tensor, tmp_path: Path) ->
     )
     assert again.step == 4
     assert again.model.head == first.model.head
+    assert RunFolder(tmp_path / "run").recipe().train.batch == 50
     told = "resuming from step 2, with the batches that come now, not those of then"
     assert heard.said[-1] == told
 

@@ -160,7 +160,6 @@ def _train(
             torch.manual_seed(recipe.train.seed)
             model.head = prepare.fitted_head(model, data, resumed)
             prepare.check(recipe, model, data, folder, augment)
-        parameters = sum(p.numel() for p in model.net.parameters())
         with parallel.whole_afterwards(model, recipe.train.sharding, world):
             model.data_format = data.describe()
             identity, samples = {}, None
@@ -187,13 +186,7 @@ def _train(
                         if resume:
                             world.on_main(lambda: folder.write_recipe(recipe))
                     # Loop.
-                    if not loop.finished():
-                        words = f"{parameters:,} parameters on {loop.trainer.device}"
-                        display.say(f"{data.name}: {data.summary()}; {words}")
-                        if folder is not None:
-                            digest = loop.identity["data"]
-                            world.on_main(lambda: _keep_record(folder, data, digest, display.say))
-                    _run(loop, data, display)
+                    _run(loop)
             finally:
                 # Close. A GPU might wait for ever for a process that is gone.
                 if not world.lost:
@@ -221,9 +214,10 @@ def _keep_record(folder: RunFolder, data: DataSet, digest: str, say: Callable[[s
             say(f"{seen.sum()} of the {len(seen)} {split} examples repeat what is trained on")
 
 
-def _run(loop: Loop, data: DataSet, display: Display) -> None:
+def _run(loop: Loop) -> None:
     """Train from the restored step to the last; the run's status says how that ended."""
     state, settings = loop.state, loop.settings
+    folder, data, display = loop.folder, loop.trainer.data, loop.display
     if loop.finished():
         limit = "seconds" if 0.0 < settings.seconds <= state.seconds else "patience"
         more = f"; to train on, give a larger train.{limit}"
@@ -232,6 +226,12 @@ def _run(loop: Loop, data: DataSet, display: Display) -> None:
         )
         loop.report(status.FINISHED)
         return
+    parameters = sum(p.numel() for p in state.net.parameters())
+    on = loop.trainer.device
+    display.say(f"{data.name}: {data.summary()}; {parameters:,} parameters on {on}")
+    if folder is not None:
+        digest = loop.identity["data"]
+        loop.world.on_main(lambda: _keep_record(folder, data, digest, display.say))
     if state.step:
         others = "" if data.repeatable else ", with the batches that come now, not those of then"
         display.say(f"resuming from step {state.step}{others}")
