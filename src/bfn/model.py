@@ -61,7 +61,8 @@ class BFN(nn.Module):
         if tuple(net_output.shape) != expected:
             raise BFNError(
                 f"the network returned shape {tuple(net_output.shape)}, but {expected} was "
-                f"expected: the data's shape with {self.head.parameters} number(s) per variable"
+                f"expected: the data's shape with {self.head.parameters} outputs per variable; "
+                "change the network's outputs, or choose another head"
             )
         # Losses, exponentials and sums of many terms need float32, even if the network does not.
         if net_output.dtype in (torch.float16, torch.bfloat16):

@@ -449,6 +449,7 @@ def arrays(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("fine.npy", {"form": "discretised"}, ["bins"]),
         ("fine.npy", {"low": 1}, ["low = 1.0"]),
         ("fine.npy", {"low": [0, 1], "high": [1, 1, 1]}, ["the same number of values"]),
+        ("fine.npy", {"low": [0, 0], "high": [1, 1]}, ["2 values", "shape (7,)"]),
         ("fine.npy", {"image": True}, ["(7,)", "(H, W)"]),
     ],
 )

@@ -261,6 +261,14 @@ class Real(Form):
     def beyond(self, values: Tensor) -> float:
         """The share of values that lie outside their range."""
         low, high = self._range(values.device)
+        try:
+            low, high = (end.expand(values.shape[1:]) for end in (low, high))
+        except RuntimeError:
+            most = max(low.numel(), high.numel())
+            raise BFNError(
+                f"low and high have {most} values, which do not fit examples of shape "
+                f"{tuple(values.shape[1:])}; give one for all or one for each column, or other data"
+            ) from None
         return float(((values < low) | (values > high)).double().mean())
 
     def _range(self, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
