@@ -121,10 +121,12 @@ def from_arrays(
     arrays = {split: _numbers(a, split, name) for split, a in given.items()}
     if "train" not in arrays:
         raise BFNError(f"{name} has no training array; give one called train")
-    marks = {} if labels is None else labels if isinstance(labels, Mapping) else {"train": labels}
-    if marks and set(marks) != set(arrays):
-        raise BFNError(f"{name} has labels for {', '.join(marks)} but data for {', '.join(arrays)}")
-    numbers = {s: as_labels(f"{s} in {name}", a, len(arrays[s])) for s, a in marks.items()}
+    if not isinstance(labels, Mapping):
+        labels = {} if labels is None else {"train": labels}
+    if labels and set(labels) != set(arrays):
+        told = f"{name} has labels for {', '.join(labels)} but data for {', '.join(arrays)}"
+        raise BFNError(f"{told}; give labels to all or none")
+    numbers = {s: as_labels(f"{s} in {name}", a, len(arrays[s])) for s, a in labels.items()}
     content = numbered(hashes(arrays["train"]))
     fractions = {"validation": validation, "test": test}
     missing = {s: 0.0 if s in arrays else fraction for s, fraction in fractions.items()}
