@@ -129,7 +129,7 @@ def objective(
     """What training minimises, from one random time per example and one call of the network.
 
         bound      L^n, or L^inf for n = "inf": the paper's
-        log_prob   -ln p_O(x | theta; t), averaged over the same times
+        log_prob   -2 t ln p_O(x | theta; t), averaged over the same times
         mixture    the sum of both
 
     For classes all have one minimiser, p_O(x_d) = p(x_d | theta), but the gradient of L^inf
@@ -144,7 +144,7 @@ def objective(
     t, weight, bound = _draw(model, x, n, times, generator)
     output = model(model.flow.sample(x, t, generator), t, **cond)
     # The part with a gradient first: an output may keep what it has computed.
-    value = None if kind == "bound" else weight * output.reconstruction(x)
+    value = None if kind == "bound" else 2.0 * t * weight * output.reconstruction(x)
     with torch.set_grad_enabled(torch.is_grad_enabled() and kind != "log_prob"):
         nats = weight * bound(output)
     if value is None:

@@ -57,13 +57,13 @@ def test_the_exact_posterior_minimises_every_objective(name: str, kind: str) -> 
 @pytest.mark.parametrize("n", [3, "inf"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_objectives_are_what_they_say(kind: str, n: int | str) -> None:
-    """The network is asked once; -ln p_O is that of its output at the same times."""
+    """The network is asked once; -2 t ln p_O is that of its output at the same times."""
     bfn_model, x = model(kind).double(), data(kind, (5, 2), dtype=torch.float64)
     t = torch.tensor([0.05, 0.3, 0.5, 0.7, 0.95]).double()
     bound = loss.n_step(bfn_model, x, n, t, generator(2))
     s = t if n == "inf" else (3 * t).floor() / 3
     output = bfn_model(bfn_model.flow.sample(x, s, generator(2)), s)
-    cost = output.reconstruction(x)
+    cost = 2 * s * output.reconstruction(x)
     for name, expected in (("bound", bound), ("log_prob", cost), ("mixture", bound + cost)):
         found = loss.objective(bfn_model, x, name, n, t, generator(2))
         torch.testing.assert_close(found.value, expected)
