@@ -180,7 +180,7 @@ class Codec:
             steps, reconstruction = self.chain.encode(stacks, x, index)
             for lane, block in current.items():
                 if lane in stacks.dry:
-                    below = 2 * block.padding or math.isqrt(self.chain.numbers) // 8 + 1
+                    below = 2 * block.padding or math.isqrt(self.chain.numbers) // 32 + 1
                     current[lane] = start(stacks, lane, block.place, block.x, below)
                 else:
                     block.steps += steps[lane]
@@ -248,7 +248,7 @@ class Codec:
                 rest = self.startup.pop(stacks, lane, block.startup, block.way)
                 block.x[len(block.x) - block.startup :] = rest
             rest = stacks.bytes(lane)
-            if rest != padding(len(rest)):
+            if rest != padding(len(rest) // 4):
                 raise damaged(f"block {block.place} has bits left over")
             results[block.place] = block.x
 
@@ -412,9 +412,9 @@ class Startup:
         return self._marginals[way]
 
 
-def padding(length: int) -> bytes:
-    """Bytes below the examples of a block, none of which is 0."""
-    return bytes(1 + 101 * j % 255 for j in range(length))
+def padding(words: int) -> bytes:
+    """Words of 4 bytes below the examples of a block; no byte is 0."""
+    return bytes(1 + 101 * j % 255 for j in range(4 * words))
 
 
 class Counts:
