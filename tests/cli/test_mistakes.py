@@ -170,6 +170,7 @@ MISTAKES = [
     (f"{SAMPLE} --solver od2", "did you mean 'ode2'?"),
     (f"{SAMPLE} --grid geometri", "did you mean 'geometric'?"),
     (f"{SAMPLE} --label 3", "a label was given to a model without labels"),
+    (f"{SAMPLE} --label red", "a label was given to a model without labels"),
     (f"{SAMPLE} --guidance 2", "the effect of label, which was not given"),
     (f"{SAMPLE} --compile --device cpu", "--compile pays off only on a GPU"),
     (f"{SAMPLE} --prefix the", "begins a text, but this model's data are images"),

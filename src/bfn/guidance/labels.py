@@ -34,13 +34,15 @@ def names(model: BFN | Wrapper) -> list[str]:
 def read(model: BFN | Wrapper, text: str) -> list[int]:
     """Labels from a command line: "7", "3,7", "disc,ring", or "each" for all of them."""
     known, named = count(model), names(model)
+    if known == 0:
+        return [0]  # `prepare` refuses a model without labels
     if text.strip() == "each":
         if known is None:
             raise BFNError(
                 "label = 'each' needs the number of labels, which this network does not say; list "
                 "them, as in 0,1,2"
             )
-        return list(range(max(known, 1)))  # `prepare` refuses a model without labels
+        return list(range(known))
     parts = [text] if text in named else [part.strip() for part in text.split(",")]
     return [_number(part, named) for part in parts]
 
