@@ -153,6 +153,7 @@ def test_independent_entropy_retyped() -> None:
     continuous = bfn.data.load("digits", form="continuous")
     assert_refused(lambda: evaluate.independent_entropy(continuous), "continuous")
     assert evaluate.baselines(continuous) == {}
+    assert evaluate.baselines(continuous, K=17) == evaluate.baselines(data)
 
 
 def test_independent_entropy_of_bins_and_of_text(tmp_path: Path) -> None:

@@ -280,37 +280,41 @@ def step_count(n: Steps) -> float:
     return value if value == math.inf else int(value)
 
 
-def baselines(data: DataSet, split: str = "test") -> dict[str, float]:
-    """What models that know nothing would cost, in nats per example; empty for continuous data.
+def baselines(data: DataSet, split: str = "test", K: int | None = None) -> dict[str, float]:
+    """What models that know nothing would cost, in nats per example.
 
     "uniform" gives every level the same probability, "independent" is `independent_entropy`.
+    Continuous data have levels if they are measured in K bins; else there is nothing to compare.
     """
-    if data.K is None:
+    K = data.K or K
+    if K is None:
         return {}
-    uniform = data.format.dimensions * math.log(data.K)
-    return {"uniform": uniform, "independent": independent_entropy(data, split)}
+    uniform = data.format.dimensions * math.log(K)
+    return {"uniform": uniform, "independent": independent_entropy(data, split, K=K)}
 
 
-def independent_entropy(data: DataSet, split: str = "test", smoothing: float = 0.5) -> float:
+def independent_entropy(
+    data: DataSet, split: str = "test", smoothing: float = 0.5, K: int | None = None
+) -> float:
     """The cost of a model of independent variables, in nats per example.
 
     Each variable has its own frequencies, counted on the training split with `smoothing` added to
     each of the K counts; the examples of `split` are coded with them.
     """
-    D, K = data.format.dimensions, data.K
+    D, K = data.format.dimensions, data.K or K
     if K is None:
         raise BFNError(f"{data.name} is continuous; give it bins to count frequencies in")
     counts, total = torch.zeros(D * K, dtype=torch.float64), len(data.examples("train"))
-    for places in _places(data, "train"):
+    for places in _places(data, "train", K):
         counts += torch.bincount(places.flatten(), minlength=D * K)
     nats = -((counts + smoothing) / (total + K * smoothing)).log()
-    coded = torch.cat([nats[places].sum(1) for places in _places(data, split)])
+    coded = torch.cat([nats[places].sum(1) for places in _places(data, split, K)])
     return float(coded.mean())
 
 
-def _places(data: DataSet, split: str) -> Iterator[Tensor]:
+def _places(data: DataSet, split: str, K: int) -> Iterator[Tensor]:
     """The examples of a split, some at a time, as places (B, D) in a table of D rows of K."""
-    D, K = data.format.dimensions, data.K or 0
+    D = data.format.dimensions
     generator = _generator(0, "levels")
     for some in data.examples(split).split(max(1, 2**22 // D)):
         x, _ = data.batch(split, some, generator)

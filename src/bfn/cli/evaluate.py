@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import json as json_format
@@ -59,7 +60,10 @@ def evaluate(
     data = build.data(recipe)
     trained_on = compare_data(folder, model, data, settings.split, moved=bool(overrides))
     result = measure(model, data, settings)
-    compared = baselines(data, settings.split)
+    levels = None
+    with contextlib.suppress(BFNError):  # real numbers that are not measured in bins
+        levels = model.head.symbols().K
+    compared = baselines(data, settings.split, levels)
     published = comparable(recipe.published, result, settings)
     if per_example is not None:
         write_per_example(per_example, result)

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from bfn.errors import Diverged, Interrupted
+from bfn.errors import Diverged, Interrupted, Unwritten
 from bfn.progress import Display
 from bfn.runs import status
 from bfn.runs.folder import BOARD, RunFolder
@@ -314,9 +314,14 @@ class Loop:
         if self.folder is None:
             return
         self.world.on_main(self.folder.check_here)
-        average = checkpoint.save(
-            self.folder.checkpoints, state, self.identity, self.settings.keep, self.world
-        )
+        try:
+            average = checkpoint.save(
+                self.folder.checkpoints, state, self.identity, self.settings.keep, self.world
+            )
+        except Unwritten:
+            if self.world.main:
+                self.folder.check_here()  # it may have been moved just now
+            raise
         self.saved_step = state.step
         self._export(average)
         self.report(status.RUNNING)
