@@ -282,7 +282,7 @@ def discrete(
     K: int,
     beta_1: float,
     *,
-    head: Literal["plain", "posterior"] = "posterior",
+    head: Literal["plain", "posterior"] = "plain",
     chunk: int | None = None,
 ) -> BFN:
     """A model of K classes; for K = 2 the network sees one number and puts out one logit.
@@ -291,8 +291,8 @@ def discrete(
         net: puts out K logits per variable, or one if K = 2.
         K: the number of classes.
         beta_1: the accuracy of all messages together.
-        head: "posterior" adds what was received to the logits, and the data's marginals once
-            training has seen them; "plain", the paper's, takes the logits as they are.
+        head: "plain", the paper's, takes the logits as they are; "posterior" adds what was
+            received to them, and the data's marginals once training has seen them.
         chunk: losses take this many variables at a time, to save memory, as for K = 50,000.
     """
     if not isinstance(K, int) or K < 2:

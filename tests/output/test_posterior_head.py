@@ -38,7 +38,7 @@ def build(kind: str, K: int, net: nn.Module | None = None) -> bfn.BFN:
     net = net or Zeros(1 if kind == "binary" else K)
     if kind == "bins":
         return bfn.discretised(net, K, sigma_1=0.3, head="posterior")
-    return bfn.discrete(net, K, beta_1=2.0)
+    return bfn.discrete(net, K, beta_1=2.0, head="posterior")
 
 
 def as_data(kind: str, k: Tensor, K: int) -> Tensor:

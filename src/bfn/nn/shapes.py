@@ -6,7 +6,6 @@ breaks a compiled graph.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,9 +21,6 @@ def json_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in arguments.items():
         if name == "dropout":
             number(name, value, "a probability of at least 0 and below 1", lambda p: 0.0 <= p < 1.0)
-            continue
-        if name == "input_std" and value is not None:
-            number(name, value, "a positive deviation", lambda std: 0.0 < std < math.inf)
             continue
         for size in value if isinstance(value, tuple | list) else (value,):
             if size is not None:

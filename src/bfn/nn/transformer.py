@@ -59,9 +59,6 @@ class Transformer(nn.Module):
         heads: heads of every attention.
         dropout: on the embedded input and on every branch before it is added.
         labels: number of class labels that forward() may be given; 0 for none.
-        input_std: deviation of the initial weights that read the features; the published network
-            has 0.02, next to which its positions are so loud that it learns late to listen. By
-            default 0.14.
     """
 
     positions: Tensor
@@ -78,7 +75,6 @@ class Transformer(nn.Module):
         heads: int = 12,
         dropout: float = 0.0,
         labels: int = 0,
-        input_std: float | None = None,
     ) -> None:
         super().__init__()
         self.arguments = json_arguments(locals())
@@ -92,7 +88,6 @@ class Transformer(nn.Module):
         self.last_norm = AddNorm(width)
         self.readout = nn.Linear(2 * width, (channels or 1) * outputs)
         self.reset_parameters()
-        nn.init.normal_(self.embed.weight, std=0.14 if input_std is None else input_std)
         self.labels = label_embedding(labels, width)
 
     def reset_parameters(self) -> None:
