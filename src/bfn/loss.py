@@ -195,9 +195,11 @@ def _step(
     # Accurately: in float32 i / n - (i - 1) / n has lost four of its digits by n = 1000.
     s, t = accurate(i - 1) / n, accurate(i) / n
     alpha_i, alpha_max = schedule.increment(s, t).to(dtype), float(schedule.step_sizes(n).max())
-    return s.to(
-        dtype
-    ), lambda output: n * output.divergence(x, alpha_i, generator, draws, alpha_max)
+
+    def bound(output: Output) -> Tensor:
+        return n * output.divergence(x, alpha_i, generator, draws, alpha_max)
+
+    return s.to(dtype), bound
 
 
 def _floating(model: BFN, x: Tensor) -> torch.dtype:

@@ -96,8 +96,8 @@ class BFN(nn.Module):
     def evaluating(self) -> Iterator[None]:
         """Dropout off and no gradients; every submodule's mode is restored afterwards.
 
-        A network that returns NaN or infinity is found out at the end, and not by waiting for the
-        device at every call; `bfn.errors.Diverged` says so, instead of a black picture.
+        A network that returned NaN is found out at the end, and not by waiting for the device at
+        every call; `bfn.errors.Diverged` says so, instead of a black picture.
         """
         modes = [(module, module.training) for module in self.modules()]
         outer, self._largest = self._largest, torch.zeros(())

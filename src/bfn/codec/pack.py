@@ -90,7 +90,7 @@ def make_codec(model: BFN, format: Format, steps: int, lanes: int) -> Codec:
 
 
 def lanes_for(examples: int, block: int, dimensions: int) -> int:
-    """How many blocks run side by side: no more than there are."""
+    """The number of blocks that are coded side by side."""
     return max(1, min(LANES, -(-examples // block), MAX_VARIABLES // (block * dimensions)))
 
 

@@ -105,7 +105,7 @@ class DataSet(ABC):
 
     @property
     def label_count(self) -> int:
-        """How many labels there are: 0, 1, ... up to the highest; 0 when there are none."""
+        """The number of labels, counted from 0 to the highest; 0 when there are none."""
         highest = (int(v.max()) + 1 for v in self.labels.values() if len(v))
         return max(len(self.label_names), *highest, 0) if self.labels else 0
 

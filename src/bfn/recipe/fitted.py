@@ -135,7 +135,7 @@ def _suggested_network(recipe: Recipe, data: DataSet) -> dict[str, Any]:
 
 
 def _multipliers(height: int, width: int) -> list[int]:
-    """Of a U-Net: halve the sides while that leaves whole ones of at least 4, up to 4 times."""
+    """A U-Net's levels: sides are halved while they stay whole and at least 4, up to 4 times."""
     multipliers = [1]
     while not (height % 2 or width % 2) and min(height, width) >= 8 and len(multipliers) < 5:
         height, width = height // 2, width // 2

@@ -111,8 +111,8 @@ class Train(Section):
     loss_steps: Steps = option("inf", "train on L^n for this n; inf for L^inf", least=1)  # noqa: RUF009
     objective: Literal["auto", "bound", "log_prob", "mixture"] = option(
         "auto",
-        "what is minimised: the bound (L^n), log_prob (-ln p_O), or the mixture of both; auto is "
-        "log_prob for classes, mixture for bins, bound for continuous data",
+        "what is minimised: the bound (L^n), log_prob (-2 t ln p_O), or the mixture of both; auto "
+        "is log_prob for classes, mixture for bins, bound for continuous data",
     )
     times: Literal["stratified", "independent", "importance"] = option(
         "stratified", "how a batch's times are drawn; importance learns where the loss is"
