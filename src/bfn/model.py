@@ -37,7 +37,8 @@ class BFN(nn.Module):
 
     `net(features, t, **cond)` may be any module: features have the data's shape (B, *shape), with a
     last axis K for K > 2 classes; t is (B,); the result has the data's shape with a last axis of
-    `head.parameters` numbers per variable, which is dropped if there is only one.
+    `head.parameters` numbers per variable, which is dropped if there is only one. The numbers are
+    finite: a logit of -1e4, not -inf, rules a class out.
     """
 
     def __init__(self, net: nn.Module, flow: BayesianFlow, head: Head) -> None:
@@ -45,8 +46,9 @@ class BFN(nn.Module):
         self.net, self.flow, self.head = net, flow, head
         self.data_format: dict[str, Any] | None = None
         """What one example of the data is, as `bfn.data.DataSet.describe` says; None if unknown."""
-        self._largest: Tensor | None = None
-        """While evaluating: the largest number that the network returned, or NaN if it did."""
+        self._widest: Tensor | None = None
+        """While evaluating: the widest range of numbers that the network returned for an example,
+        which is finite if they all are."""
 
     def forward(self, theta: Theta, t: Tensor, **cond: Any) -> Output:
         """p_O(. | theta; t)."""
@@ -67,10 +69,11 @@ class BFN(nn.Module):
         # Losses, exponentials and sums of many terms need float32, even if the network does not.
         if net_output.dtype in (torch.float16, torch.bfloat16):
             net_output = net_output.float()
-        if self._largest is not None and net_output.numel():
+        if self._widest is not None and net_output.numel():
+            numbers = net_output.detach().flatten(1)
             # Before t_min the head ignores the network.
-            largest = torch.where(t < self.head.t_min, 0.0, net_output.detach().flatten(1).amax(1))
-            self._largest = torch.maximum(self._largest.to(largest), largest.amax())
+            ranges = torch.where(t < self.head.t_min, 0.0, numbers.amax(1) - numbers.amin(1))
+            self._widest = torch.maximum(self._widest.to(ranges), ranges.amax())
         return net_output
 
     def check(self, x: Tensor) -> None:
@@ -96,22 +99,22 @@ class BFN(nn.Module):
     def evaluating(self) -> Iterator[None]:
         """Dropout off and no gradients; every submodule's mode is restored afterwards.
 
-        A network that returned NaN is found out at the end, and not by waiting for the device at
-        every call; `bfn.errors.Diverged` says so, instead of a black picture.
+        A network that returned NaN or infinity is found out at the end, and not by waiting for the
+        device at every call; `bfn.errors.Diverged` says so, instead of a black picture.
         """
         modes = [(module, module.training) for module in self.modules()]
-        outer, self._largest = self._largest, torch.zeros(())
+        outer, self._widest = self._widest, torch.zeros(())
         self.eval()
         try:
             with torch.no_grad():
                 yield
-            if not bool(self._largest.isfinite()):
+            if not bool(self._widest.isfinite()):
                 raise Diverged(
                     "the network returned numbers that are not finite; train the model again, with "
                     "a smaller learning rate or in float32, or mend the guide if one steers it"
                 )
         finally:
-            self._largest = outer
+            self._widest = outer
             for module, training in modes:
                 module.training = training
 
