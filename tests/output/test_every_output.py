@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 import bfn
 from bfn.flow import Theta
 from bfn.noise import Keyed
-from bfn.output import FreeBinnedHead, Output
+from bfn.output import BinnedOutput, FreeBinnedHead, Output, PointOutput
 from support.toys import KINDS, PARAMETERS, K, data, generator, model, standard_error
 
 CASES = (*KINDS, "free")
@@ -191,3 +192,92 @@ def test_keyed_draws_belong_to_the_example(case: str) -> None:
         output.divergence(x, ALPHA, Keyed([1, 2, 3]), 2)[1:2],
         alone.divergence(x[1:2], ALPHA[1:2], Keyed([2]), 2, alpha_max=float(ALPHA.max())),
     )
+
+
+def costs(output: Output, x: Tensor, V: Tensor, alpha: Tensor) -> dict[str, Tensor]:
+    return {
+        "rate": output.rate(x, alpha),
+        "divergence": output.divergence(x, alpha, generator(3), 2),
+        "log_ratio": output.log_ratio(x, V, alpha),
+        "log_prob": output.log_prob(x),
+        "reconstruction": output.reconstruction(x),
+    }
+
+
+@every_case
+def test_pinned_variables_cost_nothing_and_the_others_what_they_did(case: str) -> None:
+    x = data(kind_of(case), (3, 4), dtype=torch.float64)
+    mask = torch.tensor([[1, 0, 0, 1], [0, 0, 1, 0], [1, 1, 0, 1]]) > 0
+    V = bfn_model(case).flow.send(x, ALPHA, generator(4))
+    net_output = numbers(case, (3, 4)).requires_grad_()
+    output = output_of(case, net_output, x)
+    plain = costs(output, x, V, ALPHA)
+    one, rest = (costs(output.pin(x, part), x, V, ALPHA) for part in (mask, ~mask))
+    every = costs(output.pin(x, torch.ones_like(mask)), x, V, ALPHA)
+    for name, value in plain.items():
+        assert bool((value.abs() > 1e-3).all())
+        torch.testing.assert_close(one[name] + rest[name], value)
+        torch.testing.assert_close(every[name], torch.zeros_like(value), atol=1e-12, rtol=0)
+        (found,) = torch.autograd.grad(one[name].sum(), net_output, retain_graph=True)
+        (full,) = torch.autograd.grad(value.sum(), net_output, retain_graph=True)
+        spread = mask.reshape(mask.shape + (1,) * (full.dim() - 2))
+        torch.testing.assert_close(found, torch.where(spread, 0.0, full))
+
+
+@every_case
+def test_pinned_variables_have_their_values(case: str) -> None:
+    kind = kind_of(case)
+    x, other = (data(kind, (3, 40), seed, torch.float64) for seed in (0, 1))
+    mask = torch.rand(3, 40, generator=generator(9)) < 0.5
+    output = output_of(case, numbers(case, (3, 40)), other)
+    pinned = output.pin(x, mask)
+    m = bfn_model(case).flow.embed(x).double()
+    spread = mask.reshape(mask.shape + (1,) * (m.dim() - 2))
+    torch.testing.assert_close(pinned.m, torch.where(spread, m, output.m))
+    for draw in (lambda each: each.mode(), lambda each: each.sample(generator(10))):
+        assert torch.equal(draw(pinned), torch.where(mask, x, draw(output)))
+
+
+@every_case
+@pytest.mark.parametrize("alpha", [1e-9, 1e-3, 30.0, 1e5])
+def test_pinned_variables_are_free_in_float32(case: str, alpha: float) -> None:
+    """Whatever the accuracy; a bin's neighbours and a class's rivals stay finite."""
+    x = data(kind_of(case), (3, 4), dtype=torch.float32)
+    accuracy, mask = torch.full((3,), alpha), torch.ones(3, 4, dtype=torch.bool)
+    net_output = numbers(case, (3, 4)).float().requires_grad_()
+    flow = bfn_model(case).flow
+    theta = flow.sample(x, T.float(), generator(2))
+    output = bfn_model(case).head(net_output, theta, T.float()).pin(x, mask)
+    V = flow.send(x, accuracy, generator(4))
+    for value in costs(output, x, V, accuracy).values():
+        torch.testing.assert_close(value, torch.zeros(3), atol=1e-30, rtol=0)
+        (gradient,) = torch.autograd.grad(value.sum(), net_output, retain_graph=True)
+        assert not bool(gradient.any())
+
+
+@pytest.mark.parametrize("K", [2, 34, 35, 256, 65_536])
+def test_pinned_bins_are_free_for_every_number_of_bins(K: int) -> None:
+    x = bfn.bin_centre(torch.tensor([[0, 1, K // 2, K - 1]]), K)
+    start = torch.zeros(1, 4, dtype=torch.float64, requires_grad=True)
+    output = BinnedOutput(start, torch.ones(1, 4), K).pin(x, torch.ones(1, 4, dtype=torch.bool))
+    for alpha in (1e-9, 1.0, 1e9):
+        accuracy = torch.full((1,), alpha)
+        message = alpha * x + alpha**0.5 * torch.randn(1, 4, generator=generator(1))
+        for value in costs(output, x, message, accuracy).values():
+            torch.testing.assert_close(value, torch.zeros(1), atol=1e-12, rtol=0)
+            (gradient,) = torch.autograd.grad(value.sum(), start, retain_graph=True)
+            assert not bool(gradient.any())
+    assert torch.equal(output.mode(), x)
+    assert torch.equal(output.sample(generator(2)), x)
+    torch.testing.assert_close(output.m, x)
+
+
+@pytest.mark.parametrize("measure", [None, bfn.MeasurementNoise(0.1), bfn.Bins(8, 0.3)])
+def test_a_pinned_point_is_known_in_every_measure(measure: Any) -> None:
+    """Also on the edge of a bin, where noise would leave half of the mass on the other side."""
+    x, x_hat = torch.tensor([[-1.0, 0.25, 0.2, 1.0]]), torch.full((1, 4), 0.1)
+    output = PointOutput(x_hat, measure, accuracy=400.0)
+    assert float(output.reconstruction(x)) > 1.0
+    pinned = output.pin(x, torch.ones(1, 4, dtype=torch.bool))
+    assert float(pinned.reconstruction(x)) == 0.0
+    assert float(output.pin(x, x > 0.9).reconstruction(x)) > 0.0

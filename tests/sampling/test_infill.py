@@ -19,7 +19,6 @@ from bfn.output.binned import BinnedOutput, FreeBinnedOutput
 from bfn.output.categorical import BernoulliOutput, CategoricalOutput
 from bfn.output.point import PointOutput
 from bfn.sampling.particles import redrawn, systematic
-from bfn.sampling.pinned import Pinned
 from support.toys import generator, model
 
 
@@ -237,20 +236,6 @@ def test_completions_can_be_guided() -> None:
     for options in WAYS:
         x = bfn.infill(labelled, X, MASK, 5, label=[3, 1, 2], guidance=2.0, **options)
         assert torch.equal(x[:, ~MASK], torch.tensor([[3] * 3, [1] * 3, [2] * 3]))
-
-
-def test_costs_of_a_pinned_output_are_the_models() -> None:
-    bfn_model = text()
-    theta, t = bfn_model.flow.prior((3, 5)), torch.zeros(3)
-    output, alone = Pinned(bfn_model, X, MASK.expand(3, 5))(theta, t), bfn_model(theta, t)
-    alpha, message = torch.ones(3), torch.randn(3, 5, 4, generator=generator(1))
-    for cost in (
-        lambda each: each.log_prob(X),
-        lambda each: each.rate(X, alpha),
-        lambda each: each.log_ratio(X, message, alpha),
-        lambda each: each.divergence(X, alpha, generator(0)),
-    ):
-        assert torch.equal(cost(output), cost(alone))
 
 
 WRONG = [

@@ -124,6 +124,10 @@ class AngleOutput(Output):
     def tilt(self, u: Tensor, theta: Theta) -> Output:
         return AngleOutput(self.log_p.detach() + u @ self.points.T)
 
+    def pin(self, x: Tensor, mask: Tensor) -> Output:
+        certain = 1000.0 * nn.functional.one_hot(index(x, len(self.x)), len(self.x))
+        return AngleOutput(torch.where(mask.unsqueeze(-1), certain.to(self.log_p), self.log_p))
+
     def law(self) -> Table:
         return Table(self.log_p)
 

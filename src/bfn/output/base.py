@@ -98,6 +98,16 @@ class Output(ABC):
     def mode(self) -> Tensor:
         """The most probable x'."""
 
+    def pin(self, x: Tensor, mask: Tensor) -> Output:
+        """The output, of the same kind, with all mass at x where `mask` is true; both (B, *shape).
+
+        Variables that are pinned at the data's own values cost nothing and have no gradient.
+        """
+        raise BFNError(
+            f"{type(self).__name__} cannot be given known values; give it a method pin(x, mask) "
+            "that returns the output with all mass at x where mask is true"
+        )
+
     def law(self) -> Law:
         """p_O over the head's symbols, for lossless coding."""
         raise uncodable(self)

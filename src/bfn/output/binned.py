@@ -29,7 +29,7 @@ from bfn.flow.base import Theta, per_example, require_values
 from bfn.noise import Source
 from bfn.output import bins
 from bfn.output.base import Head, Output, data_from_noise, is_early, total
-from bfn.output.categorical import sample_classes
+from bfn.output.categorical import pinned_logits, sample_classes
 from bfn.output.marginals import ClassHead, Marginals
 from bfn.output.mixture import NODES, log_mixture
 from bfn.output.residual import residual, squared_residual
@@ -106,6 +106,9 @@ class FreeBinnedOutput(_Bins):
     def mode(self) -> Tensor:
         return bins.bin_centre(self.logits.argmax(-1), self.K, self.logits.dtype)
 
+    def pin(self, x: Tensor, mask: Tensor) -> Output:
+        return FreeBinnedOutput(pinned_logits(self.logits, bins.bin_index(x, self.K), mask))
+
     def law(self) -> Table:
         return Table(self.logits)
 
@@ -169,6 +172,10 @@ class BinnedOutput(_Bins):
         best = bins.log_prob(candidates, self.mu, self.sigma, self.K).argmax(0, keepdim=True)
         k = candidates.gather(0, best).squeeze(0)
         return bins.bin_centre(k, self.K, self.sigma.dtype)
+
+    def pin(self, x: Tensor, mask: Tensor) -> Output:
+        mu = torch.where(mask, bins.discretise(x.to(self.mu.dtype), self.K), self.mu)
+        return BinnedOutput(mu, self.sigma.masked_fill(mask, bins.NARROW / self.K), self.K)
 
     def law(self) -> CutGaussian:
         return CutGaussian(self.mu, self.sigma, self.K)

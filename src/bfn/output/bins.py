@@ -20,6 +20,8 @@ from bfn.output.symbols import Symbols
 
 HALF_LN_2PI = 0.5 * math.log(2.0 * math.pi)
 SQRT_HALF = math.sqrt(0.5)
+NARROW = 1e-3
+"""A deviation of NARROW / K around a bin's centre leaves nothing outside the bin."""
 
 
 def check_K(K: int) -> None:

@@ -47,6 +47,10 @@ LINEAR_FROM = 3.0
 """Where the exponential in J / p turns into its tangent."""
 
 
+CERTAIN = 1000.0
+"""Nats between a pinned class and any other: e^-1000 is 0, and no logarithm is infinite."""
+
+
 def sample_classes(log_p: Tensor, generator: Source) -> Tensor:
     """Class indices drawn with probabilities exp(log_p) over the last axis, one uniform each."""
     # float64: with float32 uniforms and sums, classes rarer than 6e-8 could never be drawn right.
@@ -56,6 +60,12 @@ def sample_classes(log_p: Tensor, generator: Source) -> Tensor:
     u = (u.unsqueeze(-1) * cdf[..., -1:]).contiguous()
     k = torch.searchsorted(cdf, u, right=True).squeeze(-1)
     return k.clamp_max(log_p.shape[-1] - 1)
+
+
+def pinned_logits(logits: Tensor, k: Tensor, mask: Tensor) -> Tensor:
+    """Logits (B, *shape, K) with all mass at class k where `mask` is true, both (B, *shape)."""
+    certain = torch.zeros_like(logits).scatter_(-1, k.unsqueeze(-1), CERTAIN)
+    return torch.where(mask.unsqueeze(-1), certain, logits)
 
 
 class CategoricalOutput(Output):
@@ -127,6 +137,9 @@ class CategoricalOutput(Output):
 
     def mode(self) -> Tensor:
         return self.logits.argmax(-1)
+
+    def pin(self, x: Tensor, mask: Tensor) -> Output:
+        return CategoricalOutput(pinned_logits(self.logits, x, mask), self.chunk)
 
     def law(self) -> Table:
         return Table(self.logits)
@@ -232,6 +245,10 @@ class BernoulliOutput(Output):
 
     def mode(self) -> Tensor:
         return (self.logit > 0).long()
+
+    def pin(self, x: Tensor, mask: Tensor) -> Output:
+        certain = (CERTAIN * (2 * x - 1)).to(self.logit.dtype)
+        return BernoulliOutput(torch.where(mask, certain, self.logit))
 
     def law(self) -> Table:
         return Table(torch.stack([torch.zeros_like(self.logit), self.logit], -1))

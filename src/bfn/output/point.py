@@ -37,9 +37,6 @@ class MeasurementNoise:
         if not 0.0 < self.sigma < math.inf:
             raise BFNError(f"measurement noise sigma = {self.sigma} must be a positive number")
 
-    def cost(self, x: Tensor, x_hat: Tensor) -> Tensor:
-        return (x - x_hat).square() / (2.0 * self.sigma**2)
-
 
 @dataclass(frozen=True)
 class Bins:
@@ -53,16 +50,13 @@ class Bins:
         if not 0.0 < self.sigma < math.inf:
             raise BFNError(f"the bins' deviation sigma = {self.sigma} must be a positive number")
 
-    def cost(self, x: Tensor, x_hat: Tensor) -> Tensor:
-        sigma = x_hat.new_full((), self.sigma)
-        return -bins.log_prob(bins.bin_index(x, self.K), x_hat, sigma, self.K).to(x_hat.dtype)
-
 
 @dataclass(frozen=True)
 class PointOutput(Output):
     """A point mass at x_hat, (B, *shape), which stays within [x_min, x_max].
 
-    `accuracy` is that of the input distribution, 1 + beta.
+    `accuracy` is that of the input distribution, 1 + beta. Where `pinned` is true x_hat is known to
+    be the data.
     """
 
     x_hat: Tensor
@@ -70,6 +64,7 @@ class PointOutput(Output):
     x_min: float = -1.0
     x_max: float = 1.0
     accuracy: Tensor | float = 1.0
+    pinned: Tensor | None = None
 
     @property
     def m(self) -> Tensor:
@@ -98,12 +93,15 @@ class PointOutput(Output):
                 "a continuous model gives x no probability; build it with "
                 "reconstruction=bfn.Bins(K, sigma) to measure x in bins"
             )
-        return -total(self.measure.cost(x, self.x_hat))
+        law = self.law()
+        log_p = bins.log_prob(bins.bin_index(x, law.K), law.mu, law.sigma, law.K)
+        return total(log_p).to(self.x_hat.dtype)
 
     def reconstruction(self, x: Tensor) -> Tensor:
-        if self.measure is None:
-            return total(0.5 * self.accuracy * (x - self.x_hat).square())
-        return total(self.measure.cost(x, self.x_hat))
+        if isinstance(self.measure, Bins):
+            return -self.log_prob(x)
+        accuracy = self.accuracy if self.measure is None else self.measure.sigma**-2
+        return total(0.5 * accuracy * (x - self.x_hat).square())
 
     def sample(self, generator: Source = None) -> Tensor:
         return self.x_hat
@@ -111,12 +109,19 @@ class PointOutput(Output):
     def mode(self) -> Tensor:
         return self.x_hat
 
+    def pin(self, x: Tensor, mask: Tensor) -> Output:
+        x_hat = torch.where(mask, x.to(self.x_hat.dtype), self.x_hat)
+        return dataclasses.replace(self, x_hat=x_hat, pinned=mask)
+
     def law(self) -> CutGaussian:
         if not isinstance(self.measure, Bins):
             raise uncodable(self)
-        return CutGaussian(
-            self.x_hat, torch.full_like(self.x_hat, self.measure.sigma), self.measure.K
-        )
+        K, mu = self.measure.K, self.x_hat
+        sigma = torch.full_like(mu, self.measure.sigma)
+        if self.pinned is not None:
+            mu = torch.where(self.pinned, bins.discretise(mu, K), mu)
+            sigma = sigma.masked_fill(self.pinned, bins.NARROW / K)
+        return CutGaussian(mu, sigma, K)
 
     def message_law(self) -> Point:
         # No value that can be coded lies outside [-1, 1].

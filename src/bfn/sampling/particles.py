@@ -64,7 +64,8 @@ class Particles:
         accuracy = flow.decisive_accuracy
         self._weigh(output, self._send(flow, accuracy, dtype, generator), accuracy)
         x = output.sample(self.own) if final == "sample" else output.mode()
-        return self.pinned.insert(x[drawn(self.log_w, generator)])
+        chosen = x[drawn(self.log_w, generator)]
+        return torch.where(self.pinned.mask, self.pinned.x.to(chosen.dtype), chosen)
 
     def _send(
         self, flow: BayesianFlow, accuracy: float, dtype: torch.dtype, generator: Source

@@ -28,38 +28,7 @@ from bfn.flow import Theta
 from bfn.flow.base import per_example
 from bfn.guidance import Wrapper
 from bfn.model import BFN
-from bfn.noise import Source
 from bfn.output import Output
-
-
-class PinnedOutput(Output):
-    """An output whose observed variables have their values; costs are those of the output."""
-
-    def __init__(self, output: Output, pinned: Pinned) -> None:
-        self.output, self.pinned = output, pinned
-
-    @property
-    def m(self) -> Tensor:
-        m = self.output.m
-        return torch.where(self.pinned.state_mask, self.pinned.m.to(m.dtype), m)
-
-    def sample(self, generator: Source = None) -> Tensor:
-        return self.pinned.insert(self.output.sample(generator))
-
-    def mode(self) -> Tensor:
-        return self.pinned.insert(self.output.mode())
-
-    def rate(self, x: Tensor, alpha_t: Tensor) -> Tensor:
-        return self.output.rate(x, alpha_t)
-
-    def divergence(self, x: Tensor, alpha_i: Tensor, *arguments: Any, **options: Any) -> Tensor:
-        return self.output.divergence(x, alpha_i, *arguments, **options)
-
-    def log_ratio(self, x: Tensor, message: Tensor, alpha_i: Tensor) -> Tensor:
-        return self.output.log_ratio(x, message, alpha_i)
-
-    def log_prob(self, x: Tensor) -> Tensor:
-        return self.output.log_prob(x)
 
 
 class Pinned(Wrapper):
@@ -77,10 +46,6 @@ class Pinned(Wrapper):
         self.m = model.flow.embed(x)
         self.state_mask = per_example(mask, self.m)
 
-    def insert(self, x: Tensor) -> Tensor:
-        """x with the observed values in their places."""
-        return torch.where(self.mask, self.x.to(x.dtype), x)
-
     def shown(self, theta: Theta) -> Theta:
         """What the network sees: theta, with the observed values in it if they are known."""
         if self.observed != "known":
@@ -89,4 +54,4 @@ class Pinned(Wrapper):
         return Theta(torch.where(self.state_mask, V, theta.V), theta.beta)
 
     def __call__(self, theta: Theta, t: Tensor, **cond: Any) -> Output:
-        return PinnedOutput(self.model(self.shown(theta), t, **cond), self)
+        return self.model(self.shown(theta), t, **cond).pin(self.x, self.mask)
