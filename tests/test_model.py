@@ -47,6 +47,30 @@ def test_factories() -> None:
     assert free.head == FreeBinnedHead(8, posterior=True)
 
 
+def test_factories_without_an_end_take_the_suggested_one() -> None:
+    assert bfn.continuous(NET).flow.schedule == bfn.Exponential(0.02)
+    assert bfn.discretised(NET, 5).flow.schedule == bfn.Exponential(bfn.suggest_sigma_1(5))
+    for classes in (2, 5):
+        suggested = bfn.Quadratic(bfn.suggest_beta_1(classes))
+        assert bfn.discrete(NET, classes).flow.schedule == suggested
+
+
+def test_named_schedules_end_at_the_same_accuracy() -> None:
+    """beta(1) = sigma_1^-2 - 1, whichever schedule leads there."""
+    for quadratic in (
+        bfn.continuous(NET, 0.1, schedule="quadratic"),
+        bfn.discretised(NET, 8, 0.1, schedule="quadratic"),
+    ):
+        assert isinstance(quadratic.flow.schedule, bfn.Quadratic)
+        assert quadratic.flow.schedule.beta_1 == pytest.approx(0.1**-2 - 1)
+    exponential = bfn.discrete(NET, 3, 24.0, schedule="exponential").flow.schedule
+    assert isinstance(exponential, bfn.Exponential)
+    assert exponential.sigma_1 == pytest.approx(0.2)
+    own = bfn.Quadratic(7.0)
+    assert bfn.discretised(NET, 8, schedule=own).flow.schedule is own
+    assert bfn.discrete(NET, 2, schedule=own).flow.schedule is own
+
+
 NET = nn.Identity()
 
 
@@ -56,6 +80,13 @@ NET = nn.Identity()
         (lambda: bfn.discrete(NET, 1, 4.0), "K = 1", "at least 2"),
         (lambda: bfn.discretised(NET, 1, 0.1), "K = 1", "at least 2"),
         (lambda: FreeBinnedHead(0), "K = 0", "at least 2"),
+        (lambda: bfn.continuous(NET, schedule="exponental"), "'exponental'", "mean 'exponential'"),
+        (lambda: bfn.discrete(NET, 3, schedule=3.0), "schedule = 3.0", "quadratic, or an object"),  # pyright: ignore[reportArgumentType]
+        (
+            lambda: bfn.discrete(NET, 3, 4.0, schedule=bfn.Quadratic(5.0)),
+            "schedule = Quadratic(beta_1=5.0) has an end",
+            "leave out the other, 4.0",
+        ),
         (lambda: CategoricalFlow(2, bfn.Quadratic(1.0)), "K = 2", "BinaryFlow"),
         (lambda: CategoricalHead(2), "K = 2", "at least 3"),
         (lambda: bfn.discrete(NET, 3, 1.0, head="prior"), "head = 'prior'", "'posterior'"),

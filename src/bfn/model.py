@@ -27,7 +27,9 @@ from bfn.output import (
     Output,
     PointHead,
 )
-from bfn.schedule import Exponential, Quadratic
+from bfn.schedule import Exponential, Quadratic, Schedule
+from bfn.schedule import find as find_schedule
+from bfn.suggest import suggest_beta_1, suggest_sigma_1
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
@@ -233,8 +235,9 @@ def register_kind(name: str) -> Callable[[Factory], Factory]:
 @register_kind("continuous")
 def continuous(
     net: nn.Module,
-    sigma_1: float = 0.02,
+    sigma_1: float | None = None,
     *,
+    schedule: str | Schedule | None = None,
     reconstruction: MeasurementNoise | Bins | None = None,
     **head: Any,
 ) -> BFN:
@@ -242,14 +245,18 @@ def continuous(
 
     Args:
         net: puts out one number per variable.
-        sigma_1: the deviation that is left at t = 1, when the last message has been received.
+        sigma_1: the deviation that is left at t = 1, when the last message has been received; 0.02
+            if it is not given.
+        schedule: how accuracy grows with time: a name of `bfn.schedule.SCHEDULES`, by default
+            "exponential", or an object such as `bfn.Exponential(0.02)`, in a recipe a table with
+            that class and its arguments, in place of sigma_1.
         reconstruction: how finely L^r measures the data: `bfn.MeasurementNoise(sigma)` or
             `bfn.Bins(K, sigma)`, in a recipe a table with that class and its arguments; by
             default to within sigma_1.
         head: t_min, below which the network's output is not used, and the bounds x_min and x_max
             of the prediction.
     """
-    flow = GaussianFlow(Exponential(sigma_1))
+    flow = GaussianFlow(_schedule(schedule, Exponential, sigma_1, lambda: 0.02))
     return BFN(net, flow, PointHead(reconstruction=reconstruction, **head))
 
 
@@ -257,8 +264,9 @@ def continuous(
 def discretised(
     net: nn.Module,
     K: int,
-    sigma_1: float,
+    sigma_1: float | None = None,
     *,
+    schedule: str | Schedule | None = None,
     head: Literal["plain", "posterior"] = "plain",
     **options: Any,
 ) -> BFN:
@@ -267,13 +275,17 @@ def discretised(
     Args:
         net: puts out 2 numbers per variable for the plain head, K for the posterior one.
         K: the number of bins.
-        sigma_1: the deviation that is left at t = 1, when the last message has been received.
+        sigma_1: the deviation that is left at t = 1, when the last message has been received; what
+            `bfn.suggest_sigma_1(K)` says if it is not given.
+        schedule: how accuracy grows with time: a name of `bfn.schedule.SCHEDULES`, by default
+            "exponential", or an object such as `bfn.Exponential(0.02)`, in a recipe a table with
+            that class and its arguments, in place of sigma_1.
         head: "plain" is the paper's Gaussian cut into bins, whose cost does not depend on K;
             "posterior" gives every bin a logit, to which what was received is added.
         options: t_min, below which the network's output is not used, and for the plain head the
             bounds ln_sigma_epsilon and sigma_x of the predicted deviation.
     """
-    flow = GaussianFlow(Exponential(sigma_1))
+    flow = GaussianFlow(_schedule(schedule, Exponential, sigma_1, lambda: suggest_sigma_1(K)))
     if _is_posterior(head):
         return BFN(net, flow, FreeBinnedHead(K, posterior=True, **options))
     return BFN(net, flow, BinnedHead(K, **options))
@@ -283,8 +295,9 @@ def discretised(
 def discrete(
     net: nn.Module,
     K: int,
-    beta_1: float,
+    beta_1: float | None = None,
     *,
+    schedule: str | Schedule | None = None,
     head: Literal["plain", "posterior"] = "plain",
     chunk: int | None = None,
 ) -> BFN:
@@ -293,7 +306,11 @@ def discrete(
     Args:
         net: puts out K logits per variable, or one if K = 2.
         K: the number of classes.
-        beta_1: the accuracy of all messages together.
+        beta_1: the accuracy of all messages together; what `bfn.suggest_beta_1(K)` says if it is
+            not given.
+        schedule: how accuracy grows with time: a name of `bfn.schedule.SCHEDULES`, by default
+            "quadratic", or an object such as `bfn.Quadratic(3.0)`, in a recipe a table with that
+            class and its arguments, in place of beta_1.
         head: "plain", the paper's, takes the logits as they are; "posterior" adds what was
             received to them, and the data's marginals once training has seen them.
         chunk: losses take this many variables at a time, to save memory, as for K = 50,000.
@@ -301,10 +318,31 @@ def discrete(
     if not isinstance(K, int) or K < 2:
         raise BFNError(f"K = {K!r} classes; discrete data have a whole number, at least 2")
     posterior = _is_posterior(head)
+    schedule = _schedule(schedule, Quadratic, beta_1, lambda: suggest_beta_1(K), K)
     if K == 2:
-        return BFN(net, BinaryFlow(Quadratic(beta_1)), BernoulliHead(posterior))
-    flow = CategoricalFlow(K, Quadratic(beta_1))
-    return BFN(net, flow, CategoricalHead(K, chunk, posterior))
+        return BFN(net, BinaryFlow(schedule), BernoulliHead(posterior))
+    return BFN(net, CategoricalFlow(K, schedule), CategoricalHead(K, chunk, posterior))
+
+
+def _schedule(
+    chosen: str | Schedule | None,
+    paper: Callable[[float], Schedule],
+    end: float | None,
+    default: Callable[[], float],
+    K: int | None = None,
+) -> Schedule:
+    """The paper's schedule with that end, or the chosen one, which ends at the same accuracy."""
+    if isinstance(chosen, Schedule):
+        if end is not None:
+            raise BFNError(
+                f"schedule = {chosen} has an end of its own; leave out the other, {end}, or give "
+                "the schedule by its name"
+            )
+        return chosen
+    schedule = paper(default() if end is None else end)
+    if chosen is None:
+        return schedule
+    return find_schedule(chosen)(float(schedule.beta(torch.ones((), dtype=torch.float64))), K)
 
 
 def _is_posterior(head: str) -> bool:

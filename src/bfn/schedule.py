@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from bfn.errors import BFNError
+from bfn.errors import BFNError, did_you_mean
 
 
 class Schedule(ABC):
@@ -101,3 +102,41 @@ class Quadratic(Schedule):
 
     def increment(self, s: Tensor, t: Tensor) -> Tensor:
         return self.beta_1 * (t - s) * (t + s)
+
+
+Builder = Callable[[float, int | None], Schedule]
+SCHEDULES: dict[str, Builder] = {}
+"""How to build a schedule of each name, from beta(1) and the number of classes."""
+
+
+def register_schedule(name: str) -> Callable[[Builder], Builder]:
+    """Decorator that gives a schedule a name: a function (beta_1, K) -> Schedule.
+
+    beta_1 is beta(1), and K the number of classes, which is None for numbers.
+    """
+
+    def add(builder: Builder) -> Builder:
+        SCHEDULES[name] = builder
+        return builder
+
+    return add
+
+
+@register_schedule("exponential")
+def _exponential(beta_1: float, K: int | None) -> Schedule:
+    return Exponential((1.0 + beta_1) ** -0.5)
+
+
+@register_schedule("quadratic")
+def _quadratic(beta_1: float, K: int | None) -> Schedule:
+    return Quadratic(beta_1)
+
+
+def find(name: object) -> Builder:
+    """The builder of a registered schedule."""
+    if not isinstance(name, str) or name not in SCHEDULES:
+        raise BFNError(
+            f"schedule = {name!r}; expected {', '.join(SCHEDULES)}, or an object such as "
+            f"bfn.Quadratic(beta_1=3.0){did_you_mean(name, SCHEDULES)}"
+        )
+    return SCHEDULES[name]

@@ -275,7 +275,11 @@ RECIPES = [
     ('[sample]\nfinal = "mod"', "did you mean 'mode'"),
     ("[published]\nsteps = [1]", "published.total has 0 results for 1 numbers of steps"),
     ('[data]\nsource = "digits"', "has no flow.kind"),
-    ('[data]\nsource = "digits"\n[flow]\nkind = "discretised"\nK = 17', "flow.sigma_1 is missing"),
+    ('[data]\nsource = "digits"\n[flow]\nkind = "discretised"', "flow.K is missing"),
+    (
+        tiny_runs.RECIPES["discretised"].replace("sigma_1", 'schedule = "quadratik"\nsigma_1'),
+        "schedule = 'quadratik'; expected exponential, quadratic",
+    ),
     (
         tiny_runs.RECIPES["continuous"].replace('"bfn:Bins"\n', '"bfn:Bins"\ncolour = "red"\n'),
         "does not describe an object",
