@@ -76,7 +76,7 @@ def test_shapes_follow_the_contract(build: Callable, numbers_in: int, numbers_ou
 
 @every_network
 def test_arguments_rebuild_the_network(build: Callable) -> None:
-    net = build(outputs=2, labels=3)
+    net = build(outputs=2, labels=3, known=True)
     arguments = json.loads(json.dumps(net.arguments))
     assert arguments == net.arguments
     assert set(arguments) == set(inspect.signature(type(net)).parameters)
@@ -91,9 +91,10 @@ def test_arguments_rebuild_the_network(build: Callable) -> None:
 @every_network
 def test_gradients_reach_every_parameter(build: Callable) -> None:
     extra = {"attention": (1, 2)} if build is unet else {}
-    net = randomised(build(outputs=2, labels=2, **extra))
+    net = randomised(build(outputs=2, labels=2, known=True, **extra))
     x, t = inputs(net)
-    net(x.requires_grad_(), t, label=torch.tensor([0, 1, 0])).square().sum().backward()
+    label, known = torch.tensor([0, 1, 0]), some_known(x)
+    net(x.requires_grad_(), t, label, known).square().sum().backward()
     for name, parameter in net.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.abs().max() > 1e-9, name
@@ -147,9 +148,44 @@ def test_label_minus_one_is_no_label(build: Callable) -> None:
     assert (mixed[1] - none[1]).abs().max() > 1e-3
 
 
+def some_known(x: Tensor) -> Tensor:
+    return torch.rand(x.shape, generator=torch.Generator().manual_seed(2)) < 0.5
+
+
+@every_network
+def test_what_is_known_is_seen(build: Callable) -> None:
+    """Each variable has a mark of its own; none is no mask at all."""
+    net = randomised(build(known=True)).eval()
+    x, t = inputs(net)
+    none, mask = net(x, t), torch.zeros(x.shape, dtype=torch.bool)
+    assert torch.equal(net(x, t, known=mask), none)
+    for place in (0, -1):
+        one = mask.flatten(1).clone()
+        one[1, place] = True
+        marked = net(x, t, known=one.reshape(x.shape))
+        assert torch.equal(marked[[0, 2]], none[[0, 2]])
+        assert (marked[1] - none[1]).abs().max() > 1e-3
+    assert not torch.allclose(net(x, t, known=some_known(x)), net(x, t, known=~some_known(x)))
+
+
+@every_network
+def test_the_marks_start_at_zero_and_learn(build: Callable) -> None:
+    """A fresh network that can see what is known is the one that cannot, with the same weights."""
+    net, blind = build(known=True).double().eval(), build().double().eval()
+    missing, unknown = net.load_state_dict(blind.state_dict(), strict=False)
+    assert (missing, unknown) == (["known.vectors"], [])
+    x, t = inputs(net)
+    output = net(x, t, known=some_known(x))
+    assert torch.equal(output, blind(x, t))
+    output.square().sum().backward()
+    # In a fresh VDM U-Net nothing but the input reaches the output, and the marks are not in it.
+    assert bool((net.known.vectors.grad != 0).any()) == (build is not vdm)
+
+
 @every_network
 def test_mistakes(build: Callable) -> None:
     net, labelled = build().double(), build(labels=3).double()
+    marked = build(known=True).double()
     x, t = inputs(net)
     for call, words in (
         (lambda: labelled(x, t, label=torch.tensor([0, 3, 1])), "labels run from 0 to 3"),
@@ -157,6 +193,10 @@ def test_mistakes(build: Callable) -> None:
         (lambda: labelled(x, t, label=torch.tensor([0, 1])), "one whole number per example"),
         (lambda: labelled(x, t, label=torch.rand(3)), "torch.float32 of shape"),
         (lambda: net(x, t, label=torch.tensor([0, 1, 2])), "build it with labels=N"),
+        (lambda: net(x, t, known=some_known(x)), "build it with known=True"),
+        (lambda: marked(x, t, known=some_known(x).float()), "known is torch.float32 of shape"),
+        (lambda: marked(x, t, known=some_known(x)[:2]), f"of the data's shape, {tuple(x.shape)}"),
+        (lambda: build(known=3), "known = 3; expected true or false"),
         (lambda: net(x, t[:, None]), "t has shape (3, 1), but there are 3 examples"),
         (lambda: net(x[..., None], t), "features have shape"),
     ):
@@ -262,7 +302,8 @@ def test_transformer_initialisation(width: int, std: float) -> None:
 def test_nothing_depends_on_values(build: Callable) -> None:
     """On the meta device there are none: any look at a value would raise."""
     with torch.device("meta"):
-        net = build(outputs=2, labels=3)
+        net = build(outputs=2, labels=3, known=True)
         x, t = inputs(build())[0].float(), torch.empty(3)
-        output = net(x.to("meta"), t, label=torch.empty(3, dtype=torch.int64))
+        known = torch.empty(x.shape, dtype=torch.bool)
+        output = net(x.to("meta"), t, torch.empty(3, dtype=torch.int64), known)
     assert output.shape == (*x.shape, 2)

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bfn.errors import BFNError
-from bfn.nn.shapes import check_labels
+from bfn.nn.shapes import check_known, check_labels
 
 
 class TimeSinusoid(nn.Module):
@@ -117,6 +117,37 @@ def embed_labels(embedding: LabelEmbedding | None, label: Tensor, batch: int) ->
     check_labels(label, 0 if embedding is None else embedding.labels, batch)
     assert embedding is not None
     return embedding(label)
+
+
+class KnownMarker(nn.Module):
+    """A learned vector for each of C variables, added up over those that are known; 0 at first."""
+
+    def __init__(self, variables: int, width: int) -> None:
+        super().__init__()
+        self.vectors = nn.Parameter(torch.zeros(variables, width))
+
+    def forward(self, known: Tensor) -> Tensor:
+        return known.to(self.vectors.dtype) @ self.vectors
+
+
+def known_marker(known: bool, variables: int, width: int) -> KnownMarker | None:
+    """None for known=False, which adds no parameters."""
+    return KnownMarker(variables, width) if known else None
+
+
+def mark_known(
+    marker: KnownMarker | None, known: Tensor, shape: Sequence[int], axis: int | None
+) -> Tensor:
+    """What a mask of the data's shape adds to a network's input.
+
+    `axis` lists the variables at one place, and becomes the width; None for one variable each,
+    which puts the width last.
+    """
+    check_known(known, marker is not None, shape)
+    assert marker is not None
+    if axis is None:
+        return marker(known.unsqueeze(-1))
+    return marker(known.movedim(axis, -1)).movedim(-1, axis)
 
 
 class FourierFeatures(nn.Module):

@@ -19,6 +19,10 @@ def json_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a network's constructor, from its `locals()`: checked, as JSON values."""
     arguments = {name: v for name, v in given.items() if name not in ("self", "__class__")}
     for name, value in arguments.items():
+        if name == "known":
+            if not isinstance(value, bool):
+                raise BFNError(f"known = {value!r}; expected true or false")
+            continue
         if name == "dropout":
             number(name, value, "a probability of at least 0 and below 1", lambda p: 0.0 <= p < 1.0)
             continue
@@ -87,6 +91,19 @@ def check_times(t: Tensor, batch: int) -> None:
     if tuple(t.shape) != (batch,):
         raise BFNError(
             f"t has shape {tuple(t.shape)}, but there are {batch} examples; give one time each"
+        )
+
+
+def check_known(known: Tensor, able: bool, shape: Sequence[int]) -> None:
+    if not able:
+        raise BFNError(
+            "the network cannot see which variables are known; build it with known=True (net.known "
+            "in a recipe) and train it with train.known"
+        )
+    if known.dtype != torch.bool or tuple(known.shape) != tuple(shape):
+        raise BFNError(
+            f"known is {known.dtype} of shape {tuple(known.shape)}; give torch.bool of the data's "
+            f"shape, {tuple(shape)}, true where a variable is known"
         )
 
 

@@ -10,7 +10,13 @@ from torch import Tensor, nn
 
 from bfn.errors import BFNError
 from bfn.nn.blocks import AddNorm, SelfAttention, apart, linear_gelu
-from bfn.nn.embed import embed_labels, label_embedding, positions
+from bfn.nn.embed import (
+    embed_labels,
+    known_marker,
+    label_embedding,
+    mark_known,
+    positions,
+)
 from bfn.nn.shapes import check_times, json_arguments
 
 
@@ -45,7 +51,7 @@ class TransformerLayer(nn.Module):
 class Transformer(nn.Module):
     """Every position attends to every other; as built by default, the published text8 network.
 
-        x = W features + positions + (w (2 t - 1) + b) + label vector,
+        x = W features + positions + (w (2 t - 1) + b) + label vector + W_known known,
         output = readout(norm(layers(x)) || x)
 
     Args:
@@ -59,6 +65,7 @@ class Transformer(nn.Module):
         heads: heads of every attention.
         dropout: on the embedded input and on every branch before it is added.
         labels: number of class labels that forward() may be given; 0 for none.
+        known: whether forward() may be told which variables are known exactly.
     """
 
     positions: Tensor
@@ -75,6 +82,7 @@ class Transformer(nn.Module):
         heads: int = 12,
         dropout: float = 0.0,
         labels: int = 0,
+        known: bool = False,
     ) -> None:
         super().__init__()
         self.arguments = json_arguments(locals())
@@ -83,6 +91,7 @@ class Transformer(nn.Module):
         self.dropout = dropout
         self.embed = nn.Linear((channels or 1) * inputs, width)
         self.time = nn.Linear(1, width)
+        self.known = known_marker(known, channels or 1, width)
         self.register_buffer("positions", positions(length, width), persistent=False)
         self.layers = nn.ModuleList(TransformerLayer(width, heads, dropout) for _ in range(layers))
         self.last_norm = AddNorm(width)
@@ -106,9 +115,21 @@ class Transformer(nn.Module):
             for branch in (layer.attention.output, layer.output):
                 nn.init.normal_(branch.weight, std=std / math.sqrt(2 * len(self.layers)))
 
-    def forward(self, features: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
-        """features (B, L[, C][, inputs]), t and label (B,) -> (B, L[, C][, outputs])."""
+    def forward(
+        self,
+        features: Tensor,
+        t: Tensor,
+        label: Tensor | None = None,
+        known: Tensor | None = None,
+    ) -> Tensor:
+        """features (B, L[, C][, inputs]), t and label (B,) -> (B, L[, C][, outputs]).
+
+        known, (B, L[, C]), is true where a variable is known.
+        """
         x = self.embed(self.sequences_in(features, t))
+        if known is not None:
+            variables = features.shape[: 2 if self.channels is None else 3]
+            x = x + mark_known(self.known, known, variables, None if len(variables) == 2 else 2)
         # In the type of the products; otherwise the sums of all layers would be twice as wide.
         x = x + self.positions[: features.shape[1]].to(x.dtype)
         x = x + self.time((2.0 * t - 1.0).to(x.dtype)[:, None])[:, None]

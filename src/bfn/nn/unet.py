@@ -16,7 +16,7 @@ from bfn.nn.blocks import (
     conv3x3,
     zeroed,
 )
-from bfn.nn.embed import Conditioning, unet_times
+from bfn.nn.embed import Conditioning, known_marker, mark_known, unet_times
 from bfn.nn.shapes import (
     check_halvings,
     images_in,
@@ -72,7 +72,7 @@ class UpLevel(nn.Module):
 class UNet(nn.Module):
     """A convolutional U-Net; as built by default, the published one for 28 x 28 binary images.
 
-        x = project(features || 2 t - 1),  h = up(middle(down(conv(x), c), c), c),
+        x = project(features || 2 t - 1) + W_known known,  h = up(middle(down(conv(x), c), c), c),
         output = readout(x || conv(silu(norm(h))))
 
     where || joins channels and c is the conditioning on t and the label. The output starts
@@ -96,6 +96,7 @@ class UNet(nn.Module):
         image_size: the only size accepted (a number, or height and width); None accepts every
             size that halves evenly.
         labels: number of class labels that forward() may be given; 0 for none.
+        known: whether forward() may be told which variables are known exactly.
     """
 
     def __init__(
@@ -113,6 +114,7 @@ class UNet(nn.Module):
         dropout: float = 0.5,
         image_size: int | Sequence[int] | None = None,
         labels: int = 0,
+        known: bool = False,
     ) -> None:
         super().__init__()
         self.size = image_size = pair(image_size)
@@ -132,6 +134,7 @@ class UNet(nn.Module):
 
         self.conditioning = Conditioning(unet_times(width), width, condition, labels)
         self.project = nn.Conv2d(channels * inputs + 1, width, 1)
+        self.known = known_marker(known, channels, width)
         self.stem = conv3x3(width, width)
 
         widths = [width * multiplier for multiplier in multipliers]
@@ -162,13 +165,24 @@ class UNet(nn.Module):
         self.last_conv = zeroed(conv3x3(now, width))
         self.readout = nn.Conv2d(2 * width, channels * outputs, 1)
 
-    def forward(self, features: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
-        """features (B, C, H, W[, inputs]), t and label (B,) -> (B, C, H, W[, outputs])."""
+    def forward(
+        self,
+        features: Tensor,
+        t: Tensor,
+        label: Tensor | None = None,
+        known: Tensor | None = None,
+    ) -> Tensor:
+        """features (B, C, H, W[, inputs]), t and label (B,) -> (B, C, H, W[, outputs]).
+
+        known, (B, C, H, W), is true where a variable is known.
+        """
         x = images_in(features, t, self.channels, self.inputs, self.size)
         check_halvings(x.shape[2:], self.halvings)
         c = self.conditioning(t, label)
         time = (2.0 * t - 1.0).to(x.dtype)[:, None, None, None].expand(-1, 1, *x.shape[2:])
         x = self.project(torch.cat((x, time), dim=1))
+        if known is not None:
+            x = x + mark_known(self.known, known, features.shape[:4], axis=1)
         kept = [self.stem(x)]
         for level in self.down:
             kept += level(kept[-1], c)

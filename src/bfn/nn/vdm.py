@@ -8,15 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from bfn.nn.blocks import GroupNormAct, Middle, ResidualBlock, conv3x3, zeroed
-from bfn.nn.embed import Conditioning, FourierFeatures, vdm_times
+from bfn.nn.embed import Conditioning, FourierFeatures, known_marker, mark_known, vdm_times
 from bfn.nn.shapes import images_in, images_out, json_arguments, pair
 
 
 class VDMUNet(nn.Module):
     """Residual blocks at full resolution with long skips; as built by default, the published one.
 
-        x_0 = conv(fourier(features)),  x_i = down_i(x_{i-1}, c),  h = middle(x_n, c),
-        h <- up(h || x_i, c) for i = n, ..., 0,
+        x_0 = conv(fourier(features)) + W_known known,  x_i = down_i(x_{i-1}, c),
+        h = middle(x_n, c),  h <- up(h || x_i, c) for i = n, ..., 0,
         output = readout(features || conv(silu(norm(h))))
 
     where || joins channels and c is the conditioning on t and the label. There is no
@@ -34,6 +34,7 @@ class VDMUNet(nn.Module):
         fourier: exponents k of the Fourier features sin(2 pi 2^k x), cos(2 pi 2^k x).
         image_size: the only size accepted (a number, or height and width); None accepts any.
         labels: number of class labels that forward() may be given; 0 for none.
+        known: whether forward() may be told which variables are known exactly.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class VDMUNet(nn.Module):
         fourier: Sequence[int] = (5, 6),
         image_size: int | Sequence[int] | None = None,
         labels: int = 0,
+        known: bool = False,
     ) -> None:
         super().__init__()
         self.size = image_size = pair(image_size)
@@ -62,6 +64,7 @@ class VDMUNet(nn.Module):
         self.conditioning = Conditioning(vdm_times(width), width, condition, labels)
         self.fourier = FourierFeatures(fourier) if fourier else nn.Identity()
         self.stem = conv3x3(values * (1 + 2 * len(fourier)), width)
+        self.known = known_marker(known, channels, width)
         self.down = nn.ModuleList(
             ResidualBlock(width, width, condition, **block) for _ in range(blocks)
         )
@@ -73,11 +76,22 @@ class VDMUNet(nn.Module):
         self.last_conv = zeroed(conv3x3(width, width))
         self.readout = nn.Conv2d(values + width, channels * outputs, 1)
 
-    def forward(self, features: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
-        """features (B, C, H, W[, inputs]), t and label (B,) -> (B, C, H, W[, outputs])."""
+    def forward(
+        self,
+        features: Tensor,
+        t: Tensor,
+        label: Tensor | None = None,
+        known: Tensor | None = None,
+    ) -> Tensor:
+        """features (B, C, H, W[, inputs]), t and label (B,) -> (B, C, H, W[, outputs]).
+
+        known, (B, C, H, W), is true where a variable is known.
+        """
         x = images_in(features, t, self.channels, self.inputs, self.size)
         c = self.conditioning(t, label)
         h = self.stem(self.fourier(x))
+        if known is not None:
+            h = h + mark_known(self.known, known, features.shape[:4], axis=1)
         skips = [h]
         for block in self.down:
             h = block(h, c)

@@ -273,8 +273,8 @@ def in_words(description: Mapping[str, Any]) -> str:
         numbers = isinstance(value, list) and value and isinstance(value[0], float)
         return f"{len(value)} numbers" if numbers else value
 
-    # What is None is left out: an earlier version may not have had that argument.
-    given = {key: value for key, value in description["arguments"].items() if value is not None}
+    # None and False are left out: an earlier version may not have had that argument.
+    given = {k: v for k, v in description["arguments"].items() if v is not None and v is not False}
     values = ", ".join(f"{key}={words(value)}" for key, value in given.items())
     return f"{description['class'].rpartition(':')[2]}({values})"
 
