@@ -22,6 +22,7 @@ _HOMES = {
     "MeasurementNoise": "bfn.output",
     "Quadratic": "bfn.schedule",
     "Theta": "bfn.flow",
+    "Variable": "bfn.model",
     "bin_centre": "bfn.output.bins",
     "bin_index": "bfn.output.bins",
     "continuous": "bfn.model",
@@ -30,6 +31,7 @@ _HOMES = {
     "discretised": "bfn.model",
     "generate": "bfn.sampling.loop",
     "infill": "bfn.sampling.infill",
+    "mixed": "bfn.model",
     "register_kind": "bfn.model",
     "show": "bfn.plots.sheets",
     "suggest_beta_1": "bfn.suggest",
@@ -46,6 +48,7 @@ __all__ = [
     "MeasurementNoise",
     "Quadratic",
     "Theta",
+    "Variable",
     "__version__",
     "bin_centre",
     "bin_index",
@@ -62,6 +65,7 @@ __all__ = [
     "guidance",
     "infill",
     "loss",
+    "mixed",
     "nn",
     "noise",
     "output",
@@ -101,7 +105,15 @@ if TYPE_CHECKING:
     )
     from bfn.errors import BFNError
     from bfn.flow import Theta
-    from bfn.model import BFN, continuous, discrete, discretised, register_kind
+    from bfn.model import (
+        BFN,
+        Variable,
+        continuous,
+        discrete,
+        discretised,
+        mixed,
+        register_kind,
+    )
     from bfn.output import Bins, MeasurementNoise
     from bfn.output.bins import bin_centre, bin_index, discretise
     from bfn.plots.sheets import show

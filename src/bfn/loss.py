@@ -12,7 +12,7 @@ Times come from a sampler of `bfn.times`. For L^n the step is i = floor(n t) + 1
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +22,7 @@ from bfn import noise
 from bfn.errors import BFNError, whole
 from bfn.model import BFN
 from bfn.noise import Source
-from bfn.output.base import Output, accurate
+from bfn.output.base import Output, accurate, by_part, total
 from bfn.times import Times, independent, stratified
 
 __all__ = [
@@ -36,29 +36,35 @@ __all__ = [
 ]
 
 OBJECTIVES = ("bound", "log_prob", "mixture")
+Data = Tensor | Mapping[str, Tensor]
+"""(B, *shape) in the model's convention; for mixed data a tensor for each variable."""
 
 
 def n_step(
     model: BFN,
-    x: Tensor,
+    x: Data,
     n: float | str,
     times: Times | Tensor | None = None,
     generator: Source = None,
+    *,
+    by_variable: bool = False,
     **cond: Any,
 ) -> Tensor:
     """An unbiased estimate of L^n(x) from one random step per example.
 
-    n = "inf" or math.inf is L^inf.
+    n = "inf" or math.inf is L^inf. With by_variable the costs of the variables of mixed data are
+    not added up: (B, P), other data being a single variable.
     """
-    if n in ("inf", math.inf):
-        return continuous_time(model, x, times, generator, **cond)
-    n = whole("n", n, 1, "the discrete-time loss needs")
-    return discrete_time(model, x, n, times=times, generator=generator, **cond)
+    x = _packed(model, x)
+    t, weight, bound = _draw(model, x, n, times, generator)
+    output = model(model.flow.sample(x, t, generator), t, **cond)
+    nats = by_part(bound(output)) * weight[:, None]
+    return nats if by_variable else nats.sum(1)
 
 
 def continuous_time(
     model: BFN,
-    x: Tensor,
+    x: Data,
     times: Times | Tensor | None = None,
     generator: Source = None,
     **cond: Any,
@@ -68,14 +74,12 @@ def continuous_time(
     times: a time sampler, or the times themselves, (B,) in [0, 1]. By default they are stratified,
     with keyed noise independent.
     """
-    _check(model, x)
-    t, weight, bound = _draw(model, x, "inf", times, generator)
-    return weight * bound(model(model.flow.sample(x, t, generator), t, **cond))
+    return n_step(model, x, "inf", times, generator, **cond)
 
 
 def discrete_time(
     model: BFN,
-    x: Tensor,
+    x: Data,
     n: int,
     steps: Tensor | str | None = None,
     draws: int = 1,
@@ -92,11 +96,11 @@ def discrete_time(
     n = whole("n", n, 1, "the discrete-time loss needs")
     if draws < 1:
         raise BFNError(f"draws = {draws}; at least 1 pair of messages must be drawn")
-    _check(model, x)
+    x = _packed(model, x)
 
     def cost(i: Tensor) -> Tensor:
         s, bound = _step(model, x, n, i, generator, draws)
-        return bound(model(model.flow.sample(x, s, generator), s, **cond))
+        return total(bound(model(model.flow.sample(x, s, generator), s, **cond)))
 
     batch = x.shape[0]
     if isinstance(steps, str):
@@ -107,7 +111,7 @@ def discrete_time(
     if steps is not None:
         return cost(_given_steps(steps, n, x))
     s, weight, bound = _draw(model, x, n, times, generator, draws)
-    return weight * bound(model(model.flow.sample(x, s, generator), s, **cond))
+    return weight * total(bound(model(model.flow.sample(x, s, generator), s, **cond)))
 
 
 class Objective(NamedTuple):
@@ -119,7 +123,7 @@ class Objective(NamedTuple):
 
 def objective(
     model: BFN,
-    x: Tensor,
+    x: Data,
     kind: str = "auto",
     n: float | str = "inf",
     times: Times | Tensor | None = None,
@@ -137,32 +141,39 @@ def objective(
     alone and may leave the width untrained; the other two train both. "auto" is the head's own
     choice.
     """
-    kind = model.head.objective if kind == "auto" else kind
-    if kind not in OBJECTIVES:
+    if kind not in ("auto", *OBJECTIVES):
         raise BFNError(f"objective = {kind!r}; expected auto, {', '.join(OBJECTIVES)}")
-    _check(model, x)
+    kinds = [head.objective if kind == "auto" else kind for head in model.head.parts]
+    x = _packed(model, x)
     t, weight, bound = _draw(model, x, n, times, generator)
     output = model(model.flow.sample(x, t, generator), t, **cond)
-    # The part with a gradient first: an output may keep what it has computed.
-    value = None if kind == "bound" else 2.0 * t * weight * output.reconstruction(x)
-    with torch.set_grad_enabled(torch.is_grad_enabled() and kind != "log_prob"):
-        nats = weight * bound(output)
-    if value is None:
-        value = nats
-    elif kind == "mixture":
-        value = value + nats
-    return Objective(value, nats.detach())
+    terms = []
+    if set(kinds) != {"bound"}:
+        # First: an output may keep what it has computed, and the bound may have no gradient.
+        surprise = by_part(output.reconstruction(x)) * (2.0 * t * weight)[:, None]
+        terms += [surprise[:, p] for p, kind in enumerate(kinds) if kind != "bound"]
+    with torch.set_grad_enabled(torch.is_grad_enabled() and set(kinds) != {"log_prob"}):
+        nats = by_part(bound(output)) * weight[:, None]
+    terms += [nats[:, p] for p, kind in enumerate(kinds) if kind != "log_prob"]
+    return Objective(torch.stack(terms).sum(0), nats.detach().sum(1))
 
 
 def reconstruction(
-    model: BFN, x: Tensor, t: float = 1.0, generator: Source = None, **cond: Any
+    model: BFN,
+    x: Data,
+    t: float = 1.0,
+    generator: Source = None,
+    *,
+    by_variable: bool = False,
+    **cond: Any,
 ) -> Tensor:
     """An unbiased estimate of L^r(x), or of the same cost at an earlier time t."""
     if not 0.0 <= t <= 1.0:
         raise BFNError(f"t = {t} is not a time between 0 and 1")
-    _check(model, x)
+    x = _packed(model, x)
     times = torch.full((x.shape[0],), t, device=x.device, dtype=_floating(model, x))
-    return model(model.flow.sample(x, times, generator), times, **cond).reconstruction(x)
+    nats = model(model.flow.sample(x, times, generator), times, **cond).reconstruction(x)
+    return by_part(nats) if by_variable else total(nats)
 
 
 Bound = Callable[[Output], Tensor]
@@ -194,7 +205,7 @@ def _step(
     schedule, dtype = model.flow.schedule, _floating(model, x)
     # Accurately: in float32 i / n - (i - 1) / n has lost four of its digits by n = 1000.
     s, t = accurate(i - 1) / n, accurate(i) / n
-    alpha_i, alpha_max = schedule.increment(s, t).to(dtype), float(schedule.step_sizes(n).max())
+    alpha_i, alpha_max = schedule.increment(s, t).to(dtype), schedule.step_sizes(n).amax(0).tolist()
 
     def bound(output: Output) -> Tensor:
         return n * output.divergence(x, alpha_i, generator, draws, alpha_max)
@@ -206,16 +217,13 @@ def _floating(model: BFN, x: Tensor) -> torch.dtype:
     return x.dtype if x.is_floating_point() else model.dtype
 
 
-def _check(model: BFN, x: Tensor) -> None:
-    if not isinstance(x, Tensor):
-        raise BFNError(
-            f"x is a {type(x).__name__}; expected a tensor: convert it with torch.as_tensor(x)"
-        )
-    if x.dim() == 0:
-        raise BFNError("x is a single number; expected a batch, (B, *shape): try x.reshape(1)")
+def _packed(model: BFN, x: Data) -> Tensor:
+    """The data as one tensor, checked."""
+    packed = model.flow.pack(x, model.dtype)
     # Reading values back would make a GPU step wait; its data were checked when they were loaded.
-    if x.device.type == "cpu":
-        model.check(x)
+    if packed.device.type == "cpu":
+        model.check(packed)
+    return packed
 
 
 def _draw_times(

@@ -1,11 +1,11 @@
-"""BFN = network + flow + head, and the three ways to make one."""
+"""BFN = network + flow + head, and the four ways to make one."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -14,8 +14,16 @@ from torch import Tensor, nn
 
 from bfn import hub, serialise
 from bfn.card import README, Card
-from bfn.errors import BFNError, Diverged
-from bfn.flow import BayesianFlow, BinaryFlow, CategoricalFlow, GaussianFlow, Theta
+from bfn.errors import BFNError, Diverged, did_you_mean, whole
+from bfn.flow import (
+    BayesianFlow,
+    BinaryFlow,
+    CategoricalFlow,
+    GaussianFlow,
+    MixedFlow,
+    Theta,
+)
+from bfn.flow.mixed import Layout, naming
 from bfn.output import (
     BernoulliHead,
     BinnedHead,
@@ -24,6 +32,7 @@ from bfn.output import (
     FreeBinnedHead,
     Head,
     MeasurementNoise,
+    MixedHead,
     Output,
     PointHead,
 )
@@ -59,15 +68,7 @@ class BFN(nn.Module):
     def predict(self, theta: Theta, t: Tensor, **cond: Any) -> Tensor:
         """The network's output, before the head; the network is called nowhere else."""
         net_output = self.net(self.flow.features(theta), t, **cond)
-        expected = self.flow.data_shape(theta)
-        if self.head.parameters > 1:
-            expected = (*expected, self.head.parameters)
-        if tuple(net_output.shape) != expected:
-            raise BFNError(
-                f"the network returned shape {tuple(net_output.shape)}, but {expected} was "
-                f"expected: the data's shape with {self.head.parameters} outputs per variable; "
-                "change the network's outputs, or choose another head"
-            )
+        net_output = self.head.read(net_output, self.flow.data_shape(theta))
         # Losses, exponentials and sums of many terms need float32, even if the network does not.
         if net_output.dtype in (torch.float16, torch.bfloat16):
             net_output = net_output.float()
@@ -349,3 +350,71 @@ def _is_posterior(head: str) -> bool:
     if head not in ("plain", "posterior"):
         raise BFNError(f"head = {head!r}; expected 'plain' or 'posterior'")
     return head == "posterior"
+
+
+class Variable:
+    """A variable of mixed data: its kind, its shape in one example, and the kind's arguments.
+
+        bfn.Variable("discrete", (9,), K=5)
+        bfn.Variable("continuous", (9, 3), sigma_1=0.05)
+
+    Args:
+        kind: "continuous", "discretised", "discrete", or one that `register_kind` was given.
+        shape: of one example; () for a single number or class.
+        arguments: those of the function of that name, such as K, sigma_1, beta_1 and head.
+    """
+
+    def __init__(self, kind: str, shape: Sequence[int] = (), **arguments: Any) -> None:
+        kinds = [name for name in KINDS if name != "mixed"]
+        if kind not in kinds:
+            hint = did_you_mean(str(kind), kinds) or f"; expected {', '.join(kinds)}"
+            raise BFNError(f"unknown kind {kind!r} of a variable{hint}")
+        self.kind, self.arguments = kind, arguments
+        try:
+            self.shape = tuple(whole("shape", size, 1) for size in shape)
+        except TypeError:
+            raise BFNError(f"shape = {shape!r}; expected sizes, as in (9, 3), or ()") from None
+        try:
+            model = KINDS[kind](nn.Identity(), **arguments)
+        except TypeError as error:
+            raise BFNError(f"a {kind} variable cannot be made: {error}") from None
+        self.flow, self.head = model.flow, model.head
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """The shape of its features for one example."""
+        return tuple(self.flow.features(self.flow.prior((1, *self.shape))).shape[1:])
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """The shape of what the network puts out for it, for one example."""
+        return self.head.output_shape((1, *self.shape))[1:]
+
+    def __repr__(self) -> str:
+        given = "".join(f", {name}={value!r}" for name, value in self.arguments.items())
+        return f"Variable({self.kind!r}, {self.shape}{given})"
+
+
+@register_kind("mixed")
+def mixed(net: nn.Module, variables: Mapping[str, Variable | Mapping[str, Any]]) -> BFN:
+    """A model of named variables of any kinds, which one network sees together.
+
+    Data x are dicts of tensors (B, *shape), by name. The network is given a dict of features and
+    returns a dict, in shapes that `Variable.inputs` and `Variable.outputs` say.
+
+    Args:
+        net: net(features, t, **cond) of dicts, such as `bfn.nn.MixedMLP`.
+        variables: by name; in a recipe each is a table with kind, shape and the kind's arguments.
+    """
+    if not isinstance(variables, Mapping) or not variables:
+        raise BFNError(
+            f"variables = {variables!r}; expected a dict with at least one, as in "
+            "{'age': bfn.Variable('discretised', K=64)}"
+        )
+    parts: dict[str, Variable] = {}
+    for name, variable in variables.items():
+        with naming(name):
+            parts[name] = variable if isinstance(variable, Variable) else Variable(**variable)
+    layout = Layout(tuple(parts), tuple(part.shape for part in parts.values()))
+    flow = MixedFlow(layout, tuple(part.flow for part in parts.values()))
+    return BFN(net, flow, MixedHead(flow, tuple(part.head for part in parts.values())))

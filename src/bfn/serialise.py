@@ -30,6 +30,8 @@ from torch.overrides import TorchFunctionMode
 
 from bfn.errors import BFNError, import_name, is_ours
 from bfn.files import replacing
+from bfn.flow import BayesianFlow
+from bfn.output import Head
 from bfn.recipe.values import signature, typed
 from bfn.schedule import Schedule
 
@@ -62,24 +64,26 @@ def describe(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         arguments = {f.name: describe(getattr(value, f.name)) for f in dataclasses.fields(value)}
         return {"class": class_name(type(value)), "arguments": arguments}
-    return list(value) if isinstance(value, tuple) else value
+    return [describe(each) for each in value] if isinstance(value, tuple) else value
 
 
-def build(description: Any, kind: type[T], *, trust: bool) -> T:
+def build(description: Any, kind: type[T] | tuple[type[T], ...], *, trust: bool) -> T:
     """The inverse of `describe`; refuses anything that is not a dataclass of the given kind."""
     name, arguments = _parts(description)
     cls = find_class(name, trust=trust)
     if not (issubclass(cls, kind) and dataclasses.is_dataclass(cls)):
-        raise BFNError(f"{name!r} is not a {kind.__name__}; its config.json is damaged")
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        expected = " or ".join(each.__name__ for each in kinds)
+        raise BFNError(f"{name!r} is not a {expected}; its config.json is damaged")
     return _construct(cls, name, {key: _restore(value, trust) for key, value in arguments.items()})
 
 
 def _restore(value: Any, trust: bool) -> Any:
     if isinstance(value, dict):
-        # A part of a flow or head: a schedule, possibly the user's own, or one of our classes.
-        kind = object if is_ours(value.get("class")) else Schedule
+        # A part of a flow or head: possibly the user's own, or any of our classes.
+        kind = object if is_ours(value.get("class")) else (Schedule, BayesianFlow, Head)
         return build(value, kind, trust=trust)
-    return tuple(value) if isinstance(value, list) else value
+    return tuple(_restore(each, trust) for each in value) if isinstance(value, list) else value
 
 
 def _parts(description: Any) -> tuple[Any, dict[str, Any]]:

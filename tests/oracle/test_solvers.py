@@ -73,7 +73,7 @@ def test_order_of_convergence(kind: str) -> None:
     grid = known.model.flow.grid
     exact = end(known, "ode2", 1_280, grid)
     # On the geometric grid, whose first point moves, a step shrinks a little less than fourfold.
-    c = [bfn.solvers.grid(grid, known.model.flow.schedule, n)[1] for n in (few, many)]
+    c = [bfn.solvers.grid(grid, known.model.flow, n)[2] for n in (few, many)]
     shrink = float(c[0][-1] - c[0][-2]) / float(c[1][-1] - c[1][-2])
     for solver, order in (("ode", 1.0), ("ode2", 2.0)):
         errors = [float((end(known, solver, n, grid) - exact).abs().mean()) for n in (few, many)]
@@ -144,7 +144,8 @@ def test_calls_are_counted_to_the_last(solver: str) -> None:
 @pytest.mark.parametrize("n", [1, 2, 400])
 def test_grids(grid: str, n: int) -> None:
     for schedule in (bfn.Exponential(0.02), bfn.Quadratic(4.0)):
-        r, c = bfn.solvers.grid(grid, schedule, n)
+        t, r, c = bfn.solvers.grid(grid, bfn.flow.GaussianFlow(schedule), n)
+        torch.testing.assert_close(schedule.beta(t).sqrt(), r)
         last = math.sqrt(float(schedule.beta(torch.ones((), dtype=torch.float64))))
         assert r.shape == c.shape == (n + 1,)
         assert float(r[0]) == 0

@@ -27,10 +27,12 @@ TIMES = [0.2, 0.45, 0.7]  # t_{i-2}, t_{i-1}, t_i
 def step(flow: BayesianFlow, coordinate: str, before: Tensor | None, g=None) -> solvers.Step:
     """The step from TIMES[1] to TIMES[2], after an output `before` at TIMES[0]."""
     beta = flow.schedule.beta(torch.tensor(TIMES))
-    r = beta.sqrt().tolist()
-    c = TIMES if coordinate == "t" else [math.log(v) for v in r]
+    r = beta.sqrt()
+    c = TIMES if coordinate == "t" else r.log().tolist()
+    half = torch.tensor([0.5 * (c[2] - c[1]) / (c[1] - c[0])] * 2)
     memory = {} if before is None else {"m": before}
-    return solvers.Step(1, r[1], r[2], c[1], c[2], c[0], g, memory)
+    alpha_i = (beta[2] - beta[1]).expand(2)
+    return solvers.Step(1, alpha_i, r[1].expand(2), r[2].expand(2), half, g, memory)
 
 
 class Gaussian:
@@ -131,7 +133,8 @@ def test_first_step_without_noise_on_the_way_starts_from_the_prior_of_u() -> Non
     """U(0) ~ N(0, v): after one step V = r (U + r m)."""
     case = Discrete()
     r = 0.3
-    first = solvers.Step(0, 0.0, r, 0.0, r, None, generator(5))
+    zero, end = torch.zeros(2), torch.full((2,), r)
+    first = solvers.Step(0, end.square(), zero, end, None, generator(5))
     theta = case.flow.prior((2, 3), dtype=torch.float64)
     after = solvers.ode(case.flow, theta, case.output, first)
     U = math.sqrt(K) * torch.randn(2, 3, K, generator=generator(5))

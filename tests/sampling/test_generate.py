@@ -206,7 +206,7 @@ def test_steps_of_a_users_solver_add_up_to_the_schedule() -> None:
     bfn_model, sizes = model("continuous", sigma_1=1e-3), []
 
     def spy(flow, theta, output, step) -> Theta:
-        sizes.append(step.alpha_i)
+        sizes.append(float(step.alpha_i))
         return theta
 
     with pytest.MonkeyPatch.context() as patch:

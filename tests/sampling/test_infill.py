@@ -82,7 +82,7 @@ def test_going_back_is_the_bridge(monkeypatch: pytest.MonkeyPatch) -> None:
         """A rule that arrives at V = 7, whatever happened before."""
         remembered.append(len(step.memory))
         step.memory[str(step.index)] = theta.V
-        return Theta(torch.full_like(theta.V, 7.0), torch.full_like(theta.beta, step.r_next**2))
+        return Theta(torch.full_like(theta.V, 7.0), step.r_next.square()[:, None])
 
     solver = bfn.solvers.Solver(seven, "time")
     monkeypatch.setitem(bfn.solvers.SOLVERS, "seven", solver)

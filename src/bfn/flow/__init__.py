@@ -3,5 +3,14 @@
 from bfn.flow.base import BayesianFlow, Theta
 from bfn.flow.categorical import BinaryFlow, CategoricalFlow
 from bfn.flow.gaussian import GaussianFlow
+from bfn.flow.mixed import Layout, MixedFlow
 
-__all__ = ["BayesianFlow", "BinaryFlow", "CategoricalFlow", "GaussianFlow", "Theta"]
+__all__ = [
+    "BayesianFlow",
+    "BinaryFlow",
+    "CategoricalFlow",
+    "GaussianFlow",
+    "Layout",
+    "MixedFlow",
+    "Theta",
+]

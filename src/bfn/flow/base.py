@@ -66,6 +66,10 @@ class BayesianFlow(ABC):
     v: float
     grid = "power"
     """The spacing of steps that suits deterministic generation with this flow."""
+    integers = False
+    """Whether data are whole numbers (classes)."""
+    shape: tuple[int, ...] | None = None
+    """The shape of an example, if the flow knows it."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.schedule, Schedule):
@@ -114,6 +118,55 @@ class BayesianFlow(ABC):
         """The accuracy of a message that settles what x is; by default that of all messages."""
         return float(self.schedule.beta(torch.ones((), dtype=torch.float64)))
 
+    @property
+    def parts(self) -> tuple[BayesianFlow, ...]:
+        """The flows of data of one kind that this one consists of."""
+        return (self,)
+
+    def over(self, accuracy: Tensor, V: Tensor) -> Tensor:
+        """Accuracies as the schedule gives them, one for each example, broadcast over V."""
+        return per_example(accuracy, V)
+
+    def over_data(self, accuracy: Tensor, x: Tensor) -> Tensor:
+        """The same, broadcast over x."""
+        return per_example(accuracy, x)
+
+    def spread(self, values: Tensor, V: Tensor) -> Tensor:
+        """One value for each variable, in the shape of the data, broadcast over V."""
+        return per_example(values, V)
+
+    def variance(self, accuracy: Tensor) -> Tensor:
+        """v accuracy, for accuracies that are broadcast over V."""
+        return self.v * accuracy
+
+    def pack(self, x: Any, dtype: torch.dtype) -> Tensor:
+        """Data as users give them -> one tensor (B, *shape); dtype is for data of several kinds."""
+        if not isinstance(x, Tensor):
+            raise BFNError(
+                f"x is a {type(x).__name__}; expected a tensor: convert it with torch.as_tensor(x)"
+            )
+        require(
+            x.dim() > 0,
+            "x is a single number; expected a batch, (B, *shape): try x.reshape(1)",
+        )
+        return x
+
+    def pack_known(self, x: Any, mask: Any, dtype: torch.dtype) -> tuple[Tensor, Any]:
+        """Data of which some are known, and a mask that says which, likewise."""
+        return self.pack(x, dtype), mask
+
+    def unpack(self, x: Tensor) -> Any:
+        """The inverse of `pack`."""
+        return x
+
+    def unpack_state(self, V: Tensor) -> Any:
+        """A tensor in the shape of V as users see it."""
+        return V
+
+    def unpack_theta(self, theta: Theta) -> Any:
+        """Input parameters as users see them."""
+        return theta
+
     def prior(
         self,
         shape: Sequence[int],
@@ -123,37 +176,37 @@ class BayesianFlow(ABC):
     ) -> Theta:
         """theta_0: nothing received yet."""
         V = torch.zeros(self.state_shape(shape), device=device, dtype=dtype)
-        return Theta(V, per_example(V.new_zeros(V.shape[0]), V))
+        return Theta(V, self.over(self.schedule.beta(V.new_zeros(len(V))), V))
 
     def message(self, m: Tensor, alpha_i: Tensor, generator: Source = None) -> Tensor:
         """A message of accuracy alpha_i about m (in the shape of V): N(alpha_i m, v alpha_i)."""
         epsilon = noise.normal(m.shape, generator, device=m.device, dtype=m.dtype)
-        alpha_i = per_example(alpha_i, m).to(m.dtype)
-        return alpha_i * m + (self.v * alpha_i).sqrt() * epsilon
+        alpha_i = self.over(alpha_i, m).to(m.dtype)
+        return alpha_i * m + self.variance(alpha_i).sqrt() * epsilon
 
     def send(self, x: Tensor, alpha_i: Tensor, generator: Source = None) -> Tensor:
         """The sender's message of accuracy alpha_i about data x; equals message(embed(x), ...)."""
         dtype = x.dtype if x.is_floating_point() else alpha_i.dtype
         V = noise.normal(self.state_shape(x.shape), generator, device=x.device, dtype=dtype)
-        alpha_i = per_example(alpha_i, V).to(dtype)
-        return self._add_mean(V.mul_((self.v * alpha_i).sqrt()), x, alpha_i)
+        alpha_i = self.over(alpha_i, V).to(dtype)
+        return self._add_mean(V.mul_(self.variance(alpha_i).sqrt()), x, alpha_i)
 
     def update(self, theta: Theta, message: Tensor, alpha_i: Tensor) -> Theta:
         """The Bayesian update h(theta, y, alpha_i)."""
-        return Theta(theta.V + message, theta.beta + per_example(alpha_i, theta.V))
+        return Theta(theta.V + message, theta.beta + self.over(alpha_i, theta.V))
 
     def sample(self, x: Tensor, t: Tensor, generator: Source = None) -> Theta:
         """theta ~ p_F(. | x; t), with t of shape (B,): one message of accuracy beta(t)."""
         V = self.send(x, self.schedule.beta(t), generator)
-        return Theta(V, per_example(self.schedule.beta(t).to(V.dtype), V))
+        return Theta(V, self.over(self.schedule.beta(t).to(V.dtype), V))
 
     def bridge(self, theta: Theta, s: Tensor, generator: Source = None) -> Theta:
         """theta_s ~ p(theta_s | theta): the state at an earlier time s, whatever x is."""
         V, beta_t = theta.V, theta.beta
-        beta_s = per_example(self.schedule.beta(s).to(V.dtype), V)
+        beta_s = self.over(self.schedule.beta(s).to(V.dtype), V)
         share = beta_s / beta_t
         epsilon = noise.normal(V.shape, generator, device=V.device, dtype=V.dtype)
-        variance = (self.v * share * (beta_t - beta_s)).clamp_min(0.0)
+        variance = self.variance(share * (beta_t - beta_s)).clamp_min(0.0)
         return Theta(share * V + variance.sqrt() * epsilon, beta_s.expand_as(beta_t))
 
     def evidence(self, message: Tensor, alpha_i: float, values: Tensor) -> Tensor:

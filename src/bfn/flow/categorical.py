@@ -23,6 +23,7 @@ CERTAIN = 40.0
 
 class _ClassFlow(BayesianFlow):
     K: int
+    integers = True
 
     def check(self, x: Tensor) -> None:
         require(
@@ -78,7 +79,7 @@ class CategoricalFlow(_ClassFlow):
         return m / self.K
 
     def _add_mean(self, V: Tensor, x: Tensor, accuracy: Tensor) -> Tensor:
-        mean = (self.K * accuracy).expand(*x.shape, 1)
+        mean = (self.K * accuracy[..., :1]).expand(*x.shape, 1)
         return V.scatter_add_(-1, x.unsqueeze(-1), mean)
 
     def evidence(self, message: Tensor, alpha_i: float, values: Tensor) -> Tensor:

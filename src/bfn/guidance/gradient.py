@@ -43,7 +43,8 @@ class Guided(Wrapper):
         model: a BFN, or a wrapper of one.
         guide: the score g, from the expected data, or `Theta`, to (B,) numbers. Expected data are
             numbers (B, *shape); for K classes probabilities (B, *shape, K), for two classes the
-            probability of class 1. A guide with an argument named t also gets the time (B,).
+            probability of class 1; for mixed data a dict of these. A guide with an argument named t
+            also gets the time (B,).
         scale: s; 0 leaves the model as it is, negative numbers push away.
         of: what the guide sees, "data" or "theta".
         through: differentiate through the network, which costs a backward pass per step.
@@ -81,20 +82,20 @@ class Guided(Wrapper):
             output = self.model(Theta(V, theta.beta), t, **cond)
         with torch.enable_grad():
             if self.of == "theta":
-                J = self._gradient(Theta(V, theta.beta), V, t)
+                J = self._gradient(self.flow.unpack_theta(Theta(V, theta.beta)), V, t)
                 return output.shift(J, exact=True)
             x = self.flow.expected_data(output.m)
+            if through and not x.requires_grad:
+                return output.shift(torch.zeros_like(V), exact=False)  # the network ignores V
             if through:
-                return output.shift(self._gradient(x, V, t), exact=False)
+                return output.shift(self._gradient(self.flow.unpack_state(x), V, t), exact=False)
             x = x.detach().requires_grad_()
-            return output.tilt(self._gradient(x, x, t), theta)
+            return output.tilt(self._gradient(self.flow.unpack_state(x), x, t), theta)
 
-    def _gradient(self, given: Tensor | Theta, by: Tensor, t: Tensor) -> Tensor:
+    def _gradient(self, given: Any, by: Tensor, t: Tensor) -> Tensor:
         """d (s g) / d by, example by example."""
         g = self.guide(given, t=t) if self._timed else self.guide(given)
         _check_score(g, len(t))
-        if isinstance(given, Tensor) and not given.requires_grad:
-            return torch.zeros_like(by)  # the network ignores its input
         if not g.requires_grad:
             raise BFNError(
                 "the guide's result has no gradient; compute it from the guide's argument with "

@@ -1,6 +1,10 @@
-"""A residual network of fully connected layers, for vectors."""
+"""A residual network of fully connected layers, for vectors and for mixed data."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +32,34 @@ class MLPLayer(nn.Module):
         return x + self.output(F.dropout(h, self.dropout, self.training))
 
 
-class MLP(nn.Module):
+class _Residual(nn.Module):
+    """From rows of numbers, t and a label to rows of numbers."""
+
+    def __init__(
+        self, inputs: int, outputs: int, width: int, layers: int, dropout: float, labels: int
+    ) -> None:
+        super().__init__()
+        self.conditioning = Conditioning(unet_times(width), width, width, labels)
+        self.project = nn.Linear(inputs + 1, width)
+        self.layers = nn.ModuleList(MLPLayer(width, width, dropout) for _ in range(layers))
+        self.last_norm = nn.LayerNorm(width)
+        self.readout = nn.Linear(2 * width, outputs)
+
+    def run(
+        self, rows: Tensor, t: Tensor, label: Tensor | None, marks: Tensor | None = None
+    ) -> Tensor:
+        """marks (B, width) are added to the projected rows."""
+        check_times(t, len(rows))
+        c = self.conditioning(t, label)
+        time = (2.0 * t - 1.0).to(rows.dtype)[:, None]
+        x = self.project(torch.cat((rows, time), dim=1))
+        stream = x = x if marks is None else x + marks
+        for layer in self.layers:
+            stream = layer(stream, c)
+        return self.readout(torch.cat((self.last_norm(stream), x), dim=1))
+
+
+class MLP(_Residual):
     """All variables of a vector together, in any order.
 
         x = W (features || 2 t - 1) + W_known known,  output = readout(norm(layers(x, c)) || x)
@@ -59,15 +90,11 @@ class MLP(nn.Module):
         labels: int = 0,
         known: bool = False,
     ) -> None:
-        super().__init__()
-        self.arguments = json_arguments(locals())
+        arguments = json_arguments(locals())
+        super().__init__(variables * inputs, variables * outputs, width, layers, dropout, labels)
+        self.arguments = arguments
         self.variables, self.inputs, self.outputs = variables, inputs, outputs
-        self.conditioning = Conditioning(unet_times(width), width, width, labels)
-        self.project = nn.Linear(variables * inputs + 1, width)
         self.known = known_marker(known, variables, width)
-        self.layers = nn.ModuleList(MLPLayer(width, width, dropout) for _ in range(layers))
-        self.last_norm = nn.LayerNorm(width)
-        self.readout = nn.Linear(2 * width, variables * outputs)
 
     def forward(
         self,
@@ -85,14 +112,63 @@ class MLP(nn.Module):
                 f"({', '.join(map(str, ('B', *expected)))}); reshape them, or change its variables "
                 "or inputs"
             )
-        check_times(t, shape[0])
-        c = self.conditioning(t, label)
-        time = (2.0 * t - 1.0).to(features.dtype)[:, None]
-        x = self.project(torch.cat((features.flatten(1), time), dim=1))
-        if known is not None:
-            x = x + mark_known(self.known, known, shape[:2], axis=1)
-        stream = x
-        for layer in self.layers:
-            stream = layer(stream, c)
-        output = self.readout(torch.cat((self.last_norm(stream), x), dim=1))
+        marks = None if known is None else mark_known(self.known, known, shape[:2], axis=1)
+        output = self.run(features.flatten(1), t, label, marks)
         return output if self.outputs == 1 else output.unflatten(1, (self.variables, self.outputs))
+
+
+class MixedMLP(_Residual):
+    """All variables of mixed data together, as one vector: from dicts to dicts.
+
+        variables = {"age": bfn.Variable("discretised", K=64), ...}
+        net = bfn.nn.MixedMLP.of(variables, width=256)
+
+    Args:
+        inputs: the shape of the features of one example, by variable (`bfn.Variable.inputs`).
+        outputs: the shape of what is put out for one example, by variable.
+        width, layers, dropout, labels: as in `MLP`.
+    """
+
+    def __init__(
+        self,
+        inputs: dict[str, Sequence[int]],
+        outputs: dict[str, Sequence[int]],
+        *,
+        width: int = 256,
+        layers: int = 4,
+        dropout: float = 0.0,
+        labels: int = 0,
+    ) -> None:
+        numbers = json_arguments(
+            {"width": width, "layers": layers, "dropout": dropout, "labels": labels}
+        )
+        size_in, size_out = (sum(map(math.prod, side.values())) for side in (inputs, outputs))
+        super().__init__(size_in, size_out, width, layers, dropout, labels)
+        shapes = [{name: list(s) for name, s in side.items()} for side in (inputs, outputs)]
+        self.arguments = {"inputs": shapes[0], "outputs": shapes[1], **numbers}
+        self.inputs, self.outputs = shapes
+
+    @classmethod
+    def of(cls, variables: Mapping[str, Any], **arguments: Any) -> MixedMLP:
+        """A network for these variables; the arguments are width, layers, dropout and labels."""
+        inputs = {name: variable.inputs for name, variable in variables.items()}
+        outputs = {name: variable.outputs for name, variable in variables.items()}
+        return cls(inputs, outputs, **arguments)
+
+    def forward(
+        self, features: Mapping[str, Tensor], t: Tensor, label: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """features[name] (B, *inputs[name]), t and label (B,) -> (B, *outputs[name]) by name."""
+        found = {name: list(value.shape[1:]) for name, value in features.items()}
+        if found != self.inputs:
+            raise BFNError(
+                f"features have the shapes {found}, but the network was built for {self.inputs}; "
+                "build it with MixedMLP.of and the model's own variables"
+            )
+        rows = torch.cat([features[name].reshape(len(t), -1) for name in self.inputs], 1)
+        output = self.run(rows, t, label)
+        parts = output.split([math.prod(shape) for shape in self.outputs.values()], 1)
+        return {
+            name: part.reshape(len(t), *shape)
+            for (name, shape), part in zip(self.outputs.items(), parts, strict=True)
+        }

@@ -9,6 +9,7 @@ from bfn.output.categorical import (
     CategoricalOutput,
 )
 from bfn.output.marginals import Marginals
+from bfn.output.mixed import MixedHead, MixedOutput
 from bfn.output.point import Bins, MeasurementNoise, PointHead, PointOutput
 
 __all__ = [
@@ -24,6 +25,8 @@ __all__ = [
     "Head",
     "Marginals",
     "MeasurementNoise",
+    "MixedHead",
+    "MixedOutput",
     "Output",
     "PointHead",
     "PointOutput",

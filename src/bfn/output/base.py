@@ -1,7 +1,8 @@
 """What every output distribution can do, and what every head is.
 
 An `Output` is p_O(. | theta; t), factorised over an example's variables. Its numbers are sums over
-those variables: (B,) tensors in nats. With m = E[m(x')] under p_O and v from the flow,
+those variables: (B,) tensors in nats, or (B, P) where data have P parts of different kinds. With
+m = E[m(x')] under p_O and v from the flow,
 
     rate        alpha_t / (2 v) |m(x) - m|^2           nats per unit time, for L^inf
     divergence  KL(p_S(. | x; alpha_i) || p_R)         for L^n; p_R is p_O seen through the sender
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -30,6 +31,11 @@ from bfn.output.symbols import Law, Point, Symbols
 def total(values: Tensor) -> Tensor:
     """Sum over an example's variables: (B, ...) -> (B,)."""
     return values.reshape(values.shape[0], -1).sum(1)
+
+
+def by_part(nats: Tensor) -> Tensor:
+    """An output's numbers as (B, P), P = 1 for data of one kind."""
+    return nats.reshape(len(nats), -1)
 
 
 def accurate(tensor: Tensor) -> Tensor:
@@ -70,12 +76,13 @@ class Output(ABC):
         alpha_i: Tensor,
         generator: Source = None,
         draws: int = 1,
-        alpha_max: float | None = None,
+        alpha_max: Any = None,
     ) -> Tensor:
         """KL(p_S || p_R) for a message of accuracy alpha_i: (B,) nats.
 
         Exact where it can be, else unbiased with `draws` antithetic pairs of messages. alpha_max
-        is an upper bound on alpha_i; giving it saves reading alpha_i back from a GPU.
+        is an upper bound on alpha_i, a number for each part of the data; giving it saves reading
+        alpha_i back from a GPU.
         """
 
     @abstractmethod
@@ -147,8 +154,28 @@ class Head(ABC):
     parameters: int
     """Numbers per variable that the network puts out; an axis of length 1 is dropped."""
 
+    @property
+    def parts(self) -> tuple[Head, ...]:
+        """The heads of data of one kind that this one consists of."""
+        return (self,)
+
     @abstractmethod
     def __call__(self, net_output: Tensor, theta: Theta, t: Tensor) -> Output: ...
+
+    def output_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of the network's output for data of the given shape, batch included."""
+        return shape if self.parameters == 1 else (*shape, self.parameters)
+
+    def read(self, net_output: Any, shape: tuple[int, ...]) -> Tensor:
+        """What the network returned for data of the given shape, checked, as one tensor."""
+        expected = self.output_shape(shape)
+        if tuple(net_output.shape) != expected:
+            raise BFNError(
+                f"the network returned shape {tuple(net_output.shape)}, but {expected} was "
+                f"expected: the data's shape with {self.parameters} outputs per variable; "
+                "change the network's outputs, or choose another head"
+            )
+        return net_output
 
     @abstractmethod
     def check(self, x: Tensor) -> None:

@@ -77,11 +77,11 @@ def in_batches(
         else:
             how = functools.partial(infill, model, known[0].expand(size, *shape), known[1])
         x = how(steps, generator=keys, callback=look, **given, **options)
-        parts.append(x[: stop - start].cpu())
+        parts.append(model.flow.pack(x, model.dtype)[: stop - start].cpu())
 
     what, advice = "example", "free some, or use another device"
     if known is not None:
         what, advice = "completion", "use fewer particles, or another device"
     size = min(n, max(1, batch // particles))
     in_parts(n, size, draw, say=say, what=what, advice=advice)
-    return torch.cat(parts)
+    return model.flow.unpack(torch.cat(parts))

@@ -7,6 +7,7 @@ observed variables' messages.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
@@ -30,8 +31,8 @@ __all__ = ["infill"]
 
 def infill(
     model: BFN | Wrapper,
-    x: Tensor,
-    mask: Tensor,
+    x: Tensor | Mapping[str, Tensor],
+    mask: Tensor | Mapping[str, Tensor] | None = None,
     steps: int = 100,
     *,
     calls: int | None = None,
@@ -51,7 +52,7 @@ def infill(
     generator: Source = None,
     dtype: torch.dtype | None = None,
     **cond: Any,
-) -> Tensor:
+) -> Any:
     """Data equal to x where `mask` is true, generated elsewhere: one completion per row of x.
 
     To complete the beginning of a text, give a mask that is true for its first characters; for
@@ -59,8 +60,10 @@ def infill(
 
     Args:
         model: a BFN, or one in the wrappers of `bfn.guidance`.
-        x: (B, *shape) in the model's convention; values where the mask is false are ignored.
-        mask: True where x is observed; in x's shape, or in one example's.
+        x: (B, *shape) in the model's convention; values where the mask is false are ignored. For
+            mixed data a dict of the variables of which something is observed.
+        mask: True where x is observed; in x's shape, or in one example's. For mixed data a dict;
+            without it all variables in x are observed whole.
         steps: generation steps; they take (1 + resample) steps + 1 network calls.
         calls: the number of network calls, instead of steps. One call takes all rows and
             particles at once; repeated steps and the last look at the output count.
@@ -100,7 +103,8 @@ def infill(
             rule = Particles(pinned, particles, generator)
             chosen, shape = dataclasses.replace(chosen, rule=rule), tuple(rule.x.shape)
             output = run(model, shape, chosen, steps, callback=callback, cond=cond, **options)
-            return rule.completions(model.flow, output, dtype or model.dtype, final, generator)
+            x = rule.completions(model.flow, output, dtype or model.dtype, final, generator)
+            return model.flow.unpack(x)
 
         def look(i: int, t: Tensor, theta: Theta, output: Output) -> None:
             if callback is not None:
@@ -108,13 +112,12 @@ def infill(
 
         options |= {"callback": look, "cond": cond, "repeats": resample, "jump": jump}
         output = run(pinned, tuple(x.shape), chosen, steps, **options)
-        return output.sample(generator) if final == "sample" else output.mode()
+        return model.flow.unpack(output.sample(generator) if final == "sample" else output.mode())
 
 
-def _checked(model: BFN | Wrapper, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+def _checked(model: BFN | Wrapper, x: Any, mask: Any) -> tuple[Tensor, Tensor]:
     """x and mask in one shape on the model's device; x holds legal data wherever it is unknown."""
-    if not isinstance(x, Tensor):
-        raise BFNError(f"x is a {type(x).__name__}; expected a tensor: use torch.as_tensor(x)")
+    x, mask = model.flow.pack_known(x, mask, model.dtype)
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         what = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise BFNError(
@@ -127,13 +130,11 @@ def _checked(model: BFN | Wrapper, x: Tensor, mask: Tensor) -> tuple[Tensor, Ten
             f"that shape, or of one example's, {tuple(x.shape[1:])}"
         )
     mask, x = mask.to(model.device).expand(x.shape), x.detach().to(model.device)
-    if not bool(mask.any()):
-        # There is no value to borrow or to check, but x must still have the right type.
-        x = torch.zeros_like(x)
-        model.flow.check(x)
-        return x, mask
-    # An observed value is legal data, whatever the data are.
-    x = torch.where(mask, x, x[mask][0])
+    # Whatever a model puts out is legal data.
+    theta = model.flow.prior(x.shape, device=model.device, dtype=model.dtype)
+    nothing = theta.V.new_zeros(model.head.output_shape(tuple(x.shape)))
+    legal = model.head(nothing, theta, theta.V.new_zeros(len(x))).mode()
+    x = torch.where(mask, x, legal.to(x.dtype))
     model.flow.check(x)
     model.head.check(x)
     return x, mask

@@ -20,6 +20,7 @@ from torch import Tensor
 from bfn.errors import BFNError, number, whole
 from bfn.flow import Theta
 from bfn.guidance import Wrapper
+from bfn.guidance.base import innermost
 from bfn.guidance.gradient import Guide
 from bfn.model import BFN
 from bfn.noise import Source
@@ -31,7 +32,7 @@ Callback = Callable[[int, Tensor, Theta, Output], None]
 
 def generate(
     model: BFN | Wrapper,
-    shape: Sequence[int],
+    shape: Sequence[int] | int,
     steps: int = 100,
     *,
     calls: int | None = None,
@@ -47,8 +48,10 @@ def generate(
     generator: Source = None,
     dtype: torch.dtype | None = None,
     **cond: Any,
-) -> Tensor:
+) -> Any:
     """Draw data of the given shape, batch included: int64 classes, or floats in [-1, 1].
+
+    For mixed data, `shape` is the number of examples, and the result a dict of tensors.
 
     `steps` updates take steps + 1 network calls; `calls`, if given, sets that number instead.
     `solver` names a rule of `bfn.solvers`, `grid` the spacing of its steps; each has a default.
@@ -72,7 +75,7 @@ def generate(
     `callback(i, t, theta, output)` is called at every step i = 0 .. steps - 1 before its update,
     and once more with the last output as i = steps. Dropout is off during generation.
     """
-    shape = _sizes(shape)
+    shape = _sizes(model, shape)
     model, cond = arguments.prepare(generate, model, shape[0], final, guidance, guide, scale, cond)
     steps = solvers.count(solver, steps, calls)
     generator = arguments.source(generator, seed, range(shape[0]))
@@ -89,7 +92,7 @@ def generate(
             generator=generator,
             cond=cond,
         )
-        return output.sample(generator) if final == "sample" else output.mode()
+        return model.flow.unpack(output.sample(generator) if final == "sample" else output.mode())
 
 
 def run(
@@ -114,35 +117,33 @@ def run(
     if first is None:
         first = solver.first
     number("first", first, "a time of at least 0 and below 1", lambda t: 0.0 <= t < 1.0)
-    points, coordinate = solvers.grid(grid or solver.grid or flow.grid, flow.schedule, steps)
-    times = flow.schedule.time(points.square()).clamp(0.0, 1.0).to(device, dtype)
-    r, c = points.tolist(), coordinate.tolist()
-    memory: dict[str, Tensor] = {}
+    theta = flow.prior(shape, device=device, dtype=dtype)
+    times, path = solvers.path(grid or solver.grid, theta, flow, steps, generator)
 
     def look(i: int, theta: Theta) -> Output:
-        t = times[i].expand(shape[0])
+        t = times[i]
         if i == 0 and first > 0.0:
             t = torch.full_like(t, first)
-            theta = Theta(theta.V, flow.schedule.beta(t[0]).expand_as(theta.beta))
+            theta = Theta(theta.V, flow.over(flow.schedule.beta(t), theta.V))
         output = model(theta, t, **cond)
         if callback is not None:
             callback(i, t, theta, output)
         return output
 
-    theta = flow.prior(shape, device=device, dtype=dtype)
     for i, back in _order(steps, repeats, jump):
         if back:
-            theta = flow.bridge(theta, times[i].expand(shape[0]), generator)
-            memory.clear()  # what the rule remembers lies ahead now
-        before = c[i - 1] if i > 0 else None
-        step = solvers.Step(i, r[i], r[i + 1], c[i], c[i + 1], before, generator, memory)
-        theta = solver.rule(flow, theta, look(i, theta), step)
+            theta = flow.bridge(theta, times[i], generator)
+            path[i].memory.clear()  # what the rule remembers lies ahead now
+        theta = solver.rule(flow, theta, look(i, theta), path[i])
     return look(steps, theta)
 
 
-def _sizes(shape: Sequence[int]) -> tuple[int, ...]:
+def _sizes(model: BFN | Wrapper, shape: Sequence[int] | int) -> tuple[int, ...]:
+    example = innermost(model).flow.shape
+    if example is not None:
+        return (whole("shape", shape, 1, "the number of examples must be"), *example)
     try:
-        return tuple(whole("shape", size, 1) for size in shape)
+        return tuple(whole("shape", size, 1) for size in shape)  # pyright: ignore
     except (TypeError, BFNError):
         raise BFNError(
             f"shape = {shape!r}; expected positive sizes, the batch first, as in (16, 1, 8, 8)"

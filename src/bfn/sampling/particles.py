@@ -28,7 +28,7 @@ from bfn import noise
 from bfn.flow import BayesianFlow, Theta
 from bfn.noise import Keyed, Source
 from bfn.output import Output
-from bfn.output.base import accurate_dtype
+from bfn.output.base import accurate_dtype, total
 from bfn.sampling.pinned import Pinned
 from bfn.sampling.solvers import Step
 
@@ -49,11 +49,10 @@ class Particles:
         self.own = _own_noise(generator, P)
 
     def __call__(self, flow: BayesianFlow, theta: Theta, output: Output, step: Step) -> Theta:
-        sent = self._send(flow, step.alpha_i, theta.V.dtype, step.generator)
-        alpha_i = theta.V.new_full((len(self.x),), step.alpha_i)
-        guessed = flow.send(output.sample(self.own), alpha_i, self.own)
-        self._weigh(output, sent, step.alpha_i)
-        theta = flow.update(theta, torch.where(self.state_mask, sent, guessed), alpha_i)
+        sent = self._send(flow, step.alpha_i, step.generator)
+        guessed = flow.send(output.sample(self.own), step.alpha_i, self.own)
+        self._weigh(flow, output, sent, step.alpha_i)
+        theta = flow.update(theta, torch.where(self.state_mask, sent, guessed), step.alpha_i)
         theta, self.log_w = redrawn(theta, self.log_w, step.generator)
         return theta
 
@@ -61,25 +60,23 @@ class Particles:
         self, flow: BayesianFlow, output: Output, dtype: torch.dtype, final: str, generator: Source
     ) -> Tensor:
         """One completion for each row of x, from the last output."""
-        accuracy = flow.decisive_accuracy
-        self._weigh(output, self._send(flow, accuracy, dtype, generator), accuracy)
+        accuracy = torch.as_tensor(flow.decisive_accuracy, device=self.x.device, dtype=dtype)
+        accuracy = accuracy.expand(len(self.x), *accuracy.shape)
+        self._weigh(flow, output, self._send(flow, accuracy, generator), accuracy)
         x = output.sample(self.own) if final == "sample" else output.mode()
         chosen = x[drawn(self.log_w, generator)]
         return torch.where(self.pinned.mask, self.pinned.x.to(chosen.dtype), chosen)
 
-    def _send(
-        self, flow: BayesianFlow, accuracy: float, dtype: torch.dtype, generator: Source
-    ) -> Tensor:
+    def _send(self, flow: BayesianFlow, alpha_i: Tensor, generator: Source) -> Tensor:
         """A message about the observed values, one for all particles of a completion."""
-        x = self.pinned.x
-        alpha_i = torch.full((len(x),), accuracy, device=x.device, dtype=dtype)
-        return flow.send(x, alpha_i, generator).repeat_interleave(self.P, 0)
+        message = flow.send(self.pinned.x, alpha_i[:: self.P], generator)
+        return message.repeat_interleave(self.P, 0)
 
-    def _weigh(self, output: Output, sent: Tensor, accuracy: float) -> None:
+    def _weigh(self, flow: BayesianFlow, output: Output, sent: Tensor, alpha_i: Tensor) -> None:
         """Add ln p_R - ln p_S of the message about the observed variables."""
         message = torch.where(self.state_mask, sent, 0.0)
-        alpha_i = torch.where(self.mask, accuracy, NOTHING).to(sent.dtype)
-        log_ratio = output.log_ratio(self.x, message, alpha_i)
+        alpha_i = torch.where(self.mask, flow.over_data(alpha_i, self.x), NOTHING)
+        log_ratio = total(output.log_ratio(self.x, message, alpha_i))
         self.log_w = self.log_w - log_ratio.reshape(self.log_w.shape).to(self.log_w.dtype)
 
 

@@ -25,7 +25,6 @@ import torch
 from torch import Tensor
 
 from bfn.flow import Theta
-from bfn.flow.base import per_example
 from bfn.guidance import Wrapper
 from bfn.model import BFN
 from bfn.output import Output
@@ -44,7 +43,7 @@ class Pinned(Wrapper):
         super().__init__(model)
         self.x, self.mask, self.observed = x, mask, observed
         self.m = model.flow.embed(x)
-        self.state_mask = per_example(mask, self.m)
+        self.state_mask = model.flow.spread(mask, self.m)
 
     def shown(self, theta: Theta) -> Theta:
         """What the network sees: theta, with the observed values in it if they are known."""

@@ -20,7 +20,6 @@ A grid is a sequence of r from 0 to sqrt(beta(1)) with its coordinate:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -28,10 +27,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from bfn import noise
 from bfn.errors import BFNError, did_you_mean, whole
 from bfn.flow import BayesianFlow, Theta
-from bfn.flow.base import per_example
 from bfn.noise import Source
 from bfn.output import Output
 from bfn.schedule import Schedule
@@ -39,27 +36,34 @@ from bfn.schedule import Schedule
 
 @dataclass
 class Step:
-    """One step of a run: number `index`, from r to r_next."""
+    """One step of a run: number `index`, from r to r_next.
+
+    alpha_i, r and r_next hold one number for each example, or for data of several kinds one for
+    each part of each example: what `flow.send` takes.
+    """
 
     index: int
-    r: float
-    r_next: float
-    c: float
-    c_next: float
-    c_before: float | None
-    """The grid's coordinate here, at the next point, and at the previous point if there is one."""
+    alpha_i: Tensor
+    r: Tensor
+    r_next: Tensor
+    half: Tensor | None
+    """Half the step's length over that of the step before, in the grid's coordinate; None where
+    there is no step before to extrapolate from."""
     generator: Source = None
     memory: dict[str, Tensor] = field(default_factory=dict)
     """What a rule keeps from step to step."""
 
-    @property
-    def alpha_i(self) -> float:
-        return (self.r_next - self.r) * (self.r_next + self.r)
-
 
 Rule = Callable[[BayesianFlow, Theta, Output, Step], Theta]
-Grid = Callable[[Schedule, int], tuple[Tensor, Tensor]]
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A spacing of steps: r from 0 to r_n = sqrt(beta(1)), and the coordinate c of (t, r)."""
+
+    points: Callable[[Schedule, int], Tensor]
+    coordinate: Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -118,9 +122,8 @@ def count(solver: str, steps: int, calls: int | None = None, repeats: int = 0) -
 @register("ancestral", grid="time", first=0.0)
 def ancestral(flow: BayesianFlow, theta: Theta, output: Output, step: Step) -> Theta:
     """The paper's rule: draw x' from the output, send a message about it, update."""
-    alpha_i = theta.V.new_full(theta.V.shape[:1], step.alpha_i)
     x = output.sample(step.generator)
-    return flow.update(theta, flow.send(x, alpha_i, step.generator), alpha_i)
+    return flow.update(theta, flow.send(x, step.alpha_i, step.generator), step.alpha_i)
 
 
 @register("sde", grid="time")
@@ -132,7 +135,7 @@ def sde(flow: BayesianFlow, theta: Theta, output: Output, step: Step) -> Theta:
 @register("sde2", grid="time")
 def sde2(flow: BayesianFlow, theta: Theta, output: Output, step: Step) -> Theta:
     """A message about the expectation in the middle of the step."""
-    return _send(flow, theta, _ahead(output.m, step), step)
+    return _send(flow, theta, _ahead(flow, output.m, step), step)
 
 
 @register("ode")
@@ -144,61 +147,90 @@ def ode(flow: BayesianFlow, theta: Theta, output: Output, step: Step) -> Theta:
 @register("ode2")
 def ode2(flow: BayesianFlow, theta: Theta, output: Output, step: Step) -> Theta:
     """U += (r_next - r) m, with m in the middle of the step."""
-    return _move(flow, theta, _ahead(output.m, step), step)
+    return _move(flow, theta, _ahead(flow, output.m, step), step)
 
 
-def _ahead(m: Tensor, step: Step) -> Tensor:
+def _ahead(flow: BayesianFlow, m: Tensor, step: Step) -> Tensor:
     """m in the middle of the step, extrapolated from the last two; m itself in the first step."""
     before = step.memory.get("m")
     step.memory["m"] = m
-    # On a geometric grid the first step starts at ln 0, so there is no slope before the third.
-    if before is None or step.c_before is None or math.isinf(step.c_before):
+    if before is None or step.half is None:
         return m
-    return m + 0.5 * (step.c_next - step.c) / (step.c - step.c_before) * (m - before)
+    return m + flow.over(step.half, m) * (m - before)
 
 
 def _send(flow: BayesianFlow, theta: Theta, m: Tensor, step: Step) -> Theta:
-    alpha_i = theta.V.new_full(theta.V.shape[:1], step.alpha_i)
-    return flow.update(theta, flow.message(m, alpha_i, step.generator), alpha_i)
+    return flow.update(theta, flow.message(m, step.alpha_i, step.generator), step.alpha_i)
 
 
 def _move(flow: BayesianFlow, theta: Theta, m: Tensor, step: Step) -> Theta:
-    if step.r == 0.0:
-        V = theta.V
-        start = noise.normal(V.shape, step.generator, device=V.device, dtype=V.dtype)
-        U = math.sqrt(flow.v) * start
+    r, r_next = flow.over(step.r, theta.V), flow.over(step.r_next, theta.V)
+    if step.index == 0:
+        U = flow.message(torch.zeros_like(m), torch.ones_like(step.r), step.generator)
     else:
-        U = theta.V / step.r
-    V = step.r_next * (U + (step.r_next - step.r) * m)
-    beta = theta.V.new_full(theta.V.shape[:1], step.r_next**2)
-    return Theta(V, per_example(beta, V))
+        U = theta.V / r
+    return Theta(r_next * (U + (r_next - r) * m), r_next.square())
 
 
-def grid(name: str, schedule: Schedule, steps: int) -> tuple[Tensor, Tensor]:
-    """r from 0 to sqrt(beta(1)) and the coordinate c there: (n + 1,) each, float64, on the CPU."""
-    return find("grid", name, GRIDS)(schedule, steps)
+def grid(name: str | None, flow: BayesianFlow, steps: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The times (n + 1,), r = sqrt(beta) at these times and the coordinate c there, both as the
+    flow's schedule returns accuracies; float64, on the CPU.
+
+    None stands for the grid that suits the flow. Where data are of several kinds the times are the
+    means of those that would suit each of them.
+    """
+    grids = [find("grid", name or part.grid, GRIDS) for part in flow.parts]
+    pairs = [(each, part.schedule) for each, part in zip(grids, flow.parts, strict=True)]
+    t = torch.stack([own.time(each.points(own, steps).square()) for each, own in pairs]).mean(0)
+    t[0], t[-1] = 0.0, 1.0
+    r = flow.schedule.beta(t).sqrt()
+    c = torch.stack([each.coordinate(t, own.beta(t).sqrt()) for each, own in pairs], -1)
+    return t, r, c.reshape(r.shape)
+
+
+def path(
+    name: str | None, theta: Theta, flow: BayesianFlow, steps: int, generator: Source
+) -> tuple[Tensor, list[Step]]:
+    """The times (n + 1, B) and the n steps of a run that begins with theta."""
+    t, r, c = grid(name, flow, steps)
+    alpha = (r[1:] - r[:-1]) * (r[1:] + r[:-1])
+    length = c.diff(dim=0)
+    # On a geometric grid the first step starts at ln 0, so there is no slope before the third.
+    half = 0.5 * length[1:] / length[:-1]
+    known = [False, *(bool(each.ne(0.0).all()) for each in half)]
+    # All at once: copies to a GPU in every step would make it wait.
+    t, r, alpha, half = (
+        values.to(theta.V)[:, None].expand(len(values), len(theta.V), *values.shape[1:])
+        for values in (t, r, alpha, half)
+    )
+    memory: dict[str, Tensor] = {}
+    return t, [
+        Step(i, alpha[i], r[i], r[i + 1], half[i - 1] if known[i] else None, generator, memory)
+        for i in range(steps)
+    ]
 
 
 def _last(schedule: Schedule) -> float:
     return float(schedule.beta(torch.ones((), dtype=torch.float64)).sqrt())
 
 
-def _time(schedule: Schedule, steps: int) -> tuple[Tensor, Tensor]:
-    t = torch.arange(steps + 1, dtype=torch.float64) / steps
-    return schedule.beta(t).sqrt(), t
+def _time(schedule: Schedule, steps: int) -> Tensor:
+    return schedule.beta(torch.arange(steps + 1, dtype=torch.float64) / steps).sqrt()
 
 
-def _power(schedule: Schedule, steps: int) -> tuple[Tensor, Tensor]:
-    r = _last(schedule) * (torch.arange(steps + 1, dtype=torch.float64) / steps) ** 1.5
-    return r, r
+def _power(schedule: Schedule, steps: int) -> Tensor:
+    return _last(schedule) * (torch.arange(steps + 1, dtype=torch.float64) / steps) ** 1.5
 
 
-def _geometric(schedule: Schedule, steps: int) -> tuple[Tensor, Tensor]:
+def _geometric(schedule: Schedule, steps: int) -> Tensor:
     last = _last(schedule)
     first = min(0.4, 4.0 / steps, 0.5 * last) if steps > 1 else last
     ratio = torch.arange(steps, dtype=torch.float64) / max(steps - 1, 1)
-    r = torch.cat([torch.zeros(1, dtype=torch.float64), first * (last / first) ** ratio])
-    return r, r.log()
+    return torch.cat([torch.zeros(1, dtype=torch.float64), first * (last / first) ** ratio])
 
 
-GRIDS.update(time=_time, power=_power, geometric=_geometric)
+GRIDS.update(
+    time=Grid(_time, lambda t, r: t),
+    power=Grid(_power, lambda t, r: r),
+    geometric=Grid(_geometric, lambda t, r: r.log()),
+)

@@ -1,0 +1,328 @@
+"""Mixed data: one flow over named variables of several kinds.
+
+The messages about different variables are independent given x. So the state of all variables is
+their states side by side,
+
+    V = (V_1, ..., V_P),    V_p | x  ~  N(beta_p(t) m_p(x_p), v_p beta_p(t)),
+
+each with its own kind and schedule; updates, bridges and losses go part by part and add up. Only
+the network sees all of them at once.
+
+To everything above, an example of mixed data is a row of D numbers (classes as whole numbers), V is
+a row of S numbers, and accuracies have a last axis of P parts. `pack` and `unpack` translate
+between these rows and the dicts of tensors that users and networks see.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bfn.errors import BFNError
+from bfn.flow.base import BayesianFlow, Theta, require
+from bfn.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Named tensors (B, *shape) side by side in rows (B, size)."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        require(
+            len(self.names) == len(self.shapes) == len(set(self.names)) > 0,
+            f"{len(self.shapes)} shapes were given for the variables {self.names}; expected one "
+            "for each, and different names",
+        )
+        require(
+            all(isinstance(size, int) and size > 0 for shape in self.shapes for size in shape),
+            f"the shapes of variables are {self.shapes}; expected positive sizes",
+        )
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        return [math.prod(shape) for shape in self.shapes]
+
+    @cached_property
+    def size(self) -> int:
+        return sum(self.sizes)
+
+    def split(self, rows: Tensor) -> dict[str, Tensor]:
+        """The parts of rows, as views."""
+        parts = rows.split(self.sizes, -1)
+        return {
+            name: part.reshape(*rows.shape[:-1], *shape)
+            for name, shape, part in zip(self.names, self.shapes, parts, strict=True)
+        }
+
+    def join(self, parts: Mapping[str, Tensor], dtype: torch.dtype | None = None) -> Tensor:
+        """The inverse of `split`, in the given type."""
+        rows = [parts[name].reshape(len(parts[name]), -1) for name in self.names]
+        return torch.cat([row if dtype is None else row.to(dtype) for row in rows], 1)
+
+    def repeat(self, values: Sequence[Any], **like: Any) -> Tensor:
+        """A value for each part as a row: each as often as its part is long."""
+        sizes = torch.tensor(self.sizes)
+        return torch.tensor(values).repeat_interleave(sizes).to(**like)
+
+
+@contextmanager
+def naming(variable: str) -> Iterator[None]:
+    """Say in a user's mistake which variable it is about."""
+    try:
+        yield
+    except BFNError as error:
+        raise BFNError(f"in the variable {variable!r}: {error}") from None
+
+
+@dataclass(frozen=True)
+class Schedules(Schedule):
+    """Schedules side by side, along a last axis."""
+
+    schedules: tuple[Schedule, ...]
+
+    def _each(self, method: Callable[[Schedule], Tensor]) -> Tensor:
+        return torch.stack([method(schedule) for schedule in self.schedules], -1)
+
+    def alpha(self, t: Tensor) -> Tensor:
+        return self._each(lambda schedule: schedule.alpha(t))
+
+    def beta(self, t: Tensor) -> Tensor:
+        return self._each(lambda schedule: schedule.beta(t))
+
+    def time(self, beta: Tensor) -> Tensor:
+        return self.schedules[0].time(beta[..., 0])
+
+    def increment(self, s: Tensor, t: Tensor) -> Tensor:
+        return self._each(lambda schedule: schedule.increment(s, t))
+
+
+@dataclass(frozen=True)
+class MixedFlow(BayesianFlow):
+    """The flows of named variables, each of any kind and shape, side by side."""
+
+    layout: Layout
+    flows: tuple[BayesianFlow, ...]
+
+    def __post_init__(self) -> None:
+        require(
+            len(self.flows) == len(self.layout.names),
+            f"{len(self.flows)} flows were given for {len(self.layout.names)} variables; expected "
+            "one for each",
+        )
+
+    @property
+    def parts(self) -> tuple[BayesianFlow, ...]:
+        return self.flows
+
+    @cached_property
+    def schedule(self) -> Schedule:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return Schedules(tuple(flow.schedule for flow in self.flows))
+
+    @property
+    def shape(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return (self.layout.size,)
+
+    @cached_property
+    def state(self) -> Layout:
+        """Where the state of each variable is in V."""
+        shapes = (f.state_shape((1, *shape))[1:] for f, shape in self._shapes())
+        return Layout(self.layout.names, tuple(shapes))
+
+    def _shapes(self) -> Iterator[tuple[BayesianFlow, tuple[int, ...]]]:
+        return zip(self.flows, self.layout.shapes, strict=True)
+
+    @cached_property
+    def _tables(self) -> dict[tuple[str, torch.device], Tensor]:
+        return {}
+
+    def _table(self, name: str, device: torch.device, make: Callable[[], Tensor]) -> Tensor:
+        """Kept on the device: copying it there in every step would make a GPU wait."""
+        if (name, device) not in self._tables:
+            self._tables[name, device] = make().to(device)
+        return self._tables[name, device]
+
+    def over(self, accuracy: Tensor, V: Tensor) -> Tensor:
+        numbers = range(len(self.flows))
+        return accuracy[..., self._table("state", V.device, lambda: self.state.repeat(numbers))]
+
+    def over_data(self, accuracy: Tensor, x: Tensor) -> Tensor:
+        numbers = range(len(self.flows))
+        return accuracy[..., self._table("data", x.device, lambda: self.layout.repeat(numbers))]
+
+    def spread(self, values: Tensor, V: Tensor) -> Tensor:
+        def variables() -> Tensor:
+            # All numbers of the state of a variable point to it.
+            number = self.layout.split(torch.arange(self.layout.size)[None])
+            each = [
+                number[name].reshape(-1).repeat_interleave(state // max(data, 1))
+                for name, state, data in zip(
+                    self.layout.names, self.state.sizes, self.layout.sizes, strict=True
+                )
+            ]
+            return torch.cat(each)
+
+        return values[..., self._table("variables", V.device, variables)]
+
+    def variance(self, accuracy: Tensor) -> Tensor:
+        def v() -> Tensor:
+            return self.state.repeat([float(flow.v) for flow in self.flows])
+
+        return self._table("v", accuracy.device, v).to(accuracy.dtype) * accuracy
+
+    def pack(self, x: Any, dtype: torch.dtype) -> Tensor:
+        if isinstance(x, Tensor) and tuple(x.shape[1:]) == self.shape:
+            return x  # packed already
+        parts = self._checked(x, "the data", complete=True)
+        for name, (flow, shape) in zip(self.layout.names, self._shapes(), strict=True):
+            with naming(name):
+                _check_part(flow, shape, parts[name])
+        batches = {len(value) for value in parts.values()}
+        require(
+            len(batches) == 1,
+            f"the variables have different numbers of examples, {sorted(batches)}; expected as "
+            "many of each",
+        )
+        return self.layout.join(parts, dtype)
+
+    def pack_mask(self, mask: Mapping[str, Tensor], like: Tensor) -> Tensor:
+        """Masks by variable, (B, *shape) or (*shape), as rows; false where none is given."""
+        mask = self._checked(mask, "the mask", complete=False)
+        rows = torch.zeros_like(like, dtype=torch.bool)
+        for name, part in self.layout.split(rows).items():
+            if name in mask:
+                with naming(name):
+                    part.copy_(_checked_mask(mask[name], part))
+        return rows
+
+    def pack_known(self, x: Any, mask: Any, dtype: torch.dtype) -> tuple[Any, Any]:
+        """Data of which some variables, or some of their values, are known."""
+        if isinstance(x, Tensor):
+            return x, mask
+        x = self._checked(x, "the data", complete=False)
+        require(len(x) > 0, "no variable is given; give the known ones, as in {'age': tensor}")
+        if mask is None:
+            mask = {name: torch.ones_like(value, dtype=torch.bool) for name, value in x.items()}
+        batch, device = len(next(iter(x.values()))), next(iter(x.values())).device
+        whole = {
+            name: torch.zeros(batch, *shape, device=device).to(torch.long if f.integers else dtype)
+            for name, (f, shape) in zip(self.layout.names, self._shapes(), strict=True)
+        }
+        rows = self.pack({**whole, **x}, dtype)
+        return rows, self.pack_mask(mask, rows)
+
+    def _checked(self, x: Any, what: str, *, complete: bool) -> Mapping[str, Tensor]:
+        """x, if it is a dict of the model's variables."""
+        names = self.layout.names
+        if not isinstance(x, Mapping):
+            raise BFNError(
+                f"{what} are of type {type(x).__name__}; expected a dict of tensors, one for each "
+                f"of {', '.join(names)}"
+            )
+        unknown = [name for name in x if name not in names]
+        missing = [name for name in names if name not in x]
+        if unknown or (complete and missing):
+            wrong = f"have a variable {unknown[0]!r}" if unknown else f"lack {missing[0]!r}"
+            raise BFNError(f"{what} {wrong}; the model's variables are {', '.join(names)}")
+        return x
+
+    def unpack(self, x: Tensor) -> dict[str, Tensor]:
+        parts = self.layout.split(x)
+        return {
+            name: parts[name].long() if flow.integers else parts[name]
+            for name, flow in zip(self.layout.names, self.flows, strict=True)
+        }
+
+    def unpack_state(self, V: Tensor) -> dict[str, Tensor]:
+        return self.state.split(V)
+
+    def unpack_theta(self, theta: Theta) -> dict[str, Theta]:
+        """The input parameters of each variable."""
+        V, beta = self.state.split(theta.V), self.state.split(theta.beta)
+        return {name: Theta(V[name], beta[name]) for name in V}
+
+    def _joined(self, function: Callable[..., Tensor], *parts: Mapping[str, Any]) -> Tensor:
+        """function(flow, *parts of a variable) for every variable, side by side as in V."""
+        return self.state.join(
+            {
+                name: function(flow, *(part[name] for part in parts))
+                for name, flow in zip(self.layout.names, self.flows, strict=True)
+            }
+        )
+
+    def embed(self, x: Tensor) -> Tensor:
+        return self._joined(lambda flow, x_p: flow.embed(x_p).to(x.dtype), self.unpack(x))
+
+    def features(self, theta: Theta) -> Any:
+        parts = self.unpack_theta(theta)
+        return {
+            name: flow.features(parts[name])
+            for name, flow in zip(self.layout.names, self.flows, strict=True)
+        }
+
+    def check(self, x: Tensor) -> None:
+        parts = self.unpack(x)
+        for name, flow in zip(self.layout.names, self.flows, strict=True):
+            with naming(name):
+                flow.check(parts[name])
+
+    def _add_mean(self, V: Tensor, x: Tensor, accuracy: Tensor) -> Tensor:
+        x_p, V_p, accuracy_p = self.unpack(x), self.state.split(V), self.state.split(accuracy)
+        for name, flow in zip(self.layout.names, self.flows, strict=True):
+            flow._add_mean(V_p[name], x_p[name], accuracy_p[name])
+        return V
+
+    def state_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        return (*shape[:-1], self.state.size)
+
+    def data_shape(self, theta: Theta) -> tuple[int, ...]:
+        return (*theta.V.shape[:-1], self.layout.size)
+
+    def expected_data(self, m: Tensor) -> Tensor:
+        return self._joined(lambda flow, m_p: flow.expected_data(m_p), self.state.split(m))
+
+    def known_state(self, m: Tensor, beta: Tensor) -> Tensor:
+        return self._joined(
+            lambda flow, m_p, beta_p: flow.known_state(m_p, beta_p),
+            self.state.split(m),
+            self.state.split(beta.expand_as(m)),
+        )
+
+    @property
+    def decisive_accuracy(self) -> Any:
+        return tuple(flow.decisive_accuracy for flow in self.flows)
+
+
+def _check_part(flow: BayesianFlow, shape: tuple[int, ...], value: Any) -> None:
+    if not isinstance(value, Tensor):
+        raise BFNError(
+            f"a {type(value).__name__} was given; expected a tensor: use torch.as_tensor"
+        )
+    expected = f"(B, {', '.join(map(str, shape))})" if shape else "(B,)"
+    require(
+        tuple(value.shape[1:]) == shape and value.dim() > 0,
+        f"the shape is {tuple(value.shape)}; expected {expected}",
+    )
+    # What else is wrong with values, `check` says; here, what would be lost in a row of numbers.
+    if flow.integers and value.dtype != torch.int64:
+        flow.check(value)
+
+
+def _checked_mask(mask: Any, part: Tensor) -> Tensor:
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        what = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise BFNError(
+            f"the mask is {what}; expected a torch.bool tensor, true where x is observed"
+        )
+    if tuple(mask.shape) not in (tuple(part.shape), tuple(part.shape[1:])):
+        raise BFNError(f"the mask has shape {tuple(mask.shape)}; expected {tuple(part.shape)}")
+    return mask

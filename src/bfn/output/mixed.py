@@ -1,0 +1,166 @@
+"""Mixed data: an output distribution for each of several named variables.
+
+Given theta the variables are independent, so whatever is a sum over variables is one here, too; it
+is kept by part, (B, P) nats, and added up where a loss is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bfn.errors import BFNError
+from bfn.flow.base import Theta, require
+from bfn.flow.mixed import Layout, MixedFlow, naming
+from bfn.noise import Source
+from bfn.output.base import Head, Output
+
+
+class MixedOutput(Output):
+    """The outputs of named variables: output.parts["age"] is that of one."""
+
+    def __init__(self, parts: dict[str, Output], flow: MixedFlow) -> None:
+        self.parts, self.flow = parts, flow
+
+    def _stack(self, function: Callable[..., Tensor], *given: Any) -> Tensor:
+        """function(output, *given of the part) for every part, as (B, P)."""
+        columns = zip(self.parts.values(), *given, strict=True)
+        return torch.stack([function(*column) for column in columns], -1)
+
+    def _data(self, x: Tensor) -> list[Tensor]:
+        return list(self.flow.unpack(x).values())
+
+    def _state(self, V: Tensor) -> list[Tensor]:
+        return list(self.flow.unpack_state(V).values())
+
+    @property
+    def m(self) -> Tensor:
+        return self.flow.state.join({name: part.m for name, part in self.parts.items()})
+
+    def rate(self, x: Tensor, alpha_t: Tensor) -> Tensor:
+        return self._stack(
+            lambda part, x_p, alpha: part.rate(x_p, alpha), self._data(x), alpha_t.unbind(-1)
+        )
+
+    def divergence(
+        self,
+        x: Tensor,
+        alpha_i: Tensor,
+        generator: Source = None,
+        draws: int = 1,
+        alpha_max: Any = None,
+    ) -> Tensor:
+        if alpha_max is None:
+            alpha_max = alpha_i.reshape(-1, len(self.parts)).amax(0).tolist()
+        return self._stack(
+            lambda part, x_p, alpha, most: part.divergence(x_p, alpha, generator, draws, most),
+            *(self._data(x), alpha_i.unbind(-1), alpha_max),
+        )
+
+    def log_ratio(self, x: Tensor, message: Tensor, alpha_i: Tensor) -> Tensor:
+        alphas = self.flow.layout.split(alpha_i).values()
+        return self._stack(
+            lambda part, x_p, message_p, alpha: part.log_ratio(x_p, message_p, alpha),
+            *(self._data(x), self._state(message), alphas),
+        )
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        return self._stack(lambda part, x_p: part.log_prob(x_p), self._data(x))
+
+    def reconstruction(self, x: Tensor) -> Tensor:
+        return self._stack(lambda part, x_p: part.reconstruction(x_p), self._data(x))
+
+    def _rows(self, draw: Callable[[Output], Tensor]) -> Tensor:
+        """Data of every part, as rows in the type of m."""
+        drawn = {name: draw(part) for name, part in self.parts.items()}
+        floats = [x.dtype for x in drawn.values() if x.is_floating_point()]
+        return self.flow.layout.join(drawn, floats[0] if floats else self.m.dtype)
+
+    def sample(self, generator: Source = None) -> Tensor:
+        return self._rows(lambda part: part.sample(generator))
+
+    def mode(self) -> Tensor:
+        return self._rows(lambda part: part.mode())
+
+    def pin(self, x: Tensor, mask: Tensor) -> Output:
+        x_p, mask_p = self.flow.unpack(x), self.flow.layout.split(mask)
+        parts = {name: part.pin(x_p[name], mask_p[name]) for name, part in self.parts.items()}
+        return MixedOutput(parts, self.flow)
+
+    def shift(self, J: Tensor, exact: bool) -> Output:
+        J_p = self.flow.unpack_state(J)
+        parts = {name: part.shift(J_p[name], exact) for name, part in self.parts.items()}
+        return MixedOutput(parts, self.flow)
+
+    def tilt(self, u: Tensor, theta: Theta) -> Output:
+        u_p, theta_p = self.flow.unpack_state(u), self.flow.unpack_theta(theta)
+        parts = {name: part.tilt(u_p[name], theta_p[name]) for name, part in self.parts.items()}
+        return MixedOutput(parts, self.flow)
+
+
+@dataclass(frozen=True)
+class MixedHead(Head):
+    """The heads of the variables of a mixed flow."""
+
+    flow: MixedFlow
+    heads: tuple[Head, ...]
+    kind = "mixed"
+
+    def __post_init__(self) -> None:
+        names = self.flow.layout.names
+        require(
+            len(self.heads) == len(names),
+            f"{len(self.heads)} heads were given for {len(names)} variables; expected one for each",
+        )
+
+    @property
+    def parts(self) -> tuple[Head, ...]:
+        return self.heads
+
+    @cached_property
+    def _outputs(self) -> Layout:
+        """Where the network's numbers for each variable are in a row of all."""
+        shapes = (head.output_shape((1, *shape))[1:] for _, head, shape in self._each())
+        return Layout(self.flow.layout.names, tuple(shapes))
+
+    def _each(self) -> Iterator[tuple[str, Head, tuple[int, ...]]]:
+        layout = self.flow.layout
+        return zip(layout.names, self.heads, layout.shapes, strict=True)
+
+    def output_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (*shape[:-1], self._outputs.size)
+
+    def read(self, net_output: Any, shape: tuple[int, ...]) -> Tensor:
+        if not isinstance(net_output, Mapping):
+            raise BFNError(
+                f"the network returned a {type(net_output).__name__}; expected a dict with an "
+                f"entry for each of {', '.join(self.flow.layout.names)}"
+            )
+        parts = {}
+        for name, head, own in self._each():
+            if name not in net_output:
+                raise BFNError(f"the network returned nothing for the variable {name!r}; add it")
+            with naming(name):
+                parts[name] = head.read(net_output[name], (*shape[:-1], *own))
+        return self._outputs.join(parts)
+
+    def __call__(self, net_output: Tensor, theta: Theta, t: Tensor) -> Output:
+        numbers, theta_p = self._outputs.split(net_output), self.flow.unpack_theta(theta)
+        parts = {name: head(numbers[name], theta_p[name], t) for name, head, _ in self._each()}
+        return MixedOutput(parts, self.flow)
+
+    def check(self, x: Tensor) -> None:
+        x_p = self.flow.unpack(x)
+        for name, head, _ in self._each():
+            with naming(name):
+                head.check(x_p[name])
+
+    def fitted(self, x: Tensor, *, alike: bool = False) -> MixedHead:
+        x_p = self.flow.unpack(x)
+        heads = tuple(head.fitted(x_p[name], alike=alike) for name, head, _ in self._each())
+        return MixedHead(self.flow, heads)
