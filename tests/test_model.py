@@ -81,7 +81,7 @@ NET = nn.Identity()
         (lambda: bfn.discretised(NET, 1, 0.1), "K = 1", "at least 2"),
         (lambda: FreeBinnedHead(0), "K = 0", "at least 2"),
         (lambda: bfn.continuous(NET, schedule="exponental"), "'exponental'", "mean 'exponential'"),
-        (lambda: bfn.discrete(NET, 3, schedule=3.0), "schedule = 3.0", "quadratic, or an object"),  # pyright: ignore[reportArgumentType]
+        (lambda: bfn.discrete(NET, 3, schedule=3.0), "schedule = 3.0", "or an object"),  # pyright: ignore[reportArgumentType]
         (
             lambda: bfn.discrete(NET, 3, 4.0, schedule=bfn.Quadratic(5.0)),
             "schedule = Quadratic(beta_1=5.0) has an end",

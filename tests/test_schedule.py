@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterable
 
+import numpy as np
 import pytest
 import torch
 from mpmath import mp
+from torch import Tensor
 
 import bfn
-from bfn.schedule import Exponential, Quadratic, Schedule
+from bfn.guidance import ClassifierFree
+from bfn.schedule import Exponential, Logarithmic, Quadratic, Retimed, Schedule
+from support.toys import KINDS, data, generator, model
 
+TOLD = (0.0, 0.1, 0.15, 0.6, 1.0)
 SCHEDULES: list[Schedule] = [
     Exponential(0.9),
     Exponential(0.02),
     Exponential(1e-5),
     Quadratic(0.5625),
     Quadratic(100.0),
+    Logarithmic(27, 0.75),
+    Logarithmic(2, 1e-3),
+    Logarithmic(50_000, 0.0055),
+    Retimed(Exponential(0.02), TOLD),
+    Retimed(Retimed(Quadratic(3.0), TOLD), (0.0, 0.7, 1.0)),
 ]
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 TIMES = [1e-7, 1e-5, 1e-3, 0.05, 0.5, 0.9, 1.0]
@@ -26,8 +38,21 @@ def exact_beta(schedule: Schedule, t: float) -> mp.mpf:
     with mp.workdps(50):
         if isinstance(schedule, Exponential):
             return mp.mpf(schedule.sigma_1) ** (-2 * mp.mpf(t)) - 1
+        if isinstance(schedule, Logarithmic):
+            K, end = schedule.K, mp.exp(-schedule.K * mp.mpf(schedule.beta_1) / 4)
+            return -4 * mp.log(1 - mp.mpf(t) + mp.mpf(t) * end) / K
+        if isinstance(schedule, Retimed):
+            return exact_beta(schedule.schedule, exact_clock(schedule, t))
         assert isinstance(schedule, Quadratic)
         return mp.mpf(schedule.beta_1) * mp.mpf(t) ** 2
+
+
+def exact_clock(schedule: Retimed, t: float) -> mp.mpf:
+    """Linear between even points."""
+    n = len(schedule.times) - 1
+    j = min(int(t * n), n - 1)
+    inside = mp.mpf(t) * n - j
+    return (1 - inside) * mp.mpf(schedule.times[j]) + inside * mp.mpf(schedule.times[j + 1])
 
 
 @every_schedule
@@ -43,12 +68,29 @@ def test_beta_keeps_its_digits_in_float32(schedule: Schedule) -> None:
 def test_increment_keeps_its_digits(schedule: Schedule) -> None:
     """Two neighbouring times in float64: beta(t) - beta(s) has cancelled nearly all its digits."""
     for s in (0.0, 0.3, 0.999):
-        for step in (1e-3, 1e-9):
+        # Retimed subtracts two times of its own, which are 1e-16 off.
+        for step in (1e-3,) if isinstance(schedule, Retimed) else (1e-3, 1e-9):
             t = s + step
             with mp.workdps(50):
                 exact = float(exact_beta(schedule, t) - exact_beta(schedule, s))
             ends = torch.tensor([s, t], dtype=torch.float64)
             assert float(schedule.increment(*ends)) == pytest.approx(exact, rel=1e-12)
+
+
+@every_schedule
+def test_a_thousand_steps_keep_their_digits_in_float32(schedule: Schedule) -> None:
+    t = torch.arange(1001, dtype=torch.float32) / 1000
+    with mp.workdps(50):
+        beta = [exact_beta(schedule, each) for each in t.tolist()]
+        exact = torch.tensor([float(b - a) for a, b in itertools.pairwise(beta)])
+    torch.testing.assert_close(schedule.increment(t[:-1], t[1:]), exact, rtol=5e-6, atol=0.0)
+
+
+@every_schedule
+def test_alpha_is_the_derivative_of_beta(schedule: Schedule) -> None:
+    t = torch.tensor([1e-3, 0.3, 0.62, 0.999], dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(schedule.beta(t).sum(), t)
+    torch.testing.assert_close(schedule.alpha(t.detach()), slope, rtol=1e-11, atol=0.0)
 
 
 @every_schedule
@@ -83,3 +125,64 @@ def test_impossible_ends_get_a_sentence() -> None:
     for beta_1 in (0.0, -1.0, math.nan, math.inf):
         with pytest.raises(bfn.BFNError, match=f"beta_1 = {beta_1} .* positive"):
             Quadratic(beta_1)
+    for beta_1 in (0.0, math.nan, 12.0, math.inf):
+        with pytest.raises(bfn.BFNError, match=f"beta_1 = {beta_1} .* at most 11.9"):
+            Logarithmic(27, beta_1)
+    with pytest.raises(bfn.BFNError, match=r"K = 1 .* at least 2"):
+        Logarithmic(1, 3.0)
+
+
+@pytest.mark.parametrize(
+    "times",
+    [(), (0.0,), (0.0, 0.9), (0.1, 1.0), (0.0, 0.5, 0.5, 1.0), (0.0, math.nan, 1.0), (1.0, 0.0)],
+)
+def test_times_that_do_not_rise_get_a_sentence(times: tuple[float, ...]) -> None:
+    with pytest.raises(bfn.BFNError, match=r"expected .* rising from 0.0 to 1.0"):
+        Retimed(Quadratic(3.0), times)
+
+
+def retimed(original: bfn.BFN, times: tuple[float, ...]) -> bfn.BFN:
+    """The same network, told the original times."""
+    return bfn.BFN(original.net, original.flow.retimed(times), original.head)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_retiming_leaves_the_continuous_time_loss_alone(kind: str) -> None:
+    """Gauss's rule in t for a network that depends on t; the noise is the same at every time."""
+    original = model(kind).double()
+    x = data(kind, (2, 5), dtype=torch.float64)
+    nodes, weights = np.polynomial.legendre.leggauss(8)
+
+    def integral(bfn_model: bfn.BFN, knots: Iterable[float]) -> Tensor:
+        total = torch.zeros(2, dtype=torch.float64)
+        for low, high in itertools.pairwise(knots):
+            for node, weight in zip(nodes, weights, strict=True):
+                t = torch.full((2,), low + 0.5 * (high - low) * (1.0 + node), dtype=torch.float64)
+                cost = bfn.loss.continuous_time(bfn_model, x, t, generator(3)).detach()
+                total += 0.5 * (high - low) * weight * cost
+        return total
+
+    told = retimed(original, TOLD)
+    expected = integral(original, TOLD)
+    torch.testing.assert_close(
+        integral(told, (0.0, 0.25, 0.5, 0.75, 1.0)), expected, rtol=1e-11, atol=0.0
+    )
+
+    def steps(bfn_model: bfn.BFN) -> Tensor:
+        return bfn.loss.discrete_time(bfn_model, x, 2, "all", 50, generator=generator(3)).detach()
+
+    assert not torch.allclose(steps(told), steps(original), rtol=0.02)
+
+
+@pytest.mark.parametrize("guidance", [1.0, 2.0])
+def test_network_and_head_are_told_the_original_time(guidance: float) -> None:
+    """At t = 0.1 the original time is 0.18, where the head no longer ignores the network."""
+    original = model("discretised", t_min=0.15).double()
+    told = retimed(original, (0.0, 0.9, 1.0))
+    x, label = data("discretised", (4, 3), dtype=torch.float64), torch.tensor([0, 1, 2, 3])
+    t, original_t = (torch.full((4,), each, dtype=torch.float64) for each in (0.1, 0.18))
+    theta = told.flow.sample(x, t, generator(1))
+    expected = ClassifierFree(original, guidance)(theta, original_t, label=label)
+    found = ClassifierFree(told, guidance)(theta, t, label=label)
+    torch.testing.assert_close(found.m, expected.m, rtol=1e-12, atol=0.0)
+    assert float(found.m.detach().std()) > 0.01  # ignored, it would be 0

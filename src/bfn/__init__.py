@@ -19,8 +19,10 @@ _HOMES = {
     "BFNError": "bfn.errors",
     "Bins": "bfn.output",
     "Exponential": "bfn.schedule",
+    "Logarithmic": "bfn.schedule",
     "MeasurementNoise": "bfn.output",
     "Quadratic": "bfn.schedule",
+    "Retimed": "bfn.schedule",
     "Theta": "bfn.flow",
     "Variable": "bfn.model",
     "bin_centre": "bfn.output.bins",
@@ -33,6 +35,7 @@ _HOMES = {
     "infill": "bfn.sampling.infill",
     "mixed": "bfn.model",
     "register_kind": "bfn.model",
+    "register_schedule": "bfn.schedule",
     "show": "bfn.plots.sheets",
     "suggest_beta_1": "bfn.suggest",
     "suggest_sigma_1": "bfn.suggest",
@@ -45,8 +48,10 @@ __all__ = [
     "BFNError",
     "Bins",
     "Exponential",
+    "Logarithmic",
     "MeasurementNoise",
     "Quadratic",
+    "Retimed",
     "Theta",
     "Variable",
     "__version__",
@@ -73,6 +78,7 @@ __all__ = [
     "quality",
     "recipe",
     "register_kind",
+    "register_schedule",
     "sampling",
     "schedule",
     "show",
@@ -120,7 +126,13 @@ if TYPE_CHECKING:
     from bfn.sampling import solvers
     from bfn.sampling.infill import infill
     from bfn.sampling.loop import generate
-    from bfn.schedule import Exponential, Quadratic
+    from bfn.schedule import (
+        Exponential,
+        Logarithmic,
+        Quadratic,
+        Retimed,
+        register_schedule,
+    )
     from bfn.suggest import suggest_beta_1, suggest_sigma_1
 
 

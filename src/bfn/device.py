@@ -1,4 +1,4 @@
-"""Which device to compute on, and work that may be too large for its memory."""
+"""Which device to compute on, its most accurate numbers, and work that may exceed its memory."""
 
 from __future__ import annotations
 
@@ -6,8 +6,19 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 import torch
+from torch import Tensor
 
 from bfn.errors import BFNError
+
+
+def accurate(tensor: Tensor) -> Tensor:
+    """The tensor in float64 where the device has it: for differences of nearly equal numbers."""
+    return tensor.to(accurate_dtype(tensor.device))
+
+
+def accurate_dtype(device: torch.device) -> torch.dtype:
+    """float64, but float32 on devices that have no other."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def in_parts(

@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 
 from bfn import noise
+from bfn.device import accurate
 from bfn.errors import BFNError, whole
 from bfn.model import BFN
 from bfn.noise import Source
-from bfn.output.base import Output, accurate, by_part, total
+from bfn.output.base import Output, by_part, total
 from bfn.times import Times, independent, stratified
 
 __all__ = [

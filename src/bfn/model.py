@@ -63,10 +63,15 @@ class BFN(nn.Module):
 
     def forward(self, theta: Theta, t: Tensor, **cond: Any) -> Output:
         """p_O(. | theta; t)."""
-        return self.head(self.predict(theta, t, **cond), theta, t)
+        return self.output(self.predict(theta, t, **cond), theta, t)
+
+    def output(self, net_output: Tensor, theta: Theta, t: Tensor) -> Output:
+        """p_O(. | theta; t), from what `predict` returned."""
+        return self.head(net_output, theta, self.flow.schedule.clock(t))
 
     def predict(self, theta: Theta, t: Tensor, **cond: Any) -> Tensor:
         """The network's output, before the head; the network is called nowhere else."""
+        t = self.flow.schedule.clock(t)
         net_output = self.net(self.flow.features(theta), t, **cond)
         net_output = self.head.read(net_output, self.flow.data_shape(theta))
         # Losses, exponentials and sums of many terms need float32, even if the network does not.

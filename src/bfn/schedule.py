@@ -4,14 +4,19 @@ Exponential (continuous and discretised data; paper, section 4.5):
     beta(t) = sigma_1^(-2t) - 1        alpha(t) = -2 ln(sigma_1) sigma_1^(-2t)
 Quadratic (discrete data; paper, section 6.8):
     beta(t) = beta_1 t^2               alpha(t) = 2 beta_1 t
+Logarithmic (discrete data; ChemBFN, arXiv:2407.20294):
+    beta(t) = -4 ln(1 - t + t e^(-K beta_1 / 4)) / K
+Retimed (any data): beta(g(t)) for a monotone g, which changes L^n and not L^inf.
 
 A step from time s to time t sends a message of accuracy alpha_i = beta(t) - beta(s). Each schedule
-writes that difference without subtracting nearly equal numbers, and beta with expm1: near t = 0
-the textbook forms lose four digits in float32.
+writes that difference without subtracting nearly equal numbers, and beta with expm1 or log1p: near
+t = 0 the textbook forms lose four digits in float32.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -20,6 +25,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bfn.device import accurate, accurate_dtype
 from bfn.errors import BFNError, did_you_mean
 
 
@@ -41,6 +47,10 @@ class Schedule(ABC):
     @abstractmethod
     def increment(self, s: Tensor, t: Tensor) -> Tensor:
         """alpha_i = beta(t) - beta(s), without cancellation."""
+
+    def clock(self, t: Tensor) -> Tensor:
+        """The time that the network is told at time t."""
+        return t
 
     def step_sizes(self, n: int) -> Tensor:
         """alpha_1 .. alpha_n of n equal steps in time: (n,), float64, on the CPU."""
@@ -104,6 +114,113 @@ class Quadratic(Schedule):
         return self.beta_1 * (t - s) * (t + s)
 
 
+@dataclass(frozen=True)
+class Logarithmic(Schedule):
+    """e^(-K beta / 4) falls linearly: beta grows slowly at first, and ever faster towards the end.
+
+    With u(t) = 1 - t + t e^(-K beta_1 / 4), a step takes 4 ln(u(s) / u(t)) / K.
+    """
+
+    K: int
+    beta_1: float
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.K, int) or self.K < 2:
+            raise BFNError(f"K = {self.K!r} classes; this schedule needs at least 2")
+        if not 0.0 < self.K * self.beta_1 <= 320.0:  # e^-80 is within float32
+            raise BFNError(
+                f"beta_1 = {self.beta_1} is not positive and at most {320.0 / self.K:.3g}, the "
+                f"most for {self.K} classes; it is the accuracy at t = 1"
+            )
+
+    @property
+    def _rate(self) -> float:
+        return 0.25 * self.K
+
+    @property
+    def _fall(self) -> float:
+        """u(0) - u(1)."""
+        return -math.expm1(-self._rate * self.beta_1)
+
+    def _u(self, t: Tensor) -> Tensor:
+        return (1.0 - t) + math.exp(-self._rate * self.beta_1) * t
+
+    def alpha(self, t: Tensor) -> Tensor:
+        return self._fall / (self._rate * self._u(t))
+
+    def beta(self, t: Tensor) -> Tensor:
+        return torch.log1p(self._fall * t / self._u(t)) / self._rate
+
+    def time(self, beta: Tensor) -> Tensor:
+        return -torch.expm1(-self._rate * beta) / self._fall
+
+    def increment(self, s: Tensor, t: Tensor) -> Tensor:
+        return torch.log1p(self._fall * (t - s) / self._u(t)) / self._rate
+
+
+@dataclass(frozen=True)
+class Retimed(Schedule):
+    """Another schedule with time told differently: beta(g(t)).
+
+    g is piecewise linear, from g(0) = 0 to g(1) = 1. The network is told g(t), the original time of
+    that accuracy, so that one trained with the original schedule can be used as it is.
+    """
+
+    schedule: Schedule
+    times: tuple[float, ...]
+    """g at even points of [0, 1]."""
+
+    def __post_init__(self) -> None:
+        times = self.times
+        if not isinstance(self.schedule, Schedule):
+            raise BFNError(f"schedule = {self.schedule!r}; expected a schedule to be retimed")
+        rising = all(a < b for a, b in itertools.pairwise(times))
+        if not (rising and times[:1] == (0.0,) and times[-1:] == (1.0,)):
+            raise BFNError(
+                f"times = {times!r}; expected the original times at even points, rising from 0.0 "
+                "to 1.0"
+            )
+
+    def clock(self, t: Tensor) -> Tensor:
+        return self.schedule.clock(self._original(t).to(t.dtype))
+
+    def alpha(self, t: Tensor) -> Tensor:
+        slope = self._points(t).diff()[self._interval(t)] * (len(self.times) - 1)
+        return (slope * self.schedule.alpha(self._original(t))).to(t.dtype)
+
+    def beta(self, t: Tensor) -> Tensor:
+        return self.schedule.beta(self._original(t)).to(t.dtype)
+
+    def time(self, beta: Tensor) -> Tensor:
+        original = self.schedule.time(accurate(beta))
+        points, n = self._points(beta), len(self.times) - 1
+        i = torch.searchsorted(points, original.contiguous(), right=True).clamp(1, n) - 1
+        inside = (original - points[i]) / points.diff()[i]
+        return ((i + inside) / n).to(beta.dtype)
+
+    def increment(self, s: Tensor, t: Tensor) -> Tensor:
+        return self.schedule.increment(self._original(s), self._original(t)).to(t.dtype)
+
+    def _original(self, t: Tensor) -> Tensor:
+        """g(t), accurately: two of them may be subtracted."""
+        i, points = self._interval(t), self._points(t)
+        return points[i] + (accurate(t) * (len(self.times) - 1) - i) * points.diff()[i]
+
+    def _interval(self, t: Tensor) -> Tensor:
+        n = len(self.times) - 1
+        return (accurate(t) * n).long().clamp(0, n - 1)
+
+    def _points(self, like: Tensor) -> Tensor:
+        return _on_device(self.times, like.device)
+
+
+@functools.lru_cache(maxsize=64)
+def _on_device(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """The values as a tensor, copied once, so that a GPU does not wait for them at every step."""
+    with torch.inference_mode(False):
+        return torch.tensor(values, dtype=accurate_dtype(device), device=device)
+
+
 Builder = Callable[[float, int | None], Schedule]
 SCHEDULES: dict[str, Builder] = {}
 """How to build a schedule of each name, from beta(1) and the number of classes."""
@@ -130,6 +247,15 @@ def _exponential(beta_1: float, K: int | None) -> Schedule:
 @register_schedule("quadratic")
 def _quadratic(beta_1: float, K: int | None) -> Schedule:
     return Quadratic(beta_1)
+
+
+@register_schedule("logarithmic")
+def _logarithmic(beta_1: float, K: int | None) -> Schedule:
+    if K is None:
+        raise BFNError(
+            "schedule = 'logarithmic' is for classes; numbers take 'exponential' or 'quadratic'"
+        )
+    return Logarithmic(K, beta_1)
 
 
 def find(name: object) -> Builder:

@@ -33,3 +33,16 @@ def test_weights_follow_from_the_seed_alone(tmp_path: Path) -> None:
     a, b, c = (model.state_dict()["net.stem.weight"] for model in (first, second, other))
     assert torch.equal(a, b)
     assert not torch.equal(a, c)
+
+
+def test_schedules_by_name_and_by_class(tmp_path: Path) -> None:
+    named = tiny_runs.read(tmp_path, "text", flow__schedule="logarithmic")
+    assert build.model(named).flow.schedule == bfn.Logarithmic(27, 0.75)
+    path = tiny_runs.write(tmp_path, "text")
+    tables = (
+        '[flow.schedule]\nclass = "bfn:Retimed"\ntimes = [0, 0.4, 1]\n'
+        '[flow.schedule.schedule]\nclass = "bfn:Quadratic"\nbeta_1 = 0.5\n'
+    )
+    path.write_text(path.read_text().replace("beta_1 = 0.75\n", tables))
+    expected = bfn.Retimed(bfn.Quadratic(0.5), (0.0, 0.4, 1.0))
+    assert build.model(read(path)).flow.schedule == expected

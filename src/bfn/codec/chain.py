@@ -177,7 +177,7 @@ class Chain:
         """The network's bare numbers for `output`."""
         grid = self.grid
         theta, t = self._input(k * grid.delta[i], float(grid.beta[i]), i / grid.n)
-        return self.model.net(self.model.flow.features(theta), t)
+        return self.model.predict(theta, t)
 
     def _call(self, V: Floats, beta: float, t: float) -> Output:
         with torch.inference_mode():  # a twentieth faster than without gradients alone

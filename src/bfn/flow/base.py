@@ -24,10 +24,11 @@ added to y.
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -35,7 +36,7 @@ from torch import Tensor
 from bfn import noise
 from bfn.errors import BFNError
 from bfn.noise import Source
-from bfn.schedule import Schedule
+from bfn.schedule import Retimed, Schedule
 
 
 def per_example(t: Tensor, like: Tensor) -> Tensor:
@@ -166,6 +167,11 @@ class BayesianFlow(ABC):
     def unpack_theta(self, theta: Theta) -> Any:
         """Input parameters as users see them."""
         return theta
+
+    def retimed(self, times: tuple[float, ...]) -> Self:
+        """The same flow with time told differently: `bfn.schedule.Retimed`."""
+        schedule = Retimed(self.schedule, times)
+        return dataclasses.replace(self, schedule=schedule)  # pyright: ignore
 
     def prior(
         self,

@@ -15,12 +15,13 @@ between these rows and the dicts of tensors that users and networks see.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -105,6 +106,10 @@ class Schedules(Schedule):
     def increment(self, s: Tensor, t: Tensor) -> Tensor:
         return self._each(lambda schedule: schedule.increment(s, t))
 
+    def clock(self, t: Tensor) -> Tensor:
+        # The network can be told only one time: `MixedFlow.retimed` changes all alike.
+        return self.schedules[0].clock(t)
+
 
 @dataclass(frozen=True)
 class MixedFlow(BayesianFlow):
@@ -127,6 +132,9 @@ class MixedFlow(BayesianFlow):
     @cached_property
     def schedule(self) -> Schedule:  # pyright: ignore[reportIncompatibleVariableOverride]
         return Schedules(tuple(flow.schedule for flow in self.flows))
+
+    def retimed(self, times: tuple[float, ...]) -> Self:
+        return dataclasses.replace(self, flows=tuple(flow.retimed(times) for flow in self.flows))
 
     @property
     def shape(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from bfn.device import accurate
 from bfn.errors import BFNError
 from bfn.flow.base import Theta, per_example
 from bfn.noise import Source
@@ -36,16 +37,6 @@ def total(values: Tensor) -> Tensor:
 def by_part(nats: Tensor) -> Tensor:
     """An output's numbers as (B, P), P = 1 for data of one kind."""
     return nats.reshape(len(nats), -1)
-
-
-def accurate(tensor: Tensor) -> Tensor:
-    """The tensor in float64 where the device has it: for differences of nearly equal numbers."""
-    return tensor.to(accurate_dtype(tensor.device))
-
-
-def accurate_dtype(device: torch.device) -> torch.dtype:
-    """float64, but float32 on devices that have no other."""
-    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def refuse_second_derivatives() -> None:

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from bfn.device import accurate
 from bfn.errors import BFNError
-from bfn.output.base import accurate
 from bfn.output.symbols import Symbols
 
 HALF_LN_2PI = 0.5 * math.log(2.0 * math.pi)

@@ -33,10 +33,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bfn import noise
+from bfn.device import accurate, accurate_dtype
 from bfn.errors import BFNError
 from bfn.flow.base import Theta, per_example
 from bfn.noise import Source
-from bfn.output.base import Output, accurate, accurate_dtype, total
+from bfn.output.base import Output, total
 from bfn.output.chunks import sum_in_chunks
 from bfn.output.marginals import ClassHead, Marginals
 from bfn.output.symbols import Classes, Symbols, Table

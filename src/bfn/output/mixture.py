@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bfn.device import accurate
 from bfn.output import bins
-from bfn.output.base import accurate
 from bfn.output.chunks import sum_in_chunks
 
 NODES = 32

@@ -26,7 +26,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bfn.output.base import accurate, refuse_second_derivatives
+from bfn.device import accurate
+from bfn.output.base import refuse_second_derivatives
 
 FEW_EDGES = 16
 REACH = 6

@@ -145,7 +145,7 @@ def _construct(recipe: Recipe, key: str, value: Any) -> Any:
     """An object, if the value is a table with a `class`; other values stay as they are."""
     if not isinstance(value, Mapping):
         return tuple(value) if isinstance(value, list) else value
-    arguments = dict(value)
+    arguments = {name: _construct(recipe, f"{key}.{name}", each) for name, each in value.items()}
     try:
         cls = serialise.find_class(str(arguments.pop("class")), trust=True)
         return cls(**arguments)

@@ -25,10 +25,11 @@ import torch
 from torch import Tensor
 
 from bfn import noise
+from bfn.device import accurate_dtype
 from bfn.flow import BayesianFlow, Theta
 from bfn.noise import Keyed, Source
 from bfn.output import Output
-from bfn.output.base import accurate_dtype, total
+from bfn.output.base import total
 from bfn.sampling.pinned import Pinned
 from bfn.sampling.solvers import Step
 
