@@ -182,6 +182,23 @@ def test_the_marks_start_at_zero_and_learn(build: Callable) -> None:
     assert bool((net.known.vectors.grad != 0).any()) == (build is not vdm)
 
 
+@pytest.mark.parametrize("build", [transformer, channels])
+def test_positions_that_do_not_exist_are_not_seen(build: Callable) -> None:
+    """A sequence with padding gives what the shorter one gives, whatever the padding holds."""
+    net = randomised(build()).eval()
+    x, t = inputs(net)
+    lengths = torch.tensor([8, 5, 1])
+    exists = torch.arange(8) < lengths[:, None]
+    mask = exists.reshape(*exists.shape, *(1,) * (x.dim() - 2)).expand(x.shape)
+    padded = net(x, t, mask=mask)
+    for i, length in enumerate(lengths):
+        alone = net(x[i : i + 1, :length], t[i : i + 1])
+        torch.testing.assert_close(padded[i : i + 1, :length], alone)
+    assert torch.equal(net(torch.where(mask, x, 7.0), t, mask=mask)[mask], padded[mask])
+    assert_refused(lambda: net(x, t, mask=mask.float()), "mask is torch.float32 of shape")
+    assert_refused(lambda: net(x, t, mask=mask[:, :4]), f"of the data's shape, {tuple(x.shape)}")
+
+
 @every_network
 def test_mistakes(build: Callable) -> None:
     net, labelled = build().double(), build(labels=3).double()

@@ -214,11 +214,12 @@ class SelfAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.output(self.mixed(x))
 
-    def mixed(self, x: Tensor) -> Tensor:
-        """The heads' results, before the last projection."""
+    def mixed(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The heads' results, before the last projection; only to tokens where `mask` is true."""
         # (B, N, 3, heads, width / heads): q, k, v are views, the kernel takes their strides.
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).transpose(1, 3).unbind(2)
-        h = F.scaled_dot_product_attention(q, k, v)
+        keys = None if mask is None else mask[:, None, None]
+        h = F.scaled_dot_product_attention(q, k, v, keys)
         return h.transpose(1, 2).flatten(2)
 
 

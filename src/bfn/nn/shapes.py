@@ -100,10 +100,14 @@ def check_known(known: Tensor, able: bool, shape: Sequence[int]) -> None:
             "the network cannot see which variables are known; build it with known=True (net.known "
             "in a recipe) and train it with train.known"
         )
-    if known.dtype != torch.bool or tuple(known.shape) != tuple(shape):
+    check_mask("known", known, shape, "is known")
+
+
+def check_mask(name: str, mask: Tensor, shape: Sequence[int], does: str) -> None:
+    if mask.dtype != torch.bool or tuple(mask.shape) != tuple(shape):
         raise BFNError(
-            f"known is {known.dtype} of shape {tuple(known.shape)}; give torch.bool of the data's "
-            f"shape, {tuple(shape)}, true where a variable is known"
+            f"{name} is {mask.dtype} of shape {tuple(mask.shape)}; give torch.bool of the data's "
+            f"shape, {tuple(shape)}, true where a variable {does}"
         )
 
 

@@ -17,7 +17,7 @@ from bfn.nn.embed import (
     mark_known,
     positions,
 )
-from bfn.nn.shapes import check_times, json_arguments
+from bfn.nn.shapes import check_mask, check_times, json_arguments
 
 
 class TransformerLayer(nn.Module):
@@ -36,9 +36,11 @@ class TransformerLayer(nn.Module):
         self.hidden = nn.Linear(width, 4 * width)
         self.output = nn.Linear(4 * width, width)
 
-    def forward(self, x: Tensor, branch: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, x: Tensor, branch: Tensor | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         x, h = self.norm_1(x, branch)
-        h, bias = self.attention.mixed(h), None
+        h, bias = self.attention.mixed(h, mask), None
         if self.training and self.dropout:
             h = F.dropout(self.attention.output(h), self.dropout)
         else:
@@ -121,14 +123,16 @@ class Transformer(nn.Module):
         t: Tensor,
         label: Tensor | None = None,
         known: Tensor | None = None,
+        mask: Tensor | None = None,
     ) -> Tensor:
         """features (B, L[, C][, inputs]), t and label (B,) -> (B, L[, C][, outputs]).
 
-        known, (B, L[, C]), is true where a variable is known.
+        known, (B, L[, C]), is true where a variable is known, and mask where it exists: no position
+        attends to one that does not.
         """
+        variables = features.shape[: 2 if self.channels is None else 3]
         x = self.embed(self.sequences_in(features, t))
         if known is not None:
-            variables = features.shape[: 2 if self.channels is None else 3]
             x = x + mark_known(self.known, known, variables, None if len(variables) == 2 else 2)
         # In the type of the products; otherwise the sums of all layers would be twice as wide.
         x = x + self.positions[: features.shape[1]].to(x.dtype)
@@ -137,8 +141,11 @@ class Transformer(nn.Module):
             x = x + embed_labels(self.labels, label, t.shape[0])[:, None]
         stream = x = F.dropout(x, self.dropout, self.training)
         branch = None
+        if mask is not None:
+            check_mask("mask", mask, variables, "exists")
+            mask = mask if self.channels is None else mask.any(-1)
         for layer in self.layers:
-            stream, branch = layer(stream, branch)
+            stream, branch = layer(stream, branch, mask)
         h = self.last_norm(stream, branch)[1].to(x.dtype)
         output = self.readout(torch.cat((h, x), dim=-1))
         return output.reshape(*output.shape[:2], *_axes(self.channels, self.outputs))
