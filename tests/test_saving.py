@@ -309,3 +309,22 @@ def test_every_value_of_a_configuration_may_be_wrong(source: str, tmp_path: Path
         except Exception as error:
             raise AssertionError(f"{config} gives {type(error).__name__}") from error
     assert refused > 200
+
+
+def test_every_value_of_a_mixed_configuration_may_be_wrong(tmp_path: Path) -> None:
+    variables = {
+        "colour": bfn.Variable("discrete", (2,), K=3, head="posterior"),
+        "size": bfn.Variable("continuous", (1, 2), reconstruction=bfn.Bins(8, 0.1)),
+    }
+    net = bfn.nn.MixedMLP.of(variables, width=4, layers=1)
+    bfn.mixed(net, variables).save_pretrained(tmp_path)
+    path, refused = tmp_path / "config.json", 0
+    for config in mutations(json.loads(path.read_text())):
+        path.write_text(json.dumps(config))
+        try:
+            bfn.generate(bfn.BFN.from_pretrained(tmp_path), 1, 1)
+        except BFNError:
+            refused += 1
+        except Exception as error:
+            raise AssertionError(f"{config} gives {type(error).__name__}") from error
+    assert refused > 200

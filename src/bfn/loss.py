@@ -21,6 +21,7 @@ from torch import Tensor
 from bfn import noise
 from bfn.device import accurate
 from bfn.errors import BFNError, whole
+from bfn.flow.base import per_example
 from bfn.model import BFN
 from bfn.noise import Source
 from bfn.output.base import Output, by_part, total
@@ -59,8 +60,8 @@ def n_step(
     x = _packed(model, x)
     t, weight, bound = _draw(model, x, n, times, generator)
     output = model(model.flow.sample(x, t, generator), t, **cond)
-    nats = by_part(bound(output)) * weight[:, None]
-    return nats if by_variable else nats.sum(1)
+    nats = _weighted(bound(output), weight)
+    return by_part(nats) if by_variable else total(nats)
 
 
 def continuous_time(
@@ -148,15 +149,19 @@ def objective(
     x = _packed(model, x)
     t, weight, bound = _draw(model, x, n, times, generator)
     output = model(model.flow.sample(x, t, generator), t, **cond)
+    # The surprise first: an output may keep what it has computed, and the bound may have no
+    # gradient.
     terms = []
-    if set(kinds) != {"bound"}:
-        # First: an output may keep what it has computed, and the bound may have no gradient.
-        surprise = by_part(output.reconstruction(x)) * (2.0 * t * weight)[:, None]
-        terms += [surprise[:, p] for p, kind in enumerate(kinds) if kind != "bound"]
-    with torch.set_grad_enabled(torch.is_grad_enabled() and set(kinds) != {"log_prob"}):
-        nats = by_part(bound(output)) * weight[:, None]
-    terms += [nats[:, p] for p, kind in enumerate(kinds) if kind != "log_prob"]
-    return Objective(torch.stack(terms).sum(0), nats.detach().sum(1))
+    if surprised := [p for p, kind in enumerate(kinds) if kind != "bound"]:
+        surprise = _weighted(output.reconstruction(x), 2.0 * t * weight)
+        terms.append(_sum_of(surprise, surprised, len(kinds)))
+    bounded = [p for p, kind in enumerate(kinds) if kind != "log_prob"]
+    with torch.set_grad_enabled(torch.is_grad_enabled() and bool(bounded)):
+        nats = _weighted(bound(output), weight)
+    if bounded:
+        terms.append(_sum_of(nats, bounded, len(kinds)))
+    value = terms[0] if len(terms) == 1 else terms[0] + terms[1]
+    return Objective(value, total(nats.detach()))
 
 
 def reconstruction(
@@ -175,6 +180,18 @@ def reconstruction(
     times = torch.full((x.shape[0],), t, device=x.device, dtype=_floating(model, x))
     nats = model(model.flow.sample(x, times, generator), times, **cond).reconstruction(x)
     return by_part(nats) if by_variable else total(nats)
+
+
+def _weighted(nats: Tensor, weight: Tensor) -> Tensor:
+    """An output's numbers, (B,) or (B, P), times one weight per example."""
+    return per_example(weight, nats) * nats
+
+
+def _sum_of(nats: Tensor, parts: list[int], P: int) -> Tensor:
+    """The sum over some of the P parts."""
+    if len(parts) == P:
+        return total(nats)
+    return torch.stack([nats[:, p] for p in parts]).sum(0)
 
 
 Bound = Callable[[Output], Tensor]

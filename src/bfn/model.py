@@ -176,10 +176,11 @@ class BFN(nn.Module):
         cls, config: dict[str, Any], *, net: nn.Module | None = None, trust: bool = False
     ) -> BFN:
         """The model that a config describes, untrained; arguments as in `from_pretrained`."""
+        flow = serialise.build(config["flow"], BayesianFlow, trust=trust)
         model = cls(
             serialise.build_network(config["net"], trust=trust) if net is None else net,
-            serialise.build(config["flow"], BayesianFlow, trust=trust),
-            serialise.build(config["head"], Head, trust=trust),
+            flow,
+            serialise.build_head(config["head"], flow, trust=trust),
         )
         model.data_format = config.get("data")
         return model
@@ -419,7 +420,14 @@ def mixed(net: nn.Module, variables: Mapping[str, Variable | Mapping[str, Any]])
     parts: dict[str, Variable] = {}
     for name, variable in variables.items():
         with naming(name):
-            parts[name] = variable if isinstance(variable, Variable) else Variable(**variable)
+            if isinstance(variable, Mapping) and "kind" in variable:
+                variable = Variable(**variable)
+            if not isinstance(variable, Variable):
+                raise BFNError(
+                    f"{variable!r} was given; expected bfn.Variable('discrete', K=5) or the like, "
+                    "in a recipe a table with its kind"
+                )
+            parts[name] = variable
     layout = Layout(tuple(parts), tuple(part.shape for part in parts.values()))
     flow = MixedFlow(layout, tuple(part.flow for part in parts.values()))
     return BFN(net, flow, MixedHead(flow, tuple(part.head for part in parts.values())))

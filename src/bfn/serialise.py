@@ -60,22 +60,38 @@ def find_class(name: str, *, trust: bool) -> type:
 
 
 def describe(value: Any) -> Any:
-    """A dataclass as {"class", "arguments"}; JSON values as they are."""
+    """A dataclass as {"class", "arguments"}; JSON values as they are.
+
+    The flow of a head is left out: it is the model's own, which is described beside the head.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        arguments = {f.name: describe(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        names = [field.name for field in dataclasses.fields(value)]
+        if isinstance(value, Head) and "flow" in names:
+            names.remove("flow")
+        arguments = {name: describe(getattr(value, name)) for name in names}
         return {"class": class_name(type(value)), "arguments": arguments}
     return [describe(each) for each in value] if isinstance(value, tuple) else value
 
 
-def build(description: Any, kind: type[T] | tuple[type[T], ...], *, trust: bool) -> T:
-    """The inverse of `describe`; refuses anything that is not a dataclass of the given kind."""
+def build_head(description: Any, flow: BayesianFlow, *, trust: bool) -> Head:
+    """The head of a model with this flow."""
+    return build(description, Head, trust=trust, flow=flow)
+
+
+def build(description: Any, kind: type[T] | tuple[type[T], ...], *, trust: bool, **own: Any) -> T:
+    """The inverse of `describe`; refuses anything that is not a dataclass of the given kind.
+
+    `own` are arguments that were left out, for a class that has them.
+    """
     name, arguments = _parts(description)
     cls = find_class(name, trust=trust)
     if not (issubclass(cls, kind) and dataclasses.is_dataclass(cls)):
         kinds = kind if isinstance(kind, tuple) else (kind,)
         expected = " or ".join(each.__name__ for each in kinds)
         raise BFNError(f"{name!r} is not a {expected}; its config.json is damaged")
-    return _construct(cls, name, {key: _restore(value, trust) for key, value in arguments.items()})
+    restored = {key: _restore(value, trust) for key, value in arguments.items()}
+    names = {field.name for field in dataclasses.fields(cls)}
+    return _construct(cls, name, restored | {key: own[key] for key in own if key in names})
 
 
 def _restore(value: Any, trust: bool) -> Any:

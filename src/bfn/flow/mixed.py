@@ -45,8 +45,15 @@ class Layout:
             "for each, and different names",
         )
         require(
-            all(isinstance(size, int) and size > 0 for shape in self.shapes for size in shape),
-            f"the shapes of variables are {self.shapes}; expected positive sizes",
+            all(isinstance(name, str) for name in self.names),
+            f"the variables are named {self.names}; expected texts, as in 'age'",
+        )
+        # Beyond 2^24 numbers an example would fill the memory, as one in a damaged file might.
+        require(
+            all(isinstance(size, int) and size > 0 for shape in self.shapes for size in shape)
+            and self.size <= 2**24,
+            f"the shapes of variables are {self.shapes}; expected positive sizes, and at most 2^24 "
+            "numbers in an example",
         )
 
     @cached_property
@@ -67,7 +74,8 @@ class Layout:
 
     def join(self, parts: Mapping[str, Tensor], dtype: torch.dtype | None = None) -> Tensor:
         """The inverse of `split`, in the given type."""
-        rows = [parts[name].reshape(len(parts[name]), -1) for name in self.names]
+        named = zip(self.names, self.sizes, strict=True)
+        rows = [parts[name].reshape(len(parts[name]), size) for name, size in named]
         return torch.cat([row if dtype is None else row.to(dtype) for row in rows], 1)
 
     def repeat(self, values: Sequence[Any], **like: Any) -> Tensor:
@@ -120,9 +128,10 @@ class MixedFlow(BayesianFlow):
 
     def __post_init__(self) -> None:
         require(
-            len(self.flows) == len(self.layout.names),
-            f"{len(self.flows)} flows were given for {len(self.layout.names)} variables; expected "
-            "one for each",
+            isinstance(self.layout, Layout)
+            and all(isinstance(flow, BayesianFlow) for flow in self.flows)
+            and len(self.flows) == len(self.layout.names),
+            f"the flows {self.flows} were given for {self.layout}; expected one for each variable",
         )
 
     @property
@@ -170,14 +179,9 @@ class MixedFlow(BayesianFlow):
     def spread(self, values: Tensor, V: Tensor) -> Tensor:
         def variables() -> Tensor:
             # All numbers of the state of a variable point to it.
-            number = self.layout.split(torch.arange(self.layout.size)[None])
-            each = [
-                number[name].reshape(-1).repeat_interleave(state // max(data, 1))
-                for name, state, data in zip(
-                    self.layout.names, self.state.sizes, self.layout.sizes, strict=True
-                )
-            ]
-            return torch.cat(each)
+            sizes = zip(self.state.sizes, self.layout.sizes, strict=True)
+            numbers = self.layout.repeat([state // data for state, data in sizes])
+            return torch.arange(self.layout.size).repeat_interleave(numbers)
 
         return values[..., self._table("variables", V.device, variables)]
 
@@ -190,10 +194,7 @@ class MixedFlow(BayesianFlow):
     def pack(self, x: Any, dtype: torch.dtype) -> Tensor:
         if isinstance(x, Tensor) and tuple(x.shape[1:]) == self.shape:
             return x  # packed already
-        parts = self._checked(x, "the data", complete=True)
-        for name, (flow, shape) in zip(self.layout.names, self._shapes(), strict=True):
-            with naming(name):
-                _check_part(flow, shape, parts[name])
+        parts = self._checked_data(x, complete=True)
         batches = {len(value) for value in parts.values()}
         require(
             len(batches) == 1,
@@ -204,7 +205,7 @@ class MixedFlow(BayesianFlow):
 
     def pack_mask(self, mask: Mapping[str, Tensor], like: Tensor) -> Tensor:
         """Masks by variable, (B, *shape) or (*shape), as rows; false where none is given."""
-        mask = self._checked(mask, "the mask", complete=False)
+        mask = self._checked(mask, "mask", complete=False)
         rows = torch.zeros_like(like, dtype=torch.bool)
         for name, part in self.layout.split(rows).items():
             if name in mask:
@@ -216,31 +217,41 @@ class MixedFlow(BayesianFlow):
         """Data of which some variables, or some of their values, are known."""
         if isinstance(x, Tensor):
             return x, mask
-        x = self._checked(x, "the data", complete=False)
+        x = self._checked_data(x, complete=False)
         require(len(x) > 0, "no variable is given; give the known ones, as in {'age': tensor}")
+        one = next(iter(x.values()))
+        nothing = torch.zeros(len(one), *self.shape, device=one.device, dtype=dtype)
         if mask is None:
             mask = {name: torch.ones_like(value, dtype=torch.bool) for name, value in x.items()}
-        batch, device = len(next(iter(x.values()))), next(iter(x.values())).device
-        whole = {
-            name: torch.zeros(batch, *shape, device=device).to(torch.long if f.integers else dtype)
-            for name, (f, shape) in zip(self.layout.names, self._shapes(), strict=True)
-        }
-        rows = self.pack({**whole, **x}, dtype)
-        return rows, self.pack_mask(mask, rows)
+        mask = self._checked(mask, "mask", complete=False)
+        for name in mask:
+            require(name in x, f"the mask speaks of {name!r}, which is not given; add its values")
+        return self.pack({**self.unpack(nothing), **x}, dtype), self.pack_mask(mask, nothing)
 
     def _checked(self, x: Any, what: str, *, complete: bool) -> Mapping[str, Tensor]:
         """x, if it is a dict of the model's variables."""
         names = self.layout.names
         if not isinstance(x, Mapping):
             raise BFNError(
-                f"{what} are of type {type(x).__name__}; expected a dict of tensors, one for each "
-                f"of {', '.join(names)}"
+                f"an object of type {type(x).__name__} was given for the {what}; expected a dict "
+                f"of tensors, one for each of {', '.join(names)}"
             )
-        unknown = [name for name in x if name not in names]
-        missing = [name for name in names if name not in x]
-        if unknown or (complete and missing):
-            wrong = f"have a variable {unknown[0]!r}" if unknown else f"lack {missing[0]!r}"
-            raise BFNError(f"{what} {wrong}; the model's variables are {', '.join(names)}")
+        unknown = [(name, "unknown") for name in x if name not in names]
+        missing = [(name, "missing") for name in names if name not in x]
+        for name, wrong in [*unknown, *(missing if complete else ())]:
+            raise BFNError(
+                f"the variable {name!r} of the {what} is {wrong}; the model's variables are "
+                f"{', '.join(names)}"
+            )
+        return x
+
+    def _checked_data(self, x: Any, *, complete: bool) -> Mapping[str, Tensor]:
+        """x, if every part also has its type and shape; its values, `check` looks at."""
+        x = self._checked(x, "data", complete=complete)
+        for name, (flow, shape) in zip(self.layout.names, self._shapes(), strict=True):
+            if name in x:
+                with naming(name):
+                    _check_part(flow, shape, x[name])
         return x
 
     def unpack(self, x: Tensor) -> dict[str, Tensor]:
@@ -320,8 +331,8 @@ def _check_part(flow: BayesianFlow, shape: tuple[int, ...], value: Any) -> None:
         tuple(value.shape[1:]) == shape and value.dim() > 0,
         f"the shape is {tuple(value.shape)}; expected {expected}",
     )
-    # What else is wrong with values, `check` says; here, what would be lost in a row of numbers.
-    if flow.integers and value.dtype != torch.int64:
+    # In a row of numbers all have one type, so what is wrong with that of a part is said here.
+    if not (value.dtype == torch.int64 if flow.integers else value.is_floating_point()):
         flow.check(value)
 
 

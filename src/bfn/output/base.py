@@ -31,7 +31,7 @@ from bfn.output.symbols import Law, Point, Symbols
 
 def total(values: Tensor) -> Tensor:
     """Sum over an example's variables: (B, ...) -> (B,)."""
-    return values.reshape(values.shape[0], -1).sum(1)
+    return values if values.dim() == 1 else values.reshape(values.shape[0], -1).sum(1)
 
 
 def by_part(nats: Tensor) -> Tensor:
@@ -160,7 +160,12 @@ class Head(ABC):
     def read(self, net_output: Any, shape: tuple[int, ...]) -> Tensor:
         """What the network returned for data of the given shape, checked, as one tensor."""
         expected = self.output_shape(shape)
-        if tuple(net_output.shape) != expected:
+        if not isinstance(net_output, Tensor):
+            raise BFNError(
+                f"the network returned a {type(net_output).__name__}; expected a tensor of shape "
+                f"{expected}"
+            )
+        if net_output.shape != expected:
             raise BFNError(
                 f"the network returned shape {tuple(net_output.shape)}, but {expected} was "
                 f"expected: the data's shape with {self.parameters} outputs per variable; "

@@ -78,8 +78,7 @@ class MixedOutput(Output):
     def _rows(self, draw: Callable[[Output], Tensor]) -> Tensor:
         """Data of every part, as rows in the type of m."""
         drawn = {name: draw(part) for name, part in self.parts.items()}
-        floats = [x.dtype for x in drawn.values() if x.is_floating_point()]
-        return self.flow.layout.join(drawn, floats[0] if floats else self.m.dtype)
+        return self.flow.layout.join(drawn, next(iter(self.parts.values())).m.dtype)
 
     def sample(self, generator: Source = None) -> Tensor:
         return self._rows(lambda part: part.sample(generator))
@@ -112,10 +111,12 @@ class MixedHead(Head):
     kind = "mixed"
 
     def __post_init__(self) -> None:
-        names = self.flow.layout.names
         require(
-            len(self.heads) == len(names),
-            f"{len(self.heads)} heads were given for {len(names)} variables; expected one for each",
+            isinstance(self.flow, MixedFlow)
+            and all(isinstance(head, Head) for head in self.heads)
+            and len(self.heads) == len(self.flow.layout.names),
+            f"the heads {self.heads} were given for {self.flow}; expected a mixed flow, and a head "
+            "for each of its variables",
         )
 
     @property

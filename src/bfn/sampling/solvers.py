@@ -20,7 +20,7 @@ A grid is a sequence of r from 0 to sqrt(beta(1)) with its coordinate:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -46,9 +46,9 @@ class Step:
     alpha_i: Tensor
     r: Tensor
     r_next: Tensor
-    half: Tensor | None
-    """Half the step's length over that of the step before, in the grid's coordinate; None where
-    there is no step before to extrapolate from."""
+    half: Tensor
+    """Half the step's length over that of the step before, in the grid's coordinate; 0 where there
+    is no step before to extrapolate from."""
     generator: Source = None
     memory: dict[str, Tensor] = field(default_factory=dict)
     """What a rule keeps from step to step."""
@@ -154,7 +154,7 @@ def _ahead(flow: BayesianFlow, m: Tensor, step: Step) -> Tensor:
     """m in the middle of the step, extrapolated from the last two; m itself in the first step."""
     before = step.memory.get("m")
     step.memory["m"] = m
-    if before is None or step.half is None:
+    if before is None:
         return m
     return m + flow.over(step.half, m) * (m - before)
 
@@ -190,24 +190,20 @@ def grid(name: str | None, flow: BayesianFlow, steps: int) -> tuple[Tensor, Tens
 
 def path(
     name: str | None, theta: Theta, flow: BayesianFlow, steps: int, generator: Source
-) -> tuple[Tensor, list[Step]]:
-    """The times (n + 1, B) and the n steps of a run that begins with theta."""
+) -> tuple[Sequence[Tensor], list[Step]]:
+    """The n + 1 times, (B,) each, and the n steps of a run that begins with theta."""
     t, r, c = grid(name, flow, steps)
     alpha = (r[1:] - r[:-1]) * (r[1:] + r[:-1])
     length = c.diff(dim=0)
     # On a geometric grid the first step starts at ln 0, so there is no slope before the third.
-    half = 0.5 * length[1:] / length[:-1]
-    known = [False, *(bool(each.ne(0.0).all()) for each in half)]
+    half = torch.cat([torch.zeros_like(length[:1]), 0.5 * length[1:] / length[:-1]])
     # All at once: copies to a GPU in every step would make it wait.
     t, r, alpha, half = (
-        values.to(theta.V)[:, None].expand(len(values), len(theta.V), *values.shape[1:])
+        values.to(theta.V)[:, None].expand(len(values), len(theta.V), *values.shape[1:]).unbind()
         for values in (t, r, alpha, half)
     )
     memory: dict[str, Tensor] = {}
-    return t, [
-        Step(i, alpha[i], r[i], r[i + 1], half[i - 1] if known[i] else None, generator, memory)
-        for i in range(steps)
-    ]
+    return t, [Step(i, alpha[i], r[i], r[i + 1], half[i], generator, memory) for i in range(steps)]
 
 
 def _last(schedule: Schedule) -> float:

@@ -57,7 +57,7 @@ def fitted_head(model: BFN, data: DataSet, resumed: RunFolder | None) -> Head:
         before = serialise.load_config(resumed.path)["head"]
         # Heads that differ in more than that are refused when the checkpoint is read.
         if is_ours(before["class"]) and in_words(before) == in_words(serialise.describe(head)):
-            return serialise.build(before, Head, trust=False)
+            return serialise.build_head(before, model.flow, trust=False)
     return head
 
 
