@@ -19,6 +19,7 @@ _HOMES = {
     "BFNError": "bfn.errors",
     "Bins": "bfn.output",
     "Exponential": "bfn.schedule",
+    "Lengths": "bfn.output",
     "Logarithmic": "bfn.schedule",
     "MeasurementNoise": "bfn.output",
     "Quadratic": "bfn.schedule",
@@ -48,6 +49,7 @@ __all__ = [
     "BFNError",
     "Bins",
     "Exponential",
+    "Lengths",
     "Logarithmic",
     "MeasurementNoise",
     "Quadratic",
@@ -120,7 +122,7 @@ if TYPE_CHECKING:
         mixed,
         register_kind,
     )
-    from bfn.output import Bins, MeasurementNoise
+    from bfn.output import Bins, Lengths, MeasurementNoise
     from bfn.output.bins import bin_centre, bin_index, discretise
     from bfn.plots.sheets import show
     from bfn.sampling import solvers

@@ -7,6 +7,14 @@
 L^n + L^r (or L^inf + L^r) is the expected length of a message that transmits x.
 
 Times come from a sampler of `bfn.times`. For L^n the step is i = floor(n t) + 1.
+
+Examples of different lengths are padded to one shape. Every loss takes either of
+
+    length   (B,), how much of each example exists; L^r then includes -ln p(length)
+    mask     true where a variable exists: in the data's shape or (B, L), for mixed data also a
+             dict; the losses are then those of x given the mask
+
+and the rest costs nothing, whatever it holds. Other arguments go to the network.
 """
 
 from __future__ import annotations
@@ -25,6 +33,8 @@ from bfn.flow.base import per_example
 from bfn.model import BFN
 from bfn.noise import Source
 from bfn.output.base import Output, by_part, total
+from bfn.output.lengths import as_lengths
+from bfn.sampling.pinned import Existing
 from bfn.times import Times, independent, stratified
 
 __all__ = [
@@ -57,7 +67,7 @@ def n_step(
     n = "inf" or math.inf is L^inf. With by_variable the costs of the variables of mixed data are
     not added up: (B, P), other data being a single variable.
     """
-    x = _packed(model, x)
+    model, x = _prepared(model, x, cond)
     t, weight, bound = _draw(model, x, n, times, generator)
     output = model(model.flow.sample(x, t, generator), t, **cond)
     nats = _weighted(bound(output), weight)
@@ -98,7 +108,7 @@ def discrete_time(
     n = whole("n", n, 1, "the discrete-time loss needs")
     if draws < 1:
         raise BFNError(f"draws = {draws}; at least 1 pair of messages must be drawn")
-    x = _packed(model, x)
+    model, x = _prepared(model, x, cond)
 
     def cost(i: Tensor) -> Tensor:
         s, bound = _step(model, x, n, i, generator, draws)
@@ -146,7 +156,7 @@ def objective(
     if kind not in ("auto", *OBJECTIVES):
         raise BFNError(f"objective = {kind!r}; expected auto, {', '.join(OBJECTIVES)}")
     kinds = [head.objective if kind == "auto" else kind for head in model.head.parts]
-    x = _packed(model, x)
+    model, x = _prepared(model, x, cond)
     t, weight, bound = _draw(model, x, n, times, generator)
     output = model(model.flow.sample(x, t, generator), t, **cond)
     # The surprise first: an output may keep what it has computed, and the bound may have no
@@ -173,13 +183,25 @@ def reconstruction(
     by_variable: bool = False,
     **cond: Any,
 ) -> Tensor:
-    """An unbiased estimate of L^r(x), or of the same cost at an earlier time t."""
+    """An unbiased estimate of L^r(x), or of the same cost at an earlier time t.
+
+    With by_variable, the cost of the length, if there is one, comes last.
+    """
     if not 0.0 <= t <= 1.0:
         raise BFNError(f"t = {t} is not a time between 0 and 1")
-    x = _packed(model, x)
+    law, length = model.lengths, cond.get("length")
+    model, x = _prepared(model, x, cond)
     times = torch.full((x.shape[0],), t, device=x.device, dtype=_floating(model, x))
-    nats = model(model.flow.sample(x, times, generator), times, **cond).reconstruction(x)
-    return by_part(nats) if by_variable else total(nats)
+    nats = by_part(model(model.flow.sample(x, times, generator), times, **cond).reconstruction(x))
+    if length is not None:
+        if law is None:
+            raise BFNError(
+                "the model has no law of lengths yet, so they cannot be paid for; train it with "
+                "lengths=, set model.lengths = bfn.Lengths.of(lengths, longest), or give a mask"
+            )
+        length = as_lengths(length, law.longest, len(x)).to(x.device)
+        nats = torch.cat([nats, law.cost(length).to(nats.dtype)[:, None]], 1)
+    return nats if by_variable else nats.sum(1)
 
 
 def _weighted(nats: Tensor, weight: Tensor) -> Tensor:
@@ -235,13 +257,26 @@ def _floating(model: BFN, x: Tensor) -> torch.dtype:
     return x.dtype if x.is_floating_point() else model.dtype
 
 
-def _packed(model: BFN, x: Data) -> Tensor:
-    """The data as one tensor, checked."""
+def _prepared(model: BFN, x: Data, cond: dict[str, Any]) -> tuple[Any, Tensor]:
+    """The model of the variables that exist, and the data as one tensor, checked.
+
+    Takes out of the conditions what says so.
+    """
     packed = model.flow.pack(x, model.dtype)
+    mask, length = cond.pop("mask", None), cond.pop("length", None)
+    existing = None
+    if mask is not None or length is not None:
+        existing = model.existing(packed, mask, length)
+        packed = torch.where(existing, packed, model.blank(packed))
+    elif model.lengths is not None:
+        raise BFNError(
+            "the model's examples have different lengths; give length=, a whole number for each "
+            "example, or mask="
+        )
     # Reading values back would make a GPU step wait; its data were checked when they were loaded.
     if packed.device.type == "cpu":
         model.check(packed)
-    return packed
+    return model if existing is None else Existing(model, packed, existing), packed
 
 
 def _draw_times(

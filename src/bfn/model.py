@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,11 +32,13 @@ from bfn.output import (
     CategoricalHead,
     FreeBinnedHead,
     Head,
+    Lengths,
     MeasurementNoise,
     MixedHead,
     Output,
     PointHead,
 )
+from bfn.output.lengths import as_lengths
 from bfn.schedule import Exponential, Quadratic, Schedule
 from bfn.schedule import find as find_schedule
 from bfn.suggest import suggest_beta_1, suggest_sigma_1
@@ -57,6 +60,8 @@ class BFN(nn.Module):
         self.net, self.flow, self.head = net, flow, head
         self.data_format: dict[str, Any] | None = None
         """What one example of the data is, as `bfn.data.DataSet.describe` says; None if unknown."""
+        self.lengths: Lengths | None = None
+        """The law of lengths, where examples have different ones; counted when it is trained."""
         self._widest: Tensor | None = None
         """While evaluating: the widest range of numbers that the network returned for an example,
         which is finite if they all are."""
@@ -69,8 +74,17 @@ class BFN(nn.Module):
         """p_O(. | theta; t), from what `predict` returned."""
         return self.head(net_output, theta, self.flow.schedule.clock(t))
 
-    def predict(self, theta: Theta, t: Tensor, **cond: Any) -> Tensor:
-        """The network's output, before the head; the network is called nowhere else."""
+    def predict(
+        self, theta: Theta, t: Tensor, *, mask: Tensor | None = None, **cond: Any
+    ) -> Tensor:
+        """The network's output, before the head; the network is called nowhere else.
+
+        Where the mask, (B, *shape), is false a variable does not exist: the network is told so, and
+        sees nothing of it.
+        """
+        if mask is not None:
+            V = torch.where(self.flow.spread(mask, theta.V), theta.V, 0.0)
+            theta, cond["mask"] = Theta(V, theta.beta), self.flow.unpack_mask(mask)
         t = self.flow.schedule.clock(t)
         net_output = self.net(self.flow.features(theta), t, **cond)
         net_output = self.head.read(net_output, self.flow.data_shape(theta))
@@ -92,6 +106,31 @@ class BFN(nn.Module):
         """
         self.flow.check(x)
         self.head.check(x)
+
+    def blank(self, x: Tensor) -> Tensor:
+        """Legal data in the type and shape of one example, (1, *shape): values of no matter."""
+        shape = (1, *x.shape[1:])
+        theta = self.flow.prior(shape, device=x.device, dtype=self.dtype)
+        nothing = theta.V.new_zeros(self.head.output_shape(shape))
+        return self.head(nothing, theta, theta.V.new_zeros(1)).mode().to(x.dtype)
+
+    def existing(self, x: Tensor, mask: Any, length: Any) -> Tensor:
+        """Which variables of x exist, by a mask or the length of each example: (B, *shape)."""
+        if length is not None:
+            if mask is not None:
+                raise BFNError("a mask and lengths both say what exists; give one of them")
+            longest = self.flow.longest(x.shape[1:])
+            length = as_lengths(length, longest, len(x)).to(x.device)
+            mask = torch.arange(longest, device=x.device) < length[:, None]
+        mask = self.flow.pack_existing(mask, x)
+        if mask.device.type == "cpu" and not bool(mask.flatten(1).any(1).all()):
+            raise BFNError("the mask hides a whole example; leave that example out")
+        if not takes(self.net, "mask"):
+            raise BFNError(
+                f"the network, {type(self.net).__name__}, cannot be told which variables exist; "
+                "use bfn.nn.Transformer, or let the network's forward take mask"
+            )
+        return mask
 
     @property
     def device(self) -> torch.device:
@@ -163,11 +202,13 @@ class BFN(nn.Module):
     def config(self) -> dict[str, Any]:
         """All that is needed, apart from the weights, to build this model again."""
         data = {} if self.data_format is None else {"data": self.data_format}
+        lengths = {} if self.lengths is None else {"lengths": serialise.describe(self.lengths)}
         return {
             "format_version": serialise.FORMAT_VERSION,
             "net": serialise.describe_network(self.net),
             "flow": serialise.describe(self.flow),
             "head": serialise.describe(self.head),
+            **lengths,
             **data,
         }
 
@@ -183,6 +224,8 @@ class BFN(nn.Module):
             serialise.build_head(config["head"], flow, trust=trust),
         )
         model.data_format = config.get("data")
+        if "lengths" in config:
+            model.lengths = serialise.build(config["lengths"], Lengths, trust=trust)
         return model
 
     @classmethod
@@ -219,6 +262,17 @@ class BFN(nn.Module):
 
     def extra_repr(self) -> str:
         return f"flow={self.flow}, head={self.head}"
+
+
+def takes(net: nn.Module, name: str) -> bool:
+    """Whether a network's forward takes a condition of that name."""
+    parameters = inspect.signature(net.forward).parameters
+    if name in parameters:
+        return True
+    # What makes a network fast, or joins it with others, passes all conditions on.
+    inner = getattr(net, "net", getattr(net, "module", None))
+    anything = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    return anything and (takes(inner, name) if isinstance(inner, nn.Module) else True)
 
 
 KINDS: dict[str, Callable[..., BFN]] = {}

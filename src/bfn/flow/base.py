@@ -160,6 +160,23 @@ class BayesianFlow(ABC):
         """The inverse of `pack`."""
         return x
 
+    def longest(self, shape: Sequence[int]) -> int:
+        """The length of an example of the given shape, if nothing of it is padding."""
+        require(len(shape) > 0, "an example is a single number, which has no length; leave it out")
+        return shape[0]
+
+    def pack_existing(self, mask: Any, x: Tensor) -> Tensor:
+        """A mask as users give it, true where a variable of x exists, in the shape of x."""
+        return spread_mask(mask, x)
+
+    def unpack_mask(self, mask: Tensor) -> Any:
+        """A mask in the shape of x as networks see it."""
+        return mask
+
+    def padded(self, x: Tensor, mask: Tensor) -> Tensor:
+        """x with -1 or, for numbers, NaN where the mask is false: nothing that data can be."""
+        return torch.where(mask, x, -1 if self.integers else torch.nan)
+
     def unpack_state(self, V: Tensor) -> Any:
         """A tensor in the shape of V as users see it."""
         return V
@@ -226,6 +243,19 @@ class BayesianFlow(ABC):
 def require(condition: bool, sentence: str) -> None:
     if not condition:
         raise BFNError(sentence)
+
+
+def spread_mask(mask: Any, x: Tensor) -> Tensor:
+    """A mask of the first axes of x, the batch among them, spread over the others."""
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        what = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise BFNError(f"the mask is {what}; expected a torch.bool tensor, true where x exists")
+    if mask.dim() == 0 or mask.shape != x.shape[: mask.dim()]:
+        raise BFNError(
+            f"the mask has shape {tuple(mask.shape)}, but x has {tuple(x.shape)}; give a mask of "
+            "that shape, or of its first axes"
+        )
+    return per_example(mask.to(x.device), x).expand(x.shape)
 
 
 def require_values(x: Tensor, low: float, high: float, what: str) -> None:

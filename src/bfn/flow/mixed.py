@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from bfn.errors import BFNError
-from bfn.flow.base import BayesianFlow, Theta, require
+from bfn.flow.base import BayesianFlow, Theta, require, spread_mask
 from bfn.schedule import Schedule
 
 
@@ -260,6 +260,46 @@ class MixedFlow(BayesianFlow):
             name: parts[name].long() if flow.integers else parts[name]
             for name, flow in zip(self.layout.names, self.flows, strict=True)
         }
+
+    def longest(self, shape: Sequence[int]) -> int:
+        # The first variable that has axes says it; all whose first axis is as long share it.
+        first = next((own for own in self.layout.shapes if own), ())
+        return super().longest(first)
+
+    def pack_existing(self, mask: Any, x: Tensor) -> Tensor:
+        """Masks by variable, or one (B, L) for all variables whose first axis is L long."""
+        if isinstance(mask, Tensor):
+            if mask.shape == x.shape:
+                return spread_mask(mask, x)
+            shared = [
+                name
+                for name, shape in zip(self.layout.names, self.layout.shapes, strict=True)
+                if mask.dim() == 2 and shape[:1] == mask.shape[1:]
+            ]
+            require(
+                len(shared) > 0,
+                f"the mask has shape {tuple(mask.shape)}, but no variable has such a first axis; "
+                "give a dict of masks by variable",
+            )
+            mask = dict.fromkeys(shared, mask)
+        mask = self._checked(mask, "the masks", complete=False)
+        parts = {
+            name: torch.ones_like(part, dtype=torch.bool)
+            for name, part in self.layout.split(x).items()
+        }
+        for name, given in mask.items():
+            with naming(name):
+                parts[name] = spread_mask(given, parts[name])
+        return self.layout.join(parts)
+
+    def unpack_mask(self, mask: Tensor) -> dict[str, Tensor]:
+        return self.layout.split(mask)
+
+    def padded(self, x: Tensor, mask: Tensor) -> Tensor:
+        def nothing() -> Tensor:
+            return self.layout.repeat([-1.0 if flow.integers else math.nan for flow in self.flows])
+
+        return torch.where(mask, x, self._table("nothing", x.device, nothing).to(x.dtype))
 
     def unpack_state(self, V: Tensor) -> dict[str, Tensor]:
         return self.state.split(V)

@@ -8,6 +8,7 @@ from bfn.output.categorical import (
     CategoricalHead,
     CategoricalOutput,
 )
+from bfn.output.lengths import Lengths
 from bfn.output.marginals import Marginals
 from bfn.output.mixed import MixedHead, MixedOutput
 from bfn.output.point import Bins, MeasurementNoise, PointHead, PointOutput
@@ -23,6 +24,7 @@ __all__ = [
     "FreeBinnedHead",
     "FreeBinnedOutput",
     "Head",
+    "Lengths",
     "Marginals",
     "MeasurementNoise",
     "MixedHead",

@@ -111,7 +111,8 @@ class PointOutput(Output):
 
     def pin(self, x: Tensor, mask: Tensor) -> Output:
         x_hat = torch.where(mask, x.to(self.x_hat.dtype), self.x_hat)
-        return dataclasses.replace(self, x_hat=x_hat, pinned=mask)
+        pinned = mask if self.pinned is None else mask | self.pinned
+        return dataclasses.replace(self, x_hat=x_hat, pinned=pinned)
 
     def law(self) -> CutGaussian:
         if not isinstance(self.measure, Bins):

@@ -1,0 +1,87 @@
+"""Examples of different lengths: padded to the longest, with a law of the length itself.
+
+    p(x) = p(length) p(x_1, ..., x_length | length)
+
+The model is the second factor: variables beyond the length do not exist. The first is counted on
+the training data; -ln p(length) is part of L^r.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bfn import noise
+from bfn.errors import BFNError
+
+
+@dataclass(frozen=True, repr=False)
+class Lengths:
+    """A law of lengths: log_p holds ln p(1), ln p(2), ..., up to the longest."""
+
+    log_p: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        numbers = [value for value in self.log_p if isinstance(value, int | float)]
+        if len(numbers) != len(self.log_p) or not numbers or not all(map(math.isfinite, numbers)):
+            raise BFNError(
+                f"the law of lengths holds {self.log_p!r}; expected a finite logarithm for each "
+                "length from 1 to the longest"
+            )
+
+    @classmethod
+    def of(cls, length: Any, longest: int) -> Lengths:
+        """The frequencies of lengths (N,), with half an example added to each of 1 to `longest`."""
+        length = as_lengths(length, longest)
+        counts = torch.bincount(length.cpu() - 1, minlength=longest).double() + 0.5
+        return cls(tuple(round(value, 5) for value in (counts / counts.sum()).log().tolist()))
+
+    def __repr__(self) -> str:
+        return f"Lengths(1 to {self.longest})"
+
+    @property
+    def longest(self) -> int:
+        return len(self.log_p)
+
+    def cost(self, length: Tensor) -> Tensor:
+        """-ln p(length) of lengths (B,): (B,) nats."""
+        return -self._log_p(length.device)[length - 1]
+
+    def sample(self, n: int, generator: noise.Source = None, least: int = 1) -> Tensor:
+        """n lengths, (n,), none of them below `least`."""
+        p = self._log_p(torch.device("cpu")).exp()
+        cdf = p[least - 1 :].cumsum(0)
+        u = noise.uniform((n,), generator, device="cpu", dtype=torch.float64)
+        drawn = torch.searchsorted(cdf, u * cdf[-1], right=True)
+        return (drawn + least).clamp_max(self.longest)
+
+    def _log_p(self, device: torch.device) -> Tensor:
+        dtype = torch.float32 if device.type == "mps" else torch.float64
+        return torch.log_softmax(torch.tensor(self.log_p, dtype=dtype), 0).to(device)
+
+
+def as_lengths(length: Any, longest: int, batch: int | None = None) -> Tensor:
+    """Lengths as int64 (B,): one for each example or, if a batch is given, one for all."""
+    found = torch.as_tensor(length)
+    if found.dim() == 0 and batch is not None:
+        found = found.expand(batch)
+    integral = not (found.is_floating_point() or found.dtype == torch.bool)
+    if not integral or found.dim() != 1 or len(found) != (len(found) if batch is None else batch):
+        expected = "(N,)" if batch is None else f"({batch},)"
+        raise BFNError(
+            f"the lengths are {found.dtype} of shape {tuple(found.shape)}; expected a whole number "
+            f"for each example, {expected}"
+        )
+    # Reading them back would make a GPU wait; there they have been checked when they were loaded.
+    if found.device.type == "cpu" and len(found):
+        low, high = int(found.min()), int(found.max())
+        if low < 1 or high > longest:
+            raise BFNError(
+                f"an example has length {high if low >= 1 else low}; expected 1 to {longest}, the "
+                "longest that the model has room for"
+            )
+    return found.long()

@@ -1,0 +1,210 @@
+"""Examples of different lengths: padding costs nothing, is never seen, and the length is data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import bfn
+from bfn import loss, noise
+from bfn.nn import MLP
+from support.lengths import LONGEST, atoms, molecules, transformer, two_lengths
+from support.mistakes import assert_refused
+from support.toys import KINDS, data, generator, standard_error
+
+LOSSES: dict[str, Callable[..., Tensor]] = {
+    "continuous_time": loss.continuous_time,
+    "discrete_time": lambda m, x, **k: loss.discrete_time(m, x, 5, **k),
+    "all_steps": lambda m, x, **k: loss.discrete_time(m, x, 3, steps="all", **k),
+    "objective": lambda m, x, **k: loss.objective(m, x, **k).value,
+    "mixture": lambda m, x, **k: loss.objective(m, x, "mixture", 7, **k).value,
+    "reconstruction": lambda m, x, times=None, **k: loss.reconstruction(m, x, **k),
+}
+every_loss = pytest.mark.parametrize("name", LOSSES)
+CASES = [*KINDS, "posterior"]
+LENGTHS = torch.tensor([LONGEST, 4, 1, 3])
+TIMES = torch.tensor([0.3, 0.9, 0.6, 0.05])
+
+
+@pytest.fixture(autouse=True)
+def _float64() -> Any:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+def case(name: str) -> tuple[bfn.BFN, Tensor]:
+    kind = "discretised" if name == "posterior" else name
+    options = {"head": "posterior"} if name == "posterior" else {}
+    return transformer(kind, **options), data(kind, (len(LENGTHS), LONGEST))
+
+
+@pytest.fixture
+def same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise of a shorter sequence is the beginning of the longer one's, in every call."""
+
+    def normal(shape: Any, source: noise.Keyed, device: Any = None, dtype: Any = None) -> Tensor:
+        rows = [
+            torch.randn((LONGEST, *shape[2:]), generator=g, dtype=dtype)[: shape[1]]
+            for g in source.generators
+        ]
+        return torch.stack(rows)
+
+    monkeypatch.setattr(noise, "normal", normal)
+
+
+@every_loss
+@pytest.mark.parametrize("kind", CASES)
+def test_a_padded_batch_costs_what_its_examples_cost(
+    kind: str, name: str, same_noise: None
+) -> None:
+    model, x = case(kind)
+    model.lengths = bfn.Lengths.of(LENGTHS, LONGEST)
+    padded = LOSSES[name](model, x, times=TIMES, length=LENGTHS, generator=keyed())
+    padded.sum().backward()
+    gradients = {key: p.grad.clone() for key, p in model.named_parameters()}
+    model.zero_grad()
+    for i, length in enumerate(LENGTHS):
+        row, source = slice(i, i + 1), noise.Keyed([i])
+        given = {"times": TIMES[row], "generator": source}
+        everything = torch.ones(1, int(length), dtype=torch.bool)
+        alone = LOSSES[name](model, x[row, :length], mask=everything, **given)
+        alone.sum().backward()
+        paid = model.lengths.cost(length[None]) if name == "reconstruction" else 0.0
+        torch.testing.assert_close(padded[row], alone + paid, rtol=1e-9, atol=1e-9)
+    for key, p in model.named_parameters():
+        scale = float(gradients[key].abs().max()) + 1e-9
+        torch.testing.assert_close(p.grad, gradients[key], rtol=1e-7, atol=1e-9 * scale + 1e-12)
+
+
+def keyed() -> noise.Keyed:
+    return noise.Keyed(range(len(LENGTHS)))
+
+
+@every_loss
+def test_a_padded_batch_of_mixed_data(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same for variables that share a length; what is not of that length always exists."""
+
+    def normal(shape: Any, source: noise.Keyed, device: Any = None, dtype: Any = None) -> Tensor:
+        rows = [torch.randn((), generator=g, dtype=dtype) for g in source.generators]
+        return torch.stack(rows).reshape(-1, *(1,) * (len(shape) - 1)).expand(shape).clone()
+
+    monkeypatch.setattr(noise, "normal", normal)
+    model, x = atoms(), molecules(LENGTHS)
+    model.lengths = bfn.Lengths.of(LENGTHS, LONGEST)
+    padded = LOSSES[name](model, x, times=TIMES, length=LENGTHS, generator=keyed())
+    mask = torch.arange(LONGEST) < LENGTHS[:, None]
+    for given in (mask, {"types": mask, "coordinates": mask}):
+        by_mask = LOSSES[name](model, x, times=TIMES, mask=given, generator=keyed())
+        paid = model.lengths.cost(LENGTHS) if name == "reconstruction" else 0.0
+        torch.testing.assert_close(by_mask + paid, padded)
+    for i, length in enumerate(LENGTHS.tolist()):
+        small = atoms(length)
+        small.net = model.net
+        part = {key: v[i : i + 1, :length] for key, v in x.items() if key != "charge"}
+        part["charge"] = x["charge"][i : i + 1]
+        given = {"times": TIMES[i : i + 1], "generator": noise.Keyed([i])}
+        alone = LOSSES[name](small, part, mask=torch.ones(1, length, dtype=torch.bool), **given)
+        paid = model.lengths.cost(LENGTHS[i : i + 1]) if name == "reconstruction" else 0.0
+        torch.testing.assert_close(padded[i : i + 1], alone + paid, rtol=1e-9, atol=1e-9)
+
+
+@every_loss
+@pytest.mark.parametrize("kind", [*CASES, "mixed"])
+def test_what_padding_holds_does_not_matter(kind: str, name: str) -> None:
+    model, x = (atoms(), molecules(LENGTHS)) if kind == "mixed" else case(kind)
+    packed = model.flow.pack(x, model.dtype)
+    exists = model.existing(packed, None, LENGTHS)
+    other = model.flow.unpack(model.flow.padded(packed, exists))
+    rest = packed if kind == "mixed" else x
+    assert not torch.equal(torch.nan_to_num(model.flow.padded(packed, exists)), rest)
+    model.lengths = bfn.Lengths.of(LENGTHS, LONGEST)
+    values = []
+    for given in (x, other):
+        nats = LOSSES[name](model, given, times=TIMES, length=LENGTHS, generator=keyed())
+        (gradient,) = torch.autograd.grad(nats.sum(), next(model.parameters()))
+        values.append((nats, gradient))
+    for mine, theirs in zip(*values, strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_the_bound_is_the_entropy_of_length_and_content() -> None:
+    """With the exact posterior as the network; L^n is above L^inf, as it is without lengths."""
+    lines = two_lengths()
+    x, lengths = lines.sample(40_000, generator(0))
+    given: dict[str, Any] = {"length": lengths, "generator": generator(1)}
+    with torch.no_grad():
+        last = loss.reconstruction(lines.model, x, **given)
+        nats = loss.continuous_time(lines.model, x, **given) + last
+        steps = loss.discrete_time(lines.model, x, 40, **given) + last
+    error = standard_error(nats)
+    assert abs(float(nats.mean()) - lines.entropy) < 4 * error < 0.1
+    assert -4 * error < float(steps.mean()) - lines.entropy < 0.2
+    # The length's own part, exactly: what is paid for a length beside what it leaves open.
+    mask = torch.arange(lines.longest) < lengths[:, None]
+    rest = loss.reconstruction(lines.model, x, mask=mask, generator=generator(1))
+    both = loss.reconstruction(lines.model, x, length=lengths, generator=generator(1))
+    H = -sum(p * math.log(p) for p in lines.law.values())
+    assert float((both - rest).mean()) == pytest.approx(H, rel=1e-9)
+
+
+def test_the_law_of_lengths() -> None:
+    law = bfn.Lengths.of(torch.tensor([2, 2, 2, 4]), 4)
+    p = torch.tensor([0.5, 3.5, 0.5, 1.5]) / 6.0
+    assert torch.tensor(law.log_p).exp().tolist() == pytest.approx(p.tolist(), rel=1e-4)
+    torch.testing.assert_close(law.cost(torch.tensor([2, 1])), -p[[1, 0]].log(), atol=2e-5, rtol=0)
+    drawn = law.sample(20_000, generator(0))
+    shares = torch.bincount(drawn, minlength=5)[1:] / len(drawn)
+    assert float((shares - p).abs().max()) < 0.015
+    least = law.sample(20_000, generator(0), least=3)
+    assert sorted(set(least.tolist())) == [3, 4]
+    assert float((least == 4).double().mean()) == pytest.approx(0.75, abs=0.015)
+
+
+def test_the_law_is_saved_with_the_model(tmp_path: Any) -> None:
+    model = transformer("discrete")
+    model.lengths = bfn.Lengths.of(LENGTHS, LONGEST)
+    model.save_pretrained(tmp_path)
+    assert bfn.BFN.from_pretrained(tmp_path).lengths == model.lengths
+
+
+def test_mistakes() -> None:
+    model, x = case("discrete")
+    mask = torch.arange(LONGEST) < LENGTHS[:, None]
+    mixed, molecule = atoms(), molecules(LENGTHS)
+    with_law, _ = case("discrete")
+    with_law.lengths = bfn.Lengths.of(LENGTHS, LONGEST)
+    blind = bfn.discrete(MLP(LONGEST, 4, 4, width=8, layers=1), 4)
+    nothing = mask & False
+
+    def cost(model: bfn.BFN = model, x: Any = x, **given: Any) -> Callable[[], Tensor]:
+        return lambda: loss.continuous_time(model, x, **given)
+
+    for call, words in (
+        (cost(length=LENGTHS + 1), "has length 7; expected 1 to 6"),
+        (cost(length=LENGTHS - 1), "has length 0; expected 1 to 6"),
+        (cost(length=LENGTHS.double()), "torch.float64 of shape (4,); expected a whole number"),
+        (cost(length=LENGTHS[:2]), "of shape (2,); expected a whole number for each example, (4,)"),
+        (cost(length=LENGTHS, mask=mask), "a mask and lengths both say"),
+        (cost(mask=nothing), "hides a whole example"),
+        (cost(mask=mask.long()), "the mask is torch.int64; expected a torch.bool"),
+        (cost(mask=mask[:, :3]), "the mask has shape (4, 3), but x has (4, 6)"),
+        (cost(mask=[True]), "the mask is list"),
+        (cost(blind, mask=mask), "the network, MLP, cannot be told which variables exist"),
+        (cost(with_law), "different lengths; give length="),
+        (lambda: loss.reconstruction(model, x, length=LENGTHS), "has no law of lengths yet"),
+        (cost(mixed, molecule, mask=mask[:, :4]), "no variable has such a first axis"),
+        (cost(mixed, molecule, mask={"type": mask}), "have a variable 'type'"),
+        (cost(mixed, molecule, mask={"types": mask[:2]}), "in the variable 'types'"),
+        (cost(mixed, molecule, length=9), "has length 9; expected 1 to 6"),
+        (lambda: bfn.Lengths(()), "holds (); expected a finite logarithm"),
+        (lambda: bfn.Lengths((0.0, -math.inf)), "expected a finite logarithm"),
+        (lambda: bfn.Lengths.of([3, 4], 3), "has length 4; expected 1 to 3"),
+    ):
+        assert_refused(call, words)
