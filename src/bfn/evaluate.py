@@ -22,7 +22,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -85,6 +85,8 @@ class Evaluation:
     times: Tensor
     losses: dict[float, Tensor]
     reconstructions: Tensor
+    variables: dict[str, list[Row]] = field(default_factory=dict)
+    """The rows of each variable of mixed data, which add up to those of all."""
 
     def table(self) -> list[list[str]]:
         """The names of the columns, then a line for each n: L^n, L^r, their sum and its errors."""
@@ -98,6 +100,14 @@ class Evaluation:
                 nats.append(total.noise_error)
             lines.append([row.name, *map(self.in_unit, nats)])
         return lines
+
+    def table_by_variable(self) -> list[list[str]]:
+        """The names of the columns, then a line for each variable: its total for each n."""
+        head = ["variable", *(f"n = {row.name}" for row in self.rows)]
+        return [head] + [
+            [name, *(self.in_unit(row.total.nats) for row in rows)]
+            for name, rows in self.variables.items()
+        ]
 
     def in_unit(self, nats: float) -> str:
         """Nats per example in the data's unit: three decimals of nats, four of smaller units."""
@@ -115,22 +125,16 @@ class Evaluation:
         )
 
     def __repr__(self) -> str:
-        widths = [max(map(len, column)) for column in zip(*self.table(), strict=True)]
-        lines = (
-            "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
-            for line in self.table()
-        )
         title = f"{self.examples} examples, {self.unit}"
-        return "\n".join(filter(None, [title, *lines, self.warning()]))
+        parts = _aligned(self.table_by_variable()) if self.variables else []
+        return "\n".join(filter(None, [title, *_aligned(self.table()), *parts, self.warning()]))
 
     def _repr_html_(self) -> str:
         """The table in a notebook."""
-        head, *rows = ("".join(f"<td>{cell}</td>" for cell in line) for line in self.table())
-        body = "".join(f"<tr>{row}</tr>" for row in rows)
-        caption = f"<caption>{self.examples} examples, {html.escape(self.unit)}</caption>"
-        head = head.replace("td>", "th>")
-        table = f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-        return f"{table}<p>{self.warning()}</p>"
+        tables = _html(self.table(), f"{self.examples} examples, {self.unit}")
+        if self.variables:
+            tables += _html(self.table_by_variable(), "by variable")
+        return f"{tables}<p>{self.warning()}</p>"
 
     def bits(self, nats: float) -> float:
         """Nats per example as bits per dimension, which is a character of a text."""
@@ -152,7 +156,12 @@ class Evaluation:
                 "bits_error": self.bits(estimate.standard_error),
             }
 
+        parts = {
+            name: {row.name: plain(row.total) for row in rows}
+            for name, rows in self.variables.items()
+        }
         return {
+            **({"variables": parts} if parts else {}),
             "examples": self.examples,
             "dimensions": self.dimensions,
             "repeats": len(self.times),
@@ -208,6 +217,14 @@ def evaluate(
     times = torch.empty(repeats, N, dtype=torch.float64)
     losses = {n: torch.empty_like(times) for n in counts}
     reconstructions = torch.empty_like(times)
+    names = list(model.flow.variables)
+    parts = {n: torch.empty(*times.shape, len(names), dtype=torch.float64) for n in [*counts, 0]}
+
+    def keep(nats: Tensor, n: float, repeat: int, rows: slice) -> Tensor:
+        """Keep what each variable of mixed data costs; returns the sum over all, (B,)."""
+        nats = nats.double().cpu()
+        parts[n][repeat, rows] = nats[:, : len(names)]
+        return nats.sum(1)
 
     def measure(repeat: int, rows: slice) -> None:
         """Fill in the given rows of one repeat."""
@@ -221,12 +238,13 @@ def evaluate(
         t = times[repeat, rows]
         done = (repeat * N + rows.start) * len(counts)
         for i, n in enumerate(counts):
-            nats = loss.n_step(model, x, n, t, keyed("loss"), **cond)
-            losses[n][repeat, rows] = nats.double().cpu()
+            nats = loss.n_step(model, x, n, t, keyed("loss"), by_variable=True, **cond)
+            losses[n][repeat, rows] = keep(nats, n, repeat, rows)
             if progress is not None:
                 progress(done + (i + 1) * len(x), repeats * N * len(counts))
-        nats = loss.reconstruction(model, x, generator=keyed("reconstruction"), **cond)
-        reconstructions[repeat, rows] = nats.double().cpu()
+        source = keyed("reconstruction")
+        nats = loss.reconstruction(model, x, generator=source, by_variable=True, **cond)
+        reconstructions[repeat, rows] = keep(nats, 0, repeat, rows)
 
     with model.evaluating():
         for repeat in range(repeats):
@@ -237,17 +255,13 @@ def evaluate(
                 measure(repeat, slice(start, stop))
 
             batch = in_parts(N, batch, part, say=say)
-    table = [
-        Row(
-            n,
-            _estimate(losses[n], order),
-            _estimate(reconstructions, order),
-            _estimate(losses[n] + reconstructions, order),
-        )
-        for n in counts
-    ]
+
+    def row(n: float, loss: Tensor, reconstruction: Tensor) -> Row:
+        values = (loss, reconstruction, loss + reconstruction)
+        return Row(n, *(_estimate(each, order) for each in values))
+
     return Evaluation(
-        rows=table,
+        rows=[row(n, losses[n], reconstructions) for n in counts],
         examples=N,
         dimensions=data.format.dimensions,
         unit=data.unit,
@@ -256,7 +270,27 @@ def evaluate(
         times=times,
         losses=losses,
         reconstructions=reconstructions,
+        variables={
+            name: [row(n, parts[n][..., p], parts[0][..., p]) for n in counts]
+            for p, name in enumerate(names)
+        },
     )
+
+
+def _aligned(table: list[list[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
+        for line in table
+    ]
+
+
+def _html(table: list[list[str]], title: str) -> str:
+    cells = [[html.escape(cell) for cell in line] for line in table]
+    head, *rows = ("".join(f"<td>{cell}</td>" for cell in line) for line in cells)
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    caption, head = f"<caption>{html.escape(title)}</caption>", head.replace("td>", "th>")
+    return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _examples(

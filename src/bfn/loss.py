@@ -262,7 +262,7 @@ def _prepared(model: BFN, x: Data, cond: dict[str, Any]) -> tuple[Any, Tensor]:
 
     Takes out of the conditions what says so.
     """
-    packed = model.flow.pack(x, model.dtype)
+    packed = model.pack(x)
     mask, length = cond.pop("mask", None), cond.pop("length", None)
     existing = None
     if mask is not None or length is not None:

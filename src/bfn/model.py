@@ -98,6 +98,10 @@ class BFN(nn.Module):
             self._widest = torch.maximum(self._widest.to(ranges), ranges.amax())
         return net_output
 
+    def pack(self, x: Any) -> Tensor:
+        """Data as one tensor: mixed data as rows of numbers, other data as they are."""
+        return self.flow.pack(x, self.dtype)
+
     def check(self, x: Tensor) -> None:
         """Raise `BFNError` unless x is legal data for this model: type, range, no NaN.
 

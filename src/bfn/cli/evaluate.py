@@ -193,6 +193,9 @@ def show(
     for line, row in zip(lines, result.rows, strict=True):
         rows.append([*line, in_other(row.total.nats)])
     text = tables.show([*columns, f"total in {other}"], rows, f"{title}, in {own}")
+    if result.variables:
+        columns, *rows = result.table_by_variable()
+        tables.show(columns, rows, f"by variable, in {own}")
     if published is not None:
         updates = f", after {published.updates:,} updates" if published.updates else ""
         print(f"published: L^r {published.reconstruction:g} {own}, included{updates}")

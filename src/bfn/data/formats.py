@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -35,7 +36,7 @@ class Format(ABC):
     """Shape, meaning and unit of one example."""
 
     medium: ClassVar[str]
-    """"image", "text" or "array": what `render` returns."""
+    """"image", "text", "array" or "mixed": what `render` returns."""
     alike: ClassVar[bool] = False
     """Whether all variables of an example follow one law, as the positions of a text do."""
     shape: tuple[int, ...]
@@ -51,7 +52,7 @@ class Format(ABC):
 
     @abstractmethod
     def render(self, x: Tensor) -> Any:
-        """x to look at: uint8 pictures (B, H, W, C), printable strings, or a numpy array."""
+        """x to look at: uint8 pictures (B, H, W, C), printable strings, or numpy arrays."""
 
     @abstractmethod
     def read_example(
@@ -323,6 +324,112 @@ class TextFormat(Format):
         return "bits per byte" if self.alphabet.characters is None else bits_of(self.medium)
 
 
+@dataclass(frozen=True)
+class MixedFormat(Format):
+    """What one example of mixed data is.
+
+    Args:
+        variables: the shape of each variable and, for classes, their number K, by name, as
+            `bfn.flow.MixedFlow.variables` has them.
+    """
+
+    variables: dict[str, dict[str, Any]]
+    medium: ClassVar[str] = "mixed"
+
+    def __post_init__(self) -> None:
+        for variable in self.variables.values():
+            for size in variable["shape"]:
+                whole("shape", size, 1, "a variable has sizes, each")
+            if variable["K"] is not None:
+                whole("K", variable["K"], 2)
+
+    @cached_property
+    def _sizes(self) -> list[int]:
+        return [math.prod(variable["shape"]) for variable in self.variables.values()]
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return (sum(self._sizes),)
+
+    @cached_property
+    def form(self) -> Form:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return forms.Encoded()
+
+    def encode(self, raw: Mapping[str, Any], generator: noise.Source = None) -> Tensor:
+        parts = [torch.as_tensor(raw[name]) for name in self.variables]
+        return torch.cat([part.reshape(len(part), -1).float() for part in parts], 1)
+
+    def decode(self, x: Tensor) -> dict[str, np.ndarray]:
+        parts = x.detach().cpu().split(self._sizes, 1)
+        return {
+            name: (part if each["K"] is None else part.long()).reshape(-1, *each["shape"]).numpy()
+            for (name, each), part in zip(self.variables.items(), parts, strict=True)
+        }
+
+    def render(self, x: Tensor) -> dict[str, np.ndarray]:
+        return self.decode(x)
+
+    def shades(self, values: Tensor) -> Tensor:
+        """Means of numbers and probabilities of classes, side by side, as shades from 0 to 1."""
+        parts = []
+        for size, variable in zip(self._sizes, self.variables.values(), strict=True):
+            K = variable["K"] or 1
+            part, values = values.tensor_split([size * (K if K > 2 else 1)], -1)
+            parts.append(part if K > 1 else 0.5 * (part + 1.0))
+        return torch.cat(parts, -1).clamp(0.0, 1.0)
+
+    def read_example(
+        self, what: str, mask: Path | None = None, *, blank: str | None = None, resize: bool = False
+    ) -> Known:
+        """A .npz file of the variables that are known; a mask says which values of them are not."""
+        if blank is not None or resize:
+            option = "--resize" if blank is None else f"--blank {blank}"
+            raise BFNError(
+                f"{option} is for pictures or texts, and these data are mixed; leave it out"
+            )
+        values, known = (self._read(Path(file)) if file else {} for file in (what, mask))
+        parts, masks = [], []
+        for name, variable in self.variables.items():
+            shape = tuple(variable["shape"])
+            parts.append(torch.as_tensor(values.get(name, np.zeros(shape))).reshape(-1).float())
+            missing = known.get(name, np.full(shape, name not in values))
+            masks.append(torch.as_tensor(missing != 0).reshape(-1) | (name not in values))
+        if not bool(torch.cat(masks).any()):
+            raise BFNError(
+                f"{what!r} leaves nothing to fill in; leave variables out of it, or mark missing "
+                "values with --mask"
+            )
+        return torch.cat(parts)[None], ~torch.cat(masks)
+
+    def _read(self, path: Path) -> dict[str, np.ndarray]:
+        """The arrays of one example, or of a mask of it."""
+        arrays = read_arrays(path)
+        for name, array in arrays.items():
+            if name not in self.variables:
+                raise BFNError(
+                    f"{str(path)!r} holds an array {name!r}; the model's variables are "
+                    f"{', '.join(self.variables)}"
+                )
+            expected = tuple(self.variables[name]["shape"])
+            if array.shape != expected:
+                raise BFNError(
+                    f"{name!r} in {str(path)!r} has shape {array.shape}; expected {expected}"
+                )
+        return arrays
+
+    def read_prefix(self, prefix: str) -> Known:
+        raise BFNError(
+            f"--prefix {prefix!r} begins a text, but this model's data are mixed; leave it out"
+        )
+
+    def describe(self) -> dict[str, Any]:
+        return {"medium": self.medium, "variables": self.variables}
+
+    @property
+    def unit(self) -> str:
+        return "nats per example"
+
+
 def _check_size(shape: Sequence[int]) -> None:
     if math.prod(shape) > MOST:
         raise BFNError(
@@ -338,6 +445,8 @@ def read_format(description: dict[str, Any], *, trust: bool = False) -> Format:
     try:
         if description["medium"] == "text":
             return TextFormat(Alphabet(description["alphabet"]), description["length"])
+        if description["medium"] == "mixed":
+            return MixedFormat(description["variables"])
         kind = {"image": ImageFormat, "array": ArrayFormat}[description["medium"]]
         form = forms.read(description["form"], trust=trust)
         return kind(tuple(description["shape"]), form)

@@ -9,7 +9,7 @@ goes its own way, and a resumed training goes on with whatever it gives then.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, final
 
 import numpy as np
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset, default_collate
 
 from bfn.data.base import DataSet, Rows, Stored, as_labels, as_tensor
-from bfn.data.formats import ArrayFormat
+from bfn.data.formats import ArrayFormat, MixedFormat
 from bfn.data.forms import Encoded
 from bfn.errors import BFNError
 
@@ -27,6 +27,10 @@ Array = Tensor | np.ndarray
 
 class Model(Protocol):
     """What `as_data_set` needs of a BFN."""
+
+    flow: Any
+
+    def pack(self, x: Any) -> Tensor: ...
 
     def check(self, x: Tensor) -> None: ...
 
@@ -52,9 +56,9 @@ def as_data_set(
     if isinstance(validation, Dataset):
         validation = _collated(validation, range(len(validation)))  # pyright: ignore[reportArgumentType]
     held = None if validation is None else _read(model, "the validation data", validation)
-    if isinstance(data, Array):
+    if isinstance(data, Array | Mapping):
         pair = data if labels is None else (data, labels)
-        return Rows(**_splits(_read(model, "the data", pair), held))
+        return Rows(**_splits(model, _read(model, "the data", pair), held))
     if labels is not None:
         raise BFNError(
             f"labels= belongs to an array of data; let the {type(data).__name__} give pairs "
@@ -67,20 +71,21 @@ def as_data_set(
         )
     if isinstance(data, Dataset):
         return Items(model, data, held)
-    if isinstance(data, Iterable) and not isinstance(data, str | dict):
+    if isinstance(data, Iterable) and not isinstance(data, str):
         return Batches(model, data, held)
     raise BFNError(
         f"the data are of type {type(data).__name__}; expected an array or a tensor (N, *shape), a "
-        "torch Dataset, a DataLoader or another source of batches, or a data set as bfn.data.load "
-        "returns it"
+        "dict of them for mixed data, a torch Dataset, a DataLoader or another source of batches, "
+        "or a data set as bfn.data.load returns it"
     )
 
 
 def _read(model: Model, what: str, given: Any) -> Stored:
     """x (N, *shape) and perhaps labels (N,), as tensors that suit the model."""
     x, *labels = given if isinstance(given, tuple | list) and given else (given,)
-    if isinstance(x, np.ndarray) and x.dtype.kind in "biuf":
-        x = as_tensor(x)
+    if isinstance(x, Mapping):
+        x = model.pack({name: _number(value) for name, value in x.items()})
+    x = _number(x)
     if not isinstance(x, Tensor) or len(labels) > 1:
         found = type(given).__name__ if isinstance(x, Tensor) else type(x).__name__
         raise BFNError(
@@ -98,13 +103,21 @@ def _read(model: Model, what: str, given: Any) -> Stored:
     return x, {"label": as_labels(what, labels[0], len(x))} if labels else {}
 
 
-def _splits(train: Stored, held: Stored | None) -> dict[str, Any]:
+def _number(x: Any) -> Any:
+    """Arrays of numbers as tensors; anything else as it is."""
+    return as_tensor(x) if isinstance(x, np.ndarray) and x.dtype.kind in "biuf" else x
+
+
+def _splits(model: Model, train: Stored, held: Stored | None) -> dict[str, Any]:
     """The arguments of a data set with these examples for training and validation."""
     x, _ = train
+    variables = model.flow.variables
     read = {"train": train, "validation": held or (x[:0], {}), "test": (x[:0], {})}
     return {
         "name": "the data",
-        "format": ArrayFormat(tuple(x.shape[1:]), Encoded()),
+        "format": (
+            MixedFormat(variables) if variables else ArrayFormat(tuple(x.shape[1:]), Encoded())
+        ),
         "splits": {split: x for split, (x, _) in read.items()},
         "labels": {split: cond["label"] for split, (_, cond) in read.items() if cond},
     }
@@ -134,7 +147,7 @@ class Items(Rows):
         self._length = len(source)  # pyright: ignore[reportArgumentType]
         if self._length == 0:
             raise BFNError(f"the {type(source).__name__} is empty; give at least one example")
-        super().__init__(**_splits(self._read([0]), held))
+        super().__init__(**_splits(model, self._read([0]), held))
 
     def _read(self, indices: Iterable[int]) -> Stored:
         return _read(self._model, "the examples", _collated(self._source, indices))
@@ -171,7 +184,7 @@ class Batches(Rows):
         self._next = self._fetch()
         if self._next is None:
             raise BFNError(f"the {type(source).__name__} gives no batch; expected at least one")
-        super().__init__(**_splits(self._next, held))
+        super().__init__(**_splits(model, self._next, held))
 
     def _fetch(self) -> Stored | None:
         end = object()

@@ -107,6 +107,10 @@ class BayesianFlow(ABC):
         """E[m(x)] as a guide sees it: expected numbers, or probabilities of classes."""
         return m
 
+    def expected_input(self, theta: Theta) -> Tensor:
+        """The same of the input distribution."""
+        return self.features(theta)
+
     def known_state(self, m: Tensor, beta: Tensor) -> Tensor:
         """The V that says, at accuracy beta, as much as possible about data with m(x) = m.
 
@@ -118,6 +122,11 @@ class BayesianFlow(ABC):
     def decisive_accuracy(self) -> float:
         """The accuracy of a message that settles what x is; by default that of all messages."""
         return float(self.schedule.beta(torch.ones((), dtype=torch.float64)))
+
+    @property
+    def variables(self) -> dict[str, dict[str, Any]]:
+        """The shape and, for classes, the number K of each part of mixed data, by name."""
+        return {}
 
     @property
     def parts(self) -> tuple[BayesianFlow, ...]:

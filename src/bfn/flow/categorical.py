@@ -37,6 +37,9 @@ class _ClassFlow(BayesianFlow):
         """Certainty: the posterior of classes depends on V alone, for all m(x) have one length."""
         return CERTAIN / self.v * m
 
+    def expected_input(self, theta: Theta) -> Tensor:
+        return 0.5 * (self.features(theta) + 1.0)
+
     @property
     def decisive_accuracy(self) -> float:
         # Twice, because the message's noise may take some of it away.

@@ -135,6 +135,13 @@ class MixedFlow(BayesianFlow):
         )
 
     @property
+    def variables(self) -> dict[str, dict[str, Any]]:
+        return {
+            name: {"shape": list(shape), "K": getattr(flow, "K", None) if flow.integers else None}
+            for name, (flow, shape) in zip(self.layout.names, self._shapes(), strict=True)
+        }
+
+    @property
     def parts(self) -> tuple[BayesianFlow, ...]:
         return self.flows
 
@@ -348,6 +355,9 @@ class MixedFlow(BayesianFlow):
 
     def expected_data(self, m: Tensor) -> Tensor:
         return self._joined(lambda flow, m_p: flow.expected_data(m_p), self.state.split(m))
+
+    def expected_input(self, theta: Theta) -> Tensor:
+        return self._joined(lambda f, theta_p: f.expected_input(theta_p), self.unpack_theta(theta))
 
     def known_state(self, m: Tensor, beta: Tensor) -> Tensor:
         return self._joined(

@@ -61,8 +61,8 @@ class Accelerated(nn.Module):
             torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
             self._compiled = [(u, torch.compile(u.forward, dynamic=False)) for u in units]
 
-    def forward(self, features: Tensor, t: Tensor, **cond: Any) -> Tensor:
-        device = features.device
+    def forward(self, features: Any, t: Tensor, **cond: Any) -> Any:
+        device = t.device
         # Kernels are launched on the current GPU, wherever the tensors are.
         with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
             recording = self._recording(features, t, cond) if self.records else None
@@ -71,8 +71,8 @@ class Accelerated(nn.Module):
             # The next replay overwrites this result.
             return _widened(recording(features, t, *cond.values()), copy=True)
 
-    def _call(self, features: Tensor, t: Tensor, **cond: Any) -> Tensor:
-        device, cast = features.device.type, self.dtype != torch.float32
+    def _call(self, features: Any, t: Tensor, **cond: Any) -> Any:
+        device, cast = t.device.type, self.dtype != torch.float32
         # A recording must not replay with cached copies of old weights.
         cache = not self.records
         arithmetic = torch.autocast(device, self.dtype, enabled=cast, cache_enabled=cache)
@@ -94,11 +94,11 @@ class Accelerated(nn.Module):
                     unit.forward = before
 
     def _recording(
-        self, features: Tensor, t: Tensor, cond: dict[str, Any]
+        self, features: Any, t: Tensor, cond: dict[str, Any]
     ) -> Recording | TrainingRecording | None:
         """The recording for such a call, or None if it cannot be replayed."""
         given = (features, t, *cond.values())
-        # A network that was moved to the CPU cannot be recorded.
+        # A network that was moved to the CPU, or takes a dict, cannot be recorded.
         if not all(isinstance(g, Tensor) and g.device == self.device for g in given):
             return None
         learning = torch.is_grad_enabled()
@@ -226,7 +226,9 @@ def compiling() -> Iterator[None]:
         ) from error
 
 
-def _widened(result: Tensor, *, copy: bool) -> Tensor:
+def _widened(result: Any, *, copy: bool) -> Any:
+    if isinstance(result, Mapping):
+        return {name: _widened(each, copy=copy) for name, each in result.items()}
     return result.to(torch.promote_types(result.dtype, torch.float32), copy=copy)
 
 

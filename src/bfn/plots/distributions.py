@@ -63,18 +63,9 @@ def flow_through_time(run: Run, count: int, steps: int, until: float) -> Flow:
         for theta, time in zip(path(flow, x.cpu(), t, run.generator("flow")), t, strict=True):
             theta = Theta(theta.V.to(**like), theta.beta.to(**like))
             output = model(theta, time.to(**like).expand(len(x)), **cond)
-            inputs.append(input_side(flow, theta, x))
+            inputs.append(flow.expected_input(theta))
             outputs.append(flow.expected_data(output.m))
     return Flow(t, x.cpu(), torch.stack(inputs).cpu(), torch.stack(outputs).cpu())
-
-
-def input_side(flow: BayesianFlow, theta: Theta, x: Tensor) -> Tensor:
-    """The input distribution of data like x: means, or probabilities of classes (see `Flow`).
-
-    `flow.expected_data` gives the output distribution in the same form.
-    """
-    features = flow.features(theta)
-    return features if x.is_floating_point() else 0.5 * (features + 1.0)
 
 
 def shades(form: Form, values: Tensor, x: Tensor) -> Tensor:

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bfn.data.formats import Format
+from bfn.data.formats import Format, MixedFormat
 from bfn.flow import BayesianFlow, Theta
 from bfn.output import Output
 from bfn.plots import style
-from bfn.plots.distributions import input_side, probabilities, shades
+from bfn.plots.distributions import probabilities, shades
 from bfn.plots.sheets import grid
 
 FRAMES = 60
@@ -52,7 +52,7 @@ class Film:
         if i == 0:  # a second start, after memory ran out
             self.frames.clear()
         like = output.mode()
-        sides = (input_side(self.flow, theta, like), self.flow.expected_data(output.m))
+        sides = (self.flow.expected_input(theta), self.flow.expected_data(output.m))
         draw = _text if self.format.medium == "text" else _pictures
         panels = [draw(self.format, side.float().cpu(), like.cpu()) for side in sides]
         self.frames.append(_frame(panels, float(t[0])))
@@ -84,7 +84,10 @@ def _frame(panels: list[np.ndarray], t: float) -> np.ndarray:
 
 def _pictures(format: Format, values: Tensor, like: Tensor) -> np.ndarray:
     """The expected pictures as a sheet; arrays as the rows of one picture."""
-    shade = shades(format.form, values[None, :PICTURES], like)[0]
+    if isinstance(format, MixedFormat):
+        shade = format.shades(values[:PICTURES])
+    else:
+        shade = shades(format.form, values[None, :PICTURES], like)[0]
     levels = shade.mul(255).round().to(torch.uint8)
     if format.medium == "image":
         sheet = grid(levels.movedim(1, -1).numpy())

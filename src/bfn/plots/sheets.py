@@ -1,7 +1,7 @@
 """Samples as files: sheets of pictures, texts one below the other, arrays.
 
 What an example looks like is its format's business (`Format.render`); the kind of file follows from
-its medium: "image", "text" or "array".
+its medium: "image", "text", "array" or "mixed".
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bfn.errors import BFNError
 from bfn.model import BFN
 from bfn.plots import style
 
-_ENDINGS = {"image": ".png", "text": ".txt", "array": ".npy"}
+_ENDINGS = {"image": ".png", "text": ".txt", "array": ".npy", "mixed": ".npz"}
 GROUND = 96  # grey level between pictures
 SMALLEST, LEAST = 48, 360  # longer sides of a picture and a sheet; smaller ones are enlarged
 
@@ -35,7 +35,8 @@ def suffix(format: Format) -> str:
 
 def check_sheet(path: Path, format: Format) -> None:
     """Refuse a file name that `write_sheet` cannot serve, before samples are drawn."""
-    endings = dict.fromkeys((_ENDINGS[format.medium], ".npy"))
+    usual = _ENDINGS[format.medium]
+    endings = dict.fromkeys((usual,) if usual == ".npz" else (usual, ".npy"))
     if path.suffix not in endings:
         raise BFNError(
             f"{str(path)!r} cannot hold samples of this run; expected a name ending in "
@@ -46,7 +47,7 @@ def check_sheet(path: Path, format: Format) -> None:
 
 
 def write_sheet(path: Path, format: Format, x: Tensor, columns: int | None = None) -> None:
-    """Write all samples to one file, by its ending: a .png grid, a .txt or an .npy."""
+    """Write all samples to one file, by its ending: a .png grid, a .txt, an .npy or .npz."""
     check_sheet(path, format)
     path.write_bytes(sheet(format, x, path.suffix, columns))
 
@@ -59,7 +60,9 @@ def sheet(format: Format, x: Tensor, ending: str, columns: int | None = None) ->
     if ending == ".txt":
         return joined(format.render(x)).encode()
     file = io.BytesIO()
-    if ending == ".npy":
+    if ending == ".npz":
+        np.savez(file, **format.render(x))
+    elif ending == ".npy":
         np.save(file, np.asarray(format.decode(x.cpu())), allow_pickle=False)
     else:
         images = format.render(x)

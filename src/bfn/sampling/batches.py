@@ -12,6 +12,7 @@ from torch import Tensor
 from bfn.device import in_parts
 from bfn.errors import whole
 from bfn.guidance import Wrapper, labels
+from bfn.guidance.base import innermost
 from bfn.model import BFN
 from bfn.sampling import arguments, solvers
 from bfn.sampling.infill import infill
@@ -33,7 +34,7 @@ def in_batches(
     progress: Callable[[int, int], None] | None = None,
     say: Callable[[str], None] | None = None,
     **options: Any,
-) -> Tensor:
+) -> Any:
     """n examples of the given shape, at most `batch` of them at once; on the CPU.
 
     Every example has its own noise, seeded by (seed, its number), so results do not depend on the
@@ -77,7 +78,7 @@ def in_batches(
         else:
             how = functools.partial(infill, model, known[0].expand(size, *shape), known[1])
         x = how(steps, generator=keys, callback=look, **given, **options)
-        parts.append(model.flow.pack(x, model.dtype)[: stop - start].cpu())
+        parts.append(innermost(model).pack(x)[: stop - start].cpu())
 
     what, advice = "example", "free some, or use another device"
     if known is not None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from bfn.device import find_device
 from bfn.errors import BFNError
 from bfn.guidance import Wrapper, labels
+from bfn.guidance.base import innermost
 from bfn.model import BFN
 from bfn.nn.accelerate import Accelerated
 from bfn.recipe.sections import Sample
@@ -51,7 +52,7 @@ def draw(
         # start: a small model of text continued "functio" correctly in 98% of all cases, and in
         # 83% with messages on schedule.
         given = {"observed": "known", **given}
-    return in_batches(
+    x = in_batches(
         model,
         settings.n,
         shape,
@@ -62,6 +63,7 @@ def draw(
         **options(model, settings),
         **given,
     )
+    return innermost(model).pack(x)
 
 
 def check_names(settings: Sample) -> None:

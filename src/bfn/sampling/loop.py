@@ -141,7 +141,8 @@ def run(
 def _sizes(model: BFN | Wrapper, shape: Sequence[int] | int) -> tuple[int, ...]:
     example = innermost(model).flow.shape
     if example is not None:
-        return (whole("shape", shape, 1, "the number of examples must be"), *example)
+        count = shape if isinstance(shape, int) else shape[0]
+        return (whole("shape", count, 1, "the number of examples must be"), *example)
     try:
         return tuple(whole("shape", size, 1) for size in shape)  # pyright: ignore
     except (TypeError, BFNError):

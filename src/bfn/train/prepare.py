@@ -100,7 +100,10 @@ def _augmented(model: BFN, x: Tensor, augment: Callable[[Tensor], Tensor]) -> Te
     """The augmented x, if it is still data of the model."""
     if not callable(augment):
         raise BFNError(f"augment = {augment!r}; expected a function of a batch")
-    found: Any = augment(x.clone())
+    given = model.flow.unpack(x.clone())
+    found: Any = augment(given)
+    if isinstance(found, type(given)):
+        found = model.pack(found)
     shape, kind = tuple(getattr(found, "shape", ())), getattr(found, "dtype", type(found).__name__)
     if not isinstance(found, Tensor) or (shape, kind) != (tuple(x.shape), x.dtype):
         raise BFNError(

@@ -60,7 +60,7 @@ class Trainer:
         augment: Callable[[Tensor], Tensor] | None = None,
         say: Callable[[str], Any] = lambda sentence: None,
     ) -> None:
-        self.settings, self.augment = settings, augment or (lambda x: x)
+        self.settings, self.augment = settings, _of_rows(model, augment)
         self.world = world or World()
         self.device = find_device(self.world.device(settings.device))
         self.model, self.data = model.to(self.device), data
@@ -149,6 +149,13 @@ class Trainer:
             f"train.accumulate = {more} or more, which cuts the batch into parts without changing "
             "the result"
         )
+
+
+def _of_rows(model: BFN, augment: Callable[[Any], Any] | None) -> Callable[[Tensor], Tensor]:
+    """An augmentation of data as users see them, for data as one tensor."""
+    if augment is None:
+        return lambda x: x
+    return lambda x: model.pack(augment(model.flow.unpack(x)))
 
 
 def _joined(parts: tuple[Tensor, ...]) -> Tensor:

@@ -1,0 +1,268 @@
+"""Mixed data from end to end: training, evaluation, sampling, infilling, files, mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import bfn
+from bfn.cli import main
+from support.toys import generator
+
+VARIABLES = {
+    "sex": bfn.Variable("discrete", K=2, head="posterior"),
+    "types": bfn.Variable("discrete", (3,), K=4),
+    "place": bfn.Variable("continuous", (2, 2), reconstruction=bfn.Bins(16, 0.05)),
+    "age": bfn.Variable("discretised", K=8),
+}
+
+
+def data(N: int) -> dict[str, Tensor]:
+    """Every variable depends on the first."""
+    g = generator(3)
+    sex = torch.randint(2, (N,), generator=g)
+    types = (sex[:, None] + torch.randint(2, (N, 3), generator=g)) % 4
+    place = (0.5 * (2 * sex - 1))[:, None, None] + 0.1 * torch.randn(N, 2, 2, generator=g).float()
+    age = bfn.discretise(place[:, 0, 0].clamp(-1, 1), 8)
+    return {"sex": sex, "types": types, "place": place.clamp(-1, 1).float(), "age": age.float()}
+
+
+def untrained(**arguments: Any) -> bfn.BFN:
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        net = bfn.nn.MixedMLP.of(VARIABLES, width=32, layers=1, **arguments).float()
+    return bfn.mixed(net, VARIABLES)
+
+
+SETTINGS: dict[str, Any] = {"steps": 250, "batch": 64, "learning_rate": 5e-3, "device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("mixed") / "run"
+    bfn.train.fit(untrained(), data(512), out=out, display=False, **SETTINGS)
+    return out
+
+
+def test_training_learns_and_is_resumed_exactly(run: Path, tmp_path: Path) -> None:
+    model, x = bfn.BFN.from_pretrained(run), data(512)
+    measured = [bfn.evaluate.evaluate(m, x, steps=["inf"]) for m in (untrained(), model)]
+    assert measured[1].rows[0].total.nats < measured[0].rows[0].total.nats - 5
+    calls = 0
+
+    def stop() -> bool:
+        nonlocal calls
+        calls += 1
+        return calls == 100
+
+    half = tmp_path / "half"
+    bfn.train.fit(untrained(), x, out=half, display=False, stop=stop, **SETTINGS)
+    bfn.train.fit(untrained(), x, out=half, display=False, resume=True, **SETTINGS)
+    again = bfn.BFN.from_pretrained(half)
+    for name, weight in model.net.state_dict().items():
+        assert torch.equal(weight, again.net.state_dict()[name]), name
+
+
+def test_an_evaluation_has_a_breakdown_by_variable(run: Path) -> None:
+    model, x = bfn.BFN.from_pretrained(run), data(100)
+    found = bfn.evaluate.evaluate(model, x, steps=[3, "inf"], repeats=2)
+    assert list(found.variables) == list(VARIABLES)
+    for i, row in enumerate(found.rows):
+        parts = [rows[i] for rows in found.variables.values()]
+        assert sum(part.total.nats for part in parts) == pytest.approx(row.total.nats)
+        assert sum(part.loss.nats for part in parts) == pytest.approx(row.loss.nats)
+    assert "types" in repr(found)
+    assert "types" in found._repr_html_()
+    assert (
+        found.to_json()["variables"]["age"]["inf"]["nats"] == found.variables["age"][1].total.nats
+    )
+    assert found.unit == "nats per example"
+
+
+def test_a_saved_model_is_the_same(run: Path) -> None:
+    model = bfn.BFN.from_pretrained(run)
+    fresh = untrained()
+    assert model.flow == fresh.flow
+    x = data(4)
+    torch.testing.assert_close(
+        bfn.loss.continuous_time(model, x, generator=generator(1)),
+        bfn.loss.continuous_time(bfn.BFN.from_pretrained(run), x, generator=generator(1)),
+    )
+
+
+@pytest.mark.parametrize("solver", bfn.solvers.SOLVERS)
+def test_samples_know_the_joint(run: Path, solver: str) -> None:
+    """The place follows the sex: its sign is right in nearly all cases."""
+    model = bfn.BFN.from_pretrained(run)
+    x = bfn.generate(model, 200, 40, solver=solver, seed=1)
+    model.check(model.pack(x))
+    right = (x["place"].mean((1, 2)) > 0) == (x["sex"] == 1)
+    assert right.float().mean() > 0.9
+    some = bfn.generate(model, 3, 40, solver=solver, seed=1)
+    for name, values in some.items():
+        torch.testing.assert_close(values, x[name][:3])
+
+
+def test_what_is_given_stays_and_says_something(run: Path) -> None:
+    model, sex = bfn.BFN.from_pretrained(run), torch.arange(200) % 2
+    for options in ({}, {"observed": "known"}, {"particles": 16}):
+        x = bfn.infill(model, {"sex": sex}, steps=20, seed=1, **options)
+        assert torch.equal(x["sex"], sex)
+        apart = x["place"][sex == 1].mean() - x["place"][sex == 0].mean()
+        assert apart > (0.4 if options else 0.1)  # messages on schedule say little early on
+    known = {"types": torch.zeros(2, 3, dtype=torch.long)}
+    x = bfn.infill(model, known, {"types": torch.tensor([True, False, True])}, 5)
+    assert not x["types"][:, [0, 2]].any()
+
+
+def test_guides_see_a_dict_of_expected_data(run: Path) -> None:
+    model = bfn.BFN.from_pretrained(run)
+
+    def towards(x: dict[str, Tensor]) -> Tensor:
+        return x["place"].sum((1, 2)) + x["sex"] + x["types"][..., 2].sum(1)
+
+    for through in (True, False):
+        guided = bfn.guidance.Guided(model, towards, 4.0, through=through)
+        x = bfn.generate(guided, 100, 20, seed=0)
+        assert x["sex"].float().mean() > 0.8
+        assert x["place"].mean() > 0.3
+    by_theta = bfn.guidance.Guided(
+        model, lambda theta: theta["place"].V.sum((1, 2)), 0.1, of="theta"
+    )
+    assert bfn.generate(by_theta, 100, 20, seed=0)["place"].mean() > 0
+
+
+def test_labels_and_classifier_free_guidance() -> None:
+    model, x = untrained(labels=2), data(512)
+    label = x["sex"]
+    settings = {**SETTINGS, "steps": 80}
+    bfn.train.fit(model, x, labels=label, label_dropout=0.2, display=False, **settings)
+    drawn = bfn.generate(model, 100, 20, label=1, guidance=2.0, seed=0)
+    assert drawn["sex"].float().mean() > 0.9
+
+
+def test_the_command_line(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["sample", str(run), "--n", "3", "--steps", "5", "--out", "x.npz"]) == 0
+    x = np.load("x.npz")
+    assert {name: x[name].shape for name in x} == {
+        "sex": (3,), "types": (3, 3), "place": (3, 2, 2), "age": (3,)
+    }  # fmt: skip
+    assert x["types"].dtype == np.int64
+    np.savez("known.npz", sex=np.array(1), types=np.array([0, 1, 2]))
+    np.savez("mask.npz", types=np.array([False, True, False]))
+    command = ["infill", str(run), "known.npz", "--mask", "mask.npz", "--n", "4", "--out", "y.npz"]
+    assert main(command) == 0
+    y = np.load("y.npz")
+    assert y["sex"].tolist() == [1] * 4
+    assert y["types"][:, [0, 2]].tolist() == [[0, 2]] * 4
+
+
+def test_files_that_do_not_fit(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez("all.npz", **{name: value[0].numpy() for name, value in data(1).items()})
+    np.savez("unknown.npz", height=np.zeros(2))
+    np.savez("shape.npz", types=np.zeros(2))
+    np.savez("range.npz", types=np.array([0, 9, 0]))
+    for command, part in (
+        (["sample", str(run), "--out", "x.npy"], "expected a name ending in .npz"),
+        (["sample", str(run), "--prefix", "a"], "data are mixed"),
+        (["infill", str(run), "all.npz"], "leaves nothing to fill in"),
+        (["infill", str(run), "unknown.npz"], "the model's variables are sex, types, place, age"),
+        (["infill", str(run), "shape.npz"], "has shape (2,); expected (3,)"),
+        (["infill", str(run), "range.npz"], "'types': x contains 9"),
+        (["infill", str(run), "all.npz", "--resize"], "these data are mixed"),
+    ):
+        assert main(command) == 2, command
+        assert part in capsys.readouterr().err.replace("\n", " "), command
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def wrong_data() -> dict[str, tuple[Any, str]]:
+    x = data(4)
+    return {
+        "missing": ({"sex": x["sex"]}, "the data lack 'types'"),
+        "unknown": ({**x, "height": x["age"]}, "have a variable 'height'"),
+        "type": ({**x, "sex": x["age"]}, "in the variable 'sex': x has type"),
+        "range": ({**x, "types": x["types"] + 4}, "in the variable 'types': x contains"),
+        "shape": ({**x, "place": x["place"][:, 0]}, "'place': the shape is (4, 2); expected (B, 2"),
+        "bins": ({**x, "age": x["age"] + 0.01}, "'age': x contains"),
+        "batch": ({**x, "age": x["age"][:2]}, "different numbers of examples, [2, 4]"),
+        "tensor": (x["age"], "expected a dict of tensors"),
+        "list": ({**x, "age": [0.0] * 4}, "'age': a list was given"),
+    }
+
+
+@pytest.mark.parametrize("case", wrong_data())
+def test_wrong_data(case: str) -> None:
+    x, sentence = wrong_data()[case]
+    with pytest.raises(bfn.BFNError) as error:
+        bfn.loss.continuous_time(untrained(), x)
+    assert sentence in str(error.value)
+
+
+class Wrong(nn.Module):
+    def __init__(self, result: Any) -> None:
+        super().__init__()
+        self.result = result
+
+    def forward(self, features: Any, t: Tensor) -> Any:
+        return self.result
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: bfn.mixed(Wrong(1), {}), "expected a dict with at least one"),
+        (lambda: bfn.Variable("integer"), "unknown kind 'integer'"),
+        (lambda: bfn.Variable("discrete", K=1), "K = 1 classes"),
+        (lambda: bfn.Variable("discrete", sigma_1=0.1), "a discrete variable cannot be made"),
+        (lambda: bfn.Variable("continuous", (0,)), "shape = 0"),
+        (lambda: bfn.mixed(Wrong(1), {"a": {"kind": "nope"}}), "in the variable 'a'"),
+        (
+            lambda: bfn.loss.continuous_time(
+                bfn.mixed(Wrong(torch.zeros(4)), VARIABLES), data(4)
+            ),
+            "the network returned a Tensor; expected a dict",
+        ),
+        (
+            lambda: bfn.loss.continuous_time(
+                bfn.mixed(Wrong({"sex": torch.zeros(4)}), VARIABLES), data(4)
+            ),
+            "returned nothing for the variable 'types'",
+        ),
+        (
+            lambda: bfn.loss.continuous_time(
+                bfn.mixed(Wrong({name: torch.zeros(4) for name in VARIABLES}), VARIABLES), data(4)
+            ),
+            "in the variable 'types': the network returned shape (4,)",
+        ),
+        (lambda: bfn.infill(untrained(), {}), "no variable is given"),
+        (
+            lambda: bfn.infill(untrained(), data(2), {"sex": torch.ones(2)}),
+            "in the variable 'sex': the mask is torch.float",
+        ),
+        (
+            lambda: bfn.infill(untrained(), data(2), {"sex": torch.ones(3) > 0}),
+            "in the variable 'sex': the mask has shape (3,)",
+        ),
+        (lambda: bfn.generate(untrained(), 0), "the number of examples must be"),
+    ],
+)  # fmt: skip
+def test_mistakes(make: Any, sentence: str) -> None:
+    with pytest.raises(bfn.BFNError) as error:
+        make()
+    assert sentence in str(error.value), str(error.value)
+
+
+def test_a_recipes_table_is_a_variable() -> None:
+    tables = {"a": {"kind": "discrete", "shape": [3], "K": 4, "beta_1": 2.0}}
+    flow = bfn.mixed(Wrong(1), tables).flow
+    assert flow == bfn.mixed(Wrong(1), {"a": bfn.Variable("discrete", (3,), K=4, beta_1=2.0)}).flow
