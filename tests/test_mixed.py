@@ -188,8 +188,8 @@ def test_files_that_do_not_fit(
 def wrong_data() -> dict[str, tuple[Any, str]]:
     x = data(4)
     return {
-        "missing": ({"sex": x["sex"]}, "the data lack 'types'"),
-        "unknown": ({**x, "height": x["age"]}, "have a variable 'height'"),
+        "missing": ({"sex": x["sex"]}, "the variable 'types' of the data is missing"),
+        "unknown": ({**x, "height": x["age"]}, "the variable 'height' of the data is unknown"),
         "type": ({**x, "sex": x["age"]}, "in the variable 'sex': x has type"),
         "range": ({**x, "types": x["types"] + 4}, "in the variable 'types': x contains"),
         "shape": ({**x, "place": x["place"][:, 0]}, "'place': the shape is (4, 2); expected (B, 2"),

@@ -83,7 +83,7 @@ def as_data_set(
 def _read(model: Model, what: str, given: Any) -> Stored:
     """x (N, *shape) and perhaps labels (N,), as tensors that suit the model."""
     x, *labels = given if isinstance(given, tuple | list) and given else (given,)
-    if isinstance(x, Mapping):
+    if isinstance(x, Mapping) and model.flow.variables:
         x = model.pack({name: _number(value) for name, value in x.items()})
     x = _number(x)
     if not isinstance(x, Tensor) or len(labels) > 1:
