@@ -36,6 +36,7 @@ LAYERS: list[set[str]] = [
     {"sampling", "loss", "guidance"},
     {
         *("recipe.build", "recipe.fitted", "recipe.keys", "runs", "evaluate", "quality", "plots"),
+        "retime",
         *("published", "train", "codec", "sampling.draw"),
     },
     {"cli", "__main__"},

@@ -186,3 +186,19 @@ def test_network_and_head_are_told_the_original_time(guidance: float) -> None:
     found = ClassifierFree(told, guidance)(theta, t, label=label)
     torch.testing.assert_close(found.m, expected.m, rtol=1e-12, atol=0.0)
     assert float(found.m.detach().std()) > 0.01  # ignored, it would be 0
+
+
+def test_mixed_variables_are_retimed_together() -> None:
+    variables = {
+        "number": bfn.Variable("continuous", (2,)),
+        "letter": bfn.Variable("discrete", (3,), K=4, schedule="logarithmic"),
+    }
+    original = bfn.mixed(bfn.nn.MixedMLP.of(variables, width=8), variables)
+    told = retimed(original, (0.0, 0.9, 1.0))
+    t, original_t = torch.tensor([0.1, 0.75]), torch.tensor([0.18, 0.95])
+    x = original.flow.pack({"number": torch.rand(2, 2), "letter": torch.ones(2, 3).long()}, t.dtype)
+    theta = told.flow.sample(x, t, generator(1))
+    expected = original.flow.sample(x, original_t, generator(1))
+    torch.testing.assert_close((theta.V, theta.beta), (expected.V, expected.beta))
+    torch.testing.assert_close(told(theta, t).m, original(theta, original_t).m)
+    assert not torch.allclose(told(theta, t).m, original(theta, t).m)

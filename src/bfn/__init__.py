@@ -37,6 +37,7 @@ _HOMES = {
     "mixed": "bfn.model",
     "register_kind": "bfn.model",
     "register_schedule": "bfn.schedule",
+    "retimed": "bfn.retime",
     "show": "bfn.plots.sheets",
     "suggest_beta_1": "bfn.suggest",
     "suggest_sigma_1": "bfn.suggest",
@@ -81,6 +82,7 @@ __all__ = [
     "recipe",
     "register_kind",
     "register_schedule",
+    "retimed",
     "sampling",
     "schedule",
     "show",
@@ -125,6 +127,7 @@ if TYPE_CHECKING:
     from bfn.output import Bins, Lengths, MeasurementNoise
     from bfn.output.bins import bin_centre, bin_index, discretise
     from bfn.plots.sheets import show
+    from bfn.retime import retimed
     from bfn.sampling import solvers
     from bfn.sampling.infill import infill
     from bfn.sampling.loop import generate
