@@ -325,6 +325,9 @@ def test_the_table_is_in_the_datas_unit_beside_the_published_one(
         ({"steps": [0]}, "whole numbers of at least 1"),
         ({"steps": ["many"]}, "whole numbers of at least 1"),
         ({"steps": []}, "steps is empty"),
+        ({"steps": 5}, "steps = 5; expected several, as in [10, 25, 'inf']"),
+        ({"steps": "inf"}, "steps = 'inf'; expected several"),
+        ({"model": "digits"}, "the model is 'digits'; expected a bfn.BFN"),
         ({"batch": 0}, "batch = 0"),
         ({"repeats": 0}, "repeats = 0"),
         ({"crops": -1}, "crops = -1"),
@@ -333,4 +336,4 @@ def test_the_table_is_in_the_datas_unit_beside_the_published_one(
 )
 def test_mistakes(given: dict, words: str) -> None:
     model = bfn.discrete(Posterior(), K=2, beta_1=4.0, head="plain")
-    assert_refused(lambda: evaluate.evaluate(model, BITS, **given), words)
+    assert_refused(lambda: evaluate.evaluate(**{"model": model, "data": BITS, **given}), words)

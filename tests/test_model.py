@@ -137,16 +137,19 @@ def test_the_network_sees_what_the_contract_says(kind: str, shape: tuple[int, ..
 
 
 @every_kind
-def test_wrong_network_shapes_get_a_sentence(kind: str) -> None:
+def test_wrong_network_outputs_get_a_sentence(kind: str) -> None:
     P, x = PARAMETERS[kind], data(kind, (3, 4))
     right = (3, 4) if P == 1 else (3, 4, P)
     wrong = [(3, 4, 1), (3, 4, 7), (3, 5), (4,), (), (P, 3, 4) if P > 1 else (1, 3, 4)]
+    bfn_model = model(kind)
+    bfn_model.net = nn.Module()
     for shape in wrong:
-        bfn_model = model(kind)
-        bfn_model.net = nn.Module()
         bfn_model.net.forward = lambda features, t, shape=shape: torch.zeros(shape)
-        assert_refused(lambda m=bfn_model: bfn.loss.continuous_time(m, x), str(shape), str(right))
-        assert_refused(lambda m=bfn_model: bfn.generate(m, (3, 4), 2), str(shape), str(right))
+        assert_refused(lambda: bfn.loss.continuous_time(bfn_model, x), str(shape), str(right))
+        assert_refused(lambda: bfn.generate(bfn_model, (3, 4), 2), str(shape), str(right))
+    for output, found in ((torch.zeros(right).long(), "torch.int64"), ((), "a tuple")):
+        bfn_model.net.forward = lambda features, t, output=output: output
+        assert_refused(lambda: bfn.generate(bfn_model, (3, 4), 2), f"returned {found}; expected")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

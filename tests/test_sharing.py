@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
-import types
-from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +19,7 @@ from bfn.errors import BFNError
 from bfn.recipe import build
 from bfn.runs.folder import RunFolder
 from support import tiny_runs
+from support.fake_hub import FakeHub
 
 
 @pytest.fixture
@@ -41,58 +38,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recipe = tiny_runs.read(folder, "discretised", train__steps=2)
     bfn.train.run(recipe, folder / "run", display=False)
     return folder / "run"
-
-
-class FakeHub:
-    """huggingface_hub's calls that reach the network, on a folder."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.calls: list[tuple[str, dict[str, Any]]] = []
-        self.failure: Exception | None = None
-
-    def module(self) -> types.ModuleType:
-        found = types.ModuleType("huggingface_hub")
-        found.snapshot_download = self.snapshot_download  # pyright: ignore
-        found.HfApi = lambda token=None: self  # pyright: ignore
-        return found
-
-    def _call(self, name: str, **arguments: Any) -> None:
-        self.calls.append((name, arguments))
-        if self.failure is not None:
-            raise self.failure
-
-    def snapshot_download(
-        self, repo_id: str, *, revision: Any, token: Any, allow_patterns: list[str]
-    ) -> str:
-        self._call("download", repo_id=repo_id, revision=revision, token=token)
-        if not (self.root / repo_id).is_dir():
-            raise FileNotFoundError(f"404 Client Error.\n\nRepository Not Found for {repo_id}")
-        cache = self.root / "cache" / repo_id.replace("/", "--")
-        self._copy(self.root / repo_id, cache, allow_patterns)
-        return str(cache)
-
-    def create_repo(self, repo_id: str, *, private: Any, exist_ok: bool) -> Any:
-        self._call("create", repo_id=repo_id, private=private, exist_ok=exist_ok)
-
-        class Address(str):
-            pass
-
-        address = Address(f"https://hub.example/{repo_id}")
-        address.repo_id = repo_id  # pyright: ignore
-        return address
-
-    def upload_folder(
-        self, *, repo_id: str, folder_path: str, allow_patterns: list[str], commit_message: str
-    ) -> None:
-        self._call("upload", repo_id=repo_id, message=commit_message)
-        self._copy(Path(folder_path), self.root / repo_id, allow_patterns)
-
-    def _copy(self, source: Path, target: Path, patterns: list[str]) -> None:
-        target.mkdir(parents=True, exist_ok=True)
-        for file in source.iterdir():
-            if any(fnmatch(file.name, pattern) for pattern in patterns):
-                shutil.copyfile(file, target / file.name)
 
 
 @pytest.fixture

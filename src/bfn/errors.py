@@ -73,9 +73,10 @@ def is_ours(name: object) -> bool:
 def require_trust(name: object, trust: bool) -> None:
     """Refuse a name of code in a file, unless the user trusts the file."""
     if not trust:
+        what = "no data source or flow of bfn" if is_ours(name) else "not part of bfn"
         raise BFNError(
-            f"{str(name)!r} is not part of bfn and could run any code; if you trust whoever wrote "
-            "that name, give --trust (trust=True in Python)"
+            f"{str(name)!r} is {what} and could run any code; if you trust whoever wrote that "
+            "name, give --trust (trust=True in Python)"
         )
 
 
@@ -84,6 +85,11 @@ def some(names: Iterable[str], most: int = 5) -> str:
     (*found,) = names
     more = f" and {len(found) - most} more" if len(found) > most else ""
     return ", ".join(found[:most]) + more
+
+
+def plural(count: int, noun: str) -> str:
+    """A number of things: "1 file", "2,100 files"."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def import_name(name: str, *, trust: bool) -> Any:

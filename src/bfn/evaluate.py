@@ -33,7 +33,8 @@ from bfn import loss, noise
 from bfn.data.base import DataSet, Stream
 from bfn.data.tensors import Array, as_data_set
 from bfn.device import in_parts
-from bfn.errors import BFNError, whole
+from bfn.errors import BFNError, plural, whole
+from bfn.guidance.base import innermost
 from bfn.model import BFN
 from bfn.output.bins import bin_index
 from bfn.times import BELOW_ONE
@@ -125,13 +126,13 @@ class Evaluation:
         )
 
     def __repr__(self) -> str:
-        title = f"{self.examples} examples, {self.unit}"
+        title = f"{plural(self.examples, 'example')}, {self.unit}"
         parts = _aligned(self.table_by_variable()) if self.variables else []
         return "\n".join(filter(None, [title, *_aligned(self.table()), *parts, self.warning()]))
 
     def _repr_html_(self) -> str:
         """The table in a notebook."""
-        tables = _html(self.table(), f"{self.examples} examples, {self.unit}")
+        tables = _html(self.table(), f"{plural(self.examples, 'example')}, {self.unit}")
         if self.variables:
             tables += _html(self.table_by_variable(), "by variable")
         return f"{tables}<p>{self.warning()}</p>"
@@ -203,6 +204,9 @@ def evaluate(
         progress: called with the losses computed so far and in total: one per example and n.
         say: called with a message when the batch is halved.
     """
+    innermost(model)
+    if isinstance(steps, str) or not isinstance(steps, Iterable):
+        raise BFNError(f"steps = {steps!r}; expected several, as in [10, 25, 'inf']")
     counts = list(dict.fromkeys(step_count(n) for n in steps))
     if not counts:
         raise BFNError("steps is empty; give at least one n of L^n, such as 25 or inf")

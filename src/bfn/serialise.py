@@ -192,20 +192,18 @@ def save(
     # Copied, because the file format refuses tensors that share memory (tied weights).
     tensors = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in weights.items()}
     if store is not None:
+        if store not in DTYPES.values():
+            expected = ", ".join(f"torch.{name}" for name in DTYPES)
+            raise BFNError(f"store = {store!r}; expected {expected}, or None")
         floats = {k: t for k, t in tensors.items() if t.is_floating_point()}
         kinds = {str(t.dtype).removeprefix("torch.") for t in floats.values()}
         if len(kinds) != 1:
             raise BFNError("weights of several types cannot be stored as one; leave out the type")
         config = {**config, "dtype": kinds.pop()}
         tensors |= {k: _narrowed(k, t, store) for k, t in floats.items()}
-    # The config takes its name first, and knows the old weights too: a kill before the new ones are
-    # in their place, or a reader at that moment, finds a whole model.
     with replacing(folder / WEIGHTS) as filled, replacing(folder / CONFIG) as described:
         save_file(tensors, filled, metadata={"format": "pt"})
-        known = {"sha256": _digest(filled)}
-        if (folder / WEIGHTS).is_file():
-            known["sha256_before"] = _digest(folder / WEIGHTS)
-        config = {**config, **known}
+        config = {**config, "sha256": _digest(filled)}
         described.write_text(json.dumps(config, indent=2) + "\n")
         shutil.copymode(described, filled)  # save_file makes files that only their owner can read
 
@@ -253,12 +251,12 @@ def read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
         raise BFNError(f"{str(folder)!r} holds no {WEIGHTS}; it is not a finished run")
     try:
         weights = load_file(path)
-        known = (config.get("sha256"), config.get("sha256_before"))
-        if "sha256" in config and _digest(path) not in known:
+        if "sha256" in config and _digest(path) != config["sha256"]:
             raise ValueError(f"its SHA-256 is not the one in {CONFIG}")
     except (SafetensorError, OSError, ValueError) as error:
         raise BFNError(
-            f"{str(path)!r} is damaged or truncated ({error}); restore it or train again"
+            f"{str(path)!r} is damaged or truncated ({error}); try again if its training is "
+            "running; otherwise restore it, or resume its training"
         ) from error
     kinds = {weight.dtype for weight in weights.values() if weight.is_floating_point()}
     if others := kinds - set(DTYPES.values()):
@@ -284,8 +282,8 @@ def fill(net: nn.Module, weights: Mapping[str, Tensor], dtype: str | None = None
 def _check_fit(net: nn.Module, weights: Mapping[str, Tensor]) -> None:
     if reason := misfit(net, weights):
         raise BFNError(
-            f"the weights in {WEIGHTS} do not fit the network {type(net).__name__}: {reason}; give "
-            "it the arguments that it was saved with"
+            f"the weights in {WEIGHTS} do not fit the network {type(net).__name__}: {reason}; "
+            f"restore {CONFIG} and {WEIGHTS}, or give the network that was saved as net=..."
         )
 
 

@@ -129,7 +129,14 @@ MISTAKES = [
     (f"{TRAIN} --flow.K 16", "which has 17 bins or classes; give --flow.K 17 or --data.bins 16"),
     (f"{TRAIN} --data.bins 16", "which has 16 bins or classes; give --flow.K 16"),
     (f"{TRAIN} --data.form continuous", "which has no bins or classes; give --data.bins 17"),
+    (f"{TRAIN} --data.form binary", "does not fit digits, whose values are discrete; give another"),
+    ("train array --data.path many", "'many' is a folder; expected a .npy or .npz file"),
+    (
+        "train text --data.path file --data.alphabet min",
+        "holds 'e' at position 3, not in the alphabet 'min'; add what is missing to --data.al",
+    ),
     # Run folders.
+    ("train run-digits", "bfn train run-digits/recipe.toml --out run-digits --resume continues it"),
     ("train tiny-discretised.toml --out run-digits", "holds a run already; "),
     ("train tiny-discretised.toml --out papers", "'papers' holds other files"),
     ("train tiny-discretised.toml --out file", "'file' is a file"),

@@ -236,7 +236,9 @@ MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
     (lambda x: x.float(), {}, "x has type torch.float32, but discrete data are class indices"),
     (lambda x: 5, {}, "data are of type int; expected an array or a tensor (N, *shape)"),
     (lambda x: x[:, 0], {}, "the data have shape (500,)"),
-    (lambda x: x.numpy().astype(str), {}, "the data are of type ndarray; expected numbers"),
+    (lambda x: x.numpy().astype(str), {}, "the data are of type <U21; expected real or whole"),
+    (lambda x: x * 1j, {}, "the data are of type torch.complex64; expected real or whole numbers"),
+    (lambda x: x, {"labels": [-2] * 500}, "begin at -2; number them 0, 1, 2, ..., with -1 for ex"),
     (
         lambda x: x,
         {"labels": [1, 2, 3]},
@@ -252,14 +254,15 @@ MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
     (lambda x: Pairs([x]), {}, "an IterableDataset gives single examples; wrap it"),
     (lambda x: [1, 2], {"batch": None}, "the examples of a batch are of type int; expected"),
     (lambda x: [{"x": x}], {"batch": None}, "the examples of a batch are of type dict; expected"),
-    (lambda x: [(x, x, x)], {"batch": None}, "are of type tuple; expected numbers"),
+    (lambda x: [(x, x, x)], {"batch": None}, "are of type tuple; expected real or whole numbers"),
     (lambda x: [], {"batch": None}, "the list gives no batch; expected at least one"),
     (lambda x: [x], {}, "batch = 4, but the list makes the batches itself; leave batch out"),
     (lambda x: [x, x[:, :1]], {"batch": None}, "have examples of shape (1,), the first ones have"),
     (lambda x: [x, (x, x[:, 0])], {"batch": None}, "have labels only now and then"),
     (lambda x: [x], {"batch": None, "accumulate": 2}, "nor cut by train.accumulate; give"),
     (lambda x: x, {"augment": 3}, "augment = 3; expected a function of a batch"),
-    (lambda x: x, {"augment": lambda x: x[:, 0]}, "of a batch of torch.int64 (1, 2); it must keep"),
+    (lambda x: x, {"augment": lambda x: x[:, 0]}, "of a batch of torch.int64 (2, 2); it must keep"),
+    (lambda x: x, {"augment": lambda x: x[:1]}, "augment made torch.int64 (1, 2) of a batch of"),
     (lambda x: x, {"augment": lambda x: x + 9}, "augment left the range of the data: "),
     (lambda x: x, {"stepz": 3}, "unknown key train.stepz; did you mean 'train.steps'?"),
     (lambda x: x, {"learning_rate": -1}, "learning_rate = -1.0 is too small"),
@@ -272,6 +275,11 @@ def test_mistakes(x: Tensor, data: Any, settings: dict[str, Any], sentence: str)
     given = {"steps": 2, "batch": 4, "display": False} | settings
     given = {key: value for key, value in given.items() if value is not None}
     assert_refused(lambda: bfn.train.fit(model(), data(x), **given), sentence)
+
+
+def test_a_network_without_parameters(x: Tensor) -> None:
+    fixed = bfn.discrete(nn.Identity(), K=4, beta_1=1.0)
+    assert_refused(lambda: bfn.train.fit(fixed, x), "Identity has no parameters to train")
 
 
 def test_labels_beside_a_data_set() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bfn.cli.options import EvalKeys, Force, Trust, Whole, chosen
-from bfn.errors import BFNError
+from bfn.errors import BFNError, plural
 
 if TYPE_CHECKING:
     from bfn.card import Card
@@ -57,7 +57,8 @@ def card(
     losses = in_markdown(result, evaluation.split, published)
     written = card_of_run(recipe, run.name, data.summary(), losses, picture)
     written.write(run, model.net, model.head, model.data_format)
-    print(f"{readme}: {result.examples} examples evaluated, {sampling.n} samples drawn")
+    examples, samples = plural(result.examples, "example"), plural(sampling.n, "sample")
+    print(f"{readme}: {examples} evaluated, {samples} drawn")
 
 
 def card_of_run(
@@ -87,6 +88,5 @@ def in_markdown(result: Evaluation, split: str, published: Published | None) -> 
     text = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
     repeats = len(result.times)
     passes = "one pass" if repeats == 1 else f"{repeats} passes"
-    return (
-        f"In {result.unit}: {result.examples:,} examples of the {split} split, {passes}.\n\n{text}"
-    )
+    examples = plural(result.examples, "example")
+    return f"In {result.unit}: {examples} of the {split} split, {passes}.\n\n{text}"

@@ -45,6 +45,7 @@ def compress(
     from bfn.codec.archive import ENDING
     from bfn.codec.pack import pack
     from bfn.device import find_device
+    from bfn.errors import plural
     from bfn.files import check_free
     from bfn.progress import waiting
 
@@ -65,12 +66,10 @@ def compress(
             reading=report,
             report=lambda done, total: report(done, total, "compressing and checking"),
         )
-    files, examples = len(contents.entries), contents.examples
+    files, examples = plural(len(contents.entries), "file"), contents.examples
     rate = ""
     if examples:
         per = 8 * contents.coded / (examples * format.dimensions)
-        rate = f", {per:.3f} {format.bits} in {examples} example{'s' * (examples != 1)}"
+        rate = f", {per:.3f} {format.bits} in {plural(examples, 'example')}"
     size = out.stat().st_size
-    print(
-        f"{out}: {files} file{'s' * (files != 1)}, {contents.input_bytes} bytes become {size}{rate}"
-    )
+    print(f"{out}: {files}, {contents.input_bytes} bytes become {size}{rate}")

@@ -37,6 +37,7 @@ def decompress(
     from bfn.codec.pack import choose, open_codec, unpack
     from bfn.codec.translation import Translation
     from bfn.device import find_device
+    from bfn.errors import plural
     from bfn.files import check_free
     from bfn.progress import waiting
 
@@ -49,4 +50,4 @@ def decompress(
         translation = Translation.of(model, format)
         with waiting("decompressing") as (report, _):
             restored = unpack(archive, codec, translation, out, only=only, report=report)
-    print(f"{out}: {len(restored)} file{'s' * (len(restored) != 1)}")
+    print(f"{out}: {plural(len(restored), 'file')}")

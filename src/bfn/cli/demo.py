@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from bfn.cli.options import Force, Out, Overrides
-from bfn.errors import BFNError
+from bfn.errors import BFNError, plural
 
 _FILES = ("samples.png", "loss-by-time.png", "results.json", "results.txt")
 
@@ -59,7 +59,7 @@ def demo(
     run = Run(fit.model, data, recipe.sample, recipe.eval.split)
     plots.draw("losses", run, out / "loss-by-time.png")
     compared = baselines(data)
-    title = f"{result.examples} held-out digits, {fit.step} steps in {trained:.0f} s"
+    title = f"{plural(result.examples, 'held-out digit')}, {fit.step} steps in {trained:.0f} s"
     (out / "results.txt").write_text(evaluate.show(result, title, compared))
     document = {
         "steps": fit.step,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from bfn.cli import tables
 from bfn.cli.options import EvalKeys, Force, Json, Overrides, Run, Trust, chosen
-from bfn.errors import BFNError, some
+from bfn.errors import BFNError, plural, some
 from bfn.files import check_free
 from bfn.recipe import PLACES, Eval, Published, Recipe
 from bfn.recipe.recipe import FORGIVING
@@ -81,7 +81,7 @@ def evaluate(
             line["published"] = published.result(row.n)
     if tables.write_json(json, document):
         return
-    title = f"{run}, {settings.split} split: {result.examples} examples"
+    title = f"{run}, {settings.split} split: {plural(result.examples, 'example')}"
     show(result, title, compared, published)
     if per_example is not None:
         print(f"{per_example}: the total of every example, in {result.unit}")

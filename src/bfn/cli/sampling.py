@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from bfn.data.formats import Format
-from bfn.errors import BFNError
+from bfn.errors import BFNError, plural
 from bfn.files import check_free
 from bfn.guidance import labels
 from bfn.hub import locate
@@ -113,7 +113,4 @@ def with_calls(settings: Sample, calls: int | None, steps: str | None, repeats: 
 def summary(noun: str, count: int, steps: int, repeats: int = 0) -> str:
     """Such as "8 samples in 50 steps (51 network calls)"."""
     calls = (1 + repeats) * steps + 1
-    return (
-        f"{count} {noun}{'s' * (count != 1)} in {steps} step{'s' * (steps != 1)} "
-        f"({calls} network calls)"
-    )
+    return f"{plural(count, noun)} in {plural(steps, 'step')} ({calls:,} network calls)"

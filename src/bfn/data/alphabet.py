@@ -47,7 +47,7 @@ class Alphabet:
         text: str | bytes,
         where: str = "the text",
         unknown: str | None = None,
-        advice: str = "replace them, or use another alphabet",
+        advice: str = "replace what is not in it, or use another alphabet",
     ) -> np.ndarray:
         """Classes of a text as uint8 (int32 when K > 256).
 

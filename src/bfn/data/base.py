@@ -28,7 +28,7 @@ from bfn import noise
 from bfn.data.formats import Format, TextFormat
 from bfn.data.reading import Mapped, chunks
 from bfn.data.splits import SPLITS, hashes
-from bfn.errors import BFNError
+from bfn.errors import BFNError, plural
 
 Stored = tuple[Tensor, dict[str, Tensor]]
 """Stored values of a batch, (B, *shape), and its conditioning."""
@@ -116,12 +116,13 @@ class DataSet(ABC):
 
     def summary(self) -> str:
         """How much there is in each split, and the labels."""
-        train, validation, test = (f"{len(self.split(split)):,}" for split in SPLITS)
-        text = f"{train} {self.counted} to train on, {validation} for validation and {test} to test"
+        train, validation, test = (len(self.split(split)) for split in SPLITS)
+        text = f"{plural(train, self.counted)} to train on"
+        text = f"{text}, {validation:,} for validation and {test:,} to test"
         if not self.labels:
             return text
         shown = ", ".join(self.label_names) if len(self.label_names) <= 12 else ""
-        return f"{text}, with {self.label_count} labels{shown and f' ({shown})'}"
+        return f"{text}, with {plural(self.label_count, 'label')}{shown and f' ({shown})'}"
 
     def encode(self, raw: Any, generator: noise.Source = None) -> Tensor:
         """A batch of levels or strings -> x in the model's convention."""
@@ -157,7 +158,7 @@ class DataSet(ABC):
 
     def stored(self, split: str, indices: Tensor) -> Stored:
         """The examples of the given indices as stored, on the device that holds the splits."""
-        indices = indices.to(self.split(split).device, non_blocking=True)
+        indices = torch.as_tensor(indices).to(self.split(split).device, non_blocking=True)
         cond = {"label": self.labels[split][indices]} if split in self.labels else {}
         return self._cut(split, indices), cond
 
@@ -238,7 +239,12 @@ def as_labels(what: str, values: Tensor | np.ndarray | Sequence[int], count: int
     if not integral or tuple(values.shape) != (count,):
         raise BFNError(
             f"the labels of {what} are {values.dtype} of shape {tuple(values.shape)}; expected "
-            f"integers ({count},): give one whole number to each of {count} examples"
+            f"integers ({count},): give one whole number to each of {plural(count, 'example')}"
+        )
+    if len(values) and int(values.min()) < -1:
+        raise BFNError(
+            f"the labels of {what} begin at {int(values.min())}; number them 0, 1, 2, ..., with -1 "
+            "for examples without a label"
         )
     return values.long() if isinstance(values, Tensor) else torch.from_numpy(values.astype("int64"))
 
@@ -259,7 +265,7 @@ def _permutation(count: int, seed: int, epoch: int) -> Tensor:
 class Rows(DataSet):
     """One example per row: stored values of a split have shape (N, *shape)."""
 
-    counted = "examples"
+    counted = "example"
 
     def __init__(self, name: str, format: Format, splits, **keywords) -> None:
         super().__init__(name, format, splits, **keywords)
@@ -307,7 +313,7 @@ class Rows(DataSet):
 class Stream(DataSet):
     """One long text per split, stored as classes (n,); an example is a window of it."""
 
-    counted = "characters"
+    counted = "character"
 
     def __init__(self, name: str, format: TextFormat, splits, **keywords) -> None:
         super().__init__(name, format, splits, **keywords)

@@ -61,11 +61,16 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
             return {name: loaded[name] for name in loaded.files}
     except FileNotFoundError:
         raise absent(path, "a .npy or .npz file") from None
+    except IsADirectoryError:
+        raise BFNError(
+            f"{str(path)!r} is a folder; expected a .npy or .npz file: for a folder of pictures or "
+            "of texts, use bfn train images or bfn train text"
+        ) from None
     except BFNError:
         raise
     except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
         objects = "allow_pickle" in str(error) or "Python objects" in str(error)
-        reason = "it holds Python objects" if objects else str(error)
+        reason = "it holds Python objects" if objects else getattr(error, "strerror", None) or error
         raise BFNError(
             f"{str(path)!r} cannot be read as .npy or .npz: {reason}; save an array of numbers "
             "with numpy.save or numpy.savez"

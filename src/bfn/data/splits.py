@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from bfn import noise
-from bfn.errors import BFNError
+from bfn.errors import BFNError, plural
 
 SPLITS = ("train", "validation", "test")
 SPLIT_BY = ("content", "number")
@@ -36,9 +36,9 @@ def hold_out(
     rows = {split: np.flatnonzero(side == split) for split in SPLITS}
     if len(rows["train"]) == 0:
         raise BFNError(
-            f"holding out {len(rows['validation'])} validation and {len(rows['test'])} test "
-            f"examples leaves none of the {len(side)} to train on; give more data or smaller "
-            "fractions"
+            f"holding out {len(rows['validation'])} for validation and {len(rows['test'])} to test "
+            f"leaves none of the {plural(len(side), 'example')} to train on; give more data, or "
+            "smaller --data.validation and --data.test, which may be 0"
         )
     return rows
 

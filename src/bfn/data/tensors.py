@@ -20,7 +20,7 @@ from torch.utils.data import Dataset, IterableDataset, default_collate
 from bfn.data.base import DataSet, Rows, Stored, as_labels, as_tensor
 from bfn.data.formats import ArrayFormat, MixedFormat
 from bfn.data.forms import Encoded
-from bfn.errors import BFNError
+from bfn.errors import BFNError, plural
 
 Array = Tensor | np.ndarray
 
@@ -86,11 +86,12 @@ def _read(model: Model, what: str, given: Any) -> Stored:
     if isinstance(x, Mapping) and model.flow.variables:
         x = model.pack({name: _number(value) for name, value in x.items()})
     x = _number(x)
-    if not isinstance(x, Tensor) or len(labels) > 1:
-        found = type(given).__name__ if isinstance(x, Tensor) else type(x).__name__
+    if not isinstance(x, Tensor) or x.is_complex() or len(labels) > 1:
+        wrong = given if len(labels) > 1 else x
+        found = getattr(wrong, "dtype", type(wrong).__name__)
         raise BFNError(
-            f"{what} are of type {found}; expected numbers (N, *shape), or a pair of them and "
-            "their labels (N,)"
+            f"{what} are of type {found}; expected real or whole numbers (N, *shape), or a "
+            "pair of them and their labels (N,)"
         )
     if x.dim() < 2 or len(x) == 0:
         raise BFNError(
@@ -159,7 +160,7 @@ class Items(Rows):
 
     def summary(self) -> str:
         held = len(self.split("validation"))
-        return f"{self._length:,} examples to train on and {held:,} for validation"
+        return f"{plural(self._length, 'example')} to train on and {held:,} for validation"
 
     def digest(self) -> str:
         """In words: to read all examples might take hours, and they may be random."""
@@ -206,7 +207,7 @@ class Batches(Rows):
 
     def summary(self) -> str:
         batch, held = (len(self.split(split)) for split in ("train", "validation"))
-        return f"batches of {batch:,} examples to train on, and {held:,} examples for validation"
+        return f"batches of {plural(batch, 'example')} to train on, and {held:,} for validation"
 
     def digest(self) -> str:
         return ""

@@ -58,7 +58,9 @@ def text(
             letters = Alphabet("".join(sorted(occurring)))
         else:
             letters = Alphabet(alphabet)
-    advice = "add them to --data.alphabet, or give --data.unknown CHARACTER to replace them"
+    advice = (
+        "add what is missing to --data.alphabet, or give --data.unknown CHARACTER to stand for it"
+    )
     parts = [letters.classes(t, str(p), unknown, advice) for t, p in zip(texts, paths, strict=True)]
     splits = cut_text(_join(parts, letters))
     # Another text, evaluated with the run's recipe, has the same classes.
@@ -82,7 +84,7 @@ def _decode(path: Path, content: bytes) -> str:
         return content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise BFNError(
-            f"{path} is not UTF-8 (byte {error.start}); convert it, or use tokens = 'bytes'"
+            f"{path} is not UTF-8 (byte {error.start}); convert it, or give --data.tokens bytes"
         ) from None
 
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from bfn.device import accurate
-from bfn.errors import BFNError
+from bfn.errors import BFNError, plural
 from bfn.flow.base import Theta, per_example
 from bfn.noise import Source
 from bfn.output.symbols import Law, Point, Symbols
@@ -160,16 +160,17 @@ class Head(ABC):
     def read(self, net_output: Any, shape: tuple[int, ...]) -> Tensor:
         """What the network returned for data of the given shape, checked, as one tensor."""
         expected = self.output_shape(shape)
-        if not isinstance(net_output, Tensor):
+        if not isinstance(net_output, Tensor) or not net_output.is_floating_point():
+            found = getattr(net_output, "dtype", f"a {type(net_output).__name__}")
             raise BFNError(
-                f"the network returned a {type(net_output).__name__}; expected a tensor of shape "
+                f"the network returned {found}; expected a tensor of real numbers of shape "
                 f"{expected}"
             )
         if net_output.shape != expected:
             raise BFNError(
                 f"the network returned shape {tuple(net_output.shape)}, but {expected} was "
-                f"expected: the data's shape with {self.parameters} outputs per variable; "
-                "change the network's outputs, or choose another head"
+                f"expected: the data's shape with {plural(self.parameters, 'output')} per "
+                "variable; change the network's outputs, or choose another head"
             )
         return net_output
 

@@ -49,6 +49,7 @@ def fitted(recipe: Recipe, data: DataSet) -> Recipe:
     texts = {path: text for path, text in recipe.texts.items() if not is_open(recipe, path)}
     flow = _table("flow", _suggested_flow(recipe.flow, data), data)
     recipe = dataclasses.replace(recipe, texts=texts, flow=flow)
+    _check_kind(recipe, data)
     _check_K(recipe, data)
     net = _table("net", _suggested_network(recipe, data), data)
     recipe = dataclasses.replace(recipe, net=net)
@@ -141,6 +142,17 @@ def _multipliers(height: int, width: int) -> list[int]:
         height, width = height // 2, width // 2
         multipliers.append(2)
     return multipliers
+
+
+def _check_kind(recipe: Recipe, data: DataSet) -> None:
+    """Refuse classes in a flow for real numbers, and the other way round."""
+    kind, needed = recipe.flow.get("kind"), data.format.form.kind
+    if kind in FLOWS and kind != needed and "discrete" in (kind, needed):
+        raise BFNError(
+            f"flow.kind = {kind!r}{recipe.origin.get('flow.kind', '')} does not fit {data.name}, "
+            f"whose values are {needed}; give another data.form, or --flow.kind suggested and "
+            "--net.class suggested"
+        )
 
 
 def _check_K(recipe: Recipe, data: DataSet) -> None:

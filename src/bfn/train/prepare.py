@@ -68,14 +68,18 @@ def check(
     folder: RunFolder | None,
     augment: Callable[[Tensor], Tensor] | None,
 ) -> None:
-    """Find what does not fit together; one example goes through the model."""
+    """Find what does not fit together; two examples go through the model."""
+    if not any(p.requires_grad for p in model.parameters()):
+        raise BFNError(
+            f"the network {type(model.net).__name__} has no parameters to train; give one that has"
+        )
     if recipe.train.tensorboard:
         if folder is None:
             raise BFNError("train.tensorboard writes into a run folder; give one with out=")
         summary_writer()
     check_names(recipe.sample)
     generator = torch.Generator().manual_seed(0)
-    x, labels = data.batch("train", data.indices(0, 0, 1), generator)
+    x, labels = data.batch("train", data.indices(0, 0, 2), generator)
     if augment is not None:
         x = _augmented(model, x, augment)
     cond: dict[str, Any] = {name: value.to(model.device) for name, value in labels.items()}
@@ -90,9 +94,9 @@ def check(
         *_, (frame, line) = traceback.walk_tb(error.__traceback__)
         where = f"{Path(frame.f_code.co_filename).name}, line {line}"
         raise BFNError(
-            f"the network {type(model.net).__name__} failed on an example of the data "
+            f"the network {type(model.net).__name__} failed on examples of the data "
             f"({type(error).__name__} in {where}: {error}); expected forward(features, t) to take "
-            "it, and label too if the data have labels"
+            "them, and label too if the data have labels"
         ) from error
 
 

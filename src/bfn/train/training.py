@@ -185,6 +185,11 @@ def _train(
                             loop.restore()
                         if resume:
                             world.on_main(lambda: folder.write_recipe(recipe))
+                        if resume and not loop.state.step:
+                            display.say(
+                                f"{str(folder.path)!r} has no checkpoint to resume from: a new run "
+                                "begins"
+                            )
                     # Loop.
                     _run(loop)
             finally:

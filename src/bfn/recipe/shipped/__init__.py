@@ -18,6 +18,11 @@ def find(recipe: str | Path) -> Path:
     path = Path(recipe)
     if str(recipe) in names():
         return _HERE / f"{recipe}.toml"
+    if (path / "recipe.toml").is_file():
+        raise BFNError(
+            f"{str(recipe)!r} is the folder of a run; its recipe is {path}/recipe.toml, and bfn "
+            f"train {path}/recipe.toml --out {path} --resume continues it"
+        )
     if path.suffix == ".toml" or len(path.parts) > 1:
         if path.is_file():
             return path
