@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import lzma
 import os
 import struct
 import tracemalloc
 import zlib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,8 +41,8 @@ def test_the_bytes_are_the_documented_ones(tmp_path: Path) -> None:
     archives.write(path)
     data = path.read_bytes()
     length, crc = struct.unpack("<II", data[-8:])
-    assert data[:5] == b"\x89BFN\x02"
-    assert archive.VERSION == coder.FORMAT == 2
+    assert data[:5] == b"\x89BFN\x03"
+    assert archive.VERSION == coder.FORMAT == 3
     assert crc == zlib.crc32(data[:-4])
     assert data[5:].startswith(b"first blockthird")
     fields = msgpack.unpackb(expand(data[-8 - length : -8], 10_000))
@@ -77,7 +79,8 @@ def test_what_is_not_an_archive(tmp_path: Path) -> None:
         b"": "is not an archive of bfn",
         b"PK\x03\x04 something else entirely": "is not an archive of bfn",
         b"\x89BFN\r\n\x1a\n\x01\0" + data[5:]: "format 1, which only the development versions",
-        b"\x89BFN\x07" + data[5:]: "has format 7, but this version of bfn reads 2",
+        b"\x89BFN\x02" + data[5:]: "format 2, which only the development versions",
+        b"\x89BFN\x07" + data[5:]: "has format 7, but this version of bfn reads 3",
         data[:-20]: "cut off",
     }.items():
         path.write_bytes(content)
@@ -151,12 +154,34 @@ def test_contents_that_are_no_table(tmp_path: Path) -> None:
     nested = b"\x91" * 100_000
     for raw in (b"", b"\xc1", b"\x90", b"\x91\x01", b"\xdf\xff\xff\xff\xff", nested):
         assert "makes no sense" in complaint(tmp_path, archives.seal(b"", raw))
-    deflate = zlib.compressobj(9, zlib.DEFLATED, -15)
-    deflated = b"\1" + deflate.compress(bytes(1 << 25)) + deflate.flush()
-    packed = squeeze(bytes(1 << 25))
-    assert packed[:1] == b"\2"
-    for bomb in (deflated, packed):  # little that expands to much
+    for bomb in bombs(1 << 25):
         assert "expected at most" in complaint(tmp_path, archives.seal(b"", b"", bomb))
+
+
+def bombs(size: int) -> Iterator[bytes]:
+    """Little that expands to much."""
+    deflate = zlib.compressobj(9, zlib.DEFLATED, -15)
+    yield b"\1" + deflate.compress(bytes(size)) + deflate.flush()
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": archive.PIECE}]
+    yield b"\2" + lzma.compress(bytes(size), lzma.FORMAT_RAW, filters=filters)
+
+
+def test_plain_bytes_expand_no_further_than_deflated_ones(tmp_path: Path) -> None:
+    """So many zeros as no other archive would hold are written less tightly, or refused."""
+    zeros, path = bytes(archive.PIECE), tmp_path / "a.bfn"
+    deflated, packed = bombs(archive.PIECE)
+    assert squeeze(zeros)[:1] == b"\1"
+    assert len(packed) < len(zeros) / 1032 <= len(deflated)
+    for payload, fits in ((deflated, True), (packed, False)):
+        lengths, check = [-len(payload)], struct.pack("<I", zlib.crc32(zeros))
+        raw = archives.fields(f13=[["a", [0, len(zeros)]]], f14=lengths, f15=check)
+        if fits:
+            path.write_bytes(archives.seal(payload, raw))
+            with Archive(path) as found:
+                assert found.plain_block(0) == zeros
+        else:
+            message = complaint(tmp_path, archives.seal(payload, raw))
+            assert "more plain bytes than its blocks can hold" in message
 
 
 def test_counts_that_contradict_one_another(tmp_path: Path) -> None:
@@ -199,6 +224,16 @@ def test_what_fits_into_the_contents() -> None:
         else:
             with pytest.raises(BFNError, match="make several archives"):
                 archive.check_size(entries, blocks)
+
+
+def test_where_deflating_begins_stays_the_same() -> None:
+    """Archives that were written before could not be read otherwise."""
+    words = (
+        b"aarch64\xa7DEFAULT\xa4cuda\xa4AVX2\xa4text<f4<i8\x93\x03\x20\x20"
+        b".txt\x93\x02.png\x92\x93\x03\xa3png\xc3.npy\x95\x01\xa3|u1\xc2\x94"
+        b"\x97\xa50.1.0\xaa2.13.0+cpu\xa52.4.6\xa50.5.0\xa6x86_64\xa6AVX512\xa3cpu\xa6digits\xa5image"
+    )
+    assert expand(bytes.fromhex("014b1c78270000"), len(words)) == words
 
 
 def test_squeezed_bytes_come_back() -> None:

@@ -31,12 +31,14 @@ from typing import IO, Any, Self
 
 from bfn.errors import BFNError, require_extra
 
-MAGIC, VERSION = b"\x89BFN", 2
+MAGIC, VERSION = b"\x89BFN", 3
 ENDING = ".bfn"
 MAX_CONTENTS = 1 << 22
 """The most bytes of contents before they are squeezed: some 200,000 files."""
 PIECE = 1 << 22
 """Plain bytes are stored in pieces of this size; the last one may be shorter."""
+EXPANSION = 1032
+"""The most plain bytes for each one stored. Deflating reaches no more; what could is not used."""
 GROUPS = 32
 """The most groups of steps whose bits are told apart."""
 PICTURES = ("png", "webp", "bmp", "tiff", "ppm")
@@ -313,6 +315,8 @@ def _blocks(entries: list[Entry], size: int, lengths: Any, checks: Any) -> list[
         left[model] -= count
         if not count:
             raise ValueError("it has more blocks than data")
+        if not model and count > -EXPANSION * length:
+            raise ValueError("it claims more plain bytes than its blocks can hold")
         blocks.append(Block(model, count, _whole(abs(length)), check))
     if any(left.values()):
         raise ValueError("it has more data than blocks")
@@ -355,16 +359,22 @@ def check_name(name: str) -> None:
 # Bytes without a model: the standard library's compressors, whichever is shortest. Streams are raw,
 # since the archive has lengths and a checksum of its own.
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": PIECE}]
+# Where deflating begins: short contents say little else. It is part of the file format.
+_WORDS = (
+    b"aarch64\xa7DEFAULT\xa4cuda\xa4AVX2\xa4text<f4<i8\x93\x03\x20\x20"
+    b".txt\x93\x02.png\x92\x93\x03\xa3png\xc3.npy\x95\x01\xa3|u1\xc2\x94"
+    b"\x97\xa50.1.0\xaa2.13.0+cpu\xa52.4.6\xa50.5.0\xa6x86_64\xa6AVX512\xa3cpu\xa6digits\xa5image"
+)
 
 
 def squeeze(data: bytes) -> bytes:
-    deflate = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    deflate = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS, zdict=_WORDS)
     ways = [
         b"\0" + data,
         b"\1" + deflate.compress(data) + deflate.flush(),
         b"\2" + lzma.compress(data, lzma.FORMAT_RAW, filters=_FILTERS),
     ]
-    return min(ways, key=len)
+    return min((way for way in ways if len(data) <= EXPANSION * len(way)), key=len)
 
 
 def expand(payload: bytes, most: int) -> bytes:
@@ -374,7 +384,7 @@ def expand(payload: bytes, most: int) -> bytes:
         if way == b"\0":
             data, ended = stored, True
         elif way == b"\1":
-            inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+            inflate = zlib.decompressobj(-zlib.MAX_WBITS, zdict=_WORDS)
             data = inflate.decompress(stored, most + 1)
             ended = inflate.eof and not inflate.unused_data
         elif way == b"\2":
@@ -493,14 +503,16 @@ class Archive:
                 f"{name!r} is not an archive of bfn, or its beginning is damaged; give a file that "
                 "bfn compress has written"
             )
-        if first[-1:] == b"\r":
+        version = 1 if first[-1:] == b"\r" else first[-1]
+        if version < VERSION:
             raise BFNError(
-                f"{name!r} is an archive of format 1, which only the development versions of bfn "
-                "0.1.0 before 16 November 2026 read; decompress it with the version that wrote it"
+                f"{name!r} is an archive of format {version}, which only the development versions "
+                "of bfn 0.1.0 until 16 November 2026 read; decompress it with the version that "
+                "wrote it"
             )
-        if first[-1] != VERSION:
+        if version != VERSION:
             raise BFNError(
-                f"{name!r} has format {first[-1]}, but this version of bfn reads {VERSION}; use "
+                f"{name!r} has format {version}, but this version of bfn reads {VERSION}; use "
                 "the version that wrote it, or fetch the file again if it is damaged"
             )
         end = self.size - _FOOTER.size

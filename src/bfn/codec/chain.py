@@ -184,9 +184,11 @@ class Chain:
             return self.model(*self._input(V, beta, t))
 
     def _input(self, V: Floats, beta: float, t: float) -> tuple[Theta, Tensor]:
+        dtype, device = self.model.dtype, self.model.device
+
         def on_device(values: Tensor) -> Tensor:
             # In this order: not every device has float64.
-            return values.to(self.model.dtype).to(self.model.device)
+            return values.to(dtype).to(device)
 
         state = on_device(torch.from_numpy(V)).reshape(self.state_shape)
         batch = torch.ones(self.lanes, dtype=torch.float64)

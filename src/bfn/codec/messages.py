@@ -47,9 +47,9 @@ from bfn.flow import BayesianFlow
 from bfn.output import Output
 from bfn.output.symbols import CutGaussian, Law, Point, Symbols, Table
 
-SPACING = 0.5
-"""Distance of a grid's points, in deviations. Finer grids need more bits to begin with; coarser
-than 1 costs bits at every step."""
+SPACING = 0.85
+"""Distance of a grid's points, in deviations. Finer grids need more bits to begin with, coarser
+ones cost bits at every step."""
 POPPED = 5.5
 """Deviations to either side in the alphabet of what is popped; more would be wasted on 2^-24s."""
 MOST = 2**23 - 2

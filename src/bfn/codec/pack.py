@@ -49,7 +49,7 @@ from bfn.errors import BFNError, printable
 from bfn.files import replacing
 from bfn.model import BFN
 
-BLOCK = 42
+BLOCK = 34
 """Length of a block by default, in what it takes to begin one."""
 MAX_STEPS = 1 << 12
 MAX_VARIABLES = 1 << 25
