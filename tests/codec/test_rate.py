@@ -84,12 +84,15 @@ def test_the_chain_costs_what_the_loss_says(name: str) -> None:
 
 @pytest.mark.slow
 def test_digits_cost_what_the_loss_says() -> None:
-    """The shipped, trained model: within 2% of the sum over all steps."""
+    """The shipped, trained model: 1% above the sum over all steps at most, or a little below it.
+
+    Cells say less about the data than their messages would.
+    """
     digits = bfn.data.load("digits")
     x, _ = digits.batch("test", digits.examples("test"))
     excess, error = compare(bfn.BFN.from_pretrained("digits"), x, 25)
     assert error < 0.009
-    assert abs(excess) < 0.02
+    assert -0.03 < excess < 0.01
 
 
 @pytest.mark.slow
