@@ -1,0 +1,350 @@
+"""Joint sources over a bit, a class, a bin and a number, with the exact posterior as network.
+
+Losses are integrated over a scrambled Sobol sequence of data and noise, which `prescribed` feeds
+to the library; standard errors are those of independent scrambles.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import bfn
+from bfn.guidance import ClassifierFree, Guided
+from bfn.schedule import Exponential, Quadratic, Schedule
+from support.joint import NAMES, SCHEDULES, Joint, Posterior, joint, variables
+
+from . import joint_reference as reference
+from .quadrature import prescribed
+
+SOURCES = {
+    "a number": ("number",),
+    "a class and a number": ("class", "number"),
+    "all": NAMES[::-1],
+}
+OTHER: dict[str, Schedule] = {
+    "bit": Exponential(5.0**-0.5),
+    "class": Quadratic(2.5),
+    "bin": Quadratic(99.0),
+    "number": Exponential(0.1),
+}
+"""Other ways to the accuracies at which SCHEDULES end."""
+
+
+def betas(schedules: dict[str, Schedule]) -> reference.Schedules:
+    return {
+        name: lambda t, schedule=schedule: float(schedule.beta(torch.tensor(t)))
+        for name, schedule in schedules.items()
+    }
+
+
+def ends(source: Joint, schedules: dict[str, Schedule]) -> dict[str, float]:
+    return {name: betas(schedules)[name](1.0) for name in source.names}
+
+
+def found(source: Joint, model: bfn.BFN, n: int | str | None, log_2: int, scrambles: int) -> Tensor:
+    """L^n by name (for n = None L^r) of the library, for each scramble: (scrambles, P)."""
+    times, weights = np.polynomial.legendre.leggauss(16)
+    if n is None:
+        times, weights = np.ones(1), np.ones(1)
+    elif n == "inf":
+        times, weights = 0.5 + 0.5 * times, 0.5 * weights
+    else:
+        times, weights = (np.arange(n) + 0.5) / n, np.full(n, 1.0 / n)
+    state = sum({"bit": 1, "class": 3, "bin": 1, "number": 1}[name] for name in source.names)
+    # Divergences of classes and bins are means over messages.
+    messages = {"class": (1, 3), "bin": ()} if isinstance(n, int) else {}
+    rows = []
+    for seed in range(scrambles):
+        u = reference.sobol(2 + state + 4, log_2, seed)
+        noise = torch.special.ndtri(u[:, 2:])
+        row, *rest = noise.split([state, 3, 1], 1)
+        drawn = dict(zip(("class", "bin"), rest, strict=True))
+        more = [
+            drawn[name].reshape(-1, *messages[name]) for name in source.names if name in messages
+        ]
+        x, loss = source.quantiles(u[:, :2]), torch.zeros(len(source.names))
+        for t, weight in zip(times.tolist(), weights.tolist(), strict=True):
+            every = torch.full((len(u),), t)
+            with prescribed(row, *more):
+                if n is None:
+                    nats = bfn.loss.reconstruction(model, x, by_variable=True)
+                else:
+                    nats = bfn.loss.n_step(model, x, n, every, by_variable=True)
+            loss += weight * nats.mean(0)
+        rows.append(loss)
+    return torch.stack(rows)
+
+
+def assert_losses(
+    source: Joint,
+    n: int | str | None,
+    schedules: dict[str, Schedule] = SCHEDULES,
+    log_2: int = 10,
+    scrambles: int = 8,
+) -> Tensor:
+    """The library's losses by name; they agree with the reference within 4.5 standard errors."""
+    if n is None:
+        expected = reference.reconstruction(source, ends(source, schedules))
+    elif n == "inf":
+        expected = reference.continuous_time(source, betas(schedules))
+    else:
+        expected = reference.discrete_time(source, betas(schedules), int(n))
+    rows = found(source, source.model(schedules), n, log_2, scrambles)
+    mean, error = rows.mean(0), rows.std(0) / scrambles**0.5
+    assert float(error.max()) < 0.006 * float(mean.sum().clamp_min(1.0))
+    # The reference is itself a mean over Sobol points.
+    assert bool(((mean - torch.from_numpy(expected)).abs() < 4.5 * error + 2e-3).all()), (
+        mean,
+        expected,
+        error,
+    )
+    return mean
+
+
+@pytest.mark.parametrize("n", [1, 3, 10, "inf", None])
+@pytest.mark.parametrize("name", SOURCES)
+def test_losses(name: str, n: int | str | None) -> None:
+    assert_losses(joint(SOURCES[name]), n)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [1, 3, 10, "inf", None])
+def test_losses_to_more_digits(n: int | str | None) -> None:
+    for schedules in (SCHEDULES, OTHER):
+        assert_losses(joint(), n, schedules, log_2=13, scrambles=12)
+
+
+@pytest.mark.parametrize("n", [1, 3, 10, "inf"])
+@pytest.mark.parametrize("name", ["bit", "class", "bin"])
+def test_one_variable_costs_its_entropy(name: str, n: int | str) -> None:
+    source, scrambles = joint((name,)), 8
+    model = source.model()
+    rows = found(source, model, n, 9, scrambles) + found(source, model, None, 11, scrambles)
+    error = float(rows.std() / scrambles**0.5)
+    assert error < 0.005
+    entropy = reference.entropy(source.P.numpy())
+    assert float(rows.mean()) == pytest.approx(entropy, abs=4.5 * error)
+
+
+def test_schedules_of_their_own() -> None:
+    """L^inf is an integral along the path of all accuracies: its sum knows only their ends."""
+    source = joint()
+    information = reference.information(source, ends(source, SCHEDULES))
+    mean = assert_losses(source, "inf", OTHER)
+    assert float(mean.sum()) == pytest.approx(information, rel=4e-3)
+    before = reference.continuous_time(source, betas(SCHEDULES))
+    assert before.sum() == pytest.approx(information, rel=2e-3)
+    assert float((mean - torch.from_numpy(before)).abs().max()) > 0.02 * information
+
+
+# Samples
+
+SHARP: dict[str, Schedule] = {
+    "bit": Quadratic(6.0),
+    "class": Quadratic(4.0),
+    "bin": Exponential(0.05),
+    "number": Exponential(0.05),
+}
+SOURCE = joint()
+LAST = ends(SOURCE, SHARP)["number"]
+N = 2_000
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@functools.cache
+def floor(n: int) -> float:
+    return SOURCE.floor(n, LAST)
+
+
+SOLVERS = ["ancestral", "sde", "sde2", "ode", "ode2"]
+SOME = {("ancestral", "power"), ("sde2", "geometric"), ("ode2", "time")}
+"""Grids that are not the solver's own; the others are tried less often."""
+PAIRS = [(solver, grid) for solver in SOLVERS for grid in (None, *bfn.solvers.GRIDS)]
+
+
+@pytest.mark.parametrize(
+    ("solver", "grid"),
+    [p if not p[1] or p in SOME else pytest.param(*p, marks=pytest.mark.slow) for p in PAIRS],
+)
+def test_samples_follow_the_joint(solver: str, grid: str | None) -> None:
+    model, steps = SOURCE.model(SHARP), 20 if solver in ("sde2", "ode2") else 50
+    few, many = (
+        SOURCE.distance(
+            bfn.generate(model, N, n, solver=solver, grid=grid, generator=generator()), LAST
+        )
+        for n in (2, steps)
+    )
+    assert few > 3 * floor(N)
+    assert many < floor(N)
+
+
+class Infilling:
+    """True values of some variables; if the rest is filled in right, the joint law is, too."""
+
+    def __init__(self, names: tuple[str, ...], n: int) -> None:
+        self.names, self.n, self.x = names, n, SOURCE.sample(n, generator(3))
+        # Given numbers are themselves, and not means of what is known of them.
+        self.accuracy = 1e9 if "number" in names else LAST
+
+    def distance(self, steps: int, **options: Any) -> float:
+        known = {name: self.x[name] for name in self.names}
+        model = SOURCE.model(SHARP)
+        filled = bfn.infill(model, known, None, steps, generator=generator(), **options)
+        for name in known:
+            assert torch.equal(filled[name], known[name])
+        return SOURCE.distance(filled, self.accuracy)
+
+    def unrelated(self) -> float:
+        """The distance of a rest that has nothing to do with what was observed."""
+        rest = SOURCE.sample(self.n, generator(4))
+        return SOURCE.distance({**rest, **{k: self.x[k] for k in self.names}}, self.accuracy)
+
+    def floor(self) -> float:
+        return SOURCE.floor(self.n, self.accuracy)
+
+
+@pytest.mark.parametrize("names", [("bit", "class"), ("number",), ("class", "number")])
+def test_infilling_with_particles(names: tuple[str, ...]) -> None:
+    """With many the conditional law is right; one is off by a good part of what is unrelated."""
+    case = Infilling(names, 500)
+    one, few, many = (case.distance(25, particles=P) for P in (1, 4, 16))
+    assert 0.25 < one / case.unrelated() < 0.67
+    assert few < 0.75 * one
+    assert many < case.floor()
+
+
+@pytest.mark.parametrize(("solver", "steps"), [("ancestral", 50), ("ode2", 20)])
+def test_known_classes_are_exact(solver: str, steps: int) -> None:
+    """Their posterior depends on V alone, so certain ones condition the rest of any kind."""
+    case = Infilling(("bit", "class"), N)
+    assert case.distance(steps, solver=solver, observed="known") < case.floor()
+
+
+# Guidance
+
+
+@pytest.mark.parametrize(("solver", "steps"), [("ancestral", 30), ("sde2", 15), ("ode2", 15)])
+def test_exact_guide_over_all_kinds(solver: str, steps: int) -> None:
+    """ln h(theta) of a score of all variables as the guide leads to the tilted joint."""
+    gain = torch.linspace(-1.0, 1.0, len(SOURCE.P)) * torch.tensor([1.0, -1.0]).repeat(15)
+    target = SOURCE.tilted(gain, 3.0)
+    model = Guided(SOURCE.model(SHARP), lambda theta: SOURCE.log_h(theta, gain, 3.0), of="theta")
+    x = bfn.generate(model, N, steps, solver=solver, generator=generator())
+    assert SOURCE.distance(x, LAST) > 0.5
+    assert target.distance(x, LAST) < target.floor(N, LAST)
+
+
+def test_mean_of_an_exact_guide() -> None:
+    """At one theta, to many digits, in every part: m' = E[m(x) | V] under the tilted source."""
+    gain = torch.linspace(-1.0, 1.0, len(SOURCE.P))
+    x, t = SOURCE.sample(20, generator()), torch.full((20,), 0.3)
+    plain, target = SOURCE.model(), SOURCE.tilted(gain, 2.0).model()
+    theta = plain.flow.sample(plain.flow.pack(x, torch.float64), t, generator())
+    guided = Guided(plain, lambda theta: SOURCE.log_h(theta, gain, 2.0), of="theta")
+    torch.testing.assert_close(guided(theta, t).m, target(theta, t).m, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("through", "share"), [(True, 0.1), (False, 0.6)])
+def test_guide_of_the_expected_data(through: bool, share: float) -> None:
+    """A straight score of all variables, by its first order only: this share is left at most."""
+    bit, kind, place = SOURCE.table.T
+    gain = bit - 0.5 * (kind == 1) + torch.linspace(-0.8, 0.8, 5)[place]
+    target = SOURCE.tilted(gain.double(), 2.0)
+
+    def score(x: dict[str, Tensor]) -> Tensor:
+        numbers = x["bin"] + 2.0 * x["number"].sum((1, 2))
+        return x["bit"] - 0.5 * x["class"][:, 0, 1] + numbers
+
+    model = Guided(SOURCE.model(SHARP), score, through=through)
+    x = bfn.generate(model, N, 20, solver="sde2", generator=generator())
+    before = target.distance(SOURCE.sample(N, generator()), LAST)
+    assert target.distance(x, LAST) < share * before + target.floor(N, LAST)
+
+
+# Labels
+
+
+class Labelled(nn.Module):
+    """Two sources by their label; without a label (-1), as often the one as the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arguments = {"labels": 2}
+        ramp = torch.linspace(-1.5, 1.5, len(SOURCE.P))
+        self.sources = [SOURCE.tilted(ramp), SOURCE.tilted(-ramp)]
+        both = 0.5 * (self.sources[0].P + self.sources[1].P)
+        self.nets = [Posterior(s, SHARP) for s in (*self.sources, replace(SOURCE, P=both))]
+
+    def forward(
+        self, features: dict[str, Tensor], t: Tensor, label: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        outputs = [net(features, t) for net in self.nets]
+        which = torch.full((len(t),), 2) if label is None else label % 3
+        rows = torch.arange(len(t))
+        return {name: torch.stack([o[name] for o in outputs])[which, rows] for name in outputs[0]}
+
+
+def test_labels() -> None:
+    net = Labelled()
+    model = bfn.mixed(net, variables(SHARP))
+    label = torch.arange(2).repeat(N // 2)
+    x = bfn.generate(model, N, 20, solver="sde2", label=label, generator=generator())
+    for chosen, source in enumerate(net.sources):
+        part = {name: value[label == chosen] for name, value in x.items()}
+        assert source.distance(part, LAST) < source.floor(N // 2, LAST)
+
+
+def test_classifier_free_guidance() -> None:
+    """w = 3: p (p_c / p)^w of classes and bins, x + w (x_c - x) of numbers."""
+    model, w = bfn.mixed(Labelled(), variables(SHARP)), 3.0
+    x, t, label = SOURCE.sample(20, generator()), torch.full((20,), 0.3), torch.zeros(20).long()
+    theta = model.flow.sample(model.flow.pack(x, torch.float64), t, generator())
+    given, null = model(theta, t, label=label), model(theta, t, label=label - 1)
+    guided = ClassifierFree(model, w)(theta, t, label=label)
+    for name in ("class", "bin"):
+        p, q = (output.parts[name].log_p for output in (given, null))
+        expected = torch.softmax(q + w * (p - q), -1)
+        torch.testing.assert_close(guided.parts[name].log_p.exp(), expected)
+    p, q = (output.parts["bit"].logit for output in (given, null))
+    torch.testing.assert_close(guided.parts["bit"].logit, q + w * (p - q))
+    p, q = (output.parts["number"].m for output in (given, null))
+    torch.testing.assert_close(guided.parts["number"].m, q + w * (p - q))
+    drawn = bfn.generate(model, 50, 5, label=0, guidance=w, generator=generator())
+    plain = bfn.generate(model, 50, 5, label=0, generator=generator())
+    assert not torch.equal(drawn["number"], plain["number"])
+
+
+# Keyed noise
+
+
+def test_results_do_not_depend_on_the_batch() -> None:
+    model, keys = SOURCE.model(), list(range(7))
+    x = SOURCE.sample(7, generator())
+
+    def results(n: int) -> Iterator[dict[str, Tensor] | Tensor]:
+        first = {name: value[:n] for name, value in x.items()}
+        for steps in (1, 3, "inf"):
+            yield bfn.loss.n_step(model, first, steps, generator=bfn.noise.Keyed(keys[:n]))
+        yield bfn.loss.reconstruction(model, first, generator=bfn.noise.Keyed(keys[:n]))
+        for solver in ("ancestral", "sde2", "ode2"):
+            yield bfn.generate(model, n, 3, solver=solver, seed=5)
+        for options in ({}, {"particles": 3}, {"observed": "known"}, {"resample": 1}):
+            yield bfn.infill(model, {"bin": first["bin"]}, None, 3, seed=5, **options)
+
+    for few, many in zip(results(3), results(7), strict=True):
+        if isinstance(many, Tensor):
+            many = many[:3]
+        else:
+            many = {name: value[:3] for name, value in many.items()}
+        torch.testing.assert_close(few, many)
