@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -200,11 +201,101 @@ def test_mistakes() -> None:
         (cost(with_law), "different lengths; give length="),
         (lambda: loss.reconstruction(model, x, length=LENGTHS), "has no law of lengths yet"),
         (cost(mixed, molecule, mask=mask[:, :4]), "no variable has such a first axis"),
-        (cost(mixed, molecule, mask={"type": mask}), "have a variable 'type'"),
+        (cost(mixed, molecule, mask={"type": mask}), "the variable 'type' of the mask is unknown"),
         (cost(mixed, molecule, mask={"types": mask[:2]}), "in the variable 'types'"),
         (cost(mixed, molecule, length=9), "has length 9; expected 1 to 6"),
         (lambda: bfn.Lengths(()), "holds (); expected a finite logarithm"),
         (lambda: bfn.Lengths((0.0, -math.inf)), "expected a finite logarithm"),
         (lambda: bfn.Lengths.of([3, 4], 3), "has length 4; expected 1 to 3"),
+    ):
+        assert_refused(call, words)
+
+
+# Generation.
+
+
+def lines_of(x: Tensor) -> list[tuple[int, ...]]:
+    return [tuple(k for k in row if k >= 0) for row in x.tolist()]
+
+
+def distance(lines: Any, drawn: list[tuple[int, ...]]) -> float:
+    """The total variation between a sample and the joint law of length and content."""
+    joint, counts = lines.joint(), Counter(drawn)
+    assert set(counts) <= set(joint)
+    return 0.5 * sum(abs(counts[line] / len(drawn) - p) for line, p in joint.items())
+
+
+@pytest.mark.parametrize("solver", ["ancestral", "ode2"])
+def test_samples_follow_the_joint_of_length_and_content(solver: str) -> None:
+    lines, n = two_lengths(), 8000
+    x = bfn.generate(lines.model, (n, 3), 50, solver=solver, generator=generator(0))
+    assert distance(lines, lines_of(x)) < 0.035  # true samples: 0.02
+    # A length that is given: the first class alone has another law than among three.
+    x = bfn.generate(lines.model, (n, 3), 50, solver=solver, length=1, generator=generator(1))
+    assert bool((x[:, 1:] == -1).all())
+    shares = torch.bincount(x[:, 0], minlength=3) / n
+    assert float((shares - torch.tensor([0.7, 0.2, 0.1])).abs().max()) < 0.02
+
+
+@pytest.mark.parametrize("particles", [1, 8])
+def test_completions_follow_the_conditional_of_their_length(particles: int) -> None:
+    lines, n = two_lengths(), 2000
+    x, seen = torch.tensor([0, 2, 0]).expand(n, 3), torch.tensor([False, True, False])
+    how: dict[str, Any] = {"particles": particles}
+    how["observed"] = "known" if particles == 1 else "schedule"
+    # Only lines of three have a second class, so that is the length.
+    filled = bfn.infill(lines.model, x, seen, 40, generator=generator(0), **how)
+    law = lines.sources[3].joint[:, 2]
+    shares = torch.bincount(filled[:, 0] * 3 + filled[:, 2], minlength=9) / n
+    assert 0.5 * float((shares - (law / law.sum()).flatten()).abs().sum()) < 0.06
+    first = bfn.infill(lines.model, x[:8], ~seen & False, 3, length=[1, 3] * 4, seed=0)
+    assert (first >= 0).sum(1).tolist() == [1, 3] * 4
+    assert_refused(lambda: bfn.infill(lines.model, x, seen, length=1), "beyond the length 1")
+
+
+def test_mixed_data_of_different_lengths() -> None:
+    model = atoms()
+    x = bfn.generate(model, 4, 5, length=LENGTHS, seed=3)
+    exists = torch.arange(LONGEST) < LENGTHS[:, None]
+    assert torch.equal(x["types"] >= 0, exists)
+    assert torch.equal(x["coordinates"].isfinite(), exists[..., None].expand(4, LONGEST, 3))
+    assert bool(x["charge"].isfinite().all())
+    one = bfn.generate(model, 2, 5, length=LENGTHS[:2], seed=3)
+    for name, value in one.items():
+        torch.testing.assert_close(value, x[name][:2], equal_nan=True)
+    model.lengths = bfn.Lengths.of(torch.full((10_000,), 4), LONGEST)
+    drawn = bfn.generate(model, 5, 2, seed=0)
+    assert (drawn["types"] >= 0).sum(1).tolist() == [4] * 5
+    # What is known lies within the length.
+    known = {"types": x["types"][:1]}
+    seen = {"types": (torch.arange(LONGEST) == 5)[None]}
+    assert int((bfn.infill(model, known, seen, 2, seed=0)["types"] >= 0).sum()) == 6
+
+
+@pytest.mark.parametrize("through", [True, False])
+def test_a_guide_sees_nothing_of_the_padding(through: bool) -> None:
+    """The expected data beyond the length are the same, whatever the network puts out there."""
+    model, seen = transformer("continuous"), []
+
+    def score(x: Tensor) -> Tensor:
+        seen.append(x[:, 2:].detach())
+        return x.sum(1)
+
+    guided = bfn.guidance.Guided(model, score, through=through)
+    x = bfn.generate(guided, (3, LONGEST), 4, length=2, seed=0)
+    assert all(bool((part == 0.0).all()) for part in seen)
+    assert bool(x[:, :2].isfinite().all())
+    assert bool(x[:, 2:].isnan().all())
+
+
+def test_mistakes_in_sampling() -> None:
+    model, _ = case("discrete")
+    model.lengths = bfn.Lengths.of(LENGTHS, LONGEST)
+    for call, words in (
+        (lambda: bfn.generate(model, (2, 4)), "up to 6 long, but the shape has room for 4"),
+        (lambda: bfn.generate(model, (2, 6), length=7), "has length 7; expected 1 to 6"),
+        (lambda: bfn.generate(model, (2, 6), length=[1, 2, 3]), "for each example, (2,)"),
+        (lambda: bfn.generate(model, (2, 6), length=0), "has length 0; expected 1 to 6"),
+        (lambda: bfn.generate(model, (2, 6), mask=torch.zeros(2, 6) > 0), "hides a whole example"),
     ):
         assert_refused(call, words)

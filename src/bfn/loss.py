@@ -34,7 +34,6 @@ from bfn.model import BFN
 from bfn.noise import Source
 from bfn.output.base import Output, by_part, total
 from bfn.output.lengths import as_lengths
-from bfn.sampling.pinned import Existing
 from bfn.times import Times, independent, stratified
 
 __all__ = [
@@ -67,7 +66,7 @@ def n_step(
     n = "inf" or math.inf is L^inf. With by_variable the costs of the variables of mixed data are
     not added up: (B, P), other data being a single variable.
     """
-    model, x = _prepared(model, x, cond)
+    x = _prepared(model, x, cond)
     t, weight, bound = _draw(model, x, n, times, generator)
     output = model(model.flow.sample(x, t, generator), t, **cond)
     nats = _weighted(bound(output), weight)
@@ -108,7 +107,7 @@ def discrete_time(
     n = whole("n", n, 1, "the discrete-time loss needs")
     if draws < 1:
         raise BFNError(f"draws = {draws}; at least 1 pair of messages must be drawn")
-    model, x = _prepared(model, x, cond)
+    x = _prepared(model, x, cond)
 
     def cost(i: Tensor) -> Tensor:
         s, bound = _step(model, x, n, i, generator, draws)
@@ -156,7 +155,7 @@ def objective(
     if kind not in ("auto", *OBJECTIVES):
         raise BFNError(f"objective = {kind!r}; expected auto, {', '.join(OBJECTIVES)}")
     kinds = [head.objective if kind == "auto" else kind for head in model.head.parts]
-    model, x = _prepared(model, x, cond)
+    x = _prepared(model, x, cond)
     t, weight, bound = _draw(model, x, n, times, generator)
     output = model(model.flow.sample(x, t, generator), t, **cond)
     # The surprise first: an output may keep what it has computed, and the bound may have no
@@ -189,18 +188,18 @@ def reconstruction(
     """
     if not 0.0 <= t <= 1.0:
         raise BFNError(f"t = {t} is not a time between 0 and 1")
-    law, length = model.lengths, cond.get("length")
-    model, x = _prepared(model, x, cond)
+    length = cond.get("length")
+    x = _prepared(model, x, cond)
     times = torch.full((x.shape[0],), t, device=x.device, dtype=_floating(model, x))
     nats = by_part(model(model.flow.sample(x, times, generator), times, **cond).reconstruction(x))
     if length is not None:
-        if law is None:
+        if model.lengths is None:
             raise BFNError(
                 "the model has no law of lengths yet, so they cannot be paid for; train it with "
                 "lengths=, set model.lengths = bfn.Lengths.of(lengths, longest), or give a mask"
             )
-        length = as_lengths(length, law.longest, len(x)).to(x.device)
-        nats = torch.cat([nats, law.cost(length).to(nats.dtype)[:, None]], 1)
+        length = as_lengths(length, model.lengths.longest, len(x)).to(x.device)
+        nats = torch.cat([nats, model.lengths.cost(length).to(nats.dtype)[:, None]], 1)
     return nats if by_variable else nats.sum(1)
 
 
@@ -257,17 +256,13 @@ def _floating(model: BFN, x: Tensor) -> torch.dtype:
     return x.dtype if x.is_floating_point() else model.dtype
 
 
-def _prepared(model: BFN, x: Data, cond: dict[str, Any]) -> tuple[Any, Tensor]:
-    """The model of the variables that exist, and the data as one tensor, checked.
-
-    Takes out of the conditions what says so.
-    """
+def _prepared(model: BFN, x: Data, cond: dict[str, Any]) -> Tensor:
+    """The data as one tensor, checked; a mask of what exists becomes one of the conditions."""
     packed = model.pack(x)
     mask, length = cond.pop("mask", None), cond.pop("length", None)
-    existing = None
     if mask is not None or length is not None:
-        existing = model.existing(packed, mask, length)
-        packed = torch.where(existing, packed, model.blank(packed))
+        cond["mask"] = existing = model.existing(packed, mask, length)
+        packed = torch.where(existing, packed, model.blank(packed.shape).to(packed.dtype))
     elif model.lengths is not None:
         raise BFNError(
             "the model's examples have different lengths; give length=, a whole number for each "
@@ -276,7 +271,7 @@ def _prepared(model: BFN, x: Data, cond: dict[str, Any]) -> tuple[Any, Tensor]:
     # Reading values back would make a GPU step wait; its data were checked when they were loaded.
     if packed.device.type == "cpu":
         model.check(packed)
-    return model if existing is None else Existing(model, packed, existing), packed
+    return packed
 
 
 def _draw_times(

@@ -62,17 +62,23 @@ class BFN(nn.Module):
         """What one example of the data is, as `bfn.data.DataSet.describe` says; None if unknown."""
         self.lengths: Lengths | None = None
         """The law of lengths, where examples have different ones; counted when it is trained."""
+        self._blank: tuple[Any, Tensor] | None = None
         self._widest: Tensor | None = None
         """While evaluating: the widest range of numbers that the network returned for an example,
         which is finite if they all are."""
 
     def forward(self, theta: Theta, t: Tensor, **cond: Any) -> Output:
         """p_O(. | theta; t)."""
-        return self.output(self.predict(theta, t, **cond), theta, t)
+        return self.output(self.predict(theta, t, **cond), theta, t, cond.get("mask"))
 
-    def output(self, net_output: Tensor, theta: Theta, t: Tensor) -> Output:
-        """p_O(. | theta; t), from what `predict` returned."""
-        return self.head(net_output, theta, self.flow.schedule.clock(t))
+    def output(
+        self, net_output: Tensor, theta: Theta, t: Tensor, mask: Tensor | None = None
+    ) -> Output:
+        """p_O(. | theta; t), from what `predict` returned; what does not exist is blank."""
+        output = self.head(net_output, theta, self.flow.schedule.clock(t))
+        if mask is None:
+            return output
+        return output.pin(self.blank(mask.shape).expand(mask.shape), ~mask)
 
     def predict(
         self, theta: Theta, t: Tensor, *, mask: Tensor | None = None, **cond: Any
@@ -111,12 +117,16 @@ class BFN(nn.Module):
         self.flow.check(x)
         self.head.check(x)
 
-    def blank(self, x: Tensor) -> Tensor:
-        """Legal data in the type and shape of one example, (1, *shape): values of no matter."""
-        shape = (1, *x.shape[1:])
-        theta = self.flow.prior(shape, device=x.device, dtype=self.dtype)
-        nothing = theta.V.new_zeros(self.head.output_shape(shape))
-        return self.head(nothing, theta, theta.V.new_zeros(1)).mode().to(x.dtype)
+    def blank(self, shape: Sequence[int]) -> Tensor:
+        """Legal data for variables that do not exist, (1, *shape), for a batch of that shape."""
+        key = (tuple(shape[1:]), self.device, self.dtype, self.head)
+        if self._blank is None or self._blank[0] != key:
+            one = (1, *shape[1:])
+            theta = self.flow.prior(one, device=self.device, dtype=self.dtype)
+            nothing = theta.V.new_zeros(self.head.output_shape(one))
+            x = self.head(nothing, theta, theta.V.new_zeros(1)).mode()
+            self._blank = key, x
+        return self._blank[1]
 
     def existing(self, x: Tensor, mask: Any, length: Any) -> Tensor:
         """Which variables of x exist, by a mask or the length of each example: (B, *shape)."""

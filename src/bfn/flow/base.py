@@ -174,6 +174,12 @@ class BayesianFlow(ABC):
         require(len(shape) > 0, "an example is a single number, which has no length; leave it out")
         return shape[0]
 
+    def reach(self, mask: Tensor) -> Tensor:
+        """The length up to which a mask in the shape of x is true somewhere, at least 1: (B,)."""
+        places = mask.reshape(*mask.shape[:2], -1).any(-1)
+        numbers = torch.arange(1, places.shape[1] + 1, device=mask.device)
+        return (places * numbers).amax(1).clamp_min(1)
+
     def pack_existing(self, mask: Any, x: Tensor) -> Tensor:
         """A mask as users give it, true where a variable of x exists, in the shape of x."""
         return spread_mask(mask, x)

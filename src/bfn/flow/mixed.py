@@ -273,23 +273,31 @@ class MixedFlow(BayesianFlow):
         first = next((own for own in self.layout.shapes if own), ())
         return super().longest(first)
 
+    def _as_long(self, longest: int) -> list[str]:
+        """The variables whose first axis is so long."""
+        shapes = zip(self.layout.names, self.layout.shapes, strict=True)
+        return [name for name, shape in shapes if shape[:1] == (longest,)]
+
+    def reach(self, mask: Tensor) -> Tensor:
+        parts = self.layout.split(mask)
+        found = [
+            super(MixedFlow, self).reach(parts[name]) for name in self._as_long(self.longest(()))
+        ]
+        return torch.stack(found).amax(0)
+
     def pack_existing(self, mask: Any, x: Tensor) -> Tensor:
         """Masks by variable, or one (B, L) for all variables whose first axis is L long."""
         if isinstance(mask, Tensor):
             if mask.shape == x.shape:
                 return spread_mask(mask, x)
-            shared = [
-                name
-                for name, shape in zip(self.layout.names, self.layout.shapes, strict=True)
-                if mask.dim() == 2 and shape[:1] == mask.shape[1:]
-            ]
+            shared = self._as_long(mask.shape[1]) if mask.dim() == 2 else []
             require(
                 len(shared) > 0,
                 f"the mask has shape {tuple(mask.shape)}, but no variable has such a first axis; "
                 "give a dict of masks by variable",
             )
             mask = dict.fromkeys(shared, mask)
-        mask = self._checked(mask, "the masks", complete=False)
+        mask = self._checked(mask, "mask", complete=False)
         parts = {
             name: torch.ones_like(part, dtype=torch.bool)
             for name, part in self.layout.split(x).items()

@@ -77,7 +77,8 @@ class ClassifierFree(Wrapper):
         twice = Theta(torch.cat([theta.V] * 2), torch.cat([theta.beta] * 2))
         both = {name: _joined(value, without[name], len(t)) for name, value in cond.items()}
         given, null = self.model.predict(twice, torch.cat([t] * 2), **both).chunk(2)
-        return self.model.output(null + self.guidance * (given - null), theta, t)
+        guided = null + self.guidance * (given - null)
+        return self.model.output(guided, theta, t, cond.get("mask"))
 
 
 def _joined(given: Any, null: Any, batch: int) -> Any:

@@ -51,13 +51,13 @@ class Lengths:
         """-ln p(length) of lengths (B,): (B,) nats."""
         return -self._log_p(length.device)[length - 1]
 
-    def sample(self, n: int, generator: noise.Source = None, least: int = 1) -> Tensor:
-        """n lengths, (n,), none of them below `least`."""
-        p = self._log_p(torch.device("cpu")).exp()
-        cdf = p[least - 1 :].cumsum(0)
+    def sample(self, n: int, generator: noise.Source = None, least: Tensor | int = 1) -> Tensor:
+        """n lengths, (n,), none of them below `least`: one number, or one for each."""
+        cdf = self._log_p(torch.device("cpu")).exp().cumsum(0)
+        below = torch.cat([cdf.new_zeros(1), cdf])[torch.as_tensor(least) - 1]
         u = noise.uniform((n,), generator, device="cpu", dtype=torch.float64)
-        drawn = torch.searchsorted(cdf, u * cdf[-1], right=True)
-        return (drawn + least).clamp_max(self.longest)
+        drawn = torch.searchsorted(cdf, below + u * (cdf[-1] - below), right=True) + 1
+        return drawn.clamp_max(self.longest)
 
     def _log_p(self, device: torch.device) -> Tensor:
         dtype = torch.float32 if device.type == "mps" else torch.float64

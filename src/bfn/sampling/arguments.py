@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from bfn import noise
 from bfn.errors import BFNError, did_you_mean
@@ -53,6 +54,40 @@ def source(generator: noise.Source, seed: int | None, examples: Iterable[int]) -
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise BFNError(f"seed = {seed!r}; expected a whole number")
     return noise.Keyed([noise.seed("sample", seed, i) for i in examples])
+
+
+def existing(
+    model: BFN | Wrapper,
+    shape: Sequence[int],
+    mask: Any,
+    length: Any,
+    generator: noise.Source,
+    observed: Tensor | None = None,
+) -> Tensor | None:
+    """Which variables of data of that shape are to exist, (B, *shape); None if all are.
+
+    Where the model's examples have different lengths and none is given, lengths are drawn, of those
+    that hold all that is observed.
+    """
+    inner = innermost(model)
+    law, like = inner.lengths, torch.empty(tuple(shape), device=model.device)
+    if mask is None and length is None:
+        if law is None:
+            return None
+        if law.longest > (longest := model.flow.longest(shape[1:])):
+            raise BFNError(
+                f"the model's examples are up to {law.longest} long, but the shape has room for "
+                f"{longest}; give a larger shape, or length="
+            )
+        least = 1 if observed is None else model.flow.reach(observed).cpu()
+        length = law.sample(shape[0], generator, least)
+    mask = inner.existing(like, mask, length)
+    if observed is not None and bool((observed & ~mask).any()):
+        raise BFNError(
+            f"x is observed beyond the length {int(torch.as_tensor(length).min())}; give a larger "
+            "length, or a mask that is false there"
+        )
+    return mask
 
 
 def _check_conditions(

@@ -30,6 +30,7 @@ def in_batches(
     static: bool = False,
     known: tuple[Tensor, Tensor] | None = None,
     label: Tensor | Sequence[int] | int | None = None,
+    length: Tensor | Sequence[int] | int | None = None,
     callback: Callback | None = None,
     progress: Callable[[int, int], None] | None = None,
     say: Callable[[str], None] | None = None,
@@ -45,13 +46,14 @@ def in_batches(
         batch: for infilling with particles, the number of particles at once.
         static: fill up the last batch, for a network compiled for one shape.
         known: an example and a mask that is true where the results are to equal it.
-        label: one number for all, or one for each of the n.
+        label, length: one number for all, or one for each of the n.
         callback: sees the first batch.
         progress: called with the network calls done and in all, each counted once per example.
         say: called with a sentence when the batch is halved.
     """
     n, batch = whole("n", n, 1), whole("batch", batch, 1)
     label = None if label is None else labels.prepare(model, label, n)
+    length = length if length is None or isinstance(length, int) else torch.as_tensor(length)
     resample = whole("resample", options.get("resample", 0), 0)
     particles = whole("particles", options.get("particles", 1), 1)
     solver = options.get("solver", "ancestral")
@@ -71,7 +73,8 @@ def in_batches(
             if progress is not None:
                 progress(start * calls + looks * (stop - start), n * calls)
 
-        given = {} if label is None else {"label": label[rows]}
+        each = {"label": label, "length": length}
+        given = {k: v if isinstance(v, int) else v[rows] for k, v in each.items() if v is not None}
         keys = arguments.source(None, seed, rows)
         if known is None:
             how = functools.partial(generate, model, (size, *shape))

@@ -7,7 +7,7 @@ observed variables' messages.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -47,6 +47,7 @@ def infill(
     guidance: float | None = None,
     guide: Guide | None = None,
     scale: float | None = None,
+    length: Tensor | Sequence[int] | int | None = None,
     callback: Callback | None = None,
     seed: int | None = None,
     generator: Source = None,
@@ -77,6 +78,7 @@ def infill(
         solver, grid, first, final, seed, generator, dtype: as in `bfn.generate`.
         callback: as in `bfn.generate`; the theta it sees is what the network is shown.
         guidance, guide, scale: as in `bfn.generate`.
+        length: as in `bfn.generate`; lengths that are drawn hold all that is observed.
         cond: conditions for the network, such as label.
     """
     innermost(model)
@@ -91,6 +93,9 @@ def infill(
     chosen = solvers.find("solver", solver, solvers.SOLVERS)
     pinned = Pinned(model, x, mask, observed)
     options: dict[str, Any] = {"grid": grid, "first": first, "dtype": dtype, "generator": generator}
+    exists = arguments.existing(model, x.shape, None, length, generator, mask)
+    if exists is not None:
+        cond["mask"] = exists
     with model.evaluating():
         if particles > 1:
             if (solver, observed, resample) != ("ancestral", "schedule", 0):
@@ -98,13 +103,14 @@ def infill(
                     "particles need the solver 'ancestral' and observed='schedule', without "
                     "resample; leave these arguments out, or the particles"
                 )
-            if cond.get("label") is not None:
-                cond["label"] = cond["label"].repeat_interleave(particles, 0)
+            for name in ("label", "mask"):
+                if cond.get(name) is not None:
+                    cond[name] = cond[name].repeat_interleave(particles, 0)
             rule = Particles(pinned, particles, generator)
             chosen, shape = dataclasses.replace(chosen, rule=rule), tuple(rule.x.shape)
             output = run(model, shape, chosen, steps, callback=callback, cond=cond, **options)
             x = rule.completions(model.flow, output, dtype or model.dtype, final, generator)
-            return model.flow.unpack(x)
+            return model.flow.unpack(x if exists is None else model.flow.padded(x, exists))
 
         def look(i: int, t: Tensor, theta: Theta, output: Output) -> None:
             if callback is not None:
@@ -112,7 +118,8 @@ def infill(
 
         options |= {"callback": look, "cond": cond, "repeats": resample, "jump": jump}
         output = run(pinned, tuple(x.shape), chosen, steps, **options)
-        return model.flow.unpack(output.sample(generator) if final == "sample" else output.mode())
+        x = output.sample(generator) if final == "sample" else output.mode()
+        return model.flow.unpack(x if exists is None else model.flow.padded(x, exists))
 
 
 def _checked(model: BFN | Wrapper, x: Any, mask: Any) -> tuple[Tensor, Tensor]:

@@ -43,6 +43,8 @@ def generate(
     guidance: float | None = None,
     guide: Guide | None = None,
     scale: float | None = None,
+    length: Tensor | Sequence[int] | int | None = None,
+    mask: Tensor | Mapping[str, Tensor] | None = None,
     callback: Callback | None = None,
     seed: int | None = None,
     generator: Source = None,
@@ -65,6 +67,10 @@ def generate(
     (1 by default) how strongly generation is pulled towards high ones (`bfn.guidance.Guided`,
     which has more options).
 
+    `length`, a number for all examples or one for each, says how much of them exists; if the model
+    was trained on examples of different lengths it is drawn otherwise, from their law. Or `mask` is
+    true where a variable exists, as in `bfn.loss`. What does not exist is -1 or NaN in the result.
+
     Below its t_min the head of continuous and discretised data ignores the network, as in the
     paper. That wastes the first call and, on skewed data, stalls the fast solvers; so the network
     may be asked at the time `first` instead of t = 0.
@@ -79,6 +85,7 @@ def generate(
     model, cond = arguments.prepare(generate, model, shape[0], final, guidance, guide, scale, cond)
     steps = solvers.count(solver, steps, calls)
     generator = arguments.source(generator, seed, range(shape[0]))
+    exists = arguments.existing(model, shape, mask, length, generator)
     with model.evaluating():
         output = run(
             model,
@@ -90,9 +97,10 @@ def generate(
             dtype=dtype,
             callback=callback,
             generator=generator,
-            cond=cond,
+            cond=cond if exists is None else {**cond, "mask": exists},
         )
-        return model.flow.unpack(output.sample(generator) if final == "sample" else output.mode())
+        x = output.sample(generator) if final == "sample" else output.mode()
+        return model.flow.unpack(x if exists is None else model.flow.padded(x, exists))
 
 
 def run(

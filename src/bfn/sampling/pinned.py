@@ -54,14 +54,3 @@ class Pinned(Wrapper):
 
     def __call__(self, theta: Theta, t: Tensor, **cond: Any) -> Output:
         return self.model(self.shown(theta), t, **cond).pin(self.x, self.mask)
-
-
-class Existing(Wrapper):
-    """A model of which only the variables where `mask` is true exist; the others cost nothing."""
-
-    def __init__(self, model: BFN | Wrapper, x: Tensor, mask: Tensor) -> None:
-        super().__init__(model)
-        self.x, self.mask = x, mask
-
-    def __call__(self, theta: Theta, t: Tensor, **cond: Any) -> Output:
-        return self.model(theta, t, mask=self.mask, **cond).pin(self.x, ~self.mask)
