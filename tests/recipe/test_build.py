@@ -46,3 +46,16 @@ def test_schedules_by_name_and_by_class(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("beta_1 = 0.75\n", tables))
     expected = bfn.Retimed(bfn.Quadratic(0.5), (0.0, 0.4, 1.0))
     assert build.model(read(path)).flow.schedule == expected
+
+
+def test_mixed_variables_have_schedules_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "mixed.toml"
+    path.write_text(
+        '[data]\nsource = "digits"\n[net]\nclass = "bfn.nn:MLP"\n[flow]\nkind = "mixed"\n'
+        '[flow.variables.a]\nkind = "discrete"\nK = 3\nbeta_1 = 4.0\nschedule = "logarithmic"\n'
+        '[flow.variables.b]\nkind = "discretised"\nshape = [2]\nK = 5\n'
+        '[flow.variables.b.schedule]\nclass = "bfn:Quadratic"\nbeta_1 = 9.0\n'
+    )
+    model = build.around(read(path), lambda _: torch.nn.Identity())
+    schedules = [flow.schedule for flow in model.flow.parts]
+    assert schedules == [bfn.Logarithmic(3, 4.0), bfn.Quadratic(9.0)]

@@ -142,14 +142,16 @@ def _checked(
 
 
 def _construct(recipe: Recipe, key: str, value: Any) -> Any:
-    """An object, if the value is a table with a `class`; other values stay as they are."""
+    """Every table with a `class`, also inside of others, as an object; lists as tuples."""
     if not isinstance(value, Mapping):
         return tuple(value) if isinstance(value, list) else value
     arguments = {name: _construct(recipe, f"{key}.{name}", each) for name, each in value.items()}
+    if "class" not in arguments:
+        return arguments
     try:
         cls = serialise.find_class(str(arguments.pop("class")), trust=True)
         return cls(**arguments)
-    except (KeyError, TypeError) as error:
+    except TypeError as error:
         raise BFNError(
             f"{key} = {dict(value)}{recipe.origin.get(key, '')} does not describe an object "
             f"({error}); expected a table with its class and the class's arguments"
