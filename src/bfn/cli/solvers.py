@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from bfn.cli import tables
 from bfn.cli.options import Force, Json, Out, Overrides, Run, SolverKeys, Trust, Whole, chosen
-from bfn.errors import BFNError
+from bfn.errors import BFNError, plural
 from bfn.files import FIGURES, check_free
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def solvers(
             say=say,
             **options,
         )
-    samples = f"{found.samples} samples" if repeats == 1 else f"{repeats} x {found.samples} samples"
+    samples = f"{repeats} x " * (repeats > 1) + plural(found.samples, "sample")
     draw(out, found, f"{run.name}: {samples}")
     document = {"run": str(run), "split": split, **found.to_json()}
     if not tables.write_json(json, document):
