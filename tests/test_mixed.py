@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 import bfn
 from bfn.cli import main
+from bfn.data.base import Rows
+from bfn.data.formats import MixedFormat
 from support.toys import generator
 
 VARIABLES = {
@@ -262,7 +264,56 @@ def test_mistakes(make: Any, sentence: str) -> None:
     assert sentence in str(error.value), str(error.value)
 
 
-def test_a_recipes_table_is_a_variable() -> None:
-    tables = {"a": {"kind": "discrete", "shape": [3], "K": 4, "beta_1": 2.0}}
-    flow = bfn.mixed(Wrong(1), tables).flow
-    assert flow == bfn.mixed(Wrong(1), {"a": bfn.Variable("discrete", (3,), K=4, beta_1=2.0)}).flow
+RECIPE = """
+[data]
+source = "test_mixed:source"
+[flow]
+kind = "mixed"
+[flow.variables.types]
+kind = "discrete"
+shape = [3]
+K = 4
+[flow.variables.age]
+kind = "discretised"
+K = 8
+sigma_1 = 0.05
+[net]
+class = "bfn.nn:MixedMLP"
+inputs = {types = [3, 4], age = []}
+outputs = {types = [3, 4], age = [2]}
+width = 8
+layers = 1
+[train]
+steps = 2
+batch = 4
+device = "cpu"
+"""
+
+
+def source() -> Rows:
+    """A data set of two variables, as a recipe names it."""
+    x = data(16)
+    variables = {"types": {"shape": [3], "K": 4}, "age": {"shape": [], "K": None}}
+    format = MixedFormat(variables)
+    rows = format.encode({name: x[name] for name in variables})
+    return Rows("toys", format, {"train": rows, "validation": rows[:4], "test": rows[4:8]})
+
+
+def test_a_recipe_trains_and_evaluates_mixed_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "toys.toml").write_text(RECIPE)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        recipe = bfn.recipe.read(tmp_path / "toys.toml", trust=True)
+        fit = bfn.train.run(recipe, tmp_path / "run", display=False)
+        assert main(["eval", str(tmp_path / "run"), "--steps", "3", "--trust"]) == 0
+    finally:
+        torch.set_default_dtype(before)
+    parts = {
+        "types": bfn.Variable("discrete", (3,), K=4),
+        "age": bfn.Variable("discretised", K=8, sigma_1=0.05),
+    }
+    assert fit.model.flow == bfn.mixed(Wrong(1), parts).flow
+    assert "by variable" in capsys.readouterr().out
