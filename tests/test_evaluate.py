@@ -332,6 +332,11 @@ def test_the_table_is_in_the_datas_unit_beside_the_published_one(
         ({"repeats": 0}, "repeats = 0"),
         ({"crops": -1}, "crops = -1"),
         ({"crops": 5}, "is not a text"),
+        ({"known": BITS[0] > -1}, "everything is known; leave some variables out"),
+        ({"known": BITS > 0}, "known is torch.bool of shape (200, 1); expected torch.bool of one"),
+        ({"known": BITS[0]}, "known is torch.int64 of shape (1,)"),
+        ({"known": "all"}, "known is str"),
+        ({"known": BITS[0] < 0}, "the network, Posterior, cannot see which variables are known"),
     ],
 )
 def test_mistakes(given: dict, words: str) -> None:

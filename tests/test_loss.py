@@ -231,7 +231,82 @@ def test_nothing_is_read_back_from_a_device(
     assert len(checked) == 1
 
 
+# Known variables
+
+OBJECTIVE = {"objective": lambda m, x, **k: loss.objective(m, x, kind="mixture", **k).value}
+
+
+@every_kind
+@pytest.mark.parametrize("name", [*LOSSES, *OBJECTIVE])
+def test_known_variables_cost_nothing(kind: str, name: str) -> None:
+    """Everything known costs 0, nothing known what it did; the rest sees what is known."""
+    function = (LOSSES | OBJECTIVE)[name]
+    bfn_model, x = model(kind).double(), data(kind, (8, 3), dtype=torch.float64)
+    other = torch.where(torch.tensor([True, False, False]), data(kind, (8, 3), 5, x.dtype), x)
+
+    def cost(x: Tensor, *known: bool) -> Tensor:
+        one = function(bfn_model, x, generator=generator(1), known=torch.tensor(known))
+        mask = torch.tensor(known).expand(8, 3)
+        assert torch.equal(one, function(bfn_model, x, generator=generator(1), known=mask))
+        return one
+
+    plain = function(bfn_model, x, generator=generator(1))
+    assert torch.equal(cost(x, False, False, False), plain)
+    torch.testing.assert_close(
+        cost(x, True, True, True), torch.zeros_like(plain), atol=1e-9, rtol=0
+    )
+    differs = (x != other).any(1)
+    seen = (cost(x, True, False, False) - cost(other, True, False, False)).abs() > 1e-9
+    assert not bool((seen & ~differs).any())
+    assert bool(seen.any())
+
+
+@every_kind
+def test_the_network_sees_known_values_and_which_they_are(kind: str) -> None:
+    """At every time; the other variables are on schedule."""
+    bfn_model, x = model(kind), data(kind, (4, 3))
+    mask, seen = torch.tensor([True, False, True]), []
+
+    class Listening(nn.Module):
+        def forward(self, features: Tensor, t: Tensor, known: Tensor) -> Tensor:
+            seen.append((features, known))
+            return bfn_model.net(features, t)
+
+    known = bfn.BFN(Listening(), bfn_model.flow, bfn_model.head)
+    for t in (1e-3, 0.5, 1.0):
+        loss.reconstruction(known, x, t, generator(3), known=mask)
+        features, told = seen.pop()
+        assert torch.equal(told, mask.expand(4, 3))
+        theta = bfn_model.flow.sample(x, torch.full((4,), t), generator(3))
+        torch.testing.assert_close(features[:, 1], bfn_model.flow.features(theta)[:, 1])
+        exact = 2.0 * nn.functional.one_hot(x, 4) - 1.0 if kind == "discrete" else x
+        exact = 2.0 * x - 1.0 if kind == "binary" else exact
+        torch.testing.assert_close(features[:, mask], exact[:, mask])
+
+
 # Refusals
+
+
+class Blind(nn.Module):
+    """A network that cannot be told what is known."""
+
+    def forward(self, features: Tensor, t: Tensor) -> Tensor:
+        return features
+
+
+@pytest.mark.parametrize(
+    ("net", "known", "sentence"),
+    [
+        (Blind(), torch.ones(3) > 0, "the network, Blind, cannot see which variables are known"),
+        (bfn.nn.MLP(3, width=8), torch.ones(3) > 0, "the network, MLP, cannot see which"),
+        (Toy(), torch.ones(3), "the mask is torch.float32; expected a torch.bool tensor"),
+        (Toy(), [True, False, False], "the mask is list; expected a torch.bool tensor"),
+        (Toy(), torch.ones(2) > 0, r"the mask has shape \(2,\), but x has \(4, 3\)"),
+    ],
+)
+def test_masks_and_networks_that_do_not_fit(net: nn.Module, known: Any, sentence: str) -> None:
+    with pytest.raises(bfn.BFNError, match=sentence):
+        loss.continuous_time(bfn.continuous(net), data("continuous", (4, 3)), known=known)
 
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [

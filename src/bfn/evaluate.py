@@ -189,6 +189,7 @@ def evaluate(
     batch: int = 256,
     repeats: int = 1,
     crops: int = 0,
+    known: Tensor | None = None,
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
     say: Callable[[str], None] | None = None,
@@ -201,6 +202,8 @@ def evaluate(
         batch: examples at once; results do not depend on it. Halved when memory runs out.
         repeats: passes over the split with fresh noise, averaged.
         crops: number of crops at random positions of a text; 0 for windows that do not overlap.
+        known: a mask of one example, true where variables are given: the losses are then those of
+            the others given them, for a network that has learned it (`train.known`).
         progress: called with the losses computed so far and in total: one per example and n.
         say: called with a message when the batch is halved.
     """
@@ -216,7 +219,11 @@ def evaluate(
         if not data.repeatable:
             raise BFNError("batches have no fixed number of examples; give an array or a Dataset")
     examples, keys = _examples(data, split, crops, seed)
-    N = len(examples)
+    N, variables = len(examples), data.format.dimensions
+    given: dict[str, Any] = {}
+    if known is not None:
+        given["known"] = _checked_known(known, data.shape).to(model.device)
+        variables -= int(known.sum())
     order = torch.randperm(N, generator=_generator(seed, "order"))
     times = torch.empty(repeats, N, dtype=torch.float64)
     losses = {n: torch.empty_like(times) for n in counts}
@@ -238,7 +245,7 @@ def evaluate(
 
         x, labels = data.batch(split, examples[rows], keyed("data"))
         x = x.to(model.device)
-        cond: dict[str, Any] = {k: v.to(model.device) for k, v in labels.items()}
+        cond = {**given, **{k: v.to(model.device) for k, v in labels.items()}}
         t = times[repeat, rows]
         done = (repeat * N + rows.start) * len(counts)
         for i, n in enumerate(counts):
@@ -267,9 +274,9 @@ def evaluate(
     return Evaluation(
         rows=[row(n, losses[n], reconstructions) for n in counts],
         examples=N,
-        dimensions=data.format.dimensions,
+        dimensions=variables,
         unit=data.unit,
-        scale=data.format.scale,
+        scale=data.format.scale if data.unit.startswith("nats") else 1.0 / (LN2 * variables),
         indices=examples,
         times=times,
         losses=losses,
@@ -295,6 +302,18 @@ def _html(table: list[list[str]], title: str) -> str:
     body = "".join(f"<tr>{row}</tr>" for row in rows)
     caption, head = f"<caption>{html.escape(title)}</caption>", head.replace("td>", "th>")
     return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _checked_known(known: Any, shape: tuple[int, ...]) -> Tensor:
+    found = getattr(known, "dtype", type(known).__name__), tuple(getattr(known, "shape", ()))
+    if found != (torch.bool, shape):
+        raise BFNError(
+            f"known is {found[0]} of shape {found[1]}; expected torch.bool of one example's shape, "
+            f"{shape}, true where a variable is given"
+        )
+    if bool(known.all()):
+        raise BFNError("everything is known; leave some variables out of the mask to measure them")
+    return known
 
 
 def _examples(

@@ -14,7 +14,13 @@ Examples of different lengths are padded to one shape. Every loss takes either o
     mask     true where a variable exists: in the data's shape or (B, L), for mixed data also a
              dict; the losses are then those of x given the mask
 
-and the rest costs nothing, whatever it holds. Other arguments go to the network.
+and the rest costs nothing, whatever it holds; and
+
+    known    true where a variable is given, in the data's shape or one example's: it costs nothing
+             and the network, which must have learned to use it (`train.known`), sees it exactly;
+             the losses are then bounds of the rest given it
+
+Other arguments go to the network.
 """
 
 from __future__ import annotations
@@ -34,6 +40,7 @@ from bfn.model import BFN
 from bfn.noise import Source
 from bfn.output.base import Output, by_part, total
 from bfn.output.lengths import as_lengths
+from bfn.sampling.pinned import Pinned, checked_mask
 from bfn.times import Times, independent, stratified
 
 __all__ = [
@@ -66,7 +73,7 @@ def n_step(
     n = "inf" or math.inf is L^inf. With by_variable the costs of the variables of mixed data are
     not added up: (B, P), other data being a single variable.
     """
-    x = _prepared(model, x, cond)
+    model, x = _prepared(model, x, cond)
     t, weight, bound = _draw(model, x, n, times, generator)
     output = model(model.flow.sample(x, t, generator), t, **cond)
     nats = _weighted(bound(output), weight)
@@ -107,7 +114,7 @@ def discrete_time(
     n = whole("n", n, 1, "the discrete-time loss needs")
     if draws < 1:
         raise BFNError(f"draws = {draws}; at least 1 pair of messages must be drawn")
-    x = _prepared(model, x, cond)
+    model, x = _prepared(model, x, cond)
 
     def cost(i: Tensor) -> Tensor:
         s, bound = _step(model, x, n, i, generator, draws)
@@ -155,7 +162,7 @@ def objective(
     if kind not in ("auto", *OBJECTIVES):
         raise BFNError(f"objective = {kind!r}; expected auto, {', '.join(OBJECTIVES)}")
     kinds = [head.objective if kind == "auto" else kind for head in model.head.parts]
-    x = _prepared(model, x, cond)
+    model, x = _prepared(model, x, cond)
     t, weight, bound = _draw(model, x, n, times, generator)
     output = model(model.flow.sample(x, t, generator), t, **cond)
     # The surprise first: an output may keep what it has computed, and the bound may have no
@@ -189,7 +196,7 @@ def reconstruction(
     if not 0.0 <= t <= 1.0:
         raise BFNError(f"t = {t} is not a time between 0 and 1")
     length = cond.get("length")
-    x = _prepared(model, x, cond)
+    model, x = _prepared(model, x, cond)
     times = torch.full((x.shape[0],), t, device=x.device, dtype=_floating(model, x))
     nats = by_part(model(model.flow.sample(x, times, generator), times, **cond).reconstruction(x))
     if length is not None:
@@ -256,10 +263,13 @@ def _floating(model: BFN, x: Tensor) -> torch.dtype:
     return x.dtype if x.is_floating_point() else model.dtype
 
 
-def _prepared(model: BFN, x: Data, cond: dict[str, Any]) -> Tensor:
-    """The data as one tensor, checked; a mask of what exists becomes one of the conditions."""
+def _prepared(model: BFN, x: Data, cond: dict[str, Any]) -> tuple[Any, Tensor]:
+    """The model, which may know some of x, and x as one tensor, checked.
+
+    A mask of what exists becomes one of the conditions.
+    """
     packed = model.pack(x)
-    mask, length = cond.pop("mask", None), cond.pop("length", None)
+    mask, length, known = (cond.pop(name, None) for name in ("mask", "length", "known"))
     if mask is not None or length is not None:
         cond["mask"] = existing = model.existing(packed, mask, length)
         packed = torch.where(existing, packed, model.blank(packed.shape).to(packed.dtype))
@@ -271,7 +281,11 @@ def _prepared(model: BFN, x: Data, cond: dict[str, Any]) -> Tensor:
     # Reading values back would make a GPU step wait; its data were checked when they were loaded.
     if packed.device.type == "cpu":
         model.check(packed)
-    return packed
+    if known is None:
+        return model, packed
+    _, known = model.flow.pack_known(x, known, model.dtype)
+    known = checked_mask(known, packed)
+    return Pinned(model, packed, known & cond.get("mask", known), "learned"), packed
 
 
 def _draw_times(

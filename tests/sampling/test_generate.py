@@ -88,6 +88,30 @@ def test_dropout_is_off_and_modes_come_back() -> None:
     assert torch.is_grad_enabled()
 
 
+SEEN = torch.tensor([True, False, True])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_known_values_come_back(kind: str) -> None:
+    """One example for all, or one for each; the same as learned infilling; in seeded noise too."""
+    bfn_model, x = model(kind), data(kind, (4, 3))
+    for options in ({}, {"solver": "ode2"}, {"final": "mode"}):
+        one = bfn.generate(bfn_model, (4, 3), 4, known=(x[0], SEEN), seed=1, **options)
+        assert torch.equal(one[:, SEEN], x[0, SEEN].expand(4, 2))
+        each = bfn.generate(bfn_model, (4, 3), 4, known=(x, SEEN.expand(4, 3)), seed=1, **options)
+        assert torch.equal(each[:, SEEN], x[:, SEEN])
+        filled = bfn.infill(bfn_model, x, SEEN, 4, observed="learned", seed=1, **options)
+        assert torch.equal(each, filled)
+        assert torch.equal(one[0], each[0])
+
+
+def test_a_network_that_cannot_see_what_is_known_is_refused() -> None:
+    blind = bfn.discretised(bfn.nn.MLP(3, outputs=2, width=8), K=5)
+    known = torch.zeros(3), SEEN
+    use = lambda: bfn.generate(blind, (2, 3), 2, known=known)  # noqa: E731
+    assert_refused(use, "the network, MLP, cannot see which variables are known", "bfn.infill")
+
+
 @pytest.mark.parametrize(
     ("wrong", "value", "expectation"),
     [
@@ -109,6 +133,20 @@ def test_dropout_is_off_and_modes_come_back() -> None:
         ({"seed": "1"}, "seed = '1'", "expected a whole number"),
         ({"guidance": "2"}, "guidance = '2'", "a number of 0 or more"),
         ({"solvr": "ode"}, "'solvr' is not an argument of generate", "did you mean 'solver'?"),
+        ({"known": torch.zeros(3)}, "the mask is NoneType", "expected a torch.bool tensor"),
+        ({"known": (torch.zeros(3), [True])}, "the mask is list", "a torch.bool tensor"),
+        (
+            {"known": (torch.zeros(4), SEEN)},
+            "known data have shape (4,)",
+            "expected (2, 3), or one",
+        ),
+        (
+            {"known": (torch.full((3,), 2.0), SEEN)},
+            "x contains 2.0",
+            "outside the range of the bins",
+        ),
+        ({"known": (torch.zeros(3), SEEN[:2])}, "the mask has shape (2,)", "one example's, (3,)"),
+        ({"known": 3}, "x is a int", "expected a tensor"),
         ({"temperature": 0.5}, "'temperature' is not an argument", "Toy, does not take it"),
     ],
 )

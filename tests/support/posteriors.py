@@ -1,6 +1,7 @@
 """Exact networks: the posterior of a known source, in the numbers that each head expects.
 
-A network sees features and t only, and recovers V from them. It computes in float64 and answers in
+A network sees features, t and the mask of what is known, and recovers V from them. Known classes
+are certain in V already. It computes in float64 and answers in
 the type of its features.
 """
 
@@ -28,7 +29,7 @@ class Posterior(nn.Module):
 class BinaryPosterior(Posterior):
     """The logit of class 1. The features tanh(V / 2) give V back."""
 
-    def forward(self, features: Tensor, t: Tensor) -> Tensor:
+    def forward(self, features: Tensor, t: Tensor, known: Tensor | None = None) -> Tensor:
         # Beyond |V| = 37 float64 rounds tanh to 1; the posterior has long been certain.
         theta = features.double().reshape(-1, self.source.D)
         V = 2.0 * torch.atanh(theta.clamp(-1 + 2e-16, 1 - 2e-16))
@@ -39,7 +40,7 @@ class BinaryPosterior(Posterior):
 class CategoricalPosterior(Posterior):
     """Logits. The features 2 softmax(V) - 1 give V back up to a constant, which does not matter."""
 
-    def forward(self, features: Tensor, t: Tensor) -> Tensor:
+    def forward(self, features: Tensor, t: Tensor, known: Tensor | None = None) -> Tensor:
         theta = 0.5 * (features.double() + 1.0).reshape(-1, self.source.D, self.source.K)
         log_p = self.source.log_marginals(theta.clamp_min(1e-17).log())
         return log_p.reshape(features.shape).to(features.dtype)
@@ -54,23 +55,29 @@ class BinnedPosterior(Posterior):
         k = torch.arange(source.K, dtype=torch.float64)
         self.values = (2 * k + 1 - source.K) / source.K if values is None else values
 
-    def posterior(self, features: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """V (B, D), beta (B, 1) and the log marginals (B, D, K)."""
+    def posterior(
+        self, features: Tensor, t: Tensor, known: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """V (B, D), beta (B, 1) or (B, D), and the log marginals (B, D, K)."""
         beta = self.schedule.beta(t.double()).unsqueeze(-1)
-        V = features.double().reshape(-1, self.source.D) * (1.0 + beta)
+        mu = features.double().reshape(-1, self.source.D)
+        V = mu * (1.0 + beta)
+        if known is not None:  # mu is the value itself, and any large accuracy will do
+            known = known.reshape(V.shape)
+            V, beta = torch.where(known, 1e6 * mu, V), torch.where(known, 1e6, beta)
         evidence = V.unsqueeze(-1) * self.values - 0.5 * beta.unsqueeze(-1) * self.values.square()
         return V, beta, self.source.log_marginals(evidence)
 
-    def forward(self, features: Tensor, t: Tensor) -> Tensor:
-        log_p = self.posterior(features, t)[2]
+    def forward(self, features: Tensor, t: Tensor, known: Tensor | None = None) -> Tensor:
+        log_p = self.posterior(features, t, known)[2]
         return log_p.reshape(*features.shape, self.source.K).to(features.dtype)
 
 
 class NoisePosterior(BinnedPosterior):
     """The noise that makes x_hat the posterior mean: epsilon = (V - beta x_hat) / sqrt(beta)."""
 
-    def forward(self, features: Tensor, t: Tensor) -> Tensor:
-        V, beta, log_p = self.posterior(features, t)
+    def forward(self, features: Tensor, t: Tensor, known: Tensor | None = None) -> Tensor:
+        V, beta, log_p = self.posterior(features, t, known)
         x_hat = log_p.exp() @ self.values
         return _noise(V, beta, x_hat).reshape(features.shape).to(features.dtype)
 
@@ -82,8 +89,8 @@ class CutGaussianPosterior(BinnedPosterior):
     -1/3 and 1/3 have sigma_x = (2/3) / (z_2 - z_1) and mu_x = -(z_1 + z_2) sigma_x / 2.
     """
 
-    def forward(self, features: Tensor, t: Tensor) -> Tensor:
-        V, beta, log_p = self.posterior(features, t)
+    def forward(self, features: Tensor, t: Tensor, known: Tensor | None = None) -> Tensor:
+        V, beta, log_p = self.posterior(features, t, known)
         p = log_p.exp()
         # From the smaller side, where the probability has all its digits.
         below = torch.where(p[..., 0] < 0.5, p[..., 0], p[..., 1:].sum(-1))

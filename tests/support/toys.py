@@ -17,7 +17,7 @@ PARAMETERS = {"continuous": 1, "discretised": 2, "discrete": K["discrete"], "bin
 
 
 class Toy(nn.Module):
-    """A smooth network whose every output depends on every input, on t and on the label."""
+    """A smooth network whose every output depends on every input, t, the label and the mask."""
 
     def __init__(
         self, P: int = 1, inputs: int = 1, dropout: float = 0.0, seed: int = 0, scale: float = 1.0
@@ -39,8 +39,16 @@ class Toy(nn.Module):
             self.register_parameter(name, nn.Parameter(value.to(torch.get_default_dtype())))
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, features: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        features: Tensor,
+        t: Tensor,
+        label: Tensor | None = None,
+        known: Tensor | None = None,
+    ) -> Tensor:
         f = features if self.inputs > 1 else features.unsqueeze(-1)
+        if known is not None:
+            f = f + 0.5 * known.unsqueeze(-1)
         time = t if label is None else t + label.to(t.dtype)
         every = f.reshape(f.shape[0], -1, self.inputs).mean(1) @ self.context
         shared = every + time.unsqueeze(-1) * self.time  # (B, 7)

@@ -33,6 +33,7 @@ EVERYTHING = {
     "train.validate_every": 2,
     "train.validate_examples": 7,
     "train.sample_every": 3,
+    "train.known": 0.5,
 }
 JOBS = {
     "ddp": ("binary", EVERYTHING),

@@ -22,7 +22,7 @@ from support.tiny_runs import after, assert_same, contents, metrics, run, status
 
 EVERYTHING = {
     "train__times": "importance", "train__accumulate": 2, "train__validate_every": 3,
-    "train__validate_examples": 20, "train__data_memory": "host",
+    "train__validate_examples": 20, "train__data_memory": "host", "train__known": 0.5,
 }  # fmt: skip
 
 

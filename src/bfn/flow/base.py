@@ -205,6 +205,13 @@ class BayesianFlow(ABC):
         schedule = Retimed(self.schedule, times)
         return dataclasses.replace(self, schedule=schedule)  # pyright: ignore
 
+    def positions(self, shape: Sequence[int], device: torch.device) -> Tensor:
+        """Where the variables of an example lie: (*shape, number of axes), from -1 to 1."""
+        axes = [
+            torch.linspace(-1.0, 1.0, size, device=device, dtype=torch.float32) for size in shape
+        ]
+        return torch.stack(torch.meshgrid(*axes, indexing="ij"), -1)
+
     def prior(
         self,
         shape: Sequence[int],

@@ -374,6 +374,11 @@ class MixedFlow(BayesianFlow):
             self.state.split(beta.expand_as(m)),
         )
 
+    def positions(self, shape: Sequence[int], device: torch.device) -> Tensor:
+        # Every variable is an axis of its own, so that on one side of a line are some of them.
+        rows = self.layout.repeat(range(len(self.flows)), device=device)
+        return torch.nn.functional.one_hot(rows, len(self.flows)).float()
+
     @property
     def decisive_accuracy(self) -> Any:
         return tuple(flow.decisive_accuracy for flow in self.flows)

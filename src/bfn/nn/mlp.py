@@ -126,7 +126,7 @@ class MixedMLP(_Residual):
     Args:
         inputs: the shape of the features of one example, by variable (`bfn.Variable.inputs`).
         outputs: the shape of what is put out for one example, by variable.
-        width, layers, dropout, labels: as in `MLP`.
+        width, layers, dropout, labels, known: as in `MLP`.
     """
 
     def __init__(
@@ -138,27 +138,42 @@ class MixedMLP(_Residual):
         layers: int = 4,
         dropout: float = 0.0,
         labels: int = 0,
+        known: bool = False,
     ) -> None:
         numbers = json_arguments(
-            {"width": width, "layers": layers, "dropout": dropout, "labels": labels}
+            {
+                "width": width,
+                "layers": layers,
+                "dropout": dropout,
+                "labels": labels,
+                "known": known,
+            }
         )
         size_in, size_out = (sum(map(math.prod, side.values())) for side in (inputs, outputs))
         super().__init__(size_in, size_out, width, layers, dropout, labels)
         shapes = [{name: list(s) for name, s in side.items()} for side in (inputs, outputs)]
         self.arguments = {"inputs": shapes[0], "outputs": shapes[1], **numbers}
         self.inputs, self.outputs = shapes
+        self.known = known_marker(known, size_in, width)
 
     @classmethod
     def of(cls, variables: Mapping[str, Any], **arguments: Any) -> MixedMLP:
-        """A network for these variables; the arguments are width, layers, dropout and labels."""
+        """A network for these variables; the arguments are those of the class."""
         inputs = {name: variable.inputs for name, variable in variables.items()}
         outputs = {name: variable.outputs for name, variable in variables.items()}
         return cls(inputs, outputs, **arguments)
 
     def forward(
-        self, features: Mapping[str, Tensor], t: Tensor, label: Tensor | None = None
+        self,
+        features: Mapping[str, Tensor],
+        t: Tensor,
+        label: Tensor | None = None,
+        known: Mapping[str, Tensor] | None = None,
     ) -> dict[str, Tensor]:
-        """features[name] (B, *inputs[name]), t and label (B,) -> (B, *outputs[name]) by name."""
+        """features[name] (B, *inputs[name]), t and label (B,) -> (B, *outputs[name]) by name.
+
+        known[name], in the shape of the data, is true where a variable is known.
+        """
         found = {name: list(value.shape[1:]) for name, value in features.items()}
         if found != self.inputs:
             raise BFNError(
@@ -166,9 +181,18 @@ class MixedMLP(_Residual):
                 "build it with MixedMLP.of and the model's own variables"
             )
         rows = torch.cat([features[name].reshape(len(t), -1) for name in self.inputs], 1)
-        output = self.run(rows, t, label)
+        marks = None
+        if known is not None:
+            each = [_over(known[name], features[name]).flatten(1) for name in self.inputs]
+            marks = mark_known(self.known, torch.cat(each, 1), rows.shape, axis=1)
+        output = self.run(rows, t, label, marks)
         parts = output.split([math.prod(shape) for shape in self.outputs.values()], 1)
         return {
             name: part.reshape(len(t), *shape)
             for (name, shape), part in zip(self.outputs.items(), parts, strict=True)
         }
+
+
+def _over(mask: Tensor, features: Tensor) -> Tensor:
+    """A mask of the data in the shape of the features, which may have an axis of classes more."""
+    return mask.reshape(mask.shape + (1,) * (features.dim() - mask.dim())).expand_as(features)

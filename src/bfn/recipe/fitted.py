@@ -11,6 +11,7 @@ In the sections net and flow a value may be
 
 Where the data have labels and the recipe says nothing of them, `net.labels` is how many there are,
 and `train.label_dropout` is 0.1, so that samples can be drawn without labels and guided by them.
+With `train.known`, `net.known` is true unless the recipe says otherwise.
 
 The recipe in a run folder has numbers instead, the arguments that the data's source chose itself,
 and whole paths, so that it works from every folder.
@@ -53,7 +54,7 @@ def fitted(recipe: Recipe, data: DataSet) -> Recipe:
     _check_K(recipe, data)
     net = _table("net", _suggested_network(recipe, data), data)
     recipe = dataclasses.replace(recipe, net=net)
-    complete = build.settled(_with_labels(recipe, data))
+    complete = build.settled(_with_known(_with_labels(recipe, data)))
     places = {key: _whole(complete.data[key]) for key in PLACES if key in complete.data}
     # A source of one's own may leave choices to `bfn.data.from_arrays`, and take no such keys.
     chosen = {k: v for k, v in data.chosen.items() if build.takes(complete, "data", k)}
@@ -63,7 +64,7 @@ def fitted(recipe: Recipe, data: DataSet) -> Recipe:
 def is_open(recipe: Recipe, name: str) -> bool:
     """Whether the value of section.key depends on the data."""
     section, _, key = name.partition(".")
-    if name in ("net.labels", "train.label_dropout"):
+    if name in ("net.labels", "net.known", "train.label_dropout"):
         return name not in recipe.origin
     if section == "data":
         return key not in recipe.data
@@ -214,3 +215,10 @@ def _with_labels(recipe: Recipe, data: DataSet) -> Recipe:
         train = dataclasses.replace(train, label_dropout=LABEL_DROPOUT)
     net = {**recipe.net, "labels": count}
     return dataclasses.replace(recipe, net=net, train=train, parameters=0)
+
+
+def _with_known(recipe: Recipe) -> Recipe:
+    """The recipe with a network that sees which variables are known, if some are to be."""
+    if not recipe.train.known or "known" in recipe.net or not build.takes(recipe, "net", "known"):
+        return recipe
+    return dataclasses.replace(recipe, net={**recipe.net, "known": True}, parameters=0)

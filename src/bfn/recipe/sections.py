@@ -143,6 +143,13 @@ class Train(Section):
     label_dropout: float = option(
         0.0, "probability of hiding a label, for classifier-free guidance", least=0, most=1
     )
+    known: float = option(
+        0.0,
+        "probability that an example comes with a random subset of its variables known, to learn "
+        "the rest given them",
+        least=0,
+        most=1,
+    )
     ema_decay: float = option(
         0.9999,
         "decay of the weights' moving average; it starts lower and warms up to this",

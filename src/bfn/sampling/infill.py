@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from bfn.output import Output
 from bfn.sampling import arguments, solvers
 from bfn.sampling.loop import Callback, run
 from bfn.sampling.particles import Particles
-from bfn.sampling.pinned import Pinned
+from bfn.sampling.pinned import Observed, Pinned, checked
 
 __all__ = ["infill"]
 
@@ -36,7 +36,7 @@ def infill(
     steps: int = 100,
     *,
     calls: int | None = None,
-    observed: Literal["schedule", "known"] = "schedule",
+    observed: Observed = "schedule",
     resample: int = 0,
     jump: int = 1,
     particles: int = 1,
@@ -68,8 +68,9 @@ def infill(
         steps: generation steps; they take (1 + resample) steps + 1 network calls.
         calls: the number of network calls, instead of steps. One call takes all rows and
             particles at once; repeated steps and the last look at the output count.
-        observed: how the network sees the observed values: by messages on schedule, or all at
-            once ("known"); see `bfn.sampling.pinned` for what that means.
+        observed: how the network sees the observed values: by messages on schedule, all at once
+            ("known"), or as it has learned to see them ("learned", the same as `known` in
+            `bfn.generate`); see `bfn.sampling.pinned` for what that means.
         resample: how many times each group of `jump` steps is taken back and repeated, so that
             the rest sees more of what was observed. Multiplies the calls by 1 + resample.
         jump: the number of steps that are taken back together.
@@ -82,14 +83,15 @@ def infill(
         cond: conditions for the network, such as label.
     """
     innermost(model)
-    x, mask = _checked(model, x, mask)
+    x, mask = checked(model, x, mask)
     model, cond = arguments.prepare(infill, model, len(x), final, guidance, guide, scale, cond)
     generator = arguments.source(generator, seed, range(len(x)))
     resample, jump = whole("resample", resample, 0), whole("jump", jump, 1)
     particles = whole("particles", particles, 1)
     steps = solvers.count(solver, steps, calls, resample)
-    if observed not in ("schedule", "known"):
-        raise BFNError(f'observed = {observed!r}; expected "schedule" or "known"')
+    if observed not in get_args(Observed):
+        ways = ", ".join(get_args(Observed))
+        raise BFNError(f"observed = {observed!r}; expected one of {ways}")
     chosen = solvers.find("solver", solver, solvers.SOLVERS)
     pinned = Pinned(model, x, mask, observed)
     options: dict[str, Any] = {"grid": grid, "first": first, "dtype": dtype, "generator": generator}
@@ -120,28 +122,3 @@ def infill(
         output = run(pinned, tuple(x.shape), chosen, steps, **options)
         x = output.sample(generator) if final == "sample" else output.mode()
         return model.flow.unpack(x if exists is None else model.flow.padded(x, exists))
-
-
-def _checked(model: BFN | Wrapper, x: Any, mask: Any) -> tuple[Tensor, Tensor]:
-    """x and mask in one shape on the model's device; x holds legal data wherever it is unknown."""
-    x, mask = model.flow.pack_known(x, mask, model.dtype)
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        what = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        raise BFNError(
-            f"the mask is {what}; expected a torch.bool tensor, true where x is observed, such as "
-            "mask > 0.5"
-        )
-    if tuple(mask.shape) not in (tuple(x.shape), tuple(x.shape[1:])):
-        raise BFNError(
-            f"the mask has shape {tuple(mask.shape)}, but x has {tuple(x.shape)}; give a mask of "
-            f"that shape, or of one example's, {tuple(x.shape[1:])}"
-        )
-    mask, x = mask.to(model.device).expand(x.shape), x.detach().to(model.device)
-    # Whatever a model puts out is legal data.
-    theta = model.flow.prior(x.shape, device=model.device, dtype=model.dtype)
-    nothing = theta.V.new_zeros(model.head.output_shape(tuple(x.shape)))
-    legal = model.head(nothing, theta, theta.V.new_zeros(len(x))).mode()
-    x = torch.where(mask, x, legal.to(x.dtype))
-    model.flow.check(x)
-    model.head.check(x)
-    return x, mask

@@ -26,6 +26,7 @@ from bfn.model import BFN
 from bfn.noise import Source
 from bfn.output import Output
 from bfn.sampling import arguments, solvers
+from bfn.sampling.pinned import Pinned, checked
 
 Callback = Callable[[int, Tensor, Theta, Output], None]
 
@@ -39,6 +40,7 @@ def generate(
     solver: str = "ancestral",
     grid: str | None = None,
     first: float | None = None,
+    known: tuple[Tensor, Tensor] | Mapping[str, Tensor] | None = None,
     final: Literal["sample", "mode"] = "sample",
     guidance: float | None = None,
     guide: Guide | None = None,
@@ -58,6 +60,11 @@ def generate(
     `steps` updates take steps + 1 network calls; `calls`, if given, sets that number instead.
     `solver` names a rule of `bfn.solvers`, `grid` the spacing of its steps; each has a default.
     `final` is how x comes from the last output: a draw, as in the paper, or its mode.
+
+    `known` is a pair of data and a mask, true where the samples are to equal the data; both have
+    the given shape, or one example's. For mixed data it is a dict of the known variables. The rest
+    is drawn from the conditional that the network has learned (`train.known`); `bfn.infill` does
+    without that.
 
     `label` is a number for all examples, or one for each; -1 is no label. `guidance` multiplies
     what it adds to the prediction (`bfn.guidance.ClassifierFree`); the network is then called with
@@ -85,7 +92,11 @@ def generate(
     model, cond = arguments.prepare(generate, model, shape[0], final, guidance, guide, scale, cond)
     steps = solvers.count(solver, steps, calls)
     generator = arguments.source(generator, seed, range(shape[0]))
-    exists = arguments.existing(model, shape, mask, length, generator)
+    seen = None
+    if known is not None:
+        x, seen = _known(model, known, shape)
+        model = Pinned(model, x, seen, "learned")
+    exists = arguments.existing(model, shape, mask, length, generator, seen)
     with model.evaluating():
         output = run(
             model,
@@ -144,6 +155,22 @@ def run(
             path[i].memory.clear()  # what the rule remembers lies ahead now
         theta = solver.rule(flow, theta, look(i, theta), path[i])
     return look(steps, theta)
+
+
+def _known(model: BFN | Wrapper, known: Any, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """The data that are known and their mask, in the given shape."""
+    x, mask = known if isinstance(known, tuple) and len(known) == 2 else (known, None)
+    if isinstance(x, Tensor) and tuple(x.shape) == shape[1:]:
+        x = x.unsqueeze(0)
+    x, mask = model.flow.pack_known(x, mask, model.dtype)
+    if tuple(x.shape) not in (shape, (1, *shape[1:])):
+        raise BFNError(
+            f"the known data have shape {tuple(x.shape)}; expected {shape}, or one example's, "
+            f"{shape[1:]}"
+        )
+    if isinstance(mask, Tensor) and mask.shape == x.shape:
+        mask = mask.expand(shape)
+    return checked(model, x.expand(shape), mask)
 
 
 def _sizes(model: BFN | Wrapper, shape: Sequence[int] | int) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 The sender transmits what is observed and the model's own guesses of the rest. For a solver that is
 nothing special: the expectation and the draws of an observed variable are its value, so messages
-about it (or, without noise, its path) are the sender's. There are two ways to show it to the
+about it (or, without noise, its path) are the sender's. There are three ways to show it to the
 network:
 
     "schedule"  the messages sent so far, at the accuracy beta(t) of all variables: inputs like
@@ -15,6 +15,10 @@ network:
                 depends on beta as well, which the network reads from t, one for all variables;
                 more than beta(t) cannot be said, and V_O = beta(t) x_O, the messages without
                 their noise, is what remains.
+    "learned"   the same certainty, for numbers too, by an accuracy of the variable's own; and the
+                network is told which variables are known, by the condition `known`. It must have
+                been trained on such input (`train.known`); then its outputs are the learned
+                conditional p(x_U | V_U, x_O), and samples and bounds those of p(x_U | x_O).
 """
 
 from __future__ import annotations
@@ -22,12 +26,18 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from bfn.errors import BFNError
 from bfn.flow import Theta
 from bfn.guidance import Wrapper
-from bfn.model import BFN
+from bfn.guidance.base import innermost
+from bfn.model import BFN, takes
 from bfn.output import Output
+
+Observed = Literal["schedule", "known", "learned"]
+CERTAIN = 1e12
+"""The accuracy of a known number: mu = V / (1 + beta) is the number itself, to rounding."""
 
 
 class Pinned(Wrapper):
@@ -38,19 +48,64 @@ class Pinned(Wrapper):
         model: BFN | Wrapper,
         x: Tensor,
         mask: Tensor,
-        observed: Literal["schedule", "known"] = "schedule",
+        observed: Observed = "schedule",
     ) -> None:
         super().__init__(model)
+        if observed == "learned" and not sees_known(net := innermost(model).net):
+            raise BFNError(
+                f"the network, {type(net).__name__}, cannot see which variables are known; let its "
+                "forward take known, in a recipe with net.known = true, and train it with "
+                "train.known, or use bfn.infill, which needs neither"
+            )
         self.x, self.mask, self.observed = x, mask, observed
         self.m = model.flow.embed(x)
         self.state_mask = model.flow.spread(mask, self.m)
 
     def shown(self, theta: Theta) -> Theta:
         """What the network sees: theta, with the observed values in it if they are known."""
-        if self.observed != "known":
+        if self.observed == "schedule":
             return theta
-        V = self.flow.known_state(self.m.to(theta.V.dtype), theta.beta)
-        return Theta(torch.where(self.state_mask, V, theta.V), theta.beta)
+        beta = theta.beta
+        if self.observed == "learned":
+            beta = torch.where(self.state_mask, CERTAIN, beta)
+        V = self.flow.known_state(self.m.to(theta.V.dtype), beta)
+        return Theta(torch.where(self.state_mask, V, theta.V), beta)
 
     def __call__(self, theta: Theta, t: Tensor, **cond: Any) -> Output:
+        if self.observed == "learned":
+            cond = {**cond, "known": self.flow.unpack_mask(self.mask)}
         return self.model(self.shown(theta), t, **cond).pin(self.x, self.mask)
+
+
+def checked_mask(mask: Any, x: Tensor) -> Tensor:
+    """A mask of x, given in its shape or in one example's, in its shape."""
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        what = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise BFNError(
+            f"the mask is {what}; expected a torch.bool tensor, true where x is observed, such as "
+            "mask > 0.5"
+        )
+    if tuple(mask.shape) not in (tuple(x.shape), tuple(x.shape[1:])):
+        raise BFNError(
+            f"the mask has shape {tuple(mask.shape)}, but x has {tuple(x.shape)}; give a mask of "
+            f"that shape, or of one example's, {tuple(x.shape[1:])}"
+        )
+    return mask.to(x.device).expand(x.shape)
+
+
+def checked(model: BFN | Wrapper, x: Any, mask: Any) -> tuple[Tensor, Tensor]:
+    """x and mask in one shape on the model's device; x holds legal data wherever it is unknown."""
+    x, mask = model.flow.pack_known(x, mask, model.dtype)
+    mask, x = checked_mask(mask, x).to(model.device), x.detach().to(model.device)
+    x = torch.where(mask, x, innermost(model).blank(x.shape).to(x.dtype))
+    model.flow.check(x)
+    model.head.check(x)
+    return x, mask
+
+
+def sees_known(net: nn.Module) -> bool:
+    """Whether a network's forward takes `known`, and the network was not built without it."""
+    inner: Any = net
+    while isinstance(inner, nn.Module) and not hasattr(inner, "arguments"):
+        inner = getattr(inner, "net", getattr(inner, "module", None))
+    return takes(net, "known") and getattr(inner, "arguments", {}).get("known", True)

@@ -35,6 +35,7 @@ from bfn.errors import BFNError, Diverged, Stranded, Unwritten
 from bfn.model import BFN
 from bfn.nn.accelerate import Accelerated
 from bfn.recipe import Train
+from bfn.train.known import draw_known
 
 PATIENCE = datetime.timedelta(minutes=10)
 """How long a process waits for the others before it gives up."""
@@ -273,7 +274,7 @@ def join(model: BFN, data: DataSet, settings: Train, world: World) -> tuple[BFN,
         _shard(model.net, world)
         joined = net
     else:
-        unused = world.size > 1 and has_unused_weights(model, data)
+        unused = world.size > 1 and has_unused_weights(model, data, settings.known)
         joined = net = Accelerated(model.net, settings.precision, compile)
         if world.size > 1:
             joined = DistributedDataParallel(net, find_unused_parameters=unused)
@@ -290,11 +291,13 @@ def whole_afterwards(model: BFN, sharding: str, world: World) -> Iterator[None]:
         model.net = whole.to(model.device).eval()
 
 
-def has_unused_weights(model: BFN, data: DataSet) -> bool:
+def has_unused_weights(model: BFN, data: DataSet, known: float = 0.0) -> bool:
     """Whether some weights take no part in the loss, which DDP must be told."""
     generator = torch.Generator(model.device).manual_seed(0)
     x, labels = data.batch("train", data.indices(0, 0, 1), generator)
     cond: dict[str, Any] = {"generator": generator, **labels}
+    if known:
+        cond["known"] = draw_known(model.flow, x, known, generator)
     # Not in training mode, where one example may be too few and statistics would be updated.
     with model.evaluating(), torch.enable_grad():
         loss.continuous_time(model, x, **cond).sum().backward()

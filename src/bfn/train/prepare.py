@@ -19,6 +19,7 @@ from bfn.recipe import Recipe
 from bfn.runs.folder import RunFolder
 from bfn.sampling.draw import check_names
 from bfn.train.checkpoint import in_words
+from bfn.train.known import draw_known
 from bfn.train.monitor import summary_writer
 
 
@@ -83,6 +84,13 @@ def check(
     if augment is not None:
         x = _augmented(model, x, augment)
     cond: dict[str, Any] = {name: value.to(model.device) for name, value in labels.items()}
+    if recipe.train.known:
+        if data.format.dimensions == 1:
+            raise BFNError(
+                f"train.known = {recipe.train.known}, but an example of {data.name} is a single "
+                "variable, of which nothing else could be known; leave it out"
+            )
+        cond["known"] = draw_known(model.flow, x, 1.0, generator).to(model.device)
     try:
         with model.evaluating():
             loss.objective(

@@ -21,6 +21,7 @@ from bfn.recipe import Train
 from bfn.times import ImportanceTimes
 from bfn.train.checkpoint import State
 from bfn.train.data import Loader, check_labels, hide_labels
+from bfn.train.known import draw_known
 from bfn.train.monitor import Window
 from bfn.train.optim import EMA, learning_rate, optimiser, time_sampler
 from bfn.train.parallel import World, full, join
@@ -92,6 +93,9 @@ class Trainer:
                 values, labels = stored
                 x = self.augment(self.data.format.form.encode(values, generator))
                 labels = hide_labels(labels, settings.label_dropout, generator)
+                if settings.known:
+                    mask = draw_known(self.model.flow, x, settings.known, generator)
+                    labels = {**labels, "known": mask}
                 parts.append(self.backward(x, labels, generator, 1 / len(self.rows)))
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip)
         state.optimiser.step()
