@@ -14,6 +14,7 @@ import bfn
 from bfn.cli import main
 from bfn.data.base import Rows
 from bfn.data.formats import MixedFormat
+from support.mistakes import assert_refused
 from support.toys import generator
 
 VARIABLES = {
@@ -120,6 +121,40 @@ def test_what_is_given_stays_and_says_something(run: Path) -> None:
     known = {"types": torch.zeros(2, 3, dtype=torch.long)}
     x = bfn.infill(model, known, {"types": torch.tensor([True, False, True])}, 5)
     assert not x["types"][:, [0, 2]].any()
+
+
+def test_conditionals_are_learned(tmp_path: Path) -> None:
+    """Any variables given the others: samples, bounds, and the same after saving."""
+    x, out = data(512), tmp_path / "run"
+    bfn.train.fit(untrained(known=True), x, known=0.7, out=out, display=False, **SETTINGS)
+    model, sex = bfn.BFN.from_pretrained(out), torch.arange(200) % 2
+    drawn = bfn.generate(model, 200, 20, known={"sex": sex}, seed=1)
+    assert torch.equal(drawn["sex"], sex)
+    assert drawn["place"][sex == 1].mean() - drawn["place"][sex == 0].mean() > 0.35
+    one = bfn.generate(model, 200, 20, known={"place": torch.full((1, 2, 2), 0.5)}, seed=1)
+    assert bool((one["place"] == 0.5).all())
+    assert one["sex"].float().mean() > 0.8
+    mask = {"sex": torch.tensor(True), "place": torch.tensor([[True, False], [True, False]])}
+    plain, given = (
+        bfn.evaluate.evaluate(model, x, steps=["inf"], known=known) for known in (None, mask)
+    )
+    assert given.dimensions == plain.dimensions - 3
+    assert given.variables["sex"][0].total.nats == 0.0
+    assert given.variables["age"][0].total.nats < plain.variables["age"][0].total.nats
+    known = {"age": torch.ones(4) > 0}
+    few = bfn.loss.n_step(model, data(4), "inf", known=known, by_variable=True)
+    assert few[:, 3].abs().max() == 0.0
+    refused = [
+        (lambda: bfn.generate(model, 2, known={"height": sex}), "variable 'height'"),
+        (
+            lambda: bfn.generate(model, 2, known={"sex": sex}),
+            "are 200 examples of",
+        ),
+        (lambda: bfn.generate(model, 200, known={"sex": 2 + sex}), "contains 3"),
+        (lambda: bfn.generate(untrained(), 200, known={"sex": sex}), "MixedMLP, cannot see which"),
+    ]
+    for call, words in refused:
+        assert_refused(call, words)
 
 
 def test_guides_see_a_dict_of_expected_data(run: Path) -> None:

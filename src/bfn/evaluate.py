@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -189,7 +189,7 @@ def evaluate(
     batch: int = 256,
     repeats: int = 1,
     crops: int = 0,
-    known: Tensor | None = None,
+    known: Tensor | Mapping[str, Tensor] | None = None,
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
     say: Callable[[str], None] | None = None,
@@ -202,8 +202,9 @@ def evaluate(
         batch: examples at once; results do not depend on it. Halved when memory runs out.
         repeats: passes over the split with fresh noise, averaged.
         crops: number of crops at random positions of a text; 0 for windows that do not overlap.
-        known: a mask of one example, true where variables are given: the losses are then those of
-            the others given them, for a network that has learned it (`train.known`).
+        known: a mask of one example (for mixed data a dict of masks), true where variables are
+            given: the losses are then those of the others given them, for a network that has
+            learned it (`train.known`).
         progress: called with the losses computed so far and in total: one per example and n.
         say: called with a message when the batch is halved.
     """
@@ -222,8 +223,12 @@ def evaluate(
     N, variables = len(examples), data.format.dimensions
     given: dict[str, Any] = {}
     if known is not None:
+        if isinstance(known, Mapping):
+            example = model.flow.unpack(model.blank((1, *data.shape)))
+            known = model.flow.pack_known(example, known, model.dtype)[1]
+            known = known[0] if isinstance(known, Tensor) else known
         given["known"] = _checked_known(known, data.shape).to(model.device)
-        variables -= int(known.sum())
+        variables -= int(given["known"].sum())
     order = torch.randperm(N, generator=_generator(seed, "order"))
     times = torch.empty(repeats, N, dtype=torch.float64)
     losses = {n: torch.empty_like(times) for n in counts}

@@ -13,6 +13,7 @@ from PIL import Image
 
 import bfn
 from bfn.sampling import batches
+from support import tiny_runs
 
 Output = Callable[..., str]
 
@@ -115,6 +116,18 @@ def test_texts_are_known_from_the_start(
     for options in ([], ["--observed", "schedule"], ["--particles", "2"]):
         output("infill", runs / "text", "a__ of", *options)
     assert [call["observed"] for call in told] == ["known", "schedule", "schedule"]
+
+
+def test_what_was_learned_is_used(
+    tmp_path: Path, output: Output, told: list[dict[str, Any]]
+) -> None:
+    """Where training had train.known; unless asked otherwise, or messages are needed."""
+    tiny_runs.run(tiny_runs.read(tmp_path, "text", train__known=0.5, train__steps=1), Path("run"))
+    for options in ([], ["--observed", "known"], ["--particles", "2"], ["--resample", "1"]):
+        output("infill", "run", "a__ of", *options)
+    output("sample", "run", "--prefix", "ab")
+    expected = ["learned", "known", "schedule", "known", "learned"]
+    assert [call["observed"] for call in told] == expected
 
 
 def test_results_do_not_depend_on_the_batch(runs: Path, output: Output) -> None:

@@ -135,11 +135,7 @@ def test_a_network_that_cannot_see_what_is_known_is_refused() -> None:
         ({"solvr": "ode"}, "'solvr' is not an argument of generate", "did you mean 'solver'?"),
         ({"known": torch.zeros(3)}, "the mask is NoneType", "expected a torch.bool tensor"),
         ({"known": (torch.zeros(3), [True])}, "the mask is list", "a torch.bool tensor"),
-        (
-            {"known": (torch.zeros(4), SEEN)},
-            "known data have shape (4,)",
-            "expected (2, 3), or one",
-        ),
+        ({"known": (torch.zeros(4), SEEN)}, "are 4 examples", "expected 2 of shape (3,)"),
         (
             {"known": (torch.full((3,), 2.0), SEEN)},
             "x contains 2.0",

@@ -20,7 +20,7 @@ def infill(
     out: OutOrPrint | None = None,
     keys: SampleKeys = None,
     calls: Calls = None,
-    observed: Literal["schedule", "known"] | None = None,
+    observed: Literal["schedule", "known", "learned"] | None = None,
     resample: Whole = 0,
     jump: Whole = 1,
     particles: Whole = 1,
@@ -42,8 +42,9 @@ def infill(
         resize: Crop and resize the picture and the mask to the model's size, as training did.
         out: The file to write: a .png sheet, .txt or .npy; - for standard output. By default texts
             are printed, and other completions are written to a file named after the run.
-        observed: How the network sees what is given: message by message on schedule, or known from
-            the start. By default texts are known, unless particles need the messages.
+        observed: How the network sees what is given: message by message on schedule, known from the
+            start, or as it has learned to see it in training with train.known. By default what it
+            has learned; else texts are known. Particles and repeated steps need the messages.
         resample: How many times each group of steps is taken back and repeated.
         jump: Number of steps that are taken back together.
         particles: Candidates that compete for each completion; exact in the limit of many.
@@ -53,6 +54,7 @@ def infill(
     from bfn.plots import sheets
     from bfn.recipe import Sample
     from bfn.sampling.draw import on_device
+    from bfn.sampling.pinned import sees_known
 
     folder, model, format = sampling.open_run(run, trust)
     recipe = folder.recipe() if folder.is_run() else None
@@ -71,7 +73,11 @@ def infill(
         out = Path("-" if is_text else name)
     ending = sampling.check_out(out, format, force)
     if observed is None:
-        observed = "known" if is_text and particles == 1 else "schedule"
+        observed = "schedule"
+        if particles == 1 and sees_known(model.net) and not resample:
+            observed = "learned"
+        elif particles == 1 and is_text:
+            observed = "known"
     sampling.warn_of_labels(recipe, settings)
     options = {"observed": observed, "resample": resample, "jump": jump, "particles": particles}
     with on_device(model, settings.device):

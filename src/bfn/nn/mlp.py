@@ -183,7 +183,7 @@ class MixedMLP(_Residual):
         rows = torch.cat([features[name].reshape(len(t), -1) for name in self.inputs], 1)
         marks = None
         if known is not None:
-            each = [_over(known[name], features[name]).flatten(1) for name in self.inputs]
+            each = [_over(known[n], features[n]).reshape(len(t), -1) for n in self.inputs]
             marks = mark_known(self.known, torch.cat(each, 1), rows.shape, axis=1)
         output = self.run(rows, t, label, marks)
         parts = output.split([math.prod(shape) for shape in self.outputs.values()], 1)

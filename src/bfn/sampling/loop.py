@@ -165,8 +165,8 @@ def _known(model: BFN | Wrapper, known: Any, shape: tuple[int, ...]) -> tuple[Te
     x, mask = model.flow.pack_known(x, mask, model.dtype)
     if tuple(x.shape) not in (shape, (1, *shape[1:])):
         raise BFNError(
-            f"the known data have shape {tuple(x.shape)}; expected {shape}, or one example's, "
-            f"{shape[1:]}"
+            f"the known data are {len(x)} examples of shape {tuple(x.shape[1:])}; expected "
+            f"{shape[0]} of shape {shape[1:]}, or one for all"
         )
     if isinstance(mask, Tensor) and mask.shape == x.shape:
         mask = mask.expand(shape)
