@@ -177,7 +177,7 @@ def test_a_sender_knows_when_its_stack_runs_dry() -> None:
     outcomes = Counter()
     for kind in toys.KINDS:
         chain, stacks, index = codec(kind, lanes=1).chain, Stacks(1), np.arange(1)
-        x = chain.receiver.symbols.index(data(kind, 1)).reshape(1, -1).numpy()
+        x = chain.indices(data(kind, 1))
         with exact_arithmetic(chain.model):
             for length in range(12):
                 stacks.put(0, padding(length))
@@ -287,7 +287,7 @@ def test_wrong_data_are_refused() -> None:
         (torch.full((3, 1, 4, 4), 0.1), "not the centre"),
         (torch.full((3, 1, 4, 4), math.nan), "outside the range"),
         (torch.zeros(3, 1, 4, 4, dtype=torch.int64), "has type"),
-        ([1, 2], "block 0 is list"),
+        ([1, 2], "x is a list; expected a tensor"),
     ):
         with pytest.raises(bfn.BFNError, match=sentence):
             codec_.encode([x])  # pyright: ignore
@@ -449,7 +449,7 @@ def test_enough_bits_to_begin_with() -> None:
             return result
 
         stacks.pop = watched
-        k = chain.receiver.symbols.index(x).numpy()
+        k = chain.indices(x)
         with torch.no_grad():
             chain.encode(stacks, k, np.arange(8))
             assert 0.5 < -min(least) / chain.startup_bits(k[0]) < 1.1

@@ -30,7 +30,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 import bfn
 from bfn.codec.chain import Chain
@@ -96,9 +95,9 @@ class Codec:
     """A lossless code for data of one shape, by one model.
 
     Args:
-        model: for data that can be coded: discrete, discretised, or continuous with
-            reconstruction=bfn.Bins(K, sigma).
-        shape: the shape of one example.
+        model: for data that can be coded: discrete, discretised, continuous with
+            reconstruction=bfn.Bins(K, sigma), or mixed of such variables.
+        shape: the shape of one example; of mixed data that is `model.flow.shape`.
         steps: n, the number of messages and of the network's calls per example.
         lanes: the batch of every call. More are faster for many blocks, slower for few.
         values: for continuous data, the value of every bin that is not its centre.
@@ -151,8 +150,8 @@ class Codec:
             "probe": digest,
         }
 
-    def encode(self, blocks: Sequence[Tensor], progress: Progress | None = None) -> list[Coded]:
-        """Every block, (N_b, *shape), as bytes of its own.
+    def encode(self, blocks: Sequence[Any], progress: Progress | None = None) -> list[Coded]:
+        """Every block, (N_b, *shape) or a dict of such tensors, as bytes of its own.
 
         progress is called with the number of examples done since the last call. Blocks are read
         when their turn comes, so `blocks` may load them one by one.
@@ -212,7 +211,7 @@ class Codec:
         counts: Sequence[int],
         progress: Progress | None = None,
         places: Sequence[int] | None = None,
-    ) -> list[Tensor]:
+    ) -> list[Any]:
         """The blocks again; counts are their numbers of examples.
 
         places: which of the blocks that were encoded together these are, by default all of them
@@ -253,9 +252,7 @@ class Codec:
             results[block.place] = block.x
 
         self._run(places, begin, step, finish, progress)
-        data, dtype = self.chain.receiver.symbols.data, self.model.dtype
-        found = (torch.from_numpy(results[place]) for place in places)
-        return [data(k.reshape(len(k), *self.shape), dtype) for k in found]
+        return [self.model.flow.unpack(self.chain.data(results[place])) for place in places]
 
     def _run(
         self,
@@ -303,18 +300,16 @@ class Codec:
         size = np.array([count + 1, self.startup.ways])
         return uniform(np.tile(size, (self.lanes, 1)))
 
-    def _indices(self, data: Tensor, place: int) -> Integers:
-        if not isinstance(data, Tensor) or tuple(data.shape[1:]) != self.shape:
-            what = tuple(data.shape) if isinstance(data, Tensor) else type(data).__name__
+    def _indices(self, data: Any, place: int) -> Integers:
+        data = self.model.pack(data).detach().cpu()
+        if tuple(data.shape[1:]) != self.shape:
             raise BFNError(
-                f"block {place} is {what}; expected a tensor of shape (examples, "
+                f"block {place} is {tuple(data.shape)}; expected a tensor of shape (examples, "
                 f"{', '.join(map(str, self.shape))})"
             )
-        data = data.detach().cpu()
         if len(data):
             self.model.check(data)
-        k = self.chain.receiver.symbols.index(data)
-        return k.reshape(len(data), self.chain.variables).numpy()
+        return self.chain.indices(data)
 
 
 class Startup:
@@ -329,17 +324,17 @@ class Startup:
     """
 
     def __init__(self, chain: Chain) -> None:
-        self.chain, K = chain, chain.receiver.symbols.K
-        self.ways = len(TIMES) + (K <= FEW and chain.variables * K <= SMALL)
+        self.chain = chain
+        self.ways = len(TIMES) + (chain.K <= FEW and chain.variables * chain.K <= SMALL)
         self._marginals: dict[int, Distribution] = {}
 
     def most(self, way: int) -> int:
         """The most examples of a block. Where they are worth too little, the chain begins on less,
         so that a forged block cannot be long for nothing.
         """
-        variables, K = self.chain.variables, self.chain.receiver.symbols.K
-        enough = 64 * (1 + math.ceil(self.chain.startup_bits() / (variables * math.log2(K))))
-        return enough if way < len(TIMES) else min(enough, max(1, MOST // (variables * K)))
+        enough = 64 * (1 + math.ceil(self.chain.startup_bits() / self.chain.even_bits))
+        counted = max(1, MOST // (self.chain.variables * self.chain.K))
+        return enough if way < len(TIMES) else min(enough, counted)
 
     def push(self, stacks: Stacks, lane: int, x: Integers) -> tuple[int, int]:
         """Push the last examples until the chain can begin: how many, and in which way."""
@@ -361,7 +356,7 @@ class Startup:
                 for j in range(number):
                     x[j] = self._marginal(way).pop(stacks)[lane]
             else:
-                counts = Counts(self.chain.receiver.symbols.K)
+                counts = Counts(self.chain.K)
                 for j in reversed(range(number)):
                     counts.start()
                     for d in range(self.chain.variables):
@@ -388,7 +383,7 @@ class Startup:
             return taken, float(stacks.bits()[lane]) - before
 
     def _push_counted(self, stacks: Stacks, x: Integers, needed: float) -> int:
-        counts, rows, bits, taken = Counts(self.chain.receiver.symbols.K), [], 0.0, 0
+        counts, rows, bits, taken = Counts(self.chain.K), [], 0.0, 0
         most = min(len(x), self.most(len(TIMES)))
         # A few bits more than needed, as the coder's probabilities are a little different.
         while taken < most and bits < needed + 8.0:
@@ -496,17 +491,19 @@ def exact_arithmetic(model: BFN) -> Iterator[None]:
 
 def probe(chain: Chain) -> str:
     """A digest of what this machine computes from fixed numbers, in `exact_arithmetic`."""
-    digest, grid, stacks = hashlib.blake2b(digest_size=16), chain.grid, Stacks(chain.lanes)
-    for numbers in (grid.delta, grid.sd, grid.reach, grid.stray):
-        digest.update(numbers.tobytes())
+    digest, stacks = hashlib.blake2b(digest_size=16), Stacks(chain.lanes)
+    for grid in (part.grid for part in chain.parts):
+        for numbers in (grid.delta, grid.sd, grid.reach, grid.stray):
+            digest.update(numbers.tobytes())
     # Spread evenly and computed exactly: no generator of random numbers has to agree.
     filler = np.arange(4 * chain.numbers + 8, dtype=np.uint64) * 2654435761 % (1 << 32) + 1
     for lane in range(chain.lanes):
         stacks.put(lane, filler.astype("<u4").tobytes())
     spread = np.arange(chain.lanes * chain.numbers) * 7919 % 1009 / 1009
     spread = spread.reshape(chain.lanes, chain.numbers)
-    for i in sorted({1, (grid.n + 1) // 2, grid.n}):
-        cells = (4.0 * spread - 2.0) * (grid.sd[i] / grid.delta[i])
+    for i in sorted({1, (chain.n + 1) // 2, chain.n}):
+        deviations = [part.grid.sd[i] / part.grid.delta[i] for part in chain.parts]
+        cells = (4.0 * spread - 2.0) * chain.per_number(deviations)
         k = np.rint(cells).astype(np.int64)
         digest.update(chain.network(k, i).cpu().numpy().tobytes())
         earlier = chain.bridge(k, i).pop(stacks) if i > 1 else np.zeros_like(k)

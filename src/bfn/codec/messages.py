@@ -162,7 +162,7 @@ class Step:
 
 
 class Receiver:
-    """Codes with the outputs of one model."""
+    """Codes with the outputs of a model for data of one kind."""
 
     def __init__(self, flow: BayesianFlow, symbols: Symbols) -> None:
         self.flow, self.symbols = flow, symbols
@@ -189,6 +189,10 @@ class Receiver:
         m = [self.flow.embed(some).double() for some in self.values.split(256)]
         high, low = (torch.stack([f(each, 0) for each in m]) for f in (torch.amax, torch.amin))
         return float((high.amax(0) - low.amin(0)).max())
+
+    def index(self, x: Tensor) -> Tensor:
+        """The symbols of data; where data have parts of several kinds, classes are numbers, too."""
+        return self.symbols.index(x.long() if self.flow.integers else x)
 
     def embed(self, k: Integers) -> Floats:
         """m(x) of symbols (lanes, variables): (lanes, numbers)."""

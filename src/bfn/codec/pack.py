@@ -176,8 +176,7 @@ def pack(
 
 def _fair_block(codec: Codec, examples: int) -> int:
     """Blocks of one length, so long that what they begin with is little."""
-    one = math.prod(codec.shape) * math.log2(codec.chain.receiver.symbols.K)
-    wanted = BLOCK * max(1.0, codec.chain.startup_bits() / one)
+    wanted = BLOCK * max(1.0, codec.chain.startup_bits() / codec.chain.even_bits)
     return max(1, math.ceil(examples / max(1, round(examples / wanted))))
 
 

@@ -146,6 +146,21 @@ class Distribution(ABC):
     def pop(self, stacks: Stacks) -> Integers: ...
 
 
+class Joined(Distribution):
+    """Distributions side by side, each with its place among the symbols."""
+
+    def __init__(self, parts: Sequence[tuple[slice, Distribution]]) -> None:
+        self.parts = parts
+
+    def push(self, stacks: Stacks, symbols: Integers) -> None:
+        for place, part in self.parts:
+            part.push(stacks, symbols[:, place])
+
+    def pop(self, stacks: Stacks) -> Integers:
+        popped = [part.pop(stacks) for _, part in reversed(self.parts)]
+        return np.concatenate(popped[::-1], 1)
+
+
 class Family(Distribution):
     """Integers `base` + low .. high, each with its parameters of one of constriction's models.
 

@@ -133,6 +133,10 @@ class BayesianFlow(ABC):
         """The flows of data of one kind that this one consists of."""
         return (self,)
 
+    def part_shapes(self, shape: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+        """The shape of each of `parts` in an example of the given shape."""
+        return (tuple(shape),)
+
     def over(self, accuracy: Tensor, V: Tensor) -> Tensor:
         """Accuracies as the schedule gives them, one for each example, broadcast over V."""
         return per_example(accuracy, V)

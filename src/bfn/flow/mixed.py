@@ -145,6 +145,9 @@ class MixedFlow(BayesianFlow):
     def parts(self) -> tuple[BayesianFlow, ...]:
         return self.flows
 
+    def part_shapes(self, shape: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+        return self.layout.shapes
+
     @cached_property
     def schedule(self) -> Schedule:  # pyright: ignore[reportIncompatibleVariableOverride]
         return Schedules(tuple(flow.schedule for flow in self.flows))

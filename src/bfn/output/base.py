@@ -106,6 +106,10 @@ class Output(ABC):
             "that returns the output with all mass at x where mask is true"
         )
 
+    def each(self) -> Sequence[Output]:
+        """The outputs for data of one kind that this one consists of."""
+        return (self,)
+
     def law(self) -> Law:
         """p_O over the head's symbols, for lossless coding."""
         raise uncodable(self)

@@ -6,7 +6,7 @@ is kept by part, (B, P) nats, and added up where a loss is made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -26,6 +26,9 @@ class MixedOutput(Output):
 
     def __init__(self, parts: dict[str, Output], flow: MixedFlow) -> None:
         self.parts, self.flow = parts, flow
+
+    def each(self) -> Sequence[Output]:
+        return tuple(self.parts.values())
 
     def _stack(self, function: Callable[..., Tensor], *given: Any) -> Tensor:
         """function(output, *given of the part) for every part, as (B, P)."""
