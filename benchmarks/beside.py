@@ -7,8 +7,8 @@ optimiser and learning rates, and evaluated on the same windows of the test text
 weights, in bits per character:
 
     BFN             minimises the recipe's objective; L^inf + L^r
-    masked          every letter is masked with probability t, and those that are cost
-                    -ln p(x_d | the others) / t: a bound for uniform t (masked diffusion)
+    masked          k letters of a window of L are masked, and each costs -ln p(x_d | the others)
+                    L / k: a bound, for k uniform in 1 .. L (masked diffusion)
     autoregressive  every letter costs -ln p(x_d | the letters before it): no bound but exact
 
 The networks of the last two take one more class, for a masked letter or for what is before the
@@ -95,15 +95,16 @@ class Letters(nn.Module):
 
 
 class Masked(Letters):
-    """Masked diffusion with the linear schedule: a share t of the letters is masked."""
+    """Masked diffusion: k of the L letters are masked, k = 1 .. L being equally likely."""
 
     def nats(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        length = x.shape[1]
         t, _ = stratified(len(x), generator, device=x.device)
-        t = t[torch.randperm(len(x), generator=generator, device=x.device)].clamp_min(1e-4)
+        k = 1 + (length * t[torch.randperm(len(x), generator=generator, device=x.device)]).long()
         u = torch.rand(x.shape, generator=generator, device=x.device)
-        hidden = u < t[:, None]
-        costs = self.costs(x.masked_fill(hidden, self.other), t, x)
-        return (costs * hidden).sum(1) / t
+        hidden = u.argsort(1).argsort(1) < k[:, None]
+        costs = self.costs(x.masked_fill(hidden, self.other), k / length, x)
+        return (costs * hidden).sum(1) * length / k
 
 
 class Causal(SelfAttention):
