@@ -26,7 +26,11 @@ VARIABLES: dict[str, tuple[str, dict[str, Any]]] = {
     "binary": ("discrete", {"K": 2, "beta_1": 3.0}),
     "retimed": ("continuous", {"schedule": Retimed(bfn.Exponential(0.1), (0.0, 0.2, 0.7, 1.0))}),
 }
-KIND = {"free bins": "discretised", "posterior": "discrete", "retimed": "continuous"}
+FAR_APART: dict[str, tuple[str, dict[str, Any]]] = {
+    "sharp": ("discrete", {"K": 2, "beta_1": 60.0}),
+    "faint": ("discrete", {"K": 4, "beta_1": 0.01}),
+}
+"""A divergence computed for steps as small as the other's would be wrong."""
 SHAPE, B = (2, 3), 4
 
 
@@ -50,13 +54,18 @@ class Labelled(Named):
         return super().forward(features, t, label=label)
 
 
+def kind_of(name: str) -> str:
+    kind, arguments = (VARIABLES | FAR_APART)[name]
+    return "binary" if arguments.get("K") == 2 else kind
+
+
 def variable(name: str) -> bfn.Variable:
-    kind, arguments = VARIABLES[name]
+    kind, arguments = (VARIABLES | FAR_APART)[name]
     return bfn.Variable(kind, SHAPE, **arguments)
 
 
 def network(name: str, own: bfn.Variable) -> nn.Module:
-    inputs = 4 if KIND.get(name, name) == "discrete" else 1
+    inputs = 4 if kind_of(name) == "discrete" else 1
     return Toy(own.outputs[-1] if len(own.outputs) > len(SHAPE) else 1, inputs)
 
 
@@ -68,7 +77,7 @@ def pair(name: str) -> tuple[bfn.BFN, bfn.BFN]:
 
 
 def example(name: str, seed: int = 0) -> Tensor:
-    return data(KIND.get(name, name), (B, *SHAPE), seed)
+    return data(kind_of(name), (B, *SHAPE), seed)
 
 
 Ways = dict[str, Callable[[bfn.BFN, Any, Callable[[Any], Any]], Any]]
@@ -155,39 +164,46 @@ def test_one_variable_is_a_model_of_one_kind(name: str) -> None:
 @pytest.mark.parametrize("n", [3, "inf", None])
 def test_variables_of_their_own_cost_what_they_cost_alone(n: int | str | None) -> None:
     """A breakdown of networks that know nothing of each other; each part has its own noise."""
-    names = [name for name in reversed(VARIABLES) if name != "retimed"]  # tells another time
+    # A retimed schedule tells the network another time.
+    names = ["sharp", *(name for name in VARIABLES if name != "retimed"), "faint"]
     variables = {name: variable(name) for name in names}
     nets = {name: network(name, variables[name]) for name in names}
     mixed = bfn.mixed(Named(nets), variables)
-    t = torch.tensor([0.1, 0.4, 0.6, 0.9])
-
-    def cost(model: bfn.BFN, x: Any, noise: list[Tensor]) -> Tensor:
-        with prescribed(*noise):
-            if n is None:
-                return bfn.loss.reconstruction(model, x, by_variable=True)
-            return bfn.loss.n_step(model, x, n, t, by_variable=True)
+    alone = [bfn.BFN(nets[name], own.flow, own.head) for name, own in variables.items()]
+    x, t = {name: example(name) for name in names}, torch.tensor([0.1, 0.4, 0.6, 0.9])
 
     def messages(name: str) -> list[Tensor]:
         """What the divergences of classes and bins draw."""
-        if not isinstance(n, int) or KIND.get(name, name) in ("continuous", "binary"):
+        if not isinstance(n, int) or kind_of(name) in ("continuous", "binary"):
             return []
-        shape = (B, 6, 4) if KIND.get(name, name) == "discrete" else (B, *SHAPE)
+        shape = (B, 6, 4) if kind_of(name) == "discrete" else (B, *SHAPE)
         return [torch.randn(shape, generator=generator(7))]
 
     states = {
         name: torch.randn(own.flow.state_shape((B, *SHAPE)), generator=generator(len(name)))
         for name, own in variables.items()
     }
-    alone = [
-        cost(
-            bfn.BFN(nets[name], own.flow, own.head),
-            example(name),
-            [states[name], *messages(name)],
-        )
-        for name, own in variables.items()
-    ]
     row = torch.cat([state.flatten(1) for state in states.values()], 1)
     noise = [row, *(drawn for name in names for drawn in messages(name))]
-    together = cost(mixed, {name: example(name) for name in names}, noise)
-    torch.testing.assert_close(together, torch.cat(alone, 1))
+
+    def both(cost: Callable[[bfn.BFN, Any], Tensor]) -> tuple[Tensor, list[Tensor]]:
+        with prescribed(*noise):
+            together = cost(mixed, x)
+        parts = []
+        for name, model in zip(names, alone, strict=True):
+            with prescribed(states[name], *messages(name)):
+                parts.append(cost(model, x[name]))
+        return together, parts
+
+    def breakdown(model: bfn.BFN, x: Any) -> Tensor:
+        if n is None:
+            return bfn.loss.reconstruction(model, x, by_variable=True)
+        return bfn.loss.n_step(model, x, n, t, by_variable=True)
+
+    together, parts = both(breakdown)
+    torch.testing.assert_close(together, torch.cat(parts, 1))
     assert (together > 0).all()
+    if n is not None:  # every head has an objective of its own
+        together, parts = both(lambda model, x: bfn.loss.objective(model, x, "auto", n, t).value)
+        torch.testing.assert_close(together, torch.stack(parts).sum(0))
+    assert mixed.flow.decisive_accuracy == tuple(model.flow.decisive_accuracy for model in alone)
