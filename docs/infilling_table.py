@@ -22,6 +22,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "`particles=4`": {"particles": 4},
     "`particles=16`": {"particles": 16},
     "`particles=32`": {"particles": 32},
+    '`observed="learned"`': {"observed": "learned"},
 }
 torch.set_default_dtype(torch.float64)
 

@@ -62,6 +62,8 @@ def test_the_table_of_trained_networks_that_fill_in(
     found = script.digits(images=16, steps=3, training=100)
     assert [each.shape for each in found] == [(16,)] * 4
     assert all(0.2 < float(each.double().mean()) < 1.0 for each in found)  # a tenth by chance
+    plain, known = (script.bits("digits", way, 32, 4).mean() for way in ("schedule", "known"))
+    assert 1.2 < known < plain < 2.0
     bfn.train.run(tiny_runs.read(tmp_path, "text", train__steps=4), tmp_path / "run", display=False)
     shares = script.text(tmp_path / "run", windows=5, steps=2)
     assert all(((each * 2).round() == each * 2).all() for each in shares)  # two of eight letters
