@@ -19,6 +19,7 @@ from bfn.flow.base import Theta, require
 from bfn.flow.mixed import Layout, MixedFlow, naming
 from bfn.noise import Source
 from bfn.output.base import Head, Output
+from bfn.output.symbols import Symbols
 
 
 class MixedOutput(Output):
@@ -163,6 +164,12 @@ class MixedHead(Head):
         for name, head, _ in self._each():
             with naming(name):
                 head.check(x_p[name])
+
+    def symbols(self, values: Sequence[float] | None = None) -> Symbols:
+        raise BFNError(
+            "mixed data cannot be stored in archives; code them in Python with bfn.codec.Codec, or "
+            "store each variable with a model of its own"
+        )
 
     def fitted(self, x: Tensor, *, alike: bool = False) -> MixedHead:
         x_p = self.flow.unpack(x)
