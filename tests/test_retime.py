@@ -105,3 +105,8 @@ def test_retiming_twice_and_saving(tmp_path: Path) -> None:
 )
 def test_mistakes_get_a_sentence(n: int | str, options: dict[str, int], words: str) -> None:
     assert_refused(lambda: bfn.retimed(model(True), normal(4, 2, 0), n, **options), words)
+
+
+def test_batches_without_an_end_get_a_sentence() -> None:
+    batches = iter([normal(4, 2, 0)])
+    assert_refused(lambda: bfn.retimed(model(True), batches, 4), "give an array or a Dataset")  # pyright: ignore[reportArgumentType]

@@ -29,7 +29,7 @@ from torch.utils.data import Dataset
 from bfn import noise
 from bfn.data.base import DataSet
 from bfn.data.tensors import Array, as_data_set
-from bfn.errors import whole
+from bfn.errors import BFNError, whole
 from bfn.evaluate import Steps, step_count
 from bfn.model import BFN
 from bfn.output import Output
@@ -70,6 +70,8 @@ def retimed(
     count = step_count(n)
     if not isinstance(data, DataSet):
         data, split = as_data_set(model, data), "train"
+        if not data.repeatable:
+            raise BFNError("batches have no fixed number of examples; give an array or a Dataset")
     every = data.examples(split)
     order = torch.randperm(len(every), generator=_generator(seed, "order"))
     chosen = every[order[: whole("examples", examples, 1)]].split(whole("batch", batch, 1))
