@@ -205,6 +205,7 @@ MISTAKES = [
     (f"{TEXT} a_b --mask m.png", "--mask m.png is for pictures"),
     (f"{TEXT} a_b --particles 2 --solver ode", "particles need"),
     (f"{TEXT} a_b --observed no", '"no"'),
+    (f"{TEXT} a_b --observed learned", "Transformer, cannot see which variables are known"),
     (f"{TEXT} a_b --out x.png", "cannot hold samples"),
     (f"{TEXT} a_b --calls 20 --resample 4", "5 n + 1 calls, so give 16 or 21"),
     (f"{PICTURE} eight.png", "nothing says what to fill in of 'eight.png'"),
