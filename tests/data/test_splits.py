@@ -226,7 +226,7 @@ def test_a_single_window_is_known_again_wherever_it_stood(length: int) -> None:
     ("arguments", "words"),
     [
         ({"split_by": "name"}, ["split_by = 'name'", "content or number"]),
-        ({"validation": 0.5, "test": 0.5}, ["leaves none of the 60"]),
+        ({"validation": 0.5, "test": 0.5}, ["of 60 examples, ", "leave none to train on"]),
         ({"test": 1.5, "split_by": "number"}, ["test = 1.5", "fraction"]),
         ({"test": -0.1}, ["test = -0.1", "fraction"]),
     ],
@@ -240,4 +240,4 @@ def test_equal_examples_cannot_be_held_out(tmp_path: Path) -> None:
         file = io.BytesIO()
         Image.fromarray(PIXELS[0]).save(file, "png")
         (tmp_path / f"{i}.png").write_bytes(file.getvalue())
-    assert_refused(lambda: data.load("images", path=tmp_path), "leaves none of the 5")
+    assert_refused(lambda: data.load("images", path=tmp_path), "of 5 examples, ", "none to train")

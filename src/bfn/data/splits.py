@@ -36,9 +36,9 @@ def hold_out(
     rows = {split: np.flatnonzero(side == split) for split in SPLITS}
     if len(rows["train"]) == 0:
         raise BFNError(
-            f"holding out {len(rows['validation'])} for validation and {len(rows['test'])} to test "
-            f"leaves none of the {plural(len(side), 'example')} to train on; give more data, or "
-            "smaller --data.validation and --data.test, which may be 0"
+            f"of {plural(len(side), 'example')}, {len(rows['validation'])} for validation and "
+            f"{len(rows['test'])} to test leave none to train on; give more data, or smaller "
+            "--data.validation and --data.test, which may be 0"
         )
     return rows
 
