@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +36,7 @@ from bfn.device import in_parts
 from bfn.errors import BFNError, plural, whole
 from bfn.guidance.base import innermost
 from bfn.model import BFN
+from bfn.output import Lengths
 from bfn.output.bins import bin_index
 from bfn.times import BELOW_ONE
 
@@ -78,7 +79,8 @@ class Evaluation:
 
     rows: list[Row]
     examples: int
-    dimensions: int
+    dimensions: float
+    """The variables of an example; where lengths differ, their mean number."""
     unit: str
     scale: float
     """`unit` per nat of one example."""
@@ -184,6 +186,7 @@ def evaluate(
     model: BFN,
     data: DataSet | Array | Dataset,
     *,
+    lengths: Array | Sequence[int] | None = None,
     steps: Iterable[Steps] = (10, 25, 100, math.inf),
     split: str = "test",
     batch: int = 256,
@@ -199,6 +202,7 @@ def evaluate(
     Args:
         model: on any device; its dropout is off meanwhile, and its mode is restored.
         data: a data set; or an array (N, *shape) or a torch Dataset, in the model's convention.
+        lengths: (N,), of an array of examples that are padded to one shape.
         batch: examples at once; results do not depend on it. Halved when memory runs out.
         repeats: passes over the split with fresh noise, averaged.
         crops: number of crops at random positions of a text; 0 for windows that do not overlap.
@@ -215,12 +219,12 @@ def evaluate(
     if not counts:
         raise BFNError("steps is empty; give at least one n of L^n, such as 25 or inf")
     batch, repeats = whole("batch", batch, 1), whole("repeats", repeats, 1)
-    if not isinstance(data, DataSet):
-        data, split = as_data_set(model, data), "train"
+    if not isinstance(data, DataSet) or lengths is not None:
+        data, split = as_data_set(model, data, lengths=lengths), "train"
         if not data.repeatable:
             raise BFNError("batches have no fixed number of examples; give an array or a Dataset")
     examples, keys = _examples(data, split, crops, seed)
-    N, variables = len(examples), data.format.dimensions
+    N, variables = len(examples), data.dimensions(split)
     given: dict[str, Any] = {}
     if known is not None:
         if isinstance(known, Mapping):
@@ -351,7 +355,9 @@ def baselines(data: DataSet, split: str = "test", K: int | None = None) -> dict[
     K = data.K or K
     if K is None:
         return {}
-    uniform = data.format.dimensions * math.log(K)
+    uniform = data.dimensions(split) * math.log(K)
+    if split in data.lengths:
+        uniform += math.log(data.shape[0])
     return {"uniform": uniform, "independent": independent_entropy(data, split, K=K)}
 
 
@@ -361,27 +367,39 @@ def independent_entropy(
     """The cost of a model of independent variables, in nats per example.
 
     Each variable has its own frequencies, counted on the training split with `smoothing` added to
-    each of the K counts; the examples of `split` are coded with them.
+    each of the K counts; the examples of `split` are coded with them. So are their lengths, where
+    these differ.
     """
     D, K = data.format.dimensions, data.K or K
     if K is None:
         raise BFNError(f"{data.name} is continuous; give it bins to count frequencies in")
-    counts, total = torch.zeros(D * K, dtype=torch.float64), len(data.examples("train"))
-    for places in _places(data, "train", K):
-        counts += torch.bincount(places.flatten(), minlength=D * K)
-    nats = -((counts + smoothing) / (total + K * smoothing)).log()
-    coded = torch.cat([nats[places].sum(1) for places in _places(data, split, K)])
-    return float(coded.mean())
+    counts = torch.zeros(D * K, dtype=torch.float64)
+    for places, exists in _places(data, "train", K):
+        counts += torch.bincount(places[exists], minlength=D * K)
+    counts = counts.reshape(D, K) + smoothing
+    nats = -(counts / counts.sum(1, keepdim=True)).log().flatten()
+    coded = [(nats[places] * exists).sum(1) for places, exists in _places(data, split, K)]
+    total = float(torch.cat(coded).mean())
+    if split in data.lengths:
+        law = Lengths.of(data.lengths["train"].cpu(), data.shape[0])
+        total += float(law.cost(data.lengths[split].cpu()).mean())
+    return total
 
 
-def _places(data: DataSet, split: str, K: int) -> Iterator[Tensor]:
-    """The examples of a split, some at a time, as places (B, D) in a table of D rows of K."""
+def _places(data: DataSet, split: str, K: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """The examples of a split, some at a time, as places (B, D) in a table of D rows of K, and
+    which of them exist."""
     D = data.format.dimensions
     generator = _generator(0, "levels")
     for some in data.examples(split).split(max(1, 2**22 // D)):
-        x, _ = data.batch(split, some, generator)
+        x, cond = data.batch(split, some, generator)
         k = bin_index(x, K) if x.is_floating_point() else x  # bin centres or classes
-        yield k.flatten(1).cpu() + K * torch.arange(D)
+        places = k.flatten(1).cpu() + K * torch.arange(D)
+        exists = torch.ones_like(places, dtype=torch.bool)
+        if "length" in cond:
+            position = torch.arange(D) // (D // data.shape[0])
+            exists = position < cond["length"].cpu()[:, None]
+        yield places, exists
 
 
 def _estimate(values: Tensor, order: Tensor) -> Estimate:

@@ -268,16 +268,7 @@ def _prepared(model: BFN, x: Data, cond: dict[str, Any]) -> tuple[Any, Tensor]:
 
     A mask of what exists becomes one of the conditions.
     """
-    packed = model.pack(x)
-    mask, length, known = (cond.pop(name, None) for name in ("mask", "length", "known"))
-    if mask is not None or length is not None:
-        cond["mask"] = existing = model.existing(packed, mask, length)
-        packed = torch.where(existing, packed, model.blank(packed.shape).to(packed.dtype))
-    elif model.lengths is not None:
-        raise BFNError(
-            "the model's examples have different lengths; give length=, a whole number for each "
-            "example, or mask="
-        )
+    packed, known = model.without_padding(model.pack(x), cond), cond.pop("known", None)
     # Reading values back would make a GPU step wait; its data were checked when they were loaded.
     if packed.device.type == "cpu":
         model.check(packed)

@@ -128,6 +128,22 @@ class BFN(nn.Module):
             self._blank = key, x
         return self._blank[1]
 
+    def without_padding(self, x: Tensor, cond: dict[str, Any]) -> Tensor:
+        """x, blank where `mask` or `length` among the conditions say that nothing exists.
+
+        The conditions are those of the network afterwards: a mask in the shape of x.
+        """
+        mask, length = cond.pop("mask", None), cond.pop("length", None)
+        if mask is None and length is None:
+            if self.lengths is None:
+                return x
+            raise BFNError(
+                "the model's examples have different lengths; give length=, a whole number for "
+                "each example, or mask="
+            )
+        cond["mask"] = self.existing(x, mask, length)
+        return torch.where(cond["mask"], x, self.blank(x.shape).to(x))
+
     def existing(self, x: Tensor, mask: Any, length: Any) -> Tensor:
         """Which variables of x exist, by a mask or the length of each example: (B, *shape)."""
         if length is not None:

@@ -82,6 +82,7 @@ def retimed(
             x, labels = data.batch(split, some, _generator(seed, "data", number))
             x = model.flow.pack(x, model.dtype).to(model.device)
             cond = {name: value.to(model.device) for name, value in labels.items()}
+            x = model.without_padding(x, cond)
             dtype = x.dtype if x.is_floating_point() else model.dtype
             for j, time in enumerate(times.tolist()):
                 t = torch.full((len(x),), time, device=x.device, dtype=dtype)
@@ -96,6 +97,7 @@ def retimed(
             times = _lowest(model.flow.schedule, looks, int(count))
     result = BFN(model.net, model.flow.retimed(tuple(times.tolist())), model.head)
     result.data_format, result.training = model.data_format, model.training
+    result.lengths = model.lengths
     return result
 
 

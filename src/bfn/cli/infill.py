@@ -80,6 +80,8 @@ def infill(
             observed = "known"
     sampling.warn_of_labels(recipe, settings)
     options = {"observed": observed, "resample": resample, "jump": jump, "particles": particles}
+    if is_text and model.lengths is not None:
+        options["length"] = len(what)  # the text's own
     with on_device(model, settings.device):
         filled = sampling.draw(model, format, settings, known=(x, seen), **options)
     if ending == ".txt":

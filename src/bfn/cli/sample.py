@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bfn.cli.options import Calls, Force, OutOrPrint, Run, SampleKeys, Trust, chosen
+from bfn.cli.options import Calls, Force, OutOrPrint, Run, SampleKeys, Trust, Whole, chosen
 from bfn.errors import BFNError
 
 
@@ -16,6 +16,7 @@ def sample(
     keys: SampleKeys = None,
     calls: Calls = None,
     prefix: str | None = None,
+    length: Whole | None = None,
     film: bool = False,
     compile: bool = False,
     separate: bool = False,
@@ -28,6 +29,8 @@ def sample(
         out: The file to write: a .png sheet, .txt or .npy; with --separate, a folder; - for
             standard output. Named after the run by default.
         prefix: The first characters of every text; the model writes the rest.
+        length: How long every sample is, for a run whose examples have different lengths; by
+            default as long as they are in training.
         film: Also write a .gif of the input and output distributions over time.
         compile: Compile the network first, which pays off for many calls on a GPU.
         separate: Write every sample to its own file.
@@ -47,6 +50,13 @@ def sample(
     settings, columns = sampling.with_labels(model, settings, "n" in given)
     options(model, settings)  # refuses what cannot be done before a file is touched
     known = format.read_prefix(prefix) if prefix else None
+    if length is not None and model.lengths is None:
+        raise BFNError(
+            f"--length {length} is for runs whose examples have different lengths, such as "
+            "--data.lines true; leave it out"
+        )
+    if film and model.lengths is not None:
+        raise BFNError("--film shows examples of one length, and these have many; leave it out")
     if out is None:
         name = run.resolve().name
         out = Path(f"{name}-samples" if separate else f"{name}{sheets.suffix(format)}")
@@ -64,7 +74,8 @@ def sample(
         check_free(gif, force)
     sampling.warn_of_labels(recipe, settings)
     with on_device(model, settings.device, compile):
-        x = sampling.draw(model, format, settings, callback=moving, static=compile, known=known)
+        drawn = {"callback": moving, "static": compile, "known": known, "length": length}
+        x = sampling.draw(model, format, settings, **drawn)
     said = sampling.summary("sample", len(x), settings.steps)
     if separate:
         sheets.write_separately(out, format, x)

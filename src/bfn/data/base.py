@@ -27,7 +27,7 @@ from torch import Tensor
 from bfn import noise
 from bfn.data.formats import Format, TextFormat
 from bfn.data.reading import Mapped, chunks
-from bfn.data.splits import SPLITS, hashes
+from bfn.data.splits import SPLITS, hashed, hashes
 from bfn.errors import BFNError, plural
 
 Stored = tuple[Tensor, dict[str, Tensor]]
@@ -42,6 +42,8 @@ class DataSet(ABC):
         format: what one example is; it does the work of `encode`, `decode` and `render`.
         splits: stored values of "train", "validation" and "test"; checked here, once.
         labels: integers of each split, (N,), handed out by `batch` as `cond["label"]`.
+        lengths: how much of each example exists, along its first axis, where examples are padded
+            to one shape: (N,) for each split, handed out as `cond["length"]`.
         label_names: the names of labels 0, 1, ...
         chosen: arguments that the source chose itself; a run's recipe says them, so that the same
             recipe always gives the same data.
@@ -62,6 +64,7 @@ class DataSet(ABC):
         splits: Mapping[str, Tensor | Mapped | np.ndarray],
         *,
         labels: Mapping[str, Tensor | np.ndarray | Sequence[int]] | None = None,
+        lengths: Mapping[str, Tensor] | None = None,
         label_names: tuple[str, ...] = (),
         chosen: Mapping[str, Any] | None = None,
         names: Mapping[str, Sequence[str]] | None = None,
@@ -76,6 +79,7 @@ class DataSet(ABC):
             split: as_labels(f"the {split} split of {name}", values, len(self._splits[split]))
             for split, values in (labels or {}).items()
         }
+        self.lengths: dict[str, Tensor] = dict(lengths or {})
         self._device: torch.device | None = None  # of batches; None: where the splits are
         for split, values in self._splits.items():
             for chunk in chunks(values):
@@ -124,6 +128,18 @@ class DataSet(ABC):
         shown = ", ".join(self.label_names) if len(self.label_names) <= 12 else ""
         return f"{text}, with {plural(self.label_count, 'label')}{shown and f' ({shown})'}"
 
+    def dimensions(self, split: str) -> float:
+        """The mean number of variables of a split's examples that exist."""
+        if split not in self.lengths:
+            return self.format.dimensions
+        return self.format.dimensions_of(float(self.lengths[split].double().mean()))
+
+    def scale(self, split: str) -> float:
+        """`unit` per nat of the mean example of a split: bits are those of all, over all D."""
+        if split not in self.lengths or self.unit.startswith("nats"):
+            return self.format.scale
+        return self.format.scale * self.format.dimensions / self.dimensions(split)
+
     def encode(self, raw: Any, generator: noise.Source = None) -> Tensor:
         """A batch of levels or strings -> x in the model's convention."""
         return self.format.encode(raw, generator)
@@ -159,7 +175,8 @@ class DataSet(ABC):
     def stored(self, split: str, indices: Tensor) -> Stored:
         """The examples of the given indices as stored, on the device that holds the splits."""
         indices = torch.as_tensor(indices).to(self.split(split).device, non_blocking=True)
-        cond = {"label": self.labels[split][indices]} if split in self.labels else {}
+        given = {"label": self.labels, "length": self.lengths}
+        cond = {name: of[split][indices] for name, of in given.items() if split in of}
         return self._cut(split, indices), cond
 
     def step(self, seed: int, step: int, batch: int, parts: Sequence[range]) -> Iterator[Stored]:
@@ -182,18 +199,20 @@ class DataSet(ABC):
         home = device if hold else "cpu"
         self._splits = {split: values.to(home) for split, values in self._splits.items()}
         self.labels = {split: values.to(home) for split, values in self.labels.items()}
+        self.lengths = {split: values.to(home) for split, values in self.lengths.items()}
         self._device = torch.device(device)
         return self
 
     @property
     def nbytes(self) -> int:
-        """Size of all splits and labels."""
-        return sum(v.nbytes for v in (*self._splits.values(), *self.labels.values()))
+        """Size of all splits, labels and lengths."""
+        groups = (self._splits, self.labels, self.lengths)
+        return sum(values.nbytes for group in groups for values in group.values())
 
     def digest(self) -> str:
         """SHA-256 of everything stored and of the format."""
         found = hashlib.sha256(json.dumps(self.format.describe(), sort_keys=True).encode())
-        for group in (self._splits, self.labels):
+        for group in (self._splits, self.labels, self.lengths):
             for split, values in sorted(group.items()):
                 found.update(f"{split} {values.dtype} {tuple(values.shape)} ".encode())
                 for chunk in chunks(values):
@@ -297,7 +316,9 @@ class Rows(DataSet):
 
     def _hashes(self, split: str) -> np.ndarray:
         parts = chunks(self.split(split))
-        return np.concatenate([hashes(p.cpu().flatten(1).view(torch.uint8).numpy()) for p in parts])
+        found = [hashes(p.cpu().flatten(1).view(torch.uint8).numpy()) for p in parts]
+        lengths = self.lengths.get(split)
+        return hashed(np.concatenate(found), None if lengths is None else lengths.cpu().numpy())
 
     def _count(self, split: str) -> int:
         count = len(self.split(split))

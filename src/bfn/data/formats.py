@@ -95,6 +95,10 @@ class Format(ABC):
         """D, the number of variables of one example."""
         return math.prod(self.shape)
 
+    def dimensions_of(self, length: float) -> float:
+        """The number of variables of an example of that length; the mean one for a mean length."""
+        return self.dimensions * length / self.shape[0]
+
     @property
     def scale(self) -> float:
         """`unit` per nat of one example: 1 for nats, 1 / (D ln 2) for bits per dimension."""
@@ -237,10 +241,14 @@ class ArrayFormat(_TensorFormat):
 
 @dataclass(frozen=True)
 class TextFormat(Format):
-    """Windows of `length` characters; raw batches are lists of strings (or of bytes)."""
+    """Windows of `length` characters; raw batches are lists of strings (or of bytes).
+
+    With `lines` they are lines of 1 to `length` characters, and -1 stands beyond their ends.
+    """
 
     alphabet: Alphabet
     length: int
+    lines: bool = False
     shape: tuple[int, ...] = field(init=False)
     form: Form = field(init=False)
     medium: ClassVar[str] = "text"
@@ -254,13 +262,16 @@ class TextFormat(Format):
 
     def encode(self, raw: Sequence[str | bytes], generator: noise.Source = None) -> Tensor:
         rows = [self.alphabet.classes(text, f"text {i}") for i, text in enumerate(raw)]
+        x = np.full((len(rows), self.length), -1, np.int64)
         for i, row in enumerate(rows):
-            if len(row) != self.length:
-                raise BFNError(f"text {i} has {len(row)} characters; expected {self.length}")
-        return torch.as_tensor(np.array(rows, np.int64).reshape(len(rows), self.length))
+            if not (1 if self.lines else self.length) <= len(row) <= self.length:
+                expected = f"1 to {self.length}" if self.lines else self.length
+                raise BFNError(f"text {i} has {len(row)} characters; expected {expected}")
+            x[i, : len(row)] = row
+        return torch.as_tensor(x)
 
     def decode(self, x: Tensor) -> list[str | bytes]:
-        return [self.alphabet.text(row) for row in x.detach().cpu().numpy()]
+        return [self.alphabet.text(row[row >= 0]) for row in x.detach().cpu().numpy()]
 
     def render(self, x: Tensor) -> list[str]:
         return [
@@ -305,8 +316,8 @@ class TextFormat(Format):
         classes = self.alphabet.classes(text, name).astype(np.int64)
         if len(classes) > self.length:
             raise BFNError(
-                f"{name} has {len(classes)} characters, but the model's windows have "
-                f"{self.length}; shorten it"
+                f"{name} has {len(classes)} characters, but the model's "
+                f"{'longest lines' if self.lines else 'windows'} have {self.length}; shorten it"
             )
         x = torch.zeros(1, self.length, dtype=torch.int64)
         x[0, : len(classes)] = torch.as_tensor(classes)
@@ -317,6 +328,7 @@ class TextFormat(Format):
             "medium": self.medium,
             "alphabet": self.alphabet.characters,
             "length": self.length,
+            **({"lines": True} if self.lines else {}),
         }
 
     @property
@@ -354,6 +366,12 @@ class MixedFormat(Format):
     @cached_property
     def form(self) -> Form:  # pyright: ignore[reportIncompatibleVariableOverride]
         return forms.Encoded()
+
+    def dimensions_of(self, length: float) -> float:
+        shapes = [tuple(variable["shape"]) for variable in self.variables.values()]
+        longest = next((shape[0] for shape in shapes if shape), 1)
+        shares = (length / longest if shape[:1] == (longest,) else 1.0 for shape in shapes)
+        return sum(size * share for size, share in zip(self._sizes, shares, strict=True))
 
     def encode(self, raw: Mapping[str, Any], generator: noise.Source = None) -> Tensor:
         parts = [torch.as_tensor(raw[name]) for name in self.variables]
@@ -444,7 +462,8 @@ def read_format(description: dict[str, Any], *, trust: bool = False) -> Format:
     """
     try:
         if description["medium"] == "text":
-            return TextFormat(Alphabet(description["alphabet"]), description["length"])
+            lines = bool(description.get("lines", False))
+            return TextFormat(Alphabet(description["alphabet"]), description["length"], lines)
         if description["medium"] == "mixed":
             return MixedFormat(description["variables"])
         kind = {"image": ImageFormat, "array": ArrayFormat}[description["medium"]]

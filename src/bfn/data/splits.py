@@ -89,6 +89,13 @@ def hashes(rows: np.ndarray) -> np.ndarray:
     return noise.splitmix64(found ^ np.uint64(size))
 
 
+def hashed(content: np.ndarray, lengths: np.ndarray | None) -> np.ndarray:
+    """Hashes of rows that also tell their lengths apart, if they have any."""
+    if lengths is None:
+        return content
+    return noise.splitmix64(content ^ noise.splitmix64(lengths.astype(np.uint64)))
+
+
 def numbered(content: np.ndarray) -> np.ndarray:
     """Hashes that also tell repeated ones apart, by how many equal ones come before each."""
     order = np.argsort(content, kind="stable")

@@ -23,6 +23,8 @@ from bfn.data.forms import Encoded
 from bfn.errors import BFNError, plural
 
 Array = Tensor | np.ndarray
+CONDITIONS = {"label", "length"}
+"""What is said of an example beside its values."""
 
 
 class Model(Protocol):
@@ -32,37 +34,48 @@ class Model(Protocol):
 
     def pack(self, x: Any) -> Tensor: ...
 
+    def existing(self, x: Tensor, mask: Any, length: Any) -> Tensor: ...
+
+    def blank(self, shape: Sequence[int]) -> Tensor: ...
+
     def check(self, x: Tensor) -> None: ...
 
     def parameters(self) -> Iterator[nn.Parameter]: ...
 
 
 def as_data_set(
-    model: Model, data: Any, labels: Array | Sequence[int] | None = None, validation: Any = None
+    model: Model,
+    data: Any,
+    labels: Array | Sequence[int] | None = None,
+    validation: Any = None,
+    lengths: Array | Sequence[int] | None = None,
 ) -> DataSet:
     """The data set of whatever `bfn.train.fit` takes; a data set as it is.
 
     Args:
         labels: of an array, integers (N,); the others give pairs of x and labels.
         validation: the validation split: an array, a pair of x and labels, or a torch Dataset.
+        lengths: of an array, integers (N,), where examples are padded to one shape; the others, and
+            the validation split, give pairs of x and a dict with label and length.
     """
+    cond = {"label": labels, "length": lengths}
+    cond = {name: values for name, values in cond.items() if values is not None}
     if isinstance(data, DataSet):
-        if labels is not None or validation is not None:
+        if cond or validation is not None:
             raise BFNError(
-                "a data set has labels and a validation split of its own; give labels= and "
-                "validation= only with other data"
+                "a data set has labels, lengths and a validation split of its own; give labels=, "
+                "lengths= and validation= only with other data"
             )
         return data
     if isinstance(validation, Dataset):
         validation = _collated(validation, range(len(validation)))  # pyright: ignore[reportArgumentType]
     held = None if validation is None else _read(model, "the validation data", validation)
     if isinstance(data, Array | Mapping):
-        pair = data if labels is None else (data, labels)
-        return Rows(**_splits(model, _read(model, "the data", pair), held))
-    if labels is not None:
+        return Rows(**_splits(model, _read(model, "the data", (data, cond)), held))
+    if cond:
         raise BFNError(
-            f"labels= belongs to an array of data; let the {type(data).__name__} give pairs "
-            "(x, label)"
+            f"{next(iter(cond))}s= belongs to an array of data; let the {type(data).__name__} give "
+            "pairs (x, label), or of x and a dict with label and length"
         )
     if isinstance(data, IterableDataset):
         raise BFNError(
@@ -82,16 +95,17 @@ def as_data_set(
 
 def _read(model: Model, what: str, given: Any) -> Stored:
     """x (N, *shape) and perhaps labels (N,), as tensors that suit the model."""
-    x, *labels = given if isinstance(given, tuple | list) and given else (given,)
+    x, *rest = given if isinstance(given, tuple | list) and given else (given,)
+    cond = dict(rest[0] if isinstance(rest[0], Mapping) else {"label": rest[0]}) if rest else {}
     if isinstance(x, Mapping) and model.flow.variables:
         x = model.pack({name: _number(value) for name, value in x.items()})
     x = _number(x)
-    if not isinstance(x, Tensor) or x.is_complex() or len(labels) > 1:
-        wrong = given if len(labels) > 1 else x
+    if not isinstance(x, Tensor) or x.is_complex() or len(rest) > 1 or cond.keys() - CONDITIONS:
+        wrong = x if len(rest) < 2 and not isinstance(x, Tensor) else given
         found = getattr(wrong, "dtype", type(wrong).__name__)
         raise BFNError(
             f"{what} are of type {found}; expected real or whole numbers (N, *shape), or a "
-            "pair of them and their labels (N,)"
+            "pair of them and their labels (N,), or of them and a dict with label and length"
         )
     if x.dim() < 2 or len(x) == 0:
         raise BFNError(
@@ -100,8 +114,14 @@ def _read(model: Model, what: str, given: Any) -> Stored:
         )
     weights = (p.dtype for p in model.parameters() if p.is_floating_point())
     x = x.to(next(weights, x.dtype) if x.is_floating_point() else torch.int64)
+    if "label" in cond:
+        cond["label"] = as_labels(what, cond["label"], len(x))
+    if "length" in cond:
+        exists = model.existing(x, None, cond["length"])
+        cond["length"] = torch.as_tensor(cond["length"]).long()
+        x = torch.where(exists, x, model.blank(x.shape).to(x))
     model.check(x)
-    return x, {"label": as_labels(what, labels[0], len(x))} if labels else {}
+    return x, cond
 
 
 def _number(x: Any) -> Any:
@@ -120,7 +140,8 @@ def _splits(model: Model, train: Stored, held: Stored | None) -> dict[str, Any]:
             MixedFormat(variables) if variables else ArrayFormat(tuple(x.shape[1:]), Encoded())
         ),
         "splits": {split: x for split, (x, _) in read.items()},
-        "labels": {split: cond["label"] for split, (_, cond) in read.items() if cond},
+        "labels": {split: cond["label"] for split, (_, cond) in read.items() if "label" in cond},
+        "lengths": {split: cond["length"] for split, (_, cond) in read.items() if "length" in cond},
     }
 
 
@@ -132,8 +153,9 @@ def _like(first: DataSet, what: str, found: Stored, device: torch.device | None)
             f"{what} have examples of shape {tuple(x.shape[1:])}, the first ones have "
             f"{first.shape}; give all one shape"
         )
-    if bool(cond) != ("train" in first.labels):
-        raise BFNError(f"{what} have labels only now and then; give all or none of them")
+    for name, of in (("label", first.labels), ("length", first.lengths)):
+        if (name in cond) != ("train" in of):
+            raise BFNError(f"{what} have {name}s only now and then; give all or none of them")
     return x.to(device, non_blocking=True), {key: v.to(device) for key, v in cond.items()}
 
 

@@ -1,19 +1,25 @@
 """A user's own text: a UTF-8 file, or a folder of .txt files read in alphabetical order.
 
-It is cut into splits by position, as `bfn.data.splits.cut_text` says.
+It is cut into splits by position, as `bfn.data.splits.cut_text` says; its lines, if they are the
+examples, by a hash of each and of how often it came before, as the rows of arrays are.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, final
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from bfn import noise
 from bfn.data.alphabet import LETTERS, Alphabet, to_letters
-from bfn.data.base import Stream
+from bfn.data.base import Rows, Stream
 from bfn.data.formats import TextFormat
 from bfn.data.reading import absent, read_bytes
-from bfn.data.splits import cut_text
+from bfn.data.splits import cut_text, hashed, hashes, hold_out, numbered
 from bfn.errors import BFNError
 
 TOKENS = ("characters", "letters", "bytes")
@@ -23,19 +29,23 @@ def text(
     path: str,
     tokens: str = "characters",
     alphabet: str | None = None,
-    length: int = 256,
+    length: int | None = None,
     unknown: str | None = None,
-) -> Stream:
-    """Windows of `length` characters.
+    lines: bool = False,
+) -> Stream | Lines:
+    """Windows of `length` characters, or lines of at most as many.
 
     Args:
         path: a file, or a folder whose .txt files are joined by line ends.
         tokens: "characters" (each character that occurs is a class), "letters" (lower case, space
             and a to z, everything else made a single space: K = 27) or "bytes" (K = 256, any file).
         alphabet: the characters of classes 0, 1, ...; by default those that occur, sorted.
-        length: characters of a window; training takes windows anywhere in the text.
+        length: characters of a window, 128 by default; training takes windows anywhere in the
+            text. Of lines, those of the longest: by default all are taken, and otherwise longer
+            ones are left out.
         unknown: the character of the alphabet that stands for those outside it; by default they are
             refused.
+        lines: whether every line is an example, of its own length. Empty ones are left out.
     """
     if tokens not in TOKENS:
         raise BFNError(f"tokens = {tokens!r} is unknown; expected {', '.join(TOKENS)}")
@@ -47,25 +57,97 @@ def text(
     contents = [read_bytes(p) for p in paths]
     if not any(contents):
         raise BFNError(f"{path} holds no text; give another file or folder")
+    texts: list[Any]
     if tokens == "bytes":
-        letters, texts = Alphabet(None), contents
+        letters, texts = Alphabet(None), _cut(contents, b"\n") if lines else contents
     else:
         texts = [_decode(p, c) for p, c in zip(paths, contents, strict=True)]
+        texts = _cut(texts, "\n") if lines else texts
         if tokens == "letters":
             letters, texts = Alphabet(LETTERS), [to_letters(t) for t in texts]
         elif alphabet is None:
-            occurring = set("\n" if len(texts) > 1 else "").union(*texts)
+            occurring = set("\n" if len(texts) > 1 and not lines else "").union(*texts)
             letters = Alphabet("".join(sorted(occurring)))
         else:
             letters = Alphabet(alphabet)
     advice = (
         "add what is missing to --data.alphabet, or give --data.unknown CHARACTER to stand for it"
     )
+    # Another text, evaluated with the run's recipe, has the same classes.
+    chosen: dict[str, Any] = {"alphabet": letters.characters} if tokens == "characters" else {}
+    if lines:
+        whole = (b"" if tokens == "bytes" else "").join(texts)
+        classes = letters.classes(whole, str(path), unknown, advice)
+        return _lines(str(path), letters, classes, np.array([*map(len, texts)]), length, chosen)
     parts = [letters.classes(t, str(p), unknown, advice) for t, p in zip(texts, paths, strict=True)]
     splits = cut_text(_join(parts, letters))
-    # Another text, evaluated with the run's recipe, has the same classes.
-    chosen = {"alphabet": letters.characters} if tokens == "characters" else None
+    length = 128 if length is None else length
+    chosen["length"] = length
     return Stream(str(path), TextFormat(letters, length), splits, chosen=chosen)
+
+
+@final
+class Lines(Rows):
+    """One line per row, padded to the longest; `left_out` says in words what is not among them."""
+
+    counted = "lines"
+    left_out = ""
+
+    def batch(
+        self, split: str, indices: Tensor, generator: noise.Source = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        x, cond = super().batch(split, indices, generator)
+        beyond = torch.arange(x.shape[1], device=x.device) >= cond["length"][:, None]
+        return x.masked_fill(beyond, -1), cond
+
+    def summary(self) -> str:
+        found = self.lengths["train"]
+        low, high, mean = int(found.min()), int(found.max()), float(found.double().mean())
+        return f"{super().summary()}, of {low} to {high} characters ({mean:.1f} on average)" + (
+            f"; {self.left_out} left out" if self.left_out else ""
+        )
+
+
+def _cut(texts: Sequence[Any], end: Any) -> list[Any]:
+    """The lines of all texts, without their ends; an end of the text itself begins no other."""
+    return [line for text in texts for line in text.removesuffix(end).split(end)]
+
+
+def _lines(
+    name: str,
+    alphabet: Alphabet,
+    classes: np.ndarray,
+    counts: np.ndarray,
+    length: int | None,
+    chosen: dict[str, Any],
+) -> Lines:
+    """The data set of lines that have so many characters each, one after the other."""
+    if length is None:
+        length = int(counts.max())
+    format = TextFormat(alphabet, length, lines=True)
+    kept = (counts > 0) & (counts <= length)
+    if not kept.any():
+        raise BFNError(
+            f"{name} has no line of 1 to {length} characters; give another file, or a larger "
+            "data.length"
+        )
+    lengths = torch.from_numpy(counts[kept].astype(np.int64))
+    exists = np.arange(length) < counts[kept][:, None]
+    rows = np.zeros(exists.shape, classes.dtype)
+    rows[exists] = classes[np.repeat(kept, counts)]
+    where = hold_out(numbered(hashed(hashes(rows), counts[kept])), 0.05, 0.05)
+    found = Lines(
+        name,
+        format,
+        {split: rows[at] for split, at in where.items()},
+        lengths={split: lengths[at] for split, at in where.items()},
+        chosen={**chosen, "length": length},
+    )
+    empty, long = int((counts == 0).sum()), int((counts > length).sum())
+    parts = [f"{empty:,} empty lines" * bool(empty)]
+    parts += [f"{long:,} lines of more than {length} characters" * bool(long)]
+    found.left_out = " and ".join(filter(None, parts))
+    return found
 
 
 def _paths(path: Path) -> list[Path]:

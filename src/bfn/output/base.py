@@ -182,12 +182,13 @@ class Head(ABC):
     def check(self, x: Tensor) -> None:
         """Raise `BFNError` unless x lies in the range of the data."""
 
-    def fitted(self, x: Tensor, *, alike: bool = False) -> Self:
+    def fitted(self, x: Tensor, *, alike: bool = False, mask: Tensor | None = None) -> Self:
         """The head with what it wants to know about the data before training.
 
         Args:
             x: examples of the training data, (N, *shape).
             alike: whether all variables follow one law, as the positions of a text do.
+            mask: true where a variable exists, in the shape of x; None if all do.
         """
         return self
 

@@ -72,8 +72,8 @@ class Marginals:
         return self._tensors[key]
 
 
-def marginals(k: Tensor, K: int, *, alike: bool = False) -> Marginals:
-    """The frequencies of classes k, (N, *shape), smoothed.
+def marginals(k: Tensor, K: int, *, alike: bool = False, mask: Tensor | None = None) -> Marginals:
+    """The frequencies of classes k, (N, *shape), smoothed; only of those where `mask` is true.
 
     With `alike` all variables share one law, as the positions of a window of text do. Otherwise
     each has its own, drawn towards the common one by the weight of K examples; the common one is
@@ -82,12 +82,13 @@ def marginals(k: Tensor, K: int, *, alike: bool = False) -> Marginals:
     examples = k.reshape(len(k), -1)
     D = examples.shape[1]
     cell = examples + K * torch.arange(D, device=k.device)
-    counts = torch.bincount(cell.flatten(), minlength=D * K).double().reshape(D, K).cpu()
+    cell = cell.flatten() if mask is None else cell[mask.reshape(cell.shape)]
+    counts = torch.bincount(cell, minlength=D * K).double().reshape(D, K).cpu()
     common = (counts.sum(0) + 1.0) / (counts.sum() + K)
     if alike:
         log_p, shape = common.log(), (K,)
     else:
-        log_p = ((counts + K * common) / (len(k) + K)).log()
+        log_p = ((counts + K * common) / (counts.sum(1, keepdim=True) + K)).log()
         shape = (*k.shape[1:], K)
     return Marginals(shape, tuple(round(value, 5) for value in log_p.flatten().tolist()))
 
@@ -130,8 +131,8 @@ class ClassHead(Head):
         assert self.marginals is not None
         return self.marginals.like(logits)
 
-    def fitted(self, x: Tensor, *, alike: bool = False) -> Self:
+    def fitted(self, x: Tensor, *, alike: bool = False, mask: Tensor | None = None) -> Self:
         if not self.posterior or self.marginals is not None:
             return self
-        found = marginals(self.index(x), self.K, alike=alike)
+        found = marginals(self.index(x), self.K, alike=alike, mask=mask)
         return dataclasses.replace(self, marginals=found)  # pyright: ignore[reportArgumentType]

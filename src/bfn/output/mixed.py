@@ -171,7 +171,10 @@ class MixedHead(Head):
             "store each variable with a model of its own"
         )
 
-    def fitted(self, x: Tensor, *, alike: bool = False) -> MixedHead:
-        x_p = self.flow.unpack(x)
-        heads = tuple(head.fitted(x_p[name], alike=alike) for name, head, _ in self._each())
+    def fitted(self, x: Tensor, *, alike: bool = False, mask: Tensor | None = None) -> MixedHead:
+        x_p, masks = self.flow.unpack(x), {} if mask is None else self.flow.unpack_mask(mask)
+        heads = tuple(
+            head.fitted(x_p[name], alike=alike, mask=masks.get(name))
+            for name, head, _ in self._each()
+        )
         return MixedHead(self.flow, heads)

@@ -55,6 +55,7 @@ def path(flow: BayesianFlow, x: Tensor, t: Tensor, generator: torch.Generator) -
 def flow_through_time(run: Run, count: int, steps: int, until: float) -> Flow:
     """Send messages about `count` examples; look at `steps` even times from 0 to `until`."""
     x, cond = run.batch(count)
+    x = run.model.without_padding(x, cond)
     t = torch.linspace(0.0, until, steps, dtype=torch.float64)
     model, flow = run.model, run.model.flow
     like = {"device": model.device, "dtype": model.dtype}

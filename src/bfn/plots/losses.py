@@ -56,7 +56,7 @@ def loss_curves(run: Run, intervals: int = 32, examples: int = 256) -> LossCurve
         for rows in torch.arange(len(x)).split(BATCH):
             given = {key: value[rows] for key, value in cond.items()}
             found.append(cost(run.model, x[rows], rows=rows, generator=generator, **given))
-        return torch.cat(found).double().cpu() * run.data.format.scale
+        return torch.cat(found).double().cpu() * run.data.scale(run.split)
 
     def rate(j: int) -> Tensor:
         # The examples' times cover the interval evenly, in random order.

@@ -60,6 +60,8 @@ class Loop:
         self.folder, self.identity = folder, identity or {}
         self.display = display or Display()
         self.samples, self.stop = samples, stop
+        self.scale = trainer.data.scale("train")
+        """The data's unit per nat of an example."""
         self.validation = None
         if self.settings.validate_every:
             self.validation = Validation(trainer.data, self.settings, self.world)
@@ -209,7 +211,7 @@ class Loop:
             found = validation.measure(self.trainer.fast)
         if math.isnan(found.total):
             raise self._diverged("the validation loss became nan", state.step, state.step)
-        scale = self.format.scale
+        scale = validation.scale
         measured = {
             "validation": found.total * scale,
             "validation_loss": found.loss * scale,
@@ -259,13 +261,13 @@ class Loop:
         nats = values.loss * self.format.dimensions
         return {
             "step": begun["step"],
-            "loss": nats * self.format.scale,
+            "loss": nats * self.scale,
             "unit": self.trainer.data.unit,
             "nats": nats,
             **begun["measured"],
             "gradient_norm": values.norm,
             "learning_rate": begun["learning_rate"],
-            "loss_by_time": values.by_time(self.format.scale),
+            "loss_by_time": values.by_time(self.scale),
             "examples_per_second": round(steps * self.settings.batch / seconds, 1),
         }
 

@@ -184,6 +184,7 @@ class Validation:
                 "examples out for validation; leave it out, or give data with a validation split"
             )
         self.data, self.settings, self.world = data, settings, world
+        self.scale = data.scale(SPLIT)
         self.examples = data.examples(SPLIT)
         chosen = torch.randperm(len(self.examples), generator=_generator("examples"))
         self.examples = self.examples[chosen[: settings.validate_examples or None]]

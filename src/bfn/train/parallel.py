@@ -278,7 +278,9 @@ def join(model: BFN, data: DataSet, settings: Train, world: World) -> tuple[BFN,
         joined = net = Accelerated(model.net, settings.precision, compile)
         if world.size > 1:
             joined = DistributedDataParallel(net, find_unused_parameters=unused)
-    return BFN(net, model.flow, model.head), BFN(joined, model.flow, model.head)
+    fast, together = BFN(net, model.flow, model.head), BFN(joined, model.flow, model.head)
+    fast.lengths = together.lengths = model.lengths
+    return fast, together
 
 
 @contextlib.contextmanager

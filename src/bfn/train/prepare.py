@@ -14,7 +14,7 @@ from bfn import hub, loss, serialise
 from bfn.data.base import DataSet
 from bfn.errors import BFNError, Diverged, is_ours
 from bfn.model import BFN
-from bfn.output import Head
+from bfn.output import Lengths
 from bfn.recipe import Recipe
 from bfn.runs.folder import RunFolder
 from bfn.sampling.draw import check_names
@@ -45,21 +45,29 @@ def start_from(model: BFN, name: str, folder: RunFolder | None, say: Callable[[s
             say(f"the model in {name} had another {part}: {in_words(old)}, now {in_words(mine)}")
 
 
-def fitted_head(model: BFN, data: DataSet, resumed: RunFolder | None) -> Head:
-    """The head after a look at a few million values of the data, the same in every process.
+def look_at_data(model: BFN, data: DataSet, resumed: RunFolder | None) -> None:
+    """Let the head and the law of lengths follow from a few million values of the data.
 
-    A resumed run goes on with what its head knew, because other examples may come first now.
+    They are the same in every process. A resumed run goes on with what it knew, because other
+    examples may come first now.
     """
     count = min(len(data.examples("train")), 2**22 // data.format.dimensions + 1)
     generator = torch.Generator(model.device).manual_seed(0)
-    x, _ = data.batch("train", data.indices(0, 0, count), generator)
-    head = model.head.fitted(x, alike=data.format.alike)
+    x, cond = data.batch("train", data.indices(0, 0, count), generator)
+    seen: dict[str, Any] = {"alike": data.format.alike}
+    if "length" in cond:
+        seen["mask"] = model.existing(x.to(model.device), None, cond["length"]).to(x.device)
+        if model.lengths is None:
+            model.lengths = Lengths.of(cond["length"].cpu(), model.flow.longest(data.shape))
+    model.head = model.head.fitted(x, **seen)
     if resumed is not None and (resumed.path / serialise.CONFIG).is_file():
-        before = serialise.load_config(resumed.path)["head"]
+        before = serialise.load_config(resumed.path)
+        head = before["head"]
         # Heads that differ in more than that are refused when the checkpoint is read.
-        if is_ours(before["class"]) and in_words(before) == in_words(serialise.describe(head)):
-            return serialise.build_head(before, model.flow, trust=False)
-    return head
+        if is_ours(head["class"]) and in_words(head) == in_words(serialise.describe(model.head)):
+            model.head = serialise.build_head(head, model.flow, trust=False)
+        if "lengths" in before:
+            model.lengths = serialise.build(before["lengths"], Lengths, trust=False)
 
 
 def check(

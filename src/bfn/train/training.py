@@ -54,6 +54,7 @@ def fit(
     data: DataSet | Array | Dataset | Iterable[Any],
     *,
     labels: Array | Sequence[int] | None = None,
+    lengths: Array | Sequence[int] | None = None,
     validation: Any = None,
     augment: Callable[[Tensor], Tensor] | None = None,
     out: str | Path | None = None,
@@ -78,6 +79,10 @@ def fit(
             (x, labels), which makes the batches itself and cannot be resumed exactly;
             a `bfn.data.DataSet`.
         labels: integers (N,) for an array of data, handed to the network as `label`.
+        lengths: integers (N,) for an array of examples that are padded to one shape: how much of
+            each exists, along the first axis. Their law becomes `model.lengths`, and the network is
+            told what exists as `mask`. Other sources give pairs of x and a dict with length, and
+            label if there is one.
         validation: examples to measure every `validate_every` steps: an array, a pair of x and
             labels, or a torch Dataset, which is read whole.
         augment: a function of a training batch x, on the training's device, that returns another
@@ -100,7 +105,7 @@ def fit(
         raise BFNError("resume=True continues a run in a folder; give its folder with out=")
     if validation is not None and not settings.get("validate_every"):
         raise BFNError("validation= is of use only with validate_every=, a number of steps")
-    data_set = as_data_set(model, data, labels, validation)
+    data_set = as_data_set(model, data, labels, validation, lengths)
     if not data_set.repeatable:
         if "batch" in settings:
             raise BFNError(
@@ -158,7 +163,7 @@ def _train(
             prepare.start_from(model, recipe.train.init, folder, display.say)
         with torch.random.fork_rng([]):  # a torch Dataset and an augmentation may draw from it
             torch.manual_seed(recipe.train.seed)
-            model.head = prepare.fitted_head(model, data, resumed)
+            prepare.look_at_data(model, data, resumed)
             prepare.check(recipe, model, data, folder, augment)
         with parallel.whole_afterwards(model, recipe.train.sharding, world):
             model.data_format = data.describe()
