@@ -284,7 +284,7 @@ def test_a_network_without_parameters(x: Tensor) -> None:
 
 def test_labels_beside_a_data_set() -> None:
     net = bfn.nn.UNet(outputs=2, width=16, multipliers=(1,), blocks=1, groups=8, image_size=8)
-    with pytest.raises(BFNError, match="a data set has labels and a validation split of its own"):
+    with pytest.raises(BFNError, match="a data set has labels, lengths and a validation split"):
         bfn.train.fit(
             bfn.discretised(net, K=17, sigma_1=0.1), bfn.data.load("digits"), steps=1, batch=4,
             labels=torch.zeros(1797, dtype=torch.int64), display=False,

@@ -100,12 +100,16 @@ def _read(model: Model, what: str, given: Any) -> Stored:
     if isinstance(x, Mapping) and model.flow.variables:
         x = model.pack({name: _number(value) for name, value in x.items()})
     x = _number(x)
-    if not isinstance(x, Tensor) or x.is_complex() or len(rest) > 1 or cond.keys() - CONDITIONS:
-        wrong = x if len(rest) < 2 and not isinstance(x, Tensor) else given
+    if not isinstance(x, Tensor) or x.is_complex() or len(rest) > 1:
+        wrong = given if len(rest) > 1 else x
         found = getattr(wrong, "dtype", type(wrong).__name__)
         raise BFNError(
             f"{what} are of type {found}; expected real or whole numbers (N, *shape), or a "
             "pair of them and their labels (N,), or of them and a dict with label and length"
+        )
+    if unknown := cond.keys() - CONDITIONS:
+        raise BFNError(
+            f"{what} come with {unknown.pop()!r}; expected a dict with label and length, or labels"
         )
     if x.dim() < 2 or len(x) == 0:
         raise BFNError(

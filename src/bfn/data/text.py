@@ -90,7 +90,7 @@ def text(
 class Lines(Rows):
     """One line per row, padded to the longest; `left_out` says in words what is not among them."""
 
-    counted = "lines"
+    counted = "line"
     left_out = ""
 
     def batch(
@@ -144,8 +144,8 @@ def _lines(
         chosen={**chosen, "length": length},
     )
     empty, long = int((counts == 0).sum()), int((counts > length).sum())
-    parts = [f"{empty:,} empty lines" * bool(empty)]
-    parts += [f"{long:,} lines of more than {length} characters" * bool(long)]
+    parts = [f"{empty:,} empty line{'s' * (empty > 1)}" * bool(empty)]
+    parts += [f"{long:,} line{'s' * (long > 1)} of more than {length} characters" * bool(long)]
     found.left_out = " and ".join(filter(None, parts))
     return found
 
