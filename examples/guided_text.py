@@ -1,6 +1,6 @@
 """Generate text that contains a given word, with a model trained on text alone.
 
-    bfn train manual-text --out runs/manual      # once; a quarter of an hour on two cores
+    bfn train manual-text --out runs/manual      # once; a few minutes on two cores
     python examples/guided_text.py runs/manual [WORD]
 
 A text is discrete, but the model's expectation is not: at every time it gives a probability for
