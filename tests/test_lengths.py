@@ -299,3 +299,21 @@ def test_mistakes_in_sampling() -> None:
         (lambda: bfn.generate(model, (2, 6), mask=torch.zeros(2, 6) > 0), "hides a whole example"),
     ):
         assert_refused(call, words)
+
+
+def test_the_network_sees_nothing_of_what_does_not_exist() -> None:
+    """Whatever the padding holds and however the network uses its mask."""
+    seen: list[Tensor] = []
+
+    class Careless(torch.nn.Module):
+        def forward(self, features: Tensor, t: Tensor, mask: Tensor) -> Tensor:
+            seen.append(features[~mask])
+            return features
+
+    model, x = bfn.discrete(Careless(), 4), data("discrete", (len(LENGTHS), LONGEST))
+    loss.continuous_time(model, x, length=LENGTHS, generator=generator(0))
+    bfn.generate(model, x.shape, 3, length=LENGTHS, seed=0)
+    bfn.infill(model, x, x > 9, 3, length=LENGTHS, particles=2, seed=0)
+    assert len(seen) == 9
+    for part in seen:
+        torch.testing.assert_close(part, torch.full_like(part, 2.0 / 4.0 - 1.0))
