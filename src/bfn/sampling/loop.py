@@ -137,7 +137,7 @@ def run(
         first = solver.first
     number("first", first, "a time of at least 0 and below 1", lambda t: 0.0 <= t < 1.0)
     theta = flow.prior(shape, device=device, dtype=dtype)
-    times, path = solvers.path(grid or solver.grid, theta, flow, steps, generator)
+    times, step_number = solvers.path(grid or solver.grid, theta, flow, steps, generator)
 
     def look(i: int, theta: Theta) -> Output:
         t = times[i]
@@ -150,10 +150,11 @@ def run(
         return output
 
     for i, back in _order(steps, repeats, jump):
+        step = step_number(i)
         if back:
             theta = flow.bridge(theta, times[i], generator)
-            path[i].memory.clear()  # what the rule remembers lies ahead now
-        theta = solver.rule(flow, theta, look(i, theta), path[i])
+            step.memory.clear()  # what the rule remembers lies ahead now
+        theta = solver.rule(flow, theta, look(i, theta), step)
     return look(steps, theta)
 
 

@@ -20,7 +20,7 @@ A grid is a sequence of r from 0 to sqrt(beta(1)) with its coordinate:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -190,8 +190,8 @@ def grid(name: str | None, flow: BayesianFlow, steps: int) -> tuple[Tensor, Tens
 
 def path(
     name: str | None, theta: Theta, flow: BayesianFlow, steps: int, generator: Source
-) -> tuple[Sequence[Tensor], list[Step]]:
-    """The n + 1 times, (B,) each, and the n steps of a run that begins with theta."""
+) -> tuple[Tensor, Callable[[int], Step]]:
+    """The times (n + 1, B) of a run that begins with theta, and its step number i = 0 .. n - 1."""
     t, r, c = grid(name, flow, steps)
     alpha = (r[1:] - r[:-1]) * (r[1:] + r[:-1])
     length = c.diff(dim=0)
@@ -199,11 +199,11 @@ def path(
     half = torch.cat([torch.zeros_like(length[:1]), 0.5 * length[1:] / length[:-1]])
     # All at once: copies to a GPU in every step would make it wait.
     t, r, alpha, half = (
-        values.to(theta.V)[:, None].expand(len(values), len(theta.V), *values.shape[1:]).unbind()
+        values.to(theta.V)[:, None].expand(len(values), len(theta.V), *values.shape[1:])
         for values in (t, r, alpha, half)
     )
     memory: dict[str, Tensor] = {}
-    return t, [Step(i, alpha[i], r[i], r[i + 1], half[i], generator, memory) for i in range(steps)]
+    return t, lambda i: Step(i, alpha[i], r[i], r[i + 1], half[i], generator, memory)
 
 
 def _last(schedule: Schedule) -> float:
