@@ -13,7 +13,7 @@ from torch import Tensor
 
 import bfn
 from bfn import loss, noise
-from bfn.nn import MLP
+from bfn.nn import MLP, Transformer
 from support.lengths import LONGEST, atoms, molecules, transformer, two_lengths
 from support.mistakes import assert_refused
 from support.toys import KINDS, data, generator, standard_error
@@ -317,3 +317,15 @@ def test_the_network_sees_nothing_of_what_does_not_exist() -> None:
     assert len(seen) == 9
     for part in seen:
         torch.testing.assert_close(part, torch.full_like(part, 2.0 / 4.0 - 1.0))
+
+
+def test_what_is_known_may_have_a_length() -> None:
+    """Known and missing variables cost nothing; the rest costs the same, whatever pads it."""
+    net = Transformer(LONGEST, 4, 4, width=16, layers=1, heads=2, known=True)
+    model, x = bfn.discrete(net, 4), data("discrete", (len(LENGTHS), LONGEST))
+    exists, known = torch.arange(LONGEST) < LENGTHS[:, None], torch.arange(LONGEST) < 3
+    given: dict[str, Any] = {"known": known.expand(x.shape), "length": LENGTHS}
+    nats = loss.continuous_time(model, x, TIMES, keyed(), **given)
+    again = loss.continuous_time(model, x.masked_fill(~exists, 3), TIMES, keyed(), **given)
+    assert torch.equal(nats, again)
+    assert (nats == 0).tolist() == (LENGTHS <= 3).tolist()
