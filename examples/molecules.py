@@ -142,7 +142,7 @@ class EGNN(nn.Module):
         v = gamma * SPREAD**2 + 1 - gamma
         x = centred(mu) * SPREAD**2 / v * UNIT
         size = SPREAD * ((1 - gamma) / v).sqrt() * UNIT
-        about = torch.cat((t[:, None, None], size.log(), n / MOST), -1).expand(-1, MOST, -1)
+        about = torch.cat((t[:, None, None], size.log(), n / MOST), -1).expand(-1, mu.shape[1], -1)
         h = self.embed(torch.cat((features["types"], about), -1))
         for layer in self.layers:
             h, x = layer(h, x, pairs, size)

@@ -110,6 +110,24 @@ def test_the_network_commutes_with_rotations_and_reorderings(chemistry: ModuleTy
     torch.testing.assert_close(moved[1], x_hat.take_along_dim(index, 1))
 
 
+def test_the_network_does_not_see_atoms_that_do_not_exist(chemistry: ModuleType) -> None:
+    net, n, g = chemistry.untrained().net.double(), 5, generator(0)
+    for layer in net.layers:
+        torch.nn.init.normal_(layer.move.weight)
+    features = {
+        name: torch.randn(3, chemistry.MOST, size, generator=g).double()
+        for name, size in (("types", 4), ("coordinates", 3))
+    }
+    mask = {"types": (torch.arange(chemistry.MOST) < n).expand(3, -1)}
+    t = torch.tensor([0.1, 0.5, 0.9]).double()
+    with torch.no_grad():
+        padded = net(features, t, mask)
+        few = {name: part[:, :n] for name, part in features.items()}
+        alone = net(few, t, {"types": mask["types"][:, :n]})
+    for name, found in alone.items():
+        torch.testing.assert_close(padded[name][:, :n], found)
+
+
 def test_molecules_in_short(chemistry: ModuleType) -> None:
     cost, found = chemistry.main(steps=30, examples=400, count=20, display=False)
     assert {"types", "coordinates"} <= set(cost.variables)
