@@ -122,8 +122,8 @@ if __name__ == "__main__":
     for name, value in table.items():
         print(f"{name:34}{value:6.3f} bits per letter")
     length = (samples >= 0).sum(1)
-    _, others = lines(len(samples), torch.Generator().manual_seed(1))
+    _, others = lines(4 * len(samples), torch.Generator().manual_seed(1))
     print(f"lengths differ from their law by {distance(length):.3f} (total variation); those of")
-    print(f"as many lines of the source by {distance(others):.3f}. Samples:")
+    print(f"as many lines of the source by {distance(others[: len(samples)]):.3f}. Samples:")
     for row in samples[:6].tolist():
         print("  " + "".join(LETTERS[k] for k in row if k >= 0))
