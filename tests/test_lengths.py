@@ -296,6 +296,7 @@ def test_mistakes_in_sampling() -> None:
         (lambda: bfn.generate(model, (2, 6), length=7), "has length 7; expected 1 to 6"),
         (lambda: bfn.generate(model, (2, 6), length=[1, 2, 3]), "for each example, (2,)"),
         (lambda: bfn.generate(model, (2, 6), length=0), "has length 0; expected 1 to 6"),
+        (lambda: bfn.generate(model, (2, 6), length="2"), "length = '2'; expected a whole number"),
         (lambda: bfn.generate(model, (2, 6), mask=torch.zeros(2, 6) > 0), "hides a whole example"),
     ):
         assert_refused(call, words)

@@ -98,6 +98,13 @@ def test_a_saved_model_is_the_same(run: Path) -> None:
     )
 
 
+def test_the_card_names_the_variables(run: Path, tmp_path: Path) -> None:
+    bfn.BFN.from_pretrained(run).save_pretrained(tmp_path / "saved")
+    card = (tmp_path / "saved/README.md").read_text(encoding="utf-8")
+    assert "types of shape (3) with 4 classes, place of shape (2, 2)" in card
+    assert "bfn.generate(model, shape=16, steps=100)" in card
+
+
 @pytest.mark.parametrize("solver", bfn.solvers.SOLVERS)
 def test_samples_know_the_joint(run: Path, solver: str) -> None:
     """The place follows the sex: its sign is right in nearly all cases."""
@@ -291,6 +298,10 @@ class Wrong(nn.Module):
             "in the variable 'sex': the mask has shape (3,)",
         ),
         (lambda: bfn.generate(untrained(), 0), "the number of examples must be"),
+        (
+            lambda: bfn.train.fit(untrained(), data(4)["types"], steps=1),
+            "an object of type Tensor was given for the data; expected a dict of tensors",
+        ),
     ],
 )  # fmt: skip
 def test_mistakes(make: Any, sentence: str) -> None:

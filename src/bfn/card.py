@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ _USE = """```python
 import bfn
 
 model = bfn.BFN.from_pretrained("{name}")
-x = bfn.generate(model, shape=(16, {shape}), steps=100)
+x = bfn.generate(model, shape={shape}, steps=100)
 ```"""
 
 
@@ -55,13 +55,12 @@ class Card:
             if self.sample.resolve() != kept.resolve():
                 shutil.copyfile(self.sample, kept)
         network, parameters = type(net).__name__, sum(p.numel() for p in net.parameters())
-        shape = "..." if format is None else ", ".join(map(str, _shape(format)))
         parts = [
             "---\nlibrary_name: bfn\ntags:\n- bayesian-flow-network\n---",
             f"# {self.title}",
             f"A Bayesian Flow Network of {head.kind} data: a `{network}` of {parameters:,} "
             "parameters, saved by `bfn`.",
-            _USE.format(name=self.name, shape=shape),
+            _USE.format(name=self.name, shape=_batch(format)),
             "## Data",
             " ".join(filter(None, (self.data, _sentence(format)))) or "Not stated.",
         ]
@@ -83,8 +82,19 @@ class Card:
         return f"{link}[drawn by the model]({SAMPLE}{self.sample.suffix})"
 
 
+def _batch(format: Mapping[str, Any] | None) -> str:
+    """What to ask `bfn.generate` for: 16 examples."""
+    if format is None:
+        return "(16, ...)"
+    return "16" if format.get("medium") == "mixed" else f"(16, {_sizes(_shape(format))})"
+
+
 def _shape(format: Mapping[str, Any]) -> list[int]:
     return [format["length"]] if format.get("medium") == "text" else list(format["shape"])
+
+
+def _sizes(shape: Iterable[int]) -> str:
+    return ", ".join(map(str, shape))
 
 
 def _sentence(format: Mapping[str, Any] | None) -> str:
@@ -94,8 +104,16 @@ def _sentence(format: Mapping[str, Any] | None) -> str:
     if format.get("medium") == "text":
         alphabet = format["alphabet"]
         of = "bytes" if alphabet is None else f"characters out of {len(alphabet)}"
-        return f"An example is {format['length']} {of}."
+        some = "a line of up to " if format.get("lines") else ""
+        return f"An example is {some}{format['length']} {of}."
+    if format.get("medium") == "mixed":
+        each = (
+            f"{name} of shape ({_sizes(variable['shape'])})"
+            + (f" with {variable['K']} classes" if variable["K"] else "")
+            for name, variable in format["variables"].items()
+        )
+        return f"An example has the variables {', '.join(each)}."
     form = dict(format["form"])
     name, K = form.pop("name"), form.get("K")
     what = f"{name}, K = {K}" if K else name
-    return f"An example has the shape ({', '.join(map(str, _shape(format)))}) and is {what}."
+    return f"An example has the shape ({_sizes(_shape(format))}) and is {what}."

@@ -89,7 +89,8 @@ class Evaluation:
     losses: dict[float, Tensor]
     reconstructions: Tensor
     variables: dict[str, list[Row]] = field(default_factory=dict)
-    """The rows of each variable of mixed data, which add up to those of all."""
+    """The rows of each variable of mixed data and, where lengths differ, of the length; they add up
+    to those of all."""
 
     def table(self) -> list[list[str]]:
         """The names of the columns, then a line for each n: L^n, L^r, their sum and its errors."""
@@ -238,12 +239,15 @@ def evaluate(
     losses = {n: torch.empty_like(times) for n in counts}
     reconstructions = torch.empty_like(times)
     names = list(model.flow.variables)
-    parts = {n: torch.empty(*times.shape, len(names), dtype=torch.float64) for n in [*counts, 0]}
+    if names and model.lengths is not None:
+        names.append("the length")
+    parts = {n: torch.zeros(*times.shape, len(names), dtype=torch.float64) for n in [*counts, 0]}
 
     def keep(nats: Tensor, n: float, repeat: int, rows: slice) -> Tensor:
         """Keep what each variable of mixed data costs; returns the sum over all, (B,)."""
         nats = nats.double().cpu()
-        parts[n][repeat, rows] = nats[:, : len(names)]
+        if names:
+            parts[n][repeat, rows, : nats.shape[1]] = nats
         return nats.sum(1)
 
     def measure(repeat: int, rows: slice) -> None:

@@ -139,7 +139,7 @@ class BFN(nn.Module):
                 return x
             raise BFNError(
                 "the model's examples have different lengths; give length=, a whole number for "
-                "each example, or mask="
+                "each example, or mask= (bfn.train.fit and bfn.evaluate.evaluate take lengths=)"
             )
         cond["mask"] = self.existing(x, mask, length)
         return torch.where(cond["mask"], x, self.blank(x.shape).to(x))

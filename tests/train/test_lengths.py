@@ -70,6 +70,12 @@ def test_mixed_data_are_trained_with_lengths() -> None:
     )
     measured = [line["validation"] for line in fit.history if "validation" in line]
     assert measured[-1] < measured[0]
+    found = bfn.evaluate.evaluate(trained, x, lengths=lengths, steps=["inf"])
+    assert list(found.variables) == [*x, "the length"]
+    parts = [rows[0].total.nats for rows in found.variables.values()]
+    assert sum(parts) == pytest.approx(found.rows[0].total.nats)
+    assert trained.lengths is not None
+    assert parts[-1] == pytest.approx(float(trained.lengths.cost(lengths).mean()))
     drawn = bfn.generate(trained, 16, 20, seed=0)
     exists = drawn["types"] >= 0
     assert torch.equal(drawn["coordinates"].isfinite().all(-1), exists)

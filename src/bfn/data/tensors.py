@@ -97,9 +97,10 @@ def _read(model: Model, what: str, given: Any) -> Stored:
     """x (N, *shape) and perhaps labels (N,), as tensors that suit the model."""
     x, *rest = given if isinstance(given, tuple | list) and given else (given,)
     cond = dict(rest[0] if isinstance(rest[0], Mapping) else {"label": rest[0]}) if rest else {}
-    if isinstance(x, Mapping) and model.flow.variables:
-        x = model.pack({name: _number(value) for name, value in x.items()})
     x = _number(x)
+    if model.flow.variables:
+        parts = isinstance(x, Mapping)
+        x = model.pack({name: _number(value) for name, value in x.items()} if parts else x)
     if not isinstance(x, Tensor) or x.is_complex() or len(rest) > 1:
         wrong = given if len(rest) > 1 else x
         found = getattr(wrong, "dtype", type(wrong).__name__)

@@ -66,7 +66,13 @@ class Lengths:
 
 def as_lengths(length: Any, longest: int, batch: int | None = None) -> Tensor:
     """Lengths as int64 (B,): one for each example or, if a batch is given, one for all."""
-    found = torch.as_tensor(length)
+    try:
+        found = torch.as_tensor(length)
+    except (TypeError, ValueError, RuntimeError):
+        raise BFNError(
+            f"length = {length!r}; expected a whole number from 1 to {longest}, or one for each "
+            "example"
+        ) from None
     if found.dim() == 0 and batch is not None:
         found = found.expand(batch)
     integral = not (found.is_floating_point() or found.dtype == torch.bool)
