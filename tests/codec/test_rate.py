@@ -63,7 +63,7 @@ def compare(model: bfn.BFN, x: Tensor, n: int, blocks: int = 8) -> tuple[float, 
 CHAIN = chain([0.5, 0.5], 0.9, 6)
 BINNED = chain([0.2, 0.3, 0.5], 0.7, 3)
 TOYS: dict[str, tuple[Toy, int, int, int]] = {
-    "binary": (CHAIN.binary(4.0), 6, 400, 32),
+    "binary": (CHAIN.binary(4.0), 6, 320, 64),
     "binary, one step": (CHAIN.binary(4.0), 1, 128, 64),
     "discrete": (chain([0.1, 0.2, 0.3, 0.15, 0.25], 0.7, 3).discrete(2.0), 5, 480, 32),
     "discretised": (ridge(8).discretised(0.05), 10, 160, 128),
