@@ -8,6 +8,9 @@ are
 
 and the number is a mixture of normals whose means are (mean_z + deviation^2 V) / (1 + beta
 deviation^2). A source may have any of these variables; so has its model.
+
+`Joint.cut` puts the number into eight bins, as another column of the table: a "level" of which the
+model predicts the bin, or a "reading" of which it predicts a point.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,17 +29,29 @@ from torch import Tensor, nn
 import bfn
 from bfn.schedule import Exponential, Quadratic, Schedule
 
-K = {"bit": 2, "class": 3, "bin": 5}
-NAMES = (*K, "number")
-SHAPES: dict[str, tuple[int, ...]] = {"bit": (), "class": (1,), "bin": (), "number": (1, 1)}
+K = {"bit": 2, "class": 3, "bin": 5, "level": 8, "reading": 8}
+NAMES = ("bit", "class", "bin", "number")
+SHAPES: dict[str, tuple[int, ...]] = {
+    "bit": (),
+    "class": (1,),
+    "bin": (),
+    "level": (1, 1),
+    "reading": (1, 1),
+    "number": (1, 1),
+}
 """One variable each, in shapes that differ."""
-CENTRES = (2 * torch.arange(5, dtype=torch.float64) - 4) / 5
+CENTRES = {
+    name: (2 * torch.arange(K[name], dtype=torch.float64) + 1 - K[name]) / K[name]
+    for name in ("bin", "level", "reading")
+}
 CUTS = torch.tensor([-0.55, -0.1, 0.3], dtype=torch.float64)
 """Where numbers are cut to compare samples."""
 SCHEDULES: dict[str, Schedule] = {
     "bit": Quadratic(4.0),
     "class": Quadratic(2.5),
     "bin": Exponential(0.1),
+    "level": Exponential(0.1),
+    "reading": Exponential(0.1),
     "number": Exponential(0.1),
 }
 
@@ -54,14 +70,38 @@ class Joint:
     def classes(self) -> tuple[str, ...]:
         return tuple(name for name in self.names if name != "number")
 
+    @cached_property
+    def one_hot(self) -> Tensor:
+        """The table with K columns for each of its own: (Z, sum K)."""
+        columns = zip(self.classes, self.table.unbind(1), strict=True)
+        each = [torch.nn.functional.one_hot(k, K[name]) for name, k in columns]
+        return torch.cat([torch.empty(len(self.P), 0), *each], 1).double()
+
     def model(self, schedules: Mapping[str, Schedule] = SCHEDULES) -> bfn.BFN:
         chosen = {name: schedules[name] for name in self.names}
         return bfn.mixed(Posterior(self, chosen), variables(chosen))
 
+    def wide(self, copies: int) -> bfn.BFN:
+        """A model of independent copies side by side, along a first axis."""
+        chosen = {name: SCHEDULES[name] for name in self.names}
+        return bfn.mixed(Copies(Posterior(self, chosen)), variables(chosen, (copies,)))
+
+    def cut(self, name: str) -> Joint:
+        """The source with its number in bins; the first and the last have the tails."""
+        edges = 0.5 * (CENTRES[name][1:] + CENTRES[name][:-1])
+        rows = torch.arange(len(self.P)).repeat_interleave(K[name])
+        k = torch.arange(K[name]).repeat(len(self.P))
+        return Joint(
+            (*self.classes, name),
+            torch.cat([self.table[rows], k[:, None]], 1),
+            self.masses(edges, self.deviation).flatten(),
+            torch.zeros(len(rows), dtype=torch.float64),
+        )
+
     def data(self, z: Tensor, number: Tensor) -> dict[str, Tensor]:
         """Rows of the table (N,) and numbers (N,), as the model's data."""
         columns = dict(zip(self.classes, self.table[z].unbind(1), strict=True))
-        columns = {k: CENTRES[v] if k == "bin" else v for k, v in columns.items()}
+        columns = {k: CENTRES[k][v] if k in CENTRES else v for k, v in columns.items()}
         columns = {**columns, "number": number}
         return {name: columns[name].reshape(-1, *SHAPES[name]) for name in self.names}
 
@@ -104,9 +144,13 @@ class Joint:
         A model's last word is the mean of what it knows: the number, drawn towards mean_z.
         """
         deviation = self.deviation * (1.0 + 1.0 / (beta * self.deviation**2)) ** -0.5
-        below = torch.special.ndtr((CUTS - self.mean[:, None]) / deviation)
+        return self.masses(CUTS, deviation).flatten()
+
+    def masses(self, edges: Tensor, deviation: float) -> Tensor:
+        """The probabilities of every row with a number between two edges: (Z, edges + 1)."""
+        below = torch.special.ndtr((edges - self.mean[:, None]) / deviation)
         ends = torch.zeros(len(below), 1), torch.ones(len(below), 1)
-        return (self.P[:, None] * torch.cat([ends[0], below, ends[1]], 1).diff(dim=1)).flatten()
+        return self.P[:, None] * torch.cat([ends[0], below, ends[1]], 1).diff(dim=1)
 
     def distance(self, x: Mapping[str, Tensor], beta: float) -> float:
         """The total variation between samples and the source, in cells."""
@@ -124,8 +168,9 @@ class Joint:
     def log_weights(self, V: Mapping[str, Tensor], beta: Mapping[str, Tensor]) -> Tensor:
         """ln w_z up to a constant, (B, Z), from V (B, numbers) and beta (B,) by name."""
         log_w = self.P.clamp_min(1e-300).log().expand(len(next(iter(V.values()))), -1)
-        for d, name in enumerate(self.classes):
-            log_w = log_w + evidence(name, V[name], beta[name])[:, self.table[:, d]]
+        if self.classes:
+            found = [evidence(name, V[name], beta[name]) for name in self.classes]
+            log_w = torch.addmm(log_w, torch.cat(found, 1), self.one_hot.T)
         if "number" in self.names:
             b = beta["number"][:, None]
             gain = V["number"] * self.mean - 0.5 * b * self.mean.square()
@@ -139,18 +184,24 @@ def evidence(name: str, V: Tensor, beta: Tensor) -> Tensor:
         return torch.cat([torch.zeros_like(V), V], 1)
     if name == "class":
         return V
-    return V * CENTRES - 0.5 * beta[:, None] * CENTRES.square()
+    return V * CENTRES[name] - 0.5 * beta[:, None] * CENTRES[name].square()
 
 
-def variables(schedules: Mapping[str, Schedule]) -> dict[str, bfn.Variable]:
+def variables(
+    schedules: Mapping[str, Schedule], copies: tuple[int, ...] = ()
+) -> dict[str, bfn.Variable]:
     own: dict[str, tuple[str, dict[str, Any]]] = {
         "bit": ("discrete", {"K": 2}),
         "class": ("discrete", {"K": 3}),
         "bin": ("discretised", {"K": 5, "head": "posterior"}),
+        "level": ("discretised", {"K": 8, "head": "posterior"}),
+        "reading": ("continuous", {"reconstruction": bfn.Bins(8, 0.08)}),
         "number": ("continuous", {"x_min": -math.inf, "x_max": math.inf}),
     }
     return {
-        name: bfn.Variable(own[name][0], SHAPES[name], schedule=schedule, **own[name][1])
+        name: bfn.Variable(
+            own[name][0], (*copies, *SHAPES[name]), schedule=schedule, **own[name][1]
+        )
         for name, schedule in schedules.items()
     }
 
@@ -182,23 +233,46 @@ class Posterior(nn.Module):
         joint, (V, beta) = self.joint, self.state(features, t)
         w = torch.softmax(joint.log_weights(V, beta), 1)
         out = {}
-        for d, name in enumerate(joint.classes):
-            one_hot = torch.nn.functional.one_hot(joint.table[:, d], K[name]).double()
-            log_p = (w @ one_hot).clamp_min(1e-300).log()
+        every = (w @ joint.one_hot).clamp_min(1e-300).log().split([K[k] for k in joint.classes], 1)
+        for name, log_p in zip(joint.classes, every, strict=True):
             if name == "bit":
                 out[name] = log_p[:, 1] - log_p[:, 0]
             elif name == "class":
                 out[name] = log_p
+            elif name == "reading":
+                out[name] = _noise(V, beta, name, log_p.exp() @ CENTRES[name][:, None])
             else:  # the head adds what was received
-                received = -0.5 * beta[name][:, None] * (CENTRES - _mean(V, beta, name)).square()
-                out[name] = log_p - received
+                distance = CENTRES[name] - _mean(V, beta, name)
+                out[name] = log_p + 0.5 * beta[name][:, None] * distance.square()
         if "number" in joint.names:
             b = beta["number"][:, None]
             x_hat = (w @ joint.mean)[:, None] + joint.deviation**2 * V["number"]
-            x_hat = x_hat / (1.0 + b * joint.deviation**2)
-            out["number"] = (V["number"] - b * x_hat) * torch.where(b > 0, b, 1.0).rsqrt()
-        shapes = {"bit": (), "class": (1, 3), "bin": (5,), "number": (1, 1)}
-        return {name: out[name].reshape(-1, *shapes[name]).to(t.dtype) for name in joint.names}
+            out["number"] = _noise(V, beta, "number", x_hat / (1.0 + b * joint.deviation**2))
+        last = {"class": (3,), "bin": (5,), "level": (8,)}
+        return {
+            name: out[name].reshape(-1, *SHAPES[name], *last.get(name, ())).to(t.dtype)
+            for name in joint.names
+        }
+
+
+class Copies(nn.Module):
+    """The network applied to each of the copies that lie side by side."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, features: dict[str, Tensor], t: Tensor) -> dict[str, Tensor]:
+        copies = next(iter(features.values())).shape[1]
+        inner = {name: seen.flatten(0, 1) for name, seen in features.items()}
+        output = self.net(inner, t.repeat_interleave(copies))
+        return {name: numbers.unflatten(0, (-1, copies)) for name, numbers in output.items()}
+
+
+def _noise(V: Mapping[str, Tensor], beta: Mapping[str, Tensor], name: str, x_hat: Tensor) -> Tensor:
+    """The predicted noise that makes the head predict x_hat."""
+    b = beta[name][:, None]
+    return (V[name] - b * x_hat) * torch.where(b > 0, b, 1.0).rsqrt()
 
 
 def _mean(V: Mapping[str, Tensor], beta: Mapping[str, Tensor], name: str) -> Tensor:
@@ -213,7 +287,7 @@ def joint(names: Sequence[str] = NAMES) -> Joint:
     table = torch.tensor(rows, dtype=torch.int64).reshape(len(rows), len(classes))
     c = {name: table[:, d].double() / (K[name] - 1) for d, name in enumerate(classes)}
     zero = torch.zeros(len(table), dtype=torch.float64)
-    bit, kind, place = (c.get(name, zero) for name in K)
+    bit, kind, place = (c.get(name, zero) for name in ("bit", "class", "bin"))
     log_P = 0.6 * bit - 0.9 * kind - 0.5 * place
     for one, other, close in ((bit, kind, 3.0), (kind, place, 5.0), (place, 1 - bit, 2.0)):
         log_P = log_P - close * (one - other).square()
