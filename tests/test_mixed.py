@@ -98,6 +98,16 @@ def test_a_saved_model_is_the_same(run: Path) -> None:
     )
 
 
+def test_classes_of_any_whole_type_are_trained_on() -> None:
+    x = {name: value.numpy() for name, value in data(8).items()}
+    small = {**x, "sex": x["sex"] > 0, "types": x["types"].astype(np.int8)}
+    fits = [
+        bfn.train.fit(untrained(), given, steps=1, batch=4, device="cpu", display=False)
+        for given in (x, small)
+    ]
+    assert fits[0].history[-1]["loss"] == fits[1].history[-1]["loss"]
+
+
 def test_the_card_names_the_variables(run: Path, tmp_path: Path) -> None:
     bfn.BFN.from_pretrained(run).save_pretrained(tmp_path / "saved")
     card = (tmp_path / "saved/README.md").read_text(encoding="utf-8")
@@ -215,6 +225,8 @@ def test_files_that_do_not_fit(
     np.savez("unknown.npz", height=np.zeros(2))
     np.savez("shape.npz", types=np.zeros(2))
     np.savez("range.npz", types=np.array([0, 9, 0]))
+    np.savez("fraction.npz", types=np.array([0, 1.5, 0]))
+    np.savez("words.npz", types=np.array(["a", "b", "c"]))
     for command, part in (
         (["sample", str(run), "--out", "x.npy"], "expected a name ending in .npz"),
         (["sample", str(run), "--prefix", "a"], "data are mixed"),
@@ -222,11 +234,13 @@ def test_files_that_do_not_fit(
         (["infill", str(run), "unknown.npz"], "the model's variables are sex, types, place, age"),
         (["infill", str(run), "shape.npz"], "has shape (2,); expected (3,)"),
         (["infill", str(run), "range.npz"], "'types': x contains 9"),
+        (["infill", str(run), "fraction.npz"], "holds fractions; expected classes, 0 to 3"),
+        (["infill", str(run), "words.npz"], "has type <U1; expected real numbers"),
         (["infill", str(run), "all.npz", "--resize"], "these data are mixed"),
     ):
         assert main(command) == 2, command
         assert part in capsys.readouterr().err.replace("\n", " "), command
-    assert len(list(tmp_path.iterdir())) == 4
+    assert len(list(tmp_path.iterdir())) == 6
 
 
 def wrong_data() -> dict[str, tuple[Any, str]]:
@@ -298,6 +312,7 @@ class Wrong(nn.Module):
             "in the variable 'sex': the mask has shape (3,)",
         ),
         (lambda: bfn.generate(untrained(), 0), "the number of examples must be"),
+        (lambda: bfn.generate(untrained(), (4, 3)), "shape = (4, 3); the number of examples must"),
         (
             lambda: bfn.train.fit(untrained(), data(4)["types"], steps=1),
             "an object of type Tensor was given for the data; expected a dict of tensors",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -134,9 +135,9 @@ def test_impossible_ends_get_a_sentence() -> None:
 
 @pytest.mark.parametrize(
     "times",
-    [(), (0.0,), (0.0, 0.9), (0.1, 1.0), (0.0, 0.5, 0.5, 1.0), (0.0, math.nan, 1.0), (1.0, 0.0)],
+    [(), (0.0,), (0.0, 0.9), (0.1, 1.0), (0.0, 0.5, 0.5, 1.0), (0.0, math.nan, 1.0), (1.0, 0.0), 3],
 )
-def test_times_that_do_not_rise_get_a_sentence(times: tuple[float, ...]) -> None:
+def test_times_that_do_not_rise_get_a_sentence(times: Any) -> None:
     with pytest.raises(bfn.BFNError, match=r"expected .* rising from 0.0 to 1.0"):
         Retimed(Quadratic(3.0), times)
 

@@ -174,7 +174,8 @@ class Retimed(Schedule):
         times = self.times
         if not isinstance(self.schedule, Schedule):
             raise BFNError(f"schedule = {self.schedule!r}; expected a schedule to be retimed")
-        rising = all(a < b for a, b in itertools.pairwise(times))
+        listed = isinstance(times, tuple)
+        rising = listed and all(a < b for a, b in itertools.pairwise(times))
         if not (rising and times[:1] == (0.0,) and times[-1:] == (1.0,)):
             raise BFNError(
                 f"times = {times!r}; expected the original times at even points, rising from 0.0 "

@@ -34,10 +34,10 @@ def infill(
     and count as one network call.
 
     Args:
-        what: A picture, a text with blanks as in "the ____ of the", or a .npy file, whichever the
-            run's data are.
-        mask: A picture of the same size, white where to fill in; for arrays, a .npy file that is
-            true there.
+        what: A picture, a text with blanks as in "the ____ of the", a .npy file, or for mixed data
+            a .npz file of the known variables, whichever the run's data are.
+        mask: A picture of the same size, white where to fill in; for arrays, a .npy or .npz file
+            that is true there.
         blank: The character that stands for a missing one in a text; _ by default.
         resize: Crop and resize the picture and the mask to the model's size, as training did.
         out: The file to write: a .png sheet, .txt or .npy; - for standard output. By default texts

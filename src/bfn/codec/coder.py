@@ -22,7 +22,7 @@ import hashlib
 import math
 import platform
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
@@ -156,6 +156,8 @@ class Codec:
         progress is called with the number of examples done since the last call. Blocks are read
         when their turn comes, so `blocks` may load them one by one.
         """
+        if isinstance(blocks, Mapping):
+            raise BFNError("the blocks are a dict; expected a list of blocks: for one, give [x]")
         results: dict[int, Coded] = {}
 
         def begin(stacks: Stacks, lane: int, place: int) -> _Block:

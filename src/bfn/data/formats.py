@@ -409,6 +409,11 @@ class MixedFormat(Format):
         parts, masks = [], []
         for name, variable in self.variables.items():
             shape = tuple(variable["shape"])
+            if variable["K"] and name in values and np.any(values[name] % 1 != 0):
+                raise BFNError(
+                    f"{name!r} in {what!r} holds fractions; expected classes, 0 to "
+                    f"{variable['K'] - 1}"
+                )
             parts.append(torch.as_tensor(values.get(name, np.zeros(shape))).reshape(-1).float())
             missing = known.get(name, np.full(shape, name not in values))
             masks.append(torch.as_tensor(missing != 0).reshape(-1) | (name not in values))
@@ -432,6 +437,10 @@ class MixedFormat(Format):
             if array.shape != expected:
                 raise BFNError(
                     f"{name!r} in {str(path)!r} has shape {array.shape}; expected {expected}"
+                )
+            if array.dtype.kind not in "biuf":
+                raise BFNError(
+                    f"{name!r} in {str(path)!r} has type {array.dtype}; expected real numbers"
                 )
         return arrays
 

@@ -100,7 +100,7 @@ def _read(model: Model, what: str, given: Any) -> Stored:
     x = _number(x)
     if model.flow.variables:
         parts = isinstance(x, Mapping)
-        x = model.pack({name: _number(value) for name, value in x.items()} if parts else x)
+        x = model.pack({name: _widened(value) for name, value in x.items()} if parts else x)
     if not isinstance(x, Tensor) or x.is_complex() or len(rest) > 1:
         wrong = given if len(rest) > 1 else x
         found = getattr(wrong, "dtype", type(wrong).__name__)
@@ -132,6 +132,13 @@ def _read(model: Model, what: str, given: Any) -> Stored:
 def _number(x: Any) -> Any:
     """Arrays of numbers as tensors; anything else as it is."""
     return as_tensor(x) if isinstance(x, np.ndarray) and x.dtype.kind in "biuf" else x
+
+
+def _widened(x: Any) -> Any:
+    """A part of mixed data: as `_number`, and small whole numbers as int64."""
+    x = _number(x)
+    whole = isinstance(x, Tensor) and not (x.is_floating_point() or x.is_complex())
+    return x.long() if whole else x
 
 
 def _splits(model: Model, train: Stored, held: Stored | None) -> dict[str, Any]:

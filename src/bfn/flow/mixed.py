@@ -409,5 +409,8 @@ def _checked_mask(mask: Any, part: Tensor) -> Tensor:
             f"the mask is {what}; expected a torch.bool tensor, true where x is observed"
         )
     if tuple(mask.shape) not in (tuple(part.shape), tuple(part.shape[1:])):
-        raise BFNError(f"the mask has shape {tuple(mask.shape)}; expected {tuple(part.shape)}")
+        raise BFNError(
+            f"the mask has shape {tuple(mask.shape)}; expected {tuple(part.shape)}, or "
+            f"{tuple(part.shape[1:])} for all examples"
+        )
     return mask

@@ -177,8 +177,9 @@ def _known(model: BFN | Wrapper, known: Any, shape: tuple[int, ...]) -> tuple[Te
 def _sizes(model: BFN | Wrapper, shape: Sequence[int] | int) -> tuple[int, ...]:
     example = innermost(model).flow.shape
     if example is not None:
-        count = shape if isinstance(shape, int) else shape[0]
-        return (whole("shape", count, 1, "the number of examples must be"), *example)
+        if isinstance(shape, Sequence) and tuple(shape[1:]) in ((), example) and len(shape):
+            shape = shape[0]
+        return (whole("shape", shape, 1, "the number of examples must be"), *example)
     try:
         return tuple(whole("shape", size, 1) for size in shape)  # pyright: ignore
     except (TypeError, BFNError):
