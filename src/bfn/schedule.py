@@ -6,7 +6,8 @@ Quadratic (discrete data; paper, section 6.8):
     beta(t) = beta_1 t^2               alpha(t) = 2 beta_1 t
 Logarithmic (discrete data; ChemBFN, arXiv:2407.20294):
     beta(t) = -4 ln(1 - t + t e^(-K beta_1 / 4)) / K
-Retimed (any data): beta(g(t)) for a monotone g, which changes L^n and not L^inf.
+Retimed (any data), which changes L^n and not L^inf:
+    beta(g(t)) for a monotone g
 
 A step from time s to time t sends a message of accuracy alpha_i = beta(t) - beta(s). Each schedule
 writes that difference without subtracting nearly equal numbers, and beta with expm1 or log1p: near
