@@ -271,6 +271,22 @@ def require(condition: bool, sentence: str) -> None:
         raise BFNError(sentence)
 
 
+def checked_mask(mask: Any, x: Tensor) -> Tensor:
+    """A mask of x, given in its shape or in one example's, in its shape."""
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        what = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise BFNError(
+            f"the mask is {what}; expected a torch.bool tensor, true where x is observed, such as "
+            "mask > 0.5"
+        )
+    if tuple(mask.shape) not in (tuple(x.shape), tuple(x.shape[1:])):
+        raise BFNError(
+            f"the mask has shape {tuple(mask.shape)}, but x has {tuple(x.shape)}; give a mask of "
+            f"that shape, or of one example's, {tuple(x.shape[1:])}"
+        )
+    return mask.to(x.device).expand(x.shape)
+
+
 def spread_mask(mask: Any, x: Tensor) -> Tensor:
     """A mask of the first axes of x, the batch among them, spread over the others."""
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from bfn.errors import BFNError
-from bfn.flow.base import BayesianFlow, Theta, require, spread_mask
+from bfn.flow.base import BayesianFlow, Theta, checked_mask, require, spread_mask
 from bfn.schedule import Schedule
 
 
@@ -220,7 +220,7 @@ class MixedFlow(BayesianFlow):
         for name, part in self.layout.split(rows).items():
             if name in mask:
                 with naming(name):
-                    part.copy_(_checked_mask(mask[name], part))
+                    part.copy_(checked_mask(mask[name], part))
         return rows
 
     def pack_known(self, x: Any, mask: Any, dtype: torch.dtype) -> tuple[Any, Any]:
@@ -400,17 +400,3 @@ def _check_part(flow: BayesianFlow, shape: tuple[int, ...], value: Any) -> None:
     # In a row of numbers all have one type, so what is wrong with that of a part is said here.
     if not (value.dtype == torch.int64 if flow.integers else value.is_floating_point()):
         flow.check(value)
-
-
-def _checked_mask(mask: Any, part: Tensor) -> Tensor:
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        what = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        raise BFNError(
-            f"the mask is {what}; expected a torch.bool tensor, true where x is observed"
-        )
-    if tuple(mask.shape) not in (tuple(part.shape), tuple(part.shape[1:])):
-        raise BFNError(
-            f"the mask has shape {tuple(mask.shape)}; expected {tuple(part.shape)}, or "
-            f"{tuple(part.shape[1:])} for all examples"
-        )
-    return mask

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from bfn.errors import BFNError
 from bfn.flow import Theta
+from bfn.flow.base import checked_mask
 from bfn.guidance import Wrapper
 from bfn.guidance.base import innermost
 from bfn.model import BFN, takes
@@ -75,22 +76,6 @@ class Pinned(Wrapper):
         if self.observed == "learned":
             cond = {**cond, "known": self.flow.unpack_mask(self.mask)}
         return self.model(self.shown(theta), t, **cond).pin(self.x, self.mask)
-
-
-def checked_mask(mask: Any, x: Tensor) -> Tensor:
-    """A mask of x, given in its shape or in one example's, in its shape."""
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        what = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        raise BFNError(
-            f"the mask is {what}; expected a torch.bool tensor, true where x is observed, such as "
-            "mask > 0.5"
-        )
-    if tuple(mask.shape) not in (tuple(x.shape), tuple(x.shape[1:])):
-        raise BFNError(
-            f"the mask has shape {tuple(mask.shape)}, but x has {tuple(x.shape)}; give a mask of "
-            f"that shape, or of one example's, {tuple(x.shape[1:])}"
-        )
-    return mask.to(x.device).expand(x.shape)
 
 
 def checked(model: BFN | Wrapper, x: Any, mask: Any) -> tuple[Tensor, Tensor]:
