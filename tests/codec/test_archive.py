@@ -41,14 +41,14 @@ def test_the_bytes_are_the_documented_ones(tmp_path: Path) -> None:
     archives.write(path)
     data = path.read_bytes()
     length, crc = struct.unpack("<II", data[-8:])
-    assert data[:5] == b"\x89BFN\x03"
-    assert archive.VERSION == coder.FORMAT == 3
+    assert data[:5] == b"\x89BFN\x04"
+    assert archive.VERSION == coder.FORMAT == 4
     assert crc == zlib.crc32(data[:-4])
     assert data[5:].startswith(b"first blockthird")
     fields = msgpack.unpackb(expand(data[-8 - length : -8], 10_000))
     assert fields[1:12] == ["me", "text", [4], 27, 2**63 + 1, 5, 3, 2, 3, 77, 99]
     assert fields[12] == [2, b"\5\xfe\7", 11, 13, -3, 4]
-    assert fields[13][1] == ["folder/two.npy", [0, 10], [1, 2, "<i4", False, None]]
+    assert fields[13][1] == ["folder/two.npy", [0, 10], [1, 2, [[10, "<i4", False, None]]]]
     assert fields[14] == [11, 0, 5, -(len(archives.PLAIN) + 1)]
     checks = [zlib.crc32(each) for each in (*archives.PAYLOADS, archives.PLAIN)]
     assert struct.unpack("<4I", fields[15]) == tuple(checks)
@@ -79,8 +79,8 @@ def test_what_is_not_an_archive(tmp_path: Path) -> None:
         b"": "is not an archive of bfn",
         b"PK\x03\x04 something else entirely": "is not an archive of bfn",
         b"\x89BFN\r\n\x1a\n\x01\0" + data[5:]: "format 1, which only the development versions",
-        b"\x89BFN\x02" + data[5:]: "format 2, which only the development versions",
-        b"\x89BFN\x07" + data[5:]: "has format 7, but this version of bfn reads 3",
+        b"\x89BFN\x03" + data[5:]: "format 3, which only the development versions",
+        b"\x89BFN\x07" + data[5:]: "has format 7, but this version of bfn reads 4",
         data[:-20]: "cut off",
     }.items():
         path.write_bytes(content)
@@ -116,7 +116,14 @@ def complaint(tmp_path: Path, data: bytes) -> str:
         *((12, value) for value in ([], [1, "x", 1, 1, 1, 1], [1, b"a" * 65, 1, 1, 1, 1])),
         (12, [1, b"", 1, 1, 1, "x"]),
         *((13, value) for value in (5, [5], [["a", 5]], [["a", [9, 1]]], [["a", [0, 0]]])),
-        *((13, [["a", part]]) for part in ([0, HUGE], [0, -1], [1, 1, "|c1", False, None])),
+        *((13, [["a", part]]) for part in ([0, HUGE], [0, -1], [1, 1, 5], [1, 0, []])),
+        *(
+            (13, [["a", [1, 1, [array]]]])
+            for array in (
+                *(5, [], [-1, "|u1", False, None], [0, "|c1", False, None]),
+                *([0, "|u1", 0, None], [0, "|u1", False, [-1]], [0, 5, False, None]),
+            )
+        ),
         *((13, [["a", part]]) for part in ([2, 1, -1], [3, "jpeg", True], [3, "png", 1])),
         (13, [["a", [3, "png", True], [0, 1]]]),
         (14, [1, 2]),

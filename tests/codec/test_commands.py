@@ -15,7 +15,6 @@ import torch
 from PIL import Image, ImageOps
 
 import bfn
-from bfn.cli import main
 from bfn.codec.archive import Entry
 from bfn.codec.coder import Codec
 from bfn.codec.stack import damaged
@@ -23,26 +22,6 @@ from bfn.codec.translation import Translation
 from support import archives
 
 Run = Callable[[str], Path]
-
-
-@pytest.fixture
-def say(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., str]:
-    """Runs a command in an empty folder; returns what it printed. A mistake is one sentence."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: object, code: int = 0) -> str:
-        capsys.readouterr()
-        assert main([str(a) for a in arguments]) == code, capsys.readouterr().err
-        printed = capsys.readouterr()
-        if code:
-            assert len(printed.err.strip().splitlines()) == 1
-            assert printed.err.startswith("bfn: ")
-            return printed.err
-        return printed.out
-
-    return call
 
 
 @pytest.fixture
@@ -313,7 +292,7 @@ def test_the_whole_has_a_digest(
 ) -> None:
     """Also where every block decodes: what is put together from them is looked at once more."""
     monkeypatch.setattr(
-        Translation, "restored", lambda self, part, x: self.pixels(part, x).tobytes()[::-1]
+        Translation, "restored", lambda self, part, x: [self.pixels(part, x).tobytes()[::-1]]
     )
     told = say("decompress", "a.bfn", "--run", packed, "-o", "out", code=2)
     assert "what was restored is not what was stored" in told

@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from bfn.codec import files
-from bfn.codec.archive import Entry, Picture, Plain, Rows, Windows, check_size
+from bfn.codec.archive import Array, Entry, Picture, Plain, Rows, Windows, check_size
 from bfn.codec.translation import Translation, bin_values, joined
 from bfn.data import forms
 from bfn.data.alphabet import LETTERS, Alphabet
@@ -28,9 +28,9 @@ from bfn.output.symbols import Classes
 def translation(format: Format) -> Translation:
     """By a model of the format's own levels or classes."""
     if isinstance(format.form, forms.Discrete | forms.Binary):
-        return Translation(format, Classes(format.K or 2))
+        return Translation(format, [Classes(format.K or 2)])
     K = format.K or getattr(format.form, "levels", 256)
-    return Translation(format, BinValues(K, bin_values(format)))
+    return Translation(format, [BinValues(K, bin_values(format))])
 
 
 DIGITS = translation(ImageFormat((1, 8, 8), forms.Discretised(17, 17)))
@@ -38,6 +38,17 @@ PHOTOS = translation(ImageFormat((3, 4, 6), forms.Discretised(256, 256)))
 TEXT = translation(TextFormat(Alphabet(LETTERS), 8))
 GREEK = translation(TextFormat(Alphabet("αβγ \n"), 8))
 BYTES = translation(TextFormat(Alphabet(None), 8))
+
+
+def rows(
+    examples: int,
+    dtype: str,
+    start: int = 0,
+    channels_last: bool = False,
+    shape: tuple[int, ...] | None = None,
+) -> Rows:
+    """Of data of one kind."""
+    return Rows(examples, (Array(start, dtype, channels_last, shape),))
 
 
 def there_and_back(inputs: list[Path], by: Translation, out: Path, **keywords: bool) -> list[Entry]:
@@ -48,7 +59,7 @@ def there_and_back(inputs: list[Path], by: Translation, out: Path, **keywords: b
     content = bytearray()
     for source in sources:
         for fragment in source.fragments():
-            content += fragment.raw
+            content += fragment.content
             if isinstance(fragment.data, bytes):
                 plain += fragment.data
             else:
@@ -113,7 +124,7 @@ def test_the_windows_are_the_text(tmp_path: Path) -> None:
         ["abcdefgh", "ijklmnop"],
         ["nopqrstu"],
     ]
-    assert [f.raw for f in found] == [b"abcdefghijklmnop", b"qrstu"]
+    assert [f.content for f in found] == [b"abcdefghijklmnop", b"qrstu"]
 
 
 def test_long_texts_are_read_in_pieces(
@@ -164,17 +175,17 @@ def test_arrays(tmp_path: Path, out: Path, dtype: str, shape: tuple[int, ...]) -
     (item,) = there_and_back([path], DIGITS, out)
     assert (out / "a.npy").read_bytes() == path.read_bytes()
     count = levels.size // 64
-    assert item.parts == ((Rows(count, dtype, False, shape),) if count else (Plain(128),))
+    assert item.parts == ((rows(count, dtype, shape=shape),) if count else (Plain(128),))
 
 
 def test_the_rows_are_the_array(tmp_path: Path) -> None:
     levels = np.random.default_rng(0).integers(0, 17, (3, 1, 8, 8)).astype(np.uint8)
     np.save(tmp_path / "a.npy", levels)
-    (rows,) = files.read_arrays(tmp_path / "a.npy", DIGITS)
-    assert rows.raw == (tmp_path / "a.npy").read_bytes()
-    assert isinstance(rows.data, Tensor)
+    (found,) = files.read_arrays(tmp_path / "a.npy", DIGITS)
+    assert found.raw == [levels.tobytes()]
+    assert isinstance(found.data, Tensor)
     expected = (2 * torch.from_numpy(levels).double() + 1 - 17) / 17
-    torch.testing.assert_close(rows.data.double(), expected, rtol=0, atol=1e-7)
+    torch.testing.assert_close(found.data.double(), expected, rtol=0, atol=1e-7)
 
 
 HEADER = "{'descr': '|u1', 'fortran_order': False, 'shape': (2, 8, 8), }"
@@ -217,7 +228,8 @@ def test_odd_headers(tmp_path: Path, out: Path, header: str) -> None:
     path.write_bytes(b"\x93NUMPY" + version.encode() + b"\0" + size + text.encode() + bytes(128))
     if told is None:
         (item,) = there_and_back([path], DIGITS, out)
-        assert item.parts == (Plain(10 + 2 * (version != "\1") + len(text)), Rows(2, "|u1", False))
+        size = 10 + 2 * (version != "\1") + len(text)
+        assert item.parts == (Plain(size), rows(2, "|u1", size))
     else:
         said = refusal(path, DIGITS)
         assert told in said
@@ -231,14 +243,14 @@ def test_channels_may_come_last(tmp_path: Path, out: Path) -> None:
     np.save(tmp_path / "a.npy", values)
     np.save(tmp_path / "b.npy", values[0])
     a, b = there_and_back([tmp_path / "a.npy", tmp_path / "b.npy"], PHOTOS, out)
-    assert a.parts == (Rows(5, "|u1", True, (5, 4, 6, 3)),)
-    assert b.parts == (Rows(1, "|u1", True, (4, 6, 3)),)
+    assert a.parts == (rows(5, "|u1", 0, True, (5, 4, 6, 3)),)
+    assert b.parts == (rows(1, "|u1", 0, True, (4, 6, 3)),)
     for name in ("a.npy", "b.npy"):
         assert (out / name).read_bytes() == (tmp_path / name).read_bytes()
-    (rows,) = files.read_arrays(tmp_path / "a.npy", PHOTOS)
-    assert isinstance(rows.data, Tensor)
-    assert rows.data.shape == (5, 3, 4, 6)
-    assert np.array_equal(PHOTOS.values(rows.data), np.moveaxis(values, -1, 1))
+    (found,) = files.read_arrays(tmp_path / "a.npy", PHOTOS)
+    assert isinstance(found.data, Tensor)
+    assert found.data.shape == (5, 3, 4, 6)
+    assert np.array_equal(PHOTOS.values(found.data)[0], np.moveaxis(values, -1, 1))
 
 
 def test_archives_of_arrays(tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +260,7 @@ def test_archives_of_arrays(tmp_path: Path, out: Path, monkeypatch: pytest.Monke
     np.savez(tmp_path / "b.npz", images=levels, labels=np.arange(40))
     (item,) = there_and_back([tmp_path / "a.npz"], DIGITS, out)
     kinds = [type(part) for part in item.parts]
-    assert kinds == [Plain, Rows, Plain, Rows, Plain]
+    assert kinds == [Plain, Rows, Rows]
     assert item.examples == 40
     assert "b.npz' holds 'labels.npy', which has the shape (40,)" in refusal(
         tmp_path / "b.npz", DIGITS
@@ -388,7 +400,7 @@ def test_levels_and_shades(tmp_path: Path, out: Path) -> None:
     for name in ("shades", "levels"):
         (fragment,) = files.read_picture(tmp_path / f"{name}.png", DIGITS)
         assert isinstance(fragment.data, Tensor)
-        assert np.array_equal(DIGITS.values(fragment.data)[0, 0], levels)
+        assert np.array_equal(DIGITS.values(fragment.data)[0][0, 0], levels)
     both = draw(tmp_path / "both.png", np.where(levels % 2, shades, levels).astype(np.uint8))
     assert "holds the value" in refusal(both, DIGITS)
 
@@ -533,7 +545,9 @@ def test_forged_parts_are_refused() -> None:
         (Windows(1, 0), DIGITS),
         (Windows(1, 8), TEXT),
         (Picture("png", True), TEXT),
-        (Rows(1, "|u1", True), TEXT),
+        (rows(1, "|u1", channels_last=True), TEXT),
+        (Rows(1, ()), TEXT),
+        (Rows(1, (Array(0, "|u1"), Array(8, "|u1"))), TEXT),
         (Picture("png", False), translation(ArrayFormat((1, 8, 8), forms.Discretised(17, 17)))),
     ):
         with pytest.raises(BFNError, match="not data of this model's kind"):
@@ -544,10 +558,11 @@ def test_neighbours_are_joined() -> None:
     parts = [
         Plain(1),
         Plain(2),
-        Rows(1, "|u1", False),
-        Rows(2, "|u1", False),
-        Rows(2, "<i4", False),
+        rows(1, "|u1"),
+        rows(2, "|u1"),
+        rows(2, "<i4"),
+        rows(1, "<i4", 9),
     ]
-    assert joined(parts) == (Plain(3), Rows(3, "|u1", False), Rows(2, "<i4", False))
+    assert joined(parts) == (Plain(3), rows(3, "|u1"), rows(2, "<i4"), rows(1, "<i4", 9))
     assert joined([Windows(2, 0), Windows(1, 3), Windows(1, 0)]) == (Windows(3, 3), Windows(1, 0))
     assert joined([Picture("png", True)] * 2) == (Picture("png", True),) * 2

@@ -13,8 +13,6 @@ from torch import Tensor
 import bfn
 from bfn.codec import Codec, Coded
 from bfn.codec.pack import pack
-from bfn.codec.translation import Translation
-from bfn.data.formats import MixedFormat
 from bfn.hub import locate
 from bfn.runs.folder import RunFolder
 from support.copies import Wide
@@ -132,8 +130,6 @@ def test_mixed_data_cost_what_the_loss_says() -> None:
     for name, value in x.items():
         assert decoded[name].dtype == value.dtype
         assert torch.equal(decoded[name], value)
-    with pytest.raises(bfn.BFNError, match="mixed data cannot be stored in archives"):
-        Translation.of(model, MixedFormat(model.flow.variables))
 
 
 @pytest.mark.slow

@@ -11,11 +11,11 @@ from typing import Any
 import msgpack
 
 from bfn.codec import archive
-from bfn.codec.archive import Bits, Contents, Entry, Picture, Plain, Rows, Windows, Writer
+from bfn.codec.archive import Array, Bits, Contents, Entry, Picture, Plain, Rows, Windows, Writer
 
 ENTRIES = [
     Entry("one.txt", (Windows(5, 2), Plain(3))),
-    Entry("folder/two.npy", (Plain(10), Rows(2, "<i4", False))),
+    Entry("folder/two.npy", (Plain(10), Rows(2, (Array(10, "<i4"),)))),
     Entry("folder/deep/three.png", (Picture("png", True),)),
     Entry("empty", ()),
 ]
@@ -54,7 +54,7 @@ def write(path: Path, **changes: Any) -> Contents:
 def seal(blocks: bytes, raw: bytes, squeezed: bytes | None = None) -> bytes:
     """A file around contents of any kind, with a right checksum, as a forger would make it."""
     squeezed = archive.squeeze(raw) if squeezed is None else squeezed
-    data = b"\x89BFN\x03" + blocks + squeezed + struct.pack("<I", len(squeezed))
+    data = b"\x89BFN\x04" + blocks + squeezed + struct.pack("<I", len(squeezed))
     return data + struct.pack("<I", zlib.crc32(data))
 
 

@@ -53,7 +53,7 @@ def describe(archive: Archive) -> dict[str, Any]:
     contents = archive.contents
     bits, coded = contents.bits, 8 * contents.coded
     return {
-        "file": str(archive.path),
+        "file": archive.name,
         "bytes": archive.size,
         "input_bytes": contents.input_bytes,
         "run": contents.run,

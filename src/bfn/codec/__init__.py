@@ -1,7 +1,7 @@
 """Lossless coding: the loss as the length of a file.
 
-`Codec` turns data into bytes and back with a model; `pack` and `unpack` do so for files, which an
-`archive` holds. Names are loaded when first used.
+`compress` turns data into bytes with a model, and `decompress` turns them back; `pack` and `unpack`
+do so for files. `Codec` is the code itself. Names are loaded when first used.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bfn.codec.arrays import compress, decompress
     from bfn.codec.coder import Codec, Coded
 
-__all__ = ["Codec", "Coded"]
+_HOMES = {"Codec": "coder", "Coded": "coder", "compress": "arrays", "decompress": "arrays"}
+__all__ = ["Codec", "Coded", "compress", "decompress"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'bfn.codec' has no attribute {name!r}")
-    value = getattr(importlib.import_module("bfn.codec.coder"), name)
+    value = getattr(importlib.import_module(f"bfn.codec.{_HOMES[name]}"), name)
     globals()[name] = value
     return value

@@ -31,7 +31,7 @@ from typing import IO, Any, Self
 
 from bfn.errors import BFNError, require_extra
 
-MAGIC, VERSION = b"\x89BFN", 3
+MAGIC, VERSION = b"\x89BFN", 4
 ENDING = ".bfn"
 MAX_CONTENTS = 1 << 22
 """The most bytes of contents before they are squeezed: some 200,000 files."""
@@ -58,16 +58,27 @@ class Plain:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """Examples as they lie in an array, in numbers of a type such as "|u1" or "<i8".
+class Array:
+    """Where an array begins in a file, and its numbers, of a type such as "|u1" or "<i8".
 
-    With a shape they come after the header that numpy gives an array of that shape.
+    With a shape it begins with the header that numpy gives an array of that shape.
+    """
+
+    start: int
+    dtype: str
+    channels_last: bool = False
+    shape: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Examples as they lie in an array or, for mixed data, in one for each variable.
+
+    The plain bytes of the file lie around its arrays.
     """
 
     examples: int
-    dtype: str
-    channels_last: bool
-    shape: tuple[int, ...] | None = None
+    arrays: tuple[Array, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,9 +302,9 @@ def _part(kind: Any, *fields: Any) -> Part:
     match part:
         case Plain(size):
             right = _whole(size) > 0
-        case Rows(examples, dtype, last, shape):
-            right = _whole(examples) > 0 and NUMBERS.fullmatch(dtype) and type(last) is bool
-            part = part if shape is None else Rows(examples, dtype, last, _shape(shape))
+        case Rows(examples):
+            part = Rows(examples, tuple(_array(*array) for array in fields[1]))
+            right = _whole(examples) > 0
         case Windows(examples, skip):
             right = _whole(examples) > 0 and _whole(skip) >= 0
         case Picture(kind, shades):
@@ -301,6 +312,12 @@ def _part(kind: Any, *fields: Any) -> Part:
     if not right:
         raise ValueError(f"{part!r:.80} is not part of a file")
     return part
+
+
+def _array(start: Any, dtype: Any, last: Any, shape: Any) -> Array:
+    if not NUMBERS.fullmatch(dtype) or type(last) is not bool:
+        raise ValueError(f"{dtype!r:.50} is not the type of an array")
+    return Array(_whole(start), dtype, last, None if shape is None else _shape(shape))
 
 
 def _blocks(entries: list[Entry], size: int, lengths: Any, checks: Any) -> list[Block]:
@@ -445,15 +462,18 @@ class Writer:
 
 
 class Archive:
-    """An archive that was opened, every byte checked: its contents, and its blocks on demand."""
+    """An archive that was opened, every byte checked: its contents, and its blocks on demand.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    Error messages call it by its name, or by its path.
+    """
+
+    def __init__(self, path: Path, name: str = "") -> None:
+        self.name = name or str(path)
         try:
             self._file: IO[bytes] = path.open("rb")
         except OSError as error:
             raise BFNError(
-                f"cannot read {str(path)!r} ({error.strerror}); give the name of an archive"
+                f"cannot read {self.name!r} ({error.strerror}); give the name of an archive"
             ) from None
         try:
             self.size = self._file.seek(0, os.SEEK_END)
@@ -485,8 +505,7 @@ class Archive:
 
     def damaged(self, how: str) -> BFNError:
         return BFNError(
-            f"{str(self.path)!r} is damaged: {how}; fetch it again, or make it from the original "
-            "files"
+            f"{self.name!r} is damaged: {how}; fetch it again, or make it from the original files"
         )
 
     @property
@@ -495,7 +514,7 @@ class Archive:
         return self.size - sum(block.length for block in self.contents.blocks)
 
     def _read(self) -> tuple[Contents, list[int]]:
-        name, start = str(self.path), len(MAGIC) + 1
+        name, start = self.name, len(MAGIC) + 1
         self._file.seek(0)
         first = self._file.read(start)
         if first[: len(MAGIC)] != MAGIC:

@@ -94,12 +94,13 @@ class Chain:
         self.state_shape = model.flow.state_shape(self.shape)
         self.parts: list[Part] = []
         self.variables = self.numbers = 0
-        kinds = zip(model.flow.parts, model.head.parts, model.flow.part_shapes(shape), strict=True)
-        for flow, head, own in kinds:
+        symbols = model.head.part_symbols(values)
+        kinds = zip(model.flow.parts, symbols, model.flow.part_shapes(shape), strict=True)
+        for flow, alphabet, own in kinds:
             variables = slice(self.variables, self.variables + math.prod(own))
             state = math.prod(flow.state_shape((1, *own)))
             numbers = slice(self.numbers, self.numbers + state)
-            receiver = Receiver(flow, head.symbols(values))
+            receiver = Receiver(flow, alphabet)
             self.parts.append(Part(own, Grid.of(flow, steps), receiver, variables, numbers))
             self.variables, self.numbers = variables.stop, numbers.stop
         self.K = max(part.receiver.symbols.K for part in self.parts)

@@ -46,7 +46,7 @@ from bfn.codec.stack import (
 from bfn.errors import BFNError, whole
 from bfn.model import BFN
 
-FORMAT = 3
+FORMAT = 4
 """Changes whenever the same data would become other bytes."""
 LANES = 16
 TIMES = (0.0, 0.01, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4)

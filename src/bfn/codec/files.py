@@ -5,7 +5,8 @@ pixels (pictures). That is tried, value by value, before anything is written.
 
     text files      windows of the model's length; a short rest is stored without the model, a
                     longer one lies at the end of a window that overlaps the one before
-    .npy, .npz      the rows of every array; what else the file holds is stored without the model
+    .npy, .npz      the rows of every array, for mixed data of all arrays together; what else the
+                    file holds is stored without the model
     pictures        one example each; the pixels are kept, what else the file says is not
 """
 
@@ -18,7 +19,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -28,6 +29,7 @@ from torch import Tensor
 
 from bfn.codec.archive import (
     NUMBERS,
+    Array,
     Entry,
     Picture,
     Plain,
@@ -36,7 +38,7 @@ from bfn.codec.archive import (
     check_name,
     check_names,
 )
-from bfn.codec.translation import Fragment, Translation, Unfit, joined, npy_header
+from bfn.codec.translation import Fragment, Translation, Unfit, by_row, joined, npy_header
 from bfn.data.formats import Format, ImageFormat, TextFormat
 from bfn.errors import BFNError, require_extra
 
@@ -181,7 +183,7 @@ def _reader(
     array = ending in ARRAYS
     if isinstance(format, TextFormat) and (not array or format.alphabet.characters is None):
         return name, lambda: read_text(path, format)
-    if array:
+    if array and (ending == ".npz" or format.medium != "mixed"):
         return name, lambda: read_arrays(path, translation, lenient)
     if format.medium == "image" and ending in KINDS:
         restored = str(PurePosixPath(name).with_suffix(".png")) if ending in LOSSY else name
@@ -189,6 +191,7 @@ def _reader(
     wanted = {
         "image": f"a picture ({', '.join(KINDS)}) or an array (.npy, .npz)",
         "text": "a text",
+        "mixed": "arrays (.npz)",
     }.get(format.medium, "an array (.npy, .npz)")
     raise Unfit(f"is not a file of this model's kind, {wanted}")
 
@@ -202,7 +205,7 @@ def _plain(file: IO[bytes], start: int, stop: int) -> Iterator[Fragment]:
     for at in range(start, stop, CHUNK):
         file.seek(at)
         raw = file.read(min(CHUNK, stop - at))
-        yield Fragment(Plain(len(raw)), raw, raw)
+        yield Fragment(Plain(len(raw)), raw, [raw])
 
 
 # Texts.
@@ -229,7 +232,7 @@ def read_text(path: Path, format: TextFormat) -> Iterator[Fragment]:
             if rest:  # the end: reads in between are of whole windows
                 if before is None or len(rest) <= length // 4:
                     raw = rest if isinstance(rest, bytes) else rest.encode()
-                    yield Fragment(Plain(len(raw)), raw, raw)
+                    yield Fragment(Plain(len(raw)), raw, [raw])
                 else:
                     skip = length - len(rest)
                     yield _windows(format, [before[-skip:] + rest], skip)
@@ -238,7 +241,7 @@ def read_text(path: Path, format: TextFormat) -> Iterator[Fragment]:
 def _windows(format: TextFormat, windows: list, skip: int) -> Fragment:
     text = windows[0][:0].join([*windows[:-1], windows[-1][skip:]])
     raw = text if isinstance(text, bytes) else text.encode()
-    return Fragment(Windows(len(windows), skip), format.encode(windows), raw)
+    return Fragment(Windows(len(windows), skip), format.encode(windows), [raw])
 
 
 def _characters(file: IO[Any], count: int) -> Any:
@@ -263,52 +266,62 @@ def _check_characters(text: Any, characters: str | None, position: int) -> None:
 
 
 @dataclass(frozen=True)
-class _Array:
-    """Where the header and the numbers of an array lie in the file."""
+class _Found:
+    """An array in a file: its place, and where its numbers begin and end."""
 
-    name: str
-    """How an error is to name it."""
-    header: int
-    start: int
-    stop: int
-    dtype: np.dtype
-    shape: tuple[int, ...]
-    channels_last: bool
+    place: Array
+    begin: int
+    end: int
+    prefix: str
+    """Names it in an error."""
 
 
 def read_arrays(path: Path, translation: Translation, lenient: bool = False) -> Iterator[Fragment]:
     """The fragments of a file; if lenient, arrays that do not fit are plain bytes."""
     with path.open("rb") as file:
-        at, size = 0, file.seek(0, os.SEEK_END)
-        for array in _fitting(file, path, translation, lenient):
-            file.seek(array.header)
-            header = npy_header(array.shape, array.dtype.str)
-            standard = file.read(array.start - array.header) == header
-            yield from _plain(file, at, array.header if standard else array.start)
-            yield from _rows(file, array, translation, header if standard else b"")
-            at = array.stop
-        yield from _plain(file, at, size)
+        groups = list(_groups(file, path, translation, lenient))
+        found = sorted((array.place.start, array.end) for group in groups for array in group)
+        at = 0
+        for start, end in [*found, (file.seek(0, os.SEEK_END), 0)]:
+            yield from _plain(file, at, start)
+            at = end
+        for group in groups:
+            yield from _rows(file, group, translation)
 
 
-def _fitting(
+def _groups(
     file: IO[bytes], path: Path, translation: Translation, lenient: bool
-) -> Iterator[_Array]:
-    for start, stop, name in _members(file, path):
+) -> Iterator[list[_Found]]:
+    """The arrays that hold examples together, one for each part of the data."""
+    format, members = translation.format, _members(file, path)
+    names = [name.removesuffix(".npy") for _, _, name in members]
+    try:
+        groups = format.together(names)
+    except BFNError as error:
+        raise Unfit(str(error)) from None
+    for number in set(range(len(names))).difference(*groups):
+        if not lenient:
+            raise Unfit(
+                f"holds {members[number][2]!r}, which is none of the model's variables, "
+                f"{', '.join(format.parts)}"
+            )
+    for group in groups:
+        parts = zip(group, format.parts.values(), strict=True)
         try:
-            array = _array(file, start, stop, name, translation.format)
+            found = [_array(file, *members[number], part) for number, part in parts]
             if lenient:  # tried before it is promised
-                for fragment in _rows(file, array, translation, b""):
+                for fragment in _rows(file, found, translation):
                     translation.check(fragment)
-        except Unfit as reason:
+        except Unfit:
             if not lenient:
-                raise Unfit(f"{name}{reason}") from None
+                raise
         else:
-            if array.stop > array.start:
-                yield array
+            if found[0].end > found[0].begin:
+                yield found
 
 
 def _members(file: IO[bytes], path: Path) -> list[tuple[int, int, str]]:
-    """Begin and end of every .npy in the file, and how an error is to name it."""
+    """Begin, end and name of every .npy in the file."""
     if path.suffix.lower() == ".npy":
         return [(0, file.seek(0, os.SEEK_END), "")]
     try:
@@ -331,11 +344,12 @@ def _members(file: IO[bytes], path: Path) -> list[tuple[int, int, str]]:
         end = start + info.file_size
         if end > file.seek(0, os.SEEK_END):
             raise Unfit("is not an intact .npz archive")
-        found.append((start, end, f"holds {info.filename!r}, which "))
+        found.append((start, end, info.filename))
     return found
 
 
-def _array(file: IO[bytes], start: int, stop: int, name: str, format: Format) -> _Array:
+def _array(file: IO[bytes], start: int, stop: int, name: str, format: Format) -> _Found:
+    prefix = f"holds {name!r}, which " if name else ""
     file.seek(start)
     first = file.read(12)
     wide = first[6:8] in (b"\2\0", b"\3\0")  # versions with more room for the header
@@ -344,54 +358,68 @@ def _array(file: IO[bytes], start: int, stop: int, name: str, format: Format) ->
     file.seek(start + (12 if wide else 10))
     header = _HEADER.fullmatch(file.read(min(begin - file.tell(), 1 << 16)))
     if header is None or first[:6] != b"\x93NUMPY" or not (wide or first[6:8] == b"\1\0"):
-        raise Unfit("is not a .npy array with a header as numpy writes it")
+        raise Unfit(f"{prefix}is not a .npy array with a header as numpy writes it")
     kind, fortran, sizes = (text.decode() for text in header.groups())
     shape = tuple(int(size) for size in sizes.split(",") if size.strip())
     if not NUMBERS.fullmatch(kind):
-        raise Unfit(f"holds values of the type {kind}, expected numbers")
-    dtype = np.dtype(kind)
-    end = begin + math.prod(shape) * dtype.itemsize
+        raise Unfit(f"{prefix}holds values of the type {kind}, expected numbers")
+    end = begin + math.prod(shape) * np.dtype(kind).itemsize
     if end > stop:
-        raise Unfit(f"is cut off: its header promises {end - begin} bytes of numbers")
+        raise Unfit(f"{prefix}is cut off: its header promises {end - begin} bytes of numbers")
     if fortran == "True" and len(shape) > 1:
-        raise Unfit("is in Fortran order: save it through numpy.ascontiguousarray")
-    return _Array(name, start, begin, end, dtype, shape, _channels_last(shape, format))
+        raise Unfit(f"{prefix}is in Fortran order: save it through numpy.ascontiguousarray")
+    try:
+        last = _channels_last(shape, format)
+    except Unfit as reason:
+        raise Unfit(f"{prefix}{reason}") from None
+    file.seek(start)
+    standard = file.read(begin - start) == npy_header(shape, kind)
+    place = Array(start, kind, last, shape) if standard else Array(begin, kind, last)
+    return _Found(place, begin, end, prefix)
 
 
 def _channels_last(shape: tuple[int, ...], format: Format) -> bool:
     """Whether examples end with their channels; an array may also be a single example."""
     own = format.shape
-    plain = [own, own[1:]] if own[0] == 1 else [own]
+    plain = [own, own[1:]] if own[:1] == (1,) else [own]
     if any(shape == one or (shape[1:] == one and len(shape) > len(one)) for one in plain):
         return False
-    last = (*own[1:], own[0])
+    last = (*own[1:], *own[:1])
     if format.medium == "image" and (shape == last or shape[1:] == last):
         return True
     raise Unfit(f"has the shape {shape}, but the model's examples have the shape {own}")
 
 
-def _rows(
-    file: IO[bytes], array: _Array, translation: Translation, header: bytes
-) -> Iterator[Fragment]:
-    """The rows of an array, piece by piece, the first one after the header."""
-    own = translation.format.shape
-    shape = (*own[1:], own[0]) if array.channels_last else own
-    row = math.prod(own) * array.dtype.itemsize
-    at_once = max(1, CHUNK // row) * row
-    for start in range(array.start, array.stop, at_once):
-        file.seek(start)
-        raw = file.read(min(at_once, array.stop - start))
-        values = np.frombuffer(raw, array.dtype).reshape(-1, *shape)
-        values = np.moveaxis(values, -1, 1) if array.channels_last else values
-        part = Rows(
-            len(values), array.dtype.str, array.channels_last, array.shape if header else None
-        )
-        try:
-            examples = translation.examples(values)
-        except Unfit as reason:
-            raise Unfit(f"{array.name}{reason}") from None
-        yield Fragment(part, examples, header + raw)
-        header = b""
+def _row_sizes(arrays: Sequence[Array], format: Format) -> list[int]:
+    """The bytes of one example in each array."""
+    parts = zip(arrays, format.parts.values(), strict=True)
+    return [np.dtype(array.dtype).itemsize * part.dimensions for array, part in parts]
+
+
+def _rows(file: IO[bytes], group: Sequence[_Found], translation: Translation) -> Iterator[Fragment]:
+    """The rows of arrays that belong together, piece by piece."""
+    arrays, parts = tuple(each.place for each in group), translation.format.parts
+    sizes = _row_sizes(arrays, translation.format)
+    counts = [(a.end - a.begin) // size for a, size in zip(group, sizes, strict=True)]
+    if len(set(counts)) > 1:
+        found = ", ".join(f"{n} of {name!r}" for name, n in zip(parts, counts, strict=True))
+        raise Unfit(f"holds different numbers of examples, {found}")
+    at_once = max(1, CHUNK // sum(sizes))
+    for first in range(0, counts[0], at_once):
+        count, raw, columns = min(at_once, counts[0] - first), [], []
+        for p, (array, size, part) in enumerate(zip(group, sizes, parts.values(), strict=True)):
+            file.seek(array.begin + first * size)
+            raw.append(file.read(count * size))
+            last, own = array.place.channels_last, part.shape
+            values = np.frombuffer(raw[-1], array.place.dtype)
+            values = values.reshape(-1, *((*own[1:], own[0]) if last else own))
+            values = np.moveaxis(values, -1, 1) if last else values
+            try:
+                columns.append(translation.encode(p, values))
+            except Unfit as reason:
+                raise Unfit(f"{array.prefix}{reason}") from None
+        x = translation.format.join(columns)
+        yield Fragment(Rows(count, arrays), x, raw)
 
 
 # Pictures.
@@ -406,7 +434,7 @@ def read_picture(path: Path, translation: Translation) -> Iterator[Fragment]:
     values = levels if shades else pixels
     values = values[None] if values.ndim == 2 else np.moveaxis(values, -1, 0)
     part = Picture(KINDS[path.suffix.lower()], shades)
-    yield Fragment(part, translation.examples(values[None]), pixels.tobytes())
+    yield Fragment(part, translation.examples(values[None]), [pixels.tobytes()])
 
 
 def _resized(path: Path, format: Format) -> np.ndarray:
@@ -489,14 +517,36 @@ def check_parts(entries: Sequence[Entry], format: Format) -> None:
             match part:
                 case Windows(_, skip):
                     right = isinstance(format, TextFormat) and skip < format.length
-                case Rows(_, _, channels_last):
-                    right = not channels_last or format.medium == "image"
+                case Rows(_, arrays):
+                    last = any(array.channels_last for array in arrays)
+                    right = len(arrays) == len(format.parts)
+                    right = right and (not last or format.medium == "image")
                 case Picture():
                     right = format.medium == "image" and format.shape[0] in _MODES
                 case _:
                     right = True
             if not right:
                 raise BFNError(f"{entry.name!r} is not data of this model's kind")
+        _places(entry, format)
+
+
+def _places(entry: Entry, format: Format) -> list[tuple[int, int]]:
+    """Where the arrays of a file begin and end, in order; its plain bytes lie around them."""
+    found = []
+    for part in entry.parts:
+        if isinstance(part, Rows):
+            for array, size in zip(part.arrays, _row_sizes(part.arrays, format), strict=True):
+                numbers = array.start + len(_header(array))
+                found.append((array.start, numbers + part.examples * size))
+    found.sort()
+    gaps = [start - end for (start, _), (_, end) in zip(found, [(0, 0), *found], strict=False)]
+    if min(gaps, default=0) < 0 or sum(gaps) > entry.plain:
+        raise BFNError(f"the arrays of {entry.name!r} do not lie in it")
+    return found
+
+
+def _header(array: Array) -> bytes:
+    return b"" if array.shape is None else npy_header(array.shape, array.dtype)
 
 
 def restore(
@@ -517,26 +567,62 @@ def restore(
     path.parent.mkdir(parents=True, exist_ok=True)
     if len(entry.parts) == 1 and isinstance(entry.parts[0], Picture):
         (x,) = take(1)
-        digest(translation.restored(entry.parts[0], x))
+        digest(*translation.restored(entry.parts[0], x))
         write_picture(path, entry.parts[0], translation.pixels(entry.parts[0], x))
         return
     with path.open("xb") as file:
-        for data in _contents(entry, translation, take, keep):
-            digest(data)
-            file.write(data)
+        around = _Around(file, _places(entry, translation.format))
+        for part in entry.parts:
+            match part:
+                case Plain(size):
+                    for data in keep(size):
+                        digest(data)
+                        around.write(data)
+                case Rows(examples):
+                    _restore_rows(file, part, translation, take(examples), digest)
+                case _:
+                    left = part.examples
+                    for x in take(left):
+                        left -= len(x)
+                        # The skip belongs to the last window.
+                        piece = Windows(len(x), 0) if isinstance(part, Windows) and left else part
+                        (data,) = translation.restored(piece, x)
+                        digest(data)
+                        around.write(data)
 
 
-def _contents(entry: Entry, translation: Translation, take: Take, keep: Keep) -> Iterator[bytes]:
-    for part in entry.parts:
-        if isinstance(part, Plain):
-            yield from keep(part.size)
-            continue
-        left = part.examples
-        for x in take(part.examples):
-            left -= len(x)
-            piece = part
-            if isinstance(piece, Windows) and left:
-                piece = Windows(len(x), 0)  # the skip belongs to the last window
-            yield translation.restored(piece, x)
-            if isinstance(part, Rows):  # the header to the first rows
-                part = replace(part, shape=None)
+def _restore_rows(
+    file: IO[bytes],
+    part: Rows,
+    translation: Translation,
+    pieces: Iterator[Tensor],
+    digest: Callable[[bytes], object],
+) -> None:
+    """Write the rows of arrays, each in its place."""
+    at = []
+    for array in part.arrays:
+        file.seek(array.start)
+        file.write(_header(array))
+        at.append(file.tell())
+    for x in pieces:
+        columns = translation.restored(part, x)
+        digest(by_row(columns, len(x)))
+        for p, data in enumerate(columns):
+            file.seek(at[p])
+            at[p] += file.write(data)
+
+
+class _Around:
+    """Writes bytes one after another, but not into the places that are left for arrays."""
+
+    def __init__(self, file: IO[bytes], places: Sequence[tuple[int, int]]) -> None:
+        self._file, self._places, self._at = file, list(places), 0
+
+    def write(self, data: bytes) -> None:
+        while data:
+            while self._places and self._places[0][0] == self._at:
+                self._at = self._places.pop(0)[1]
+            room = self._places[0][0] - self._at if self._places else len(data)
+            self._file.seek(self._at)
+            self._at += self._file.write(data[:room])
+            data = data[room:]

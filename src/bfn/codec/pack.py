@@ -124,6 +124,26 @@ def pack(
         reading, report: called with the files that were read, then with the examples that were
             encoded and decoded again.
     """
+
+    def read(translation: Translation) -> list[Source]:
+        found = files.find(inputs)
+        return files.scan(found, translation, allow_fallback=allow_fallback, report=reading)
+
+    return store(model, format, read, out, steps, block, run, resize, report)
+
+
+def store(
+    model: BFN,
+    format: Format,
+    read: Callable[[Translation], list[Source]],
+    out: Path,
+    steps: int,
+    block: int | None = None,
+    run: str = "",
+    resize: bool = False,
+    report: Report = _silent,
+) -> Contents:
+    """`pack`, of whatever `read` finds."""
     most = max(1, MAX_VARIABLES // format.dimensions)
     if block is not None and not 1 <= block <= most:
         raise BFNError(f"block = {block} examples; give 1 to {most}")
@@ -137,8 +157,7 @@ def pack(
     translation = Translation.of(model, format, resize)
     # A model that cannot code says so here, before files are read.
     single = make_codec(model, format, steps, lanes=1)
-    found = files.find(inputs)
-    sources = files.scan(found, translation, allow_fallback=allow_fallback, report=reading)
+    sources = read(translation)
     entries = [source.entry for source in sources]
     examples = sum(entry.examples for entry in entries)
     if block is None:
@@ -208,7 +227,7 @@ class _Packing:
         waiting, batch = torch.zeros(0), self.codec.lanes * self.block
         for source in sources:
             for fragment in source.fragments():
-                self.content = zlib.crc32(fragment.raw, self.content)
+                self.content = zlib.crc32(fragment.content, self.content)
                 if isinstance(fragment.data, bytes):
                     self.writer.keep(fragment.data)
                     continue
@@ -224,9 +243,11 @@ class _Packing:
         blocks = list(x.split(self.block))
         coded = self.codec.encode(blocks, self._advance)
         counts = [len(each) for each in blocks]
-        decoded = self.codec.decode([each.payload for each in coded], counts, self._advance)
+        payloads = [each.payload for each in coded]
+        decoded = map(self.codec.model.pack, self.codec.decode(payloads, counts, self._advance))
         for before, after, each in zip(blocks, decoded, coded, strict=True):
-            if not np.array_equal(self.translation.values(before), self.translation.values(after)):
+            same = map(np.array_equal, *map(self.translation.values, (before, after)))
+            if not all(same):
                 raise BFNError(
                     "the coded data did not decode to the same; nothing was written: this machine "
                     "does not compute the same digits twice"
@@ -271,7 +292,7 @@ def open_codec(
         run: what error messages call the model.
         anyway: try even if versions or processors differ; what is decoded is still checked.
     """
-    contents, name = archive.contents, str(archive.path)
+    contents, name = archive.contents, archive.name
     if fingerprint(model) != contents.fingerprint:
         raise BFNError(
             f"{name!r} was made with another model ({contents.run or 'unnamed'!r}, fingerprint "
@@ -466,13 +487,14 @@ class _Decoder:
         payloads = [self.archive.payload(self.places[b]) for b in batch]
         blocks = [self.archive.contents.blocks[self.places[b]] for b in batch]
         elsewhere = BFNError(
-            f"{str(self.archive.path)!r} does not decode to what was stored: this machine computes "
+            f"{self.archive.name!r} does not decode to what was stored: this machine computes "
             "other digits than the one it was made on, or the archive is forged; decode it where "
             "it was made"
         )
         try:
             counts = [block.count for block in blocks]
-            decoded = self.codec.decode(payloads, counts, self._advance, batch)
+            found = self.codec.decode(payloads, counts, self._advance, batch)
+            decoded = [self.codec.model.pack(x) for x in found]
         except BaseException as error:
             # constriction panics at input that it cannot process, with an error of its own.
             panic = type(error).__name__ == "PanicException"

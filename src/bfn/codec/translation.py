@@ -10,8 +10,8 @@ from __future__ import annotations
 import functools
 import struct
 import zlib
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from bfn.codec.archive import Part, Picture, Plain, Rows, Windows
 from bfn.data.formats import Format
+from bfn.data.forms import Encoded
 from bfn.errors import BFNError
 from bfn.model import BFN
 from bfn.output.symbols import Symbols
@@ -34,8 +35,13 @@ class Fragment:
 
     part: Part
     data: Tensor | bytes
-    raw: bytes
-    """The bytes of the file, or the pixels of a picture."""
+    raw: list[bytes]
+    """The bytes of the file, of each array where rows lie in several; or a picture's pixels."""
+
+    @property
+    def content(self) -> bytes:
+        """All bytes, as they are digested."""
+        return by_row(self.raw, self.part.examples)
 
 
 def joined(parts: Iterable[Part]) -> tuple[Part, ...]:
@@ -47,11 +53,8 @@ def joined(parts: Iterable[Part]) -> tuple[Part, ...]:
                 found[-1] = Plain(before + size)
             case Windows(before, 0), Windows(examples, skip):
                 found[-1] = Windows(before + examples, skip)
-            case Rows(before, dtype, last) as rows, Rows(examples, dtype_, last_, None) if (
-                dtype,
-                last,
-            ) == (dtype_, last_):
-                found[-1] = replace(rows, examples=before + examples)
+            case Rows(before, arrays), Rows(examples, others) if arrays == others:
+                found[-1] = Rows(before + examples, arrays)
             case _:
                 found.append(part)
     return tuple(found)
@@ -60,30 +63,46 @@ def joined(parts: Iterable[Part]) -> tuple[Part, ...]:
 class Translation:
     """Between stored values (levels, characters, numbers) and the examples of a model.
 
-    With `resize`, pictures of other sizes are brought to the model's.
+    Mixed data have values and symbols for each variable, other data are a single one. With
+    `resize`, pictures of other sizes are brought to the model's.
     """
 
-    def __init__(self, format: Format, symbols: Symbols, resize: bool = False) -> None:
+    def __init__(self, format: Format, symbols: Sequence[Symbols], resize: bool = False) -> None:
         self.format, self.symbols, self.resize = format, symbols, resize
 
     @classmethod
     def of(cls, model: BFN, format: Format, resize: bool = False) -> Translation:
-        return cls(format, model.head.symbols(bin_values(format)), resize)
+        return cls(format, model.head.part_symbols(bin_values(format)), resize)
 
-    def values(self, x: Tensor) -> np.ndarray:
-        """Stored values (N, *shape)."""
-        return self.format.form.decode(x.cpu()).numpy()
+    def values(self, x: Tensor) -> list[np.ndarray]:
+        """The stored values of every variable, (N, *shape)."""
+        found = []
+        parts, rows = self.format.parts.values(), self.format.split(x.cpu())
+        for x_p, part, symbols in zip(rows, parts, self.symbols, strict=True):
+            if isinstance(part.form, Encoded):
+                # The centres of bins in float64, so that arrays of any precision come back.
+                x_p = symbols.data(symbols.index(x_p))
+            found.append(part.form.decode(x_p).numpy())
+        return found
 
     def check_value(self, x: Tensor) -> int:
         """CRC-32 of what examples stand for."""
-        values = self.values(x)
-        return zlib.crc32(values.astype(values.dtype.newbyteorder("<")).tobytes())
+        check = 0
+        for values in self.values(x):
+            check = zlib.crc32(values.astype(values.dtype.newbyteorder("<")).tobytes(), check)
+        return check
 
-    def examples(self, values: np.ndarray) -> Tensor:
-        """Examples of stored values (N, *shape), as the codec would give them back."""
-        form = self.format.form
+    def examples(self, *values: np.ndarray) -> Tensor:
+        """Examples of stored values, as the codec would give them back."""
+        return self.format.join([self.encode(p, each) for p, each in enumerate(values)])
+
+    def encode(self, p: int, values: np.ndarray) -> Tensor:
+        """The same for variable p alone."""
+        form = list(self.format.parts.values())[p].form
         if values.dtype.kind == "f":
             stored = torch.from_numpy(values.astype(values.dtype.newbyteorder("=")))
+            if not bool(stored.isfinite().all()):
+                raise Unfit("holds NaN or infinity")
         else:
             stored = torch.from_numpy(values.astype(np.int64))
         try:
@@ -91,22 +110,28 @@ class Translation:
         except BFNError as error:
             reason = str(error).removeprefix("it ").partition(":")[0]
             raise Unfit(reason.replace("torch.", "")) from None
-        return self.symbols.nearest(form.encode(stored))
+        return self.symbols[p].nearest(form.encode(stored))
 
-    def restored(self, part: Part, x: Tensor) -> bytes:
-        """The bytes of a part; `skip` of windows belongs to the last of these examples."""
+    def restored(self, part: Part, x: Tensor) -> list[bytes]:
+        """The bytes of examples, in each array if they lie in several.
+
+        `skip` of windows belongs to the last of them.
+        """
         match part:
             case Windows(_, skip):
                 texts = self.format.decode(x)
                 texts[-1] = texts[-1][skip:]
-                return b"".join(t if isinstance(t, bytes) else t.encode() for t in texts)
-            case Rows(_, dtype, channels_last, shape):
-                values = self.values(x)
-                values = np.moveaxis(values, 1, -1) if channels_last else values
-                header = b"" if shape is None else npy_header(shape, dtype)
-                return header + values.astype(dtype).tobytes()
+                return [b"".join(t if isinstance(t, bytes) else t.encode() for t in texts)]
+            case Rows(_, arrays):
+                columns = zip(arrays, self.values(x), strict=True)
+                return [
+                    (np.moveaxis(v, 1, -1) if array.channels_last else v)
+                    .astype(array.dtype)
+                    .tobytes()
+                    for array, v in columns
+                ]
             case Picture():
-                return self.pixels(part, x).tobytes()
+                return [self.pixels(part, x).tobytes()]
         raise TypeError(f"{part} holds no examples")
 
     def pixels(self, part: Picture, x: Tensor) -> np.ndarray:
@@ -114,7 +139,8 @@ class Translation:
         if part.shades:
             shown = self.format.render(x)[0]
         else:
-            shown = np.moveaxis(self.values(x)[0], 0, -1).astype(np.uint8)
+            (values,) = self.values(x)
+            shown = np.moveaxis(values[0], 0, -1).astype(np.uint8)
         return np.ascontiguousarray(shown[..., 0] if shown.shape[-1] == 1 else shown)
 
     @functools.cached_property
@@ -125,7 +151,7 @@ class Translation:
         if 0 < levels <= 256:
             values = np.arange(levels)
             x = self.examples(values)
-            exact = self.values(x) == values
+            exact = self.values(x)[0] == values
             shades = self.format.form.brightness(x).mul(255).round().long().numpy()
             found[shades[exact]] = values[exact]
         return found
@@ -135,23 +161,33 @@ class Translation:
         if isinstance(fragment.data, Tensor):
             restored = self.restored(fragment.part, fragment.data)
             if restored != fragment.raw:
-                raise Unfit(self._difference(fragment, fragment.data.numel(), restored))
+                raise Unfit(self._difference(fragment, restored))
 
-    def _difference(self, fragment: Fragment, number: int, restored: bytes) -> str:
+    def _difference(self, fragment: Fragment, restored: list[bytes]) -> str:
         """The first of its values that does not come back unchanged."""
-        if isinstance(fragment.part, Windows):
+        part = fragment.part
+        if isinstance(part, Windows):
             return "holds characters that do not come back unchanged"
-        dtype = np.dtype(fragment.part.dtype if isinstance(fragment.part, Rows) else "|u1")
-        size = number * dtype.itemsize  # without a header
-        before, after = (np.frombuffer(data[-size:], dtype) for data in (fragment.raw, restored))
+        p = next(p for p, raw in enumerate(fragment.raw) if raw != restored[p])
+        dtype = part.arrays[p].dtype if isinstance(part, Rows) else "|u1"
+        before, after = (np.frombuffer(each[p], dtype) for each in (fragment.raw, restored))
         # As bytes: zero has two signs.
         lost = before.view(np.uint8) != after.view(np.uint8)
         at = int(lost.argmax()) // before.itemsize
-        kept = f"{self.format.K} different values" if self.format.K else "bins"
+        name, own = list(self.format.parts.items())[p]
+        K, where = own.K, f"in {name!r} " if name else ""
         return (
-            f"holds the value {before[at]}, which would come back as {after[at]}: it is lost when "
-            f"rounded to the model's {kept}"
+            f"holds {where}the value {before[at]}, which would come back as {after[at]}: it is "
+            f"lost when rounded to the model's {f'{K} different values' if K else 'bins'}"
         )
+
+
+def by_row(columns: list[bytes], rows: int) -> bytes:
+    """The bytes of rows that lie in several arrays, row by row: however many come at a time."""
+    if len(columns) == 1:
+        return columns[0]
+    numbers = [np.frombuffer(column, np.uint8).reshape(rows, -1) for column in columns]
+    return np.concatenate(numbers, 1).tobytes()
 
 
 def bin_values(format: Format) -> list[float] | None:

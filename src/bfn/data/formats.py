@@ -76,6 +76,23 @@ class Format(ABC):
         """JSON values from which `read_format` makes an equal format."""
 
     @property
+    def parts(self) -> dict[str, Format]:
+        """The formats of the variables of mixed data, by name; other data are a single one."""
+        return {"": self}
+
+    def split(self, x: Tensor) -> list[Tensor]:
+        """The tensor (B, *shape) of each part."""
+        return [x]
+
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
+        """The inverse of `split`."""
+        return parts[0]
+
+    def together(self, names: Sequence[str]) -> list[list[int]]:
+        """The numbers of named arrays that hold examples together, one of each part."""
+        return [[number] for number in range(len(names))]
+
+    @property
     def bits(self) -> str:
         """What bits per variable of this data are called, e.g. "bits per character"."""
         return bits_of(self.medium)
@@ -356,8 +373,15 @@ class MixedFormat(Format):
                 whole("K", variable["K"], 2)
 
     @cached_property
+    def parts(self) -> dict[str, Format]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return {
+            name: ArrayFormat(tuple(variable["shape"]), forms.Encoded(variable["K"]))
+            for name, variable in self.variables.items()
+        }
+
+    @cached_property
     def _sizes(self) -> list[int]:
-        return [math.prod(variable["shape"]) for variable in self.variables.values()]
+        return [part.dimensions for part in self.parts.values()]
 
     @cached_property
     def shape(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -374,15 +398,29 @@ class MixedFormat(Format):
         return sum(size * share for size, share in zip(self._sizes, shares, strict=True))
 
     def encode(self, raw: Mapping[str, Any], generator: noise.Source = None) -> Tensor:
-        parts = [torch.as_tensor(raw[name]) for name in self.variables]
-        return torch.cat([part.reshape(len(part), -1).float() for part in parts], 1)
+        return self.join([torch.as_tensor(raw[name]) for name in self.variables])
 
     def decode(self, x: Tensor) -> dict[str, np.ndarray]:
-        parts = x.detach().cpu().split(self._sizes, 1)
-        return {
-            name: (part if each["K"] is None else part.long()).reshape(-1, *each["shape"]).numpy()
-            for (name, each), part in zip(self.variables.items(), parts, strict=True)
-        }
+        parts = self.split(x.detach().cpu())
+        return {name: part.numpy() for name, part in zip(self.parts, parts, strict=True)}
+
+    def split(self, x: Tensor) -> list[Tensor]:
+        return [
+            (rows if part.K is None else rows.long()).reshape(-1, *part.shape)
+            for part, rows in zip(self.parts.values(), x.split(self._sizes, 1), strict=True)
+        ]
+
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
+        return torch.cat([part.reshape(len(part), -1).float() for part in parts], 1)
+
+    def together(self, names: Sequence[str]) -> list[list[int]]:
+        for name in self.variables:
+            if name not in names:
+                raise BFNError(
+                    f"holds no array {name!r}: the model's variables are "
+                    f"{', '.join(self.variables)}"
+                )
+        return [[names.index(name) for name in self.variables]]
 
     def render(self, x: Tensor) -> dict[str, np.ndarray]:
         return self.decode(x)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset, default_collate
 
 from bfn.data.base import DataSet, Rows, Stored, as_labels, as_tensor
-from bfn.data.formats import ArrayFormat, MixedFormat
+from bfn.data.formats import ArrayFormat, Format, MixedFormat
 from bfn.data.forms import Encoded
 from bfn.errors import BFNError, plural
 
@@ -97,10 +97,7 @@ def _read(model: Model, what: str, given: Any) -> Stored:
     """x (N, *shape) and perhaps labels (N,), as tensors that suit the model."""
     x, *rest = given if isinstance(given, tuple | list) and given else (given,)
     cond = dict(rest[0] if isinstance(rest[0], Mapping) else {"label": rest[0]}) if rest else {}
-    x = _number(x)
-    if model.flow.variables:
-        parts = isinstance(x, Mapping)
-        x = model.pack({name: _widened(value) for name, value in x.items()} if parts else x)
+    x = packed(model, x) if model.flow.variables else _number(x)
     if not isinstance(x, Tensor) or x.is_complex() or len(rest) > 1:
         wrong = given if len(rest) > 1 else x
         found = getattr(wrong, "dtype", type(wrong).__name__)
@@ -129,28 +126,38 @@ def _read(model: Model, what: str, given: Any) -> Stored:
     return x, cond
 
 
+def packed(model: Model, x: Any) -> Tensor:
+    """An array or a tensor, for mixed data a dict of them, as one tensor."""
+    if isinstance(x, Mapping):
+        return model.pack({name: _widened(value) for name, value in x.items()})
+    return model.pack(_widened(x))
+
+
 def _number(x: Any) -> Any:
     """Arrays of numbers as tensors; anything else as it is."""
     return as_tensor(x) if isinstance(x, np.ndarray) and x.dtype.kind in "biuf" else x
 
 
 def _widened(x: Any) -> Any:
-    """A part of mixed data: as `_number`, and small whole numbers as int64."""
+    """As `_number`, and small whole numbers as int64."""
     x = _number(x)
     whole = isinstance(x, Tensor) and not (x.is_floating_point() or x.is_complex())
     return x.long() if whole else x
 
 
+def format_of(model: Model, shape: Sequence[int]) -> Format:
+    """What an example of that shape is, in the model's own convention."""
+    variables = model.flow.variables
+    return MixedFormat(variables) if variables else ArrayFormat(tuple(shape), Encoded())
+
+
 def _splits(model: Model, train: Stored, held: Stored | None) -> dict[str, Any]:
     """The arguments of a data set with these examples for training and validation."""
     x, _ = train
-    variables = model.flow.variables
     read = {"train": train, "validation": held or (x[:0], {}), "test": (x[:0], {})}
     return {
         "name": "the data",
-        "format": (
-            MixedFormat(variables) if variables else ArrayFormat(tuple(x.shape[1:]), Encoded())
-        ),
+        "format": format_of(model, x.shape[1:]),
         "splits": {split: x for split, (x, _) in read.items()},
         "labels": {split: cond["label"] for split, (_, cond) in read.items() if "label" in cond},
         "lengths": {split: cond["length"] for split, (_, cond) in read.items() if "length" in cond},

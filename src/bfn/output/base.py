@@ -201,6 +201,10 @@ class Head(ABC):
         """
         raise uncodable(self)
 
+    def part_symbols(self, values: Sequence[float] | None = None) -> list[Symbols]:
+        """The symbols of each of `parts`."""
+        return [self.symbols(values)]
+
 
 def uncodable(what: object) -> BFNError:
     """The answer of types of data that have no lossless code."""

@@ -141,4 +141,4 @@ class BinValues(Symbols):
         return self.values[k].to(dtype)
 
     def nearest(self, x: Tensor) -> Tensor:
-        return self.data(bin_index(x, self.K), x.dtype)
+        return self.data(bin_index(x, self.K), x.dtype if x.is_floating_point() else torch.float32)

@@ -165,11 +165,12 @@ class MixedHead(Head):
             with naming(name):
                 head.check(x_p[name])
 
-    def symbols(self, values: Sequence[float] | None = None) -> Symbols:
-        raise BFNError(
-            "mixed data cannot be stored in archives; code them in Python with bfn.codec.Codec, or "
-            "store each variable with a model of its own"
-        )
+    def part_symbols(self, values: Sequence[float] | None = None) -> list[Symbols]:
+        found = []
+        for name, head, _ in self._each():
+            with naming(name):
+                found.append(head.symbols(values))
+        return found
 
     def fitted(self, x: Tensor, *, alike: bool = False, mask: Tensor | None = None) -> MixedHead:
         x_p, masks = self.flow.unpack(x), {} if mask is None else self.flow.unpack_mask(mask)

@@ -1,0 +1,188 @@
+"""Mixed data as files and as bytes: every array comes back, or one sentence says why it cannot."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import bfn
+from bfn.codec import files
+from bfn.codec.archive import Array, Entry, Plain, Rows
+from bfn.codec.translation import Translation
+from bfn.data.formats import MixedFormat
+from bfn.errors import BFNError
+
+VARIABLES = {
+    "sex": bfn.Variable("discrete", K=2),
+    "gene": bfn.Variable("discrete", (2, 3), K=4),
+    "age": bfn.Variable("discretised", K=10),
+    "height": bfn.Variable("continuous", (2,), sigma_1=0.1, reconstruction=bfn.Bins(8, 0.1)),
+}
+SMALL = ("--steps", 2, "--block", 4)
+
+
+def mixed(variables: dict[str, bfn.Variable] = VARIABLES) -> bfn.BFN:
+    torch.manual_seed(0)
+    return bfn.mixed(bfn.nn.MixedMLP.of(variables, width=8, layers=1), variables)
+
+
+def data(count: int) -> dict[str, np.ndarray]:
+    """Arrays of many types; the centres of bins in single and in double precision."""
+    draw = np.random.default_rng(0)
+    return {
+        "sex": draw.integers(0, 2, count).astype(bool),
+        "gene": draw.integers(0, 4, (count, 2, 3)).astype(np.uint8),
+        "age": (2.0 * draw.integers(0, 10, count) + 1 - 10) / 10,
+        "height": ((2.0 * draw.integers(0, 8, (count, 2)) + 1 - 8) / 8).astype(np.float32),
+    }
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("mixed") / "run"
+    bfn.train.fit(mixed(), data(10), steps=1, batch=4, out=folder, display=False)
+    return folder
+
+
+def test_files_of_arrays(
+    run: Path, say: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In another order than the model's, read in other pieces than they are coded in."""
+    monkeypatch.setattr(files, "CHUNK", 5 * 39)
+    x = data(13)
+    np.savez("a.npz", **dict(reversed(x.items())))
+    np.savez("b.npz", **{name: values[0] for name, values in x.items()})
+    told = say("compress", run, "a.npz", "b.npz", "-o", "x.bfn", *SMALL)
+    assert "bits per dimension in 14 examples" in told
+    assert '"mixed"' in say("inspect", "x.bfn")
+    say("decompress", "x.bfn", "--run", run, "-o", "out")
+    say("decompress", "x.bfn", "--run", run, "-o", "one", "--only", "b.npz")
+    for name in ("out/a.npz", "out/b.npz", "one/b.npz"):
+        assert Path(name).read_bytes() == Path(Path(name).name).read_bytes()
+
+
+MISTAKES: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "holds no array 'age': the model's variables are sex, gene": lambda x: x.pop("age"),
+    "holds 'more.npy', which is none of the model's variables": lambda x: x.update(more=x["sex"]),
+    "different numbers of examples, 5 of 'sex', 4 of 'gene'": lambda x: x.update(
+        gene=x["gene"][1:]
+    ),
+    "'gene.npy', which has the shape (5, 3, 2)": lambda x: x.update(
+        gene=x["gene"].transpose(0, 2, 1).copy()
+    ),
+    "in 'gene' the value 4, which would come back as 3: it is lost when rounded to the model's 4": (
+        lambda x: x.update(gene=x["gene"] * 0 + 4)
+    ),
+    "in 'sex' the value 0.5, which would come back as 0.0": lambda x: x.update(
+        sex=x["sex"] * 0 + 0.5
+    ),
+    "in 'age' the value 0.05, which would come back as 0.1": lambda x: x.update(
+        age=x["age"] * 0 + 0.05
+    ),
+    "'height.npy', which holds NaN": lambda x: x.update(height=x["height"] * np.nan),
+    "'age.npy', which holds values of the type": lambda x: x.update(age=x["age"].astype(str)),
+}
+
+
+def test_files_that_do_not_fit(run: Path, say: Callable[..., str]) -> None:
+    for told, change in MISTAKES.items():
+        x: dict[str, Any] = data(5)
+        change(x)
+        np.savez("a.npz", **x)
+        assert told in say("compress", run, "a.npz", "-o", "x.bfn", *SMALL, code=2)
+        assert os.listdir(".") == ["a.npz"]
+        say("compress", run, "a.npz", "-o", "x.bfn", *SMALL, "--allow-fallback")
+        say("decompress", "x.bfn", "--run", run, "-o", ".", "--force")
+        np.savez("b.npz", **x)
+        assert Path("a.npz").read_bytes() == Path("b.npz").read_bytes()
+        os.unlink("b.npz")
+        os.unlink("x.bfn")
+    np.save("a.npy", data(5)["sex"])
+    told = say("compress", run, "a.npy", "-o", "x.bfn", code=2)
+    assert "is not a file of this model's kind, arrays (.npz)" in told
+
+
+def test_numbers_without_bins(tmp_path: Path) -> None:
+    model = mixed({"a": bfn.Variable("discrete", K=3), "b": bfn.Variable("continuous")})
+    x = {"a": np.zeros(3, np.int64), "b": np.zeros(3, np.float32)}
+    with pytest.raises(BFNError, match="in the variable 'b': real numbers have no finite code"):
+        bfn.codec.compress(model, x)
+
+
+@pytest.mark.parametrize("kind", ["mixed", "classes", "bins", "tensors"])
+def test_data_become_bytes(kind: str) -> None:
+    if kind in ("mixed", "tensors"):
+        model, x = mixed(), data(9)
+        if kind == "tensors":
+            x = {name: torch.from_numpy(values) for name, values in x.items()}
+    elif kind == "classes":
+        net = bfn.nn.MLP(6, 4, 4, width=8, layers=1)
+        model, x = bfn.discrete(net, K=4), {"": data(9)["gene"].reshape(9, 6)}
+    else:
+        net = bfn.nn.MLP(2, 1, 2, width=8, layers=1)
+        model, x = bfn.discretised(net, K=8), {"": data(9)["height"]}
+    stored = bfn.codec.compress(model, x.get("", x), steps=2)
+    found: Any = bfn.codec.decompress(model, stored)
+    found = {"": found} if "" in x else found
+    assert list(found) == list(x)
+    for name, values in x.items():
+        values = np.asarray(values)
+        assert found[name].dtype == values.dtype
+        assert np.array_equal(found[name], values)
+    for damaged in (stored[:-1], stored[:40] + b"?" + stored[41:], b"", b"something else"):
+        with pytest.raises(BFNError, match="'the data' is"):
+            bfn.codec.decompress(model, damaged)
+
+
+def test_bytes_of_something_else(run: Path, say: Callable[..., str]) -> None:
+    model = bfn.BFN.from_pretrained(run)
+    stored = bfn.codec.compress(model, data(4), steps=2)
+    with pytest.raises(BFNError, match="was made with another model"):
+        bfn.codec.decompress(mixed(), stored)
+    np.savez("a.npz", **data(4))
+    say("compress", run, "a.npz", "-o", "x.bfn", *SMALL)
+    with pytest.raises(BFNError, match="restore them with bfn decompress"):
+        bfn.codec.decompress(model, Path("x.bfn").read_bytes())
+
+
+def test_mistakes_in_python() -> None:
+    x: Any = data(4)
+    for told, given in {
+        "the variable 'gene' of the data is missing": {"sex": x["sex"]},
+        "expected a dict of tensors, one for each of sex": x["sex"],
+        "in the variable 'gene': the shape is": {**x, "gene": x["gene"][:, 0]},
+        "different numbers of examples": {**x, "age": x["age"][1:]},
+        "in the variable 'gene': x contains 1": {**x, "gene": x["gene"] + 9},
+        "in the variable 'height': x contains": {**x, "height": x["height"] * 7},
+    }.items():
+        with pytest.raises(BFNError, match=told):
+            bfn.codec.compress(mixed(), given, steps=2)
+
+
+def test_arrays_that_do_not_lie_in_their_file() -> None:
+    """A forged place would make a file of any length, or arrays that overwrite each other."""
+    model = mixed({"a": bfn.Variable("discrete", K=2), "b": bfn.Variable("discrete", (2,), K=2)})
+    format = MixedFormat(model.flow.variables)
+    for starts, plain, fits in (
+        ((2, 5), 2, True),
+        ((4, 0), 0, False),
+        ((6, 0), 0, True),
+        ((0, 3), 0, True),
+        ((0, 2), 0, False),
+        ((0, 3 + 10**12), 5, False),
+        ((7, 0), 1, True),
+    ):
+        rows = Rows(3, tuple(Array(start, "|u1") for start in starts))
+        entry = Entry("a.npz", (Plain(plain), rows) if plain else (rows,))
+        if fits:
+            files.check_parts([entry], format)
+        else:
+            with pytest.raises(BFNError, match=r"the arrays of 'a\.npz' do not lie in it"):
+                files.check_parts([entry], format)
+    assert len(Translation.of(model, format).symbols) == 2
