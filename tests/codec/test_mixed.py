@@ -186,3 +186,17 @@ def test_arrays_that_do_not_lie_in_their_file() -> None:
             with pytest.raises(BFNError, match=r"the arrays of 'a\.npz' do not lie in it"):
                 files.check_parts([entry], format)
     assert len(Translation.of(model, format).symbols) == 2
+
+
+def test_classes_that_python_has_trained_on(tmp_path: Path, say: Callable[..., str]) -> None:
+    """A run of data in the model's own convention: its samples are classes, and can be stored."""
+    model = bfn.discrete(bfn.nn.MLP(6, 4, 4, width=8, layers=1), K=4)
+    x = data(9)["gene"].reshape(9, 6)
+    bfn.train.fit(model, x, steps=1, batch=4, out="run", display=False)
+    say("sample", "run", "--n", 5, "--steps", 2, "--out", "a.npy")
+    assert np.load("a.npy").dtype == np.int64
+    np.save("b.npy", x)
+    say("compress", "run", "a.npy", "b.npy", "-o", "x.bfn", *SMALL)
+    say("decompress", "x.bfn", "--run", "run", "-o", "out")
+    for name in ("a.npy", "b.npy"):
+        assert Path("out", name).read_bytes() == Path(name).read_bytes()

@@ -166,7 +166,8 @@ class _TensorFormat(Format):
         legal = values[~missing].flatten()[:1] if not bool(missing.all()) else torch.zeros(1)
         values = torch.where(missing, legal.to(values.dtype), values)
         # Binary forms draw from the generator where a shade is a probability.
-        return self.encode(values[None], torch.Generator().manual_seed(0)), ~missing
+        x = self.encode(values[None], torch.Generator().manual_seed(0))
+        return x.float() if x.is_floating_point() else x, ~missing
 
     @abstractmethod
     def _read(self, path: Path, mask: Path, resize: bool) -> tuple[Tensor, Tensor]:

@@ -288,11 +288,11 @@ def _ends(values: float | tuple[Any, ...], device: torch.device | None) -> Tenso
 class Encoded(Form):
     """Values that are already in the model's convention; the model checks them."""
 
-    K: int | None = None  # as `Real` describes itself
-    name: ClassVar[str] = "real"
+    K: int | None = None
+    name: ClassVar[str] = "encoded"
 
     def encode(self, values: Tensor, generator: noise.Source = None) -> Tensor:
-        return values
+        return values if values.is_floating_point() else values.long()
 
     def decode(self, x: Tensor) -> Tensor:
         return x
@@ -302,7 +302,7 @@ class Encoded(Form):
 
 
 _NAMED: dict[str, type[Form]] = {
-    form.name: form for form in (Continuous, Discretised, Discrete, Binary, Real)
+    form.name: form for form in (Continuous, Discretised, Discrete, Binary, Real, Encoded)
 }
 NAMES = ("continuous", "discretised", "discrete", "binary")
 
