@@ -62,6 +62,8 @@ class BFN(nn.Module):
         """What one example of the data is, as `bfn.data.DataSet.describe` says; None if unknown."""
         self.lengths: Lengths | None = None
         """The law of lengths, where examples have different ones; counted when it is trained."""
+        self.train_known: float | None = None
+        """What `train.known` was in training; None where it is not told."""
         self._blank: tuple[Any, Tensor] | None = None
         self._widest: Tensor | None = None
         """While evaluating: the widest range of numbers that the network returned for an example,
@@ -233,12 +235,14 @@ class BFN(nn.Module):
         """All that is needed, apart from the weights, to build this model again."""
         data = {} if self.data_format is None else {"data": self.data_format}
         lengths = {} if self.lengths is None else {"lengths": serialise.describe(self.lengths)}
+        known = {} if self.train_known is None else {"train_known": self.train_known}
         return {
             "format_version": serialise.FORMAT_VERSION,
             "net": serialise.describe_network(self.net),
             "flow": serialise.describe(self.flow),
             "head": serialise.describe(self.head),
             **lengths,
+            **known,
             **data,
         }
 
@@ -254,6 +258,8 @@ class BFN(nn.Module):
             serialise.build_head(config["head"], flow, trust=trust),
         )
         model.data_format = config.get("data")
+        known = config.get("train_known")
+        model.train_known = known if isinstance(known, int | float) else None
         if "lengths" in config:
             model.lengths = serialise.build(config["lengths"], Lengths, trust=trust)
         return model

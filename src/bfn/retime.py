@@ -97,7 +97,7 @@ def retimed(
             times = _lowest(model.flow.schedule, looks, int(count))
     result = BFN(model.net, model.flow.retimed(tuple(times.tolist())), model.head)
     result.data_format, result.training = model.data_format, model.training
-    result.lengths = model.lengths
+    result.lengths, result.train_known = model.lengths, model.train_known
     return result
 
 

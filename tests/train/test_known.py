@@ -66,6 +66,85 @@ def test_some_subsets_are_scattered_and_some_are_one_side() -> None:
         assert int(cut.sum()) > 50
 
 
+VARIABLES = {
+    "a": bfn.Variable("discrete", (2,), K=2),
+    "b": bfn.Variable("continuous"),
+    "c": bfn.Variable("discrete", (2,), K=3),
+}
+
+
+def mixed(**arguments: Any) -> bfn.BFN:
+    net = bfn.nn.MixedMLP.of(VARIABLES, width=8, layers=1, **arguments)
+    return bfn.mixed(net, VARIABLES)
+
+
+@pytest.mark.parametrize(
+    ("groups", "expected"),
+    [
+        # By what is known of a, b and c: how often, if something may be.
+        ([["a"]], {"a": 1.0}),
+        ([["a", "c"]], {"ac": 1.0}),
+        ([["a", "c"], ["b"]], {"ac": 0.5, "b": 0.5}),
+        ([["a"], ["b"]], {"a": 0.25, "b": 0.25, "ab": 0.5}),
+    ],
+)
+def test_groups_are_known_together(groups: list[list[str]], expected: dict[str, float]) -> None:
+    """Whole or not at all, never all variables, and never those in no group."""
+    N, p = 6_000, 0.8
+    known = draw_known(mixed().flow, torch.zeros(N, 5), p, generator(), groups)
+    parts = known.split([2, 1, 2], 1)
+    assert all(torch.equal(part.any(1), part.all(1)) for part in parts)
+    rows = zip(*(part[:, 0].tolist() for part in parts), strict=True)
+    found = [
+        "".join(name for name, is_known in zip("abc", row, strict=True) if is_known) for row in rows
+    ]
+    for name, share in {"": 1 - p, **{name: p * share for name, share in expected.items()}}.items():
+        error = math.sqrt(share * (1 - share) / N)
+        assert abs(found.count(name) / N - share) < 4 * error
+    assert set(found) == {"", *expected}
+
+
+def test_a_step_gives_groups_and_a_run_remembers_them(tmp_path: Path) -> None:
+    x = {"a": torch.zeros(8, 2).long(), "b": torch.zeros(8), "c": torch.zeros(8, 2).long()}
+    seen: list[Tensor] = []
+
+    class Sees(bfn.nn.MixedMLP):
+        def forward(self, features: Any, t: Tensor, label: Any = None, known: Any = None) -> Any:
+            seen.append(torch.stack([part.reshape(len(t), -1)[:, 0] for part in known.values()], 1))
+            return super().forward(features, t, label, known)
+
+    model = bfn.mixed(Sees.of(VARIABLES, width=8, layers=1, known=True), VARIABLES)
+    bfn.train.fit(model, x, steps=4, batch=8, known=1.0, known_groups=[["a", "c"]], display=False)
+    assert all(
+        torch.equal(each, torch.tensor([True, False, True]).expand(len(each), 3)) for each in seen
+    )
+    given: dict[str, Any] = {"steps": 1, "batch": 8, "known": 0.5, "known_groups": [["a", "c"]]}
+    bfn.train.fit(mixed(known=True), x, out=tmp_path / "run", display=False, **given)
+    assert RunFolder(tmp_path / "run").recipe().train.known_groups == (("a", "c"),)
+
+
+def test_a_network_that_was_never_given_anything_says_so(tmp_path: Path) -> None:
+    """In the model that was trained and in the one that is loaded; others are trusted."""
+    x = {"a": torch.zeros(8, 2).long(), "b": torch.zeros(8), "c": torch.zeros(8, 2).long()}
+    known = {"b": torch.zeros(3)}
+    told = "was trained with train.known = 0 and never saw"
+    unknown, out = mixed(known=True), tmp_path / "run"
+    bfn.generate(unknown, 3, 2, known=known)
+    bfn.train.fit(unknown, x, steps=1, batch=8, out=out, display=False)
+    for told_of in (unknown, bfn.BFN.from_pretrained(out)):
+        for use in (
+            lambda model: bfn.generate(model, 3, 2, known=known),
+            lambda model: bfn.infill(model, known, observed="learned"),
+            lambda model: bfn.evaluate.evaluate(model, x, known={"b": torch.tensor(True)}),
+        ):
+            assert_refused(lambda use=use, model=told_of: use(model), told)
+        bfn.infill(told_of, known, steps=2)
+    bfn.train.fit(unknown, x, steps=1, batch=8, known=0.5, out=out, force=True, display=False)
+    for taught in (unknown, bfn.BFN.from_pretrained(out)):
+        assert taught.train_known == 0.5
+        bfn.generate(taught, 3, 2, known=known)
+
+
 def test_parts_of_the_masks_are_the_masks() -> None:
     """So that accumulation and several processes change nothing."""
     x = torch.zeros(12, 3, 2)
@@ -143,6 +222,28 @@ class Blind(nn.Module):
 
     def forward(self, features: Tensor, t: Tensor) -> Tensor:
         return self.weight * features
+
+
+@pytest.mark.parametrize(
+    ("groups", "words"),
+    [
+        ([["a", "x"]], ["the groups name 'x', which is no variable of the model"]),
+        ([["a"], ["b", "a"]], ["the groups name 'a', which is in two of them"]),
+        ([["a", "b", "c"]], ["leaves nothing to learn"]),
+        ("a", ["train.known_groups = 'a'", "expected a list"]),
+    ],
+)
+def test_mistakes_with_groups(groups: Any, words: list[str], tmp_path: Path) -> None:
+    x = {"a": torch.zeros(8, 2).long(), "b": torch.zeros(8), "c": torch.zeros(8, 2).long()}
+    given: dict[str, Any] = {"known_groups": groups, "display": False, "out": tmp_path / "run"}
+    assert_refused(lambda: bfn.train.fit(mixed(known=True), x, known=0.5, **given), *words)
+    told = ["named variables, which only mixed data have"] if isinstance(groups, list) else words
+    numbers = bfn.continuous(bfn.nn.MLP(3, width=8, layers=1, known=True))
+    assert_refused(lambda: bfn.train.fit(numbers, torch.zeros(8, 3), known=0.5, **given), *told)
+    if isinstance(groups, list):
+        told = ["train.known = 0 makes nothing known"]
+        assert_refused(lambda: bfn.train.fit(mixed(known=True), x, **given), *told)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def infill(
     from bfn.plots import sheets
     from bfn.recipe import Sample
     from bfn.sampling.draw import on_device
-    from bfn.sampling.pinned import sees_known
+    from bfn.sampling.pinned import has_learned
 
     folder, model, format = sampling.open_run(run, trust)
     recipe = folder.recipe() if folder.is_run() else None
@@ -74,7 +74,7 @@ def infill(
     ending = sampling.check_out(out, format, force)
     if observed is None:
         observed = "schedule"
-        if particles == 1 and sees_known(model.net) and not resample:
+        if particles == 1 and has_learned(model) and not resample:
             observed = "learned"
         elif particles == 1 and is_text:
             observed = "known"

@@ -216,6 +216,16 @@ class BayesianFlow(ABC):
         ]
         return torch.stack(torch.meshgrid(*axes, indexing="ij"), -1)
 
+    def grouped(self, groups: Sequence[Sequence[str]]) -> Tensor:
+        """The number of the group that each variable of an example is in, in the data's shape.
+
+        Those in none have the number of groups.
+        """
+        raise BFNError(
+            f"the groups {[list(names) for names in groups]} are of named variables, which only "
+            "mixed data have; leave them out"
+        )
+
     def prior(
         self,
         shape: Sequence[int],

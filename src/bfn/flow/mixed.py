@@ -382,6 +382,25 @@ class MixedFlow(BayesianFlow):
         rows = self.layout.repeat(range(len(self.flows)), device=device)
         return torch.nn.functional.one_hot(rows, len(self.flows)).float()
 
+    def grouped(self, groups: Sequence[Sequence[str]]) -> Tensor:
+        number: dict[str, int] = {}
+        for g, names in enumerate(groups):
+            for name in names:
+                wrong = "in two of them" if name in number else "no variable of the model"
+                require(
+                    name in self.layout.names and name not in number,
+                    f"the groups name {name!r}, which is {wrong}; expected each of "
+                    f"{', '.join(self.layout.names)} once at most",
+                )
+                number[name] = g
+        found = [number.get(name, len(groups)) for name in self.layout.names]
+        require(
+            len(set(found)) > 1,
+            "one group of all variables leaves nothing to learn; leave some out, or make several "
+            "groups",
+        )
+        return self.layout.repeat(found)
+
     @property
     def decisive_accuracy(self) -> Any:
         return tuple(flow.decisive_accuracy for flow in self.flows)

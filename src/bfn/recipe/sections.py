@@ -150,6 +150,11 @@ class Train(Section):
         least=0,
         most=1,
     )
+    known_groups: tuple[tuple[str, ...], ...] = option(
+        (),
+        "lists of named variables of mixed data that are known or unknown together; the others are "
+        "then never known",
+    )
     ema_decay: float = option(
         0.9999,
         "decay of the weights' moving average; it starts lower and warms up to this",
@@ -186,6 +191,11 @@ class Train(Section):
         for name, largest in (("ema_decay", self.ema_decay), ("betas", max(self.betas))):
             if largest >= 1:
                 raise BFNError(f"train.{name} = {largest} is too large; expected less than 1")
+        if self.known_groups and not self.known:
+            raise BFNError(
+                "train.known_groups says what may be known together, but train.known = 0 makes "
+                "nothing known; give a probability, such as 0.5"
+            )
         if self.patience and not self.validate_every:
             raise BFNError(
                 f"train.patience = {self.patience} counts validations, but there are none; give "

@@ -17,7 +17,7 @@ from bfn.nn.accelerate import Accelerated
 from bfn.recipe.sections import Sample
 from bfn.sampling import solvers
 from bfn.sampling.batches import in_batches
-from bfn.sampling.pinned import sees_known
+from bfn.sampling.pinned import has_learned
 
 
 @contextlib.contextmanager
@@ -52,7 +52,7 @@ def draw(
         # The right posterior of discrete data does not depend on t, so a prefix is known from the
         # start: a small model of text continued "functio" correctly in 98% of all cases, and in
         # 83% with messages on schedule. A network that has learned it needs no such excuse.
-        given = {"observed": "learned" if sees_known(model.net) else "known", **given}
+        given = {"observed": "learned" if has_learned(model) else "known", **given}
     x = in_batches(
         model,
         settings.n,

@@ -52,11 +52,16 @@ class Pinned(Wrapper):
         observed: Observed = "schedule",
     ) -> None:
         super().__init__(model)
-        if observed == "learned" and not sees_known(net := innermost(model).net):
+        if observed == "learned" and not has_learned(inner := innermost(model)):
+            problem = (
+                "was trained with train.known = 0 and never saw which variables are known"
+                if inner.train_known == 0.0
+                else "cannot see which variables are known: let its forward take known, in a "
+                "recipe with net.known = true"
+            )
             raise BFNError(
-                f"the network, {type(net).__name__}, cannot see which variables are known; let its "
-                "forward take known, in a recipe with net.known = true, and train it with "
-                "train.known, or use bfn.infill, which needs neither"
+                f"the network, {type(inner.net).__name__}, {problem}; train it with train.known, "
+                "or use bfn.infill, which needs no such training"
             )
         self.x, self.mask, self.observed = x, mask, observed
         self.m = model.flow.embed(x)
@@ -88,9 +93,10 @@ def checked(model: BFN | Wrapper, x: Any, mask: Any) -> tuple[Tensor, Tensor]:
     return x, mask
 
 
-def sees_known(net: nn.Module) -> bool:
-    """Whether a network's forward takes `known`, and the network was not built without it."""
-    inner: Any = net
+def has_learned(model: BFN) -> bool:
+    """Whether a network's forward takes `known`, and it was not built or trained without it."""
+    inner: Any = model.net
     while isinstance(inner, nn.Module) and not hasattr(inner, "arguments"):
         inner = getattr(inner, "net", getattr(inner, "module", None))
-    return takes(net, "known") and getattr(inner, "arguments", {}).get("known", True)
+    built = takes(model.net, "known") and getattr(inner, "arguments", {}).get("known", True)
+    return built and model.train_known != 0.0

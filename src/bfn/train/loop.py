@@ -332,7 +332,8 @@ class Loop:
         folder, best = self.folder, self.state.best_weights
         assert folder is not None
         weights = average if best is None else best
-        self.world.on_main(lambda: folder.export(self.identity["model"], weights))
+        config = {**self.identity["model"], "train_known": self.settings.known}
+        self.world.on_main(lambda: folder.export(config, weights))
 
     def _farewell(self) -> str:
         stopped = f"training was interrupted at step {self.state.step} of {self.settings.steps}"

@@ -98,7 +98,8 @@ def check(
                 f"train.known = {recipe.train.known}, but an example of {data.name} is a single "
                 "variable, of which nothing else could be known; leave it out"
             )
-        cond["known"] = draw_known(model.flow, x, 1.0, generator).to(model.device)
+        known = draw_known(model.flow, x, 1.0, generator, recipe.train.known_groups)
+        cond["known"] = known.to(model.device)
     try:
         with model.evaluating():
             loss.objective(

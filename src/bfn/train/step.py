@@ -94,7 +94,8 @@ class Trainer:
                 x = self.augment(self.data.format.form.encode(values, generator))
                 labels = hide_labels(labels, settings.label_dropout, generator)
                 if settings.known:
-                    mask = draw_known(self.model.flow, x, settings.known, generator)
+                    groups = settings.known_groups
+                    mask = draw_known(self.model.flow, x, settings.known, generator, groups)
                     labels = {**labels, "known": mask}
                 parts.append(self.backward(x, labels, generator, 1 / len(self.rows)))
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip)

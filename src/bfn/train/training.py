@@ -157,6 +157,7 @@ def _train(
         if folder is not None:
             world.on_main(lambda: folder.check_free(resume=resume, force=force))
         recipe, model, data = build_all()
+        model.train_known = None  # of an earlier training
         display = _display(display, world)
         resumed = folder if resume and folder is not None and folder.steps() else None
         if recipe.train.init and resumed is None:
@@ -202,6 +203,7 @@ def _train(
                 if not world.lost:
                     load_weights(model.net, loop.state.exported())
                 model.eval()
+                model.train_known = recipe.train.known
                 loop.close()
                 if folder is not None:
                     folder.close()
