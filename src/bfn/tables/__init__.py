@@ -1,0 +1,1 @@
+"""Tables: columns of numbers, dates, categories and missing values, as variables of one model."""

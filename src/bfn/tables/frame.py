@@ -1,0 +1,224 @@
+"""Anything that is a table -> one Arrow table, and new rows back as what was given.
+
+DataFrames of pandas and polars, Arrow tables, dicts of arrays, and paths of CSV and Parquet files
+(which come back as Arrow tables). An Arrow schema with its metadata says all that is needed to
+restore the types: nullable, categorical and Arrow types of pandas, Enum and Categorical of polars.
+"""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bfn.errors import BFNError, require_extra, some
+from bfn.tables import csvfile
+
+pa, pc = csvfile.pa, csvfile.pc
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a table was before it was read.
+
+    Args:
+        kind: "pandas", "polars", "arrow" or "dict".
+        schema: the Arrow types, with the metadata of whoever made them.
+        categories: all values of categorical columns, seen or not, in their order.
+        nan: columns in which missing values are NaN and not null.
+        dtypes: numpy's types of a dict of arrays.
+    """
+
+    kind: str
+    schema: Any
+    categories: dict[str, Any] = field(default_factory=dict)
+    nan: tuple[str, ...] = ()
+    dtypes: dict[str, str] = field(default_factory=dict)
+
+    def restore(self, arrays: Mapping[str, Any], index: Any = None) -> Any:
+        """New columns, Arrow arrays of plain values, as a table like the one that was read.
+
+        Args:
+            index: of pandas; by default 0, 1, 2, ...
+        """
+        schema = pa.schema(
+            [f for f in self.schema if f.name in arrays], metadata=self.schema.metadata
+        )
+        table = pa.Table.from_arrays(
+            [self._typed(arrays[f.name], f) for f in schema], schema=schema
+        )
+        if self.kind == "pandas":
+            frame = table.to_pandas()
+            if index is not None:
+                frame.index = index
+            return frame
+        if self.kind == "polars":
+            return require_extra("polars", "tables", "this table").from_arrow(table)
+        if self.kind == "dict":
+            columns = {name: table[name].to_numpy() for name in table.column_names}
+            return {name: _as(a, self.dtypes[name]) for name, a in columns.items()}
+        return table
+
+    def _typed(self, array: Any, f: Any) -> Any:
+        if pa.types.is_dictionary(f.type):
+            values = self.categories[f.name]
+            indices = pc.index_in(array.cast(values.type), values).cast(f.type.index_type)
+            return pa.DictionaryArray.from_arrays(indices, values, ordered=f.type.ordered)
+        array = array.cast(f.type)
+        return array.fill_null(float("nan")) if f.name in self.nan else array
+
+    def describe(self) -> dict[str, Any]:
+        """JSON values from which `build` makes an equal origin."""
+        return {
+            "kind": self.kind,
+            "schema": base64.b64encode(self.schema.serialize().to_pybytes()).decode(),
+            "categories": {n: v.cast(pa.string()).to_pylist() for n, v in self.categories.items()},
+            "nan": list(self.nan),
+            "dtypes": self.dtypes,
+        }
+
+    @classmethod
+    def build(cls, description: dict[str, Any]) -> Origin:
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(description["schema"])))
+        categories = {
+            name: pa.array(values, pa.string()).cast(schema.field(name).type.value_type)
+            for name, values in description["categories"].items()
+        }
+        nan, dtypes = tuple(description["nan"]), description["dtypes"]
+        return cls(description["kind"], schema, categories, nan, dtypes)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A table that was read: its Arrow columns, and what it was before."""
+
+    table: Any
+    origin: Origin
+    index: Any = None
+    """That of pandas."""
+    dialect: csvfile.Dialect | None = None
+    """That of a CSV file."""
+
+    @property
+    def names(self) -> list[str]:
+        return self.table.column_names
+
+    def __len__(self) -> int:
+        return self.table.num_rows
+
+    def column(self, name: str) -> Any:
+        """One Arrow array; missing values are null, whatever they were before."""
+        column = self.table[name]
+        if pa.types.is_floating(column.type):
+            column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+        found = column.unify_dictionaries().combine_chunks()
+        return found if isinstance(found, pa.Array) else pa.concat_arrays(found.chunks)
+
+
+def read(source: Any) -> Frame:
+    """A table of any known kind; a `Frame` is returned as it is."""
+    if isinstance(source, Frame):
+        return source
+    dialect = None
+    if isinstance(source, str | Path):
+        source, dialect = _from_file(Path(source).expanduser())
+    index, dtypes = None, {}
+    pandas, polars = sys.modules.get("pandas"), sys.modules.get("polars")
+    if pandas and isinstance(source, pandas.DataFrame):
+        kind, index = "pandas", source.index
+        _check_names([str(name) for name in source.columns])
+        table = _converted(lambda: pa.Table.from_pandas(source, preserve_index=False))
+    elif polars and isinstance(source, polars.DataFrame):
+        kind, table = "polars", source.to_arrow()
+    elif isinstance(source, Mapping):
+        kind = "dict"
+        arrays = {
+            str(n): a if isinstance(a, np.ndarray) else np.asarray(a) for n, a in source.items()
+        }
+        dtypes = {n: a.dtype.str for n, a in arrays.items()}
+        table = _converted(lambda: pa.table({n: _array(n, a) for n, a in arrays.items()}))
+    elif hasattr(source, "__arrow_c_stream__"):
+        kind, table = "arrow", source if isinstance(source, pa.Table) else pa.table(source)
+    else:
+        raise BFNError(
+            f"a table is expected, not {type(source).__name__}; give a DataFrame of pandas or "
+            "polars, an Arrow table, a dict of arrays, or the path of a CSV or Parquet file"
+        )
+    _check_names(table.column_names)
+    if not table.num_columns or not table.num_rows:
+        what = "rows" if table.num_columns else "columns"
+        raise BFNError(f"the table has no {what}; give one with at least one row and one column")
+    table = table.unify_dictionaries()
+    columns = dict(zip(table.column_names, table.columns, strict=True))
+    categories = {
+        n: c.chunk(0).dictionary for n, c in columns.items() if pa.types.is_dictionary(c.type)
+    }
+    nan = tuple(
+        n
+        for n, c in columns.items()
+        if kind in ("polars", "arrow")
+        and pa.types.is_floating(c.type)
+        and not c.null_count
+        and pc.any(pc.is_nan(c)).as_py()
+    )
+    return Frame(table, Origin(kind, table.schema, categories, nan, dtypes), index, dialect)
+
+
+def _from_file(path: Path) -> tuple[Any, csvfile.Dialect | None]:
+    """The Arrow table of a file, and how it is written if it is CSV."""
+    if not path.is_file():
+        where = "is a folder" if path.is_dir() else "does not exist"
+        raise BFNError(f"{str(path)!r} {where}; expected the path of a CSV or Parquet file")
+    with path.open("rb") as file:
+        parquet = file.read(4) == b"PAR1"
+    if not parquet:
+        return csvfile.read_csv(path)
+    try:
+        return require_extra("pyarrow.parquet", "tables", "a Parquet file").read_table(path), None
+    except (pa.ArrowInvalid, OSError) as error:
+        raise BFNError(f"{str(path)!r} cannot be read as Parquet: {error}") from None
+
+
+def _array(name: str, values: np.ndarray) -> Any:
+    if values.ndim != 1:
+        raise BFNError(
+            f"column {name!r} has shape {values.shape}; expected one axis, a value per row"
+        )
+    return pa.array(values, from_pandas=True)
+
+
+def _check_names(names: list[str]) -> None:
+    twice = (
+        sorted({name for name in names if names.count(name) > 1})
+        if len(set(names)) < len(names)
+        else []
+    )
+    if twice:
+        raise BFNError(
+            f"more than one column is called {some(map(repr, twice))}; give every column a name "
+            "of its own"
+        )
+
+
+def _converted(convert: Any) -> Any:
+    """What a conversion to Arrow returns, or a sentence that names the column."""
+    try:
+        return convert()
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, ValueError) as error:
+        if isinstance(error, BFNError):
+            raise
+        reason = "; ".join(map(str, error.args))
+        raise BFNError(
+            f"the table cannot be read: {reason}; give every column values of one type"
+        ) from None
+
+
+def _as(values: np.ndarray, dtype: str) -> np.ndarray:
+    """Values in numpy's type, but whole numbers with missing ones among them as reals."""
+    whole = np.dtype(dtype).kind in "iub"
+    return values if whole and values.dtype.kind == "f" else values.astype(dtype)

@@ -1,0 +1,137 @@
+"""Columns of a table: encode and decode, what is kept, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from bfn.errors import BFNError
+from bfn.tables.columns import Columns
+
+ROWS = 400
+
+
+def mixed(rows: int = ROWS) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    amount = np.where(rng.random(rows) < 0.5, 0, np.rint(rng.lognormal(7, 1, rows)))
+    return {
+        "amount": amount.astype(np.int64),
+        "price": np.rint(rng.gamma(2, 30, rows) * 100) / 100,
+        "real": rng.standard_normal(rows),
+        "few": rng.integers(0, 5, rows),
+        "word": rng.choice(["red", "green", "blue"], rows),
+    }
+
+
+def as_kind(kind: str, tmp_path: Path) -> Any:
+    frame = pd.DataFrame(mixed())
+    frame.loc[::7, "price"] = np.nan
+    frame.loc[::5, "word"] = None
+    if kind == "pandas":
+        return frame
+    if kind == "polars":
+        return pl.from_pandas(frame)
+    if kind == "arrow":
+        return pa.Table.from_pandas(frame, preserve_index=False)
+    if kind == "dict":
+        return mixed()
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    return tmp_path / "t.csv"
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "arrow", "dict", "csv"])
+def test_what_comes_back_is_what_went_in(kind: str, tmp_path: Path) -> None:
+    table = as_kind(kind, tmp_path)
+    columns = Columns.build(json.loads(json.dumps(Columns.fit(table).describe())))
+    codes = columns.encode(table)
+    assert [c.name for c in columns.columns] == list(mixed())
+    assert all(codes[c.name].max() < c.K for c in columns.variables)
+    new = columns.decode(codes, seed=1)
+    expected = pa.csv.read_csv(table) if kind == "csv" else table
+    assert type(new) is type(expected)
+    if kind == "pandas":
+        assert (new.dtypes == table.dtypes).all()
+        assert (new.isna() == table.isna()).all(axis=None)
+    elif kind == "dict":
+        assert {n: a.dtype for n, a in new.items()} == {n: a.dtype for n, a in table.items()}
+    elif kind != "csv":
+        assert new.schema == table.schema
+    again = columns.encode(new)
+    assert all((again[name] == codes[name]).all() for name in codes)
+    price = np.array(new["price"], float)
+    price = price[~np.isnan(price)]
+    assert (np.rint(price * 100) / 100 == price).all()
+    volume = columns.log_volume(table)
+    assert np.isfinite(volume).all()
+    exact = [columns[name].exact[codes[name]] for name in codes]
+    assert (volume[np.stack(exact, 1)] == 0).all()
+
+
+def test_holes_are_filled_and_values_kept() -> None:
+    frame = pd.DataFrame(mixed(), index=range(1000, 1000 + ROWS))
+    columns = Columns.fit(frame)
+    holes = frame.copy()
+    holes.loc[1003, ["amount", "word"]] = None
+    codes = columns.encode(holes, holes=True)
+    assert [name for name in codes if codes[name][3] == -1] == ["amount", "word"]
+    codes["amount"][3] = 0
+    codes["word"][3] = 2
+    filled = columns.decode(codes, like=holes)
+    assert filled.index.equals(frame.index)
+    assert filled.loc[1003, "amount"] == frame["amount"].min()
+    assert filled.loc[1003, "word"] == columns["word"].representatives()[2].as_py()
+    others = frame.index != 1003
+    assert (filled[others] == frame[others]).all(axis=None)
+
+
+@pytest.mark.parametrize(
+    ("table", "kinds", "message"),
+    [
+        ({"a": []}, {}, "has no rows"),
+        ({}, {}, "has no columns"),
+        ({"a": [1]}, {}, "has one row"),
+        ({"a": [1, 1], "b": ["x", "x"]}, {}, "nothing to model"),
+        ({"a": [1, 2]}, {"b": "number"}, "no column 'b'"),
+        ({"a": [1, 2]}, {"a": "nummer"}, "did you mean 'number'"),
+        ({"a": [1.0, np.inf]}, {}, "'a' holds infinite values"),
+        ({"a": ["x", "y"]}, {"a": "number"}, "'a' is told to be a number"),
+        ({"a": [f"name {i}" for i in range(30)]}, {}, "'a' looks like an identifier: 30 of 30"),
+        ({"a": range(30)}, {}, "'a' looks like an identifier: it counts the rows"),
+        ({"a": [[1], [2]]}, {}, r"'a' has shape \(2, 1\)"),
+        (pa.table({"a": [[1], [2]]}), {}, "holds list<.*> values"),
+        (pd.DataFrame([[1, 2], [3, 4]], columns=["a", "a"]), {}, "more than one column.*'a'"),
+        (pd.DataFrame({"a": [1, "x"]}), {}, "column a with type object"),
+        ([1, 2], {}, "a table is expected, not list"),
+        ("nowhere.csv", {}, "does not exist"),
+    ],
+)
+def test_mistakes_in_training_get_a_sentence(
+    table: Any, kinds: dict[str, str], message: str
+) -> None:
+    with pytest.raises(BFNError, match=message):
+        Columns.fit(table, kinds)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"word": ["gren"] * ROWS}, "'word' holds 'gren', which did not.*; did you mean 'green'"),
+        ({"word": None}, "lacks 'word'"),
+        ({"wrod": ["red"] * ROWS}, "has 'wrod', which the table in training did not"),
+        ({"amount": ["much"] * ROWS}, "'amount' holds .* such as 'much'.*, but int64"),
+        ({"amount": [0.5] * ROWS}, "'amount' holds double .* such as 0.5.*, but int64"),
+        ({"real": [np.nan] * ROWS}, "'real' has missing values, but had none"),
+    ],
+)
+def test_mistakes_afterwards_get_a_sentence(change: dict[str, Any], message: str) -> None:
+    columns = Columns.fit(mixed())
+    table = {name: values for name, values in (mixed() | change).items() if values is not None}
+    with pytest.raises(BFNError, match=message):
+        columns.encode(table)
