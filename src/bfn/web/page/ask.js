@@ -1,0 +1,119 @@
+// The controls of a generation: what the form says, what is sent, and what the address remembers.
+
+const FIELDS = ["solver", "steps", "guidance", "label", "length", "seed", "particles"];
+
+function fill(select, options) {
+  select.replaceChildren(...options.map(([value, words, title]) => {
+    const option = new Option(words, value);
+    option.title = title ?? "";
+    return option;
+  }));
+}
+
+function whole(input, otherwise) {
+  const value = Math.round(Number(input.value));
+  if (input.value === "" || Number.isNaN(value)) return otherwise;
+  return Math.min(Number(input.max || Infinity), Math.max(Number(input.min || 0), value));
+}
+
+export class Ask {
+  constructor(find, hello) {
+    this.find = find;
+    this.hello = hello;
+    const models = hello.models.map((model) => [model.id, model.title, model.about]);
+    const solvers = hello.solvers.map((solver) => [solver.name, solver.name, solver.about]);
+    for (const name of ["model", "model-b"]) fill(find(name), models);
+    for (const name of ["solver", "solver-b"]) fill(find(name), solvers);
+    for (const name of ["calls", "calls-b"]) find(name).max = hello.limits.steps + 1;
+    find("particles").max = hello.limits.particles;
+  }
+
+  get model() {
+    return this.hello.models.find((model) => model.id === this.find("model").value);
+  }
+
+  get second() {
+    return this.hello.models.find((model) => model.id === this.find("model-b").value);
+  }
+
+  // Another model: its own defaults, labels and lengths.
+  adopt(model) {
+    const { find } = this;
+    const { defaults } = model;
+    find("model").value = model.id;
+    this.put(defaults);
+    for (const name of ["solver", "guidance", "calls"]) find(`${name}-b`).value = find(name).value;
+    find("model-b").value = model.id;
+    find("particles").value = 1;
+    fill(find("label"), [["", "any"], ...(model.labels ?? []).map((label, k) => [k, label])]);
+    find("label").value = defaults.label ?? "";
+    for (const [name, there] of [["label", model.labels], ["guidance", model.labels], ["length", model.lengths]]) {
+      for (const element of [find(name), document.querySelector(`label[for=${name}]`)]) element.hidden = !there;
+    }
+    find("guidance-b").dataset.there = model.labels ? "yes" : "";
+    if (model.lengths) {
+      find("length").min = model.lengths.least;
+      find("length").max = model.lengths.most;
+      find("length").value = "";
+    }
+    find("about").textContent = model.about.replace(/(\d) x (?=\d)/g, "$1 × ");
+  }
+
+  put(values) {
+    const { find } = this;
+    if (values.solver) find("solver").value = values.solver;
+    if (values.steps) find("calls").value = values.steps + 1;
+    for (const name of ["guidance", "seed", "particles", "length", "label"]) if (values[name] !== undefined) find(name).value = values[name] ?? "";
+  }
+
+  compare(on) {
+    const { find } = this;
+    find("versus").hidden = !on;
+    for (const name of ["solver-b", "calls-b"]) find(name).hidden = !on;
+    find("guidance-b").hidden = !on || !find("guidance-b").dataset.there;
+    document.body.classList.toggle("comparing", on);
+  }
+
+  // The settings of pane 0 or 1 as the server wants them; the second differs in model, solver, calls and guidance.
+  settings(pane) {
+    const { find } = this;
+    const own = (name) => find(pane ? `${name}-b` : name);
+    const { model } = this;
+    const shown = pane ? this.second : model;
+    const label = find("label").value;
+    const usable = label !== "" && Number(label) < (shown.labels?.length ?? 0);
+    return {
+      model: shown.id,
+      solver: own("solver").value,
+      steps: whole(own("calls"), shown.defaults.steps + 1) - 1,
+      seed: whole(find("seed"), 0),
+      label: usable ? Number(label) : null,
+      guidance: shown.labels ? Number(own("guidance").value || 1) : 1,
+      length: shown.lengths && find("length").value !== "" ? whole(find("length"), null) : null,
+      particles: whole(find("particles"), 1),
+    };
+  }
+
+  // The address carries the settings, so that a reload or a bookmark shows the same.
+  remember(pins) {
+    const settings = this.settings(0);
+    const words = new URLSearchParams({ model: settings.model });
+    for (const name of FIELDS) if (settings[name] !== null) words.set(name, settings[name]);
+    if (pins.size && pins.size <= 256) words.set("pins", [...pins].map(([i, value]) => `${i}:${value}`).join(","));
+    history.replaceState(null, "", `#${words}`);
+  }
+
+  // Take the settings from the address; returns the pins that it held.
+  recall() {
+    const words = new URLSearchParams(location.hash.slice(1));
+    const model = this.hello.models.find((each) => each.id === words.get("model"));
+    this.adopt(model ?? this.hello.models[0]);
+    if (!model) return [];
+    const values = {};
+    for (const name of FIELDS) if (words.has(name)) values[name] = name === "solver" ? words.get(name) : Number(words.get(name));
+    if (values.solver && !this.hello.solvers.some((solver) => solver.name === values.solver)) delete values.solver;
+    this.put(values);
+    const pairs = (words.get("pins") ?? "").split(",").filter(Boolean).map((pair) => pair.split(":").map(Number));
+    return pairs.filter(([i, value]) => Number.isInteger(i) && i >= 0 && i < model.D && Number.isFinite(value));
+  }
+}

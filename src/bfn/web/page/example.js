@@ -1,0 +1,60 @@
+// A person's own example: a picture decoded on a canvas, a text, or numbers between commas.
+
+const decoder = document.createElement("canvas");
+
+function readPixels(width, height, paint) {
+  decoder.width = width;
+  decoder.height = height;
+  const context = decoder.getContext("2d", { willReadFrequently: true });
+  context.fillStyle = "#000";
+  context.fillRect(0, 0, width, height);
+  context.imageSmoothingQuality = "high";
+  paint(context);
+  const { data } = context.getImageData(0, 0, width, height);
+  let rgb = "";
+  for (let at = 0; at < data.length; at += 4) rgb += String.fromCharCode(data[at], data[at + 1], data[at + 2]);
+  return { width, height, rgb: btoa(rgb) };
+}
+
+export async function decodePicture(file) {
+  try {
+    return await createImageBitmap(file);
+  } catch {
+    throw new Error(`“${file.name}” is no picture that this browser can read: choose a PNG or JPEG file.`);
+  }
+}
+
+export function wholePicture(bitmap) {
+  return readPixels(bitmap.width, bitmap.height, (context) => context.drawImage(bitmap, 0, 0));
+}
+
+// The middle of the picture in the model's proportions, scaled to its size.
+export function croppedPicture(bitmap, width, height) {
+  const scale = Math.min(bitmap.width / width, bitmap.height / height);
+  const [w, h] = [width * scale, height * scale];
+  return readPixels(width, height, (context) => context.drawImage(bitmap, (bitmap.width - w) / 2, (bitmap.height - h) / 2, w, h, 0, 0, width, height));
+}
+
+// Numbers and class names between commas, one for each variable.
+export function readValues(text, model) {
+  const words = text.trim().split(/[,;\n]/.test(text) ? /\s*[,;\n]\s*/ : /\s+/);
+  if (words.length !== model.D) throw new Error(`This model's examples have ${model.D} values and you gave ${words.length}: separate them by commas.`);
+  return words.map((word, i) => {
+    const group = model.groups.find((each) => i >= each.start && i < each.start + each.count);
+    const k = group.symbols ? group.symbols.indexOf(word) : -1;
+    if (k >= 0) return k;
+    if (word === "" || Number.isNaN(Number(word))) {
+      const expected = group.symbols ? `one of ${group.symbols.slice(0, 8).join(", ")}` : "a number";
+      throw new Error(`“${word}” cannot be value ${i + 1}${group.name ? ` (${group.name})` : ""}: give ${expected}.`);
+    }
+    return Number(word);
+  });
+}
+
+export function saveFile(name, type, body) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([body], { type }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+}

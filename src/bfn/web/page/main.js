@@ -1,0 +1,576 @@
+// The page: it receives messages, keeps the runs, moves the time, and asks for more.
+
+import { Ask } from "./ask.js";
+import { Brush } from "./brush.js";
+import { describe, formOf, nameVariable } from "./draw.js";
+import { croppedPicture, decodePicture, readValues, saveFile, wholePicture } from "./example.js";
+import { Bars } from "./inspect.js";
+import { forgetPalette } from "./palette.js";
+import { Pins } from "./pins.js";
+import { Live, readFilm } from "./protocol.js";
+import { Run, ownUnits, sameVariables, writeNumber } from "./run.js";
+import { Stage } from "./stage.js";
+import { chartTop, paintTimeline } from "./timeline.js";
+
+const find = (id) => document.getElementById(id);
+const film = find("film");
+const SECONDS = 5; // from t = 0 to 1 at speed 1
+const PATIENCE = 80; // milliseconds between requests while a person drags or types
+const PLAY = "M5 3l12 7-12 7z";
+const PAUSE = "M5 3h4v14H5zM11 3h4v14h-4z";
+
+const page = {
+  live: null,
+  ask: null,
+  hello: null,
+  recorded: [], // the runs of a film
+  panes: [0, 1].map((index) => ({ index, run: null, next: null, wanted: -1, request: null })),
+  comparing: false,
+  t: 0,
+  goal: 0, // where the slider was put, if the frames have not come so far yet
+  playing: false,
+  count: 0, // runs asked for
+  top: 1, // of the chart
+  hovered: null,
+  example: null, // what is examined: null while generating
+  bitmap: null, // a picture that waits for being cropped
+  waiting: 0,
+};
+
+const pins = new Pins(() => {
+  showPins();
+  askSoon();
+});
+const brush = new Brush(find, pins, { editable, run: () => shownRuns()[0], begin: () => (page.since = page.t), choose: (g, j) => stage.choose(g, j), notice });
+const stage = new Stage(find("stage"), { redraw, hover, chose, brush });
+const bars = new Bars(find("bars"), (value) => {
+  const { g, j } = stage.chosen;
+  if (editable()) brush.pin([shownModel().groups[g].start + j], [value]);
+});
+
+// ---------------------------------------------------------------- messages
+
+function receive(header, body) {
+  if (header.kind === "hello") return begin(header);
+  if (header.kind === "file") return saveFile(header.name, header.type, body);
+  if (header.kind === "error") {
+    find("stage").ariaBusy = "false";
+    return notice(header.message);
+  }
+  const pane = page.panes[header.pane];
+  if (header.kind === "start") {
+    const run = new Run(header, page.hello.models.find((model) => model.id === header.model));
+    if (film) page.recorded.push(run);
+    else if (header.run === pane.wanted) pane.next = run;
+    return undefined;
+  }
+  const run = film ? page.recorded[page.recorded.length - 1] : [pane.next, pane.run].find((each) => each?.id === header.run);
+  if (!run || (!film && run.id !== pane.wanted)) return undefined;
+  if (header.kind === "frame") run.add(header, body);
+  if (header.kind === "end") run.finish(header, body);
+  if (!film) promote(pane);
+  return undefined;
+}
+
+// A new run takes the stage when it has come as far as the one it replaces: nothing flickers.
+function promote(pane) {
+  const { next } = pane;
+  if (next?.frames.length && (!pane.run || next.heardUntil >= page.t - 1e-9)) {
+    pane.run = next;
+    pane.next = null;
+  }
+  const asked = page.panes.slice(0, page.comparing ? 2 : 1);
+  if (!page.waiting && asked.every((each) => each.run?.id === each.wanted && each.run.end)) find("stage").ariaBusy = "false";
+  redraw();
+}
+
+function begin(hello) {
+  page.hello = hello;
+  document.body.classList.add(hello.live ? "live" : "recorded");
+  if (!hello.live) return;
+  find("notice").hidden = true;
+  page.ask = new Ask(find, hello);
+  pins.forget();
+  for (const [i, value] of page.ask.recall()) pins.now.set(i, value);
+  changeModel();
+  play(true);
+  request();
+}
+
+function beginFilm() {
+  for (const id of ["film-a", "film-b"]) {
+    find(id).append(...page.recorded.map((run, k) => {
+      const { request } = run.start;
+      const label = run.model.labels?.[request.label];
+      return new Option([run.model.title, label, `seed ${request.seed}`].filter(Boolean).join(" · "), k);
+    }));
+    on(id, "change", showRecorded);
+  }
+  find("film-b").value = page.recorded.length - 1;
+  find("compare").hidden = page.recorded.length < 2;
+  stage.chosen = middleOf(page.recorded[0].model);
+  find("stage").ariaBusy = "false";
+  showRecorded();
+  play(true);
+}
+
+function showRecorded() {
+  page.panes[0].run = page.recorded[find("film-a").value];
+  page.panes[1].run = page.comparing ? page.recorded[find("film-b").value] : null;
+  find("versus").hidden = !page.comparing;
+  const { start, model } = page.panes[0].run;
+  find("about").textContent = model.about.replace(/(\d) x (?=\d)/g, "$1 × ");
+  const { request } = start;
+  const rows = [["Model", model.title], ["Solver", request.solver], ["Network calls", start.steps + 1], ["Seed", request.seed]];
+  if (model.labels && request.label !== null && request.label !== undefined) rows.push(["Label", model.labels[request.label]], ["Guidance", request.guidance]);
+  if (start.pins?.i.length) rows.push(["Pinned", `${start.pins.i.length} of ${model.D}`]);
+  find("how").replaceChildren(...rows.filter(([, value]) => value !== undefined && value !== null).flatMap(([name, value]) => {
+    const term = document.createElement("dt");
+    const words = document.createElement("dd");
+    term.textContent = name;
+    words.textContent = value;
+    return [term, words];
+  }));
+  page.top = 1;
+  redraw();
+}
+
+// ---------------------------------------------------------------- requests
+
+function request() {
+  clearTimeout(page.waiting);
+  page.waiting = 0;
+  find("stage").ariaBusy = "true";
+  page.ask.remember(pins.now);
+  for (const pane of page.panes.slice(0, page.comparing ? 2 : 1)) {
+    const settings = page.ask.settings(pane.index);
+    const model = pane.index ? page.ask.second : page.ask.model;
+    pane.wanted = ++page.count;
+    const head = { run: pane.wanted, pane: pane.index };
+    if (page.example) {
+      pane.request = { do: "examine", ...head, model: settings.model, steps: settings.steps, seed: settings.seed, label: settings.label, ...page.example };
+    } else {
+      const held = sameVariables(model, page.ask.model) ? pins.message() : { i: [], v: [] };
+      const since = find("since").checked && held.i.length && settings.particles === 1 ? page.since ?? 0 : 0;
+      pane.request = { do: "generate", ...head, ...settings, particles: held.i.length ? settings.particles : 1, pins: held, since };
+    }
+    page.live.send(pane.request);
+  }
+}
+
+function askSoon() {
+  if (film || page.waiting) return;
+  find("stage").ariaBusy = "true";
+  page.waiting = setTimeout(request, PATIENCE);
+}
+
+// Play from the beginning, with whatever the controls say.
+function again() {
+  page.t = 0;
+  page.top = 1;
+  for (const pane of page.panes) pane.run = pane.next = null;
+  play(true);
+  request();
+}
+
+function download(what) {
+  const pane = page.panes[0];
+  if (!pane.run || !pane.request) return;
+  page.live.send({ do: "download", run: ++page.count, pane: 0, what, step: pane.run.at(page.t).step, request: pane.request });
+  notice({ sample: "The sample is on its way.", film: "The film is being made.", state: "The state is on its way.", known: "The known values are on their way." }[what], 2500);
+}
+
+// ---------------------------------------------------------------- what is shown
+
+function shownRuns() {
+  const runs = page.panes.map((pane) => pane.run).filter(Boolean);
+  return page.comparing ? runs : runs.slice(0, 1);
+}
+
+function shownModel() {
+  return shownRuns()[0]?.model ?? page.ask?.model;
+}
+
+function heldPins(run) {
+  if (!film && run.start.what === "generate" && run.model === page.ask.model) return pins.now;
+  const { i, v } = run.start.pins ?? { i: [], v: [] };
+  return new Map(i.map((place, k) => [place, v[k]]));
+}
+
+let drawing = 0;
+function redraw() {
+  if (!drawing) drawing = requestAnimationFrame(draw);
+}
+
+let before = 0;
+function draw(now) {
+  drawing = 0;
+  const runs = shownRuns();
+  if (!runs.length || !runs[0].frames.length) {
+    before = 0;
+    return;
+  }
+  const arrived = Math.min(...runs.map((run) => run.heardUntil));
+  if (page.playing) {
+    if (before) page.t = Math.min(arrived, page.t + ((now - before) / 1000 / SECONDS) * Number(find("speed").value));
+    before = now;
+    if (page.t >= 1) play(false);
+    else redraw();
+  } else before = 0;
+  if (!page.playing && page.goal > page.t) page.t = runs[0].at(Math.min(page.goal, arrived)).t;
+  const frames = runs.map((run) => run.at(page.t));
+  stage.show(runs, runs[0].start.what === "examine");
+  stage.paint(runs, frames, heldPins(runs[0]));
+  if (!film) brush.show(runs[0].model, stage.chosen.g);
+  page.top = chartTop(runs, page.top);
+  paintTimeline(find("curve"), runs, page.t, page.top * 1.04);
+  showNumbers(runs, frames);
+  showClosely(runs[0], frames[0]);
+  document.body.classList.add("ready");
+}
+
+function write(id, words) {
+  if (find(id).textContent !== words) find(id).textContent = words;
+}
+
+function showNumbers(runs, frames) {
+  const [frame] = frames;
+  const { start, end } = runs[0];
+  const examining = start.what === "examine";
+  const bits = (each) => (typeof each?.bits === "number" ? each.bits.toFixed(1) : "–");
+  find("bits-b").hidden = runs.length < 2;
+  const counted = typeof frame.bits === "number";
+  write("bits", counted ? bits(frame) : page.t.toFixed(2));
+  if (runs.length > 1) write("bits-b", counted ? bits(frames[1]) : "");
+  find("pin-panel").inert = examining;
+  const unsure = typeof frame.entropy === "number" ? `, ${frame.entropy.toFixed(1)} unsure` : "";
+  const loss = examining && end?.loss ? `, of ${end.loss.bits.toFixed(1)} in all: ${end.loss.per_variable.toFixed(3)} per variable` : "";
+  const unit = counted ? (examining ? "bits sent" : "bits received") : "is the time";
+  write("unsure", unit + (examining ? loss : unsure));
+  write("clock", `t = ${page.t.toFixed(3)} · call ${frame.step + 1} of ${start.steps + 1}`);
+  const slider = find("t");
+  slider.value = page.t;
+  slider.setAttribute("aria-valuetext", `t ${page.t.toFixed(2)}, step ${frame.step} of ${start.steps}${typeof frame.bits === "number" ? `, ${bits(frame)} bits received` : ""}`);
+  const badge = find("badge");
+  const words = examining ? "your example" : start.approximate ? "approximate" : film ? "recording" : "";
+  badge.hidden = !words;
+  write("badge", words);
+  write("command", start.command ?? "");
+  find("command").parentElement.hidden = !start.command;
+  find("take-it").hidden = film && !start.command;
+  const known = document.querySelector("[data-download=known]");
+  known.hidden = !start.needs?.length;
+  find("examine-sample").disabled = !end?.values;
+  find("generate-again").hidden = !examining;
+}
+
+function showClosely(run, frame) {
+  const { g, j } = page.hovered && page.hovered.g < run.model.groups.length ? page.hovered : stage.chosen;
+  const group = run.model.groups[g];
+  write("closely-name", nameVariable(run.model, g, j));
+  write("closely-what", describe(run, frame, g, j) || "\u00a0");
+  const canPin = editable();
+  bars.show(run, frame, g, j, heldPins(run).get(group.start + j), canPin);
+  const range = group.kind === "classes" ? ["", ""] : group.kind === "levels" ? ["dark", "bright"] : [0, 1].map((end) => writeNumber(ownUnits(group, j, end)));
+  write("bars-low", range[0]);
+  write("bars-high", range[1]);
+  write("closely-hint", !canPin ? "\u00a0" : formOf(group) === "letters" ? "Click a letter and type to pin it; a bar pins its class." : "A click on a bar pins that value.");
+}
+
+function showPins() {
+  const { size } = pins.now;
+  find("unpin").disabled = !size;
+  find("undo").disabled = !pins.past.length;
+  write("pin-what", size ? `${size} of ${page.ask.model.D} variables held; the others follow.` : "Hold variables fixed; all others follow.");
+}
+
+function notice(words, milliseconds) {
+  const box = find("notice");
+  box.firstElementChild.textContent = words;
+  find("reconnect").hidden = true;
+  box.hidden = false;
+  clearTimeout(notice.timer);
+  if (milliseconds) notice.timer = setTimeout(() => (box.hidden = true), milliseconds);
+}
+
+// ---------------------------------------------------------------- time
+
+function play(on) {
+  const runs = shownRuns();
+  if (on && page.t >= 1 - 1e-9) page.t = 0;
+  if (on && runs.length && matchMedia("(prefers-reduced-motion: reduce)").matches && !play.asked) {
+    page.t = 1;
+    on = false;
+  }
+  page.playing = on;
+  page.goal = 0;
+  find("play-icon").setAttribute("d", on ? PAUSE : PLAY);
+  find("play").setAttribute("aria-label", on ? "Pause" : "Play");
+  redraw();
+}
+
+function step(by) {
+  const [run] = shownRuns();
+  if (!run) return;
+  play(false);
+  const place = Math.max(0, Math.min(run.frames.length - 1, run.place(page.t) + by));
+  page.t = run.frames[place].t;
+  redraw();
+}
+
+// ---------------------------------------------------------------- hands
+
+function hover(variable) {
+  if (page.hovered === variable) return;
+  page.hovered = variable;
+  if (!page.playing) redraw();
+}
+
+function chose() {
+  page.hovered = null;
+  const [run] = shownRuns();
+  if (run) find("spoken").textContent = page.playing ? "" : stage.speak(run, run.at(page.t));
+  redraw();
+}
+
+// Pins can change while a live generation of the model in the controls is shown.
+function editable() {
+  const [run] = shownRuns();
+  return Boolean(!film && !page.example && run && run.model === page.ask.model);
+}
+
+// The variable that is looked at first.
+function middleOf(model) {
+  const [group] = model.groups;
+  const [rows, columns] = formOf(group) === "picture" ? group.shape.slice(-2) : [1, formOf(group) === "plot" ? group.count : 1];
+  return { g: 0, j: Math.floor(rows / 2) * columns + Math.floor(columns / 2) };
+}
+
+function changeModel() {
+  const { model } = page.ask;
+  page.example = null;
+  page.since = 0;
+  page.hovered = null;
+  stage.chosen = middleOf(model);
+  find("own-picture").hidden = model.medium !== "image";
+  find("own-text").hidden = model.medium === "image";
+  find("examine").hidden = model.medium === "image";
+  find("own-text").placeholder = model.medium === "text" ? "Type a text" : model.groups.map((each) => each.name || "value").slice(0, 6).join(", ");
+  find("own-text").value = "";
+  find("own-what").textContent = "\u00a0";
+  find("resize").hidden = true;
+  page.ask.compare(page.comparing);
+  showPins();
+}
+
+// ---------------------------------------------------------------- a person's own example
+
+function examine(example) {
+  page.example = example;
+  find("resize").hidden = true;
+  again();
+}
+
+async function openPicture(file) {
+  try {
+    const bitmap = await decodePicture(file);
+    const [height, width] = page.ask.model.groups[0].shape.slice(-2);
+    if (bitmap.width === width && bitmap.height === height) {
+      write("own-what", file.name);
+      return examine({ picture: wholePicture(bitmap) });
+    }
+    page.bitmap = bitmap;
+    find("resize").hidden = false;
+    return write("own-what", `This picture has ${bitmap.width} × ${bitmap.height} pixels; the model's have ${width} × ${height}.`);
+  } catch (mistake) {
+    return notice(mistake.message);
+  }
+}
+
+function examineText() {
+  const text = find("own-text").value;
+  try {
+    examine(page.ask.model.medium === "text" ? { text } : { values: readValues(text, page.ask.model) });
+  } catch (mistake) {
+    notice(mistake.message);
+  }
+}
+
+// ---------------------------------------------------------------- wiring
+
+function on(id, event, act) {
+  find(id).addEventListener(event, act);
+}
+
+function theme(change) {
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  let stored = null;
+  try {
+    stored = localStorage.getItem("bfn theme"); // refused in a sandboxed frame
+  } catch {}
+  const now = document.documentElement.dataset.theme ?? stored ?? (dark.matches ? "dark" : "light");
+  const next = change ? (now === "dark" ? "light" : "dark") : now;
+  if (change) {
+    try {
+      localStorage.setItem("bfn theme", next);
+    } catch {}
+  }
+  if (change || stored) document.documentElement.dataset.theme = next;
+  forgetPalette();
+  redraw();
+}
+
+function wireTime() {
+  on("play", "click", () => {
+    play.asked = true;
+    play(!page.playing);
+  });
+  on("back", "click", () => step(-1));
+  on("step", "click", () => step(1));
+  on("t", "input", () => {
+    play(false);
+    const [run] = shownRuns();
+    if (!run) return;
+    page.goal = Number(find("t").value) + 0.5 / run.start.steps;
+    page.t = run.at(page.goal).t;
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey) {
+      if (event.key.toLowerCase() === "z" && !event.target.matches("input, textarea") && !film) {
+        event.preventDefault();
+        pins.undo();
+      }
+      return;
+    }
+    const slider = event.target === find("t");
+    if (!slider && event.target.matches("input:not([type=radio]), textarea, select")) return;
+    if (event.key === " " && !event.target.matches("button, label")) {
+      event.preventDefault();
+      find("play").click();
+    } else if (event.key === "ArrowLeft" || event.key === "ArrowRight") {
+      if (event.target.matches("input[type=radio]")) return;
+      event.preventDefault();
+      step(event.key === "ArrowLeft" ? -1 : 1);
+    } else if (slider && (event.key === "Home" || event.key === "End")) {
+      event.preventDefault();
+      step(event.key === "Home" ? -Infinity : Infinity);
+    }
+  });
+  on("bars", "keydown", (event) => {
+    const next = { ArrowLeft: "previousElementSibling", ArrowRight: "nextElementSibling" }[event.key];
+    if (!next) return;
+    event.preventDefault();
+    event.stopPropagation();
+    event.target[next]?.focus();
+  });
+}
+
+function wireAsk() {
+  for (const name of ["solver", "calls", "guidance", "label", "length", "seed", "solver-b", "calls-b", "guidance-b", "particles", "since"]) on(name, "change", askSoon);
+  for (const name of ["guidance", "seed"]) on(name, "input", () => find(name).value !== "" && askSoon());
+  on("ask", "submit", (event) => {
+    event.preventDefault();
+    page.example = null;
+    play.asked = true;
+    again();
+  });
+  on("another", "click", () => {
+    find("seed").value = Number(find("seed").value || 0) + 1;
+    page.example = null;
+    play.asked = true;
+    again();
+  });
+  on("model", "change", () => {
+    page.ask.adopt(page.ask.model);
+    pins.forget();
+    changeModel();
+    again();
+  });
+  on("model-b", "change", () => {
+    const { defaults } = page.ask.second;
+    find("solver-b").value = defaults.solver;
+    find("calls-b").value = defaults.steps + 1;
+    again();
+  });
+  on("generate-again", "click", () => {
+    page.example = null;
+    again();
+  });
+}
+
+function wireRest() {
+  on("compare", "click", () => {
+    page.comparing = !page.comparing;
+    find("compare").setAttribute("aria-pressed", String(page.comparing));
+    page.panes[1].run = page.panes[1].next = null;
+    if (film) return showRecorded();
+    page.ask.compare(page.comparing);
+    if (page.comparing && page.ask.second === page.ask.model && find("solver-b").value === find("solver").value) {
+      // Two equal halves would say nothing: begin with another solver.
+      find("solver-b").value = find("solver").value === "ancestral" ? "sde2" : "ancestral";
+    }
+    if (!page.comparing) page.live.send({ do: "stop", pane: 1 });
+    return again();
+  });
+  on("theme", "click", () => theme(true));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => theme(false));
+  on("undo", "click", () => pins.undo());
+  on("unpin", "click", () => {
+    pins.remember();
+    pins.remove([...pins.now.keys()]);
+  });
+  on("dismiss", "click", () => (find("notice").hidden = true));
+  on("reconnect", "click", connect);
+  on("examine", "click", examineText);
+  on("own-text", "keydown", (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) examineText();
+  });
+  on("examine-sample", "click", () => {
+    const [run] = shownRuns();
+    if (run?.end?.values) examine({ values: run.end.values });
+  });
+  on("file", "change", () => {
+    if (find("file").files.length) openPicture(find("file").files[0]);
+    find("file").value = "";
+  });
+  on("resize", "click", () => {
+    const [height, width] = page.ask.model.groups[0].shape.slice(-2);
+    write("own-what", "Cropped to the middle and scaled down.");
+    examine({ picture: croppedPicture(page.bitmap, width, height) });
+  });
+  for (const name of ["dragover", "drop"]) {
+    document.addEventListener(name, (event) => {
+      event.preventDefault();
+      const file = event.dataTransfer?.files[0];
+      if (name === "drop" && file && !film) {
+        if (page.ask.model.medium === "image") openPicture(file);
+        else file.text().then((text) => (find("own-text").value = text.slice(0, 10000)));
+      }
+    });
+  }
+  for (const button of document.querySelectorAll("[data-download]")) button.addEventListener("click", () => download(button.dataset.download));
+  on("copy", "click", async () => {
+    try {
+      await navigator.clipboard.writeText(find("command").textContent);
+      notice("Copied.", 1500);
+    } catch {
+      getSelection().selectAllChildren(find("command"));
+      notice("Press Ctrl C to copy the command line.", 4000);
+    }
+  });
+}
+
+function connect() {
+  page.live = new Live(receive, (reason) => {
+    play(false);
+    notice(`${reason} What you see stays here.`);
+    find("reconnect").hidden = false;
+  });
+}
+
+theme(false);
+wireTime();
+wireAsk();
+wireRest();
+if (film) readFilm(film.textContent, receive).then(beginFilm, () => notice("This film is damaged: make it again with bfn view."));
+else connect();

@@ -1,0 +1,48 @@
+// Where messages come from: a WebSocket of `bfn serve`, or a recording inside the page. Both are the
+// same binary messages: the length of a header (u32, little-endian), the header as JSON, the body.
+
+const utf8 = new TextDecoder();
+
+export function readMessage(buffer) {
+  const length = new DataView(buffer).getUint32(0, true);
+  const header = JSON.parse(utf8.decode(new Uint8Array(buffer, 4, length)));
+  return { header, body: buffer.slice(4 + length) };
+}
+
+// A recording: base64 of a deflated sequence of messages, each after its length (u32).
+export async function readFilm(text, receive) {
+  const packed = Uint8Array.from(atob(text.trim()), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const bytes = await new Response(stream).arrayBuffer();
+  const view = new DataView(bytes);
+  for (let at = 0; at < bytes.byteLength; ) {
+    const length = view.getUint32(at, true);
+    const { header, body } = readMessage(bytes.slice(at + 4, at + 4 + length));
+    receive(header, body);
+    at += 4 + length;
+  }
+}
+
+const REASONS = {
+  1001: "The server has stopped.",
+  1008: "The server refused this page: open the address that bfn serve printed.",
+  1013: "The server has as many pages as it can serve: close another one.",
+};
+
+export class Live {
+  constructor(receive, lost) {
+    const address = new URL("live", location.href);
+    address.protocol = location.protocol === "https:" ? "wss:" : "ws:";
+    this.socket = new WebSocket(address);
+    this.socket.binaryType = "arraybuffer";
+    this.socket.onmessage = (event) => {
+      const { header, body } = readMessage(event.data);
+      receive(header, body);
+    };
+    this.socket.onclose = (event) => lost(REASONS[event.code] ?? "The connection to the server is lost.");
+  }
+
+  send(message) {
+    if (this.socket.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify(message));
+  }
+}

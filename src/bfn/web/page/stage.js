@@ -1,0 +1,246 @@
+// The four figures: what the model has heard, what it believes, how sure it is, what it draws.
+// Each holds one canvas for every group of every run shown; those of a comparison lie side by side.
+
+import { describe, exactValue, measure, nameVariable, paintGroup, variableAt } from "./draw.js";
+import { sameVariables, writeNumber } from "./run.js";
+
+const ROLES = [
+  { role: "heard", title: "What it has heard", about: "theta: messages so far" },
+  { role: "believes", title: "What it believes", about: "" },
+  { role: "sure", title: "How sure it is", about: "" },
+  { role: "draws", title: "What it draws", about: "a sample, same noise" },
+];
+
+function meaning(model) {
+  if (model.groups.length > 1) return "its output distribution";
+  return model.groups[0].kind === "classes" ? "its likeliest classes" : "the mean of its output";
+}
+
+// In what two runs differ.
+function differences(runs, which) {
+  const facts = ({ model, start: { request, steps } }) => [model.title, request.solver, `${steps + 1} calls`, model.labels?.[request.label], `guidance ${request.guidance}`, `seed ${request.seed}`];
+  const all = runs.map(facts);
+  return all[which].filter((fact, k) => fact && all.some((other) => other[k] !== fact));
+}
+
+export class Stage {
+  // `hands`: what the page does when a person points or chooses, and the brush that pins.
+  constructor(place, hands) {
+    this.place = place;
+    this.hands = hands;
+    this.built = "";
+    this.figures = [];
+    this.uncertainty = "entropy";
+    this.examined = "bits";
+    this.chosen = { g: 0, j: 0 };
+    this.stroke = null;
+    new ResizeObserver(() => {
+      this.layout();
+      hands.redraw();
+    }).observe(place);
+  }
+
+  // Build the figures anew only if other variables or another number of runs are to be seen.
+  show(runs, examining) {
+    const key = JSON.stringify([runs.map((run, which) => [run.model.id, differences(runs, which)]), examining]);
+    if (key === this.built) return;
+    this.built = key;
+    this.runs = runs;
+    const model = runs[0].model;
+    this.place.dataset.medium = model.medium;
+    this.place.dataset.runs = runs.length;
+    this.place.classList.toggle("stacked", runs.every((run) => run.model.medium === "text"));
+    this.place.classList.toggle("rows", runs.some((run) => run.model.groups.length > 1));
+    if (this.chosen.g >= model.groups.length || this.chosen.j >= model.groups[this.chosen.g].count) this.chosen = { g: 0, j: 0 };
+    this.figures = ROLES.map(({ role, title, about }) => {
+      const figure = document.createElement("figure");
+      figure.dataset.role = role;
+      const caption = document.createElement("figcaption");
+      const name = document.createElement("h2");
+      const note = document.createElement("p");
+      name.textContent = title;
+      note.textContent = about;
+      caption.append(name, note);
+      figure.append(caption);
+      const canvases = [];
+      const shown = { role, figure, name, note, canvases };
+      const rows = Math.max(...runs.map((run) => run.model.groups.length));
+      for (let g = 0; g < rows; g++) {
+        for (let which = 0; which < runs.length; which++) {
+          if (g < runs[which].model.groups.length) canvases.push(this.buildCanvas(shown, runs, which, g));
+          else figure.append(document.createElement("div"));
+        }
+      }
+      const both = ["entropy", "deviation"].every((each) => runs[0].start.planes.some((plane) => plane.name === each));
+      if (role === "sure" && both) this.addChoice(caption, { entropy: "entropy", deviation: "deviation" }, "uncertainty");
+      if (role === "draws" && examining) this.addChoice(caption, { bits: "bits", example: "example" }, "examined");
+      return shown;
+    });
+    this.place.replaceChildren(...this.figures.map(({ figure }) => figure));
+    this.layout();
+  }
+
+  buildCanvas(shown, runs, which, g) {
+    const group = runs[which].model.groups[g];
+    const box = document.createElement("div");
+    box.className = "plate";
+    if (which) box.classList.add("second");
+    const label = document.createElement("span");
+    label.className = "name";
+    label.textContent = (runs.length > 1 && g === 0 ? ["AB"[which], ...differences(runs, which), group.name] : [group.name]).filter(Boolean).join(" · ");
+    if (label.textContent) box.append(label);
+    const canvas = document.createElement("canvas");
+    box.append(canvas);
+    shown.figure.append(box);
+    const entry = { canvas, which, g, layout: null };
+    canvas.setAttribute("role", "img");
+    this.listen(canvas, entry, shown.role);
+    return entry;
+  }
+
+  addChoice(caption, choices, property) {
+    const box = document.createElement("span");
+    box.className = "choice";
+    for (const [value, words] of Object.entries(choices)) {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.textContent = words;
+      button.setAttribute("aria-pressed", String(this[property] === value));
+      button.addEventListener("click", () => {
+        this[property] = value;
+        for (const each of box.children) each.setAttribute("aria-pressed", String(each === button));
+        this.hands.redraw();
+      });
+      box.append(button);
+    }
+    caption.append(box);
+  }
+
+  layout() {
+    for (const { canvases } of this.figures) {
+      for (const entry of canvases) {
+        const width = entry.canvas.parentElement.clientWidth;
+        if (!width) continue;
+        entry.layout = measure(this.runs[entry.which].model.groups[entry.g], width);
+        entry.canvas.style.height = `${entry.layout.height}px`;
+      }
+    }
+  }
+
+  // Runs may have been replaced by newer ones of the same models.
+  paint(runs, frames, pins) {
+    this.runs = runs;
+    const examining = runs[0].start.what === "examine";
+    for (const shown of this.figures) {
+      const role = shown.role === "draws" && examining ? this.examined : shown.role;
+      this.caption(shown, role, runs[0]);
+      for (const entry of shown.canvases) {
+        const run = runs[entry.which];
+        if (!run || !entry.layout || !frames[entry.which]) continue;
+        const chosen = this.chosen.g === entry.g && sameVariables(run.model, runs[0].model) ? this.chosen.j : -1;
+        const held = sameVariables(run.model, runs[0].model) ? pins : new Map();
+        const scale = role === "bits" && run.map ? Math.max(...run.map, 1e-9) : 1;
+        paintGroup(entry.canvas, { run, frame: frames[entry.which], g: entry.g, role, uncertainty: this.measureOf(run, entry.g), pins: held, chosen, scale }, entry.layout);
+        entry.canvas.setAttribute("aria-label", this.label(shown, run, frames[entry.which], entry.g));
+      }
+    }
+  }
+
+  measureOf(run, g) {
+    const has = (name) => run.start.planes.some((plane) => plane.name === name && plane.group === g);
+    return has(this.uncertainty) ? this.uncertainty : has("entropy") ? "entropy" : "deviation";
+  }
+
+  caption(shown, role, run) {
+    const usual = ROLES.find((each) => each.role === shown.role);
+    const title = { bits: "Where the bits are", example: "Your example" }[role] ?? usual.title;
+    if (shown.name.textContent !== title) shown.name.textContent = title;
+    const legend = role === "sure" || role === "bits" ? this.scaleOf(role, run) : null;
+    const note = legend ? `0 ${legend}` : { bits: "counted at the end", example: "as the model sees it", believes: meaning(run.model) }[role] ?? usual.about;
+    if (shown.note.textContent === note) return;
+    const ramp = document.createElement("i");
+    ramp.className = "ramp";
+    shown.note.replaceChildren(...(legend ? ["0 ", ramp, legend] : [note]));
+  }
+
+  // The end of the colours' scale, in words, where all groups share one.
+  scaleOf(role, run) {
+    const { groups } = run.model;
+    if (role === "bits") return run.map ? `${Math.max(...run.map).toFixed(1)} bits` : null;
+    const [group] = groups;
+    if (groups.length > 1) return null;
+    if (this.measureOf(run, 0) === "entropy" && group.entropy_max) return `${group.entropy_max.toFixed(1)} bits`;
+    if (!run.start.planes.some((plane) => plane.name === "deviation")) return null;
+    return Array.isArray(group.low) ? "half the range" : writeNumber((group.high - group.low) / 2);
+  }
+
+  label(shown, run, frame, g) {
+    const group = run.model.groups[g];
+    const name = `${shown.name.textContent}${group.name ? `, ${group.name}` : ""}`;
+    if (shown.role !== "believes" || this.chosen.g !== g) return name;
+    return `${name}. ${nameVariable(run.model, g, this.chosen.j)}: ${describe(run, frame, g, this.chosen.j)}. Arrow keys move.`;
+  }
+
+  listen(canvas, entry, role) {
+    const find = (event) => {
+      const box = canvas.getBoundingClientRect();
+      if (!entry.layout) return -1;
+      return variableAt(entry.layout, this.runs[entry.which].model.groups[entry.g], event.clientX - box.left, event.clientY - box.top);
+    };
+    canvas.addEventListener("pointerdown", (event) => {
+      if (event.button) return;
+      const j = find(event);
+      if (j < 0) return;
+      if (this.hands.brush.painting) {
+        canvas.setPointerCapture(event.pointerId);
+        event.preventDefault();
+      }
+      this.stroke = entry;
+      this.choose(entry.g, j);
+      this.hands.brush.touch(entry.g, j, true);
+      this.figures.find((each) => each.role === "believes").canvases[this.figures[0].canvases.findIndex((each) => each.which === entry.which && each.g === entry.g)].canvas.focus({ preventScroll: true });
+    });
+    canvas.addEventListener("pointermove", (event) => {
+      const j = find(event);
+      if (this.stroke === entry && j >= 0 && this.hands.brush.painting) {
+        if (j === this.chosen.j && entry.g === this.chosen.g) return;
+        this.choose(entry.g, j);
+        this.hands.brush.touch(entry.g, j, false);
+      } else if (!this.stroke) this.hands.hover(j < 0 ? null : { g: entry.g, j });
+    });
+    for (const name of ["pointerup", "pointercancel"]) canvas.addEventListener(name, () => (this.stroke = null));
+    canvas.addEventListener("pointerleave", () => this.hands.hover(null));
+    if (role !== "believes") return;
+    canvas.tabIndex = 0;
+    canvas.classList.add("cursor");
+    canvas.addEventListener("focus", () => {
+      if (this.chosen.g !== entry.g) this.choose(entry.g, 0);
+    });
+    canvas.addEventListener("keydown", (event) => {
+      const group = this.runs[entry.which].model.groups[entry.g];
+      const columns = entry.layout.columns;
+      const move = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns }[event.key];
+      if (move && !event.ctrlKey && !event.metaKey && !event.altKey && group.count > 1) {
+        const j = this.chosen.j + move;
+        if (j >= 0 && j < group.count / entry.layout.channels) this.choose(entry.g, j);
+        event.preventDefault();
+        event.stopPropagation();
+      } else if (this.hands.brush.typed(entry.g, this.chosen.j, event)) {
+        event.preventDefault();
+        event.stopPropagation();
+      }
+    });
+  }
+
+  choose(g, j) {
+    this.chosen = { g, j };
+    this.hands.chose();
+  }
+
+  // The chosen variable in words, for those who listen.
+  speak(run, frame) {
+    const { g, j } = this.chosen;
+    const exact = run.end?.values && frame.step === run.start.steps ? ` Drawn: ${exactValue(run.model, run.end.values, run.model.groups[g].start + j)}.` : "";
+    return `${nameVariable(run.model, g, j)}: ${describe(run, frame, g, j)}.${exact}`;
+  }
+}
