@@ -68,11 +68,9 @@ class Bins:
         return self.lows == self.highs
 
     @classmethod
-    def fit(
-        cls, k: np.ndarray, most: int | None, knots: int
-    ) -> tuple[Bins, np.ndarray, np.ndarray]:
-        """About `most` bins of training values, or one for each value; with their numbers of
-        values and of different values."""
+    def fit(cls, k: np.ndarray, most: int | None, knots: int) -> tuple[Bins, np.ndarray]:
+        """About `most` bins of training values, or one for each value, and how many values each
+        has."""
         u, c = np.unique(k, return_counts=True)
         n = len(k)
         if most is None or len(u) <= min(most, n // 2):
@@ -100,7 +98,7 @@ class Bins:
             np.concatenate([values for values, _ in found]),
             np.concatenate([weights for _, weights in found]),
         )
-        return bins, np.add.reduceat(c, starts), stops - starts
+        return bins, np.add.reduceat(c, starts)
 
     def index(self, k: np.ndarray) -> np.ndarray:
         """The bin of every place: the nearest one for places that belong to none."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from bfn.errors import BFNError, did_you_mean, some
 from bfn.tables.bins import Bins
-from bfn.tables.frame import pa, pc
+from bfn.tables.csvfile import pa, pc
 from bfn.tables.grid import Grid
 
 TEXT = pa.large_string()
@@ -24,6 +24,8 @@ MOST_CLASSES = 1000
 MOST_SPIKES = 48
 MARKED = 3
 """How many times as frequent as the values around it a spike is."""
+UNFIT = (pa.ArrowInvalid, pa.ArrowNotImplementedError)
+"""What Arrow raises for values that a type cannot hold."""
 
 
 @dataclass(frozen=True)
@@ -35,31 +37,53 @@ class Column(ABC):
         type: the Arrow type of its values.
         ordered: whether the bins or classes have an order.
         counts: how often each bin or class occurred in training (K,).
-        missing: whether the last bin or class is that of missing values.
-        spikes: of ordered ones, the bins of one value that is much more frequent than those
-            around it or is at an end, and the bin of missing values.
     """
 
     name: str
     type: Any
     ordered: bool
     counts: np.ndarray
-    missing: bool
-    spikes: tuple[int, ...]
 
     @property
     def K(self) -> int:
         return len(self.counts)
 
     @property
-    @abstractmethod
     def kind(self) -> str:
         """ "number", "category" or "constant"."""
+        return type(self).__name__.lower() if self.K > 1 else "constant"
+
+    @property
+    def missing(self) -> bool:
+        """Whether the last bin or class is that of missing values."""
+        return len(self.different) < self.K
 
     @property
     @abstractmethod
     def exact(self) -> np.ndarray:
         """Which bins or classes stand for one single value (K,)."""
+
+    @property
+    @abstractmethod
+    def different(self) -> np.ndarray:
+        """About how many different values each bin or class has, but that of missing ones."""
+
+    @property
+    def spikes(self) -> tuple[int, ...]:
+        """Of ordered columns: the bin of missing values, and bins of one value that is much more
+        frequent than the values of the bins around it, or is the first or the last."""
+        if not self.ordered or self.K < 2:
+            return ()
+        different, reach = self.different, 4
+        count = self.counts[: len(different)]
+        level = np.pad(count / different, reach, constant_values=np.nan)
+        around = np.lib.stride_tricks.sliding_window_view(level, 2 * reach + 1).copy()
+        around[:, reach] = 0  # itself, so that there is always a number
+        excess = count - MARKED * np.nanmedian(around, axis=1)
+        excess[[0, -1]] = np.inf
+        excess[~self.exact[: len(count)]] = -np.inf
+        first = np.argsort(-excess, kind="stable")[: MOST_SPIKES - self.missing]
+        return (*sorted(int(j) for j in first if excess[j] > 0), *[self.K - 1] * self.missing)
 
     def encode(self, array: Any, holes: bool) -> np.ndarray:
         """The bin or class of every value; with `holes`, -1 for missing ones."""
@@ -69,38 +93,43 @@ class Column(ABC):
                 f"column {self.name!r} has missing values, but had none in training; leave out "
                 "those rows, or impute them"
             )
-        codes = np.full(len(array), -1 if holes else self.K - 1, _smallest(self.K))
-        codes[valid] = self._index(self._cast(array.drop_null()))
+        codes = np.full(len(array), -1 if holes else self.K - 1, np.min_scalar_type(-self.K))
+        codes[valid] = self._index(self.cast(array.drop_null()))
         return codes
 
     def decode(self, codes: np.ndarray, rng: np.random.Generator) -> Any:
         """A value from every bin or class."""
-        absent = codes == self.K - 1 if self.missing else np.zeros(len(codes), bool)
+        absent = codes >= len(self.different)
         if absent.all():
             return pa.nulls(len(codes), self.type)
         values = self._draw(np.where(absent, 0, codes), rng)
-        return pc.if_else(pa.array(absent), pa.scalar(None, values.type), values)
+        return pc.if_else(absent, pa.scalar(None, self.type), values) if absent.any() else values
 
     def log_volume(self, array: Any) -> np.ndarray:
         """-ln p(value | bin) of every value."""
         found = np.full(len(array), 0.0 if self.missing else np.inf)
         valid = array.is_valid().to_numpy(zero_copy_only=False)
-        found[valid] = self._log_volume(self._cast(array.drop_null()))
+        found[valid] = self._log_volume(self.cast(array.drop_null()))
         return found
 
     def representatives(self) -> Any:
-        """One value of every bin or class: the median, or the most frequent one."""
+        """One value of every bin or class: a median, or of rare values the most frequent."""
         values = self._middles()
-        return pa.concat_arrays([values, pa.nulls(1, values.type)]) if self.missing else values
+        return pa.concat_arrays([values, pa.nulls(self.missing, values.type)])
 
-    def _cast(self, array: Any) -> Any:
+    def cast(self, array: Any) -> Any:
+        """Values in the type they had in training."""
         try:
             return array.cast(self.type)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            raise BFNError(
-                f"column {self.name!r} holds {array.type} values such as {_shown(array)}, but "
-                f"{self.type} ones in training; convert them"
-            ) from None
+        except UNFIT:
+            raise self._wrong(array, str(self.type)) from None
+
+    def _wrong(self, array: Any, expected: str) -> BFNError:
+        found = some((repr(value) for value in array[:3].to_pylist()), 3)
+        return BFNError(
+            f"column {self.name!r} holds {array.type} values such as {found}, but {expected} in "
+            "training; convert them"
+        )
 
     @abstractmethod
     def _index(self, values: Any) -> np.ndarray: ...
@@ -116,51 +145,83 @@ class Column(ABC):
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """JSON values from which `_build` makes an equal column."""
+        """JSON values from which `build` makes an equal column."""
 
 
 @dataclass(frozen=True)
 class Number(Column):
-    """Numbers, dates, times and durations: places on a grid, in bins."""
+    """Numbers, dates, times and durations: places on a grid, in bins.
+
+    Args:
+        form: how dates are written if they are text, such as "%Y-%m-%d".
+    """
 
     grid: Grid
     bins: Bins
+    form: str | None = None
 
-    @property
-    def kind(self) -> str:
-        return "number" if self.K > 1 else "constant"
+    @classmethod
+    def fit(
+        cls, name: str, array: Any, most: int | None, knots: int, type: Any, form: str | None
+    ) -> Number:
+        """Bins of the training values.
+
+        Args:
+            most: about how many; None gives every value one of its own.
+            knots: how many values are kept of each.
+            type, form: what the values were read from, as `Number` has them.
+        """
+        values = array.drop_null()
+        grid = Grid.fit(values)
+        bins, counts = Bins.fit(grid.places(values)[0], most, knots)
+        counts = np.append(counts, [array.null_count] * (array.null_count > 0))
+        return cls(name, type, True, counts, grid, bins, form)
 
     @property
     def exact(self) -> np.ndarray:
-        return np.append(self.bins.exact, [True])[: self.K]
+        return np.append(self.bins.exact, True)[: self.K]
 
-    @classmethod
-    def fit(cls, name: str, array: Any, most: int | None, knots: int) -> Number:
-        values = array.drop_null()
-        missing = len(values) < len(array)
-        grid = Grid.fit(values)
-        bins, counts, distinct = Bins.fit(grid.places(values)[0], most, knots)
-        spikes = _spikes(counts, distinct)
-        if missing:
-            counts = np.append(counts, len(array) - len(values))
-            spikes = (*spikes[: MOST_SPIKES - 1], len(bins))
-        return cls(name, values.type, True, counts, missing, spikes, grid, bins)
+    @property
+    def different(self) -> np.ndarray:
+        return self.bins.sizes
+
+    def _places(self, values: Any) -> tuple[np.ndarray, np.ndarray]:
+        if self.form:
+            read = pc.strptime(values, self.form, "s", error_is_null=True)
+            if read.null_count:
+                raise self._wrong(values.filter(read.is_null()), f"dates written as {self.form}")
+        else:
+            try:
+                read = values.cast(self.grid.type)
+            except UNFIT:
+                raise self._wrong(values, str(self.grid.type)) from None
+        finite(self.name, read)
+        return self.grid.places(read)
+
+    def _values(self, k: np.ndarray) -> Any:
+        values = self.grid.values(k)
+        return (pc.strftime(values, self.form) if self.form else values).cast(self.type)
 
     def _index(self, values: Any) -> np.ndarray:
-        return self.bins.index(self.grid.places(values)[0])
+        return self.bins.index(self._places(values)[0])
 
     def _draw(self, codes: np.ndarray, rng: np.random.Generator) -> Any:
-        return self.grid.values(self.bins.draw(codes, rng))
+        return self._values(self.bins.draw(codes, rng))
 
     def _log_volume(self, values: Any) -> np.ndarray:
-        k, on_grid = self.grid.places(values)
+        k, on_grid = self._places(values)
         return np.where(on_grid, -self.bins.log_mass(k, self.bins.index(k)), np.inf)
 
     def _middles(self) -> Any:
-        return self.grid.values(self.bins.middles())
+        return self._values(self.bins.middles())
 
     def describe(self) -> dict[str, Any]:
-        return {"grid": self.grid.describe(), "bins": self.bins.describe()}
+        return {
+            "counts": self.counts.tolist(),
+            "grid": self.grid.describe(),
+            "bins": self.bins.describe(),
+            "form": self.form,
+        }
 
 
 @dataclass(frozen=True)
@@ -168,8 +229,8 @@ class Category(Column):
     """Values without an order, or with a given one; each is a class, but the rare ones share one.
 
     Args:
-        values: the classes' values, as text.
-        rare: the values that share the last class but that of missing ones, as text.
+        values: of the classes, as text.
+        rare: the values that share the class after these, as text.
         rare_counts: how often each of them occurred in training.
     """
 
@@ -177,113 +238,86 @@ class Category(Column):
     rare: Any
     rare_counts: np.ndarray
 
-    @property
-    def kind(self) -> str:
-        return "category" if self.K > 1 else "constant"
+    @classmethod
+    def fit(cls, name: str, array: Any, order: Any = None) -> Category:
+        """Classes in the given order of all values, or the most frequent ones first."""
+        tally = pc.value_counts(array.drop_null())
+        values, counts = tally.field(0).cast(TEXT), tally.field(1).to_numpy()
+        rank = -counts if order is None else pc.index_in(values, order.cast(TEXT)).to_numpy()
+        sequence = np.argsort(rank, kind="stable")
+        values, counts = values.take(pa.array(sequence)), counts[sequence]
+        kept = MOST_CLASSES - 1 if order is None and len(values) > MOST_CLASSES else len(values)
+        rare = counts[kept:]
+        last = [n for n in (int(rare.sum()), array.null_count) if n]
+        total = np.append(counts[:kept], last).astype(np.int64)
+        ordered = order is not None
+        return cls(name, array.type, ordered, total, values[:kept], values[kept:], rare)
 
     @property
     def exact(self) -> np.ndarray:
-        found = np.ones(self.K, bool)
-        found[len(self.values) : self.K - self.missing] = False
-        return found
+        return np.arange(self.K) != len(self.values) if len(self.rare) else np.ones(self.K, bool)
 
-    @classmethod
-    def fit(cls, name: str, array: Any, order: Any = None, ordered: bool = False) -> Category:
-        """Classes of all values; `order` lists them in theirs, else the most frequent is first."""
-        tally = pc.value_counts(array.drop_null())
-        values, counts = tally.field(0).cast(TEXT), tally.field(1).to_numpy()
-        if order is not None:
-            rank = pc.index_in(values, order.cast(TEXT)).to_numpy()
-        elif ordered:
-            rank = np.argsort(pc.array_sort_indices(tally.field(0)).to_numpy())
-        else:
-            rank = -counts
-        by_rank = np.argsort(rank, kind="stable")
-        values, counts = values.take(pa.array(by_rank)), counts[by_rank]
-        kept = len(values) if ordered or len(values) <= MOST_CLASSES else MOST_CLASSES - 1
-        total = counts[:kept]
-        if kept < len(values):
-            total = np.append(total, counts[kept:].sum())
-        missing = array.null_count > 0
-        spikes = _spikes(total, np.ones(len(total))) if ordered else ()
-        if missing:
-            total = np.append(total, array.null_count)
-            spikes = (*spikes[: MOST_SPIKES - 1], len(total) - 1) if ordered else ()
-        type = array.type
-        return cls(
-            name, type, ordered, total, missing, spikes, values[:kept], values[kept:], counts[kept:]
-        )
+    @property
+    def different(self) -> np.ndarray:
+        return np.array([1] * len(self.values) + [len(self.rare)] * (len(self.rare) > 0))
 
     def _index(self, values: Any) -> np.ndarray:
-        text = values.cast(TEXT)
-        codes = pc.index_in(text, self.values).fill_null(-1).to_numpy(zero_copy_only=False)
-        if (codes >= 0).all():
-            return codes
-        unknown = codes < 0
-        if len(self.rare):
-            unknown &= ~pc.is_in(text, self.rare).to_numpy(zero_copy_only=False)
-        if unknown.any():
-            new = text.filter(pa.array(unknown)).unique().to_pylist()
-            near = did_you_mean(new[0], self.values.to_pylist()) if len(new) == 1 else ""
-            known = f"; known are {some(map(repr, self.values.to_pylist()))}"
+        return np.minimum(self._rank(values), len(self.values))
+
+    def _rank(self, values: Any) -> np.ndarray:
+        """The number of every value among all that occurred in training."""
+        text, known = values.cast(TEXT), pa.concat_arrays([self.values, self.rare])
+        rank = pc.index_in(text, known)
+        if rank.null_count:
+            new = text.filter(rank.is_null()).unique().to_pylist()
+            names = known.to_pylist()
+            hint = did_you_mean(new[0], names) or f"; known are {some(map(repr, names))}"
             raise BFNError(
                 f"column {self.name!r} holds {some(map(repr, new))}, which did not occur in "
-                f"training{near or known}"
+                f"training{hint}"
             )
-        return np.where(codes < 0, len(self.values), codes)
+        return rank.to_numpy(zero_copy_only=False)
 
     def _draw(self, codes: np.ndarray, rng: np.random.Generator) -> Any:
-        found = pa.array(codes)
-        values = self.values
+        rank = np.array(codes, np.int64)
         if len(self.rare):
-            rare = codes == len(self.values)
+            shared = rank == len(self.values)
             share = self.rare_counts / self.rare_counts.sum()
-            codes = np.where(rare, codes + rng.choice(len(share), len(codes), p=share), codes)
-            found, values = pa.array(codes), pa.concat_arrays([self.values, self.rare])
-        return values.take(found).cast(self.type)
+            rank[shared] += rng.choice(len(share), shared.sum(), p=share)
+        return pa.concat_arrays([self.values, self.rare]).take(pa.array(rank)).cast(self.type)
 
     def _log_volume(self, values: Any) -> np.ndarray:
-        if not len(self.rare):
-            self._index(values)
-            return np.zeros(len(values))
-        codes = self._index(values)
-        rare = pc.index_in(values.cast(TEXT), self.rare).fill_null(0).to_numpy(zero_copy_only=False)
-        volume = -np.log(self.rare_counts / self.rare_counts.sum())
-        return np.where(codes == len(self.values), volume[rare], 0.0)
+        share = self.rare_counts / self.rare_counts.sum()
+        return -np.log(np.append(np.ones(len(self.values)), share))[self._rank(values)]
 
     def _middles(self) -> Any:
-        values = pa.concat_arrays([self.values, self.rare[:1]])
-        return values.cast(self.type)
+        return pa.concat_arrays([self.values, self.rare[:1]]).cast(self.type)
 
     def describe(self) -> dict[str, Any]:
         return {
+            "counts": self.counts.tolist(),
+            "ordered": self.ordered,
             "values": self.values.to_pylist(),
             "rare": self.rare.to_pylist(),
             "rare_counts": self.rare_counts.tolist(),
         }
 
 
-def _smallest(K: int) -> type:
-    return np.int16 if K <= 2**15 else np.int32
+def build(name: str, type: Any, description: dict[str, Any]) -> Column:
+    """The column of a type that `describe` described."""
+    parts = dict(description)
+    counts = np.array(parts.pop("counts"), np.int64)
+    if "grid" in parts:
+        grid, bins = Grid.build(type, parts["grid"]), Bins.build(parts["bins"])
+        return Number(name, type, True, counts, grid, bins, parts["form"])
+    values, rare = (pa.array(parts[key], TEXT) for key in ("values", "rare"))
+    rare_counts = np.array(parts["rare_counts"], np.int64)
+    return Category(name, type, parts["ordered"], counts, values, rare, rare_counts)
 
 
-def _shown(array: Any) -> str:
-    return some((repr(value) for value in array[:3].to_pylist()), 3)
-
-
-def _spikes(counts: np.ndarray, distinct: np.ndarray) -> tuple[int, ...]:
-    """Bins of one value that is much more frequent than the values of the bins around it.
-
-    Args:
-        counts: training values of each bin (K,).
-        distinct: how many different ones (K,).
-    """
-    K, reach = len(counts), 4
-    level = np.pad(counts / distinct, reach, constant_values=np.nan)
-    around = np.lib.stride_tricks.sliding_window_view(level, 2 * reach + 1).copy()
-    around[:, reach] = np.nan
-    usual = np.nanmedian(around, axis=1) if K > 1 else np.zeros(K)
-    excess = np.where(distinct == 1, counts - MARKED * usual, -np.inf)
-    excess[[0, -1]] = np.where(distinct[[0, -1]] == 1, np.inf, -np.inf)
-    order = np.argsort(-excess, kind="stable")[:MOST_SPIKES]
-    return tuple(sorted(int(j) for j in order if excess[j] > 0))
+def finite(name: str, array: Any) -> None:
+    """Refuse infinite values."""
+    if pa.types.is_floating(array.type) and not pc.all(pc.is_finite(array)).as_py() and len(array):
+        raise BFNError(
+            f"column {name!r} holds infinite values; replace them by missing or by finite ones"
+        )

@@ -8,6 +8,8 @@ restore the types: nullable, categorical and Arrow types of pandas, Enum and Cat
 from __future__ import annotations
 
 import base64
+import collections
+import dataclasses
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,7 +33,9 @@ class Origin:
         schema: the Arrow types, with the metadata of whoever made them.
         categories: all values of categorical columns, seen or not, in their order.
         nan: columns in which missing values are NaN and not null.
-        dtypes: numpy's types of a dict of arrays.
+        dtypes: of a dict, numpy's types; of pandas, the types that Arrow's metadata forget.
+        labels: of pandas, the names of columns that are numbers.
+        dialect: how a CSV file is written.
     """
 
     kind: str
@@ -39,6 +43,13 @@ class Origin:
     categories: dict[str, Any] = field(default_factory=dict)
     nan: tuple[str, ...] = ()
     dtypes: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, int] = field(default_factory=dict)
+    dialect: csvfile.Dialect | None = None
+
+    def type(self, name: str) -> Any:
+        """The Arrow type of a column's values."""
+        type = self.schema.field(name).type
+        return type.value_type if pa.types.is_dictionary(type) else type
 
     def restore(self, arrays: Mapping[str, Any], index: Any = None) -> Any:
         """New columns, Arrow arrays of plain values, as a table like the one that was read.
@@ -46,23 +57,33 @@ class Origin:
         Args:
             index: of pandas; by default 0, 1, 2, ...
         """
-        schema = pa.schema(
-            [f for f in self.schema if f.name in arrays], metadata=self.schema.metadata
-        )
+        fields = [f for f in self.schema if f.name in arrays]
         table = pa.Table.from_arrays(
-            [self._typed(arrays[f.name], f) for f in schema], schema=schema
+            [self._typed(arrays[f.name], f) for f in fields],
+            schema=pa.schema(fields, metadata=self.schema.metadata),
         )
         if self.kind == "pandas":
-            frame = table.to_pandas()
-            if index is not None:
-                frame.index = index
-            return frame
+            return self._pandas(table, index)
         if self.kind == "polars":
             return require_extra("polars", "tables", "this table").from_arrow(table)
         if self.kind == "dict":
             columns = {name: table[name].to_numpy() for name in table.column_names}
             return {name: _as(a, self.dtypes[name]) for name, a in columns.items()}
         return table
+
+    def _pandas(self, table: Any, index: Any) -> Any:
+        pandas = require_extra("pandas", "tables", "this table")
+        frame = table.to_pandas()
+        for name, dtype in self.dtypes.items():
+            if name in frame:
+                arrow = dtype == "arrow"
+                frame[name] = frame[name].astype(
+                    pandas.ArrowDtype(self.schema.field(name).type) if arrow else dtype
+                )
+        frame.columns = [self.labels.get(name, name) for name in table.column_names]
+        if index is not None:
+            frame.index = index
+        return frame
 
     def _typed(self, array: Any, f: Any) -> Any:
         if pa.types.is_dictionary(f.type):
@@ -80,17 +101,21 @@ class Origin:
             "categories": {n: v.cast(pa.string()).to_pylist() for n, v in self.categories.items()},
             "nan": list(self.nan),
             "dtypes": self.dtypes,
+            "labels": self.labels,
+            "dialect": self.dialect and dataclasses.asdict(self.dialect),
         }
 
     @classmethod
     def build(cls, description: dict[str, Any]) -> Origin:
-        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(description["schema"])))
+        parts = dict(description)
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(parts.pop("schema"))))
         categories = {
             name: pa.array(values, pa.string()).cast(schema.field(name).type.value_type)
-            for name, values in description["categories"].items()
+            for name, values in parts.pop("categories").items()
         }
-        nan, dtypes = tuple(description["nan"]), description["dtypes"]
-        return cls(description["kind"], schema, categories, nan, dtypes)
+        nan, dialect = tuple(parts.pop("nan")), parts.pop("dialect")
+        dialect = csvfile.Dialect(**dialect) if dialect else None
+        return cls(schema=schema, categories=categories, nan=nan, dialect=dialect, **parts)
 
 
 @dataclass(frozen=True)
@@ -101,8 +126,6 @@ class Frame:
     origin: Origin
     index: Any = None
     """That of pandas."""
-    dialect: csvfile.Dialect | None = None
-    """That of a CSV file."""
 
     @property
     def names(self) -> list[str]:
@@ -127,11 +150,15 @@ def read(source: Any) -> Frame:
     dialect = None
     if isinstance(source, str | Path):
         source, dialect = _from_file(Path(source).expanduser())
-    index, dtypes = None, {}
+    index, dtypes, labels = None, {}, {}
     pandas, polars = sys.modules.get("pandas"), sys.modules.get("polars")
     if pandas and isinstance(source, pandas.DataFrame):
         kind, index = "pandas", source.index
         _check_names([str(name) for name in source.columns])
+        labels = {str(name): name for name in source.columns if isinstance(name, int)}
+        dtypes = {str(name): "object" for name, t in source.dtypes.items() if str(t) == "object"}
+        arrow = [n for n, t in source.dtypes.items() if isinstance(t, pandas.ArrowDtype)]
+        dtypes |= {str(name): "arrow" for name in arrow}
         table = _converted(lambda: pa.Table.from_pandas(source, preserve_index=False))
     elif polars and isinstance(source, polars.DataFrame):
         kind, table = "polars", source.to_arrow()
@@ -166,7 +193,8 @@ def read(source: Any) -> Frame:
         and not c.null_count
         and pc.any(pc.is_nan(c)).as_py()
     )
-    return Frame(table, Origin(kind, table.schema, categories, nan, dtypes), index, dialect)
+    origin = Origin(kind, table.schema, categories, nan, dtypes, labels, dialect)
+    return Frame(table, origin, index)
 
 
 def _from_file(path: Path) -> tuple[Any, csvfile.Dialect | None]:
@@ -193,11 +221,7 @@ def _array(name: str, values: np.ndarray) -> Any:
 
 
 def _check_names(names: list[str]) -> None:
-    twice = (
-        sorted({name for name in names if names.count(name) > 1})
-        if len(set(names)) < len(names)
-        else []
-    )
+    twice = sorted(name for name, count in collections.Counter(names).items() if count > 1)
     if twice:
         raise BFNError(
             f"more than one column is called {some(map(repr, twice))}; give every column a name "

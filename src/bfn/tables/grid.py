@@ -13,12 +13,13 @@ the training values is but zero, are evenly spaced instead of ever denser toward
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from bfn.tables.frame import pa
+from bfn.tables.csvfile import pa
 
 MOST_DECIMALS = 15
 _WORDS = {2: (np.int16, 10), 4: (np.int32, 23), 8: (np.int64, 52)}
@@ -82,9 +83,17 @@ class Grid:
         return found.cast(self.type)
 
     def describe(self) -> dict[str, Any]:
-        """JSON values; with the type, they make an equal grid."""
-        names = ("origin", "step", "decimals", "exponent")
-        return {name: getattr(self, name) for name in names}
+        """JSON values from which `build` makes an equal grid, given the type of the column."""
+        return {**dataclasses.asdict(self), "type": str(self.type)}
+
+    @classmethod
+    def build(cls, type: Any, description: dict[str, Any]) -> Grid:
+        # Text is read as numbers or times of types that have an alias.
+        parts = dict(description)
+        name = parts.pop("type")
+        return cls(
+            **{**description, "type": type if str(type) == name else pa.type_for_alias(name)}
+        )
 
     def _counted(self, ticks: np.ndarray) -> np.ndarray:
         """The nearest number of steps from the origin."""

@@ -1,0 +1,123 @@
+"""What a column is: a number, a category, or an identifier, which is refused with advice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bfn.errors import BFNError, plural
+from bfn.tables.column import UNFIT, Category, Column, Number, finite
+from bfn.tables.csvfile import REAL, pa, pc
+
+MANY = 20
+"""Values from which on a column may be one of identifiers."""
+DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M")
+DATES += ("%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y")
+"""How dates are written as text."""
+
+
+def recognise(name: str, array: Any, told: str | None, most: int, knots: int) -> Column:
+    """The column of an array, of the kind that was told or that it looks like.
+
+    Args:
+        told: "number", "category", "ordered" or None.
+        most, knots: as in `Bins.fit`.
+    """
+    types, type, order = pa.types, array.type, None
+    if types.is_dictionary(type):
+        order = array.dictionary if type.ordered or told == "ordered" else None
+        told = told or ("ordered" if type.ordered else "category")
+        type = type.value_type
+    text = types.is_string(type) or types.is_large_string(type)
+    number = types.is_integer(type) or types.is_floating(type) or types.is_temporal(type)
+    number = number or types.is_decimal(type)
+    if not (text or number or types.is_boolean(type) or types.is_null(type)):
+        raise BFNError(
+            f"column {name!r} holds {type} values, which are no numbers, dates, text or booleans; "
+            "convert them, or leave the column out with kind drop"
+        )
+    array = array.cast(type)
+    if array.null_count == len(array):
+        return Category.fit(name, array)
+    values, form = array, None
+    if told is None and text:
+        values, form = _dates(array)
+        number = form is not None
+    elif told == "number" and not number:
+        values, number = _numbers(name, array), True
+    if told is None:
+        _refuse(name, values, number)
+    if number and (told != "category") and order is None:
+        finite(name, values)
+        try:
+            return Number.fit(name, values, None if told == "ordered" else most, knots, type, form)
+        except UNFIT:
+            raise BFNError(
+                f"column {name!r} holds {type} values beyond 64 bits; convert them to float64, or "
+                "make the column a category"
+            ) from None
+    if told == "ordered" and order is None:
+        order = array.drop_null().unique()
+        order = order.take(pc.array_sort_indices(order))
+    return Category.fit(name, array, order)
+
+
+def _dates(array: Any) -> tuple[Any, str | None]:
+    """Text as times, if all of it is dates of one form that come back as they were."""
+    first = array.drop_null()[:1]
+    for form in DATES:
+        if pc.strptime(first, form, "s", error_is_null=True).null_count:
+            continue
+        times = pc.strptime(array, form, "s", error_is_null=True)
+        if (
+            times.null_count == array.null_count
+            and pc.all(pc.equal(pc.strftime(times, form).cast(array.type), array)).as_py()
+        ):
+            return times, form
+    return array, None
+
+
+def _numbers(name: str, array: Any) -> Any:
+    """Text or booleans as whole numbers or reals."""
+    for type in (pa.int64(), pa.float64()):
+        try:
+            return array.cast(type)
+        except UNFIT:
+            continue
+    wrong = array.filter(pc.invert(pc.match_substring_regex(array, REAL)))
+    raise BFNError(
+        f"column {name!r} is told to be a number, but holds {wrong[0].as_py()!r}; repair it, or "
+        "make it a category"
+    )
+
+
+def _refuse(name: str, array: Any, number: bool) -> None:
+    """Refuse text that is always different, whole numbers that count the rows, and numbers with
+    a little text among them."""
+    values = array.drop_null()
+    if len(values) < MANY:
+        return
+    if number:
+        counts = pa.types.is_integer(values.type) and not array.null_count
+        if not counts or (np.diff(values.to_numpy(zero_copy_only=False)) != 1).any():
+            return
+        what = "it counts the rows"
+    elif pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        looks = pc.match_substring_regex(values, REAL)
+        if looks.true_count >= 0.9 * len(values) and looks.false_count:
+            raise BFNError(
+                f"column {name!r} mixes {plural(looks.true_count, 'number')} with text such as "
+                f"{values.filter(pc.invert(looks))[0].as_py()!r}; repair the text or leave it "
+                "empty, or say that the column is a category"
+            )
+        different = pc.count_distinct(values).as_py()
+        if different < 0.95 * len(values):
+            return
+        what = f"{different:,} of {plural(len(values), 'value')} are different"
+    else:
+        return
+    raise BFNError(
+        f"column {name!r} looks like an identifier: {what}; say which kind it has: drop leaves it "
+        "out, text-id numbers new rows, and number or category models it all the same"
+    )
