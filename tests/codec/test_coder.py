@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import zlib
 from collections import Counter
 from collections.abc import Sequence
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import bfn
-from bfn.codec import Codec
+from bfn.codec import Codec, coder
 from bfn.codec.coder import ORDER, TIMES, Counts, Startup, exact_arithmetic, padding
 from bfn.codec.stack import Stacks, uniform
 from bfn.flow import CategoricalFlow, GaussianFlow
@@ -240,6 +241,65 @@ def test_blocks_that_claim_more_examples_than_they_hold(payload: bytes, steps: i
     with pytest.raises(bfn.BFNError, match=r"fewer bits than its examples|outside its alphabet"):
         codec_.decode([stacks.bytes(0)], [10**6], done.append)
     assert sum(done) < 60
+
+
+@pytest.mark.parametrize(("steps", "together"), [(4, 5), (9, 2), (30, 1)])
+def test_false_bits_are_found_out_soon(
+    steps: int, together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Random bits decode to what the model would draw, for as long as they last: 200 digits here.
+
+    True examples on top of them, however many, do not help: the next ones are checked, too.
+    """
+    monkeypatch.setattr(coder, "CALLS", 20)
+    codec_, true = Codec(bfn.BFN.from_pretrained("digits"), (1, 8, 8), steps, lanes=1), 2 * together
+    x = bfn.data.load("digits").batch("test", torch.arange(true))[0]
+    indices, stacks = codec_.chain.indices(x), Stacks(1)
+    stacks.put(0, np.random.default_rng(0).bytes(3000) + b"\1")
+    with exact_arithmetic(codec_.model):
+        for j in reversed(range(true)):
+            if (j + 1) % together == 0:
+                check = zlib.crc32(indices[j + 1 - together : j + 1].tobytes()) % 256
+                uniform(np.array([[256]])).push(stacks, np.array([[check]]))
+            codec_.chain.encode(stacks, indices[j : j + 1], np.array([j]))
+    header = np.array([[0, 0]])
+    uniform(np.array([[10**5 + 1, codec_.startup.ways]])).push(stacks, header)
+    done: list[int] = []
+    with pytest.raises(bfn.BFNError, match="holds other examples"):
+        codec_.decode([stacks.bytes(0)], [10**5], done.append)
+    assert sum(done) == true + together - 1
+
+
+@pytest.mark.parametrize(("calls", "together"), [(1, 1), (18, 6), (10**6, None)])
+def test_checked_examples_come_back(
+    calls: int, together: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In whichever lane they are; a check takes a byte."""
+    monkeypatch.setattr(coder, "CALLS", calls)
+    x, codec_ = [data("binary", number) for number in (40, 23, 0, 17, 1)], codec("binary", 3)
+    coded = codec_.encode(x)
+    decoded = codec_.decode([c.payload for c in coded], list(map(len, x)))
+    for before, after, each in zip(x, decoded, coded, strict=True):
+        assert torch.equal(before, after)
+        chained = len(before) - each.startup_examples
+        checks = 0 if together is None else chained // together
+        assert -1.0 <= each.bits["overhead"] - 8.0 * checks <= 64.0
+
+
+def test_a_block_is_confirmed_as_soon_as_it_is_decoded() -> None:
+    """So that the blocks after a false one are not decoded."""
+    codec_, x, seen = codec("discretised", lanes=1), data("discretised", 12), list[int]()
+    coded, done = codec_.encode([x, x]), list[int]()
+
+    def confirm(place: int, found: torch.Tensor) -> None:
+        assert torch.equal(found, x)
+        seen.append(place)
+        raise bfn.BFNError("it is false")
+
+    with pytest.raises(bfn.BFNError, match="it is false"):
+        codec_.decode([c.payload for c in coded], [12, 12], done.append, confirm=confirm)
+    assert seen == [0]
+    assert sum(done) < 12
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,10 @@ import torch
 from PIL import Image, ImageOps
 
 import bfn
+from bfn.cli import main
+from bfn.codec import pack
 from bfn.codec.archive import Entry
+from bfn.codec.chain import Chain
 from bfn.codec.coder import Codec
 from bfn.codec.stack import damaged
 from bfn.codec.translation import Translation
@@ -103,9 +106,9 @@ def test_one_of_many(
     decoded: list[int] = []
     decode = Codec.decode
 
-    def counting(self: Codec, payloads: Any, counts: Any, progress: Any, places: Any) -> Any:
-        decoded.extend(places)
-        return decode(self, payloads, counts, progress, places)
+    def counting(self: Codec, *arguments: Any) -> Any:
+        decoded.extend(arguments[3])
+        return decode(self, *arguments)
 
     monkeypatch.setattr(Codec, "decode", counting)
     two = ["pictures/0.png", "pictures/odd/9.png"]
@@ -268,23 +271,36 @@ def test_other_digits_are_never_written(
     packed: Path, pictures: Path, say: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the codec makes of the bytes, only what was stored comes out."""
-    decode = Codec.decode
+    data = Chain.data
 
-    def one_level_off(self: Codec, *arguments: Any) -> Any:
-        blocks = decode(self, *arguments)
-        blocks[-1][-1, 0, 3, 3] = 1.0 / 17 if blocks[-1][-1, 0, 3, 3] > 0.5 else 16.0 / 17
-        return blocks
+    def one_level_off(self: Chain, k: np.ndarray) -> Any:
+        x = data(self, k)
+        x[-1, 0, 3, 3] = 1.0 / 17 if x[-1, 0, 3, 3] > 0.5 else 16.0 / 17
+        return x
 
-    def no_use(self: Codec, *arguments: Any) -> Any:
+    def no_use(self: Chain, k: np.ndarray) -> Any:
         raise damaged("bits left over")
 
     for broken in (one_level_off, no_use):
-        monkeypatch.setattr(Codec, "decode", broken)
+        monkeypatch.setattr(Chain, "data", broken)
         told = say("decompress", "a.bfn", "--run", packed, "-o", "out", code=2)
         assert "does not decode to what was stored" in told
         assert sorted(os.listdir(".")) == ["a.bfn", "pictures"]
         told = say("compress", packed, pictures, "-o", "b.bfn", *SMALL, code=2)
         assert sorted(os.listdir(".")) == ["a.bfn", "pictures"]
+
+
+def test_long_decoding_is_announced(
+    packed: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it begins: a forged archive of a few bytes may claim years of it."""
+    for long, expected in ((60.0, ""), (1e-9, "decoding takes 6 calls of the network")):
+        monkeypatch.setattr(pack, "LONG", long)
+        capsys.readouterr()
+        assert main(["decompress", "a.bfn", "--run", str(packed), "-o", "out", "--force"]) == 0
+        told = capsys.readouterr().err
+        assert told.startswith(expected)
+        assert bool(told) == bool(expected)
 
 
 def test_the_whole_has_a_digest(

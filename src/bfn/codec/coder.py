@@ -10,6 +10,9 @@ symbol by symbol (`Startup`). So a block costs no random bits; it only pays for 
 worse than the chain on a handful of examples. Should they not suffice, the block begins again on
 top of `padding`. A stack that runs dry while the chain decodes is therefore none of ours.
 
+Any bits decode to something. So that false ones are not decoded for long, the examples of every
+`CALLS` calls of the network (one example, if it takes more) are followed by a byte of their CRC-32.
+
 Sender and receiver compute the same probabilities only if their networks give the same numbers bit
 by bit. What can be fixed is fixed while coding (`exact_arithmetic`); what cannot is digested into a
 probe, so that another machine is found out before it decodes anything.
@@ -22,6 +25,7 @@ import hashlib
 import math
 import platform
 import sys
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -49,6 +53,8 @@ from bfn.model import BFN
 FORMAT = 4
 """Changes whenever the same data would become other bytes."""
 LANES = 16
+CALLS = 2048
+"""How often the network is called, at least, between two checks of a block's examples."""
 TIMES = (0.0, 0.01, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4)
 """Times at which the network may be asked about data of which nothing is known yet."""
 ORDER = 3
@@ -123,6 +129,7 @@ class Codec:
         self._values = None if values is None else [float(value) for value in values]
         self.chain = Chain(model, self.shape, steps, lanes, self._values)
         self.startup = Startup(self.chain)
+        self._together = max(1, CALLS // steps)
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -178,6 +185,9 @@ class Codec:
             for lane, block in current.items():
                 index[lane] = block.left - 1
                 x[lane] = block.x[index[lane]]
+                if (check := self._check(block, block.left)) is not None:
+                    with stacks.only(lane):
+                        self._byte.push(stacks, np.full((self.lanes, 1), check))
             steps, reconstruction = self.chain.encode(stacks, x, index)
             for lane, block in current.items():
                 if lane in stacks.dry:
@@ -213,15 +223,17 @@ class Codec:
         counts: Sequence[int],
         progress: Progress | None = None,
         places: Sequence[int] | None = None,
+        confirm: Callable[[int, Any], None] | None = None,
     ) -> list[Any]:
         """The blocks again; counts are their numbers of examples.
 
         places: which of the blocks that were encoded together these are, by default all of them
-        in order. A block alone must be decoded in the lane it was encoded in.
+        in order. A block alone must be decoded in the lane it was encoded in. confirm is called
+        with the place of every block and its data as soon as it is decoded, and may raise.
         """
         places = range(len(payloads)) if places is None else places
         number_of = {place: j for j, place in enumerate(places)}
-        results: dict[int, Integers] = {}
+        results: dict[int, Any] = {}
 
         def begin(stacks: Stacks, lane: int, place: int) -> _Block:
             j = number_of[place]
@@ -243,6 +255,10 @@ class Codec:
             for lane, block in current.items():
                 block.x[index[lane]] = x[lane]
                 block.left -= 1
+                if (check := self._check(block, int(index[lane]) + 1)) is not None:
+                    with stacks.only(lane):
+                        if self._byte.pop(stacks)[lane, 0] != check:
+                            raise damaged(f"block {block.place} holds other examples")
 
         def finish(stacks: Stacks, lane: int, block: _Block) -> None:
             if block.startup:
@@ -251,10 +267,12 @@ class Codec:
             rest = stacks.bytes(lane)
             if rest != padding(len(rest) // 4):
                 raise damaged(f"block {block.place} has bits left over")
-            results[block.place] = block.x
+            data = results[block.place] = self.model.flow.unpack(self.chain.data(block.x))
+            if confirm is not None:
+                confirm(block.place, data)
 
         self._run(places, begin, step, finish, progress)
-        return [self.model.flow.unpack(self.chain.data(results[place])) for place in places]
+        return [results[place] for place in places]
 
     def _run(
         self,
@@ -302,6 +320,16 @@ class Codec:
         size = np.array([count + 1, self.startup.ways])
         return uniform(np.tile(size, (self.lanes, 1)))
 
+    @cached_property
+    def _byte(self) -> Distribution:
+        return uniform(np.full((self.lanes, 1), 256))
+
+    def _check(self, block: _Block, end: int) -> int | None:
+        """A byte about the examples before `end`, where one is due."""
+        if end % self._together:
+            return None
+        return zlib.crc32(block.x[end - self._together : end].astype("<i8").tobytes()) & 0xFF
+
     def _indices(self, data: Any, place: int) -> Integers:
         data = self.model.pack(data).detach().cpu()
         if tuple(data.shape[1:]) != self.shape:
@@ -335,7 +363,8 @@ class Startup:
         so that a forged block cannot be long for nothing.
         """
         enough = 64 * (1 + math.ceil(self.chain.startup_bits() / self.chain.even_bits))
-        counted = max(1, MOST // (self.chain.variables * self.chain.K))
+        # Counting takes 40 microseconds a symbol, however few there are to tell apart.
+        counted = max(1, MOST // (self.chain.variables * max(8, self.chain.K)))
         return enough if way < len(TIMES) else min(enough, counted)
 
     def push(self, stacks: Stacks, lane: int, x: Integers) -> tuple[int, int]:

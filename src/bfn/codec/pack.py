@@ -20,9 +20,11 @@ import math
 import os
 import secrets
 import shutil
+import time
 import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,7 @@ from bfn.codec.archive import (
     Writer,
     check_size,
 )
-from bfn.codec.coder import LANES, Codec
+from bfn.codec.coder import CALLS, LANES, Codec, exact_arithmetic
 from bfn.codec.files import Source
 from bfn.codec.translation import Translation, bin_values
 from bfn.data.formats import Format
@@ -51,7 +53,10 @@ from bfn.model import BFN
 
 BLOCK = 34
 """Length of a block by default, in what it takes to begin one."""
-MAX_STEPS = 1 << 12
+MAX_STEPS = CALLS
+"""So that every example is checked after so many of the network's calls at the latest."""
+LONG = 60.0
+"""Seconds of network calls that are announced before they begin."""
 MAX_VARIABLES = 1 << 25
 """The most variables that are coded at once: bounds the memory of both sides."""
 
@@ -59,7 +64,7 @@ Report = Callable[[int, int], None]
 """Called with how much is done, and of how much."""
 
 
-def _silent(done: int, total: int) -> None: ...
+def _silent(*_: object) -> None: ...
 
 
 def fingerprint(model: BFN) -> int:
@@ -368,15 +373,23 @@ def unpack(
     *,
     only: Sequence[str] | None = None,
     report: Report = _silent,
+    say: Callable[[str], None] = _silent,
 ) -> list[Entry]:
     """Restore an archive's files below a folder; returns which.
 
-    Files of the same names in that folder are replaced.
+    Files of the same names in that folder are replaced. say is called with a sentence if it will
+    take long, which an archive of a few bytes can.
     """
     entries = archive.contents.entries
     chosen = choose(entries, only)
     wanted = [entry for entry, asked in zip(entries, chosen, strict=True) if asked]
     decoder = _Decoder(archive, codec, translation, chosen, report)
+    calls, seconds = decoder.expected()
+    if seconds >= LONG:
+        say(
+            f"decoding takes {calls:,} calls of the network, which take at least "
+            f"{timedelta(seconds=round(seconds))} on this machine; to stop it leaves nothing behind"
+        )
     examples = _Row(archive.contents.block, decoder.block)
     plain = _Row(PIECE, _plain_blocks(archive))
     content = 0
@@ -475,6 +488,19 @@ class _Decoder:
         total = sum(contents.blocks[self.places[b]].count for b in self.needed)
         self._advance, self._decoded = _counter(report, total), dict[int, Tensor]()
 
+    def expected(self) -> tuple[int, float]:
+        """The network's calls, and the seconds that they will take: one is timed."""
+        if not self.needed:
+            return 0, 0.0
+        blocks, lanes = self.archive.contents.blocks, self.codec.lanes
+        counts = [blocks[self.places[b]].count for b in self.needed]
+        rounds = sum(max(counts[i : i + lanes]) for i in range(0, len(counts), lanes))
+        with exact_arithmetic(self.codec.model):
+            began = time.perf_counter()
+            self.codec.chain.marginal(0.5)
+            seconds = time.perf_counter() - began
+        return rounds * self.codec.steps, rounds * self.codec.steps * seconds
+
     def block(self, number: int) -> Tensor:
         if number not in self._decoded:
             first = bisect_left(self.needed, number)
@@ -491,17 +517,19 @@ class _Decoder:
             "other digits than the one it was made on, or the archive is forged; decode it where "
             "it was made"
         )
+        checks = dict(zip(batch, (block.check for block in blocks), strict=True))
+
+        def confirm(number: int, x: Any) -> None:
+            if self.translation.check_value(self.codec.model.pack(x)) != checks[number]:
+                raise self.archive.damaged(f"block {number} holds something else")
+
         try:
             counts = [block.count for block in blocks]
-            found = self.codec.decode(payloads, counts, self._advance, batch)
-            decoded = [self.codec.model.pack(x) for x in found]
+            found = self.codec.decode(payloads, counts, self._advance, batch, confirm)
+            return [self.codec.model.pack(x) for x in found]
         except BaseException as error:
             # constriction panics at input that it cannot process, with an error of its own.
             panic = type(error).__name__ == "PanicException"
             if panic or isinstance(error, ValueError | ArithmeticError | IndexError):
                 raise elsewhere from error
             raise
-        for block, x in zip(blocks, decoded, strict=True):
-            if self.translation.check_value(x) != block.check:
-                raise elsewhere
-        return decoded
