@@ -27,6 +27,7 @@ COMMANDS = {
     "compress": "compress:compress",
     "decompress": "decompress:decompress",
     "inspect": "inspect:inspect",
+    "compare": "compare:compare",
     "schedule": "schedule:schedule",
     "figures": "figures:figures",
     "import": "import_:import_",

@@ -1,0 +1,409 @@
+"""`bfn.tables.compare`, `bfn compare` and the page they write."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import math
+import re
+import shlex
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from PIL import Image
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import StratifiedKFold
+from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+
+import bfn
+from bfn.cli import main
+from bfn.tables import compare
+from bfn.tables.aligned import align
+from bfn.tables.comparison import Boosting, Features, c2st
+from bfn.tables.report import page, png
+
+
+@pytest.fixture(autouse=True)
+def quick_boosting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A single tree, whatever is installed."""
+
+    def of(kind: Any) -> Callable[[Boosting], Any]:
+        return lambda self: kind(min_samples_leaf=8, random_state=self.seed)
+
+    monkeypatch.setattr(Boosting, "classifier", of(DecisionTreeClassifier))
+    monkeypatch.setattr(Boosting, "regressor", of(DecisionTreeRegressor))
+
+
+def people(rows: int, seed: int) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    age = rng.integers(18, 70, rows)
+    rich = rng.random(rows) < 1 / (1 + np.exp((45 - age) / 5))
+    return pd.DataFrame(
+        {
+            "age": age,
+            "wage": np.round(np.where(rich, 4000, 2000) * np.exp(rng.normal(0, 0.2, rows)), 2),
+            "town": rng.choice(["Ulm", "Bonn", "Kiel <b>&"], rows),
+            "rich": np.where(rich, "yes", "no"),
+            "since": np.datetime64("2020-01-01") + rng.integers(0, 900, rows),
+        }
+    )
+
+
+TRAIN, HELD = people(200, 0), people(120, 1)
+NEW = people(200, 2)
+
+
+# The classifier
+
+
+def test_c2st_is_the_formula() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(90, 2)), rng.normal(0.7, 1, size=(90, 2))
+    rows, label = np.concatenate([x, y]), np.array([1] * 90 + [0] * 90)
+    scores = []
+    for seen, unseen in StratifiedKFold(3, shuffle=True, random_state=5).split(rows, label):
+        model = DecisionTreeClassifier(min_samples_leaf=8, random_state=0)
+        p = model.fit(rows[seen], label[seen]).predict_proba(rows[unseen])[:, 1]
+        scores.append(1 - (2 * max(0.5, roc_auc_score(label[unseen], p)) - 1))
+    found = c2st(x, y, Boosting(0), seed=5)
+    assert found == pytest.approx(np.mean(scores), abs=1e-12)
+    assert 0.3 < found < 0.9
+
+
+def test_c2st_finds_what_can_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best classifier of N(0, 1) and N(2, 1) has an AUC of Phi(sqrt 2) = .921."""
+    monkeypatch.setattr(Boosting, "classifier", lambda self: LogisticRegression())
+    rng = np.random.default_rng(0)
+    x, y, z = (rng.normal(mu, 1, (600, 1)) for mu in (0.0, 0.0, 2.0))
+    best = 1 - (2 * 0.5 * (1 + math.erf(1)) - 1)
+    assert c2st(x, z, Boosting(0), 0) == pytest.approx(best, abs=0.03)
+    assert c2st(x, y, Boosting(0), 0) > 0.9
+    assert c2st(x, x + 100, Boosting(0), 0) < 0.001
+
+
+def test_classifiers_see_numbers_and_indicators(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = {"x": np.array([1.5, np.nan, 3.0, 2.0]), "town": np.array(["a", "b", None, "a"])}
+    features = Features(align({"train": table, "new": table}))
+    rows = features.of("new", np.array([0, 1, 2]))
+    assert np.array_equal(rows[:, 0], np.float32([1.5, np.nan, 3.0]), equal_nan=True)
+    indicators = rows[:, 1:]
+    assert indicators.sum(1).tolist() == [1.0, 1.0, 1.0]
+    assert len(np.unique(indicators, axis=0)) == 3
+    assert features.of("new", np.array([0]), without="x").shape == (1, 3)
+    monkeypatch.setattr("bfn.tables.comparison.INDICATORS", 1)
+    few = Features(align({"train": table, "new": table})).of("train", np.arange(4))
+    assert few[:, 1:].tolist() == [[1.0], [0.0], [0.0], [1.0]]  # the most frequent value alone
+
+
+# The comparison
+
+
+def test_measures_are_there_with_what_real_rows_get() -> None:
+    found = compare(TRAIN, NEW, HELD, "rich")
+    names = [measure.name for measure in found.measures]
+    assert names == [
+        "Shape",
+        "Trend",
+        "Trend of dependent pairs",
+        "C2ST against training rows",
+        "C2ST against held-out rows",
+        "AUC of rich",
+        "exact matches",
+        "exact matches without wage, since",
+        "nearer to training rows",
+        "distance to the closest row",
+    ]
+    real = {measure.name: measure.real for measure in found.measures}
+    swapped = compare(TRAIN, HELD)
+    for name in ("Shape", "Trend", "Trend of dependent pairs"):
+        assert real[name] == swapped[name]
+        assert found[name] == pytest.approx(np.mean(_scores(found, name)))
+    assert found["AUC of rich"] > 0.9
+    assert found.rows == {"train": 200, "new": 200, "holdout": 120}
+    assert "HistGradientBoosting" in found.classifier or "XGBoost" in found.classifier
+    with pytest.raises(bfn.BFNError, match="unknown measure 'Shap'; did you mean 'Shape'"):
+        _ = found["Shap"]
+
+
+def _scores(found: bfn.tables.Comparison, name: str) -> list[float]:
+    if name == "Shape":
+        return list(found.shapes.values())
+    trends = found.trends.values()
+    return [t.score for t in trends if t.dependent or name == "Trend"]
+
+
+def test_independent_columns_are_found_out() -> None:
+    rng = np.random.default_rng(0)
+    apart = pd.DataFrame({name: TRAIN[name].to_numpy()[rng.permutation(200)] for name in TRAIN})
+    found = compare(TRAIN, apart, HELD, "rich")
+    assert found["Shape"] == 1.0
+    assert found["Trend of dependent pairs"] < 0.8 < found["Trend"]
+    alike = compare(TRAIN, NEW, HELD, "rich")
+    for name in ("C2ST against training rows", "C2ST against held-out rows", "AUC of rich"):
+        assert found[name] < alike[name] - 0.15, name
+    assert found.worst_pairs(2)[0] in {("age", "wage"), ("age", "rich"), ("wage", "rich")}
+
+
+def test_copies_are_warned_of_and_own_rows_are_not() -> None:
+    assert compare(TRAIN, NEW, HELD).warnings == ()
+    copied = NEW.copy()
+    copied.iloc[:160] = TRAIN.iloc[:160].to_numpy()
+    copied = copied.astype(NEW.dtypes.to_dict())
+    found = compare(TRAIN, copied, HELD)
+    assert found["exact matches"] == 0.8
+    exact, coarse, near = found.warnings
+    assert exact.startswith("Warning: 80.00% of the new rows equal a training row, where 0.00% of")
+    assert "without wage, since" in coarse
+    assert re.search(r"\d\d\.\d% of the new rows are nearer to a training row", near)
+    assert all(warning in str(found) for warning in found.warnings)
+    assert compare(TRAIN, copied).warnings == (), "without held-out rows, nothing can be said"
+
+
+def test_a_number_is_predicted_with_its_error() -> None:
+    found = compare(TRAIN, NEW, HELD, "wage")
+    spread = float(HELD["wage"].std())
+    assert 0.2 * spread < found["RMSE of wage"] < 0.9 * spread
+
+
+@pytest.mark.parametrize("target", ["town", "flag"])
+def test_targets_of_three_classes_and_of_two_numbers(target: str) -> None:
+    tables = [t.assign(flag=(t["rich"] == "yes").astype(int)) for t in (TRAIN, NEW, HELD)]
+    found = compare(*tables, target)
+    auc = found[f"AUC of {target}"]
+    assert auc > 0.9 if target == "flag" else abs(auc - 0.5) < 0.15
+
+
+def test_a_class_that_new_rows_never_have() -> None:
+    """The classifier cannot know it; its area is one half, and nothing fails."""
+    poor = NEW[NEW["rich"] == "no"]
+    assert compare(TRAIN, poor, HELD, "rich")["AUC of rich"] == 0.5
+
+
+def as_csv(frame: pd.DataFrame, folder: Path) -> str:
+    frame.to_csv(folder / f"{len(frame)}.csv", index=False)
+    return str(folder / f"{len(frame)}.csv")
+
+
+def as_parquet(frame: pd.DataFrame, folder: Path) -> Path:
+    frame.to_parquet(folder / f"{len(frame)}.parquet")
+    return folder / f"{len(frame)}.parquet"
+
+
+KINDS: dict[str, Callable[[pd.DataFrame, Path], object]] = {
+    "pandas": lambda frame, _: frame,
+    "polars": lambda frame, _: pl.from_pandas(frame),
+    "arrow": lambda frame, _: pa.Table.from_pandas(frame),
+    "dict": lambda frame, _: {name: frame[name].to_numpy() for name in frame},
+    "categories": lambda frame, _: frame.astype({"town": "category", "rich": "category"}),
+    "csv": as_csv,
+    "parquet": as_parquet,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tables_of_every_kind_give_the_same(kind: str, tmp_path: Path) -> None:
+    train, new = TRAIN, people(90, 3)
+    expected = compare(train, new)
+    found = compare(train, KINDS[kind](new, tmp_path))
+    assert found.shapes == expected.shapes
+    assert found.trends == expected.trends
+    assert found.as_dict() == expected.as_dict()
+
+
+def test_missing_values_are_no_obstacle() -> None:
+    def holes(frame: pd.DataFrame, seed: int) -> pd.DataFrame:
+        rng = np.random.default_rng(seed)
+        frame = frame.astype({"age": float})
+        return frame.mask(rng.random(frame.shape) < 0.2)
+
+    found = compare(holes(TRAIN, 0), holes(NEW, 1), holes(HELD, 2), "rich")
+    assert all(math.isfinite(measure.new) for measure in found.measures)
+    assert found["C2ST against training rows"] > 0.6
+    whole = compare(holes(TRAIN, 0), NEW)
+    assert whole["C2ST against training rows"] < 0.4, "that nothing is missing gives new rows away"
+    assert "missing" in page(found)
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "ns"])
+def test_times_are_numbers_whatever_their_unit(unit: str) -> None:
+    days = np.arange("2020-01-01", "2020-02-10", dtype="datetime64[D]")
+    as_text = {"day": days.astype(str)}
+    (column,) = align({"train": {"day": days.astype(f"datetime64[{unit}]")}, "new": as_text})
+    assert column.is_number
+    assert np.array_equal(column.values["train"], column.values["new"])
+    assert np.diff(column.values["new"]) == pytest.approx(24 * 3600e6)
+    (gone,) = align({"train": {"x": np.full(3, np.nan)}, "new": {"x": np.array(["a", "b"])}})
+    assert (gone.labels, gone.values["train"].tolist()) == (("a", "b"), [-1, -1, -1])
+
+
+def test_the_seed_decides_everything() -> None:
+    first, again, other = (compare(TRAIN, NEW, HELD, rows=80, seed=s) for s in (0, 0, 1))
+    assert first.as_dict() == again.as_dict()
+    assert first["C2ST against training rows"] != other["C2ST against training rows"]
+
+
+MISTAKES = [
+    ((TRAIN, NEW.drop(columns="age")), {}, "the new rows have no column 'age'; expected the colum"),
+    ((TRAIN, NEW.assign(x=1)), {}, "the new rows have a column 'x'; expected the columns of the"),
+    ((TRAIN, NEW.assign(age="old")), {}, "'age' has numbers in the training rows but text in the"),
+    ((TRAIN, NEW[:3]), {}, "3 new rows cannot be compared; expected at least 6"),
+    ((TRAIN, NEW.assign(wage=np.inf)), {}, "column 'wage' of the new rows has infinite values"),
+    ((TRAIN, NEW, HELD), {"target": "ritch"}, "no column 'ritch' to predict; did you mean 'rich'"),
+    ((TRAIN, NEW), {"target": "rich"}, "predicting 'rich' is tested on rows that nothing was tra"),
+    ((TRAIN[["age"]], NEW[["age"]], HELD[["age"]]), {"target": "age"}, "no other column to predic"),
+    ((TRAIN, NEW.assign(rich=None), HELD), {"target": "rich"}, "'rich' has no value in one of"),
+    ((TRAIN, 5), {}, "a table is expected, not int"),
+]
+
+
+@pytest.mark.parametrize(("tables", "options", "sentence"), MISTAKES)
+def test_mistakes_are_said_in_one_sentence(tables: tuple, options: dict, sentence: str) -> None:
+    with pytest.raises(bfn.BFNError, match=re.escape(sentence)):
+        compare(*tables, **options)
+
+
+def test_scikit_learn_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "sklearn", None)
+    with pytest.raises(bfn.BFNError, match=re.escape("pip install 'bfn[compare]'")):
+        compare(TRAIN, NEW)
+
+
+# The page
+
+
+@pytest.fixture(scope="module")
+def written() -> str:
+    copied = pd.concat([TRAIN[:100], NEW[:100]])
+    return page(compare(TRAIN, copied, HELD, "rich"))
+
+
+def test_the_page_needs_nothing_else(written: str) -> None:
+    for foreign in ("http:", "https:", "src=", "url(", "<script", "<link", "@import"):
+        assert foreign not in written
+    assert set(re.findall(r'href="([^,"]*)', written)) == {"data:image/png;base64"}
+    assert len(written) < 200_000
+    assert "prefers-color-scheme: dark" in written
+
+
+def test_the_page_says_what_the_numbers_mean(written: str) -> None:
+    assert written.count('<tr><th scope="row">') == written.count("<small>") - 5 - 6
+    assert "Warning: " in written
+    assert "<td>50.00%</td>" in written
+    assert "Kiel &lt;b&gt;&amp;" in written, "labels are text, whatever they contain"
+    assert "<b>&" not in written
+
+
+def test_the_pictures_show_the_shares(written: str) -> None:
+    pictures = [ET.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", written, re.S)]
+    assert len(pictures) == 5 + 6  # columns, and pairs
+    titles = [title.text for title in pictures[3].iter("title")]
+    rich = TRAIN["rich"].value_counts(normalize=True)
+    new = pd.concat([TRAIN[:100], NEW[:100]])["rich"].value_counts(normalize=True)
+    assert sorted(filter(None, titles)) == sorted(
+        f"{value}: training {rich[value]:.2%}, new {new[value]:.2%}" for value in rich.index
+    )
+
+
+def test_pictures_of_pairs_are_pictures(written: str) -> None:
+    files = re.findall(r'base64,([^"]*)"', written)
+    assert len(files) == 3 * 6
+    for file in files:
+        with Image.open(io.BytesIO(base64.b64decode(file))) as image:
+            assert image.mode == "RGBA"
+            assert np.asarray(image)[..., 3].max() > 100
+
+
+def test_png_keeps_every_pixel() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 5, 4)).astype(np.uint8)
+    with Image.open(io.BytesIO(png(pixels))) as image:
+        assert np.array_equal(np.asarray(image), pixels)
+
+
+def test_odd_columns_are_drawn() -> None:
+    """One value, whole numbers with a heavy tail, mostly zeros, many values, all missing."""
+    rng = np.random.default_rng(0)
+    odd = pd.DataFrame(
+        {
+            "one": 3,
+            "tail": (rng.pareto(0.5, 300) * 100).astype(int),
+            "zeros": np.where(rng.random(300) < 0.995, 0.0, rng.random(300)),
+            "names": [f"name {i}" for i in range(300)],
+            "nothing": np.full(300, np.nan),
+            "huge": rng.normal(size=300) * 1e300,
+        }
+    )
+    found = compare(odd, odd.sample(frac=1.0, random_state=0))
+    text = page(found)
+    svgs = [ET.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", text, re.S)]
+    assert len(svgs) == 6 + len(found.worst_pairs())
+    assert "291 others" in text
+    assert not re.search(r"[\"\s](nan|inf)[\"\s]", text)
+
+
+def test_the_columns_that_are_least_alike_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bfn.tables.report.MOST_COLUMNS", 2)
+    text = page(compare(TRAIN, NEW.assign(age=NEW["age"] + 30)))
+    assert "These are the 2 lowest of 5 columns" in text
+    assert re.findall(r"<h3>(.*?)</h3>", text)[0] == "age"
+
+
+# The command
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name, frame in (("real", TRAIN), ("new", NEW), ("test", HELD)):
+        frame.to_csv(f"{name}.csv", index=False)
+    (tmp_path / "mine.html").write_text("mine")
+    return tmp_path
+
+
+def test_the_command_prints_the_table_and_writes_the_page(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "compare real.csv new.csv --holdout test.csv --target rich -o report.html"
+    assert main(shlex.split(words)) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"C2ST against held-out rows +\d\.\d{3} +\d\.\d{3}", out)
+    assert "200 training rows, 200 new rows, 120 held-out rows" in out
+    assert "look at report.html" in out
+    assert "AUC of rich" in (folder / "report.html").read_text()
+
+
+def test_the_command_prints_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(shlex.split("compare real.csv new.csv --json -")) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["rows"] == {"train": 200, "new": 200}
+    assert found["measures"]["Shape"]["real"] is None
+    assert 0.8 < found["measures"]["Shape"]["new"] < 1.0
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("compare real.csv", "bfn compare needs NEW; see bfn compare --help"),
+        ("compare real.csv none.csv", "'none.csv' does not exist"),
+        ("compare real.csv new.csv -o mine.html", "'mine.html' exists; give another name, or"),
+        ("compare real.csv new.csv -o page.pdf", "'page.pdf' has the wrong ending; expected .html"),
+        ("compare real.csv new.csv --target rich", "give held-out rows too"),
+    ],
+)
+def test_mistakes_on_the_command_line(
+    folder: Path, capsys: pytest.CaptureFixture[str], words: str, sentence: str
+) -> None:
+    assert main(shlex.split(words)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert sentence in captured.err
+    assert len(captured.err.splitlines()) == 1
+    assert (folder / "mine.html").read_text() == "mine"
