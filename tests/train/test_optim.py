@@ -88,9 +88,12 @@ def quintic(G: torch.Tensor) -> torch.Tensor:
     return X
 
 
-def test_muon_orthogonalises_matrices_and_leaves_the_rest_to_adamw() -> None:
+@pytest.mark.parametrize("laid", [torch.contiguous_format, torch.channels_last])
+def test_muon_orthogonalises_matrices_and_leaves_the_rest_to_adamw(
+    laid: torch.memory_format,
+) -> None:
     torch.manual_seed(0)
-    net = Network().double()
+    net = Network().double().to(memory_format=laid)  # pyright: ignore[reportCallIssue]
     settings = Train(optimiser="muon", weight_decay=0.3, learning_rate=0.01, betas=(0.9, 0.95))
     muon = optimiser(bfn.continuous(net, 0.1), settings)
     weights = dict(net.named_parameters())

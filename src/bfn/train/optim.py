@@ -22,7 +22,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import (
+    Tensor,
+    _foreach_add,  # pyright: ignore[reportPrivateImportUsage]
+    _foreach_add_,  # pyright: ignore[reportPrivateImportUsage]
+    _foreach_lerp_,  # pyright: ignore[reportPrivateImportUsage]
+    _foreach_mul_,  # pyright: ignore[reportPrivateImportUsage]
+    nn,
+)
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from bfn.model import BFN
@@ -121,33 +128,59 @@ class Muon(torch.optim.AdamW):
         finally:
             self.param_groups = groups
         rate, decay = groups[-1]["lr"], groups[-1]["weight_decay"]
-        for stack in self._stacks.values():
+        for (_, longer), stack in self._stacks.items():
             stack = [(p, count) for p, count in stack if p.grad is not None]
             if not stack:
                 continue
-            turned = _orthogonal(torch.cat([self._direction(p, count) for p, count in stack]))
-            shares = turned.split([count for _, count in stack])
-            for (parameter, count), own in zip(stack, shares, strict=True):
-                rows, columns = _sides(parameter, count)
-                own = own.mT if rows > columns else own
-                whole = own.reshape(parameter.shape).to(parameter.dtype)
-                parameter.mul_(1.0 - rate * decay)
-                scale = 0.2 * max(rows, columns) ** 0.5
-                parameter.add_(like(whole, parameter), alpha=-rate * scale)
+            weights, counts = [p for p, _ in stack], [count for _, count in stack]
+            directions = self._directions(weights)
+            rows = torch.cat(list(map(_rows, directions, counts)))
+            turned = _orthogonal(rows.to(torch.bfloat16 if rows.is_cuda else rows.dtype))
+            shares = turned.to(rows.dtype).split(counts)
+            steps = [
+                like(_unrolled(own, each), p)
+                for own, each, p in zip(shares, directions, weights, strict=True)
+            ]
+            _foreach_mul_(weights, 1.0 - rate * decay)
+            _foreach_add_(weights, steps, alpha=-rate * 0.2 * longer**0.5)
 
-    def _direction(self, parameter: Tensor, count: int) -> Tensor:
-        """Where to go, before it is made orthogonal: (count, shorter side, longer side)."""
-        gradient, state = parameter.grad, self.state[parameter]
-        assert gradient is not None
-        if not state:
-            state["momentum"] = torch.zeros_like(parameter)
-            state["step"] = torch.zeros(())  # AdamW expects one when it is restored
-        average = state["momentum"].lerp_(gradient, 1.0 - self.momentum)
-        matrix = full(gradient.lerp(average, self.momentum))
-        matrix = matrix.to(torch.bfloat16 if matrix.is_cuda else matrix.dtype)
-        rows, columns = _sides(parameter, count)
-        matrix = matrix.reshape(count, rows, columns)
-        return matrix.mT if rows > columns else matrix
+    def _directions(self, weights: list[Tensor]) -> list[Tensor]:
+        """Where to go, before it is made orthogonal, which makes its length immaterial."""
+        averages, gradients = [], []
+        for parameter in weights:
+            state = self.state[parameter]
+            if not state:
+                state["momentum"] = torch.zeros_like(parameter)
+                state["step"] = torch.zeros(())  # AdamW expects one when it is restored
+            averages.append(state["momentum"])
+            gradients.append(parameter.grad)
+        _foreach_lerp_(averages, gradients, 1.0 - self.momentum)
+        ahead = (1.0 - self.momentum) / self.momentum
+        return [full(each) for each in _foreach_add(averages, gradients, alpha=ahead)]
+
+
+def _order(weight: Tensor) -> list[int]:
+    """The axes of a weight, those of a row in the order in which they lie in memory.
+
+    A row may be taken in any order, and this one needs no copy of a convolution's channels-last
+    weight.
+    """
+    return [0, *sorted(range(1, weight.dim()), key=weight.stride, reverse=True)]
+
+
+def _rows(weight: Tensor, count: int) -> Tensor:
+    """A weight as matrices of (count, shorter side, longer side)."""
+    matrices = weight.permute(_order(weight)).flatten(1).unflatten(0, (count, -1))
+    return matrices.mT if matrices.shape[1] > matrices.shape[2] else matrices
+
+
+def _unrolled(matrices: Tensor, weight: Tensor) -> Tensor:
+    """The inverse of `_rows`, for matrices of such a weight."""
+    order = _order(weight)
+    tall = weight.shape[0] // len(matrices) > weight[0].numel()
+    rolled = (matrices.mT if tall else matrices).flatten(0, 1)
+    rolled = rolled.unflatten(1, [weight.shape[axis] for axis in order[1:]])
+    return rolled.permute([order.index(axis) for axis in range(weight.dim())])
 
 
 def _sides(parameter: Tensor, count: int = 1) -> tuple[int, int]:
