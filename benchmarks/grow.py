@@ -1,14 +1,17 @@
 """How far does the paper's text8 network come in a few minutes if it starts with few layers?
 
-    PYTHONPATH=src python benchmarks/grow.py [--data DIR] [--seconds S] [--layers N] [--share P]
+    PYTHONPATH=src python benchmarks/grow.py --out RUN [--data DIR] [--seconds S] [--layers N]
+        [--share P]
 
 A network that is far too large for the time it is given learns faster as a part of itself. For the
 first share P of the seconds only N layers run, spread evenly. Then each of the others becomes a
 copy of the nearest layer below it that ran, except that it adds nothing yet: the network computes
-the same as before, and from there on all layers learn. --share 1 trains the shallow network alone,
---share 0 all layers from the start. DIR holds the file text8; without it the file is downloaded.
-The seconds include compiling, but not reading the data. Keys of the recipe may follow, with values
-in JSON: --train.batch 52.
+the same as before, and from there on all layers learn. --share 0 trains all layers from the start,
+and with --share 1 the copies never learn. DIR holds the file text8; without it the file is
+downloaded. The seconds include reading the data and compiling, but neither starting Python nor
+saving. Keys of the recipe may follow, with values in JSON: --train.batch 52.
+
+RUN is a run folder with the averaged weights, for `bfn eval RUN` and `bfn sample RUN`.
 """
 
 from __future__ import annotations
@@ -25,10 +28,10 @@ from torch import nn
 
 import bfn
 from bfn import recipe as config
-from bfn.evaluate import evaluate
 from bfn.nn import Transformer
 from bfn.nn.transformer import TransformerLayer
 from bfn.recipe import build
+from bfn.runs.folder import RunFolder
 from bfn.train.step import Trainer
 
 SETTINGS: dict[str, Any] = {
@@ -86,12 +89,13 @@ def train(trainer: Trainer, began: float, until: float) -> None:
 
 
 def main() -> None:
+    began = time.monotonic()
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", required=True, help="the run folder to write")
     parser.add_argument("--data", help="the folder of the file text8")
-    parser.add_argument("--seconds", type=float, default=440.0)
+    parser.add_argument("--seconds", type=float, default=465.0)
     parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--share", type=float, default=0.85)
-    parser.add_argument("--crops", type=int, default=20_000)
+    parser.add_argument("--share", type=float, default=0.95)
     given, keys = parser.parse_known_args()
     more = {
         key.removeprefix("--"): json.loads(value)
@@ -100,25 +104,26 @@ def main() -> None:
     where = {} if given.data is None else {"data.dir": given.data}
     limits = {"train.steps": 10**9, "train.seconds": given.seconds}
     recipe = config.read("text8_discrete", {**SETTINGS, **where, **limits, **more})
+    folder = RunFolder(given.out)
+    folder.open(recipe)
     data, model = build.data(recipe), build.model(recipe)
-    net = model.net
+    net, model.data_format = model.net, data.describe()
     assert isinstance(net, Transformer)
     if len(net.layers) % given.layers:
         parser.error(f"--layers must divide the network's {len(net.layers)}")
 
-    began = time.monotonic()
     small = bfn.BFN(shallow(net, given.layers), model.flow, model.head)
-    trainer = before = Trainer(small, data, recipe.train)
+    before = Trainer(small, data, recipe.train)
     train(before, began, given.share * given.seconds)
-    if given.share < 1:
-        if before.state.step:
-            deepen(net, given.layers)
-        trainer = Trainer(model, data, recipe.train)
-        trainer.state.step, trainer.state.times = before.state.step, before.state.times
-        trainer.state.optimiser.state.update(before.state.optimiser.state)
-        train(trainer, began, given.seconds)
-    with trainer.state.ema.in_place(trainer.state.net):
-        print(evaluate(trainer.fast, data, steps=["inf"], crops=given.crops, batch=208))
+    if before.state.step:
+        deepen(net, given.layers)
+    trainer = Trainer(model, data, recipe.train)
+    trainer.state.step, trainer.state.times = before.state.step, before.state.times
+    trainer.state.optimiser.state.update(before.state.optimiser.state)
+    train(trainer, began, given.seconds)
+    folder.export(model.config(), trainer.state.ema.weights)
+    folder.close()
+    print(f"{time.monotonic() - began:.1f} s with saving", flush=True)
 
 
 if __name__ == "__main__":
