@@ -6,13 +6,13 @@ The molecules are made by rule: saturated, without rings, 3 to 9 atoms of H, O, 
 as long as the two atoms' radii together and at the tetrahedral angle to the others. The model knows
 nothing of this and learns types (discrete) and coordinates (continuous) together. The script prints
 what a molecule costs, and how many samples have bonds within 10% of their lengths, filled valences,
-and atoms that are all connected: 78%. Two minutes on two CPU cores.
+and atoms that are all connected: 99%. Three minutes on two CPU cores.
 
 Where a molecule is and which way it is turned says nothing. So the data have their centre at 0, and
-the network, an EGNN (arXiv:2102.09844), works with differences of coordinates: rotate theta, and
-the prediction is rotated. The prediction has its centre at 0, too. Messages are still sent about
-all 3 n coordinates, but about the centre data and prediction agree, and nothing is paid: the bound
-is exact, for a density on the 3 n - 3 dimensions in which molecules differ.
+the network, like PaiNN (arXiv:2102.03150), sees differences of coordinates only: rotate theta, and
+the prediction is rotated. Its centre is at 0, too. Messages tell of all 3 n coordinates, but of the
+centre there is nothing to tell, and neither L^inf nor L^r pays for it: they bound the cost of the
+3 n - 3 dimensions in which molecules differ, each to within SIGMA_1.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 import bfn
 
-Parts = dict[str, Tensor]
+Parts, Three = dict[str, Tensor], tuple[Tensor, Tensor, Tensor]
 SYMBOLS = "HONC"  # with valences 1, 2, 3 and 4
 RADII = torch.tensor([0.31, 0.66, 0.71, 0.76])  # in angstroms
 MOST, UNIT = 9, 4.0  # atoms; and angstroms that are 1 to the model
@@ -60,11 +60,10 @@ def molecules(count: int, seed: int) -> tuple[Parts, Tensor]:
     # Where the valences of an atom point, the first one to its parent.
     directions = torch.randn(count, MOST, 4, 3, generator=generator)
     for i in range(MOST):
-        u = nn.functional.normalize(directions[each, parents[:, i], slots[:, i]], dim=1)
-        if i:
-            far = RADII[types[each, parents[:, i]]] + RADII[types[:, i]]
-            far = far + 0.02 * torch.randn(count, generator=generator)
-            x[:, i] = x[each, parents[:, i]] + far[:, None] * u
+        parent = each, parents[:, i]
+        u = nn.functional.normalize(directions[*parent, slots[:, i]], dim=1)
+        noise = 0.02 * torch.randn(count, generator=generator)
+        x[:, i] = x[parent] + (RADII[types[parent]] + RADII[types[:, i]] + noise)[:, None] * u
         v = nn.functional.normalize(torch.linalg.cross(u, directions[:, i, 1]), dim=1)
         w = torch.linalg.cross(u, v)
         directions[:, i, 0] = -u
@@ -73,8 +72,7 @@ def molecules(count: int, seed: int) -> tuple[Parts, Tensor]:
             directions[:, i, j] = u / 3 + math.sqrt(8) / 3 * turned
     nothing = torch.arange(MOST) >= length[:, None]
     x = (x / UNIT).masked_fill(nothing[..., None], math.nan)
-    x = x - x.nanmean(1, keepdim=True)
-    found = {"types": types.masked_fill(nothing, -1), "coordinates": x}
+    found = {"types": types.masked_fill(nothing, -1), "coordinates": x - x.nanmean(1, keepdim=True)}
     kept = valid(found).all(0)  # now and then two atoms meet
     return {name: values[kept] for name, values in found.items()}, length[kept]
 
@@ -84,8 +82,7 @@ def valid(x: Parts) -> Tensor:
     types, exists, itself = x["types"].clamp_min(0), x["types"] >= 0, torch.eye(MOST).bool()
     pairs = exists[:, :, None] & exists[:, None]
     places = x["coordinates"].nan_to_num() * UNIT
-    distances = (places[:, :, None] - places[:, None]).norm(dim=-1)
-    relative = distances / (RADII[types][:, :, None] + RADII[types][:, None])
+    relative = torch.cdist(places, places) / (RADII[types][:, :, None] + RADII[types][:, None])
     bonds = (relative < 1.25) & pairs & ~itself
     right = (relative - 1).abs() < 0.1
     filled = bonds.sum(2) == types + 1
@@ -95,66 +92,76 @@ def valid(x: Parts) -> Tensor:
 
 
 class Layer(nn.Module):
-    """Messages between all atoms, from their distances; they change h and move x."""
+    """Messages to atoms i from atoms j; they change invariants h and vectors v, and move atoms."""
 
-    def __init__(self, width: int, basis: int = 16) -> None:
+    def __init__(self, width: int, arrows: int) -> None:
         super().__init__()
         self.own, self.other = nn.Linear(width, width), nn.Linear(width, width, bias=False)
-        self.distance = nn.Linear(basis, width, bias=False)
+        self.geometry = nn.Linear(16 + 2 * arrows, width, bias=False)
         self.message = nn.Sequential(nn.SiLU(), nn.Linear(width, width), nn.SiLU())
-        self.move = nn.Linear(width, 1, bias=False)
-        self.update = nn.Sequential(nn.Linear(2 * width, width), nn.SiLU(), nn.Linear(width, width))
+        self.arrows, self.mix = nn.Linear(width, 2 * arrows), nn.Linear(arrows, 2 * arrows, False)
+        known = 2 * width + arrows
+        self.update = nn.Sequential(nn.Linear(known, width), nn.SiLU(), nn.Linear(width, width))
+        self.gate, self.move = nn.Linear(width, arrows), nn.Linear(arrows, 1, False)
         nn.init.zeros_(self.move.weight)
 
-    def forward(self, h: Tensor, x: Tensor, pairs: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
-        difference = x[:, :, None] - x[:, None]  # (B, n, n, 3)
+    def forward(self, h: Tensor, v: Tensor, x: Tensor, i: Tensor, j: Tensor) -> Three:
+        difference = x[i] - x[j]
         distance = (difference.square().sum(-1, keepdim=True) + 1e-4).sqrt()
-        centres = 0.3 * torch.arange(self.distance.in_features, device=x.device)
-        near = torch.exp(-0.5 * ((distance - centres) / 0.3).square())
-        m = self.own(h)[:, :, None] + self.other(h)[:, None] + self.distance(near)
-        m = self.message(m) * pairs  # an atom's message to itself does not move it
-        x = x + size * (difference / (distance + 1) * self.move(m)).sum(2)
-        return h + self.update(torch.cat((h, m.sum(2)), -1)), x
+        near = torch.exp(-0.5 * (distance / 0.3 - torch.arange(16, device=x.device)).square())
+        u, v_j = (difference / (distance + 0.3))[:, None], v[j]
+        geometry = torch.cat((near, (v[i] * u).sum(-1), (v_j * u).sum(-1)), -1)
+        m = self.message(self.own(h)[i] + self.other(h)[j] + self.geometry(geometry))
+        new, passed = self.arrows(m)[..., None].chunk(2, 1)
+        v = v.index_add(0, i, new * u + passed * v_j, alpha=0.3)
+        a, b = self.mix(v.mT).mT.chunk(2, 1)
+        received = torch.zeros_like(h).index_add(0, i, m)
+        h = h + self.update(torch.cat((h, received, (a * b).sum(-1)), -1))
+        v = v + self.gate(h)[..., None] * a
+        return h, v, self.move(v.mT).squeeze(-1)
 
 
-class EGNN(nn.Module):
+class Equivariant(nn.Module):
     """Logits of types (B, n, 4), and the coordinates' noise epsilon (B, n, 3)."""
 
-    def __init__(self, width: int = 64, layers: int = 3) -> None:
+    def __init__(self, width: int = 64, arrows: int = 16, layers: int = 4) -> None:
         super().__init__()
-        self.arguments = {"width": width, "layers": layers}
+        self.arguments = {"width": width, "arrows": arrows, "layers": layers}
         self.embed = nn.Linear(len(SYMBOLS) + 3, width)
-        self.layers = nn.ModuleList(Layer(width) for _ in range(layers))
+        self.layers = nn.ModuleList(Layer(width, arrows) for _ in range(layers))
         self.types = nn.Sequential(nn.Linear(width, width), nn.SiLU(), nn.Linear(width, 4))
 
     def forward(self, features: Parts, t: Tensor, mask: Parts) -> Parts:
-        exists = mask["types"][..., None].to(t.dtype)
-        n, mu = exists.sum(1, keepdim=True), features["coordinates"]
-        pairs = exists[:, :, None] * exists[:, None]
-
-        def centred(x: Tensor) -> Tensor:
-            return x - (x * exists).sum(1, keepdim=True) / n
-
-        # mu = gamma x + sqrt(gamma (1 - gamma)) epsilon. Were all coordinates independent, the
-        # first line would be the best guess of x and the second what it leaves open: the layers
-        # move the atoms from there, by steps of that size.
+        exists, mu = mask["types"][..., None].to(t.dtype), features["coordinates"]
+        n, shape = exists.sum(1, keepdim=True), mu.shape
+        # mu = gamma x + sqrt(gamma (1 - gamma)) epsilon. From its own mu alone, a coordinate is
+        # best guessed as x below, give or take size: the layers move the atoms on from there.
         gamma = -torch.expm1(2 * math.log(SIGMA_1) * t)[:, None, None].clamp_max(-1e-7)
-        v = gamma * SPREAD**2 + 1 - gamma
-        x = centred(mu) * SPREAD**2 / v * UNIT
-        size = SPREAD * ((1 - gamma) / v).sqrt() * UNIT
-        about = torch.cat((t[:, None, None], size.log(), n / MOST), -1).expand(-1, mu.shape[1], -1)
+        variance = gamma * SPREAD**2 + 1 - gamma
+        x = mu * SPREAD**2 / variance * UNIT
+        size = SPREAD * ((1 - gamma) / variance).sqrt() * UNIT
+        about = torch.cat((t[:, None, None], size.log(), n / MOST), -1).expand(-1, shape[1], -1)
         h = self.embed(torch.cat((features["types"], about), -1))
+
+        # All molecules' atoms in one row, and the pairs that exist, which are less than half.
+        pairs = (exists * exists.mT).bool() & ~torch.eye(shape[1], device=mu.device).bool()
+        molecule, i, j = pairs.nonzero().T
+        i, j = shape[1] * molecule + i, shape[1] * molecule + j
+        h, x, size = (each.flatten(0, 1) for each in (h, x, size.expand(-1, shape[1], -1)))
+        v = x.new_zeros(len(x), self.arguments["arrows"], 3)
         for layer in self.layers:
-            h, x = layer(h, x, pairs, size)
-        epsilon = (mu - gamma * centred(x) / UNIT) / (gamma * (1 - gamma)).sqrt()
-        return {"types": self.types(h), "coordinates": epsilon}
+            h, v, move = layer(h, v, x, i, j)
+            x = x + size * move
+        x = x.reshape(shape) / UNIT
+        x = x - (x * exists).sum(1, keepdim=True) / n
+        epsilon = (mu - gamma * x) / (gamma * (1 - gamma)).sqrt()
+        return {"types": self.types(h).reshape(*shape[:2], 4), "coordinates": epsilon}
 
 
 def shuffled(x: Parts, seed: int = 0) -> Parts:
     """The same molecules, but which atom has which type is left to chance."""
-    noise = torch.rand(x["types"].shape, generator=torch.Generator().manual_seed(seed))
-    noise = noise.masked_fill(x["types"] < 0, 2.0)
-    return {**x, "types": x["types"].gather(1, noise.argsort(1))}
+    order = torch.rand(x["types"].shape, generator=torch.Generator().manual_seed(seed))
+    return {**x, "types": x["types"].gather(1, (order + (x["types"] < 0)).argsort(1))}
 
 
 def untrained() -> bfn.BFN:
@@ -165,11 +172,11 @@ def untrained() -> bfn.BFN:
         # Predictions are not cut to the cube [-1, 1], which no rotation respects.
         "coordinates": bfn.Variable("continuous", (MOST, 3), sigma_1=SIGMA_1, x_min=-9, x_max=9),
     }
-    return bfn.mixed(EGNN(), variables)
+    return bfn.mixed(Equivariant(), variables)
 
 
 def main(
-    steps: int = 3500, examples: int = 20_000, count: int = 500, display: bool = True
+    steps: int = 4000, examples: int = 60_000, count: int = 500, display: bool = True
 ) -> tuple[bfn.evaluate.Evaluation, dict[str, Parts]]:
     """Train; return the cost of held-out molecules, and these, samples and a control."""
     model, (x, length) = untrained(), molecules(examples, seed=0)
@@ -181,18 +188,12 @@ def main(
     return cost, {"held out": held_out, "samples": samples, "shuffled": shuffled(samples)}
 
 
-def formula(types: list[int]) -> str:
-    counts = Counter(SYMBOLS[k] for k in types if k >= 0)
-    return "".join(f"{a}{counts[a] if counts[a] > 1 else ''}" for a in "CHNO" if counts[a])
-
-
 if __name__ == "__main__":
     cost, found = main()
     print(cost)
-    print(f"{'':10}{'valid':>7}{'bonds':>7}{'valences':>10}{'connected':>11}   most often")
+    print(f"{'':10}   valid   bonds  valences  connected   most often")
     for name, x in found.items():
-        judged = valid(x).double()
-        shares = (float(judged.prod(0).mean()), *judged.mean(1).tolist())
-        cells = "".join(f"{share:{w}.0%}" for share, w in zip(shares, (7, 7, 10, 11), strict=True))
-        formulas = Counter(formula(types) for types in x["types"].tolist()).most_common(5)
-        print(f"{name:10}{cells}   {' '.join(name for name, _ in formulas)}")
+        shares = torch.stack((valid(x).all(0), *valid(x))).double().mean(1).tolist()
+        atoms = ("".join(sorted(SYMBOLS[k] for k in row if k >= 0)) for row in x["types"].tolist())
+        cells = "{:8.0%}{:8.0%}{:10.0%}{:11.0%}  ".format(*shares)
+        print(f"{name:10}{cells}", *dict(Counter(atoms).most_common(5)))
