@@ -1,6 +1,6 @@
 """Imports point downwards only, and `import bfn` costs nothing.
 
-    cli                                        what people touch
+    cli  web                                   what people touch
     train  evaluate  codec  plots  ...         what they do
     sampling  loss  guidance                   the algorithms
     model  serialise  hub  card                BFN = net + flow + head
@@ -39,6 +39,7 @@ LAYERS: list[set[str]] = [
         "retime",
         *("published", "train", "codec", "sampling.draw", "tables"),
     },
+    {"web"},
     {"cli", "__main__"},
 ]
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
@@ -172,7 +173,7 @@ def run(code: str) -> str:
     ).stdout.strip()
 
 
-@pytest.mark.parametrize("command", ["sample", "evaluate", "infill", "compress"])
+@pytest.mark.parametrize("command", ["sample", "evaluate", "infill", "compress", "serve", "view"])
 def test_commands_that_use_a_model_never_load_training(command: str) -> None:
     """Nothing that they import, even inside a function, leads to bfn.train."""
     seen, todo = {"cli", "cli.app"}, [f"cli.{command}"]  # app loads the command that is called

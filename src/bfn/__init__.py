@@ -41,6 +41,7 @@ _HOMES = {
     "show": "bfn.plots.sheets",
     "suggest_beta_1": "bfn.suggest",
     "suggest_sigma_1": "bfn.suggest",
+    "view": "bfn.web.film",
 }
 _MODULES = {"solvers": "bfn.sampling.solvers"}
 """The modules that are not called bfn.NAME."""
@@ -91,6 +92,7 @@ __all__ = [
     "suggest_sigma_1",
     "times",
     "train",
+    "view",
 ]
 
 if TYPE_CHECKING:
@@ -139,6 +141,7 @@ if TYPE_CHECKING:
         register_schedule,
     )
     from bfn.suggest import suggest_beta_1, suggest_sigma_1
+    from bfn.web.film import view
 
 
 def __getattr__(name: str) -> Any:

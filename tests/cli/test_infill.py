@@ -80,7 +80,7 @@ def test_options_reach_the_library(output: Output, told: list[dict[str, Any]]) -
     command = ("infill", "digits-labelled", "eight.png", "--mask", "lower.png", "--n", "2")
     options = (
         "--final sample --solver sde --grid power --observed known --resample 2 --jump 3 "
-        "--label 3,7 --guidance 2 --calls 10"
+        "--since 0.25 --label 3,7 --guidance 2 --calls 10"
     )
     output(*command, "--out", "x.npy", *options.split())
     output(*command, "--out", "y.npy", "--particles", "4")
@@ -93,6 +93,7 @@ def test_options_reach_the_library(output: Output, told: list[dict[str, Any]]) -
         "resample": 2,
         "jump": 3,
         "particles": 1,
+        "since": 0.25,
         "label": [3, 7],
         "guidance": 2.0,
     }
@@ -106,6 +107,7 @@ def test_options_reach_the_library(output: Output, told: list[dict[str, Any]]) -
         "resample": 0,
         "jump": 1,
         "particles": 4,
+        "since": 0.0,
     }
 
 

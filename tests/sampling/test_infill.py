@@ -107,6 +107,24 @@ def test_going_back_is_the_bridge(monkeypatch: pytest.MonkeyPatch) -> None:
     assert float(back.V.var()) == pytest.approx(variance, rel=0.04)
 
 
+@pytest.mark.parametrize("observed", ["schedule", "known"])
+def test_generation_goes_on_from_the_middle(observed: Any) -> None:
+    """Until then nothing is known, with the same noise as without; from then on it is."""
+    states: list[list[Tensor]] = [[], []]
+
+    def watch(which: int) -> Any:
+        return lambda i, t, theta, output: states[which].append((theta.V, output.mode()))
+
+    bfn.generate(text(), (3, 5), 8, solver="sde", seed=0, callback=watch(0))
+    options: dict[str, Any] = {"observed": observed, "solver": "sde", "seed": 0}
+    x = bfn.infill(text(), X, MASK, 8, since=0.5, callback=watch(1), **options)
+    assert torch.equal(x[:, MASK], X[:, MASK])
+    for i, ((V, _), (V_since, guess)) in enumerate(zip(*states, strict=True)):
+        # With certainty it is seen at once, with messages after the next one.
+        assert torch.equal(V, V_since) == (i < 4 if observed == "known" else i <= 4)
+        assert torch.equal(guess[:, MASK], X[:, MASK]) == (i >= 4)
+
+
 def test_what_is_not_observed_is_never_read() -> None:
     bfn_model = bfn.discretised(Flat(2), K=4, sigma_1=0.1)
     x = torch.tensor([[0.25, math.nan, -0.75]])
@@ -253,6 +271,8 @@ WRONG = [
     ({"particles": 2, "solver": "ode"}, "particles need the solver 'ancestral'"),
     ({"particles": 2, "observed": "known"}, "particles need .* observed='schedule'"),
     ({"particles": 2, "resample": 1}, "particles need .* without resample"),
+    ({"particles": 2, "since": 0.5}, "particles need .* without resample or since"),
+    ({"since": 1.0}, "since = 1.0; expected a time of at least 0 and below 1"),
 ]
 
 

@@ -23,6 +23,8 @@ COMMANDS = {
     "eval": "evaluate:evaluate",
     "sample": "sample:sample",
     "infill": "infill:infill",
+    "serve": "serve:serve",
+    "view": "view:view",
     "solvers": "solvers:solvers",
     "compress": "compress:compress",
     "decompress": "decompress:decompress",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from bfn.cli.options import Calls, Force, OutOrPrint, Run, SampleKeys, Trust, Whole, chosen
 
@@ -24,6 +24,7 @@ def infill(
     resample: Whole = 0,
     jump: Whole = 1,
     particles: Whole = 1,
+    since: float = 0.0,
     whole: bool = False,
     force: Force = False,
     trust: Trust = False,
@@ -48,13 +49,15 @@ def infill(
         resample: How many times each group of steps is taken back and repeated.
         jump: Number of steps that are taken back together.
         particles: Candidates that compete for each completion; exact in the limit of many.
+        since: The time from 0 to 1 from which what is given is known: generation goes on from the
+            middle, which is approximate.
         whole: If a text is shorter than the model's window, show the whole window.
     """
     from bfn.cli import sampling
     from bfn.plots import sheets
     from bfn.recipe import Sample
+    from bfn.sampling.draw import observed as how
     from bfn.sampling.draw import on_device
-    from bfn.sampling.pinned import has_learned
 
     folder, model, format = sampling.open_run(run, trust)
     recipe = folder.recipe() if folder.is_run() else None
@@ -73,13 +76,10 @@ def infill(
         out = Path("-" if is_text else name)
     ending = sampling.check_out(out, format, force)
     if observed is None:
-        observed = "schedule"
-        if particles == 1 and has_learned(model) and not resample:
-            observed = "learned"
-        elif particles == 1 and is_text:
-            observed = "known"
+        observed = how(model, format, particles, resample)
     sampling.warn_of_labels(recipe, settings)
-    options = {"observed": observed, "resample": resample, "jump": jump, "particles": particles}
+    options: dict[str, Any] = {"observed": observed, "resample": resample, "jump": jump}
+    options |= {"particles": particles, "since": since}
     if is_text and model.lengths is not None:
         options["length"] = len(what)  # the text's own
     with on_device(model, settings.device):

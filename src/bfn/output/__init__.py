@@ -1,6 +1,7 @@
 """Output distributions p_O(. | theta; t): what the network's numbers mean."""
 
 from bfn.output.base import Head, Output
+from bfn.output.beliefs import Belief
 from bfn.output.binned import BinnedHead, BinnedOutput, FreeBinnedHead, FreeBinnedOutput
 from bfn.output.categorical import (
     BernoulliHead,
@@ -14,6 +15,7 @@ from bfn.output.mixed import MixedHead, MixedOutput
 from bfn.output.point import Bins, MeasurementNoise, PointHead, PointOutput
 
 __all__ = [
+    "Belief",
     "BernoulliHead",
     "BernoulliOutput",
     "BinnedHead",

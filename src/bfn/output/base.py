@@ -26,6 +26,7 @@ from bfn.device import accurate
 from bfn.errors import BFNError, plural
 from bfn.flow.base import Theta, per_example
 from bfn.noise import Source
+from bfn.output.beliefs import Belief
 from bfn.output.symbols import Law, Point, Symbols
 
 
@@ -104,6 +105,13 @@ class Output(ABC):
         raise BFNError(
             f"{type(self).__name__} cannot be given known values; give it a method pin(x, mask) "
             "that returns the output with all mass at x where mask is true"
+        )
+
+    def belief(self) -> Belief:
+        """What is believed about every variable, to look at."""
+        raise BFNError(
+            f"{type(self).__name__} cannot be drawn; give it a method belief() that returns a "
+            "bfn.output.Belief"
         )
 
     def each(self) -> Sequence[Output]:

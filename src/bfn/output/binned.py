@@ -29,6 +29,7 @@ from bfn.flow.base import Theta, per_example, require_values
 from bfn.noise import Source
 from bfn.output import bins
 from bfn.output.base import Head, Output, data_from_noise, is_early, total
+from bfn.output.beliefs import MOST, Belief, of_gaussian, of_values
 from bfn.output.categorical import pinned_logits, sample_classes
 from bfn.output.marginals import ClassHead, Marginals
 from bfn.output.mixture import NODES, log_mixture
@@ -112,6 +113,9 @@ class FreeBinnedOutput(_Bins):
     def law(self) -> Table:
         return Table(self.logits)
 
+    def belief(self) -> Belief:
+        return of_values(self.log_p, self._centres)
+
     def shift(self, J: Tensor, exact: bool) -> Output:
         # The mean alone is known: the bins' distribution is tilted until it has that mean.
         reach = torch.full_like(J, 40.0 * self.K)  # e^80 from one bin to the next
@@ -179,6 +183,9 @@ class BinnedOutput(_Bins):
 
     def law(self) -> CutGaussian:
         return CutGaussian(self.mu, self.sigma, self.K)
+
+    def belief(self) -> Belief:
+        return self._free.belief() if self.K <= MOST else of_gaussian(self.m, self.sigma, self.K)
 
     def shift(self, J: Tensor, exact: bool) -> Output:
         sigma = self.sigma.detach()

@@ -38,6 +38,7 @@ from bfn.errors import BFNError
 from bfn.flow.base import Theta, per_example
 from bfn.noise import Source
 from bfn.output.base import Output, total
+from bfn.output.beliefs import Belief, of_classes
 from bfn.output.chunks import sum_in_chunks
 from bfn.output.marginals import ClassHead, Marginals
 from bfn.output.symbols import Classes, Symbols, Table
@@ -144,6 +145,9 @@ class CategoricalOutput(Output):
 
     def law(self) -> Table:
         return Table(self.logits)
+
+    def belief(self) -> Belief:
+        return of_classes(self.log_p)
 
     def shift(self, J: Tensor, exact: bool) -> Output:
         return CategoricalOutput(_shifted(self.log_p.detach(), J, exact), self.chunk)
@@ -253,6 +257,9 @@ class BernoulliOutput(Output):
 
     def law(self) -> Table:
         return Table(torch.stack([torch.zeros_like(self.logit), self.logit], -1))
+
+    def belief(self) -> Belief:
+        return of_classes(torch.stack([F.logsigmoid(-self.logit), F.logsigmoid(self.logit)], -1))
 
     def shift(self, J: Tensor, exact: bool) -> Output:
         logit = self.logit.detach()

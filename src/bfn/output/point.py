@@ -24,6 +24,7 @@ from bfn.flow.base import Theta, per_example, require_values
 from bfn.noise import Source
 from bfn.output import bins
 from bfn.output.base import Head, Output, data_from_noise, is_early, total, uncodable
+from bfn.output.beliefs import Belief
 from bfn.output.symbols import CutGaussian, Point, Symbols
 
 
@@ -123,6 +124,9 @@ class PointOutput(Output):
             mu = torch.where(self.pinned, bins.discretise(mu, K), mu)
             sigma = sigma.masked_fill(self.pinned, bins.NARROW / K)
         return CutGaussian(mu, sigma, K)
+
+    def belief(self) -> Belief:
+        return Belief(mean=self.x_hat)
 
     def message_law(self) -> Point:
         # No value that can be coded lies outside [-1, 1].

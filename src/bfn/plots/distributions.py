@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bfn.data.forms import Form
 from bfn.flow import BayesianFlow, Theta
+from bfn.noise import Source
 from bfn.plots import style
 from bfn.plots.run import Run, printable, show_picture
 from bfn.plots.sheets import grid
@@ -41,12 +42,12 @@ class Flow:
     outputs: Tensor
 
 
-def path(flow: BayesianFlow, x: Tensor, t: Tensor, generator: torch.Generator) -> list[Theta]:
+def path(flow: BayesianFlow, x: Tensor, t: Tensor, generator: Source) -> list[Theta]:
     """A trajectory theta_0 .. theta_n of Bayesian updates at the times t (n + 1,), t[0] = 0."""
     theta = flow.prior(x.shape, dtype=torch.float64)
     steps = [theta]
     for alpha_i in flow.schedule.increment(t[:-1], t[1:]):
-        alpha = alpha_i.expand(x.shape[0])
+        alpha = alpha_i.expand(x.shape[0], *alpha_i.shape)
         theta = flow.update(theta, flow.send(x, alpha, generator), alpha)
         steps.append(theta)
     return steps

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from bfn.data.formats import Format
 from bfn.device import find_device
 from bfn.errors import BFNError
 from bfn.guidance import Wrapper, labels
@@ -17,7 +18,7 @@ from bfn.nn.accelerate import Accelerated
 from bfn.recipe.sections import Sample
 from bfn.sampling import solvers
 from bfn.sampling.batches import in_batches
-from bfn.sampling.pinned import has_learned
+from bfn.sampling.pinned import Observed, has_learned
 
 
 @contextlib.contextmanager
@@ -65,6 +66,14 @@ def draw(
         **given,
     )
     return innermost(model).pack(x)
+
+
+def observed(model: BFN, format: Format, particles: int = 1, resample: int = 0) -> Observed:
+    """How infilling shows the network what is known, where the user does not say."""
+    if particles == 1 and not resample and has_learned(model):
+        return "learned"
+    # Texts are known from the start, for the reason that `draw` has.
+    return "known" if particles == 1 and format.medium == "text" else "schedule"
 
 
 def check_names(settings: Sample) -> None:

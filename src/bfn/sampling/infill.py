@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from bfn.errors import BFNError, whole
+from bfn.errors import BFNError, number, whole
 from bfn.flow import Theta
 from bfn.guidance import Wrapper
 from bfn.guidance.base import innermost
@@ -40,6 +40,7 @@ def infill(
     resample: int = 0,
     jump: int = 1,
     particles: int = 1,
+    since: float = 0.0,
     solver: str = "ancestral",
     grid: str | None = None,
     first: float | None = None,
@@ -76,6 +77,9 @@ def infill(
         jump: the number of steps that are taken back together.
         particles: candidates that compete for each row; exact as their number grows, at a cost in
             proportion. Only with solver="ancestral" and observed="schedule", without resample.
+        since: the time from which x is observed: generation goes on from the middle with some
+            values known. That is approximate, for what was drawn before did not know them. Not
+            with particles.
         solver, grid, first, final, seed, generator, dtype: as in `bfn.generate`.
         callback: as in `bfn.generate`; the theta it sees is what the network is shown.
         guidance, guide, scale: as in `bfn.generate`.
@@ -93,17 +97,18 @@ def infill(
         ways = ", ".join(get_args(Observed))
         raise BFNError(f"observed = {observed!r}; expected one of {ways}")
     chosen = solvers.find("solver", solver, solvers.SOLVERS)
-    pinned = Pinned(model, x, mask, observed)
+    number("since", since, "a time of at least 0 and below 1", lambda t: 0.0 <= t < 1.0)
+    pinned = Pinned(model, x, mask, observed, since)
     options: dict[str, Any] = {"grid": grid, "first": first, "dtype": dtype, "generator": generator}
     exists = arguments.existing(model, x.shape, None, length, generator, mask)
     if exists is not None:
         cond["mask"] = exists
     with model.evaluating():
         if particles > 1:
-            if (solver, observed, resample) != ("ancestral", "schedule", 0):
+            if (solver, observed, resample, since) != ("ancestral", "schedule", 0, 0):
                 raise BFNError(
                     "particles need the solver 'ancestral' and observed='schedule', without "
-                    "resample; leave these arguments out, or the particles"
+                    "resample or since; leave these arguments out, or the particles"
                 )
             for name in ("label", "mask"):
                 if cond.get(name) is not None:
@@ -116,7 +121,7 @@ def infill(
 
         def look(i: int, t: Tensor, theta: Theta, output: Output) -> None:
             if callback is not None:
-                callback(i, t, pinned.shown(theta), output)
+                callback(i, t, pinned.shown(theta, t), output)
 
         options |= {"callback": look, "cond": cond, "repeats": resample, "jump": jump}
         output = run(pinned, tuple(x.shape), chosen, steps, **options)

@@ -42,7 +42,11 @@ CERTAIN = 1e12
 
 
 class Pinned(Wrapper):
-    """A model whose variables have the values in x where `mask` is true, both (B, *shape)."""
+    """A model whose variables have the values in x where `mask` is true, both (B, *shape).
+
+    Before the time `since` it is the model as it was. Pinning variables in the middle of a
+    generation is an approximation: what was drawn before did not know them.
+    """
 
     def __init__(
         self,
@@ -50,6 +54,7 @@ class Pinned(Wrapper):
         x: Tensor,
         mask: Tensor,
         observed: Observed = "schedule",
+        since: float = 0.0,
     ) -> None:
         super().__init__(model)
         if observed == "learned" and not has_learned(inner := innermost(model)):
@@ -63,13 +68,17 @@ class Pinned(Wrapper):
                 f"the network, {type(inner.net).__name__}, {problem}; train it with train.known, "
                 "or use bfn.infill, which needs no such training"
             )
-        self.x, self.mask, self.observed = x, mask, observed
+        self.x, self.mask, self.observed, self.since = x, mask, observed, since
         self.m = model.flow.embed(x)
         self.state_mask = model.flow.spread(mask, self.m)
 
-    def shown(self, theta: Theta) -> Theta:
+    def holds(self, t: Tensor) -> bool:
+        """Whether it is time."""
+        return self.since <= 0.0 or float(t[0]) >= self.since
+
+    def shown(self, theta: Theta, t: Tensor) -> Theta:
         """What the network sees: theta, with the observed values in it if they are known."""
-        if self.observed == "schedule":
+        if self.observed == "schedule" or not self.holds(t):
             return theta
         beta = theta.beta
         if self.observed == "learned":
@@ -78,9 +87,11 @@ class Pinned(Wrapper):
         return Theta(torch.where(self.state_mask, V, theta.V), beta)
 
     def __call__(self, theta: Theta, t: Tensor, **cond: Any) -> Output:
+        if not self.holds(t):
+            return self.model(theta, t, **cond)
         if self.observed == "learned":
             cond = {**cond, "known": self.flow.unpack_mask(self.mask)}
-        return self.model(self.shown(theta), t, **cond).pin(self.x, self.mask)
+        return self.model(self.shown(theta, t), t, **cond).pin(self.x, self.mask)
 
 
 def checked(model: BFN | Wrapper, x: Any, mask: Any) -> tuple[Tensor, Tensor]:

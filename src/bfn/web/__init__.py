@@ -1,0 +1,1 @@
+"""A page that shows what a model believes: live (`bfn serve`), or recorded (`bfn view`)."""

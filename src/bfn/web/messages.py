@@ -1,0 +1,196 @@
+"""Messages to the page: a header in JSON and a body of bytes; a film is a sequence of them.
+
+    4 bytes   the length of the header, little-endian
+    header    JSON, filled up with spaces so that the body begins at a multiple of 8
+    body      for a frame, planes: one number or a few for each variable, in bytes
+
+Numbers in a plane are quantised: probabilities and shades to a byte.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bfn.flow import Theta
+from bfn.output import Belief, Output
+from bfn.web.subject import Group, Subject, thetas
+
+PROTOCOL = 1
+TABLE, TOP = 64, 8
+"""With more classes than the first, only so many of the most probable ones are sent."""
+LARGEST = 1 << 17
+"""Bytes of a table of probabilities."""
+
+
+def pack(header: dict[str, Any], body: bytes = b"") -> bytes:
+    """One message."""
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    text += b" " * (-(len(text) + 4) % 8)
+    return struct.pack("<I", len(text)) + text + body
+
+
+def unpack(message: bytes) -> tuple[dict[str, Any], bytes]:
+    """The inverse of `pack`."""
+    (length,) = struct.unpack_from("<I", message)
+    return json.loads(message[4 : 4 + length]), message[4 + length :]
+
+
+def join(messages: Iterable[bytes]) -> bytes:
+    """A film: every message after its length."""
+    return b"".join(struct.pack("<I", len(message)) + message for message in messages)
+
+
+def split(film: bytes) -> list[bytes]:
+    """The inverse of `join`."""
+    found, place = [], 0
+    while place < len(film):
+        (length,) = struct.unpack_from("<I", film, place)
+        found.append(film[place + 4 : place + 4 + length])
+        place += 4 + length
+    return found
+
+
+@dataclass(frozen=True)
+class Plane:
+    """Numbers of a group's variables, (count, per)."""
+
+    name: str
+    group: int
+    values: np.ndarray
+
+    def describe(self, offset: int) -> dict[str, Any]:
+        count, per = self.values.shape
+        kind = f"u{8 * self.values.itemsize}"
+        where = {"name": self.name, "group": self.group, "offset": offset}
+        return {**where, "type": kind, "per": per, "count": count}
+
+
+def planes(subject: Subject, look: Look) -> list[Plane]:
+    """What a frame shows."""
+    found = []
+    for number, group in enumerate(subject.groups):
+        parts = _group_planes(group, look.inputs[number], look.beliefs[number], look.x[number])
+        found += [Plane(name, number, values) for name, values in parts.items()]
+    return found
+
+
+def describe(planes: Sequence[Plane]) -> list[dict[str, Any]]:
+    """Where each plane is in the body."""
+    found, offset = [], 0
+    for plane in planes:
+        found.append(plane.describe(offset))
+        offset += plane.values.nbytes + plane.values.nbytes % 2
+    return found
+
+
+def body(planes: Sequence[Plane]) -> bytes:
+    """Planes one after the other, each from an even place on."""
+    return b"".join(p.values.tobytes() + b"\0" * (p.values.nbytes % 2) for p in planes)
+
+
+@dataclass(frozen=True)
+class Look:
+    """One example at one time, by group: expected input, belief and a draw, without a batch."""
+
+    inputs: list[Tensor]
+    beliefs: list[Belief]
+    x: list[Tensor]
+
+    @property
+    def entropy(self) -> float | None:
+        """Of all variables together, in nats; None if none has any."""
+        found = [float(each.entropy.sum()) for each in self.beliefs if each.entropy is not None]
+        return sum(found) if found else None
+
+
+def look(subject: Subject, theta: Theta, output: Output, x: Tensor, rows: slice) -> Look:
+    """Some rows of a batch, which are the particles of one example or that example alone."""
+    flow = subject.model.flow
+    inputs = [
+        part.expected_input(theta_p)[rows].mean(0).cpu()
+        for part, theta_p in zip(flow.parts, thetas(flow, theta), strict=True)
+    ]
+    beliefs = [_pooled(part.belief(), rows) for part in output.each()]
+    return Look(inputs, beliefs, [part[rows.start].cpu() for part in subject.split(x)])
+
+
+def _pooled(belief: Belief, rows: slice) -> Belief:
+    """What the particles of one example believe together."""
+    p, mean, deviation, entropy = (
+        None if each is None else each[rows]
+        for each in (belief.p, belief.mean, belief.deviation, belief.entropy)
+    )
+    one = (rows.stop - rows.start) == 1
+    if p is not None and not one:
+        entropy = torch.special.entr(p.mean(0, keepdim=True)).sum(-1)
+    if deviation is not None and mean is not None and not one:
+        within = deviation.square().mean(0, keepdim=True)
+        deviation = (within + mean.var(0, correction=0, keepdim=True)).sqrt()
+    means = (None if each is None else each.mean(0).cpu() for each in (p, mean, deviation, entropy))
+    return Belief(*means)
+
+
+def _group_planes(group: Group, given: Tensor, belief: Belief, x: Tensor) -> dict[str, np.ndarray]:
+    count, K = group.count, group.K
+    p = None if belief.p is None else belief.p.reshape(count, -1)
+    given = given.reshape(count, -1)
+    if group.integers and K == 2:
+        given = torch.cat([1 - given, given], 1)
+    found: dict[str, np.ndarray] = {}
+    if group.kind == "classes":
+        assert p is not None
+        found |= _classes("input_", given) | _classes("", p)
+    else:
+        if group.integers:
+            assert K is not None
+            assert p is not None
+            shades = torch.linspace(0, 1, K, dtype=p.dtype)
+            given, mean = given.to(p.dtype) @ shades, p @ shades
+            deviation = (p * (shades - mean[:, None]).square()).sum(1).sqrt()
+        else:
+            assert belief.mean is not None
+            given, mean = 0.5 * (given[:, 0] + 1), 0.5 * (belief.mean.flatten() + 1)
+            deviation = None if belief.deviation is None else 0.5 * belief.deviation.flatten()
+        found |= {"input": _bytes(given), "mean": _bytes(mean)}
+        if deviation is not None:
+            found["deviation"] = _bytes(2 * deviation)
+        if p is not None and p.shape[1] <= TABLE and p.numel() <= LARGEST:
+            found["p"] = _bytes(p)
+    if belief.entropy is not None and group.entropy_max:
+        nats = belief.entropy.flatten()
+        found["entropy"] = _bytes(nats / (group.entropy_max * np.log(2)))
+    own = group.own(x)
+    if group.kind == "numbers":
+        span = (group.high - group.low).clamp_min(1e-300)
+        sample = _numbers((own - group.low) / span, np.uint16)
+    else:
+        own = own.nan_to_num().clamp_min(0).reshape(count, 1).numpy()
+        sample = own.astype(np.uint8 if (K or 0) <= 256 else np.uint16)
+    return found | {"sample": sample}
+
+
+def _classes(prefix: str, p: Tensor) -> dict[str, np.ndarray]:
+    if p.shape[1] <= TABLE and p.numel() <= LARGEST:
+        return {f"{prefix}p": _bytes(p)}
+    most = p.topk(min(TOP, p.shape[1]), 1)
+    classes = most.indices.numpy().astype(np.uint16)
+    return {f"{prefix}top": classes, f"{prefix}top_p": _bytes(most.values)}
+
+
+def _bytes(shares: Tensor) -> np.ndarray:
+    return _numbers(shares, np.uint8)
+
+
+def _numbers(shares: Tensor, kind: type[np.unsignedinteger[Any]]) -> np.ndarray:
+    """Numbers from 0 to 1 as all that a type holds, (count, per)."""
+    most = int(np.iinfo(kind).max)
+    values = shares.double().nan_to_num().clamp(0, 1).mul(most).round()
+    return values.reshape(len(shares), -1).numpy().astype(kind)

@@ -1,0 +1,257 @@
+"""What a page may ask for. Whatever else it sends is answered with a sentence."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bfn.errors import BFNError, some
+from bfn.sampling import solvers
+from bfn.web.subject import Subject
+
+LIMITS = {"steps": 1000, "particles": 64, "message": 1 << 18, "panes": 2}
+FILES = ("sample", "film", "state", "known")
+
+
+@dataclass(frozen=True)
+class Generate:
+    """A generation, all defaults filled in.
+
+    Args:
+        pins: values in the data's own units, by the number of the variable.
+        since: the time from which the pins hold.
+    """
+
+    model: str
+    solver: str
+    steps: int
+    seed: int
+    label: int | None = None
+    guidance: float = 1.0
+    length: int | None = None
+    pins: Mapping[int, float] = field(default_factory=dict)
+    particles: int = 1
+    since: float = 0.0
+    what = "generate"
+
+    def describe(self) -> dict[str, Any]:
+        pins = {"i": list(self.pins), "v": list(self.pins.values())}
+        return {"do": self.what, **vars(self), "pins": pins}
+
+
+@dataclass(frozen=True)
+class Examine:
+    """An example of the user's own, in the data's own units."""
+
+    model: str
+    steps: int
+    seed: int
+    values: tuple[float, ...]
+    label: int | None = None
+    what = "examine"
+
+    def describe(self) -> dict[str, Any]:
+        return {"do": self.what, **vars(self), "values": list(self.values)}
+
+
+@dataclass(frozen=True)
+class Stop:
+    what = "stop"
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file that another request leads to."""
+
+    file: str
+    request: Generate | Examine
+    step: int
+    what = "download"
+
+
+Request = Generate | Examine | Stop | Download
+
+
+class Reader:
+    """One JSON object, key by key."""
+
+    def __init__(self, message: Mapping[str, Any]) -> None:
+        self.message = message
+
+    def whole(self, name: str, least: int, most: int, default: int | None = None) -> int:
+        value = self.message.get(name)
+        if value is None and default is not None:
+            return default
+        if type(value) is not int or not least <= value <= most:
+            raise self._wrong(name, f"a whole number from {least} to {most}")
+        return value
+
+    def number(self, name: str, least: float, most: float, default: float) -> float:
+        value = self.message.get(name)
+        if value is None:
+            return default
+        if type(value) not in (int, float) or not least <= value <= most:
+            raise self._wrong(name, f"a number from {least:g} to {most:g}")
+        return float(value)
+
+    def text(self, name: str, known: Any, default: str | None = None) -> str:
+        value = self.message.get(name)
+        if value is None and default is not None:
+            return default
+        if not isinstance(value, str) or value not in known:
+            raise self._wrong(name, f"one of {some(known, 20)}")
+        return value
+
+    def table(self, name: str) -> Mapping[str, Any]:
+        value = self.message.get(name)
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            raise self._wrong(name, "a table")
+        return value
+
+    def numbers(self, name: str, most: int) -> list[float]:
+        value = self.message.get(name)
+        if not isinstance(value, list) or len(value) > most:
+            raise self._wrong(name, f"a list of at most {most} numbers")
+        if any(type(v) not in (int, float) or not abs(v) < 1e300 for v in value):
+            raise self._wrong(name, "a list of finite numbers")
+        return value
+
+    def _wrong(self, name: str, expected: str) -> BFNError:
+        value = self.message.get(name)
+        shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:60]}..."
+        return BFNError(f"{name} = {shown}; expected {expected}")
+
+
+def parse(message: str) -> dict[str, Any]:
+    """A page's message as a table; refuses what is not JSON."""
+    try:
+        found = json.loads(message)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise BFNError("the message is not a JSON object; reload the page")
+    return found
+
+
+def read(message: Mapping[str, Any], subjects: Mapping[str, Subject]) -> Request:
+    """The request that a message makes."""
+    reader = Reader(message)
+    what = reader.text("do", ("generate", "examine", "stop", "download"))
+    if what == "stop":
+        return Stop()
+    if what == "download":
+        inner = read(reader.table("request"), subjects)
+        if not isinstance(inner, Generate | Examine):
+            raise BFNError("a download needs the request of a generation or of an example")
+        file = reader.text("what", FILES)
+        return Download(file, inner, reader.whole("step", 0, inner.steps, inner.steps))
+    subject = subjects[reader.text("model", subjects)]
+    label = None
+    if reader.message.get("label") is not None:
+        if subject.labels is None:
+            raise BFNError(f"the model {subject.id!r} has no labels; leave the label out")
+        label = reader.whole("label", 0, len(subject.labels) - 1)
+    seed = reader.whole("seed", 0, 2**53, subject.settings.seed)
+    steps = reader.whole("steps", 1, LIMITS["steps"], subject.settings.steps)
+    if what == "examine":
+        return Examine(subject.id, steps, seed, _values(reader, subject), label)
+    lengths = subject.model.lengths
+    length = None
+    if lengths is not None and reader.message.get("length") is not None:
+        length = reader.whole("length", 1, lengths.longest)
+    pins, particles = _pins(reader, subject), reader.whole("particles", 1, LIMITS["particles"], 1)
+    since = reader.number("since", 0.0, 1.0, 0.0)
+    if particles > 1 and not pins:
+        raise BFNError("particles compete for what is pinned; pin something first")
+    if particles > 1 and since > 0.0:
+        raise BFNError("particles cannot go on from the middle; choose one of the two")
+    if len(pins) == subject.D:
+        raise BFNError("everything is pinned, so nothing is left to generate; unpin something")
+    solver = reader.text("solver", solvers.SOLVERS, subject.settings.solver)
+    return Generate(
+        model=subject.id,
+        solver="ancestral" if particles > 1 else solver,
+        steps=steps,
+        seed=seed,
+        label=label,
+        guidance=1.0 if label is None else reader.number("guidance", 0.0, 20.0, 1.0),
+        length=length,
+        pins=pins,
+        particles=particles,
+        since=min(since, 1.0 - 1e-6) if pins else 0.0,
+    )
+
+
+def _pins(reader: Reader, subject: Subject) -> dict[int, float]:
+    given = Reader(reader.table("pins"))
+    if not given.message:
+        return {}
+    i, v = given.numbers("i", subject.D), given.numbers("v", subject.D)
+    if len(i) != len(v) or any(type(n) is not int or not 0 <= n < subject.D for n in i):
+        raise BFNError(f"pins need a value for each variable, numbered 0 to {subject.D - 1}")
+    pins = dict(sorted(zip(map(int, i), v, strict=True)))
+    subject.example(list(pins), list(pins.values()))  # refuses impossible values
+    return pins
+
+
+def _values(reader: Reader, subject: Subject) -> tuple[float, ...]:
+    message = reader.message
+    if message.get("picture") is not None:
+        return _picture(Reader(reader.table("picture")), subject)
+    if message.get("text") is not None:
+        return _text(message["text"], subject)
+    values = reader.numbers("values", subject.D)
+    if len(values) != subject.D:
+        raise BFNError(f"the example has {len(values)} values; expected {subject.D}")
+    subject.example(range(subject.D), values)
+    return tuple(values)
+
+
+def _picture(picture: Reader, subject: Subject) -> tuple[float, ...]:
+    if subject.format.medium != "image":
+        raise BFNError(f"the data of {subject.id!r} are no pictures; give {_wanted(subject)}")
+    width, height = (picture.whole(side, 1, 4096) for side in ("width", "height"))
+    channels, *size = subject.format.shape
+    if [height, width] != size:
+        raise BFNError(
+            f"the picture has {width} x {height} pixels, but those of {subject.id!r} have "
+            f"{size[1]} x {size[0]}; crop and resize it, or drop another"
+        )
+    try:
+        rgb = base64.b64decode(picture.message.get("rgb"), validate=True)  # pyright: ignore
+    except (binascii.Error, ValueError, TypeError):
+        rgb = b""
+    if len(rgb) != 3 * width * height:
+        raise BFNError("the picture's pixels are damaged; drop it again")
+    top = (subject.groups[0].K or 2) - 1
+    if channels == 3:
+        return tuple(round(byte / 255 * top) for c in range(3) for byte in rgb[c::3])
+    # The luma of ITU-R 601, as pillow makes pictures grey.
+    grey = (
+        0.299 * r + 0.587 * g + 0.114 * b
+        for r, g, b in zip(rgb[::3], rgb[1::3], rgb[2::3], strict=True)
+    )
+    return tuple(round(shade / 255 * top) for shade in grey)
+
+
+def _text(text: Any, subject: Subject) -> tuple[float, ...]:
+    if subject.format.medium != "text" or not isinstance(text, str):
+        raise BFNError(f"the data of {subject.id!r} are no texts; give {_wanted(subject)}")
+    x = subject.format.encode([text])
+    return tuple(x[0].tolist())
+
+
+def _wanted(subject: Subject) -> str:
+    return {"image": "a picture", "text": "a text"}.get(subject.format.medium, "numbers")
+
+
+def finite(value: float | None) -> float | None:
+    """A number that JSON can hold."""
+    return None if value is None or not math.isfinite(value) else value

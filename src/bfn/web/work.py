@@ -1,0 +1,453 @@
+"""Generations, and examples that somebody gives, as streams of messages.
+
+A generation is `bfn.sampling.draw`, as the command line uses it, seen through its callback; so the
+same seed gives the same sample there. To an example of one's own messages are sent at even times,
+and the model's loss is the integral of
+
+    rate of variable d  =  alpha(t) / (2 v) |m(x)_d - m_d|^2        nats per unit of time
+
+over those times. What a generation has received so far is estimated as the sum over its steps of
+KL(p_S(. | x') || p_R), with x' drawn from the output: as many nats as the model itself expects.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import math
+import shlex
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bfn import noise
+from bfn.data.formats import TextFormat
+from bfn.errors import BFNError
+from bfn.flow import Theta
+from bfn.model import BFN
+from bfn.output import Output
+from bfn.output.base import by_part
+from bfn.plots import sheets, style
+from bfn.plots.distributions import path
+from bfn.sampling import draw
+from bfn.web import messages
+from bfn.web.messages import look, pack
+from bfn.web.pages import html
+from bfn.web.requests import Download, Examine, Generate, finite
+from bfn.web.subject import Subject
+
+Emit = Callable[[str, bytes], None]
+"""Takes a message and its kind: start, frame, last (for the last frame) or end. Raises to stop."""
+See = Callable[[int, float, Theta, Output], None]
+BITS = 1 / math.log(2)
+BLANKS = "_~#*^|=+@$%&"
+TYPES = {
+    ".png": "image/png",
+    ".txt": "text/plain",
+    ".npy": "application/octet-stream",
+    ".npz": "application/octet-stream",
+}
+
+
+class Stopped(Exception):
+    """Nobody wants the rest any more."""
+
+
+def stream(
+    subject: Subject, request: Generate | Examine, emit: Emit, run: int = 0, pane: int = 0
+) -> None:
+    """All messages about one run."""
+    if isinstance(request, Examine):
+        _stream_example(subject, request, emit, run, pane)
+    else:
+        stream_generations(subject, request, emit, run, pane)
+
+
+class Received:
+    """How much a generation has received so far, one number for each row of the batch."""
+
+    def __init__(self, model: BFN, seed: int, rows: int) -> None:
+        self.model, self.seed, self.rows = model, seed, rows
+        self.nats, self.before = torch.zeros(rows), None
+
+    def at(self, i: int, t: float, output: Output) -> Tensor:
+        """In nats, before step i, which begins at time t."""
+        if self.before is not None:
+            s, last = self.before
+            ends = torch.tensor([[s], [t]], dtype=torch.float64).expand(2, self.rows)
+            alpha_i = self.model.flow.schedule.increment(*ends)
+            keys = noise.Keyed([noise.seed("received", self.seed, i, j) for j in range(self.rows)])
+            x = last.sample(keys)
+            alpha_i = alpha_i.to(x.device, self.model.dtype)
+            self.nats = self.nats + by_part(last.divergence(x, alpha_i, keys)).sum(1).cpu()
+        self.before = t, output
+        return self.nats
+
+
+def stream_generations(
+    subject: Subject,
+    request: Generate,
+    emit: Emit,
+    run: int = 0,
+    pane: int = 0,
+    count: int = 1,
+) -> None:
+    """All messages about `count` generations, which have the numbers run, run + 1, ..."""
+    begun = time.perf_counter()
+    model, P, steps = subject.alone(), request.particles, request.steps
+    places = [{"run": run + row, "pane": pane} for row in range(count)]
+    # With the same noise at every step what is drawn changes smoothly.
+    seeds = [noise.seed("look", request.seed, i) for i in range(count * P)]
+    received, held = Received(model, request.seed, count * P), []
+    lengths = _lengths(subject, request, count)
+
+    def send(i: int, header: dict[str, Any], row: int, shown: messages.Look) -> None:
+        planes = messages.planes(subject, shown)
+        if i == 0:
+            emit("start", _start(subject, request, places[row], planes, row, lengths))
+        emit("last" if i == steps else "frame", pack(header, messages.body(planes)))
+
+    def see(i: int, t: float, theta: Theta, output: Output) -> None:
+        x, nats = output.sample(noise.Keyed(seeds)), received.at(i, t, output)
+        for row in range(count):
+            rows = slice(row * P, (row + 1) * P)
+            shown = look(subject, theta, output, x, rows)
+            bits = None if shown.entropy is None else float(nats[rows].mean()) * BITS
+            header = _frame(places[row], i, t, bits, shown)
+            if i < steps:
+                send(i, header, row, shown)
+            else:  # it shows the sample, which is not drawn yet
+                held.append((header, shown))
+
+    x = _generate(subject, model, request, count, lengths, see)
+    for row, (header, shown) in enumerate(held):
+        own = [part[row] for part in subject.split(x)]
+        send(steps, header, row, dataclasses.replace(shown, x=own))
+        emit("end", _end(subject, x[row], places[row], begun, steps + 1))
+
+
+def _generate(
+    subject: Subject,
+    model: BFN,
+    request: Generate,
+    count: int,
+    lengths: Tensor | None,
+    see: See,
+) -> Tensor:
+    """The samples; `see` is shown every step."""
+    names = subject.labels or []
+    settings = dataclasses.replace(
+        subject.settings,
+        n=count,
+        batch=count * request.particles,
+        steps=request.steps,
+        solver=request.solver,
+        seed=request.seed,
+        label="" if request.label is None else names[request.label],
+        guidance=request.guidance,
+    )
+    given: dict[str, Any] = {} if lengths is None else {"length": lengths}
+    if request.pins:
+        given["known"] = subject.example(list(request.pins), list(request.pins.values()))
+        given["observed"] = draw.observed(model, subject.format, request.particles)
+        given |= {"particles": request.particles, "since": request.since}
+
+    def callback(i: int, t: Tensor, theta: Theta, output: Output) -> None:
+        # The network may be asked at a small time instead of at 0.
+        see(i, float(t[0]) if i else 0.0, theta, output)
+
+    return draw.draw(model, subject.format.shape, settings, callback=callback, **given)
+
+
+def _lengths(subject: Subject, request: Generate, count: int) -> Tensor | None:
+    law = subject.model.lengths
+    if law is None:
+        return None
+    if request.length is not None:
+        return torch.full((count,), request.length)
+    least = 1
+    if request.pins:
+        _, mask = subject.example(list(request.pins), list(request.pins.values()))
+        least = subject.model.flow.reach(mask[None])
+    keys = noise.Keyed([noise.seed("length", request.seed, i) for i in range(count)])
+    return law.sample(count, keys, least)
+
+
+def _example(subject: Subject, request: Examine) -> tuple[Tensor, int]:
+    """The example (1, *shape), and how many of its variables exist."""
+    values = request.values
+    if isinstance(subject.format, TextFormat) and subject.format.lines:
+        values = [value for value in values if value >= 0]
+    x, _ = subject.example(range(len(values)), values)
+    return x.to(subject.model.device), len(values)
+
+
+def _watch_example(subject: Subject, model: BFN, request: Examine, see: See) -> Tensor:
+    """The example (1, *shape); `see` is shown every time."""
+    x, length = _example(subject, request)
+    cond: dict[str, Any] = {}
+    if request.label is not None:
+        cond["label"] = torch.full((1,), request.label, device=x.device)
+    if model.lengths is not None:
+        cond["length"] = length
+        x = model.without_padding(x, cond)
+    t = torch.linspace(0, 1, request.steps + 1, dtype=torch.float64)
+    keys = noise.Keyed([noise.seed("look", request.seed, 0)])
+    with model.evaluating():
+        for i, theta in enumerate(path(model.flow, x.cpu(), t, keys)):
+            like = {"device": model.device, "dtype": model.dtype}
+            theta = Theta(theta.V.to(**like), theta.beta.to(**like))
+            see(i, float(t[i]), theta, model(theta, t[i : i + 1].to(**like), **cond))
+    return x
+
+
+def rates(model: BFN, x: Tensor, t: float, output: Output) -> Tensor:
+    """The loss of every variable of x (1, *shape) at time t, (D,) in nats per unit of time."""
+    flow, m = model.flow, output.m
+    alpha_t = flow.schedule.alpha(torch.full((1,), t, dtype=torch.float64)).to(m)
+    weight = flow.over(alpha_t, m) / (2.0 * flow.variance(torch.ones_like(m)))
+    nats = weight * (flow.embed(x).to(m) - m).square()
+    D = x.numel()
+    numbers = flow.spread(torch.arange(D, device=x.device).reshape(x.shape), m).expand_as(m)
+    return torch.zeros(D, device=x.device).index_add_(0, numbers.flatten(), nats.flatten().float())
+
+
+def _stream_example(subject: Subject, request: Examine, emit: Emit, run: int, pane: int) -> None:
+    begun, place, model = time.perf_counter(), {"run": run, "pane": pane}, subject.alone()
+    x, exists = _example(subject, request)
+    keys, width = [noise.seed("look", request.seed, 1)], 1 / request.steps
+    nats, before, last = torch.zeros(subject.D), torch.zeros(subject.D), None
+
+    def see(i: int, t: float, theta: Theta, output: Output) -> None:
+        nonlocal nats, before, last
+        rate = rates(model, x, t, output).cpu()
+        if i > 0:
+            nats = nats + 0.5 * width * (before + rate)
+        before, last = rate, output
+        shown = look(subject, theta, output, output.sample(noise.Keyed(keys)), slice(0, 1))
+        header = _frame(place, i, t, float(nats.sum()) * BITS, shown)
+        header["rate"] = finite(float(rate.sum()) * BITS)
+        planes = messages.planes(subject, shown)
+        if i == 0:
+            given = {"exists": exists}
+            emit("start", _header(subject, request, place, planes, **given))
+        emit("last" if i == request.steps else "frame", pack(header, messages.body(planes)))
+
+    x = _watch_example(subject, model, request, see)
+    assert last is not None
+    infinite = float(nats.sum()) * BITS
+    reconstruction = float(by_part(last.reconstruction(x)).sum()) * BITS
+    total = infinite + reconstruction
+    loss = {
+        "bits": finite(total),
+        "per_variable": finite(total / exists),
+        "infinite_time": finite(infinite),
+        "reconstruction": finite(reconstruction),
+    }
+    calls = request.steps + 1
+    end = _end(subject, x[0], place, begun, calls, loss, (nats * BITS).numpy().tobytes())
+    emit("end", end)
+
+
+# Headers.
+
+
+def _frame(
+    place: dict[str, Any], i: int, t: float, bits: float | None, shown: messages.Look
+) -> dict[str, Any]:
+    entropy = None if shown.entropy is None else finite(round(shown.entropy * BITS, 3))
+    bits = None if bits is None else finite(round(bits, 3))
+    return {"kind": "frame", **place, "step": i, "t": t, "bits": bits, "entropy": entropy}
+
+
+def _header(
+    subject: Subject,
+    request: Generate | Examine,
+    place: dict[str, Any],
+    planes: list[messages.Plane],
+    **more: Any,
+) -> bytes:
+    header = {
+        "kind": "start",
+        **place,
+        "what": request.what,
+        "model": subject.id,
+        "request": request.describe(),
+        "steps": request.steps,
+        "frames": request.steps + 1,
+        "approximate": False,
+        "command": None,
+        "needs": [],
+        "exists": subject.D,
+        **more,
+        "planes": messages.describe(planes),
+    }
+    return pack(header)
+
+
+def _start(
+    subject: Subject,
+    request: Generate,
+    place: dict[str, Any],
+    planes: list[messages.Plane],
+    row: int,
+    lengths: Tensor | None,
+) -> bytes:
+    length = None if lengths is None else int(lengths[row])
+    known = _known_files(subject, request) if request.pins else {}
+    return _header(
+        subject,
+        request,
+        place,
+        planes,
+        approximate=request.since > 0,
+        command=command(subject, request, row + 1, length),
+        needs=list(known),
+        exists=subject.D if length is None or len(subject.format.shape) != 1 else length,
+        pins=request.describe()["pins"],
+    )
+
+
+def _end(
+    subject: Subject,
+    x: Tensor,
+    place: dict[str, Any],
+    begun: float,
+    calls: int,
+    loss: dict[str, Any] | None = None,
+    body: bytes = b"",
+) -> bytes:
+    text = subject.format.render(x[None])[0] if subject.format.medium == "text" else None
+    seconds = round(time.perf_counter() - begun, 3)
+    header = {"kind": "end", **place, "seconds": seconds, "calls": calls}
+    return pack({**header, "values": subject.own(x), "text": text, "loss": loss}, body)
+
+
+def command(subject: Subject, request: Generate, n: int, length: int | None) -> str:
+    """The command line that makes the same sample again, as the last of n."""
+    words = ["bfn", "infill" if request.pins else "sample", subject.id]
+    if request.pins:
+        words += _known_words(subject, request, length)
+    words += ["--n", str(n), "--seed", str(request.seed)]
+    words += ["--steps", str(request.steps), "--solver", request.solver]
+    if request.label is not None and subject.labels:
+        words += ["--label", subject.labels[request.label], "--guidance", f"{request.guidance:g}"]
+    elif subject.settings.label and not request.pins:  # infilling does not heed a recipe's label
+        words += ["--label", "", "--guidance", "1"]
+    if request.particles > 1:
+        words += ["--particles", str(request.particles)]
+    if request.since > 0:
+        words += ["--since", repr(request.since)]
+    if length is not None and not request.pins:
+        words += ["--length", str(length)]
+    return shlex.join(words)
+
+
+# Files.
+
+
+def _known_words(subject: Subject, request: Generate, length: int | None) -> list[str]:
+    """What is pinned, as `bfn infill` takes it."""
+    if not isinstance(subject.format, TextFormat):
+        files = list(_known_files(subject, request))
+        return [files[0], "--mask", files[1]]
+    signs = subject.format.render(torch.arange(subject.format.alphabet.K)[:, None])
+    used = "".join(signs[int(k)] for k in request.pins.values())
+    alphabet = used if subject.format.alphabet.characters is None else "".join(signs)
+    blank = next((sign for sign in BLANKS if sign not in alphabet), "\N{FULL BLOCK}")
+    text = [blank] * (length or subject.D)
+    for i, k in request.pins.items():
+        text[i] = signs[int(k)]
+    return ["".join(text), *([] if blank == "_" else ["--blank", blank])]
+
+
+def _known_files(subject: Subject, request: Generate) -> dict[str, bytes]:
+    """The files that hold what is pinned, by name."""
+    format, pins = subject.format, request.pins
+    if format.medium == "text":
+        return {}
+    x, mask = subject.example(list(pins), list(pins.values()))
+    ending = sheets.suffix(format)
+    if ending == ".png":
+        missing = (~mask).any(0).to(torch.uint8).mul(255).numpy()
+        picture = io.BytesIO()
+        style.load("PIL.Image").fromarray(missing).save(picture, "PNG")
+        contents = [sheets.sheet(format, x, ending), picture.getvalue()]
+    else:
+        flow = subject.model.flow
+        known, missing = flow.unpack_mask(mask[None]), flow.unpack_mask(~mask[None])
+        contents = [_saved(format.decode(x), known), _saved(missing, known)]
+    return dict(zip((f"known{ending}", f"mask{ending}"), contents, strict=True))
+
+
+def _saved(values: Any, known: Any) -> bytes:
+    """The first example of arrays; of mixed data those variables of which something is known."""
+    file = io.BytesIO()
+    if isinstance(known, dict):
+        some = [name for name, mask in known.items() if bool(mask.any())]
+        np.savez(file, **{name: np.asarray(values[name])[0] for name in some})
+    else:
+        np.save(file, np.asarray(values)[0], allow_pickle=False)
+    return file.getvalue()
+
+
+def state(
+    subject: Subject, request: Generate | Examine, step: int, check: Callable[[], None]
+) -> dict[str, Any]:
+    """All numbers at one step, in full precision."""
+    model, found = subject.alone(), {}
+
+    def see(i: int, t: float, theta: Theta, output: Output) -> None:
+        check()
+        if i != step:
+            return
+        shown = look(subject, theta, output, output.mode(), slice(0, len(theta.V)))
+        groups = {}
+        for group, belief in zip(subject.groups, shown.beliefs, strict=True):
+            parts = {name: each for name, each in vars(belief).items() if each is not None}
+            groups[group.name] = {name: each.tolist() for name, each in parts.items()}
+        V, beta = (each.cpu().tolist() for each in (theta.V, theta.beta))
+        found.update(step=i, t=t, theta={"V": V, "beta": beta}, output=groups)
+        found["mode"] = subject.own(output.mode()[0])
+
+    if isinstance(request, Examine):
+        _watch_example(subject, model, request, see)
+    else:
+        _generate(subject, model, request, 1, _lengths(subject, request, 1), see)
+    return {"model": subject.describe(), "request": request.describe(), **found}
+
+
+def files(
+    subject: Subject, download: Download, check: Callable[[], None]
+) -> list[tuple[str, str, bytes]]:
+    """The name, type and content of what is asked for; `check` is called often, to raise."""
+    request, name = download.request, f"{subject.title}-{download.request.seed}"
+    if download.file == "state":
+        content = json.dumps(state(subject, request, download.step, check), indent=1)
+        return [(f"{name}.json", "application/json", content.encode())]
+    if download.file == "film":
+        recorded: list[bytes] = []
+
+        def emit(kind: str, message: bytes) -> None:
+            check()
+            recorded.append(message)
+
+        stream(subject, request, emit)
+        return [(f"{name}.html", "text/html", html([subject], recorded).encode())]
+    if isinstance(request, Examine):
+        raise BFNError("an example of your own is in a file already; generate one to download")
+    if download.file == "known":
+        found = _known_files(subject, request)
+        return [(file, TYPES[Path(file).suffix], content) for file, content in found.items()]
+    x = _generate(
+        *(subject, subject.alone(), request, 1, _lengths(subject, request, 1)),
+        lambda *seen: check(),
+    )
+    ending = sheets.suffix(subject.format)
+    return [(f"{name}{ending}", TYPES[ending], sheets.sheet(subject.format, x, ending))]

@@ -1,0 +1,81 @@
+"""Models for the page, and a server that runs while a test talks to it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+import bfn
+from bfn.data.formats import MixedFormat
+from bfn.recipe.sections import Sample
+from bfn.web import messages, requests, work
+from bfn.web.requests import Examine, Generate
+from bfn.web.subject import Subject, subject
+from support import untrained
+
+SETTINGS = Sample(steps=4, solver="sde2")
+TOKEN = "a-token"
+
+
+def mixed() -> Subject:
+    """A row of a table: a number, one in bins, a class of three, two yes-or-no answers."""
+    variables = {
+        "height": bfn.Variable("continuous"),
+        "age": bfn.Variable("discretised", K=8),
+        "colour": bfn.Variable("discrete", K=3),
+        "answers": bfn.Variable("discrete", (2,), K=2),
+    }
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        model = bfn.mixed(bfn.nn.MixedMLP.of(variables, width=16, layers=1), variables)
+    return subject("mixed", model, MixedFormat(model.flow.variables), SETTINGS)
+
+
+def of(run: Any, id: str) -> Subject:
+    return subject(id, run.model, run.data.format, SETTINGS)
+
+
+def subjects() -> dict[str, Subject]:
+    """One of every kind of data."""
+    forms = ("discretised", "continuous", "discrete", "binary")
+    found = [of(untrained.images(form), form) for form in forms]
+    found += [of(untrained.text(), "text"), of(untrained.text(alphabet=None), "bytes")]
+    found += [of(untrained.arrays(5), "array"), mixed()]
+    return {each.id: each for each in found}
+
+
+def ask(given: Subject, **message: Any) -> Generate | Examine:
+    request = requests.read({"do": "generate", "model": given.id, **message}, {given.id: given})
+    assert isinstance(request, Generate | Examine)
+    return request
+
+
+def streamed(given: Subject, **message: Any) -> list[tuple[dict[str, Any], bytes]]:
+    """All that a page is told about a request."""
+    found: list[bytes] = []
+    work.stream(given, ask(given, **message), lambda kind, message: found.append(message))
+    return [messages.unpack(each) for each in found]
+
+
+@contextlib.contextmanager
+def serving(given: Sequence[Subject]) -> Iterator[tuple[Any, int]]:
+    """A server of these models, and its port."""
+    from bfn.web import server
+
+    at = server.listen("127.0.0.1", 0)
+    port = at.getsockname()[1]
+    shared, ready = server.Server(given, TOKEN, server.hosts("127.0.0.1", port)), threading.Event()
+    answering = server.answering(shared, ready.set)
+    thread = threading.Thread(target=answering.run, kwargs={"sockets": [at]}, daemon=True)
+    thread.start()
+    try:
+        assert ready.wait(30)
+        yield shared, port
+    finally:
+        answering.should_exit = True
+        thread.join(30)
+        at.close()

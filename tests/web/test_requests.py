@@ -1,0 +1,121 @@
+"""What a page may ask for, and the sentence that answers everything else."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from bfn.errors import BFNError
+from bfn.web import requests
+from support import pages
+
+SUBJECTS = pages.subjects()
+RGB = base64.b64encode(bytes(3 * 64)).decode()
+
+
+def read(message: dict[str, Any]) -> requests.Request:
+    return requests.read(message, SUBJECTS)
+
+
+@pytest.mark.parametrize(
+    ("message", "sentence"),
+    [
+        ({}, "do = None; expected one of generate, examine, stop, download"),
+        ({"do": ["generate"]}, "do = ['generate']; expected one of"),
+        ({"model": "nope"}, "model = 'nope'; expected one of discretised, continuous, discrete"),
+        ({"model": None}, "model = None; expected one of"),
+        ({"steps": 0}, "steps = 0; expected a whole number from 1 to 1000"),
+        ({"steps": 10**9}, "expected a whole number from 1 to 1000"),
+        ({"steps": "10"}, "steps = '10'; expected a whole number"),
+        ({"steps": True}, "steps = True; expected a whole number"),
+        ({"seed": -1}, "seed = -1; expected a whole number from 0"),
+        ({"solver": "sed"}, "solver = 'sed'; expected one of ancestral, sde, sde2, ode, ode2"),
+        ({"label": 3}, "the model 'discretised' has no labels; leave the label out"),
+        ({"pins": [1]}, "pins = [1]; expected a table"),
+        ({"pins": {"i": [0]}}, "v = None; expected a list of at most 64 numbers"),
+        ({"pins": {"i": [0], "v": []}}, "pins need a value for each variable, numbered 0 to 63"),
+        ({"pins": {"i": [64], "v": [1]}}, "numbered 0 to 63"),
+        ({"pins": {"i": [0.5], "v": [1]}}, "numbered 0 to 63"),
+        ({"pins": {"i": [0], "v": [17]}}, "is not possible; expected whole numbers 0 to 16"),
+        ({"pins": {"i": [0], "v": [float("nan")]}}, "a list of finite numbers"),
+        ({"pins": {"i": [*range(64)], "v": [0] * 64}}, "everything is pinned"),
+        ({"particles": 4}, "particles compete for what is pinned; pin something first"),
+        (
+            {"particles": 4, "pins": {"i": [0], "v": [0]}, "since": 0.5},
+            "particles cannot go on from the middle",
+        ),
+        ({"since": 1.5}, "since = 1.5; expected a number from 0 to 1"),
+        (
+            {"model": "array", "pins": {"i": [0], "v": [5]}},
+            "a value lies outside the range of the data, -0.98",
+        ),
+        (
+            {"model": "mixed", "pins": {"i": [2], "v": [3]}},
+            "a value of the variable 'colour' is not possible; expected whole numbers 0 to 2",
+        ),
+        ({"do": "examine"}, "values = None; expected a list of at most 64 numbers"),
+        ({"do": "examine", "values": [0]}, "the example has 1 values; expected 64"),
+        ({"do": "examine", "text": "hello"}, "the data of 'discretised' are no texts; give a pic"),
+        (
+            {"do": "examine", "picture": {"width": 28, "height": 28, "rgb": ""}},
+            "the picture has 28 x 28 pixels, but those of 'discretised' have 8 x 8; crop",
+        ),
+        (
+            {"do": "examine", "picture": {"width": 8, "height": 8, "rgb": "AAAA"}},
+            "the picture's pixels are damaged; drop it again",
+        ),
+        (
+            {"do": "examine", "model": "text", "text": "Straße und so"[:12]},
+            "holds 'S' at position 0 and 1 more characters, not in the alphabet",
+        ),
+        ({"do": "examine", "model": "text", "text": "short"}, "has 5 characters; expected 12"),
+        (
+            {"do": "examine", "model": "text", "picture": {"width": 8, "height": 8, "rgb": RGB}},
+            "the data of 'text' are no pictures; give a text",
+        ),
+        ({"do": "download", "what": "sample"}, "do = None; expected one of"),
+        (
+            {"do": "download", "what": "x", "request": {"do": "generate", "model": "text"}},
+            "what = 'x'; expected one of sample, film, state, known",
+        ),
+        ({"do": "download", "request": {"do": "stop"}}, "a download needs the request of a gen"),
+    ],
+)
+def test_a_wrong_request_gets_a_sentence(message: dict[str, Any], sentence: str) -> None:
+    given = {"do": "generate", "model": "discretised", **message} if message else {}
+    with pytest.raises(BFNError) as caught:
+        read(given)
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "null", '"x"', "[" * 100_000, "NaN"])
+def test_what_is_no_request_is_said(text: str) -> None:
+    with pytest.raises(BFNError, match="the message is not a JSON object; reload the page"):
+        requests.parse(text)
+
+
+def test_defaults_are_the_models() -> None:
+    found = read({"do": "generate", "model": "discretised"})
+    assert isinstance(found, requests.Generate)
+    assert (found.solver, found.steps, found.seed) == ("sde2", 4, 0)
+    pinned = {"particles": 2, "pins": {"i": [5, 1], "v": [3, 4]}}
+    found = read({"do": "generate", "model": "discretised", "solver": "ode", **pinned})
+    assert isinstance(found, requests.Generate)
+    assert found.solver == "ancestral"  # particles need it
+    assert found.describe()["pins"] == {"i": [1, 5], "v": [4, 3]}
+    assert read(found.describe()) == found  # as a download sends it back
+
+
+def test_pictures_become_levels() -> None:
+    shades = bytes(value for k in range(64) for value in [k * 4] * 3)
+    picture = {"width": 8, "height": 8, "rgb": base64.b64encode(shades).decode()}
+    found = read({"do": "examine", "model": "discretised", "picture": picture})
+    assert isinstance(found, requests.Examine)
+    assert found.values == tuple(round(4 * k / 255 * 16) for k in range(64))
+    red = bytes(value for _ in range(64) for value in (255, 0, 0))
+    picture["rgb"] = base64.b64encode(red).decode()
+    found = read({"do": "examine", "model": "discretised", "picture": picture})
+    assert isinstance(found, requests.Examine)
+    assert set(found.values) == {round(0.299 * 16)}

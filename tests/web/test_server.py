@@ -1,0 +1,338 @@
+"""The server: fair, bounded, and closed to everybody else."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import random
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette", reason="the server needs the extra web")
+
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+
+from bfn.errors import BFNError
+from bfn.web import messages, server
+from support import pages
+
+SUBJECTS = [pages.of(pages.untrained.images(), "digits"), pages.mixed()]
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[server.Server, int]]:
+    with pages.serving(SUBJECTS) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def opened(port: int, **options: Any) -> Iterator[ClientConnection]:
+    address = f"ws://127.0.0.1:{port}/{pages.TOKEN}/live"
+    with connect(address, max_size=None, proxy=None, **options) as found:
+        header, _ = messages.unpack(found.recv(30))  # pyright: ignore[reportArgumentType]
+        assert header["kind"] == "hello"
+        assert [model["id"] for model in header["models"]] == ["digits", "mixed"]
+        yield found
+
+
+def send(page: ClientConnection, **message: Any) -> None:
+    page.send(json.dumps({"do": "generate", "model": "digits", **message}))
+
+
+def until(page: ClientConnection, *kinds: str) -> list[dict[str, Any]]:
+    """The headers of messages up to the first of some kinds."""
+    found = []
+    while not found or found[-1]["kind"] not in kinds:
+        found.append(messages.unpack(page.recv(30))[0])  # pyright: ignore[reportArgumentType]
+    return found
+
+
+def wait_for(condition: Any, seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def status(port: int, path: str, method: str = "GET", **headers: str) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request(method, path, headers=headers)
+    response = connection.getresponse()
+    response.read()
+    connection.close()
+    return response.status
+
+
+def test_a_page_gets_its_frames_and_others_go_on(served: tuple[server.Server, int]) -> None:
+    with opened(served[1]) as page:
+        send(page, run=7, pane=1, steps=3)
+        headers = until(page, "end")
+        assert {(header["run"], header["pane"]) for header in headers} == {(7, 1)}
+        assert headers[-2]["step"] == 3
+        send(page, run=8, model="nope")
+        (error,) = until(page, "error")
+        assert error["message"] == "Model = 'nope'; expected one of digits, mixed."
+        page.send(b"\x00bytes")
+        assert until(page, "error")[-1]["message"].startswith("The message is not a JSON object")
+        send(page, run=9, do="examine", values=[0] * 64, steps=2)
+        assert until(page, "end")[-1]["loss"]["bits"] > 0
+        request = {"do": "generate", "model": "digits", "steps": 2}
+        send(page, run=10, do="download", what="state", step=1, request=request)
+        assert until(page, "file")[-1]["name"] == "digits-0.json"
+
+
+def test_what_a_page_may_load_and_nothing_else(served: tuple[server.Server, int]) -> None:
+    _, port = served
+    own = {"Host": f"127.0.0.1:{port}"}
+    assert status(port, f"/{pages.TOKEN}/") == 200
+    assert status(port, f"/{pages.TOKEN}/main.js") == 200
+    assert status(port, f"/{pages.TOKEN}/", Host=f"localhost:{port}") == 200
+    assert status(port, f"/{pages.TOKEN}/", **own, Origin=f"http://127.0.0.1:{port}") == 200
+    for path in (
+        *("/", "/main.js", "/index.html", f"/{pages.TOKEN}x/", "/a-toke/", "//", "/%00/"),
+        *(f"/{pages.TOKEN}/{name}" for name in ("../server.py", "..%2fserver.py", "__init__.py")),
+        *(f"/{pages.TOKEN}/{name}" for name in ("%2e%2e/server.py", "/etc/passwd", "page/main.js")),
+        *(f"/{pages.TOKEN}/live", f"/{pages.TOKEN}/%ff", f"/{pages.TOKEN}/.."),
+    ):
+        assert status(port, path) == 404, path
+    for host in ("evil.example", f"evil.example:{port}", "127.0.0.1", f"127.0.0.1:{port + 1}", ""):
+        assert status(port, f"/{pages.TOKEN}/", Host=host) in (400, 404), host
+    for origin in ("http://evil.example", "null", f"https://127.0.0.1:{port}", "http://localhost"):
+        assert status(port, f"/{pages.TOKEN}/", **own, Origin=origin) == 404, origin
+    for method in ("POST", "PUT", "DELETE", "OPTIONS", "TRACE"):
+        assert status(port, f"/{pages.TOKEN}/", method) == 405
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request("GET", f"/{pages.TOKEN}/")
+    response = connection.getresponse()
+    assert "default-src 'none'; script-src 'self'" in response.headers["Content-Security-Policy"]
+    assert "unsafe" not in response.headers["Content-Security-Policy"]
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
+    connection.close()
+
+
+def test_foreign_sites_cannot_open_a_socket(served: tuple[server.Server, int]) -> None:
+    port = served[1]
+    for path, options in (
+        ("wrong/live", {}),
+        (f"{pages.TOKEN}/live", {"origin": "http://evil.example"}),
+        (f"{pages.TOKEN}/live", {"origin": f"http://127.0.0.1:{port + 1}"}),
+        (f"{pages.TOKEN}/live", {"additional_headers": {"Host": "evil.example"}}),
+    ):
+        with (
+            pytest.raises((InvalidStatus, ConnectionClosed)),
+            connect(f"ws://127.0.0.1:{port}/{path}", proxy=None, **options) as page,
+        ):
+            page.recv(20)
+    with opened(port, origin=f"http://127.0.0.1:{port}"):
+        pass
+
+
+def test_closing_a_page_stops_its_work(served: tuple[server.Server, int]) -> None:
+    shared, port = served
+    threads = threading.active_count()
+    with opened(port) as page:
+        send(page, run=1, steps=1000)
+        until(page, "frame")
+    wait_for(lambda: not shared.pages)
+    wait_for(lambda: threading.active_count() <= threads)
+
+
+def test_a_new_request_replaces_the_old_one(served: tuple[server.Server, int]) -> None:
+    with opened(served[1]) as page:
+        for run in range(5):
+            send(page, run=run, steps=1000 if run < 4 else 3)
+        headers = until(page, "end")
+        assert headers[-1]["run"] == 4
+        send(page, run=5, steps=1000)
+        until(page, "frame")
+        send(page, do="stop")
+        send(page, run=6, pane=1, steps=2)
+        assert {header["run"] for header in until(page, "end")} <= {5, 6}
+
+
+def test_pages_share_the_model_fairly(served: tuple[server.Server, int]) -> None:
+    """While three pages generate, one of them in two panes, all get on at the same pace."""
+    with opened(served[1]) as a, opened(served[1]) as b, opened(served[1]) as c:
+        several = [a, b, c]
+        for page in several:
+            send(page, run=0, steps=150)
+        send(a, run=1, pane=1, steps=150)
+        until(b, "end")
+        reached = []
+        for page in (a, c):
+            send(page, do="stop", pane=0)
+            send(page, do="stop", pane=1)
+            send(page, run=9, model="nope")
+            steps = [header.get("step", 0) for header in until(page, "error")]
+            reached.append(max(steps))
+        # Whoever is alone in its page has as much as the first to finish; two panes share.
+        assert reached[1] > 100
+        assert reached[0] < 125
+
+
+def test_a_slow_page_gets_fewer_frames() -> None:
+    """Whatever a page does not fetch, at most a few messages wait for it."""
+    woken = []
+    mail = server.Mailbox(lambda: woken.append(1))
+    frames = [messages.pack({"kind": "frame", "step": step}, bytes(1000)) for step in range(500)]
+    for pane in range(2):
+        mail.put(pane, "start", b"old")
+        mail.put(pane, "frame", frames[0])
+        mail.put(pane, "start", b"start")
+        for frame in frames:
+            mail.put(pane, "frame", frame)
+        mail.put(pane, "last", b"last")
+        mail.put(pane, "end", b"end")
+    for _ in range(100):
+        mail.put_error(b"error")
+    assert mail.size < 2 * 1200 + 200
+    taken = iter(mail.take, None)
+    assert list(taken) == 2 * [b"start", frames[-1], b"last", b"end"] + [b"error"] * server.ERRORS
+    assert len(woken) == 2 * (505) + 100
+
+
+def test_a_page_that_never_reads_does_not_hold_up_the_others(
+    served: tuple[server.Server, int],
+) -> None:
+    shared, port = served
+    with opened(port, max_queue=1, close_timeout=0.2) as slow, opened(port) as quick:
+        for run in range(20):
+            send(slow, run=run, steps=200)
+        send(quick, run=1, steps=20)
+        assert until(quick, "end")[-1]["kind"] == "end"
+        assert max(page.mail.size for page in shared.pages) < 1 << 16
+
+
+def test_too_many_requests_and_pages_are_refused(served: tuple[server.Server, int]) -> None:
+    shared, port = served
+    with opened(port) as page:
+        for run in range(3 * server.RATE):
+            send(page, run=run, do="stop")
+        (error,) = until(page, "error")
+        assert (
+            error["message"] == f"That is more than {server.RATE} requests a second; wait a moment."
+        )
+    wait_for(lambda: not shared.pages)
+    with contextlib.ExitStack() as several:
+        for _ in range(server.PAGES):
+            several.enter_context(opened(port))
+        with pytest.raises(ConnectionClosed) as caught, opened(port):
+            pass
+    assert caught.value.rcvd is not None
+    assert caught.value.rcvd.code == 1013
+    wait_for(lambda: not shared.pages)
+    with opened(port) as page:
+        page.send("x" * (1 << 19))
+        with pytest.raises(ConnectionClosed):
+            until(page, "end")
+    with opened(port) as page:
+        send(page, run=1, steps=2)
+        until(page, "end")
+
+
+def test_a_port_that_is_taken_is_said() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(BFNError, match=rf"cannot listen at 127.0.0.1:{port} .*--port 0"):
+            server.listen("127.0.0.1", port)
+    with pytest.raises(BFNError, match=r"cannot listen at nowhere\.invalid"):
+        server.listen("nowhere.invalid", 0)
+    with pytest.raises(BFNError, match="port = 70000; expected 1 to 65535"):
+        server.listen("127.0.0.1", 70000)
+
+
+# Fuzzing.
+
+WORDS = [
+    *(None, True, False, 0, 1, -1, 3, 63, 64, 10**30, -(10**30), 0.5, 1e308, 1e400),
+    *("", "x", "\u0000", "é" * 50, "digits", "mixed", "sde2", "generate", "examine", "stop"),
+    *("download", "film", "state", "sample", "known"),
+    *([], [0], [[]], [0] * 64, [0.5] * 64, [-1] * 6, [1e400]),
+    *({}, {"i": "x"}, {"i": [0], "v": [3]}, {"i": [1, 1], "v": [0, 1]}),
+    {"width": 8, "height": 8, "rgb": "A" * 256},
+]
+KEYS = (
+    *("do", "run", "pane", "model", "solver", "steps", "seed", "label", "guidance", "length"),
+    *("pins", "particles", "since", "values", "text", "picture", "what", "step", "request"),
+)
+
+
+def fuzzed(random: random.Random) -> str | bytes:
+    """A message that is more or less wrong."""
+    message: dict[str, Any] = {"do": "generate", "model": "digits", "steps": 1, "run": 1, "pane": 0}
+    message["do"] = random.choice(["generate", "examine", "stop", "download"])
+    if message["do"] == "download":
+        message["request"] = {"do": "generate", "model": "digits", "steps": 1}
+        message["what"] = random.choice(["state", "sample", "known"])
+    if message["do"] == "examine":
+        message["values"] = [random.randrange(18) for _ in range(64)]
+    for _ in range(random.randrange(4)):
+        message[random.choice(KEYS)] = random.choice(WORDS)
+    if type(message.get("steps")) is int:
+        message["steps"] = min(message["steps"], 3)
+    text = json.dumps(message)
+    if random.random() < 0.3:  # cut, or with a wrong character
+        place = random.randrange(len(text))
+        text = text[:place] + random.choice(["", "}", '"', "\u0000", "9", text[place + 1 :]])
+    return text.encode() if random.random() < 0.05 else text
+
+
+def test_the_server_survives_thousands_of_wrong_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "RATE", 10**6)
+    chance = random.Random(0)
+    with pages.serving(SUBJECTS) as (shared, port):
+        for _ in range(5):
+            with opened(port) as page:
+                for _ in range(400):
+                    page.send(fuzzed(chance))
+                page.send(json.dumps({"do": "stop", "pane": 1}))
+                send(page, run=4321, pane=0, steps=2)
+                while until(page, "end")[-1]["run"] != 4321:
+                    pass
+        wait_for(lambda: not shared.pages)
+
+
+def raw(port: int, request: bytes) -> bytes:
+    """The beginning of the answer to any bytes."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        connection.sendall(request)
+        connection.shutdown(socket.SHUT_WR)
+        try:
+            return connection.recv(1 << 12)
+        except ConnectionError:
+            return b""
+
+
+def test_the_server_survives_hundreds_of_wrong_requests(served: tuple[server.Server, int]) -> None:
+    _, port = served
+    chance = random.Random(1)
+    good = f"GET /{pages.TOKEN}/main.js HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
+    upgrade = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    upgrade += "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+    for i in range(300):
+        request = bytearray((good + (upgrade if i % 3 == 0 else "") + "\r\n").encode())
+        for _ in range(1 + i % 7):
+            place = chance.randrange(len(request))
+            action = chance.randrange(3)
+            if action == 0:
+                request[place] = chance.randrange(256)
+            elif action == 1:
+                del request[place : place + chance.randrange(8)]
+            else:
+                request[place:place] = bytes(
+                    chance.randrange(256) for _ in range(chance.randrange(40))
+                )
+        answer = raw(port, bytes(request))
+        assert b"Traceback" not in answer
+        assert not answer or answer.split()[1][:1] in (b"1", b"2", b"4"), answer
+    raw(port, b"GET / HTTP/1.1\r\n" + b"X: " + b"y" * 100_000)
+    assert status(port, f"/{pages.TOKEN}/") == 200

@@ -1,0 +1,239 @@
+"""Generations and examples: the same as from the command line and the losses."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import bfn
+from bfn.cli import main
+from bfn.web import requests, work
+from bfn.web.subject import Subject, load, subject
+from support import pages
+
+SUBJECTS = pages.subjects()
+
+
+@pytest.fixture(scope="module")
+def digits() -> Subject:
+    return load("digits-labelled")
+
+
+def values(found: list) -> list:
+    return found[-1][0]["values"]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {},
+        {"solver": "ancestral", "seed": 5},
+        {"label": 3, "guidance": 2.0},
+        {"pins": {"i": [3, 60], "v": [16, 0]}},
+        {"pins": {"i": [3, 60], "v": [16, 0]}, "since": 0.5, "solver": "ode"},
+        {"pins": {"i": [3, 60], "v": [16, 0]}, "particles": 3, "label": 3},
+    ],
+)
+def test_the_command_line_makes_the_same_again(
+    message: dict, digits: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = pages.streamed(digits, steps=4, **message)
+    start = found[0][0]
+    download = requests.read(
+        {"do": "download", "what": "known", "request": start["request"]}, {digits.id: digits}
+    )
+    assert isinstance(download, requests.Download)
+    if message.get("pins"):
+        files = {name: content for name, _, content in work.files(digits, download, lambda: None)}
+        assert list(files) == start["needs"] == ["known.png", "mask.png"]
+        for name, content in files.items():
+            Path(name).write_bytes(content)
+    assert start["approximate"] == bool(message.get("since"))
+    assert main([*shlex.split(start["command"])[1:], "--out", "x.npy"]) == 0
+    x = np.load("x.npy")
+    assert x.reshape(-1).tolist() == values(found)
+    pins = message.get("pins", {"i": [], "v": []})
+    assert [values(found)[i] for i in pins["i"]] == pins["v"]
+
+
+def test_texts_are_infilled_by_the_same_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = SUBJECTS["text"]
+    text.model.data_format = text.format.describe()
+    net = bfn.nn.Transformer(length=12, inputs=27, outputs=27, width=8, layers=1, heads=2)
+    model = bfn.discrete(net, K=27, beta_1=0.75, head="plain")
+    model.data_format = text.format.describe()
+    model.save_pretrained(tmp_path / "a model")
+    monkeypatch.chdir(tmp_path)
+    given = load(Path("a model"))
+    found = pages.streamed(given, steps=3, pins={"i": [0, 4], "v": [20, 1]})
+    capsys.readouterr()
+    command = found[0][0]["command"]
+    assert command.startswith("bfn infill 'a model' t___a_______ --n 1")
+    assert found[0][0]["needs"] == []
+    assert main(shlex.split(command)[1:]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == found[-1][0]["text"]
+
+
+def test_only_a_control_changes_and_the_noise_does_not(digits: Subject) -> None:
+    """A pin that the sample has anyway changes nothing that was drawn before or after it."""
+    sampled = values(pages.streamed(digits, steps=3, solver="sde"))
+    again = values(pages.streamed(digits, steps=3, solver="sde"))
+    assert again == sampled
+    stronger = values(pages.streamed(digits, steps=3, solver="sde", label=1, guidance=1.0))
+    other = values(pages.streamed(digits, steps=3, solver="sde", label=1, guidance=1.0, seed=1))
+    assert stronger != other
+    late = pages.streamed(digits, steps=5, solver="sde", pins={"i": [0], "v": [16]}, since=0.7)
+    free = pages.streamed(digits, steps=5, solver="sde")
+    bodies = [[body for _, body in found[1:-1]] for found in (late, free)]
+    same = [a == b for a, b in zip(*bodies, strict=True)]
+    assert same == [True] * 4 + [False] * 2  # t = 0.8 is the first from 0.7 on
+
+
+@pytest.mark.parametrize("id", SUBJECTS)
+def test_the_rates_of_variables_add_up_to_the_loss(id: str) -> None:
+    given = SUBJECTS[id]
+    model, g = given.model, torch.Generator().manual_seed(0)
+    x = bfn.generate(model, (1, *given.format.shape), steps=2, generator=g)
+    x, t = model.pack(x), torch.tensor([0.6])
+    theta = model.flow.sample(x, t, g)
+    with model.evaluating():
+        output = model(theta, t)
+        rates = work.rates(model, x, 0.6, output)
+        whole = output.rate(x, model.flow.schedule.alpha(t)).sum()
+    assert rates.shape == (given.D,)
+    torch.testing.assert_close(rates.sum(), whole, rtol=1e-4, atol=1e-4)
+    if x.is_floating_point():  # and each is where its variable is
+        moved = x.clone()
+        moved.view(-1)[0] += 0.25
+        changed = work.rates(model, moved, 0.6, output) != rates
+        assert changed.nonzero().flatten().tolist() == [0]
+
+
+def test_an_examples_bits_are_those_of_the_losses(digits: Subject) -> None:
+    """A mean over many draws of the page's estimate, against `bfn.loss`."""
+    example = values(pages.streamed(digits, steps=8, seed=2))
+    ends = [
+        pages.streamed(digits, do="examine", values=example, steps=16, seed=seed)[-1]
+        for seed in range(8)
+    ]
+    x, _ = digits.example(range(64), example)
+    g = torch.Generator().manual_seed(0)
+    many = x.expand(128, -1, -1, -1)
+    with digits.model.evaluating():
+        nats = bfn.loss.continuous_time(digits.model, many, generator=g)
+        last = bfn.loss.reconstruction(digits.model, many, generator=g)
+    for name, exact in (("infinite_time", nats), ("reconstruction", last)):
+        bits = [end["loss"][name] for end, _ in ends]
+        errors = [
+            np.std(bits, ddof=1) / math.sqrt(len(bits)),
+            float(exact.std() / math.sqrt(len(many))),
+        ]
+        expected = float(exact.mean()) / math.log(2)
+        # Even times leave an error of their own, of a few percent.
+        assert abs(np.mean(bits) - expected) < 4 * sum(errors) + 0.05 * expected
+    for end, body in ends:
+        map = np.frombuffer(body, "<f4")
+        assert map.shape == (64,)
+        assert map.sum() == pytest.approx(end["loss"]["infinite_time"], rel=1e-4)
+        assert end["values"] == example
+
+
+class Silent(torch.nn.Module):
+    """With a posterior head, the exact model of independent fair coins."""
+
+    def forward(self, features: Tensor, t: Tensor) -> Tensor:
+        return torch.zeros_like(features)
+
+
+def test_received_bits_are_those_that_are_no_longer_open() -> None:
+    model = bfn.discrete(Silent(), K=2, beta_1=4.0, head="posterior")
+    coins = subject("coins", model, SUBJECTS["binary"].format, pages.SETTINGS)
+    runs = [pages.streamed(coins, steps=20, solver="ancestral", seed=seed) for seed in range(16)]
+    for step in (5, 10, 20):
+        headers = [found[1 + step][0] for found in runs]
+        sums = [header["bits"] + header["entropy"] for header in headers]
+        assert abs(np.mean(sums) - 64) < 4 * np.std(sums, ddof=1) / math.sqrt(len(sums))
+        assert np.std(sums) < 8
+    assert np.mean([header["bits"] for header in headers]) > 40
+
+
+def test_state_is_all_of_it(digits: Subject) -> None:
+    request = pages.ask(digits, steps=4)
+    found = json.loads(json.dumps(work.state(digits, request, 2, lambda: None)))
+    assert found["t"] == 0.5
+    p = np.array(found["output"][""]["p"])
+    assert p.shape == (1, 8, 8, 17)
+    np.testing.assert_allclose(p.sum(-1), 1, atol=1e-5)
+    seen = []
+    bfn.generate(
+        digits.model, (1, 1, 8, 8), steps=4, solver=request.solver, seed=request.seed,  # pyright: ignore
+        callback=lambda i, t, theta, output: seen.append(theta.V),
+    )  # fmt: skip
+    np.testing.assert_allclose(found["theta"]["V"], seen[2].numpy())
+
+
+def known_files(given: Subject, pins: dict) -> dict[str, dict[str, list]]:
+    """The arrays in the files of what is pinned."""
+    download = requests.Download("known", pages.ask(given, pins=pins), 0)
+    found = {}
+    for name, _, content in work.files(given, download, lambda: None):
+        loaded = np.load(io.BytesIO(content))
+        arrays = loaded.items() if name.endswith(".npz") else [("", loaded)]
+        found[name] = {key: each.tolist() for key, each in arrays}
+    return found
+
+
+def test_what_is_pinned_of_arrays_can_be_downloaded() -> None:
+    given, pins = SUBJECTS["array"], {"i": [0, 2], "v": [0.25, 0.5]}
+    files = known_files(given, pins)
+    known = files["known.npy"][""]
+    assert [known[0], known[2]] == [0.25, 0.5]
+    assert files["mask.npy"][""] == [False, True, False, True, True]
+    sampled = values(pages.streamed(given, steps=2, pins=pins))
+    assert [sampled[0], sampled[2]] == pytest.approx([0.25, 0.5])
+
+
+def test_what_is_pinned_of_mixed_data_can_be_downloaded() -> None:
+    given, pins = SUBJECTS["mixed"], {"i": [0, 2, 4], "v": [0.25, 1, 1]}
+    assert known_files(given, pins) == {
+        "known.npz": {"height": 0.25, "colour": 1, "answers": [0, 1]},
+        "mask.npz": {"height": False, "colour": False, "answers": [True, False]},
+    }
+    sampled = values(pages.streamed(given, steps=2, pins=pins))
+    assert [sampled[0], sampled[2], sampled[4]] == [0.25, 1, 1]
+
+
+@pytest.mark.parametrize("id", ["discretised", "continuous", "discrete", "binary"])
+def test_samples_are_downloaded_as_files(id: str) -> None:
+    given = SUBJECTS[id]
+    request = pages.ask(given, steps=2)
+    ((name, kind, content),) = work.files(
+        given, requests.Download("sample", request, 0), lambda: None
+    )
+    assert (name, kind) == (f"{id}-0.png", "image/png")
+    assert content.startswith(b"\x89PNG")
+
+
+def test_a_run_stops_when_it_is_told(digits: Subject) -> None:
+    calls = 0
+
+    def emit(kind: str, message: bytes) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise work.Stopped
+
+    with pytest.raises(work.Stopped):
+        work.stream(digits, pages.ask(digits, steps=50), emit)
+    assert calls == 3
