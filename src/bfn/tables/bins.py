@@ -145,7 +145,8 @@ def _numbered(c: np.ndarray, alone: np.ndarray, most: int) -> np.ndarray:
     """The bin of every different value, from the counts of all."""
     rest = np.where(alone, 0, c)
     budget = max(most - alone.sum(), most // 2, 1)
-    heavy = max(LEAST, rest.sum() / budget)
+    # Even a few values that differ are two bins.
+    heavy = max(min(LEAST, rest.sum() / 2), rest.sum() / budget) or 1
     # Towards either end bins hold as many values as are beyond them: outliers are not smeared.
     rank = np.cumsum(c) - c / 2
     beyond = np.minimum(rank, c.sum() - rank)

@@ -1,30 +1,37 @@
-"""CSV files: how one is written, and its columns as text or numbers.
+"""CSV files: how one is written, its columns as text or numbers, and such a file again.
 
 Everything is read as text first, because a number's text says more than its value: 007 is a code,
-and 1.50 has two decimals. What a reader must know to write the same file again is its `Dialect`.
+and 1.50 has two decimals. What must be known to write the same file again is its `Dialect`.
 """
 
 from __future__ import annotations
 
 import collections
 import csv
+import io
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bfn.errors import BFNError, plural, require_extra, some
+from bfn.files import replacing
 
 pa = require_extra("pyarrow", "tables", "a table")
 pc = require_extra("pyarrow.compute", "tables", "a table")
 pv = require_extra("pyarrow.csv", "tables", "a table")
 
+TEXT = pa.large_string()
+
 DELIMITERS = ",;\t|"
 MISSING = ("", "?", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null")
 """What stands for a missing value."""
 WHOLE = r"^-?(0|[1-9][0-9]{0,17})$"
-REAL = r"^-?(0|[1-9][0-9]*)?(\.[0-9]*)?([eE][-+]?[0-9]+)?$"
+REAL = r"^-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?$"
 HEAD = 2**20
+"""Characters at the beginning of a file that tell how it is written."""
+ROWS = 2**16
+"""Rows that are written at a time."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +42,10 @@ class Dialect:
         delimiter: between values.
         header: whether the first line names the columns.
         space: whether a space follows each delimiter.
-        quoted: whether text is always in quotes.
+        quoted: whether text is in quotes even where it need not be.
         newline: at the end of a line.
         missing: what stands for a missing value.
-        decimals: of columns of reals that are all written with the same number of decimals.
+        decimals: that reals of a column have at least, by its name; others have none.
     """
 
     delimiter: str = ","
@@ -51,156 +58,185 @@ class Dialect:
 
 
 def read_csv(path: Path) -> tuple[Any, Dialect]:
-    """The table of a CSV file, of which columns are int64, float64 or text."""
-    delimiter, header, space, names, head = _looked_at(path)
-    options = {
-        "parse_options": pv.ParseOptions(delimiter=delimiter, newlines_in_values='"' in head),
-        "convert_options": pv.ConvertOptions(
-            column_types=dict.fromkeys(names, pa.large_string()), strings_can_be_null=False
-        ),
-    }
-
-    def reading(**more: Any) -> Any:
-        with pa.input_stream(str(path), compression="detect") as stream:
-            return pv.read_csv(
-                stream,
-                pv.ReadOptions(column_names=names, skip_rows=int(header), **more),
-                **options,
-            )
-
-    try:
-        table = reading()
-    except pa.ArrowInvalid as error:
-        raise _broken(path, delimiter, names, header, error) from None
-    columns, missing, decimals = {}, collections.Counter(), {}
-    for name in names:
-        text = table[name]
-        text = pc.utf8_trim_whitespace(text) if space else text
-        absent = pc.is_in(text, pa.array(MISSING, text.type))
-        if pc.any(absent).as_py():
-            for found in pc.value_counts(text.filter(absent)).to_pylist():
-                missing[found["values"]] += found["counts"]
-            text = pc.if_else(absent, pa.scalar(None, text.type), text)
-        columns[name] = text
-        if text.null_count < len(text):
-            columns[name], fixed = _numbers(text)
-            if fixed is not None:
-                decimals[name] = fixed
-    dialect = Dialect(
-        delimiter,
-        header,
-        space,
-        _quotes(head, delimiter),
-        "\r\n" if "\r\n" in head else "\n",
-        max(missing, key=missing.__getitem__, default=""),
-        decimals,
-    )
-    return pa.table(columns), dialect
-
-
-def _numbers(text: Any) -> tuple[Any, int | None]:
-    """Text as int64 or float64 if all of it is, and the number of decimals if all have the same."""
-    if pc.all(pc.match_substring_regex(text, WHOLE)).as_py():
-        return text.cast(pa.int64()), None
-    digits = pc.match_substring_regex(text, "[0-9]")
-    if not pc.all(pc.and_(pc.match_substring_regex(text, REAL), digits)).as_py():
-        return text, None
-    places = pc.subtract(pc.utf8_length(text), pc.find_substring(text, "."))
-    ends = pc.min_max(places).as_py()
-    plain = not pc.any(pc.match_substring_regex(text, "[eE]")).as_py()
-    pointed = pc.all(pc.match_substring(text, ".")).as_py()
-    fixed = ends["min"] - 1 if plain and pointed and ends["min"] == ends["max"] else None
-    return text.cast(pa.float64()), fixed
-
-
-def _looked_at(path: Path) -> tuple[str, bool, bool, list[str], str]:
-    """The delimiter, whether there is a header, spaces after delimiters, the columns' names, and
-    the beginning of the file."""
-    try:
-        with pa.input_stream(str(path), compression="detect") as stream:
-            raw = stream.read(HEAD)
-    except OSError as error:
-        raise BFNError(f"{str(path)!r} cannot be read: {error}") from None
-    head = raw.decode("utf-8-sig", "replace")
-    lines = head.splitlines() if len(raw) < HEAD else head.splitlines()[:-1]
-    rows = {d: [r for r in csv.reader(lines, delimiter=d) if r] for d in DELIMITERS}
-    delimiter = max(DELIMITERS, key=lambda d: _agreement(rows[d]))
-    found = rows[delimiter]
-    if not found:
+    """The table of a CSV file, of which columns are int64, float64 or text; and its dialect."""
+    head = _read(path, HEAD).decode("utf-8-sig", "replace")
+    delimiter, rows = _divided(head)
+    if not rows:
         raise BFNError(f"{str(path)!r} holds no rows; expected a CSV file with a header")
-    widths = collections.Counter(map(len, found))
-    width = widths.most_common(1)[0][0]
-    if len(found[0]) != width:
+    width = collections.Counter(map(len, rows)).most_common(1)[0][0]
+    if len(rows[0]) != width:
         raise BFNError(
-            f"line 1 of {str(path)!r} has {plural(len(found[0]), 'value')}, but most lines have "
+            f"line 1 of {str(path)!r} has {plural(len(rows[0]), 'value')}, but most lines have "
             f"{width}; repair or remove it"
         )
-    space = len(found[0]) > 1 and all(v.startswith(" ") for row in found for v in row[1:])
-    trimmed = [[value.strip() if space else value for value in row] for row in found]
-    header = _has_header(trimmed)
-    names = trimmed[0] if header else [f"column_{i}" for i in range(1, width + 1)]
-    twice = sorted(name for name, count in collections.Counter(names).items() if count > 1)
+    space = width > 1 and all(value.startswith(" ") for row in rows for value in row[1:])
+    rows = [[value.strip() if space else value for value in row] for row in rows]
+    header = _has_header(rows)
+    given = rows[0] if header else [""] * width
+    names = [name or f"column_{i}" for i, name in enumerate(given, 1)]
+    twice = [name for name, count in collections.Counter(names).items() if count > 1]
     if twice:
         raise BFNError(
             f"{str(path)!r} has more than one column called {some(map(repr, twice))}; give every "
             "column a name of its own"
         )
-    return delimiter, header, space, names, head
+    try:
+        with pa.input_stream(str(path), compression="detect") as stream:
+            table = pv.read_csv(
+                stream,
+                pv.ReadOptions(column_names=names, skip_rows=int(header)),
+                pv.ParseOptions(delimiter=delimiter, newlines_in_values='"' in head),
+                pv.ConvertOptions(column_types=dict.fromkeys(names, TEXT)),
+            )
+    except (pa.ArrowInvalid, OSError) as error:
+        raise _broken(path, delimiter, names, error) from None
+    if '"' in head and _read(path).count(b'"') % 2:
+        raise _broken(path, delimiter, names)
+    columns, missing, decimals = {}, collections.Counter(), {}
+    for name in names:
+        text = pc.utf8_trim_whitespace(table[name]) if space else table[name]
+        absent = pc.is_in(text, pa.array(MISSING, text.type))
+        if pc.any(absent).as_py():
+            for found in pc.value_counts(text.filter(absent)).to_pylist():
+                missing[found["values"]] += found["counts"]
+            text = pc.if_else(absent, pa.scalar(None, text.type), text)
+        columns[name] = _typed(text)
+        if pa.types.is_floating(columns[name].type):
+            decimals[name] = pc.min(_places(text)).as_py() or 0
+    quoted = bool(re.search(rf'(^|{re.escape(delimiter)})"[^"{delimiter}\n]*"', head, re.M))
+    newline = "\r\n" if "\r\n" in head else "\n"
+    spelling = max(missing, key=missing.__getitem__, default="")
+    return pa.table(columns), Dialect(delimiter, header, space, quoted, newline, spelling, decimals)
 
 
-def _agreement(rows: list[list[str]]) -> tuple[bool, float]:
-    """How well a delimiter fits: whether it divides lines, and the share of equally long ones."""
-    if not rows:
-        return False, 0.0
-    width, count = collections.Counter(map(len, rows)).most_common(1)[0]
-    return width > 1, count / len(rows)
+def write_csv(table: Any, path: Path, dialect: Dialect) -> None:
+    """Write an Arrow table as files of a dialect are written."""
+    with replacing(path) as aside, aside.open("w", encoding="utf-8", newline="") as file:
+        between = dialect.delimiter + " " * dialect.space
+        if dialect.header:
+            names = _quoted(pa.array(table.column_names, TEXT), dialect)
+            file.write(between.join(names.to_pylist()) + dialect.newline)
+        for start in range(0, table.num_rows, ROWS):
+            part = table.slice(start, ROWS).combine_chunks()
+            written = [_written(part[name], name, dialect) for name in part.column_names]
+            lines = pc.binary_join_element_wise(*written, _text(between))
+            file.writelines(f"{line}{dialect.newline}" for line in lines.to_pylist())
+
+
+def _written(column: Any, name: str, dialect: Dialect) -> Any:
+    """The values of a column as text."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    text = column.cast(TEXT)
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        text = _quoted(text, dialect)
+    elif pa.types.is_floating(column.type):
+        least = dialect.decimals.get(name, 0)
+        lacking = pc.max_element_wise(pc.subtract(least, _places(text)), 0).fill_null(0)
+        zeros = [pa.array([p + "0" * i for i in range(least + 1)], TEXT) for p in ("", ".")]
+        ending = pc.if_else(pc.match_substring(text, "."), *(z.take(lacking) for z in zeros))
+        longer = pc.binary_join_element_wise(text, ending, _text(""))
+        text = pc.if_else(pc.greater(lacking, 0), longer, text)
+    return text.fill_null(_text(dialect.missing))
+
+
+def _quoted(text: Any, dialect: Dialect) -> Any:
+    """Text in quotes where it must be, or everywhere."""
+    inside = pc.replace_substring(text, '"', '""')
+    quoted = pc.binary_join_element_wise(_text('"'), inside, _text('"'), _text(""))
+    if dialect.quoted:
+        return quoted
+    special = rf'["\r\n{re.escape(dialect.delimiter)}]|^\s|\s$|^$'
+    return pc.if_else(pc.match_substring_regex(text, special), quoted, text)
+
+
+def _text(value: str) -> Any:
+    return pa.scalar(value, TEXT)
+
+
+def _typed(text: Any) -> Any:
+    """Text as int64 or float64 if all of it is."""
+    if text.null_count == len(text):
+        return text
+    if pc.all(pc.match_substring_regex(text, WHOLE)).as_py():
+        return text.cast(pa.int64())
+    return text.cast(pa.float64()) if pc.all(pc.match_substring_regex(text, REAL)).as_py() else text
+
+
+def _places(text: Any) -> Any:
+    """How many decimals numbers are written with; null in scientific notation."""
+    point = pc.find_substring(text, ".")
+    places = pc.subtract(pc.subtract(pc.utf8_length(text), point), 1)
+    places = pc.if_else(pc.less(point, 0), 0, places)
+    scientific = pc.match_substring_regex(text, "[eE]")
+    return pc.if_else(scientific, pa.scalar(None, places.type), places)
+
+
+def _divided(head: str) -> tuple[str, list[list[str]]]:
+    """The delimiter that divides most lines into equally many values, and the rows so divided."""
+    lines = head.splitlines()
+    lines = lines[:-1] if len(head) >= HEAD else lines
+
+    def agreement(delimiter: str) -> tuple[bool, int]:
+        widths = collections.Counter(len(row) for row in divided[delimiter])
+        width, count = widths.most_common(1)[0] if widths else (0, 0)
+        return width > 1, count
+
+    divided = {d: [row for row in csv.reader(lines, delimiter=d) if row] for d in DELIMITERS}
+    best = max(DELIMITERS, key=agreement)
+    return best, divided[best]
 
 
 def _has_header(rows: list[list[str]]) -> bool:
-    """Whether the first row is none of the others' kind: text above numbers, or new words."""
+    """Whether the first row is unlike the others: text above numbers, or words that are new."""
     first, rest = rows[0], rows[1:]
-    if not rest or len(set(first)) < len(first) or "" in first:
-        return not rest
-    numeric = [bool(re.match(REAL, value)) for value in first]
+    if not rest:
+        return True
     below = [{row[i] for row in rest if i < len(row)} - set(MISSING) for i in range(len(first))]
-    over_numbers = any(
-        not numeric[i] and values and all(re.match(REAL, v) for v in values)
-        for i, values in enumerate(below)
-    )
-    repeated = any(value in values for value, values in zip(first, below, strict=True))
-    return over_numbers or not (any(numeric) or repeated)
-
-
-def _quotes(head: str, delimiter: str) -> bool:
-    """Whether text is in quotes even where it need not be."""
-    return bool(re.search(rf'(^|{re.escape(delimiter)})"[^"{delimiter}\n]*"', head, re.MULTILINE))
+    real = [bool(re.match(REAL, value)) for value in first]
+    if any(
+        below[i] and not real[i] and all(re.match(REAL, value) for value in below[i])
+        for i in range(len(first))
+    ):
+        return True
+    return not any(real) and not any(first[i] in below[i] for i in range(len(first)))
 
 
 def _broken(
-    path: Path, delimiter: str, names: list[str], header: bool, error: Exception
+    path: Path, delimiter: str, names: list[str], error: Exception | None = None
 ) -> BFNError:
-    """What to raise for a file that cannot be read: the line and the column."""
-    with pa.input_stream(str(path), compression="detect") as stream:
-        lines = stream.read().splitlines()
-    for number, line in enumerate(lines, 1):
+    """What to raise for a file that cannot be read: the line and the column, if they are found."""
+    begin, quotes, record = 1, 0, ""
+    for number, line in enumerate(_read(path).splitlines(keepends=True), 1):
         try:
             text = line.decode("utf-8-sig")
         except UnicodeDecodeError as wrong:
-            column = line[: wrong.start].count(delimiter.encode())
+            column = names[min(line[: wrong.start].count(delimiter.encode()), len(names) - 1)]
             return BFNError(
-                f"line {number}, column {names[min(column, len(names) - 1)]!r} of {str(path)!r} "
-                "is not UTF-8; convert the file, e.g. with iconv -f latin1 -t utf-8"
+                f"line {number}, column {column!r} of {str(path)!r} is not UTF-8; convert the "
+                "file, for example with iconv -f latin1 -t utf-8"
             )
-        found = next(csv.reader([text], delimiter=delimiter), [])
-        if found and len(found) != len(names):
-            few = len(found) < len(names)
-            where = (
-                f"column {names[len(found)]!r} is the first that lacks"
-                if few
-                else (f"{found[len(names)]!r} is the first beyond column {names[-1]!r}")
-            )
+        begin, record = (begin, record + text) if quotes % 2 else (number, text)
+        quotes += text.count('"')
+        found = next(csv.reader(io.StringIO(record), delimiter=delimiter), [])
+        if quotes % 2 == 0 and found and len(found) != len(names):
+            where = f"{found[-1]!r} is beyond column {names[-1]!r}"
+            if len(found) < len(names):
+                where = f"column {names[len(found)]!r} is the first without one"
             return BFNError(
-                f"line {number} of {str(path)!r} has {plural(len(found), 'value')}, expected "
+                f"line {begin} of {str(path)!r} has {plural(len(found), 'value')}, expected "
                 f"{len(names)}: {where}; repair the line"
             )
+    if quotes % 2:
+        return BFNError(
+            f"line {begin} of {str(path)!r} opens a quote but never closes it; repair it"
+        )
     return BFNError(f"{str(path)!r} cannot be read as CSV: {error}; repair the file")
+
+
+def _read(path: Path, most: int | None = None) -> bytes:
+    try:
+        with pa.input_stream(str(path), compression="detect") as stream:
+            return stream.read(most)
+    except OSError as error:
+        raise BFNError(f"{str(path)!r} cannot be read: {error}") from None

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from bfn.errors import BFNError, require_extra, some
+from bfn.files import replacing
 from bfn.tables import csvfile
 
 pa, pc = csvfile.pa, csvfile.pc
@@ -195,6 +196,26 @@ def read(source: Any) -> Frame:
     )
     origin = Origin(kind, table.schema, categories, nan, dtypes, labels, dialect)
     return Frame(table, origin, index)
+
+
+def write(source: Any, path: str | Path, dialect: csvfile.Dialect | None = None) -> None:
+    """Write a table to a .csv, .tsv or .parquet file, completely or not at all.
+
+    Args:
+        source: anything that `read` reads.
+        dialect: how a CSV file is written; by default as the one that was read, or with commas.
+    """
+    path, frame = Path(path).expanduser(), read(source)
+    if path.suffix == ".parquet":
+        with replacing(path) as aside:
+            require_extra("pyarrow.parquet", "tables", "a Parquet file").write_table(
+                frame.table, aside
+            )
+    elif path.suffix in (".csv", ".tsv"):
+        usual = csvfile.Dialect("," if path.suffix == ".csv" else "\t")
+        csvfile.write_csv(frame.table, path, dialect or frame.origin.dialect or usual)
+    else:
+        raise BFNError(f"{str(path)!r} has the wrong ending; expected .csv, .tsv or .parquet")
 
 
 def _from_file(path: Path) -> tuple[Any, csvfile.Dialect | None]:

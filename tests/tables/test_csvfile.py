@@ -1,0 +1,72 @@
+"""CSV files: how they are read, written again byte for byte, and what is said of broken ones."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from bfn.errors import BFNError
+from bfn.tables.csvfile import read_csv, write_csv
+
+FILES = {
+    "with a header": "age,name,size\n39,Ann,1.5\n4,Bo,2\n",
+    "without one": "39,Ann,1.5\n4,Bo,2\n5,Bo,1\n",
+    "words only, without a header": "a,b\na,c\nd,b\n",
+    "spaces and question marks": "39, Ann, 1.5\n4, ?, 2\n?, Bo, 3\n",
+    "semicolons and carriage returns": "a;b\r\n1;x,y\r\n2;z\r\n",
+    "tabs": "a\tb\n1\tx\n2\ty\n",
+    "all text in quotes": '"a","b"\n1,"x"\n2,"y, ""z"""\n',
+    "quotes where needed": 'a,b\n1,x\n2,"y, ""z"""\n3,"two\nlines"\n',
+    "two decimals": "a,b\n1.50,x\n12.00,y\n-0.25,z\n",
+    "at least one decimal": "a,b\n55.0,1\n61.5,2\n0.125,3\n",
+    "codes": "code,n\n007,1\n012,2\n",
+    "words for missing": "a,b\nNA,x\n1,NA\n2,y\n",
+    "scientific": "a,b\n1e-7,x\n1.5,y\n",
+    "one column": "a\n1\n2\n",
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_is_written_as_it_was(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(FILES[name].encode())
+    table, dialect = read_csv(path)
+    write_csv(table, tmp_path / "again.csv", dialect)
+    assert (tmp_path / "again.csv").read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [
+        ("a,b,c\n1,1.50,007\n-2,,012\n", {"a": [1, -2], "b": [1.5, None], "c": ["007", "012"]}),
+        ("39, ?\n40, x\n41, x\n", {"column_1": [39, 40, 41], "column_2": [None, "x", "x"]}),
+        (",a\n0,x\n1,y\n", {"column_1": [0, 1], "a": ["x", "y"]}),
+        ("n;2019;2020\n7;1;2\n8;3;4\n", {"n": [7, 8], "2019": [1, 3], "2020": [2, 4]}),
+        ("\ufeffa,b\n1,x\n", {"a": [1], "b": ["x"]}),
+    ],
+)
+def test_what_is_read(text: str, columns: dict[str, list[object]], tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(text, encoding="utf-8")
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(text.encode()))
+    for name in ("t.csv", "t.csv.gz"):
+        assert read_csv(tmp_path / name)[0].to_pydict() == columns
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "holds no rows"),
+        (b"a,b\n1,2\n3,4,5\n6,7\n", "line 3 of .* has 3 values, expected 2: '5' is beyond column"),
+        (b"a,b\n1,2\n3,4\n5\n", "line 4 of .* has 1 value, expected 2: column 'b' is the first"),
+        (b"|1x3 Cross validator\n1,2\n3,4\n", "line 1 of .* has 1 value, but most lines have 2"),
+        (b"a,b\nx,y\nx,caf\xe9\n", "line 3, column 'b' of .* is not UTF-8"),
+        (b"a,a\n1,2\n3,4\n", "more than one column called 'a'"),
+        (b'a,b\n1,"x"\n2,"y\n3,z\n', "line 3 of .* opens a quote but never closes it"),
+    ],
+)
+def test_broken_files_get_a_sentence(content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes(content)
+    with pytest.raises(BFNError, match=message):
+        read_csv(tmp_path / "t.csv")

@@ -1,0 +1,254 @@
+"""Every type of every library comes back, with values that the column had."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bfn.errors import BFNError
+from bfn.tables.columns import Columns
+from bfn.tables.frame import read, write
+
+N = np.random.default_rng(0).integers(0, 40, 60)
+DAY = datetime.datetime(2020, 1, 1)
+
+
+def some(make: Any, gaps: bool = True) -> list[Any]:
+    return [make(int(x)) if x % 7 or not gaps else None for x in N]
+
+
+def letter(x: int) -> str:
+    return "abcde"[x % 5]
+
+
+def days(x: int) -> datetime.timedelta:
+    return datetime.timedelta(x)
+
+
+def object_of(make: Any) -> pd.Series:
+    return pd.Series(some(make), dtype=object)
+
+
+PANDAS = {
+    "int64": pd.Series(N * 2),
+    "int8": pd.Series(N.astype("i1")),
+    "uint64": pd.Series(N.astype("u8")),
+    "Int32": pd.Series(some(int), dtype="Int32"),
+    "whole numbers with gaps": pd.Series(some(int)),
+    "float64": pd.Series(np.sin(N)),
+    "float32": pd.Series(np.sin(N).astype("f4")),
+    "float16": pd.Series(N.astype("f2")),
+    "Float64": pd.Series(some(np.sin), dtype="Float64"),
+    "bool": pd.Series(N % 2 == 0),
+    "boolean": pd.Series(some(lambda x: x % 2 == 0), dtype="boolean"),
+    "str": pd.Series(some(letter)),
+    "string": pd.Series(some(letter), dtype="string"),
+    "string of Arrow": pd.Series(some(letter), dtype=pd.ArrowDtype(pa.string())),
+    "int64 of Arrow": pd.Series(some(int), dtype="int64[pyarrow]"),
+    "category": pd.Series(pd.Categorical(some(letter), categories=list("zyedcba"))),
+    "category of numbers": pd.Series(pd.Categorical(some(lambda x: x % 4))),
+    "ordered": pd.Series(pd.Categorical(some(letter), list("edzcba"), ordered=True)),
+    "datetime64": pd.Series(some(lambda x: DAY + days(x))).astype("datetime64[ns]"),
+    "time zone": pd.Series(some(lambda x: DAY + days(97 * x))).dt.tz_localize("Europe/Paris"),
+    "timedelta64": pd.Series(some(days)),
+    "objects: text": object_of(letter),
+    "objects: booleans": object_of(lambda x: x % 2 == 0),
+    "objects: dates": object_of(lambda x: DAY.date() + days(x)),
+    "objects: times": object_of(lambda x: datetime.time(x % 24, 30)),
+    "objects: decimals": object_of(lambda x: decimal.Decimal(5 * x) / 100),
+}
+POLARS = {
+    "Enum": pl.Series(some(letter), dtype=pl.Enum(list("edzcba"))),
+    "Categorical": pl.Series(some(letter), dtype=pl.Categorical),
+    "String": pl.Series(some(letter)),
+    "Date": pl.Series(some(lambda x: DAY.date() + days(x))),
+    "Datetime": pl.Series(some(lambda x: DAY + days(x))).dt.replace_time_zone("Asia/Tokyo"),
+    "Duration": pl.Series(some(days)),
+    "Time": pl.Series(some(lambda x: datetime.time(x % 24))),
+    "Decimal": pl.Series(some(lambda x: decimal.Decimal(x) / 8)),
+    "Boolean": pl.Series(some(lambda x: x % 2 == 0)),
+    "Int8": pl.Series(some(int), dtype=pl.Int8),
+    "Float32": pl.Series(some(np.sin), dtype=pl.Float32),
+    "NaN": pl.Series([x / 2 if x > 3 else float("nan") for x in N]),
+    "nothing but one value": pl.Series([7] * 60),
+    "nothing at all": pl.Series([None] * 60),
+}
+FRAMES = {f"pandas {n}": pd.DataFrame({"x": s, "more": N % 3}) for n, s in PANDAS.items()}
+FRAMES |= {f"polars {n}": pl.DataFrame({"x": s, "more": N % 3}) for n, s in POLARS.items()}
+
+
+def rebuilt(columns: Columns) -> Columns:
+    return Columns.build(json.loads(json.dumps(columns.describe())))
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_a_type_comes_back(name: str) -> None:
+    frame = FRAMES[name]
+    columns = rebuilt(Columns.fit(frame))
+    codes = columns.encode(frame)
+    new = columns.decode(codes, seed=3)
+    old_arrow, new_arrow = read(frame).column("x"), read(new).column("x")
+    if isinstance(frame, pd.DataFrame):
+        assert (new.dtypes == frame.dtypes).all()
+        assert (new.isna() == frame.isna()).all(axis=None)
+        if isinstance(frame["x"].dtype, pd.CategoricalDtype):
+            assert new["x"].cat.categories.equals(frame["x"].cat.categories)
+    else:
+        assert new.schema == frame.schema
+        assert new["x"].is_null().equals(frame["x"].is_null())
+    again = columns.encode(new)
+    assert all((again[name] == codes[name]).all() for name in codes)
+    assert np.isfinite(columns.log_volume(frame)).all()
+    if columns["x"].K > 1 and columns["x"].exact.all():
+        assert new_arrow.equals(old_arrow)
+    listed = [v for v in old_arrow.to_pylist() if v is not None]
+    if columns["x"].kind == "number":
+        assert all(min(listed) <= v <= max(listed) for v in new_arrow.drop_null().to_pylist())
+    if columns["x"].K > 1:
+        ordered = columns["x"].kind == "number" or name.endswith(("ordered", "Enum"))
+        assert columns["x"].ordered == ordered
+        shown = columns["x"].representatives()
+        assert len(shown) == columns["x"].K
+        assert shown.null_count == columns["x"].missing
+
+
+CELLS = {
+    "whole": st.integers(-(10**6), 10**6) | st.none(),
+    "real": st.floats(-1e6, 1e6) | st.none(),
+    "cents": st.integers(0, 10**5).map(lambda x: x / 100) | st.none(),
+    "word": st.text("abc ,\"'\n\u00e9", max_size=3) | st.none(),
+    "yes": st.booleans() | st.none(),
+    "day": st.dates() | st.none(),
+    "moment": st.datetimes() | st.none(),
+}
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(*CELLS.values()), min_size=2, max_size=60), st.data())
+def test_tables_come_back(rows: list[tuple[Any, ...]], data: st.DataObject) -> None:
+    """Encoding what was decoded gives the same bins, in every library and through JSON."""
+    types = (pl.Int64, pl.Float64, pl.Float64, pl.String, pl.Boolean, pl.Date, pl.Datetime)
+    frame = pl.DataFrame(rows, schema=dict(zip(CELLS, types, strict=True)), orient="row")
+    frame = frame.with_columns(varies=pl.Series(range(len(rows))) % 2)
+    kind = data.draw(st.sampled_from(["polars", "pandas", "arrow"]))
+    table = {"polars": frame, "pandas": frame.to_pandas(), "arrow": frame.to_arrow()}[kind]
+    columns = rebuilt(Columns.fit(table, {"word": "category", "whole": "number"}))
+    codes = columns.encode(table)
+    new = columns.decode(codes, seed=0)
+    assert all((codes[name] == found).all() for name, found in columns.encode(new).items())
+    volumes = columns.log_volume(table)
+    assert np.isfinite(volumes).all()
+    assert (volumes > -1e-12).all()
+    cents = np.array(read(new).column("cents").drop_null())
+    assert (np.rint(cents * 100) / 100 == cents).all()
+
+
+@pytest.mark.parametrize("form", ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%d.%m.%Y", "%m/%d/%Y"])
+def test_dates_in_text_are_dates(form: str) -> None:
+    text = [(DAY + days(37 * x)).strftime(form) for x in range(300)]
+    table = {"day": np.random.default_rng(0).permutation(text)}
+    columns = rebuilt(Columns.fit(table))
+    column = columns["day"]
+    assert (column.kind, column.ordered) == ("number", True)
+    assert column.grid.step == 37 * 86400
+    codes = columns.encode(table)
+    for value in columns.decode(codes)["day"]:
+        assert datetime.datetime.strptime(value, form) >= DAY
+    with pytest.raises(BFNError, match=r"'day' holds .* 'soon'"):
+        columns.encode({"day": ["soon"]})
+
+
+def test_rare_values_share_a_class() -> None:
+    """The law of the shared class: drawn and scored by the same frequencies."""
+    counts = np.concatenate([np.full(999, 10), [3, 2, 1, 1, 1]])
+    table = {"x": np.repeat([f"v{i}" for i in range(len(counts))], counts)}
+    columns = rebuilt(Columns.fit(table))
+    column = columns["x"]
+    assert column.K == 1000
+    assert column.counts[-1] == 8
+    assert column.exact.tolist() == [True] * 999 + [False]
+    rare = {"x": [f"v{i}" for i in range(999, 1004)]}
+    assert (columns.encode(rare)["x"] == 999).all()
+    p = np.exp(-columns.log_volume(rare)[:, 0])
+    assert p == pytest.approx([3 / 8, 2 / 8, 1 / 8, 1 / 8, 1 / 8])
+    n = 4000
+    drawn = columns.decode({"x": np.full(n, 999)})["x"]
+    seen = np.array([(drawn == value).mean() for value in rare["x"]])
+    assert (np.abs(seen - p) < 4 * np.sqrt(p / n)).all()
+    assert (columns.log_volume({"x": ["v0", "v998"]}) == 0).all()
+
+
+def test_told_kinds() -> None:
+    table = {
+        "code": np.array([101, 102, 103] * 20),
+        "grade": np.array(["A", "B", "C"] * 20),
+        "sum": np.array(["1.5", "2", "12.25"] * 20),
+        "key": np.array([f"k{i}" for i in range(60)]),
+        "junk": np.arange(60),
+        "level": np.arange(60) // 2,
+    }
+    kinds = {"code": "category", "grade": "ordered", "sum": "number", "key": "text-id"}
+    columns = rebuilt(Columns.fit(table, kinds | {"junk": "drop", "level": "ordered"}))
+    found = {c.name: (c.kind, c.ordered, c.K) for c in columns.columns}
+    assert found == {
+        "code": ("category", False, 3),
+        "grade": ("category", True, 3),
+        "sum": ("number", True, 3),
+        "level": ("number", True, 30),
+    }
+    new = columns.decode(columns.encode(table))
+    assert list(new) == ["code", "grade", "sum", "key", "level"]
+    assert new["key"].tolist() == [str(i) for i in range(1, 61)]
+    for name in ("code", "grade", "sum", "level"):
+        assert (new[name] == table[name]).all()
+
+
+def test_columns_named_by_numbers() -> None:
+    frame = pd.DataFrame(np.random.default_rng(0).integers(0, 9, (50, 3)))
+    columns = rebuilt(Columns.fit(frame, {0: "category"}))  # pyright: ignore
+    assert columns["0"].kind == "category"
+    assert columns.decode(columns.encode(frame)).equals(frame)
+
+
+def test_some_columns_may_be_absent() -> None:
+    table = {"x": np.arange(40) // 2, "y": np.array(["a", "b"] * 20)}
+    columns = Columns.fit(table)
+    assert list(columns.encode({"y": ["a"]}, names=["y"])) == ["y"]
+    with pytest.raises(BFNError, match="lacks 'x'"):
+        columns.encode({"y": ["a"]})
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "parquet"])
+def test_files_come_back(ending: str, tmp_path: Path) -> None:
+    frame = pl.DataFrame({"x": [1, 2, 3], "y": [0.5, None, 2.0], "z": ["a", 'b,"\n', None]})
+    path = tmp_path / f"t.{ending}"
+    write(frame, path)
+    assert read(path).table.to_pydict() == frame.to_dict(as_series=False)
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def test_other_endings_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BFNError, match=r"expected \.csv, \.tsv or \.parquet"):
+        write({"x": [1]}, tmp_path / "t.xlsx")
+    (tmp_path / "t.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(BFNError, match="cannot be read as Parquet"):
+        read(tmp_path / "t.parquet")
+
+
+def test_without_pyarrow_one_sentence() -> None:
+    code = "import sys; sys.modules['pyarrow'] = None; import bfn.tables.frame"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "a table needs pyarrow, which is not installed; add it with: pip" in done.stderr
