@@ -192,6 +192,7 @@ def test_mistakes() -> None:
         (cost(length=LENGTHS - 1), "has length 0; expected 1 to 6"),
         (cost(length=LENGTHS.double()), "torch.float64 of shape (4,); expected a whole number"),
         (cost(length=LENGTHS[:2]), "of shape (2,); expected a whole number for each example, (4,)"),
+        (lambda: bfn.Lengths(None), "holds None; expected a finite logarithm"),  # pyright: ignore[reportArgumentType]
         (cost(length=LENGTHS, mask=mask), "a mask and lengths both say"),
         (cost(mask=nothing), "hides a whole example"),
         (cost(mask=mask.long()), "the mask is torch.int64; expected a torch.bool"),

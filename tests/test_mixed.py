@@ -281,7 +281,11 @@ class Wrong(nn.Module):
         (lambda: bfn.mixed(Wrong(1), {}), "expected a dict with at least one"),
         (lambda: bfn.Variable("integer"), "unknown kind 'integer'"),
         (lambda: bfn.Variable("discrete", K=1), "K = 1 classes"),
-        (lambda: bfn.Variable("discrete", sigma_1=0.1), "a discrete variable cannot be made"),
+        (lambda: bfn.Variable("discrete", sigma_1=0.1), "it takes no argument sigma_1"),
+        (lambda: bfn.Variable("continuous", K=3), "cannot be made: it takes no argument K"),
+        (lambda: bfn.Variable("discrete"), "cannot be made: it needs the argument K"),
+        (lambda: bfn.nn.MixedMLP.of({"a": 3}), "expected a bfn.Variable by every name"),
+        (lambda: bfn.nn.MixedMLP.of([1]), "expected a bfn.Variable by every name"),
         (lambda: bfn.Variable("continuous", (0,)), "shape = 0"),
         (lambda: bfn.mixed(Wrong(1), {"a": {"kind": "nope"}}), "in the variable 'a'"),
         (

@@ -98,8 +98,8 @@ def test_retiming_twice_and_saving(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("n", "options", "words"),
     [
-        (0, {}, "steps = 0"),
-        ("ten", {}, "steps = 'ten'"),
+        (0, {}, "n = 0; expected a whole number"),
+        ("ten", {}, "n = 'ten'"),
         (4, {"examples": 0}, "examples = 0; expected a whole number, at least 1"),
     ],
 )

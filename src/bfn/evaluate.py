@@ -342,11 +342,12 @@ def _examples(
     return data.indices(seed, 0, crops, split), [f"crop {i}" for i in range(crops)]
 
 
-def step_count(n: Steps) -> float:
+def step_count(n: Steps, name: str = "steps") -> float:
     """n of L^n as a number: a whole one of at least 1, or math.inf."""
     value = math.inf if n == "inf" else n
     if isinstance(value, str) or not (value == math.inf or (value >= 1 and value == int(value))):
-        raise BFNError(f"steps = {n!r}; expected whole numbers of at least 1, or inf")
+        expected = "whole numbers" if name == "steps" else "a whole number"
+        raise BFNError(f"{name} = {n!r}; expected {expected} of at least 1, or inf")
     return value if value == math.inf else int(value)
 
 

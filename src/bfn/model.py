@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -473,7 +474,11 @@ class Variable:
         try:
             model = KINDS[kind](nn.Identity(), **arguments)
         except TypeError as error:
-            raise BFNError(f"a {kind} variable cannot be made: {error}") from None
+            # Only the factory and its head know which arguments they take.
+            name = re.search(r"'(\w+)'", str(error))
+            verb = "needs the" if "missing" in str(error) else "takes no"
+            problem = f"it {verb} argument {name[1]}" if name else str(error)
+            raise BFNError(f"a {kind} variable cannot be made: {problem}") from None
         self.flow, self.head = model.flow, model.head
 
     @property

@@ -67,7 +67,7 @@ def retimed(
         batch: examples at once.
         seed: of the choice of the examples, and of the noise.
     """
-    count = step_count(n)
+    count = step_count(n, "n")
     if not isinstance(data, DataSet):
         data, split = as_data_set(model, data), "train"
         if not data.repeatable:

@@ -75,6 +75,10 @@ def test_the_run_goes_on_and_draws_figures(folder: Path, output: Output) -> None
         (["sample", "RUN", "--length", "13"], "has length 13; expected 1 to 12"),
         (["sample", "RUN", "--length", "0"], "0"),
         (["sample", "RUN", "--prefix", "a" * 13], "the model's longest lines have 12; shorten it"),
+        (
+            ["sample", "RUN", "--prefix", "abaab", "--length", "3"],
+            "--prefix has 5 characters, which --length 3 has no room for; give",
+        ),
         (["sample", "RUN", "--film"], "--film shows examples of one length"),
         (["compress", "RUN", "lines.txt", "--out", "x.bfn"], "have different lengths"),
         (["sample", "digits", "--length", "3"], "--length 3 is for runs whose examples"),

@@ -420,6 +420,7 @@ def arrays(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.save(folder / "rgba.npy", np.zeros((40, 8, 8, 4), np.uint8))
     (folder / "table.csv").write_text("a,b\n1,2\n")
     (folder / "text.npy").write_text("hello")
+    (folder / "garbage.npz").write_bytes(b"garbage" * 50)
     (folder / "cut.npz").write_bytes((folder / "two.npz").read_bytes()[:200])
     return folder
 
@@ -443,7 +444,8 @@ def arrays(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("table.csv", {}, ["np.save('table.npy', np.loadtxt('", "delimiter=','"]),
         ("none.npy", {}, ["(0, 3)"]),
         ("words.npy", {}, ["<U1"]),
-        ("text.npy", {}, ["text.npy", "cannot be read"]),
+        ("text.npy", {}, ["text.npy", "cannot be read as .npy or .npz: it is neither"]),
+        ("garbage.npz", {}, ["cannot be read as .npy or .npz: it is neither"]),
         ("cut.npz", {}, ["cut.npz", "cannot be read"]),
         ("fine.npy", {"form": "discrete"}, ["real numbers", "'discrete'"]),
         ("fine.npy", {"form": "discretised"}, ["bins"]),

@@ -142,6 +142,7 @@ def test_a_network_that_cannot_see_what_is_known_is_refused() -> None:
             "outside the range of the bins",
         ),
         ({"known": (torch.zeros(3), SEEN[:2])}, "the mask has shape (2,)", "one example's, (3,)"),
+        ({"known": (torch.zeros(3), SEEN, 3)}, "known = 3 items", "x, and a mask"),
         ({"known": 3}, "x is a int", "expected a tensor"),
         ({"temperature": 0.5}, "'temperature' is not an argument", "Toy, does not take it"),
     ],

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bfn.cli.options import Calls, Force, OutOrPrint, Run, SampleKeys, Trust, Whole, chosen
+from bfn.errors import BFNError
 
 
 def infill(
@@ -58,6 +59,7 @@ def infill(
     from bfn.recipe import Sample
     from bfn.sampling.draw import observed as how
     from bfn.sampling.draw import on_device
+    from bfn.sampling.pinned import has_learned
 
     folder, model, format = sampling.open_run(run, trust)
     recipe = folder.recipe() if folder.is_run() else None
@@ -75,6 +77,11 @@ def infill(
         name = f"{run.resolve().name}-infilled{sheets.suffix(format)}"
         out = Path("-" if is_text else name)
     ending = sampling.check_out(out, format, force)
+    if observed == "learned" and not has_learned(model):
+        raise BFNError(
+            "--observed learned is for runs that were trained with train.known, and this one was "
+            "not; leave it out"
+        )
     if observed is None:
         observed = how(model, format, particles, resample)
     sampling.warn_of_labels(recipe, settings)

@@ -55,6 +55,11 @@ def sample(
             f"--length {length} is for runs whose examples have different lengths, such as "
             "--data.lines true; leave it out"
         )
+    if prefix and length is not None and len(prefix) > length:
+        raise BFNError(
+            f"--prefix has {len(prefix)} characters, which --length {length} has no room for; give "
+            "a larger length or a shorter prefix"
+        )
     if film and model.lengths is not None:
         raise BFNError("--film shows examples of one length, and these have many; leave it out")
     if out is None:

@@ -69,8 +69,11 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     except BFNError:
         raise
     except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
-        objects = "allow_pickle" in str(error) or "Python objects" in str(error)
-        reason = "it holds Python objects" if objects else getattr(error, "strerror", None) or error
+        reason = getattr(error, "strerror", None) or error
+        if "Object arrays" in str(error) or "Python objects" in str(error):
+            reason = "it holds Python objects"
+        elif "allow_pickle" in str(error):  # what numpy says of all that it does not recognise
+            reason = "it is neither"
         raise BFNError(
             f"{str(path)!r} cannot be read as .npy or .npz: {reason}; save an array of numbers "
             "with numpy.save or numpy.savez"

@@ -159,6 +159,12 @@ class MixedMLP(_Residual):
     @classmethod
     def of(cls, variables: Mapping[str, Any], **arguments: Any) -> MixedMLP:
         """A network for these variables; the arguments are those of the class."""
+        by_name = variables if isinstance(variables, Mapping) else {"": None}
+        if not all(hasattr(variable, "outputs") for variable in by_name.values()):
+            raise BFNError(
+                f"variables = {variables!r:.80}; expected a bfn.Variable by every name, as in "
+                "{'colour': bfn.Variable('discrete', K=3)}"
+            )
         inputs = {name: variable.inputs for name, variable in variables.items()}
         outputs = {name: variable.outputs for name, variable in variables.items()}
         return cls(inputs, outputs, **arguments)

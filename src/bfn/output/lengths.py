@@ -26,8 +26,9 @@ class Lengths:
     log_p: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        numbers = [value for value in self.log_p if isinstance(value, int | float)]
-        if len(numbers) != len(self.log_p) or not numbers or not all(map(math.isfinite, numbers)):
+        given = self.log_p if isinstance(self.log_p, tuple | list) else ()
+        numbers = [value for value in given if isinstance(value, int | float)]
+        if len(numbers) != len(given) or not numbers or not all(map(math.isfinite, numbers)):
             raise BFNError(
                 f"the law of lengths holds {self.log_p!r}; expected a finite logarithm for each "
                 "length from 1 to the longest"

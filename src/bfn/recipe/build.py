@@ -79,6 +79,9 @@ def network(recipe: Recipe) -> nn.Module:
         torch.manual_seed(noise.seed(recipe.train.seed, "weights"))
         try:
             return cls(**arguments)
+        except BFNError as error:
+            key = str(error).partition(" ")[0]
+            raise BFNError(f"{'net.' if key in signature(cls)[0] else ''}{error}") from None
         except (TypeError, ValueError, RuntimeError) as error:
             raise BFNError(f"the network {name} cannot be built: {error}") from error
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from bfn.errors import BFNError, number, whole
+from bfn.errors import BFNError, number, plural, whole
 from bfn.flow import Theta
 from bfn.guidance import Wrapper
 from bfn.guidance.base import innermost
@@ -160,7 +160,12 @@ def run(
 
 def _known(model: BFN | Wrapper, known: Any, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """The data that are known and their mask, in the given shape."""
-    x, mask = known if isinstance(known, tuple) and len(known) == 2 else (known, None)
+    if isinstance(known, tuple | list) and len(known) != 2:
+        raise BFNError(
+            f"known = {plural(len(known), 'item')}; expected two: x, and a mask that is true where "
+            "x is known"
+        )
+    x, mask = known if isinstance(known, tuple | list) else (known, None)
     if isinstance(x, Tensor) and tuple(x.shape) == shape[1:]:
         x = x.unsqueeze(0)
     x, mask = model.flow.pack_known(x, mask, model.dtype)
