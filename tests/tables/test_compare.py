@@ -295,7 +295,10 @@ def test_the_page_needs_nothing_else(written: str) -> None:
 
 
 def test_the_page_says_what_the_numbers_mean(written: str) -> None:
-    assert written.count('<tr><th scope="row">') == written.count("<small>") - 5 - 6
+    measures = re.findall(r'<tr><th scope="row">(.*?)</th>.*?</tr>', written)
+    meanings = re.findall(r'<tr class="meaning"><td colspan="3">(.*?)</td></tr>', written)
+    assert len(measures) == len(meanings) == 10
+    assert all(meaning.endswith(".") for meaning in meanings)
     assert "Warning: " in written
     assert "<td>50.00%</td>" in written
     assert "Kiel &lt;b&gt;&amp;" in written, "labels are text, whatever they contain"

@@ -38,12 +38,15 @@ h2 { font-size: 1.2rem; margin: 40px 0 4px; }
 h3 { font-size: 1rem; margin: 0; overflow-wrap: anywhere; }
 p { margin: 0 0 12px; max-width: 75ch; } p, small { color: var(--faint); }
 table { border-collapse: collapse; width: 100%; margin: 16px 0; }
-th, td { padding: 10px 0 10px 16px; border-bottom: 1px solid var(--line); text-align: right;
+th, td { padding: 10px 0 0 16px; border-top: 1px solid var(--line); text-align: right;
   vertical-align: top; white-space: nowrap; font-variant-numeric: tabular-nums; }
 th:first-child { padding-left: 0; text-align: left; white-space: normal; }
-thead th { font-weight: 400; color: var(--faint); vertical-align: bottom; }
-tbody th { font-weight: 600; } tbody th small { display: block; font-weight: 400; max-width: 75ch; }
-td { font-weight: 600; } td + td { font-weight: 400; color: var(--faint); }
+thead th { font-weight: 400; color: var(--faint); border: 0; padding-bottom: 4px;
+  vertical-align: bottom; white-space: normal; }
+th + th, th + td, td + td { width: 6rem; }
+tbody th, td { font-weight: 600; } td + td { font-weight: 400; color: var(--faint); }
+.meaning td { padding: 0 0 12px; border: 0; font-weight: 400; font-size: 0.875rem;
+  color: var(--faint); text-align: left; white-space: normal; }
 .warning { color: var(--bad); background: var(--bad-page); border-radius: 6px; padding: 10px 14px;
   max-width: none; }
 .cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(300px, 100%), 1fr));
@@ -52,7 +55,7 @@ td { font-weight: 600; } td + td { font-weight: 400; color: var(--faint); }
 .head { display: flex; justify-content: space-between; gap: 12px; align-items: baseline; }
 .key::before { content: ""; display: inline-block; width: 0.8em; height: 0.8em;
   margin: 0 0.35em 0 0.7em; background: var(--real); }
-.key.new::before { background: none; border: 2px solid var(--new); }
+.key.new::before { height: 0; border-top: 3px solid var(--new); vertical-align: middle; }
 svg { display: block; width: 100%; height: auto; margin-top: 4px; overflow: visible; }
 svg text { fill: var(--faint); font: 11px system-ui, sans-serif; }
 svg .real { fill: var(--real); } svg .new { fill: none; stroke: var(--new); stroke-width: 1.6; }
@@ -164,8 +167,8 @@ def page(comparison: Comparison) -> str:
 def _measures(comparison: Comparison) -> list[str]:
     held = "holdout" in comparison.rows
     about = (
-        "The last column is what real rows get that the model never saw: new rows can hardly do "
-        "better."
+        "The last column is what real rows that the model never saw get in place of new ones: new "
+        "rows can hardly do better."
         if held
         else "Without held-out rows it cannot be said what real rows would get, nor whether new "
         "rows copy training rows more often than by chance."
@@ -176,8 +179,9 @@ def _measures(comparison: Comparison) -> list[str]:
     for measure in comparison.measures:
         values = [measure.new, measure.real] if held else [measure.new]
         cells = "".join(f"<td>{measure.text(value)}</td>" for value in values)
-        name = f"{escape(measure.name)} <small>{escape(measure.meaning)}</small>"
-        lines.append(f'<tr><th scope="row">{name}</th>{cells}</tr>')
+        lines.append(f'<tr><th scope="row">{escape(measure.name)}</th>{cells}</tr>')
+        meaning = escape(measure.meaning)
+        lines.append(f'<tr class="meaning"><td colspan="{len(headings)}">{meaning}</td></tr>')
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
     return ["<h2>Numbers</h2>", f"<p>{about}</p>", table]
 
@@ -216,8 +220,8 @@ def _pairs(comparison: Comparison) -> list[str]:
         return []
     return [
         "<h2>The pairs of columns that are least alike</h2>",
-        "<p>Where training rows and new rows are, the darker the more, each pair with its score in "
-        "Trend; and where there are too many new rows (blue) or too few (orange).</p>",
+        "<p>Where training rows and new rows are, the stronger the more, each pair with its score "
+        "in Trend; and where there are too many new rows (blue) or too few (orange).</p>",
         f'<div class="cards pairs">{"".join(cards)}</div>',
     ]
 
@@ -265,10 +269,12 @@ class Axis:
         if not np.any(known % 1):
             step = max(1.0, float(np.ceil(step)))  # as many whole numbers in every bar
             low = float(np.floor(low))
-        edges = low + step * np.arange(-1, math.ceil((high - low) / step) + 1)
+        below = distinct[0] < low
+        edges = low + step * np.arange(-int(below), math.ceil((high - low) / step) + 1)
         self.edges = edges
         self.labels = [f"{_number(a)} to {_number(b)}" for a, b in pairwise(edges)]
-        self.labels[0] = f"below {_number(edges[1])}"
+        if below:
+            self.labels[0] = f"below {_number(low)}"
         self.labels.append(f"from {_number(edges[-1])}")
 
     def _rank(self, train: Values, both: Values, most: int) -> None:
@@ -324,7 +330,8 @@ def _upright(axis: Axis, real: Values, new: Values, titles: Sequence[str]) -> st
         for i, label in enumerate(axis.labels):
             parts.append(_text((i + 0.5) * step, HEIGHT - 4, label, "middle"))
     else:
-        parts.append(_text(0, HEIGHT - 4, ends[0]))
+        first = ends[0].partition(" to ")[0]
+        parts.append(_text(0, HEIGHT - 4, first))
         middle = (len(ends) - 1) // 2
         label = ends[middle].partition(" to ")[0]
         parts.append(_text((middle + 0.5) * step, HEIGHT - 4, label, "middle"))
@@ -352,8 +359,8 @@ def _flat(axis: Axis, real: Values, new: Values, titles: Sequence[str]) -> str:
             f'<rect class="real" x="{left}" y="{y}" width="{p * wide:.1f}" height="11"/>'
             f'<path class="new" d="M{left + q * wide:.1f} {y - 1}v13"/></g>'
         )
-    height = max(HEIGHT, line * len(real) + 4)
-    parts.append(f'<line class="axis" x1="{left}" x2="{left}" y1="0" y2="{height - 4}"/>')
+    height = line * len(real)
+    parts.append(f'<line class="axis" x1="{left}" x2="{left}" y1="0" y2="{height}"/>')
     return _svg(WIDTH, height, parts)
 
 

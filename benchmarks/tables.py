@@ -1,0 +1,435 @@
+"""How good are new rows of a table, beside those of other generators?
+
+    python benchmarks/tables.py generate --data DIR --table adult card --model bfn ctgan --seeds 1
+    python benchmarks/tables.py impute | predict | compress | check --data DIR
+
+`generate` trains each model on the training rows with its defaults, draws as many new rows, and
+compares them (`bfn.tables.compare`): Shape, Trend, C2ST against training rows and against held-out
+rows, AUC or RMSE of a classifier or regression trained on the new rows, exact matches, the share
+nearer to training rows, and seconds. The line "real rows" is what held-out rows get in place of new
+ones; "independent" draws each column on its own. Other generators (`table_peers.py`) run in
+environments of their own, .venv-NAME in the folder of --environments, which are made when they are
+first needed. What takes longer than --limit seconds did not finish. The C2ST is XGBoost's where it
+is installed.
+
+`impute` hides 30% of the cells of the held-out rows, `predict` compares the probabilities of the
+target with XGBoost's, `compress` compares the bound on the size of the held-out rows with
+compressors of files, and `check` compares Shape and Trend with sdmetrics, which must be installed.
+
+DIR holds adult.data.gz and adult.test.gz (the two files of the UCI repository), magic.csv.gz and
+diamonds.csv.gz; tables of money amounts are made by rule (`money_tables.py`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import bz2
+import json
+import lzma
+import math
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from money_tables import TABLES, TARGETS, money
+from table_peers import PACKAGES
+
+from bfn.tables import Comparison, compare
+
+ADULT = [
+    *("age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation"),
+    *("relationship", "race", "sex", "capital-gain", "capital-loss", "hours-per-week"),
+    *("native-country", "income"),
+]
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Task:
+    """A table in two parts, and the column to predict."""
+
+    name: str
+    train: pd.DataFrame
+    test: pd.DataFrame
+    target: str
+
+    @property
+    def categories(self) -> list[str]:
+        return [c for c in self.train if not pd.api.types.is_numeric_dtype(self.train[c])]
+
+
+def read(name: str, data: Path | None) -> Task:
+    """One of the tables, with its held-out rows."""
+    if name in TABLES:
+        return Task(name, money(name, 30_000, seed=0), money(name, 15_000, seed=1), TARGETS[name])
+    if data is None:
+        raise SystemExit(f"the table {name} needs --data DIR")
+    if name == "adult":
+        how: Any = {"names": ADULT, "skipinitialspace": True}
+        train = pd.read_csv(data / "adult.data.gz", **how)
+        test = pd.read_csv(data / "adult.test.gz", skiprows=1, **how)
+        test["income"] = test["income"].str.rstrip(".")
+        return Task(name, train, test, "income")
+    table = pd.read_csv(data / f"{name}.csv.gz")
+    order = np.random.default_rng(0).permutation(len(table))
+    cut = len(table) * 4 // 5
+    train, test = (table.iloc[rows].reset_index(drop=True) for rows in np.split(order, [cut]))
+    return Task(name, train, test, {"magic": "Class", "diamonds": "price"}[name])
+
+
+# New rows
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """New rows and what they cost, or why there are none."""
+
+    rows: pd.DataFrame | None
+    fit: float = math.nan
+    sample: float = math.nan
+    failure: str = ""
+
+
+def draw(model: str, task: Task, seed: int, limit: float, environments: Path) -> Drawn:
+    """As many new rows as there are training rows."""
+    if model == "independent":
+        rng = np.random.default_rng(seed)
+        columns = {
+            c: task.train[c].to_numpy()[rng.integers(0, len(task.train), len(task.train))]
+            for c in task.train
+        }
+        return Drawn(pd.DataFrame(columns), 0.0, 0.0)
+    if model == "bfn":
+        import bfn
+
+        start = time.perf_counter()
+        table = bfn.Table(seed=seed, display=False).fit(task.train)
+        fitted = time.perf_counter()
+        rows = table.sample(len(task.train), seed=seed)
+        return Drawn(rows, fitted - start, time.perf_counter() - fitted)
+    return draw_by_peer(model, task, seed, limit, environments)
+
+
+def draw_by_peer(model: str, task: Task, seed: int, limit: float, environments: Path) -> Drawn:
+    python = environment(PACKAGES[model], environments)
+    with tempfile.TemporaryDirectory() as folder:
+        train, new = Path(folder) / "train.csv", Path(folder) / "new.csv"
+        task.train.to_csv(train, index=False)
+        command = [python, HERE / "table_peers.py", model, train, new]
+        options = ["--rows", len(task.train), "--seed", seed]
+        options += ["--categories", ",".join(task.categories)]
+        try:
+            done = subprocess.run(
+                [str(word) for word in (*command, *options)],
+                capture_output=True, text=True, timeout=limit, cwd=folder,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return Drawn(None, failure=f"did not finish in {limit:.0f} s")
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            return Drawn(None, failure=f"failed: {last[:150]}")
+        seconds = json.loads(done.stdout.strip().splitlines()[-1])
+        rows = pd.read_csv(new, keep_default_na=False, na_values=[""])
+    return Drawn(rows.astype(task.train.dtypes.to_dict()), seconds["fit"], seconds["sample"])
+
+
+def environment(package: str, folder: Path) -> Path:
+    """The Python of an environment with a package, which is made if there is none."""
+    place = folder / f".venv-{package.lower()}"
+    python = place / "bin" / "python"
+    if not python.exists():
+        print(f"installing {package} into {place}", file=sys.stderr)
+        venv.create(place, with_pip=True)
+        command = [python, "-m", "pip", "install", "-q", "-c", HERE.parent / "constraints.txt"]
+        subprocess.run([str(word) for word in (*command, package)], check=True)
+    return python
+
+
+def generate(given: argparse.Namespace) -> None:
+    for name in given.table:
+        task = read(name, given.data)
+        print(f"\n{name}: {len(task.train):,} training rows, {len(task.test):,} held-out rows")
+        found: dict[str, list[tuple[Drawn, Comparison | None]]] = {}
+        real: Comparison | None = None
+        for model in given.model:
+            for seed in range(given.seeds if model in ("bfn", "independent") else 1):
+                drawn = draw(model, task, seed, given.limit, given.environments)
+                result = None
+                if drawn.rows is not None:
+                    result = compare(task.train, drawn.rows, task.test, task.target, seed=seed)
+                    real = real or result
+                    if given.keep:
+                        given.keep.mkdir(exist_ok=True)
+                        place = given.keep / f"{name}-{model}-{seed}.csv"
+                        drawn.rows.to_csv(place, index=False)
+                found.setdefault(model, []).append((drawn, result))
+                said = drawn.failure or f"{drawn.fit:.0f} s"
+                print(f"{name}, {model}, seed {seed}: {said}", file=sys.stderr, flush=True)
+        if real is not None:
+            for line in lines(found, real):
+                print(line)
+
+
+def lines(
+    found: dict[str, list[tuple[Drawn, Comparison | None]]], real: Comparison
+) -> Iterator[str]:
+    """The table, in Markdown: means over the seeds, and their spread if there are several."""
+    names = [measure.name for measure in real.measures]
+    yield f"C2ST by {real.classifier}\n"
+    yield "| | " + " | ".join([*names, "fit s", "sample s"]) + " |"
+    yield "|---|" + "--:|" * (len(names) + 2)
+    for model, results in found.items():
+        failures = [drawn.failure for drawn, result in results if result is None]
+        if failures:
+            yield f"| {model} | {failures[0]} |" + " |" * (len(names) + 1)
+            continue
+        cells = []
+        for i, measure in enumerate(real.measures):
+            values = np.array([r.measures[i].new for _, r in results if r is not None])
+            spread = f" ± {measure.text(float(values.std(ddof=1)))}" if len(values) > 1 else ""
+            cells.append(measure.text(float(values.mean())) + spread)
+        for part in ("fit", "sample"):
+            cells.append(f"{np.mean([getattr(drawn, part) for drawn, _ in results]):.0f}")
+        yield f"| {model} | " + " | ".join(cells) + " |"
+    cells = [measure.text(measure.real) for measure in real.measures]
+    yield "| real rows | " + " | ".join([*cells, "", ""]) + " |"
+
+
+# Missing values
+
+
+def impute(given: argparse.Namespace) -> None:
+    """Each method has the complete training rows, and the held-out rows with their holes."""
+    for name in given.table:
+        task = read(name, given.data)
+        rng = np.random.default_rng(0)
+        hidden = rng.random(task.test.shape) < 0.3
+        holed = task.test.astype(dict.fromkeys(_numbers(task), float)).mask(hidden)
+        print(f"\n{name}: 30% of the cells of {len(holed):,} held-out rows are missing\n")
+        print("| | accuracy of categories | RMSE of numbers, in standard deviations | s |")
+        print("|---|--:|--:|--:|")
+        for method, fill in IMPUTERS.items():
+            start = time.perf_counter()
+            filled = fill(task, holed)
+            seconds = time.perf_counter() - start
+            accuracy, error = imputed(task, filled, hidden)
+            print(f"| {method} | {accuracy:.4f} | {error:.4f} | {seconds:.0f} |", flush=True)
+
+
+def imputed(task: Task, filled: pd.DataFrame, hidden: np.ndarray) -> tuple[float, float]:
+    """The share of hidden categories that are right, and the error of hidden numbers.
+
+    The error is the root of the mean over columns of squares, in the column's standard deviation.
+    """
+    right, squares = [], []
+    for i, c in enumerate(task.test):
+        truth = task.test[c].to_numpy()[hidden[:, i]]
+        guess = filled[c].to_numpy()[hidden[:, i]]
+        if c in task.categories:
+            right.append(truth.astype(str) == guess.astype(str))
+        else:
+            errors = (truth.astype(float) - guess.astype(float)) / task.train[c].std()
+            squares.append(np.mean(errors**2))
+    return float(np.concatenate(right).mean()), math.sqrt(np.mean(squares))
+
+
+def _numbers(task: Task) -> list[str]:
+    return [c for c in task.train if c not in task.categories]
+
+
+def by_bfn(final: str) -> Callable[[Task, pd.DataFrame], pd.DataFrame]:
+    def fill(task: Task, holed: pd.DataFrame) -> pd.DataFrame:
+        import bfn
+
+        return bfn.Table(display=False).fit(task.train).impute(holed, final=final)
+
+    return fill
+
+
+def by_constants(task: Task, holed: pd.DataFrame) -> pd.DataFrame:
+    """The mean of a number, the most frequent value of a category."""
+    means = {c: task.train[c].mean() for c in _numbers(task)}
+    return holed.fillna({**means, **{c: task.train[c].mode()[0] for c in task.categories}})
+
+
+def by_iteration(task: Task, holed: pd.DataFrame) -> pd.DataFrame:
+    """scikit-learn's IterativeImputer on numbers and indicators; the largest indicator wins."""
+    from sklearn.experimental import enable_iterative_imputer  # noqa: F401
+    from sklearn.impute import IterativeImputer
+
+    both = pd.concat([task.train, holed], ignore_index=True)
+    parts = {c: both[[c]].astype(float) / task.train[c].std() for c in _numbers(task)}
+    for c in task.categories:
+        indicators = pd.get_dummies(both[c], prefix=c).astype(float)
+        parts[c] = indicators.mask(both[c].isna().to_numpy()[:, None])
+    wide = pd.concat(parts.values(), axis=1)
+    values = IterativeImputer(max_iter=5, random_state=0).fit_transform(wide.to_numpy())
+    filled, start = holed.copy(), 0
+    for c, part in parts.items():
+        block = values[len(task.train) :, start : start + part.shape[1]]
+        start += part.shape[1]
+        if c in task.categories:
+            names = np.array([name.removeprefix(f"{c}_") for name in part], object)
+            filled[c] = holed[c].fillna(pd.Series(names[block.argmax(1)], index=holed.index))
+        else:
+            filled[c] = block[:, 0] * task.train[c].std()
+    return filled
+
+
+def by_forests(task: Task, holed: pd.DataFrame, rounds: int = 2) -> pd.DataFrame:
+    """As missForest: each column in turn from the others by a random forest, a few times over."""
+    from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+
+    both = pd.concat([task.train, holed], ignore_index=True)
+    missing, filled = both.isna(), by_constants(task, both)
+    for _ in range(rounds):
+        for c in missing.sum().sort_values().index:
+            codes = {k: pd.factorize(filled[k])[0] for k in task.categories if k != c}
+            others = filled.drop(columns=c).assign(**codes).to_numpy(float)
+            kind = RandomForestClassifier if c in task.categories else RandomForestRegressor
+            forest: Any = kind(50, min_samples_leaf=5, max_samples=0.3, n_jobs=-1, random_state=0)
+            gone = missing[c].to_numpy()
+            forest.fit(others[~gone], both[c][~gone])
+            filled.loc[gone, c] = forest.predict(others[gone])
+    return filled[len(task.train) :].reset_index(drop=True)
+
+
+IMPUTERS: dict[str, Callable[[Task, pd.DataFrame], pd.DataFrame]] = {
+    "bfn, most probable": by_bfn("mode"),
+    "bfn, drawn": by_bfn("sample"),
+    "mean and most frequent": by_constants,
+    "IterativeImputer": by_iteration,
+    "random forests, as missForest": by_forests,
+}
+
+
+# Probabilities of the target
+
+
+def predict(given: argparse.Namespace) -> None:
+    from sklearn.metrics import log_loss, roc_auc_score
+
+    from bfn.tables.aligned import align
+    from bfn.tables.comparison import Boosting, Features
+
+    for name in given.table:
+        task = read(name, given.data)
+        values = sorted(task.train[task.target].unique())
+        if len(values) != 2:
+            print(f"{name}: {task.target} does not have two classes", file=sys.stderr)
+            continue
+        truth = (task.test[task.target] == values[1]).to_numpy()
+        found = {}
+        start = time.perf_counter()
+        columns = align({"train": task.train, "new": task.test})
+        features, boosting = Features(columns), Boosting(0)
+        x, x_test = (
+            features.of(side, np.arange(len(rows)), task.target)
+            for side, rows in (("train", task.train), ("new", task.test))
+        )
+        model = boosting.classifier().fit(x, (task.train[task.target] == values[1]).to_numpy())
+        found[boosting.version] = model.predict_proba(x_test)[:, 1], time.perf_counter() - start
+        start = time.perf_counter()
+        import bfn
+
+        table = bfn.Table(display=False).fit(task.train)
+        place = table.classes(task.target).index(values[1])
+        p = table.predict_proba(task.test, task.target)[:, place]
+        found["bfn"] = p, time.perf_counter() - start
+        print(f"\n{name}: P({task.target} = {values[1]}) of {len(truth):,} held-out rows\n")
+        print("| | AUC | nats per row | calibration error | s |\n|---|--:|--:|--:|--:|")
+        for method, (p, seconds) in found.items():
+            numbers = roc_auc_score(truth, p), log_loss(truth, p), calibration(truth, p)
+            cells = " | ".join(f"{number:.4f}" for number in numbers)
+            print(f"| {method} | {cells} | {seconds:.0f} |", flush=True)
+
+
+def calibration(truth: np.ndarray, p: np.ndarray, bins: int = 15) -> float:
+    """The mean difference between probability and frequency, over intervals of equal counts."""
+    parts = np.array_split(np.argsort(p), bins)
+    return float(sum(abs(truth[i].mean() - p[i].mean()) * len(i) for i in parts) / len(p))
+
+
+# Sizes
+
+
+def compress(given: argparse.Namespace) -> None:
+    """Bytes of the held-out rows as CSV; the bound of bfn is for a model of the training rows."""
+    for name in given.table:
+        task = read(name, given.data)
+        text = task.test.to_csv(index=False).encode()
+        sizes = {"CSV": len(text), "bzip2 -9": len(bz2.compress(text, 9))}
+        sizes["xz -9"] = len(lzma.compress(text, preset=9))
+        for command in (["zstd", "-19", "-c"], ["bzip3", "-e", "-c"]):
+            if shutil.which(command[0]):
+                done = subprocess.run(command, input=text, capture_output=True, check=True)
+                sizes[" ".join(command[:-1])] = len(done.stdout)
+        import bfn
+
+        bound = bfn.Table(display=False).fit(task.train).log_prob(task.test)
+        sizes["bfn, bound"] = round(-float(np.sum(bound.value)) / math.log(2) / 8)
+        print(f"\n{name}: {len(task.test):,} held-out rows\n")
+        print("| | bytes | bits per row |\n|---|--:|--:|")
+        for method, size in sizes.items():
+            print(f"| {method} | {size:,} | {8 * size / len(task.test):.1f} |", flush=True)
+
+
+# sdmetrics
+
+
+def check(given: argparse.Namespace) -> None:
+    """The largest differences from sdmetrics' QualityReport, real against independent columns."""
+    from sdmetrics.reports.single_table import QualityReport
+
+    for name in given.table:
+        task = read(name, given.data)
+        new = draw("independent", task, 0, 0.0, Path()).rows
+        assert new is not None
+        found = compare(task.train, new)
+        kinds = {
+            c.name: {"sdtype": "numerical" if c.is_number else "categorical"} for c in found.columns
+        }
+        for threshold, measure in ((None, "Trend of dependent pairs"), (0, "Trend")):
+            report = QualityReport()
+            if threshold is not None:
+                report.real_correlation_threshold = report.real_association_threshold = threshold
+            report.generate(task.train, new, {"columns": kinds}, verbose=False)
+            shape, trend = report.get_properties()["Score"]
+            errors = abs(found["Shape"] - shape), abs(found[measure] - trend)
+            print(f"{name}: Shape differs by {errors[0]:.1e}, {measure} by {errors[1]:.1e}")
+            assert max(errors) < 1e-6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure models of tables.")
+    parser.add_argument("task", choices=["generate", "impute", "predict", "compress", "check"])
+    parser.add_argument("--data", type=Path)
+    tables = ["adult", "magic", "diamonds", *TABLES]
+    parser.add_argument("--table", nargs="+", choices=tables, default=["adult"])
+    models = ["bfn", "independent", *PACKAGES]
+    parser.add_argument("--model", nargs="+", choices=models, default=["bfn", "independent"])
+    parser.add_argument("--seeds", type=int, default=1, help="of bfn")
+    parser.add_argument("--limit", type=float, default=600.0, help="seconds for each of the others")
+    parser.add_argument("--environments", type=Path, default=HERE.parent)
+    parser.add_argument("--keep", type=Path, help="a folder for the new rows")
+    given = parser.parse_args()
+    {
+        "generate": generate,
+        "impute": impute,
+        "predict": predict,
+        "compress": compress,
+        "check": check,
+    }[given.task](given)
+
+
+if __name__ == "__main__":
+    main()
