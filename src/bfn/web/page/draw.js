@@ -257,7 +257,7 @@ function paintSingle(context, view, layout) {
     }
     if (group.kind === "classes") {
       const leading = run.leading(frame, g, role === "heard");
-      if (leading) words = `${writeClass(group, leading.k[0], true)} ${leading.p[0].toFixed(2)}`;
+      if (leading) words = `${writeClass(group, leading.k[0], true)}, ${Math.round(100 * leading.p[0])}%`;
     } else if (mean) words = writeNumber(ownUnits(group, 0, mean.values[0] / 255));
   }
   context.font = `12px ${FONT}`;
@@ -270,6 +270,12 @@ const PAINT = { picture: paintPicture, letters: paintLetters, plot: paintPlot, s
 export function paintGroup(canvas, view, layout) {
   const context = openCanvas(canvas, layout.width, layout.height);
   PAINT[layout.form](context, view, layout);
+  if (view.role === "sure" && layout.form !== "single" && !view.run.plane(view.frame, view.uncertainty, view.g)) {
+    context.font = `13px ${FONT}`;
+    context.fillStyle = palette().soft;
+    context.textAlign = "center";
+    context.fillText("each belief is a point", layout.width / 2, layout.height / 2);
+  }
   const group = view.run.model.groups[view.g];
   const colours = palette();
   if (layout.form === "picture") {

@@ -33,6 +33,8 @@ const page = {
   top: 1, // of the chart
   hovered: null,
   example: null, // what is examined: null while generating
+  seen: null, // the example on the stage, to go back to if another one is refused
+  restart: false, // whether the next run plays from its beginning
   bitmap: null, // a picture that waits for being cropped
   waiting: 0,
 };
@@ -53,10 +55,7 @@ const bars = new Bars(find("bars"), (value) => {
 function receive(header, body) {
   if (header.kind === "hello") return begin(header);
   if (header.kind === "file") return saveFile(header.name, header.type, body);
-  if (header.kind === "error") {
-    find("stage").ariaBusy = "false";
-    return notice(header.message);
-  }
+  if (header.kind === "error") return refused(header);
   const pane = page.panes[header.pane];
   if (header.kind === "start") {
     const run = new Run(header, page.hello.models.find((model) => model.id === header.model));
@@ -75,13 +74,36 @@ function receive(header, body) {
 // A new run takes the stage when it has come as far as the one it replaces: nothing flickers.
 function promote(pane) {
   const { next } = pane;
+  if (next?.frames.length && page.restart) {
+    page.restart = false;
+    page.t = 0;
+    page.top = 1;
+    play(true);
+  }
   if (next?.frames.length && (!pane.run || next.heardUntil >= page.t - 1e-9)) {
     pane.run = next;
     pane.next = null;
+    page.seen = page.example;
   }
   const asked = page.panes.slice(0, page.comparing ? 2 : 1);
   if (!page.waiting && asked.every((each) => each.run?.id === each.wanted && each.run.end)) find("stage").ariaBusy = "false";
   redraw();
+}
+
+// What the server will not do leaves the page as it was.
+function refused({ pane, run, message }) {
+  notice(message);
+  if (page.panes[pane]?.wanted !== run) return;
+  page.restart = false;
+  page.example = page.seen;
+  find("stage").ariaBusy = "false";
+}
+
+// Shown to a visitor who did not ask: those who want no motion see the end.
+function playFirst() {
+  if (!matchMedia("(prefers-reduced-motion: reduce)").matches) return play(true);
+  page.goal = 1;
+  return redraw();
 }
 
 function begin(hello) {
@@ -93,7 +115,7 @@ function begin(hello) {
   pins.forget();
   for (const [i, value] of page.ask.recall()) pins.now.set(i, value);
   changeModel();
-  play(true);
+  playFirst();
   request();
 }
 
@@ -111,7 +133,7 @@ function beginFilm() {
   stage.chosen = middleOf(page.recorded[0].model);
   find("stage").ariaBusy = "false";
   showRecorded();
-  play(true);
+  playFirst();
 }
 
 function showRecorded() {
@@ -141,7 +163,8 @@ function request() {
   clearTimeout(page.waiting);
   page.waiting = 0;
   find("stage").ariaBusy = "true";
-  page.ask.remember(pins.now);
+  clearTimeout(page.remembering);
+  page.remembering = setTimeout(() => page.ask.remember(pins.now), 400); // browsers limit how often
   for (const pane of page.panes.slice(0, page.comparing ? 2 : 1)) {
     const settings = page.ask.settings(pane.index);
     const model = pane.index ? page.ask.second : page.ask.model;
@@ -166,10 +189,7 @@ function askSoon() {
 
 // Play from the beginning, with whatever the controls say.
 function again() {
-  page.t = 0;
-  page.top = 1;
-  for (const pane of page.panes) pane.run = pane.next = null;
-  play(true);
+  page.restart = true;
   request();
 }
 
@@ -296,12 +316,7 @@ function notice(words, milliseconds) {
 // ---------------------------------------------------------------- time
 
 function play(on) {
-  const runs = shownRuns();
   if (on && page.t >= 1 - 1e-9) page.t = 0;
-  if (on && runs.length && matchMedia("(prefers-reduced-motion: reduce)").matches && !play.asked) {
-    page.t = 1;
-    on = false;
-  }
   page.playing = on;
   page.goal = 0;
   find("play-icon").setAttribute("d", on ? PAUSE : PLAY);
@@ -421,10 +436,7 @@ function theme(change) {
 }
 
 function wireTime() {
-  on("play", "click", () => {
-    play.asked = true;
-    play(!page.playing);
-  });
+  on("play", "click", () => play(!page.playing));
   on("back", "click", () => step(-1));
   on("step", "click", () => step(1));
   on("t", "input", () => {
@@ -471,13 +483,11 @@ function wireAsk() {
   on("ask", "submit", (event) => {
     event.preventDefault();
     page.example = null;
-    play.asked = true;
     again();
   });
   on("another", "click", () => {
     find("seed").value = Number(find("seed").value || 0) + 1;
     page.example = null;
-    play.asked = true;
     again();
   });
   on("model", "change", () => {
