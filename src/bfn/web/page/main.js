@@ -31,7 +31,6 @@ const page = {
   playing: false,
   count: 0, // runs asked for
   top: 1, // of the chart
-  hovered: null,
   example: null, // what is examined: null while generating
   seen: null, // the example on the stage, to go back to if another one is refused
   restart: false, // whether the next run plays from its beginning
@@ -44,7 +43,7 @@ const pins = new Pins(() => {
   askSoon();
 });
 const brush = new Brush(find, pins, { editable, run: () => shownRuns()[0], begin: () => (page.since = page.t), choose: (g, j) => stage.choose(g, j), notice });
-const stage = new Stage(find("stage"), { redraw, hover, chose, brush });
+const stage = new Stage(find("stage"), { redraw, chose, brush });
 const bars = new Bars(find("bars"), (value) => {
   const { g, j } = stage.chosen;
   if (editable()) brush.pin([shownModel().groups[g].start + j], [value]);
@@ -130,7 +129,6 @@ function beginFilm() {
   }
   find("film-b").value = page.recorded.length - 1;
   find("compare").hidden = page.recorded.length < 2;
-  stage.chosen = middleOf(page.recorded[0].model);
   find("stage").ariaBusy = "false";
   showRecorded();
   playFirst();
@@ -285,7 +283,7 @@ function showNumbers(runs, frames) {
 }
 
 function showClosely(run, frame) {
-  const { g, j } = page.hovered && page.hovered.g < run.model.groups.length ? page.hovered : stage.chosen;
+  const { g, j } = stage.marked ?? stage.chosen;
   const group = run.model.groups[g];
   write("closely-name", nameVariable(run.model, g, j));
   write("closely-what", describe(run, frame, g, j) || "\u00a0");
@@ -335,14 +333,7 @@ function step(by) {
 
 // ---------------------------------------------------------------- hands
 
-function hover(variable) {
-  if (page.hovered === variable) return;
-  page.hovered = variable;
-  if (!page.playing) redraw();
-}
-
 function chose() {
-  page.hovered = null;
   const [run] = shownRuns();
   if (run) find("spoken").textContent = page.playing ? "" : stage.speak(run, run.at(page.t));
   redraw();
@@ -354,19 +345,10 @@ function editable() {
   return Boolean(!film && !page.example && run && run.model === page.ask.model);
 }
 
-// The variable that is looked at first.
-function middleOf(model) {
-  const [group] = model.groups;
-  const [rows, columns] = formOf(group) === "picture" ? group.shape.slice(-2) : [1, formOf(group) === "plot" ? group.count : 1];
-  return { g: 0, j: Math.floor(rows / 2) * columns + Math.floor(columns / 2) };
-}
-
 function changeModel() {
   const { model } = page.ask;
   page.example = null;
   page.since = 0;
-  page.hovered = null;
-  stage.chosen = middleOf(model);
   find("own-picture").hidden = model.medium !== "image";
   find("own-text").hidden = model.medium === "image";
   find("examine").hidden = model.medium === "image";

@@ -1,7 +1,7 @@
 // The four figures: what the model has heard, what it believes, how sure it is, what it draws.
 // Each holds one canvas for every group of every run shown; those of a comparison lie side by side.
 
-import { describe, exactValue, measure, nameVariable, paintGroup, variableAt } from "./draw.js";
+import { describe, exactValue, formOf, measure, nameVariable, paintGroup, variableAt } from "./draw.js";
 import { sameVariables, writeNumber } from "./run.js";
 
 const ROLES = [
@@ -14,6 +14,13 @@ const ROLES = [
 function meaning(model) {
   if (model.groups.length > 1) return "its output distribution";
   return model.groups[0].kind === "classes" ? "its likeliest classes" : "the mean of its output";
+}
+
+// The variable that is looked at first.
+function middleOf(model) {
+  const [group] = model.groups;
+  const [rows, columns] = formOf(group) === "picture" ? group.shape.slice(-2) : [1, formOf(group) === "plot" ? group.count : 1];
+  return { g: 0, j: Math.floor(rows / 2) * columns + Math.floor(columns / 2) };
 }
 
 // In what two runs differ.
@@ -30,9 +37,11 @@ export class Stage {
     this.hands = hands;
     this.built = "";
     this.figures = [];
+    this.runs = [];
     this.uncertainty = "entropy";
     this.examined = "bits";
     this.chosen = { g: 0, j: 0 };
+    this.marked = null; // the variable with a frame around it: none before a person points or chooses
     this.stroke = null;
     new ResizeObserver(() => {
       this.layout();
@@ -45,13 +54,16 @@ export class Stage {
     const key = JSON.stringify([runs.map((run, which) => [run.model.id, differences(runs, which)]), examining]);
     if (key === this.built) return;
     this.built = key;
+    const { model } = runs[0];
+    if (model !== this.runs[0]?.model) {
+      this.chosen = middleOf(model);
+      this.marked = null;
+    }
     this.runs = runs;
-    const model = runs[0].model;
     this.place.dataset.medium = model.medium;
     this.place.dataset.runs = runs.length;
     this.place.classList.toggle("stacked", runs.every((run) => run.model.medium === "text"));
     this.place.classList.toggle("rows", runs.some((run) => run.model.groups.length > 1));
-    if (this.chosen.g >= model.groups.length || this.chosen.j >= model.groups[this.chosen.g].count) this.chosen = { g: 0, j: 0 };
     this.figures = ROLES.map(({ role, title, about }) => {
       const figure = document.createElement("figure");
       figure.dataset.role = role;
@@ -137,7 +149,7 @@ export class Stage {
       for (const entry of shown.canvases) {
         const run = runs[entry.which];
         if (!run || !entry.layout || !frames[entry.which]) continue;
-        const chosen = this.chosen.g === entry.g && sameVariables(run.model, runs[0].model) ? this.chosen.j : -1;
+        const chosen = this.marked?.g === entry.g && sameVariables(run.model, runs[0].model) ? this.marked.j : -1;
         const held = sameVariables(run.model, runs[0].model) ? pins : new Map();
         const scale = role === "bits" && run.map ? Math.max(...run.map, 1e-9) : 1;
         paintGroup(entry.canvas, { run, frame: frames[entry.which], g: entry.g, role, uncertainty: this.measureOf(run, entry.g), pins: held, chosen, scale }, entry.layout);
@@ -206,10 +218,10 @@ export class Stage {
         if (j === this.chosen.j && entry.g === this.chosen.g) return;
         this.choose(entry.g, j);
         this.hands.brush.touch(entry.g, j, false);
-      } else if (!this.stroke) this.hands.hover(j < 0 ? null : { g: entry.g, j });
+      } else if (!this.stroke) this.point(j < 0 ? null : { g: entry.g, j });
     });
     for (const name of ["pointerup", "pointercancel"]) canvas.addEventListener(name, () => (this.stroke = null));
-    canvas.addEventListener("pointerleave", () => this.hands.hover(null));
+    canvas.addEventListener("pointerleave", () => this.point(null));
     if (role !== "believes") return;
     canvas.tabIndex = 0;
     canvas.classList.add("cursor");
@@ -233,8 +245,15 @@ export class Stage {
   }
 
   choose(g, j) {
-    this.chosen = { g, j };
+    this.chosen = this.marked = { g, j };
     this.hands.chose();
+  }
+
+  // The pointer is over a variable, or over none.
+  point(variable) {
+    if (variable?.g === this.marked?.g && variable?.j === this.marked?.j) return;
+    this.marked = variable ?? this.chosen;
+    this.hands.redraw();
   }
 
   // The chosen variable in words, for those who listen.
