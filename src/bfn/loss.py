@@ -198,7 +198,7 @@ def reconstruction(
     length = cond.get("length")
     model, x = _prepared(model, x, cond)
     times = torch.full((x.shape[0],), t, device=x.device, dtype=_floating(model, x))
-    nats = by_part(model(model.flow.sample(x, times, generator), times, **cond).reconstruction(x))
+    nats = model(model.flow.sample(x, times, generator), times, **cond).reconstruction(x)
     if length is not None:
         if model.lengths is None:
             raise BFNError(
@@ -206,8 +206,8 @@ def reconstruction(
                 "lengths=, set model.lengths = bfn.Lengths.of(lengths, longest), or give a mask"
             )
         length = as_lengths(length, model.lengths.longest, len(x)).to(x.device)
-        nats = torch.cat([nats, model.lengths.cost(length).to(nats.dtype)[:, None]], 1)
-    return nats if by_variable else nats.sum(1)
+        nats = torch.cat([by_part(nats), model.lengths.cost(length).to(nats.dtype)[:, None]], 1)
+    return by_part(nats) if by_variable else total(nats)
 
 
 def _weighted(nats: Tensor, weight: Tensor) -> Tensor:

@@ -167,12 +167,14 @@ class BFN(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        return next((p.device for p in self.parameters()), torch.device("cpu"))
+        first = _first_parameter(self)
+        return torch.device("cpu") if first is None else first.device
 
     @property
     def dtype(self) -> torch.dtype:
         """The type of theta where the data are integers: the network's, but at least float32."""
-        dtype = next((p.dtype for p in self.parameters()), torch.get_default_dtype())
+        first = _first_parameter(self)
+        dtype = torch.get_default_dtype() if first is None else first.dtype
         return dtype if dtype == torch.float64 else torch.float32
 
     @contextlib.contextmanager
@@ -299,6 +301,17 @@ class BFN(nn.Module):
 
     def extra_repr(self) -> str:
         return f"flow={self.flow}, head={self.head}"
+
+
+def _first_parameter(module: nn.Module) -> nn.Parameter | None:
+    """The first of its parameters(), found in a fraction of the time: every loss asks for it."""
+    for parameter in module._parameters.values():
+        if parameter is not None:
+            return parameter
+    for child in module._modules.values():
+        if child is not None and (found := _first_parameter(child)) is not None:
+            return found
+    return None
 
 
 def takes(net: nn.Module, name: str) -> bool:

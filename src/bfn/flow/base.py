@@ -41,7 +41,7 @@ from bfn.schedule import Retimed, Schedule
 
 def per_example(t: Tensor, like: Tensor) -> Tensor:
     """Give t, (B,) or (B, *shape), trailing axes of length 1, so that it broadcasts over `like`."""
-    return t.reshape(t.shape + (1,) * (like.dim() - t.dim()))
+    return t if t.dim() == like.dim() else t.reshape(t.shape + (1,) * (like.dim() - t.dim()))
 
 
 @dataclass(frozen=True)
