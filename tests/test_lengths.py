@@ -212,6 +212,53 @@ def test_mistakes() -> None:
         assert_refused(call, words)
 
 
+@pytest.mark.parametrize("kind", ["MLP", "MixedMLP"])
+def test_vectors_of_different_lengths(kind: str) -> None:
+    """An MLP is told what exists; it sees nothing of padding, and learns the joint of both."""
+    lines = two_lengths()
+    x, lengths = lines.sample(4_000, generator(0))
+    garbled = torch.where(torch.arange(3) < lengths[:, None], x, 2 - x.clamp_min(0))
+    torch.manual_seed(0)
+    if kind == "MLP":
+        model = bfn.discrete(MLP(3, 3, 3, width=32, layers=1, mask=True), 3, 4.0)
+    else:
+        variables = {"x": bfn.Variable("discrete", (3,), K=3, beta_1=4.0)}
+        net = bfn.nn.MixedMLP.of(variables, width=32, layers=1, mask=True)
+        model = bfn.mixed(net, variables)
+
+    def given(x: Tensor) -> Any:
+        return x if kind == "MLP" else {"x": x}
+
+    how: dict[str, Any] = {"display": False, "learning_rate": 1e-2, "ema_decay": 0.9}
+    bfn.train.fit(model, given(x), lengths=lengths, steps=120, batch=256, **how)
+    costs = [
+        loss.continuous_time(model, given(each), length=lengths, generator=generator(1))
+        for each in (x, garbled)
+    ]
+    assert torch.equal(*costs)
+    shape: Any = (4_000, 3) if kind == "MLP" else 4_000
+    drawn = bfn.generate(model, shape, 20, generator=generator(0))
+    assert distance(lines, lines_of(drawn if kind == "MLP" else drawn["x"])) < 0.08
+    # What exists is seen: the first class alone has another law than among three.
+    alone = bfn.generate(model, shape, 20, length=1, generator=generator(1))
+    first = alone[:, 0] if kind == "MLP" else alone["x"][:, 0]
+    shares = torch.bincount(first, minlength=3) / len(first)
+    assert float((shares - torch.tensor([0.7, 0.2, 0.1])).abs().max()) < 0.06
+
+
+def test_times_are_fitted_to_what_exists() -> None:
+    model, x = case("discrete")
+    model.lengths = bfn.Lengths.of(LENGTHS, LONGEST)
+    exists = torch.arange(LONGEST) < LENGTHS[:, None]
+    schedules = [
+        bfn.retimed(model, each, 3, lengths=LENGTHS).flow.schedule
+        for each in (x, torch.where(exists, x, 3 - x))
+    ]
+    assert schedules[0] == schedules[1]
+    assert bfn.retimed(model, x, 3, lengths=LENGTHS).lengths == model.lengths
+    assert_refused(lambda: bfn.retimed(model, x, 3), "different lengths; give length")
+
+
 # Generation.
 
 

@@ -142,7 +142,8 @@ class BFN(nn.Module):
                 return x
             raise BFNError(
                 "the model's examples have different lengths; give length=, a whole number for "
-                "each example, or mask= (bfn.train.fit and bfn.evaluate.evaluate take lengths=)"
+                "each example, or mask= (bfn.train.fit, bfn.evaluate.evaluate and bfn.retimed take "
+                "lengths=)"
             )
         cond["mask"] = self.existing(x, mask, length)
         return torch.where(cond["mask"], x, self.blank(x.shape).to(x))
@@ -161,7 +162,8 @@ class BFN(nn.Module):
         if not takes(self.net, "mask"):
             raise BFNError(
                 f"the network, {type(self.net).__name__}, cannot be told which variables exist; "
-                "use bfn.nn.Transformer, or let the network's forward take mask"
+                "use bfn.nn.Transformer, build an MLP with mask=True, or let the forward of your "
+                "own network take mask"
             )
         return mask
 
@@ -315,10 +317,10 @@ def _first_parameter(module: nn.Module) -> nn.Parameter | None:
 
 
 def takes(net: nn.Module, name: str) -> bool:
-    """Whether a network's forward takes a condition of that name."""
+    """Whether a network's forward takes a condition of that name, and it was built to use it."""
     parameters = inspect.signature(net.forward).parameters
     if name in parameters:
-        return True
+        return bool(getattr(net, "arguments", {}).get(name, True))
     # What makes a network fast, or joins it with others, passes all conditions on.
     inner = getattr(net, "net", getattr(net, "module", None))
     anything = any(each.kind is each.VAR_KEYWORD for each in parameters.values())

@@ -18,7 +18,7 @@ then once more with times nearer to those, and again.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -47,6 +47,7 @@ def retimed(
     data: DataSet | Array | Dataset,
     n: Steps = "inf",
     *,
+    lengths: Array | Sequence[int] | None = None,
     split: str = "validation",
     examples: int = 256,
     batch: int = 64,
@@ -61,6 +62,7 @@ def retimed(
         data: a data set; or an array (N, *shape) or a torch Dataset, in the model's convention.
         n: the number of steps of L^n, or of samples on the solver grid "time"; "inf" to make the
             loss even in t instead.
+        lengths: (N,), of an array of examples that are padded to one shape.
         split: the part of the data that the times are fitted to.
         examples: how many of them to use. The network is called 32 times for each; with n, about
             9 n times.
@@ -68,8 +70,8 @@ def retimed(
         seed: of the choice of the examples, and of the noise.
     """
     count = step_count(n, "n")
-    if not isinstance(data, DataSet):
-        data, split = as_data_set(model, data), "train"
+    if not isinstance(data, DataSet) or lengths is not None:
+        data, split = as_data_set(model, data, lengths=lengths), "train"
         if not data.repeatable:
             raise BFNError("batches have no fixed number of examples; give an array or a Dataset")
     every = data.examples(split)

@@ -44,6 +44,8 @@ def test_samples_are_lines(folder: Path, output: Output) -> None:
     assert len(along) == 3
     filled = output("infill", run, "b_a__", "--n", 4, "--steps", 4).splitlines()
     assert all(len(line) == 5 and line[0] == "b" and line[2] == "a" for line in filled)
+    longer = output("infill", run, "b_a", "--n", 4, "--steps", 4, "--length", 7).splitlines()
+    assert all(len(line) == 7 and line[0] == "b" and line[2] == "a" for line in longer)
 
 
 def test_bits_are_per_character(folder: Path, output: Output) -> None:
@@ -82,6 +84,9 @@ def test_the_run_goes_on_and_draws_figures(folder: Path, output: Output) -> None
         (["sample", "RUN", "--film"], "--film shows examples of one length"),
         (["compress", "RUN", "lines.txt", "--out", "x.bfn"], "have different lengths"),
         (["sample", "digits", "--length", "3"], "--length 3 is for runs whose examples"),
+        (["infill", "digits", "a.png", "--length", "3"], "--length 3 is for runs whose examples"),
+        (["infill", "RUN", "b_a", "--length", "2"], "observed beyond the length 2"),
+        (["infill", "RUN", "b_a", "--length", "13"], "has length 13; expected 1 to 12"),
     ],
 )
 def test_mistakes(

@@ -26,6 +26,7 @@ def infill(
     jump: Whole = 1,
     particles: Whole = 1,
     since: float = 0.0,
+    length: Whole | None = None,
     whole: bool = False,
     force: Force = False,
     trust: Trust = False,
@@ -52,6 +53,8 @@ def infill(
         particles: Candidates that compete for each completion; exact in the limit of many.
         since: The time from 0 to 1 from which what is given is known: generation goes on from the
             middle, which is approximate.
+        length: How long the completions are, for a run whose examples have different lengths; by
+            default as long as the text, otherwise drawn.
         whole: If a text is shorter than the model's window, show the whole window.
     """
     from bfn.cli import sampling
@@ -71,6 +74,7 @@ def infill(
     if particles > 1 and "solver" not in given:
         own = dataclasses.replace(own, solver="ancestral", grid="auto")
     settings = sampling.with_calls(own.updated(**given), calls, given.get("steps"), resample)
+    sampling.check_length(model, length)
     x, seen = format.read_example(what, mask, blank=blank, resize=resize)
     is_text = format.medium == "text"
     if out is None:
@@ -87,13 +91,13 @@ def infill(
     sampling.warn_of_labels(recipe, settings)
     options: dict[str, Any] = {"observed": observed, "resample": resample, "jump": jump}
     options |= {"particles": particles, "since": since}
-    if is_text and model.lengths is not None:
-        options["length"] = len(what)  # the text's own
+    if model.lengths is not None and (length is not None or is_text):
+        options["length"] = len(what) if length is None else length
     with on_device(model, settings.device):
         filled = sampling.draw(model, format, settings, known=(x, seen), **options)
     if ending == ".txt":
-        length = None if whole else len(what)
-        content = sheets.joined([text[:length] for text in format.render(filled)]).encode()
+        end = None if whole or length is not None else len(what)
+        content = sheets.joined([text[:end] for text in format.render(filled)]).encode()
     else:
         content = sheets.sheet(format, filled, ending)
     said = sampling.summary("completion", len(filled), settings.steps, resample)

@@ -50,11 +50,7 @@ def sample(
     settings, columns = sampling.with_labels(model, settings, "n" in given)
     options(model, settings)  # refuses what cannot be done before a file is touched
     known = format.read_prefix(prefix) if prefix else None
-    if length is not None and model.lengths is None:
-        raise BFNError(
-            f"--length {length} is for runs whose examples have different lengths, such as "
-            "--data.lines true; leave it out"
-        )
+    sampling.check_length(model, length)
     if prefix and length is not None and len(prefix) > length:
         raise BFNError(
             f"--prefix has {len(prefix)} characters, which --length {length} has no room for; give "

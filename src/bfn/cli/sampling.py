@@ -35,6 +35,14 @@ def open_run(run: Path, trust: bool) -> tuple[RunFolder, BFN, Format]:
     return folder, folder.load_model(), folder.format()
 
 
+def check_length(model: BFN, length: int | None) -> None:
+    if length is not None and model.lengths is None:
+        raise BFNError(
+            f"--length {length} is for runs whose examples have different lengths, such as "
+            "--data.lines true; leave it out"
+        )
+
+
 def check_out(out: Path, format: Format, force: bool) -> str:
     """Refuse a file that samples cannot be written to; - is standard output. Returns its ending."""
     if str(out) != "-":

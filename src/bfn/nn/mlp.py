@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bfn.errors import BFNError
 from bfn.nn.blocks import zeroed
 from bfn.nn.embed import Conditioning, known_marker, mark_known, unet_times
-from bfn.nn.shapes import check_times, json_arguments
+from bfn.nn.shapes import check_mask, check_times, json_arguments
 
 
 class MLPLayer(nn.Module):
@@ -33,10 +33,23 @@ class MLPLayer(nn.Module):
 
 
 class _Residual(nn.Module):
-    """From rows of numbers, t and a label to rows of numbers."""
+    """From rows of numbers, t and a label to rows of numbers.
+
+    `marked` numbers of a row may be known, or not exist.
+    """
 
     def __init__(
-        self, inputs: int, outputs: int, width: int, layers: int, dropout: float, labels: int
+        self,
+        inputs: int,
+        outputs: int,
+        marked: int,
+        *,
+        width: int,
+        layers: int,
+        dropout: float,
+        labels: int,
+        known: bool,
+        mask: bool,
     ) -> None:
         super().__init__()
         self.conditioning = Conditioning(unet_times(width), width, width, labels)
@@ -44,16 +57,30 @@ class _Residual(nn.Module):
         self.layers = nn.ModuleList(MLPLayer(width, width, dropout) for _ in range(layers))
         self.last_norm = nn.LayerNorm(width)
         self.readout = nn.Linear(2 * width, outputs)
+        self.known = known_marker(known, marked, width)
+        self.missing = known_marker(mask, marked, width)
+        self.marked = marked
 
     def run(
-        self, rows: Tensor, t: Tensor, label: Tensor | None, marks: Tensor | None = None
+        self,
+        rows: Tensor,
+        t: Tensor,
+        label: Tensor | None,
+        known: Tensor | None,
+        mask: Tensor | None,
     ) -> Tensor:
-        """marks (B, width) are added to the projected rows."""
+        """known and mask are (B, marked)."""
         check_times(t, len(rows))
         c = self.conditioning(t, label)
         time = (2.0 * t - 1.0).to(rows.dtype)[:, None]
         x = self.project(torch.cat((rows, time), dim=1))
-        stream = x = x if marks is None else x + marks
+        if known is not None:
+            x = x + mark_known(self.known, known, (len(t), self.marked), axis=1)
+        if mask is not None:
+            check_mask("mask", mask, (len(t), self.marked), "exists")
+            assert self.missing is not None  # `bfn.model.takes` says so
+            x = x + self.missing(~mask)
+        stream = x
         for layer in self.layers:
             stream = layer(stream, c)
         return self.readout(torch.cat((self.last_norm(stream), x), dim=1))
@@ -62,7 +89,8 @@ class _Residual(nn.Module):
 class MLP(_Residual):
     """All variables of a vector together, in any order.
 
-        x = W (features || 2 t - 1) + W_known known,  output = readout(norm(layers(x, c)) || x)
+        x = W (features || 2 t - 1) + W_known known + W_missing (1 - mask),
+        output = readout(norm(layers(x, c)) || x)
 
     where || joins numbers and c is the conditioning on t and the label. The output starts as a
     projection of the input: all residual branches start at zero.
@@ -76,6 +104,8 @@ class MLP(_Residual):
         dropout: probability inside every layer.
         labels: number of class labels that forward() may be given; 0 for none.
         known: whether forward() may be told which variables are known exactly.
+        mask: whether forward() may be told which variables exist, where examples have different
+            lengths.
     """
 
     def __init__(
@@ -89,12 +119,15 @@ class MLP(_Residual):
         dropout: float = 0.0,
         labels: int = 0,
         known: bool = False,
+        mask: bool = False,
     ) -> None:
         arguments = json_arguments(locals())
-        super().__init__(variables * inputs, variables * outputs, width, layers, dropout, labels)
+        super().__init__(
+            variables * inputs, variables * outputs, variables, width=width, layers=layers,
+            dropout=dropout, labels=labels, known=known, mask=mask,
+        )  # fmt: skip
         self.arguments = arguments
         self.variables, self.inputs, self.outputs = variables, inputs, outputs
-        self.known = known_marker(known, variables, width)
 
     def forward(
         self,
@@ -102,8 +135,9 @@ class MLP(_Residual):
         t: Tensor,
         label: Tensor | None = None,
         known: Tensor | None = None,
+        mask: Tensor | None = None,
     ) -> Tensor:
-        """features (B, D[, inputs]), t and label (B,), known (B, D) -> (B, D[, outputs])."""
+        """features (B, D[, inputs]), t and label (B,), known, mask (B, D) -> (B, D[, outputs])."""
         shape = tuple(features.shape)
         expected = (self.variables,) if self.inputs == 1 else (self.variables, self.inputs)
         if shape[1:] != expected:
@@ -112,8 +146,7 @@ class MLP(_Residual):
                 f"({', '.join(map(str, ('B', *expected)))}); reshape them, or change its variables "
                 "or inputs"
             )
-        marks = None if known is None else mark_known(self.known, known, shape[:2], axis=1)
-        output = self.run(features.flatten(1), t, label, marks)
+        output = self.run(features.flatten(1), t, label, known, mask)
         return output if self.outputs == 1 else output.unflatten(1, (self.variables, self.outputs))
 
 
@@ -126,7 +159,7 @@ class MixedMLP(_Residual):
     Args:
         inputs: the shape of the features of one example, by variable (`bfn.Variable.inputs`).
         outputs: the shape of what is put out for one example, by variable.
-        width, layers, dropout, labels, known: as in `MLP`.
+        width, layers, dropout, labels, known, mask: as in `MLP`.
     """
 
     def __init__(
@@ -139,6 +172,7 @@ class MixedMLP(_Residual):
         dropout: float = 0.0,
         labels: int = 0,
         known: bool = False,
+        mask: bool = False,
     ) -> None:
         numbers = json_arguments(
             {
@@ -147,14 +181,14 @@ class MixedMLP(_Residual):
                 "dropout": dropout,
                 "labels": labels,
                 "known": known,
+                "mask": mask,
             }
         )
         size_in, size_out = (sum(map(math.prod, side.values())) for side in (inputs, outputs))
-        super().__init__(size_in, size_out, width, layers, dropout, labels)
+        super().__init__(size_in, size_out, size_in, **numbers)
         shapes = [{name: list(s) for name, s in side.items()} for side in (inputs, outputs)]
         self.arguments = {"inputs": shapes[0], "outputs": shapes[1], **numbers}
         self.inputs, self.outputs = shapes
-        self.known = known_marker(known, size_in, width)
 
     @classmethod
     def of(cls, variables: Mapping[str, Any], **arguments: Any) -> MixedMLP:
@@ -175,10 +209,12 @@ class MixedMLP(_Residual):
         t: Tensor,
         label: Tensor | None = None,
         known: Mapping[str, Tensor] | None = None,
+        mask: Mapping[str, Tensor] | None = None,
     ) -> dict[str, Tensor]:
         """features[name] (B, *inputs[name]), t and label (B,) -> (B, *outputs[name]) by name.
 
-        known[name], in the shape of the data, is true where a variable is known.
+        known[name], in the shape of the data, is true where a variable is known, and mask[name]
+        where it exists.
         """
         found = {name: list(value.shape[1:]) for name, value in features.items()}
         if found != self.inputs:
@@ -187,11 +223,7 @@ class MixedMLP(_Residual):
                 "build it with MixedMLP.of and the model's own variables"
             )
         rows = torch.cat([features[name].reshape(len(t), -1) for name in self.inputs], 1)
-        marks = None
-        if known is not None:
-            each = [_over(known[n], features[n]).reshape(len(t), -1) for n in self.inputs]
-            marks = mark_known(self.known, torch.cat(each, 1), rows.shape, axis=1)
-        output = self.run(rows, t, label, marks)
+        output = self.run(rows, t, label, _over(known, features), _over(mask, features))
         parts = output.split([math.prod(shape) for shape in self.outputs.values()], 1)
         return {
             name: part.reshape(len(t), *shape)
@@ -199,6 +231,12 @@ class MixedMLP(_Residual):
         }
 
 
-def _over(mask: Tensor, features: Tensor) -> Tensor:
-    """A mask of the data in the shape of the features, which may have an axis of classes more."""
-    return mask.reshape(mask.shape + (1,) * (features.dim() - mask.dim())).expand_as(features)
+def _over(mask: Mapping[str, Tensor] | None, features: Mapping[str, Tensor]) -> Tensor | None:
+    """Masks of the data as rows like those of the features, which may have an axis of classes."""
+    if mask is None:
+        return None
+    rows = []
+    for name, like in features.items():
+        part = mask[name].reshape(mask[name].shape + (1,) * (like.dim() - mask[name].dim()))
+        rows.append(part.expand_as(like).reshape(len(like), -1))
+    return torch.cat(rows, 1)

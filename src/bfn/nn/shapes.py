@@ -19,9 +19,9 @@ def json_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a network's constructor, from its `locals()`: checked, as JSON values."""
     arguments = {name: v for name, v in given.items() if name not in ("self", "__class__")}
     for name, value in arguments.items():
-        if name == "known":
+        if name in ("known", "mask"):
             if not isinstance(value, bool):
-                raise BFNError(f"known = {value!r}; expected true or false")
+                raise BFNError(f"{name} = {value!r}; expected true or false")
             continue
         if name == "dropout":
             number(name, value, "a probability of at least 0 and below 1", lambda p: 0.0 <= p < 1.0)

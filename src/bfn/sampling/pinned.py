@@ -26,7 +26,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bfn.errors import BFNError
 from bfn.flow import Theta
@@ -105,9 +105,5 @@ def checked(model: BFN | Wrapper, x: Any, mask: Any) -> tuple[Tensor, Tensor]:
 
 
 def has_learned(model: BFN) -> bool:
-    """Whether a network's forward takes `known`, and it was not built or trained without it."""
-    inner: Any = model.net
-    while isinstance(inner, nn.Module) and not hasattr(inner, "arguments"):
-        inner = getattr(inner, "net", getattr(inner, "module", None))
-    built = takes(model.net, "known") and getattr(inner, "arguments", {}).get("known", True)
-    return built and model.train_known != 0.0
+    """Whether the network can see which variables are known, and was not trained without."""
+    return takes(model.net, "known") and model.train_known != 0.0
