@@ -104,6 +104,11 @@ def test_holes_are_filled_and_values_kept() -> None:
         ({"a": ["x", "y"]}, {"a": "number"}, "'a' is told to be a number"),
         ({"a": [f"name {i}" for i in range(30)]}, {}, "'a' looks like an identifier: 30 of 30"),
         ({"a": range(30)}, {}, "'a' looks like an identifier: it counts the rows"),
+        (
+            {"a": [str(i) for i in range(30)] + ["x"]},
+            {},
+            "mixes 30 numbers with text, such as 'x' in row 31",
+        ),
         ({"a": [[1], [2]]}, {}, r"'a' has shape \(2, 1\)"),
         (pa.table({"a": [[1], [2]]}), {}, "holds list<.*> values"),
         (pd.DataFrame([[1, 2], [3, 4]], columns=["a", "a"]), {}, "more than one column.*'a'"),

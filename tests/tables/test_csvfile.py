@@ -58,6 +58,7 @@ def test_what_is_read(text: str, columns: dict[str, list[object]], tmp_path: Pat
     ("content", "message"),
     [
         (b"", "holds no rows"),
+        (b"PK\0\0", "is no text; expected a CSV or Parquet file"),
         (b"a,b\n1,2\n3,4,5\n6,7\n", "line 3 of .* has 3 values, expected 2: '5' is beyond column"),
         (b"a,b\n1,2\n3,4\n5\n", "line 4 of .* has 1 value, expected 2: column 'b' is the first"),
         (b"|1x3 Cross validator\n1,2\n3,4\n", "line 1 of .* has 1 value, but most lines have 2"),

@@ -6,6 +6,7 @@ import datetime
 import decimal
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -95,3 +96,15 @@ def test_values_off_the_grid_go_to_the_nearest_place() -> None:
     k, on_grid = grid.places(pa.array([0.111, 0.4]))
     assert grid.values(k).to_pylist() == [0.1, 0.4]
     assert on_grid.tolist() == [False, True]
+
+
+def test_midnights_of_a_zone_stay_midnights() -> None:
+    days = [DAY + datetime.timedelta(3 * i) for i in range(200)]
+    values = pa.array(pd.Series(days).dt.tz_localize("Europe/Paris"))
+    grid = there_and_back(values)
+    assert grid.local
+    between = grid.values(np.arange(200)).to_pandas()
+    assert (between.dt.hour == 0).all()
+    # Twice the same hour on the clocks: only universal time tells them apart.
+    night = pd.date_range("2020-10-25", periods=5, freq="h", tz="Europe/Paris")
+    assert not there_and_back(pa.array(night)).local

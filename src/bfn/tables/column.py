@@ -15,10 +15,9 @@ import numpy as np
 
 from bfn.errors import BFNError, did_you_mean, some
 from bfn.tables.bins import Bins
-from bfn.tables.csvfile import pa, pc
+from bfn.tables.csvfile import TEXT, pa, pc
 from bfn.tables.grid import Grid
 
-TEXT = pa.large_string()
 MOST_CLASSES = 1000
 """Classes of a column of categories; the values beyond the most frequent share one."""
 MOST_SPIKES = 48

@@ -21,7 +21,8 @@ pa = require_extra("pyarrow", "tables", "a table")
 pc = require_extra("pyarrow.compute", "tables", "a table")
 pv = require_extra("pyarrow.csv", "tables", "a table")
 
-TEXT = pa.large_string()
+TEXT = "large_string"
+"""An Arrow type."""
 
 DELIMITERS = ",;\t|"
 MISSING = ("", "?", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null")
@@ -60,6 +61,8 @@ class Dialect:
 def read_csv(path: Path) -> tuple[Any, Dialect]:
     """The table of a CSV file, of which columns are int64, float64 or text; and its dialect."""
     head = _read(path, HEAD).decode("utf-8-sig", "replace")
+    if "\0" in head:
+        raise BFNError(f"{str(path)!r} is no text; expected a CSV or Parquet file")
     delimiter, rows = _divided(head)
     if not rows:
         raise BFNError(f"{str(path)!r} holds no rows; expected a CSV file with a header")

@@ -7,8 +7,10 @@ Every column of numbers has a finest grid on which all its values lie:
     other reals                                value = the k-th representable number from zero
 
 with the greatest possible step: days in nanoseconds are counted in days, and money amounts in
-hundreds if all are. Of reals without a number of decimals, those below 2^exponent, which none of
-the training values is but zero, are evenly spaced instead of ever denser towards zero.
+hundreds if all are. Times of a time zone are counted on its clocks if that gives a greater step, as
+for midnights in a zone with summer time. Of reals without a number of decimals, those below
+2^exponent, which none of the training values is but zero, are evenly spaced instead of ever denser
+towards zero.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from bfn.tables.csvfile import pa
+from bfn.tables.csvfile import pa, pc
 
 MOST_DECIMALS = 15
 _WORDS = {2: (np.int16, 10), 4: (np.int32, 23), 8: (np.int64, 52)}
@@ -35,13 +37,19 @@ class Grid:
     step: int = 1
     decimals: int | None = None
     exponent: int | None = None
+    local: bool = False
 
     @classmethod
     def fit(cls, values: Any) -> Grid:
         """The coarsest grid that holds all values; nothing is missing among them."""
         type = values.type
         if not pa.types.is_floating(type):
-            return cls(type, *_spacing(_ticks(values)))
+            origin, step = _spacing(_ticks(values))
+            if getattr(type, "tz", None) and _zoned(_local(values), type).equals(values):
+                there = _spacing(_ticks(_local(values)))
+                if there[1] > step:
+                    return cls(type, *there, local=True)
+            return cls(type, origin, step)
         reals = values.to_numpy(zero_copy_only=False)
         decimals = _decimals(reals)
         if decimals is not None:
@@ -56,7 +64,7 @@ class Grid:
             k = _ordinals(reals, self.exponent)
             return k, _reals(k, self.exponent, reals.dtype) == reals
         if self.decimals is None:
-            ticks = _ticks(values)
+            ticks = _ticks(_local(values) if self.local else values)
             k = self._counted(ticks)
             return k, self.origin + self.step * k == ticks
         reals = values.to_numpy(zero_copy_only=False)
@@ -78,6 +86,8 @@ class Grid:
             found = pa.Array.from_buffers(type, len(k), [None, pa.py_buffer(words)])
             return found.cast(self.type)
         found = pa.array(ticks)
+        if self.local:
+            return _zoned(found.cast(pa.timestamp(self.type.unit)), self.type)
         if pa.types.is_date32(self.type) or pa.types.is_time32(self.type):
             found = found.cast(pa.int32())
         return found.cast(self.type)
@@ -115,6 +125,16 @@ def _ticks(values: Any) -> np.ndarray:
     if pa.types.is_date32(values.type) or pa.types.is_time32(values.type):
         values = values.cast(pa.int32())
     return values.cast(pa.int64()).to_numpy(zero_copy_only=False)
+
+
+def _local(values: Any) -> Any:
+    """Times as the clocks of their zone show them."""
+    return pc.local_timestamp(values)
+
+
+def _zoned(times: Any, type: Any) -> Any:
+    """The inverse of `_local`, but in the hours that clocks show twice or never."""
+    return pc.assume_timezone(times, type.tz, ambiguous="earliest", nonexistent="earliest")
 
 
 def _spacing(ticks: np.ndarray) -> tuple[int, int]:

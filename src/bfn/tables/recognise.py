@@ -13,7 +13,7 @@ from bfn.tables.csvfile import REAL, pa, pc
 MANY = 20
 """Values from which on a column may be one of identifiers."""
 DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M")
-DATES += ("%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y")
+DATES += ("%Y-%m-%dT%H:%M:%SZ", "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y")
 """How dates are written as text."""
 
 
@@ -104,12 +104,13 @@ def _refuse(name: str, array: Any, number: bool) -> None:
             return
         what = "it counts the rows"
     elif pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
-        looks = pc.match_substring_regex(values, REAL)
+        looks = pc.match_substring_regex(array, REAL)
         if looks.true_count >= 0.9 * len(values) and looks.false_count:
+            row = pc.index(looks, False).as_py()
             raise BFNError(
-                f"column {name!r} mixes {plural(looks.true_count, 'number')} with text such as "
-                f"{values.filter(pc.invert(looks))[0].as_py()!r}; repair the text or leave it "
-                "empty, or say that the column is a category"
+                f"column {name!r} mixes {plural(looks.true_count, 'number')} with text, such as "
+                f"{array[row].as_py()!r} in row {row + 1:,}; repair it or leave it empty, or say "
+                "that the column is a category"
             )
         different = pc.count_distinct(values).as_py()
         if different < 0.95 * len(values):
