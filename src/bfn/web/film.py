@@ -6,15 +6,14 @@ import html
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from bfn.errors import BFNError, whole
 from bfn.guidance import labels
 from bfn.model import BFN
-from bfn.web import pages, requests, work
+from bfn.web import messages, pages, requests, work
 from bfn.web.subject import Subject, load, of_model
 
-MOST, LARGEST = 64, 1 << 26
+MOST, LARGEST = 64, 1 << 25
 """Generations in one film, and its bytes before they are packed."""
 HEIGHT = 760
 
@@ -88,10 +87,12 @@ def record(subject: Subject, n: int, chosen: Sequence[int] = ()) -> Film:
                 "fewer, or with fewer steps"
             )
 
+    given = {name: getattr(settings, name) for name in ("steps", "solver", "seed", "guidance")}
     for i, label in enumerate(chosen or [None]):
-        asked: dict[str, Any] = {"do": "generate", "model": subject.id, "label": label}
-        asked["guidance"] = settings.guidance
+        asked = {"do": "generate", "model": subject.id, "label": label, **given}
         request = requests.read(asked, {subject.id: subject})
         assert isinstance(request, requests.Generate)
         work.stream_generations(subject, request, emit, run=i * n, count=n)
+    # The steps of several generations came side by side.
+    recorded.sort(key=lambda message: messages.unpack(message)[0]["run"])
     return Film(pages.html([subject], recorded), count * (settings.steps + 1))

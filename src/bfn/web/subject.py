@@ -228,15 +228,11 @@ def subject(id: str, model: BFN, format: Format, settings: Sample) -> Subject:
             f"{MOST:,}; use bfn sample"
         )
     draw.check_names(settings)
-    groups = _groups(model, format)
-    with model.evaluating():
-        shape = (1, *format.shape)
-        theta = model.flow.prior(shape, device=model.device, dtype=model.dtype)
-        t = theta.V.new_full((1,), 0.5)
-        cond = {}
-        if model.lengths is not None:
-            cond["mask"] = model.existing(theta.V.new_empty(shape), None, format.shape[0])
-        outputs = model(theta, t, **cond).each()
+    groups, shape = _groups(model, format), (1, *format.shape)
+    theta = model.flow.prior(shape, device=model.device, dtype=model.dtype)
+    # What the head makes of any numbers tells what kind of beliefs the model has.
+    numbers = theta.V.new_zeros(model.head.output_shape(shape))
+    outputs = model.head(numbers, theta, theta.V.new_full((1,), 0.5)).each()
     beliefs = [output.belief() for output in outputs]
     groups = [
         replace(group, entropy=belief.entropy is not None)
