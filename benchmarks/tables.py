@@ -34,7 +34,7 @@ import tempfile
 import time
 import venv
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +67,13 @@ class Task:
         return [c for c in self.train if not pd.api.types.is_numeric_dtype(self.train[c])]
 
 
-def read(name: str, data: Path | None) -> Task:
-    """One of the tables, with its held-out rows."""
+def read(name: str, given: argparse.Namespace) -> Task:
+    """One of the tables, with its held-out rows; fewer of both if --rows asks for fewer."""
+    task, most = whole(name, given.data), given.rows
+    return replace(task, train=task.train[:most], test=task.test[:most])
+
+
+def whole(name: str, data: Path | None) -> Task:
     if name in TABLES:
         return Task(name, money(name, 30_000, seed=0), money(name, 15_000, seed=1), TARGETS[name])
     if data is None:
@@ -156,7 +161,7 @@ def environment(package: str, folder: Path) -> Path:
 
 def generate(given: argparse.Namespace) -> None:
     for name in given.table:
-        task = read(name, given.data)
+        task = read(name, given)
         print(f"\n{name}: {len(task.train):,} training rows, {len(task.test):,} held-out rows")
         found: dict[str, list[tuple[Drawn, Comparison | None]]] = {}
         real: Comparison | None = None
@@ -210,7 +215,7 @@ def lines(
 def impute(given: argparse.Namespace) -> None:
     """Each method has the complete training rows, and the held-out rows with their holes."""
     for name in given.table:
-        task = read(name, given.data)
+        task = read(name, given)
         rng = np.random.default_rng(0)
         hidden = rng.random(task.test.shape) < 0.3
         holed = task.test.astype(dict.fromkeys(_numbers(task), float)).mask(hidden)
@@ -322,7 +327,7 @@ def predict(given: argparse.Namespace) -> None:
     from bfn.tables.comparison import Boosting, Features
 
     for name in given.table:
-        task = read(name, given.data)
+        task = read(name, given)
         values = sorted(task.train[task.target].unique())
         if len(values) != 2:
             print(f"{name}: {task.target} does not have two classes", file=sys.stderr)
@@ -365,7 +370,7 @@ def calibration(truth: np.ndarray, p: np.ndarray, bins: int = 15) -> float:
 def compress(given: argparse.Namespace) -> None:
     """Bytes of the held-out rows as CSV; the bound of bfn is for a model of the training rows."""
     for name in given.table:
-        task = read(name, given.data)
+        task = read(name, given)
         text = task.test.to_csv(index=False).encode()
         sizes = {"CSV": len(text), "bzip2 -9": len(bz2.compress(text, 9))}
         sizes["xz -9"] = len(lzma.compress(text, preset=9))
@@ -391,7 +396,7 @@ def check(given: argparse.Namespace) -> None:
     from sdmetrics.reports.single_table import QualityReport
 
     for name in given.table:
-        task = read(name, given.data)
+        task = read(name, given)
         new = draw("independent", task, 0, 0.0, Path()).rows
         assert new is not None
         found = compare(task.train, new)
@@ -417,6 +422,7 @@ def main() -> None:
     parser.add_argument("--table", nargs="+", choices=tables, default=["adult"])
     models = ["bfn", "independent", *PACKAGES]
     parser.add_argument("--model", nargs="+", choices=models, default=["bfn", "independent"])
+    parser.add_argument("--rows", type=int, help="of the training rows and of the held-out rows")
     parser.add_argument("--seeds", type=int, default=1, help="of bfn")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds for each of the others")
     parser.add_argument("--environments", type=Path, default=HERE.parent)
