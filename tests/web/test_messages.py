@@ -97,6 +97,15 @@ def test_before_any_message_all_is_open() -> None:
     assert header["entropy"] is None
 
 
+@pytest.mark.parametrize("id", ["discretised", "discrete"])
+def test_a_shade_that_is_known_has_the_byte_of_its_level(id: str) -> None:
+    """Black is 0 and white 255, also where the model itself knows them as the centres of bins."""
+    pins = {"i": [3, 5, 9], "v": [0, 16, 4]}
+    (start, _), (_, body), *_ = pages.streamed(SUBJECTS[id], steps=2, pins=pins)
+    assert plane(start, body, "mean")[pins["i"], 0].tolist() == [0, 255, 64]
+    assert plane(start, body, "deviation")[pins["i"], 0].tolist() == [0, 0, 0]
+
+
 def test_groups_of_mixed_data_have_the_planes_of_their_kinds() -> None:
     subject = SUBJECTS["mixed"]
     (start, _), *_ = pages.streamed(subject, steps=2)

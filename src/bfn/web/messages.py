@@ -159,6 +159,10 @@ def _group_planes(group: Group, given: Tensor, belief: Belief, x: Tensor) -> dic
             assert belief.mean is not None
             given, mean = 0.5 * (given[:, 0] + 1), 0.5 * (belief.mean.flatten() + 1)
             deviation = None if belief.deviation is None else 0.5 * belief.deviation.flatten()
+            if group.kind == "levels" and group.binned:  # level k is the centre of bin k
+                assert K is not None
+                given, mean = ((K * share - 0.5) / (K - 1) for share in (given, mean))
+                deviation = None if deviation is None else deviation * K / (K - 1)
         found |= {"input": _bytes(given), "mean": _bytes(mean)}
         if deviation is not None:
             found["deviation"] = _bytes(2 * deviation)
