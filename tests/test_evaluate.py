@@ -333,9 +333,9 @@ def test_the_table_is_in_the_datas_unit_beside_the_published_one(
         ({"crops": -1}, "crops = -1"),
         ({"crops": 5}, "is not a text"),
         ({"known": BITS[0] > -1}, "everything is known; leave some variables out"),
-        ({"known": BITS > 0}, "known is torch.bool of shape (200, 1); expected torch.bool of one"),
-        ({"known": BITS[0]}, "known is torch.int64 of shape (1,)"),
-        ({"known": "all"}, "known is str"),
+        ({"known": BITS > 0}, "the mask has shape (200, 1), but x has (1, 1)"),
+        ({"known": BITS[0]}, "the mask is torch.int64; expected a torch.bool tensor"),
+        ({"known": "all"}, "the mask is str"),
         ({"known": BITS[0] < 0}, "the network, Posterior, cannot see which variables are known"),
     ],
 )

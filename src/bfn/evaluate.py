@@ -34,6 +34,7 @@ from bfn.data.base import DataSet, Stream
 from bfn.data.tensors import Array, as_data_set
 from bfn.device import in_parts
 from bfn.errors import BFNError, plural, whole
+from bfn.flow.base import checked_mask
 from bfn.guidance.base import innermost
 from bfn.model import BFN
 from bfn.output import Lengths
@@ -228,11 +229,14 @@ def evaluate(
     N, variables = len(examples), data.dimensions(split)
     given: dict[str, Any] = {}
     if known is not None:
-        if isinstance(known, Mapping):
-            example = model.flow.unpack(model.blank((1, *data.shape)))
-            known = model.flow.pack_known(example, known, model.dtype)[1]
-            known = known[0] if isinstance(known, Tensor) else known
-        given["known"] = _checked_known(known, data.shape).to(model.device)
+        example = model.blank((1, *data.shape))
+        x = example if isinstance(known, Tensor) else model.flow.unpack(example)
+        mask = model.flow.pack_known(x, known, model.dtype)[1]
+        given["known"] = checked_mask(mask, example)[0]
+        if bool(given["known"].all()):
+            raise BFNError(
+                "everything is known; leave some variables out of the mask to measure them"
+            )
         variables -= int(given["known"].sum())
     order = torch.randperm(N, generator=_generator(seed, "order"))
     times = torch.empty(repeats, N, dtype=torch.float64)
@@ -315,18 +319,6 @@ def _html(table: list[list[str]], title: str) -> str:
     body = "".join(f"<tr>{row}</tr>" for row in rows)
     caption, head = f"<caption>{html.escape(title)}</caption>", head.replace("td>", "th>")
     return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _checked_known(known: Any, shape: tuple[int, ...]) -> Tensor:
-    found = getattr(known, "dtype", type(known).__name__), tuple(getattr(known, "shape", ()))
-    if found != (torch.bool, shape):
-        raise BFNError(
-            f"known is {found[0]} of shape {found[1]}; expected torch.bool of one example's shape, "
-            f"{shape}, true where a variable is given"
-        )
-    if bool(known.all()):
-        raise BFNError("everything is known; leave some variables out of the mask to measure them")
-    return known
 
 
 def _examples(

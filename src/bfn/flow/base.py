@@ -283,12 +283,7 @@ def require(condition: bool, sentence: str) -> None:
 
 def checked_mask(mask: Any, x: Tensor) -> Tensor:
     """A mask of x, given in its shape or in one example's, in its shape."""
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        what = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        raise BFNError(
-            f"the mask is {what}; expected a torch.bool tensor, true where x is observed, such as "
-            "mask > 0.5"
-        )
+    _require_bool(mask, "true where x is observed, such as mask > 0.5")
     if tuple(mask.shape) not in (tuple(x.shape), tuple(x.shape[1:])):
         raise BFNError(
             f"the mask has shape {tuple(mask.shape)}, but x has {tuple(x.shape)}; give a mask of "
@@ -297,11 +292,15 @@ def checked_mask(mask: Any, x: Tensor) -> Tensor:
     return mask.to(x.device).expand(x.shape)
 
 
-def spread_mask(mask: Any, x: Tensor) -> Tensor:
-    """A mask of the first axes of x, the batch among them, spread over the others."""
+def _require_bool(mask: Any, meaning: str) -> None:
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         what = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        raise BFNError(f"the mask is {what}; expected a torch.bool tensor, true where x exists")
+        raise BFNError(f"the mask is {what}; expected a torch.bool tensor, {meaning}")
+
+
+def spread_mask(mask: Any, x: Tensor) -> Tensor:
+    """A mask of the first axes of x, the batch among them, spread over the others."""
+    _require_bool(mask, "true where x exists")
     if mask.dim() == 0 or mask.shape != x.shape[: mask.dim()]:
         raise BFNError(
             f"the mask has shape {tuple(mask.shape)}, but x has {tuple(x.shape)}; give a mask of "

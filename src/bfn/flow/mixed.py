@@ -138,7 +138,7 @@ class MixedFlow(BayesianFlow):
     def variables(self) -> dict[str, dict[str, Any]]:
         return {
             name: {"shape": list(shape), "K": getattr(flow, "K", None) if flow.integers else None}
-            for name, (flow, shape) in zip(self.layout.names, self._shapes(), strict=True)
+            for name, flow, shape in self._each
         }
 
     @property
@@ -162,11 +162,13 @@ class MixedFlow(BayesianFlow):
     @cached_property
     def state(self) -> Layout:
         """Where the state of each variable is in V."""
-        shapes = (f.state_shape((1, *shape))[1:] for f, shape in self._shapes())
+        shapes = (flow.state_shape((1, *shape))[1:] for _, flow, shape in self._each)
         return Layout(self.layout.names, tuple(shapes))
 
-    def _shapes(self) -> Iterator[tuple[BayesianFlow, tuple[int, ...]]]:
-        return zip(self.flows, self.layout.shapes, strict=True)
+    @cached_property
+    def _each(self) -> list[tuple[str, BayesianFlow, tuple[int, ...]]]:
+        """The name, the flow and the shape of every variable."""
+        return list(zip(self.layout.names, self.flows, self.layout.shapes, strict=True))
 
     @cached_property
     def _tables(self) -> dict[tuple[str, torch.device], Tensor]:
@@ -258,7 +260,7 @@ class MixedFlow(BayesianFlow):
     def _checked_data(self, x: Any, *, complete: bool) -> Mapping[str, Tensor]:
         """x, if every part also has its type and shape; its values, `check` looks at."""
         x = self._checked(x, "data", complete=complete)
-        for name, (flow, shape) in zip(self.layout.names, self._shapes(), strict=True):
+        for name, flow, shape in self._each:
             if name in x:
                 with naming(name):
                     _check_part(flow, shape, x[name])
@@ -268,7 +270,7 @@ class MixedFlow(BayesianFlow):
         parts = self.layout.split(x)
         return {
             name: parts[name].long() if flow.integers else parts[name]
-            for name, flow in zip(self.layout.names, self.flows, strict=True)
+            for name, flow, _ in self._each
         }
 
     def longest(self, shape: Sequence[int]) -> int:
@@ -278,8 +280,7 @@ class MixedFlow(BayesianFlow):
 
     def _as_long(self, longest: int) -> list[str]:
         """The variables whose first axis is so long."""
-        shapes = zip(self.layout.names, self.layout.shapes, strict=True)
-        return [name for name, shape in shapes if shape[:1] == (longest,)]
+        return [name for name, _, shape in self._each if shape[:1] == (longest,)]
 
     def reach(self, mask: Tensor) -> Tensor:
         parts = self.layout.split(mask)
@@ -330,10 +331,7 @@ class MixedFlow(BayesianFlow):
     def _joined(self, function: Callable[..., Tensor], *parts: Mapping[str, Any]) -> Tensor:
         """function(flow, *parts of a variable) for every variable, side by side as in V."""
         return self.state.join(
-            {
-                name: function(flow, *(part[name] for part in parts))
-                for name, flow in zip(self.layout.names, self.flows, strict=True)
-            }
+            {name: function(flow, *(part[name] for part in parts)) for name, flow, _ in self._each}
         )
 
     def embed(self, x: Tensor) -> Tensor:
@@ -341,20 +339,17 @@ class MixedFlow(BayesianFlow):
 
     def features(self, theta: Theta) -> Any:
         parts = self.unpack_theta(theta)
-        return {
-            name: flow.features(parts[name])
-            for name, flow in zip(self.layout.names, self.flows, strict=True)
-        }
+        return {name: flow.features(parts[name]) for name, flow, _ in self._each}
 
     def check(self, x: Tensor) -> None:
         parts = self.unpack(x)
-        for name, flow in zip(self.layout.names, self.flows, strict=True):
+        for name, flow, _ in self._each:
             with naming(name):
                 flow.check(parts[name])
 
     def _add_mean(self, V: Tensor, x: Tensor, accuracy: Tensor) -> Tensor:
         x_p, V_p, accuracy_p = self.unpack(x), self.state.split(V), self.state.split(accuracy)
-        for name, flow in zip(self.layout.names, self.flows, strict=True):
+        for name, flow, _ in self._each:
             flow._add_mean(V_p[name], x_p[name], accuracy_p[name])
         return V
 
