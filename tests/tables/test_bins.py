@@ -129,3 +129,16 @@ def test_a_place_beyond_belongs_to_the_nearest_bin_but_has_no_mass() -> None:
     mass = bins.log_mass(k, j)
     assert [math.exp(m) for m in mass] == [0, 1, 0, 0, 1, 0, 0, 1, 0]
     assert bins.lows[bins.index(bins.middles())].tolist() == [0, 10, 100]
+
+
+def test_few_knots_follow_many_values() -> None:
+    """Of evenly spread values, the law of kept ones is even too."""
+    k = np.arange(0, 10_000, 3)
+    bins, _ = Bins.fit(k, 2, 5)
+    assert bins.sizes.max() == 5
+    for j in np.flatnonzero(bins.highs - bins.lows > 1000):
+        places = np.arange(bins.lows[j], bins.highs[j] + 1)
+        p = np.exp(bins.log_mass(places, np.full(len(places), j)))
+        typical = np.median(p)
+        # A kept value belongs to the pieces on both sides of it.
+        assert ((np.abs(p / typical - 1) < 0.02) | np.isin(places, bins.knots)).all()

@@ -91,6 +91,29 @@ def test_holes_are_filled_and_values_kept() -> None:
     assert (filled[others] == frame[others]).all(axis=None)
 
 
+def test_spikes_stand_out() -> None:
+    rng = np.random.default_rng(0)
+    n = 5000
+    amount = np.where(rng.random(n) < 0.5, 0, np.rint(rng.lognormal(7, 1, n)) + 1)
+    amount[:300], amount[300:500], amount[500:510] = 1000, 5000, np.nan
+    table = {
+        "amount": rng.permutation(amount),
+        "even": rng.integers(0, 50, n),
+        "jagged": np.where(
+            rng.random(n) < 0.6, 3 * rng.integers(0, 70, n), rng.integers(0, 210, n)
+        ),
+    }
+    columns = Columns.fit(table)
+    amount = columns["amount"]
+    values = amount.representatives().take(pa.array(amount.spikes)).to_pylist()
+    assert values == [0, 1000, 5000, None] or values[:3] + values[-1:] == [0, 1000, 5000, None]
+    assert amount.counts[list(amount.spikes)].tolist()[-1] == 10
+    assert columns["even"].spikes == (0, 49)
+    jagged = columns["jagged"]
+    assert len(jagged.spikes) <= 48
+    assert all(j % 3 == 0 for j in jagged.spikes[:-1])
+
+
 @pytest.mark.parametrize(
     ("table", "kinds", "message"),
     [

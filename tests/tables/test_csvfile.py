@@ -5,10 +5,11 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from bfn.errors import BFNError
-from bfn.tables.csvfile import read_csv, write_csv
+from bfn.tables.csvfile import Dialect, read_csv, write_csv
 
 FILES = {
     "with a header": "age,name,size\n39,Ann,1.5\n4,Bo,2\n",
@@ -71,3 +72,13 @@ def test_broken_files_get_a_sentence(content: bytes, message: str, tmp_path: Pat
     (tmp_path / "t.csv").write_bytes(content)
     with pytest.raises(BFNError, match=message):
         read_csv(tmp_path / "t.csv")
+
+
+def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("a\n1\n")
+    table = pa.table({"a": [1], "b": [[1, 2]]})  # lists cannot be written as CSV
+    with pytest.raises(pa.ArrowNotImplementedError):
+        write_csv(table, path, Dialect())
+    assert path.read_text() == "a\n1\n"
+    assert list(tmp_path.iterdir()) == [path]

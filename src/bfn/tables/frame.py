@@ -89,8 +89,9 @@ class Origin:
     def _typed(self, array: Any, f: Any) -> Any:
         if pa.types.is_dictionary(f.type):
             values = self.categories[f.name]
-            indices = pc.index_in(array.cast(values.type), values).cast(f.type.index_type)
-            return pa.DictionaryArray.from_arrays(indices, values, ordered=f.type.ordered)
+            return pa.DictionaryArray.from_arrays(
+                pc.index_in(array.cast(values.type), values), values
+            )
         array = array.cast(f.type)
         return array.fill_null(float("nan")) if f.name in self.nan else array
 
