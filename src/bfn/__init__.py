@@ -24,6 +24,7 @@ _HOMES = {
     "MeasurementNoise": "bfn.output",
     "Quadratic": "bfn.schedule",
     "Retimed": "bfn.schedule",
+    "Table": "bfn.tables.table",
     "Theta": "bfn.flow",
     "Variable": "bfn.model",
     "bin_centre": "bfn.output.bins",
@@ -56,6 +57,7 @@ __all__ = [
     "MeasurementNoise",
     "Quadratic",
     "Retimed",
+    "Table",
     "Theta",
     "Variable",
     "__version__",
@@ -90,6 +92,7 @@ __all__ = [
     "solvers",
     "suggest_beta_1",
     "suggest_sigma_1",
+    "tables",
     "times",
     "train",
     "view",
@@ -112,6 +115,7 @@ if TYPE_CHECKING:
         recipe,
         sampling,
         schedule,
+        tables,
         times,
         train,
     )
@@ -141,6 +145,7 @@ if TYPE_CHECKING:
         register_schedule,
     )
     from bfn.suggest import suggest_beta_1, suggest_sigma_1
+    from bfn.tables.table import Table
     from bfn.web.film import view
 
 

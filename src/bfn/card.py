@@ -17,9 +17,12 @@ README, SAMPLE = "README.md", "sample"
 _USE = """```python
 import bfn
 
-model = bfn.BFN.from_pretrained("{name}")
-x = bfn.generate(model, shape={shape}, steps=100)
+{code}
 ```"""
+_MODEL = """model = bfn.BFN.from_pretrained("{name}")
+x = bfn.generate(model, shape={shape}, steps=100)"""
+_TABLE = """table = bfn.Table.load("{name}")
+rows = table.sample(16)"""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class Card:
             f"# {self.title}",
             f"A Bayesian Flow Network of {head.kind} data: a `{network}` of {parameters:,} "
             "parameters, saved by `bfn`.",
-            _USE.format(name=self.name, shape=_batch(format)),
+            _USE.format(code=self._code(format)),
             "## Data",
             " ".join(filter(None, (self.data, _sentence(format)))) or "Not stated.",
         ]
@@ -72,6 +75,11 @@ class Card:
             if text:
                 parts += [f"## {heading}", text]
         (folder / README).write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+    def _code(self, format: Mapping[str, Any] | None) -> str:
+        if format is not None and format.get("medium") == "table":
+            return _TABLE.format(name=self.name)
+        return _MODEL.format(name=self.name, shape=_batch(format))
 
     def _sample(self) -> str:
         if self.sample is None:
@@ -113,6 +121,8 @@ def _sentence(format: Mapping[str, Any] | None) -> str:
             for name, variable in format["variables"].items()
         )
         return f"An example has the variables {', '.join(each)}."
+    if format.get("medium") == "table":
+        return f"An example is a row with the columns {', '.join(format['names'])}."
     form = dict(format["form"])
     name, K = form.pop("name"), form.get("K")
     what = f"{name}, K = {K}" if K else name

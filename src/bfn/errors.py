@@ -120,6 +120,16 @@ def require_extra(module: str, extra: str, purpose: str) -> Any:
         ) from None
 
 
+class Extra:
+    """An optional dependency that is imported when it is first used, or named in a sentence."""
+
+    def __init__(self, module: str, extra: str, purpose: str) -> None:
+        self._needed = module, extra, purpose
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(require_extra(*self._needed), name)
+
+
 def printable(text: str) -> str:
     """Text with escapes for what a terminal would obey or could not show."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -146,12 +146,14 @@ def objective(
     n: float | str = "inf",
     times: Times | Tensor | None = None,
     generator: Source = None,
+    *,
+    power: float = 1.0,
     **cond: Any,
 ) -> Objective:
     """What training minimises, from one random time per example and one call of the network.
 
         bound      L^n, or L^inf for n = "inf": the paper's
-        log_prob   -2 t ln p_O(x | theta; t), averaged over the same times
+        log_prob   -(1 + power) t^power ln p_O(x | theta; t), averaged over the same times
         mixture    the sum of both
 
     For classes all have one minimiser, p_O(x_d) = p(x_d | theta), but the gradient of L^inf
@@ -169,7 +171,7 @@ def objective(
     # gradient.
     terms = []
     if surprised := [p for p, kind in enumerate(kinds) if kind != "bound"]:
-        surprise = _weighted(output.reconstruction(x), 2.0 * t * weight)
+        surprise = _weighted(output.reconstruction(x), (1.0 + power) * t**power * weight)
         terms.append(_sum_of(surprise, surprised, len(kinds)))
     bounded = [p for p, kind in enumerate(kinds) if kind != "log_prob"]
     with torch.set_grad_enabled(torch.is_grad_enabled() and bool(bounded)):

@@ -38,6 +38,7 @@ from bfn.output import (
     MixedHead,
     Output,
     PointHead,
+    SmoothBinnedHead,
 )
 from bfn.output.lengths import as_lengths
 from bfn.schedule import Exponential, Quadratic, Schedule
@@ -95,7 +96,7 @@ class BFN(nn.Module):
             V = torch.where(self.flow.spread(mask, theta.V), theta.V, 0.0)
             theta, cond["mask"] = Theta(V, theta.beta), self.flow.unpack_mask(mask)
         t = self.flow.schedule.clock(t)
-        net_output = self.net(self.flow.features(theta), t, **cond)
+        net_output = self.net(self.head.features(self.flow, theta), t, **cond)
         net_output = self.head.read(net_output, self.flow.data_shape(theta))
         # Losses, exponentials and sums of many terms need float32, even if the network does not.
         if net_output.dtype in (torch.float16, torch.bfloat16):
@@ -380,7 +381,7 @@ def discretised(
     sigma_1: float | None = None,
     *,
     schedule: str | Schedule | None = None,
-    head: Literal["plain", "posterior"] = "plain",
+    head: Literal["plain", "posterior", "smooth"] = "plain",
     **options: Any,
 ) -> BFN:
     """A model of numbers in K bins of [-1, 1].
@@ -394,11 +395,15 @@ def discretised(
             "exponential", or an object such as `bfn.Exponential(0.02)`, in a recipe a table with
             that class and its arguments, in place of sigma_1.
         head: "plain" is the paper's Gaussian cut into bins, whose cost does not depend on K;
-            "posterior" gives every bin a logit, to which what was received is added.
-        options: t_min, below which the network's output is not used, and for the plain head the
-            bounds ln_sigma_epsilon and sigma_x of the predicted deviation.
+            "posterior" gives every bin a logit, to which what was received is added; "smooth" does
+            the same with few numbers per variable (`bfn.output.smooth`).
+        options: t_min, below which the network's output is not used; for the plain head the bounds
+            ln_sigma_epsilon and sigma_x of the predicted deviation; for the posterior head inputs,
+            as in `discrete`; for the smooth one its spikes and cosines.
     """
     flow = GaussianFlow(_schedule(schedule, Exponential, sigma_1, lambda: suggest_sigma_1(K)))
+    if head == "smooth":
+        return BFN(net, flow, SmoothBinnedHead(K, **options))
     if _is_posterior(head):
         return BFN(net, flow, FreeBinnedHead(K, posterior=True, **options))
     return BFN(net, flow, BinnedHead(K, **options))
@@ -412,6 +417,7 @@ def discrete(
     *,
     schedule: str | Schedule | None = None,
     head: Literal["plain", "posterior"] = "plain",
+    inputs: Literal["theta", "posterior"] = "theta",
     chunk: int | None = None,
 ) -> BFN:
     """A model of K classes; for K = 2 the network sees one number and puts out one logit.
@@ -426,6 +432,8 @@ def discrete(
             class and its arguments, in place of beta_1.
         head: "plain", the paper's, takes the logits as they are; "posterior" adds what was
             received to them, and the data's marginals once training has seen them.
+        inputs: "theta", the paper's, or "posterior": the network sees the posterior of each
+            variable under the marginals.
         chunk: losses take this many variables at a time, to save memory, as for K = 50,000.
     """
     if not isinstance(K, int) or K < 2:
@@ -433,8 +441,9 @@ def discrete(
     posterior = _is_posterior(head)
     schedule = _schedule(schedule, Quadratic, beta_1, lambda: suggest_beta_1(K), K)
     if K == 2:
-        return BFN(net, BinaryFlow(schedule), BernoulliHead(posterior))
-    return BFN(net, CategoricalFlow(K, schedule), CategoricalHead(K, chunk, posterior))
+        return BFN(net, BinaryFlow(schedule), BernoulliHead(posterior, inputs=inputs))
+    own = CategoricalHead(K, chunk, posterior, inputs=inputs)
+    return BFN(net, CategoricalFlow(K, schedule), own)
 
 
 def _schedule(
@@ -499,7 +508,7 @@ class Variable:
     @property
     def inputs(self) -> tuple[int, ...]:
         """The shape of its features for one example."""
-        return tuple(self.flow.features(self.flow.prior((1, *self.shape))).shape[1:])
+        return tuple(self.head.features(self.flow, self.flow.prior((1, *self.shape))).shape[1:])
 
     @property
     def outputs(self) -> tuple[int, ...]:

@@ -252,6 +252,6 @@ def test_other_endings_are_refused(tmp_path: Path) -> None:
 
 
 def test_without_pyarrow_one_sentence() -> None:
-    code = "import sys; sys.modules['pyarrow'] = None; import bfn.tables.frame"
+    code = "import sys; sys.modules['pyarrow'] = None; import bfn; bfn.Table().fit({})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert "a table needs pyarrow, which is not installed; add it with: pip" in done.stderr

@@ -13,6 +13,7 @@ from bfn.output.lengths import Lengths
 from bfn.output.marginals import Marginals
 from bfn.output.mixed import MixedHead, MixedOutput
 from bfn.output.point import Bins, MeasurementNoise, PointHead, PointOutput
+from bfn.output.smooth import SmoothBinnedHead
 
 __all__ = [
     "Belief",
@@ -34,4 +35,5 @@ __all__ = [
     "Output",
     "PointHead",
     "PointOutput",
+    "SmoothBinnedHead",
 ]

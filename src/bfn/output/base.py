@@ -24,7 +24,7 @@ from torch import Tensor
 
 from bfn.device import accurate
 from bfn.errors import BFNError, plural
-from bfn.flow.base import Theta, per_example
+from bfn.flow.base import BayesianFlow, Theta, per_example
 from bfn.noise import Source
 from bfn.output.beliefs import Belief
 from bfn.output.symbols import Law, Point, Symbols
@@ -168,6 +168,10 @@ class Head(ABC):
     def output_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of the network's output for data of the given shape, batch included."""
         return shape if self.parameters == 1 else (*shape, self.parameters)
+
+    def features(self, flow: BayesianFlow, theta: Theta) -> Any:
+        """What the network sees of theta."""
+        return flow.features(theta)
 
     def read(self, net_output: Any, shape: tuple[int, ...]) -> Tensor:
         """What the network returned for data of the given shape, checked, as one tensor."""

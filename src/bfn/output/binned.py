@@ -278,6 +278,7 @@ class FreeBinnedHead(ClassHead):
     t_min: float = 0.0
     posterior: bool = False
     marginals: Marginals | None = None
+    inputs: str = "theta"
     kind = "discretised"
     objective = "mixture"
 

@@ -300,6 +300,7 @@ class CategoricalHead(ClassHead):
     chunk: int | None = None
     posterior: bool = False
     marginals: Marginals | None = None
+    inputs: str = "theta"
     kind = "discrete"
     objective = "log_prob"
 
@@ -334,6 +335,7 @@ class BernoulliHead(ClassHead):
 
     posterior: bool = False
     marginals: Marginals | None = None
+    inputs: str = "theta"
     K = 2
     parameters = 1
     kind = "binary"

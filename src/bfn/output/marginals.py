@@ -20,14 +20,18 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from bfn.errors import BFNError
-from bfn.flow.base import Theta
+from bfn.flow.base import BayesianFlow, Theta
 from bfn.output.base import Head
+
+INPUTS = ("theta", "posterior")
+RARE = 0.002
+"""Added to variances, so that a class that next to never occurs is not seen a thousandfold."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -96,7 +100,7 @@ def marginals(k: Tensor, K: int, *, alike: bool = False, mask: Tensor | None = N
 class ClassHead(Head):
     """A head of K classes or bins, plain or posterior.
 
-    Dataclasses with the fields `posterior` and `marginals` below.
+    Dataclasses with the fields `posterior`, `marginals` and `inputs` below.
     """
 
     K: int
@@ -104,10 +108,15 @@ class ClassHead(Head):
     """Whether the evidence and the marginals are added to the network's numbers."""
     marginals: Marginals | None
     """How often classes occur; None for equally often."""
+    inputs: str
+    """What the network sees: "theta", as the paper has it, or "posterior", the posterior under the
+    marginals, q, less the marginals pi and in their deviations: (q - pi) / sqrt(pi (1 - pi))."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.posterior, bool):
             raise BFNError(f"posterior = {self.posterior!r}; expected true or false")
+        if self.inputs not in INPUTS:
+            raise BFNError(f"inputs = {self.inputs!r}; expected {' or '.join(map(repr, INPUTS))}")
         if not isinstance(self.marginals, Marginals | None):
             raise BFNError(f"marginals = {self.marginals!r}; expected Marginals, or None")
 
@@ -125,6 +134,20 @@ class ClassHead(Head):
             return net_output
         logits = net_output + self.evidence(theta).to(net_output.dtype)
         return logits if self.marginals is None else logits + self.prior(logits)
+
+    def features(self, flow: BayesianFlow, theta: Theta) -> Any:
+        if self.inputs == "theta":
+            return flow.features(theta)
+        q, pi = self.posteriors(theta)
+        return (q - pi) * (pi * (1.0 - pi) + RARE).rsqrt()
+
+    def posteriors(self, theta: Theta) -> tuple[Tensor, Tensor]:
+        """p(x_d | V_d) and p(x_d): what is known of each variable from itself, and beforehand."""
+        evidence = self.evidence(theta)
+        prior = torch.zeros_like(evidence) if self.marginals is None else self.prior(evidence)
+        if self.parameters == 1:
+            return torch.sigmoid(prior + evidence), torch.sigmoid(prior)
+        return torch.softmax(prior + evidence, -1), torch.softmax(prior, -1)
 
     def prior(self, logits: Tensor) -> Tensor:
         """The marginals as logits."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bfn.errors import BFNError
-from bfn.flow.base import Theta, require
+from bfn.flow.base import BayesianFlow, Theta, require
 from bfn.flow.mixed import Layout, MixedFlow, naming
 from bfn.noise import Source
 from bfn.output.base import Head, Output
@@ -153,6 +153,11 @@ class MixedHead(Head):
             with naming(name):
                 parts[name] = head.read(net_output[name], (*shape[:-1], *own))
         return self._outputs.join(parts)
+
+    def features(self, flow: BayesianFlow, theta: Theta) -> Any:
+        parts = self.flow.unpack_theta(theta)
+        flows = zip(self.flow.layout.names, self.heads, self.flow.flows, strict=True)
+        return {name: head.features(own, parts[name]) for name, head, own in flows}
 
     def __call__(self, net_output: Tensor, theta: Theta, t: Tensor) -> Output:
         numbers, theta_p = self._outputs.split(net_output), self.flow.unpack_theta(theta)

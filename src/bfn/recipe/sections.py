@@ -111,8 +111,11 @@ class Train(Section):
     loss_steps: Steps = option("inf", "train on L^n for this n; inf for L^inf", least=1)  # noqa: RUF009
     objective: Literal["auto", "bound", "log_prob", "mixture"] = option(
         "auto",
-        "what is minimised: the bound (L^n), log_prob (-2 t ln p_O), or the mixture of both; auto "
+        "what is minimised: the bound (L^n), log_prob (-ln p_O), or the mixture of both; auto "
         "is log_prob for classes, mixture for bins, bound for continuous data",
+    )
+    power: float = option(
+        1.0, "log_prob counts (1 + power) t^power at time t: 0 for all times alike", least=0
     )
     times: Literal["stratified", "independent", "importance"] = option(
         "stratified", "how a batch's times are drawn; importance learns where the loss is"

@@ -45,7 +45,8 @@ def in_batches(
     Args:
         batch: for infilling with particles, the number of particles at once.
         static: fill up the last batch, for a network compiled for one shape.
-        known: an example and a mask that is true where the results are to equal it.
+        known: an example, or n of them, and a mask that is true where the results are to equal
+            them.
         label, length: one number for all, or one for each of the n.
         callback: sees the first batch.
         progress: called with the network calls done and in all, each counted once per example.
@@ -79,7 +80,7 @@ def in_batches(
         if known is None:
             how = functools.partial(generate, model, (size, *shape))
         else:
-            how = functools.partial(infill, model, known[0].expand(size, *shape), known[1])
+            how = functools.partial(infill, model, *(_rows(each, rows, shape) for each in known))
         x = how(steps, generator=keys, callback=look, **given, **options)
         parts.append(innermost(model).pack(x)[: stop - start].cpu())
 
@@ -89,3 +90,10 @@ def in_batches(
     size = min(n, max(1, batch // particles))
     in_parts(n, size, draw, say=say, what=what, advice=advice)
     return model.flow.unpack(torch.cat(parts))
+
+
+def _rows(each: Tensor, rows: list[int], shape: Sequence[int]) -> Tensor:
+    """Some rows of what is given for each of n examples, or for all of them."""
+    if each.dim() > len(shape) and len(each) > 1:
+        return each[rows]
+    return each.expand(len(rows), *shape)

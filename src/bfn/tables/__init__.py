@@ -1,8 +1,9 @@
 """Tables: columns of numbers, dates, categories and missing values, as variables of one model.
 
-    print(bfn.tables.compare("train.csv", "new.csv", "test.csv", target="income"))
+    table = bfn.Table().fit("train.csv")
+    print(bfn.tables.compare("train.csv", table.sample(1000), "test.csv", target="income"))
 
-Names are loaded when first used.
+Names that need pyarrow are loaded when first used.
 """
 
 from __future__ import annotations
@@ -10,15 +11,26 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from bfn.tables.comparison import Comparison, compare
+from bfn.tables.head import Relation, TableHead
 
-__all__ = ["Comparison", "compare"]
+if TYPE_CHECKING:
+    from bfn.tables.columns import Columns
+    from bfn.tables.comparison import Comparison, compare
+    from bfn.tables.table import Table
+
+_HOMES = {
+    "Columns": "bfn.tables.columns",
+    "Comparison": "bfn.tables.comparison",
+    "Table": "bfn.tables.table",
+    "compare": "bfn.tables.comparison",
+}
+
+__all__ = ["Columns", "Comparison", "Relation", "Table", "TableHead", "compare"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module 'bfn.tables' has no attribute {name!r}")
-    value = getattr(importlib.import_module("bfn.tables.comparison"), name)
+    value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value

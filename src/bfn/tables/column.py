@@ -23,8 +23,11 @@ MOST_CLASSES = 1000
 MOST_SPIKES = 48
 MARKED = 3
 """How many times as frequent as the values around it a spike is."""
-UNFIT = (pa.ArrowInvalid, pa.ArrowNotImplementedError)
-"""What Arrow raises for values that a type cannot hold."""
+
+
+def unfit() -> tuple[type[Exception], ...]:
+    """What Arrow raises for values that a type cannot hold."""
+    return pa.ArrowInvalid, pa.ArrowNotImplementedError
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,7 @@ class Column(ABC):
         """Values in the type they had in training."""
         try:
             return array.cast(self.type)
-        except UNFIT:
+        except unfit():
             raise self._wrong(array, str(self.type)) from None
 
     def _wrong(self, array: Any, expected: str) -> BFNError:
@@ -192,7 +195,7 @@ class Number(Column):
         else:
             try:
                 read = values.cast(self.grid.type)
-            except UNFIT:
+            except unfit():
                 raise self._wrong(values, str(self.grid.type)) from None
         finite(self.name, read)
         return self.grid.places(read)

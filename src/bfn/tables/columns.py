@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from bfn import noise
-from bfn.errors import BFNError, did_you_mean, some, whole
+from bfn.errors import BFNError, did_you_mean, plural, some, whole
 from bfn.tables.column import Column, build
 from bfn.tables.csvfile import pa, pc
 from bfn.tables.frame import Frame, Origin, read
@@ -142,6 +142,27 @@ class Columns:
                 known = pc.if_else(known.is_valid(), known, arrays[name])
             arrays[name] = known
         return frame.origin.restore(arrays, frame.index)
+
+    def rows(self, given: Mapping[str, Any], n: int) -> Frame:
+        """n rows that have the given values, one for all or one for each, and holes otherwise."""
+        arrays = {c.name: pa.nulls(n, c.type) for c in self.columns}
+        for name, value in given.items():
+            column = self[name]
+            several = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
+            values = list(value) if several else [value] * n
+            if len(values) != n:
+                raise BFNError(
+                    f"{len(values)} values are given for column {name!r} of {plural(n, 'row')}; "
+                    "give one value, or one for each row"
+                )
+            try:
+                arrays[name] = pa.array(values, column.type)
+            except (pa.ArrowInvalid, pa.ArrowTypeError):
+                raise BFNError(
+                    f"column {name!r} holds {column.type} values, and {values[0]!r} is none; give "
+                    f"one like {self[name].representatives()[0].as_py()!r}"
+                ) from None
+        return Frame(pa.table(arrays), self.origin)
 
     def describe(self) -> dict[str, Any]:
         """JSON values from which `build` makes equal columns."""

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bfn.errors import BFNError, plural, require_extra, some
+from bfn.errors import BFNError, Extra, plural, some
 from bfn.files import replacing
 
-pa = require_extra("pyarrow", "tables", "a table")
-pc = require_extra("pyarrow.compute", "tables", "a table")
-pv = require_extra("pyarrow.csv", "tables", "a table")
+pa: Any = Extra("pyarrow", "tables", "a table")
+pc: Any = Extra("pyarrow.compute", "tables", "a table")
+pv: Any = Extra("pyarrow.csv", "tables", "a table")
 
 TEXT = "large_string"
 """An Arrow type."""

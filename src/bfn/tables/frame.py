@@ -136,6 +136,14 @@ class Frame:
     def __len__(self) -> int:
         return self.table.num_rows
 
+    def without(self, name: str) -> Frame:
+        """The table with a column of missing values under that name."""
+        at = self.names.index(name) if name in self.names else len(self.names)
+        type = self.table.schema.field(name).type if name in self.names else pa.null()
+        rest = self.table.drop_columns([name]) if name in self.names else self.table
+        table = rest.add_column(at, name, pa.nulls(len(self), type))
+        return dataclasses.replace(self, table=table)
+
     def column(self, name: str) -> Any:
         """One Arrow array; missing values are null, whatever they were before."""
         column = self.table[name]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bfn.errors import BFNError, plural
-from bfn.tables.column import UNFIT, Category, Column, Number, finite
+from bfn.tables.column import Category, Column, Number, finite, unfit
 from bfn.tables.csvfile import REAL, pa, pc
 
 MANY = 20
@@ -52,7 +52,7 @@ def recognise(name: str, array: Any, told: str | None, most: int, knots: int) ->
         finite(name, values)
         try:
             return Number.fit(name, values, None if told == "ordered" else most, knots, type, form)
-        except UNFIT:
+        except unfit():
             raise BFNError(
                 f"column {name!r} holds {type} values beyond 64 bits; convert them to float64, or "
                 "make the column a category"
@@ -83,7 +83,7 @@ def _numbers(name: str, array: Any) -> Any:
     for type in (pa.int64(), pa.float64()):
         try:
             return array.cast(type)
-        except UNFIT:
+        except unfit():
             continue
     wrong = array.filter(pc.invert(pc.match_substring_regex(array, REAL)))
     raise BFNError(

@@ -134,8 +134,9 @@ class Trainer:
 
         settings, dimensions = self.settings, self.data.format.dimensions
         minimised, bound = loss.objective(
-            self.joined, x, settings.objective, settings.loss_steps, times, generator, **cond
-        )
+            self.joined, x, settings.objective, settings.loss_steps, times, generator,
+            power=settings.power, **cond,
+        )  # fmt: skip
         (weight * minimised.mean() / dimensions).backward()
         ((t, weight_of_t),) = drawn
         return Micro(

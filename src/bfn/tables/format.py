@@ -1,0 +1,140 @@
+"""A table's rows as examples of mixed data: how they are stored, read and written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bfn import noise
+from bfn.data.base import Rows
+from bfn.data.formats import Format, Known
+from bfn.data.forms import Form
+from bfn.errors import BFNError
+from bfn.model import Variable
+from bfn.tables.column import Column
+from bfn.tables.columns import Columns
+from bfn.tables.frame import read
+
+
+def variable(column: Column) -> Variable:
+    """The variable of a mixed model that a column becomes."""
+    if column.ordered:
+        return Variable("discretised", K=column.K, head="smooth", spikes=column.spikes)
+    return Variable("discrete", K=column.K, head="posterior", inputs="posterior")
+
+
+@dataclass(frozen=True)
+class Codes(Form):
+    """The bins and classes of a row's variables, stored as small whole numbers (N, D)."""
+
+    columns: Columns
+    name: ClassVar[str] = "codes"
+    K = None
+
+    @property
+    def kind(self) -> str:
+        return "mixed"
+
+    def encode(self, values: Tensor, generator: noise.Source = None) -> Tensor:
+        K, ordered = self._of(values.device)
+        return torch.where(ordered, (2.0 * values + 1.0 - K) / K, values.float())
+
+    def decode(self, x: Tensor) -> Tensor:
+        K, ordered = self._of(x.device)
+        k = torch.where(ordered, (0.5 * K * (x + 1.0)).floor(), x)
+        return k.clamp_min(0.0).minimum(K - 1.0).long()
+
+    def check(self, values: Tensor, where: str) -> None:
+        """`Columns.encode` made them."""
+
+    def _of(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """K of every variable, and whether its bins have an order."""
+        if device not in self._tensors:
+            variables = self.columns.variables
+            K = torch.tensor([float(column.K) for column in variables])
+            ordered = torch.tensor([column.ordered for column in variables])
+            self._tensors[device] = K.to(device), ordered.to(device)
+        return self._tensors[device]
+
+    @cached_property
+    def _tensors(self) -> dict[torch.device, tuple[Tensor, Tensor]]:
+        return {}
+
+
+@dataclass(frozen=True)
+class TableFormat(Format):
+    """What a row is: the columns of its table."""
+
+    columns: Columns
+    medium: ClassVar[str] = "table"
+
+    @property
+    def shape(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return (len(self.columns.variables),)
+
+    @cached_property
+    def form(self) -> Form:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return Codes(self.columns)
+
+    @property
+    def unit(self) -> str:
+        return "nats per row"
+
+    def codes(self, source: Any, *, holes: bool = False) -> Tensor:
+        """A table's rows as they are stored (N, D); -1 for missing values if these are holes."""
+        found = self.columns.encode(source, holes)
+        return torch.from_numpy(np.stack(list(found.values()), 1))
+
+    def encode(self, raw: Any, generator: noise.Source = None) -> Tensor:
+        return self.form.encode(self.codes(raw))
+
+    def decode(self, x: Tensor, *, seed: int = 0, like: Any = None) -> Any:
+        """A table; `like` keeps the values that it has."""
+        codes = self.form.decode(x.cpu()).numpy()
+        names = [column.name for column in self.columns.variables]
+        return self.columns.decode(dict(zip(names, codes.T, strict=True)), seed, like)
+
+    def render(self, x: Tensor) -> Any:
+        return self.decode(x)
+
+    def read_example(
+        self, what: str, mask: Path | None = None, *, blank: str | None = None, resize: bool = False
+    ) -> Known:
+        """The rows of a CSV or Parquet file, in which missing values are holes."""
+        if mask is not None or blank is not None or resize:
+            raise BFNError(
+                "the missing values of a table are those to fill in; leave out --mask, --blank and "
+                "--resize"
+            )
+        return self.known(read(what))
+
+    def read_prefix(self, prefix: str) -> Known:
+        raise BFNError("a table has no prefix; give values of columns with --given")
+
+    def known(self, source: Any) -> Known:
+        """The rows of a table and which of their values are there: both (N, D)."""
+        codes = self.codes(source, holes=True)
+        return self.form.encode(codes.clamp_min(0)), codes >= 0
+
+    def describe(self) -> dict[str, Any]:
+        names = [column.name for column in self.columns.columns]
+        return {"medium": self.medium, "names": names, "columns": self.columns.describe()}
+
+    @classmethod
+    def build(cls, description: dict[str, Any]) -> TableFormat:
+        """The format that `describe` described."""
+        return cls(Columns.build(description["columns"]))
+
+
+def data_set(
+    name: str, format: TableFormat, train: Tensor, validation: Tensor, test: Tensor | None = None
+) -> Rows:
+    """The stored rows of a table as the splits of a data set."""
+    rest = train[:0] if test is None else test
+    return Rows(name, format, {"train": train, "validation": validation, "test": rest})

@@ -1,0 +1,58 @@
+"""Bounds on the log probability of rows, with little noise.
+
+L^inf + L^r is estimated at random times, where a fine column of numbers costs next to nothing or
+very much. But a network that puts out zeros, in a model of posterior heads, is the exact model of
+independent variables, whose cost is known: -ln p(x_d) at every x. So only the difference to it is
+estimated, at the same times and from the same messages:
+
+    -ln p(x)  <=  sum_d -ln p(x_d) + E[cost of the network's outputs - cost of the posteriors]
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bfn import noise
+from bfn.model import BFN
+from bfn.output.base import by_part
+from bfn.sampling.pinned import Pinned
+
+
+class Estimate(NamedTuple):
+    """A number for each row, and its standard error: (N,) each."""
+
+    value: Any
+    error: Any
+
+
+def bound(model: BFN, x: Tensor, known: Tensor | None, draws: int, seed: int) -> Estimate:
+    """The cost in nats of the rows x (N, D), or of the rest of them given what is known.
+
+    Args:
+        known: true where a value is given, (N, D); None if none is.
+        draws: times at which each row is looked at.
+    """
+    with model.evaluating():
+        free = torch.ones_like(x, dtype=torch.bool) if known is None else ~known
+        seen = model if known is None else Pinned(model, x, known, "learned")
+        zeros = x.new_zeros(model.head.output_shape(tuple(x.shape)))
+        nothing, start = model.flow.prior(x.shape, device=x.device), x.new_zeros(len(x))
+        alone = -by_part(model.output(zeros, nothing, start).log_prob(x))
+        keys = torch.Generator(x.device).manual_seed(noise.seed(seed, "bound"))
+        u = noise.uniform((len(x),), keys, device=x.device)
+        found = []
+        for i in range(draws):
+            t = (u + i) / draws
+            theta, alpha = model.flow.sample(x, t, keys), model.flow.schedule.alpha(t)
+            rates = seen(theta, t).rate(x, alpha) - model.output(zeros, theta, t).rate(x, alpha)
+            end = torch.ones_like(t)
+            theta = model.flow.sample(x, end, keys)
+            left = seen(theta, end).reconstruction(x)
+            left = left - model.output(zeros, theta, end).reconstruction(x)
+            found.append(((by_part(rates) + by_part(left)) * free).sum(1))
+        differences = torch.stack(found)
+        value = (alone * free).sum(1) + differences.mean(0)
+        return Estimate(value, differences.std(0) / draws**0.5)

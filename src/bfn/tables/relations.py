@@ -1,0 +1,87 @@
+"""Which columns nearly repeat each other, and how."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bfn.tables.column import Number
+from bfn.tables.columns import Columns
+from bfn.tables.frame import Frame, pa
+from bfn.tables.head import Relation
+
+ROWS = 20_000
+"""Rows to look at."""
+FINE = 32
+"""Columns of fewer bins need no help."""
+PARTNERS = 4
+"""Related columns of a column at most."""
+OFTEN = 0.02
+"""The share of rows in which two columns have the same value, spikes apart."""
+WINDOW, SHARP = 0.04, 4.0
+"""Otherwise SHARP times as many rows as by chance must be within WINDOW of the median."""
+
+
+def find(frame: Frame, columns: Columns, codes: np.ndarray) -> tuple[Relation, ...]:
+    """The relations between the columns of a table, of which `codes` (N, D) are the bins."""
+    rows = np.unique(np.linspace(0, len(codes) - 1, ROWS).astype(int))
+    codes = codes[rows]
+    fine = [
+        (i, column)
+        for i, column in enumerate(columns.variables)
+        if isinstance(column, Number) and column.K > FINE
+    ]
+    values = {c.name: _values(frame, c, rows) for _, c in fine}
+    places = {c.name: _centres(c)[codes[:, i]] for i, c in fine}
+    near = _candidates(np.stack(list(places.values()))) if len(fine) > 1 else []
+    found = []
+    for a, (i, d) in enumerate(fine):
+        frequent = np.isin(codes[:, i], np.flatnonzero(d.counts > 0.01 * d.counts.sum()))
+        scored = []
+        for j, e in (fine[b] for b in near[a]) if near else ():
+            same = float(np.mean((values[d.name] == values[e.name]) & ~frequent))
+            if same >= OFTEN:
+                scored.append((1e6 * same, e.name, _centres(d)[_transfer(e, d)]))
+                continue
+            T = _medians(codes[0::2, j], places[d.name][0::2], e.K)
+            close = np.abs(places[d.name][1::2] - T[codes[1::2, j]]) < WINDOW
+            if close.mean() >= SHARP * WINDOW:
+                scored.append((float(close.mean()), e.name, T))
+        for _, name, T in sorted(scored, key=lambda each: -each[0])[:PARTNERS]:
+            found.append(Relation(d.name, name, tuple(np.round(T, 4).tolist())))
+    return tuple(found)
+
+
+def _centres(column: Number) -> np.ndarray:
+    return (2.0 * np.arange(column.K) + 1.0 - column.K) / column.K
+
+
+def _candidates(places: np.ndarray, most: int = 16) -> list[list[int]]:
+    """The columns to compare each column with: those that are most correlated with it."""
+    with np.errstate(invalid="ignore"):
+        correlation = np.nan_to_num(np.abs(np.corrcoef(places)))
+    np.fill_diagonal(correlation, -1.0)
+    return [list(np.argsort(-row)[: min(most, len(row) - 1)]) for row in correlation]
+
+
+def _values(frame: Frame, column: Number, rows: np.ndarray) -> np.ndarray:
+    """The column's values as real numbers; NaN where one is missing."""
+    array = frame.column(column.name).take(pa.array(rows))
+    if pa.types.is_temporal(array.type):
+        small = pa.types.is_date32(array.type) or pa.types.is_time32(array.type)
+        array = array.cast(pa.int32() if small else pa.int64())
+    return array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+
+
+def _transfer(e: Number, d: Number) -> np.ndarray:
+    """The bin of d that holds the values of each bin of e."""
+    middles = e.representatives()
+    return d.encode(middles.fill_null(middles[0]).cast(d.type, safe=False), False).astype(int)
+
+
+def _medians(bins: np.ndarray, places: np.ndarray, K: int) -> np.ndarray:
+    """The median place in every bin, interpolated where a bin is empty: (K,)."""
+    order = np.lexsort((places, bins))
+    bins, places = bins[order], places[order]
+    k, first, count = np.unique(bins, return_index=True, return_counts=True)
+    middle = 0.5 * (places[first + (count - 1) // 2] + places[first + count // 2])
+    return np.interp(np.arange(K), k, middle)

@@ -1,0 +1,344 @@
+"""`Table`: a model of a table, in the manner of scikit-learn."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bfn import noise
+from bfn.errors import BFNError, whole
+from bfn.flow import MixedFlow
+from bfn.model import BFN, mixed
+from bfn.nn.mlp import MixedMLP
+from bfn.output import MixedHead
+from bfn.sampling.batches import in_batches
+from bfn.sampling.pinned import Pinned
+from bfn.tables import likelihood, relations
+from bfn.tables.columns import Columns
+from bfn.tables.format import TableFormat, data_set, variable
+from bfn.tables.frame import read
+from bfn.tables.head import Relation, TableHead
+from bfn.tables.likelihood import Estimate
+
+HOLDOUT = 0.1
+"""The share of the rows that decide when to stop, unless others are given for it."""
+MOST_HELD = 10_000
+
+
+def build(
+    columns: Columns, related: Sequence[Relation], *, width: int, layers: int, seed: int
+) -> BFN:
+    """An untrained model of a table: independent columns, as long as the network puts out zeros."""
+    model = mixed(nn.Identity(), {column.name: variable(column) for column in columns.variables})
+    assert isinstance(model.flow, MixedFlow)
+    assert isinstance(model.head, MixedHead)
+    model.head = TableHead(model.flow, model.head.heads, tuple(related))
+    names, shape = model.flow.layout.names, (1, *model.flow.shape)
+    seen = model.head.features(model.flow, model.flow.prior(shape))
+    outputs = (head.output_shape((1,))[1:] for head in model.head.heads)
+    with torch.random.fork_rng():
+        torch.manual_seed(noise.seed(seed, "weights"))
+        model.net = MixedMLP(
+            {name: tuple(seen[name].shape[1:]) for name in names},
+            dict(zip(names, outputs, strict=True)), width=width, layers=layers, known=True,
+        )  # fmt: skip
+        nn.init.zeros_(model.net.readout.weight)
+        nn.init.zeros_(model.net.readout.bias)
+    return model
+
+
+class Table:
+    """A model of a table: fit it, and sample, impute, predict, score and save.
+
+        table = bfn.Table().fit(df)
+        table.sample(1000, given={"sex": "Male"}, seed=0)
+
+    Args:
+        columns: "number", "category", "ordered", "text-id" or "drop" by name, for columns that are
+            not what they look like.
+        max_bins: about how many bins a column of numbers has at most.
+        width, layers: of the network, a `bfn.nn.MixedMLP`.
+        steps: training steps at most; training ends when held-out rows no longer gain from it.
+        seconds: a limit on the time, by which the learning rate has fallen to zero; 0 for none.
+        batch: rows per training step.
+        learning_rate: the highest one.
+        known: the share of training rows of which some columns are given, from which `sample` with
+            given values, `impute` and `predict` learn; above 0.
+        seed: random seed for weights, the order of rows and noise.
+        device: "cpu", "cuda" or "auto".
+        display: whether to show progress.
+    """
+
+    def __init__(
+        self,
+        *,
+        columns: Mapping[str, str] | None = None,
+        max_bins: int = 256,
+        width: int = 256,
+        layers: int = 4,
+        steps: int = 3000,
+        seconds: float = 0.0,
+        batch: int = 512,
+        learning_rate: float = 2e-3,
+        known: float = 0.2,
+        seed: int = 0,
+        device: str = "auto",
+        display: bool = True,
+    ) -> None:
+        self.columns, self.max_bins = columns, max_bins
+        self.width, self.layers = width, layers
+        self.steps, self.seconds, self.batch = steps, seconds, batch
+        self.learning_rate, self.known = learning_rate, known
+        self.seed, self.device, self.display = seed, device, display
+
+    # scikit-learn's conventions.
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The constructor's arguments, as scikit-learn wants them."""
+        names = list(inspect.signature(type(self).__init__).parameters)[1:]
+        return {name: getattr(self, name) for name in names}
+
+    def set_params(self, **params: Any) -> Self:
+        """Change arguments of the constructor."""
+        for name, value in params.items():
+            if name not in self.get_params():
+                raise BFNError(
+                    f"Table has no argument {name!r}; it has {', '.join(self.get_params())}"
+                )
+            setattr(self, name, value)
+        return self
+
+    # Training.
+
+    def fit(self, table: Any, y: Any = None, *, holdout: Any = None) -> Self:
+        """Train on a table.
+
+        Args:
+            table: a DataFrame of pandas or polars, an Arrow table, a dict of arrays, or the path
+                of a CSV or Parquet file.
+            y: ignored; scikit-learn's pipelines give it.
+            holdout: rows that decide when to stop and are never trained on; by default a tenth of
+                the table.
+        """
+        from bfn.train import fit
+
+        frame = read(table)
+        format = TableFormat(Columns.fit(frame, self.columns, self.max_bins))
+        train = format.codes(frame)
+        if holdout is None:
+            train, held = _parted(train, self.seed)
+        else:
+            held = format.codes(holdout)
+        model = build(
+            format.columns, relations.find(frame, format.columns, train.numpy()),
+            width=self.width, layers=self.layers, seed=self.seed,
+        )  # fmt: skip
+        every = max(50, min(250, self.steps // 12))
+        fit(
+            model, data_set("the table", format, train, held), display=self.display,
+            steps=self.steps, seconds=self.seconds, batch=min(self.batch, len(train)),
+            objective="log_prob", power=0.0, learning_rate=self.learning_rate,
+            betas=(0.9, 0.98), warmup=min(100, self.steps // 10), decay=1.0, ema_decay=0.995,
+            known=self.known, seed=self.seed, device=self.device,
+            validate_every=every, validate_examples=0, patience=4,
+        )  # fmt: skip
+        self.model_ = model
+        return self
+
+    @property
+    def _model(self) -> BFN:
+        if not hasattr(self, "model_"):
+            raise BFNError("the table has not been fitted; call fit(df) first, or Table.load")
+        return self.model_
+
+    @property
+    def _format(self) -> TableFormat:
+        description = self._model.data_format
+        assert description is not None
+        if not hasattr(self, "_read") or self._read[0] is not description:
+            self._read = description, TableFormat.build(description)
+        return self._read[1]
+
+    # What the model can do.
+
+    def sample(
+        self,
+        n: int,
+        given: Mapping[str, Any] | None = None,
+        *,
+        seed: int = 0,
+        steps: int = 50,
+        batch: int = 2048,
+    ) -> Any:
+        """n new rows, in the kind of table that was fitted.
+
+        Args:
+            given: values that the rows are to have, one for all or one for each, by column.
+            seed: random seed for the noise.
+            steps: Bayesian updates; more are slower and closer to the model.
+            batch: rows at once.
+        """
+        n, format = whole("n", n, 1), self._format
+        if not given:
+            x = self._draw(n, None, seed, steps, batch)
+            return format.decode(x, seed=seed)
+        like = format.columns.rows(given, n)
+        x = self._draw(n, format.known(like), seed, steps, batch)
+        return format.decode(x, seed=seed, like=like)
+
+    def impute(
+        self,
+        table: Any,
+        *,
+        n: int | None = None,
+        final: Literal["sample", "mode"] = "sample",
+        seed: int = 0,
+        steps: int = 50,
+        batch: int = 2048,
+    ) -> Any:
+        """The table with its missing values filled in; all others stay as they are.
+
+        Args:
+            n: how many imputations, which differ, to return as a list; by default one table.
+            final: "sample" draws missing values, "mode" takes the most probable ones last.
+            seed, steps, batch: as in `sample`.
+        """
+        frame, format = read(table), self._format
+        x, mask = format.known(frame)
+        holes = ~mask.all(1)
+        drawn = []
+        for i in range(whole("n", n or 1, 1)):
+            filled = x.clone()
+            if holes.any():
+                own = noise.seed(seed, "imputation", i) if i else seed
+                known = x[holes], mask[holes]
+                filled[holes] = self._draw(len(known[0]), known, own, steps, batch, final=final)
+            drawn.append(format.decode(filled, seed=seed + i, like=frame))
+        return drawn[0] if n is None else drawn
+
+    def _draw(
+        self, n: int, known: Any, seed: int, steps: int, batch: int, final: str = "sample"
+    ) -> Tensor:
+        """n rows (n, D), or those that are known in part, completed."""
+        model, options = self._model, {"solver": "sde2", "final": final, "batch": batch}
+        if known is None:
+            return model.pack(in_batches(model, n, self._format.shape, steps, seed=seed, **options))
+        x, mask = (each.clone() for each in known)
+        # A single unknown value follows the law that the network puts out to begin with.
+        one = (~mask).sum(1) == 1
+        if one.any():
+            x[one] = self._completed(x[one], mask[one], seed, batch, final)
+        several = (~mask).sum(1) > 1
+        if several.any():
+            rest = x[several], mask[several]
+            drawn = in_batches(
+                model, len(rest[0]), self._format.shape, steps, seed=seed, known=rest,
+                observed="learned", **options,
+            )  # fmt: skip
+            x[several] = model.pack(drawn)
+        return x
+
+    def _completed(self, x: Tensor, mask: Tensor, seed: int, batch: int, final: str) -> Tensor:
+        parts, model = [], self._model
+        generator = torch.Generator(model.device).manual_seed(noise.seed(seed, "one"))
+        with model.evaluating():
+            for x_b, mask_b in zip(x.split(batch), mask.split(batch), strict=True):
+                output = _at_start(model, x_b, mask_b)
+                parts.append(output.mode() if final == "mode" else output.sample(generator))
+        return torch.cat(parts).cpu()
+
+    def predict_proba(self, table: Any, target: str, *, batch: int = 4096) -> np.ndarray:
+        """The probabilities of the target's classes or bins, given the other columns: (N, K).
+
+        `classes(target)` says which values they stand for. Missing values of other columns are
+        unknown and not averaged over: the network was trained to do without them.
+        """
+        model, format = self._model, self._format
+        column = format.columns[target]
+        frame = read(table).without(target)
+        if column.K < 2:
+            return np.ones((len(frame), 1))
+        place = [each.name for each in format.columns.variables].index(target)
+        x, mask = format.known(frame)
+        found = []
+        with model.evaluating():
+            for rows in range(0, len(x), batch):
+                output = _at_start(model, x[rows : rows + batch], mask[rows : rows + batch])
+                law = output.each()[place].law()
+                found.append(torch.softmax(law.logits.double(), -1).cpu().numpy())
+        return np.concatenate(found)
+
+    def classes(self, target: str) -> list[Any]:
+        """What the columns of `predict_proba` stand for: a value of each class or bin."""
+        return self._format.columns[target].representatives().to_pylist()
+
+    def predict(self, table: Any, target: str) -> np.ndarray:
+        """The most probable class of the target, or the median of its numbers, for each row."""
+        column, p = self._format.columns[target], self.predict_proba(table, target)
+        if column.ordered:
+            k = (p.cumsum(1) < 0.5).sum(1).clip(0, column.K - 1)
+        else:
+            k = p.argmax(1)
+        return np.asarray(self.classes(target), dtype=object)[k]
+
+    def log_prob(
+        self, table: Any, *, given: Sequence[str] = (), draws: int = 8, seed: int = 0
+    ) -> Estimate:
+        """A lower bound on the log probability of every row, in nats, and its standard error.
+
+        Args:
+            given: columns whose values are given; the bound is that of the others.
+            draws: times at which the model looks at each row; the error falls with their root.
+        """
+        format, frame = self._format, read(table)
+        x, names = format.encode(frame), [c.name for c in format.columns.variables]
+        free = np.array([name not in given for name in names])
+        for name in given:
+            format.columns[name]
+        known = torch.from_numpy(~free).expand(x.shape) if given else None
+        parts = [
+            likelihood.bound(
+                self._model, part, None if known is None else known[: len(part)], draws,
+                noise.seed(seed, i),
+            )
+            for i, part in enumerate(x.split(4096))
+        ]  # fmt: skip
+        volume = torch.from_numpy(format.columns.log_volume(frame)[:, free].sum(1))
+        cost = torch.cat([part.value for part in parts]).double() + volume
+        return Estimate(-cost.numpy(), torch.cat([part.error for part in parts]).numpy())
+
+    def save(self, folder: str | Path) -> None:
+        """Write the model and its columns to a folder."""
+        self._model.save_pretrained(folder)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """A saved table, or the run of one that `bfn train` trained."""
+        model = BFN.from_pretrained(folder)
+        if (model.data_format or {}).get("medium") != "table":
+            raise BFNError(f"the model in {str(folder)!r} is not one of a table")
+        table = cls()
+        table.model_ = model
+        return table
+
+
+def _parted(codes: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """Rows to train on, and a random share of them to hold out."""
+    held = min(MOST_HELD, max(1, round(HOLDOUT * len(codes))))
+    generator = torch.Generator().manual_seed(noise.seed(seed, "holdout"))
+    order = torch.randperm(len(codes), generator=generator)
+    return codes[order[held:].sort().values], codes[order[:held].sort().values]
+
+
+def _at_start(model: BFN, x: Tensor, mask: Tensor) -> Any:
+    """What the model believes of the rest when nothing but the known values is known."""
+    x, mask = x.to(model.device), mask.to(model.device)
+    t = torch.zeros(len(x), device=x.device)
+    theta = model.flow.prior(x.shape, device=x.device)
+    return Pinned(model, x, mask, "learned")(theta, t)

@@ -1,0 +1,70 @@
+"""Bounds with little noise: unbiased, and exact where the network has nothing to say."""
+
+import numpy as np
+import torch
+
+import bfn
+from bfn.tables.columns import Columns
+from bfn.tables.format import TableFormat
+from bfn.tables.likelihood import bound
+from bfn.tables.table import build
+
+
+def rows(n: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    a = rng.integers(0, 3, n)
+    return {
+        "a": a,
+        "b": np.where(rng.random(n) < 0.8, a > 0, a == 0),
+        "c": 10 * a + rng.integers(0, 9, n),
+    }
+
+
+def model_and_rows(n: int = 2000) -> tuple[bfn.BFN, torch.Tensor]:
+    format = TableFormat(Columns.fit(rows(n), {"a": "category"}))
+    x = format.encode(rows(n))
+    model = build(format.columns, (), width=16, layers=1, seed=0)
+    model.head = model.head.fitted(x)
+    return model, x
+
+
+@torch.no_grad()
+def cost(model: bfn.BFN, x: torch.Tensor, generator: torch.Generator, **given) -> torch.Tensor:
+    """The plain estimate."""
+    nats = bfn.loss.n_step(model, x, "inf", generator=generator, **given)
+    return nats + bfn.loss.reconstruction(model, x, generator=generator, **given)
+
+
+def test_a_silent_network_costs_exactly_the_marginals() -> None:
+    model, x = model_and_rows()
+    found = bound(model, x, None, 4, 0)
+    assert float(found.error.max()) < 1e-3
+    p = {}
+    for d in range(3):
+        values, counts = x[:, d].unique(return_counts=True)
+        p[d] = dict(zip(values.tolist(), (counts / len(x)).tolist(), strict=True))
+    expected = [-sum(np.log(p[d][v]) for d, v in enumerate(row)) for row in x[:50].tolist()]
+    np.testing.assert_allclose(found.value[:50].numpy(), expected, rtol=0.01)
+
+
+def test_the_bound_is_that_of_the_losses() -> None:
+    model, x = model_and_rows()
+    generator = torch.Generator().manual_seed(1)
+    for p in model.net.parameters():
+        p.data.add_(0.1 * torch.randn(p.shape, generator=generator))
+    plain = cost(model, x, generator)
+    found = bound(model, x, None, 4, 0)
+    error = float((plain - found.value).std()) / len(x) ** 0.5
+    assert abs(float(plain.mean() - found.value.mean())) < 4 * error
+
+
+def test_conditionals_cost_what_the_losses_say() -> None:
+    model, x = model_and_rows()
+    generator = torch.Generator().manual_seed(1)
+    for p in model.net.parameters():
+        p.data.add_(0.1 * torch.randn(p.shape, generator=generator))
+    known = torch.tensor([True, False, False]).expand(x.shape)
+    plain = cost(model, x, generator, known=known)
+    found = bound(model, x, known, 4, 0)
+    error = float((plain - found.value).std()) / len(x) ** 0.5
+    assert abs(float(plain.mean() - found.value.mean())) < 4 * error
