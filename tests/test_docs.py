@@ -96,7 +96,8 @@ def test_inline_options_and_recipes_exist(name: str) -> None:
     for option in re.findall(r"`(--[a-z][\w.-]*)", text):
         inner = ".".join(option.split(".")[:2])  # a key may hold a table
         assert option in known or inner in known, option
-    for recipe in re.findall(r"`((?:mnist|cifar10|text8)_\w+|digits-\w+|manual-text)`", text):
+    names = r"`((?:mnist|cifar10|text8)_\w+|(?:digits|cifar10)-\w+|manual-text)`"
+    for recipe in re.findall(names, text):
         assert recipe in recipes.names(), recipe
 
 
@@ -108,7 +109,7 @@ def test_published_numbers_are_the_recipes() -> None:
         (row,) = re.findall(r"^\| published.*$", page, re.M)
         assert [float(cell) for cell in row.split("|")[2:-1]] == list(results)
     page = (DOCS / "experiments" / "cifar10.md").read_text()
-    for name in (each for each in recipes.names() if each.startswith("cifar10")):
+    for name in (each for each in recipes.names() if each.startswith("cifar10_")):
         found = config.read(name).published
         (row,) = re.findall(rf"^\| `{name}` \|.*$", page, re.M)
         cells = [cell.strip() for cell in row.split("|")[2:-1]]
