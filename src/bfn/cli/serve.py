@@ -36,17 +36,16 @@ def serve(
     from bfn.hub import shipped
     from bfn.web import server, subject
 
-    at = server.listen(host, port)
-    port = at.getsockname()[1]
-    subjects = [subject.load(run, trust=trust) for run in runs or shipped()]
-    token = secrets.token_urlsafe(16)
-    shown = f"[{host}]" if ":" in host else host
-    address = f"http://{shown}:{port}/{token}/"
+    with server.listen(host, port) as at:
+        port = at.getsockname()[1]
+        subjects = [subject.load(run, trust=trust) for run in runs or shipped()]
+        token, shown = secrets.token_urlsafe(16), f"[{host}]" if ":" in host else host
+        address = f"http://{shown}:{port}/{token}/"
 
-    def started() -> None:
-        print(f"open {address}  (Ctrl-C stops the server)", flush=True)
-        if browser and not webbrowser.open(address):
-            print("no browser was found here: open that address in one", flush=True)
+        def started() -> None:
+            print(f"open {address}  (Ctrl-C stops the server)", flush=True)
+            if browser and not webbrowser.open(address):
+                print("no browser was found here: open that address in one", flush=True)
 
-    shared = server.Server(subjects, token, server.hosts(host, port))
-    server.answering(shared, started).run(sockets=[at])
+        shared = server.Server(subjects, token, server.hosts(host, port))
+        server.answering(shared, started).run(sockets=[at])

@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import hmac
 import ipaddress
+import os
 import socket
 import threading
 import time
@@ -371,9 +372,15 @@ def listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=64)
     except OSError as error:
         raise BFNError(
-            f"the server cannot listen at {host}:{port} ({error.strerror or error}); give another "
-            "--port, or --port 0 for any that is free"
+            f"the server cannot listen at {host}:{port} ({_reason(error)}); give another --port, "
+            "or --port 0 for any that is free"
         ) from None
+
+
+def _reason(error: OSError) -> str:
+    """Without what `socket.create_server` adds to it."""
+    known = isinstance(error.errno, int) and error.errno > 0
+    return os.strerror(error.errno) if known else str(error.strerror or error)  # pyright: ignore
 
 
 def answering(server: Server, started: Callable[[], None]) -> uvicorn.Server:

@@ -1,0 +1,164 @@
+"""`bfn serve` and `bfn view`: what they print, and mistakes."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import signal
+import socket
+import sys
+import webbrowser
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bfn
+from bfn.cli import main
+from bfn.errors import BFNError
+from bfn.web.subject import subject
+from support import angles, pages, processes
+
+
+def refused(capsys: pytest.CaptureFixture[str], line: str) -> str:
+    assert main(line.split()) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (sentence,) = captured.err.splitlines()
+    return sentence
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("nowhere", "there is no run folder 'nowhere'; give the folder of a trained run"),
+        ("digts", "there is no run folder 'digts'; did you mean 'digits'?"),
+        ("empty", "'empty' holds no config.json"),
+    ],
+)
+@pytest.mark.parametrize("command", ["serve --no-browser --port 0", "view -o x.html"])
+def test_unknown_runs(
+    command: str,
+    line: str,
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if command.startswith("serve"):
+        pytest.importorskip("starlette")
+    monkeypatch.chdir(tmp_path)
+    Path("empty").mkdir()
+    assert sentence in refused(capsys, f"{command} {line}")
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("view digits -o x.gif", "'x.gif' has the wrong ending; expected .html"),
+        ("view digits -o mine.html", "'mine.html' exists; give another name, or --force"),
+        ("view digits --n 65", "a film holds at most 64 generations, not 65; record fewer"),
+        ("view digits --steps 1001", "steps = 1001; expected a whole number from 1 to 1000"),
+        ("view digits --calls 5 --steps 4", "both say how long to sample"),
+        ("view digits --label 3", "a label was given to a model without labels"),
+        ("view digits-labelled --label 12", "label = 12 is out of range"),
+        ("view digits --solver ods", "solver = 'ods'; expected one of ancestral, sde"),
+        ("view", "bfn view needs RUN"),
+    ],
+)
+def test_films_that_cannot_be_made(
+    line: str,
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.html").write_text("mine")
+    assert sentence in refused(capsys, line)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.html"]
+
+
+def test_a_taken_port_and_a_wrong_one(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("starlette")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        said = refused(capsys, f"serve --no-browser --port {port}")
+    assert (
+        f"cannot listen at 127.0.0.1:{port} (Address already in use); give another --port" in said
+    )
+    assert "port = 99999; expected 1 to 65535" in refused(capsys, "serve --port 99999")
+
+
+@pytest.mark.parametrize("module", ["starlette", "uvicorn", "websockets"])
+def test_without_the_extra(
+    module: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("starlette", "uvicorn", "websockets"):
+        monkeypatch.setitem(sys.modules, name, None if name == module else sys)
+    said = refused(capsys, "serve --no-browser")
+    assert said == (
+        f"bfn: bfn serve needs {module}, which is not installed; add it with: pip install "
+        "'bfn[web]'."
+    )
+
+
+def test_a_model_that_the_page_cannot_draw() -> None:
+    model = angles.angle(angles.Small(2, 6), 6, 30.0)
+    format = bfn.data.ArrayFormat((2,), angles.Degrees())
+    with pytest.raises(BFNError, match="AngleOutput cannot be drawn; give it a method belief"):
+        subject("angles", model, format, pages.SETTINGS)
+
+
+@pytest.mark.parametrize("there_is_one", [True, False])
+def test_the_address_is_printed_and_a_browser_opened(
+    there_is_one: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("starlette")
+    from bfn.web import server
+
+    class Answering:
+        """A server that stops as soon as it has started."""
+
+        def __init__(self, shared: Any, started: Callable[[], None]) -> None:
+            self.shared, self.started = shared, started
+            tokens.append(shared.token)
+
+        def run(self, sockets: list[socket.socket]) -> None:
+            self.started()
+            sockets[0].close()
+
+    tokens: list[str] = []
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", lambda url: opened.append(url) or there_is_one)
+    monkeypatch.setattr(server, "answering", Answering)
+    for options in ((), ("--no-browser",)):
+        assert main(["serve", "digits", "--port", "0", *options]) == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    (address,) = opened
+    assert re.fullmatch(rf"http://127\.0\.0\.1:\d+/{tokens[0]}/", address)
+    assert first == f"open {address}  (Ctrl-C stops the server)"
+    assert len(rest) == (1 if there_is_one else 2)
+    assert there_is_one or rest[0] == "no browser was found here: open that address in one"
+    assert tokens[0] != tokens[1]
+    assert len(tokens[0]) >= 20
+
+
+@pytest.mark.slow
+def test_a_real_server_starts_answers_and_stops() -> None:
+    pytest.importorskip("starlette")
+    process = processes.start("serve", "--no-browser", "--port", 0)
+    line = process.stdout.readline()  # pyright: ignore[reportOptionalMemberAccess]
+    port, path = re.findall(r"http://127\.0\.0\.1:(\d+)(/\S+/)", line)[0]
+    connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=30)
+    connection.request("GET", path)
+    assert connection.getresponse().status == 200
+    connection.close()
+    process.send_signal(signal.SIGINT)
+    code, _, err = processes.finish(process)
+    assert code == 130
+    assert "Traceback" not in err
