@@ -65,18 +65,21 @@ NEW = people(200, 2)
 # The classifier
 
 
-def test_c2st_is_the_formula() -> None:
+@pytest.mark.parametrize(("shift", "least", "most"), [(0.7, 0.3, 0.9), (0.0, 0.9, 1.0)])
+def test_c2st_is_the_formula(shift: float, least: float, most: float) -> None:
     rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(90, 2)), rng.normal(0.7, 1, size=(90, 2))
+    x, y = rng.normal(size=(90, 2)), rng.normal(shift, 1, size=(90, 2))
     rows, label = np.concatenate([x, y]), np.array([1] * 90 + [0] * 90)
-    scores = []
+    aucs = []
     for seen, unseen in StratifiedKFold(3, shuffle=True, random_state=5).split(rows, label):
         model = DecisionTreeClassifier(min_samples_leaf=8, random_state=0)
         p = model.fit(rows[seen], label[seen]).predict_proba(rows[unseen])[:, 1]
-        scores.append(1 - (2 * max(0.5, roc_auc_score(label[unseen], p)) - 1))
+        aucs.append(roc_auc_score(label[unseen], p))
     found = c2st(x, y, Boosting(0), seed=5)
+    scores = [1 - (2 * max(0.5, auc) - 1) for auc in aucs]
     assert found == pytest.approx(np.mean(scores), abs=1e-12)
-    assert 0.3 < found < 0.9
+    assert least < found <= most
+    assert (min(aucs) < 0.5) == (shift == 0.0), "one that is worse than guessing counts as guessing"
 
 
 def test_c2st_finds_what_can_be_found(monkeypatch: pytest.MonkeyPatch) -> None:

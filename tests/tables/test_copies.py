@@ -69,12 +69,12 @@ def literal_distance(a: dict, b: dict, low: float, high: float) -> float:
 
 def test_the_closest_row_is_the_closest() -> None:
     rng = np.random.default_rng(0)
-    towns = np.array(["Ulm", "Bonn", None], object)
+    towns = np.array(["Ulm", "Bonn", None, "Kiel"], object)  # no training row is from Kiel
     tables = {}
-    for side, n in (("train", 37), ("new", 23)):
+    for side, n, some in (("train", 37, 3), ("new", 23, 4)):
         age = rng.normal(size=n)
         age[rng.random(n) < 0.2] = np.nan
-        tables[side] = {"age": age, "town": towns[rng.integers(0, 3, n)]}
+        tables[side] = {"age": age, "town": towns[rng.integers(0, some, n)]}
     columns = align(tables)
     x, y = (coordinates(columns, side, np.arange(n)) for side, n in (("new", 23), ("train", 37)))
     low, high = np.nanmin(tables["train"]["age"]), np.nanmax(tables["train"]["age"])

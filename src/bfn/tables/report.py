@@ -132,7 +132,9 @@ class Comparison:
     def as_dict(self) -> dict[str, Any]:
         """All numbers, as JSON values."""
         return {
-            "measures": {m.name: {"new": m.new, "real": m.real} for m in self.measures},
+            "measures": {
+                m.name: {"new": _finite(m.new), "real": _finite(m.real)} for m in self.measures
+            },
             "columns": {name: _finite(score) for name, score in self.shapes.items()},
             "pairs": [[*pair, _finite(trend.score)] for pair, trend in self.trends.items()],
             "warnings": list(self.warnings),
@@ -226,8 +228,8 @@ def _pairs(comparison: Comparison) -> list[str]:
     ]
 
 
-def _finite(value: float) -> float | None:
-    return None if math.isnan(value) else value
+def _finite(value: float | None) -> float | None:
+    return None if value is None or math.isnan(value) else value
 
 
 def _score(score: float) -> str:
