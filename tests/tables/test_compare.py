@@ -265,6 +265,8 @@ MISTAKES = [
     ((TRAIN[["age"]], NEW[["age"]], HELD[["age"]]), {"target": "age"}, "no other column to predic"),
     ((TRAIN, NEW.assign(rich=None), HELD), {"target": "rich"}, "'rich' has no value in one of"),
     ((TRAIN, 5), {}, "a table is expected, not int"),
+    ((TRAIN, NEW), {"rows": 3}, "rows = 3; expected a whole number, at least 6"),
+    ((TRAIN, NEW), {"seed": -1}, "seed = -1; expected a whole number, at least 0"),
 ]
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from bfn.errors import BFNError, did_you_mean, plural, require_extra, some
+from bfn.errors import BFNError, did_you_mean, plural, require_extra, some, whole
 from bfn.tables import copies, similarity
 from bfn.tables.aligned import SIDES, Aligned, Values, align
 from bfn.tables.copies import pick
@@ -57,6 +57,7 @@ def compare(
         rows: The most rows of a table that a classifier is given.
         seed: Of the folds, of the classifiers, and of which rows are chosen.
     """
+    rows, seed = whole("rows", rows, 2 * FOLDS), whole("seed", seed, 0)
     tables = {"train": train, "new": new, "holdout": holdout}
     columns = align({side: table for side, table in tables.items() if table is not None})
     size = {side: len(values) for side, values in columns[0].values.items()}
