@@ -163,3 +163,12 @@ def test_mistakes_afterwards_get_a_sentence(change: dict[str, Any], message: str
     table = {name: values for name, values in (mixed() | change).items() if values is not None}
     with pytest.raises(BFNError, match=message):
         columns.encode(table)
+
+
+def test_what_is_kept_of_a_table_is_bounded() -> None:
+    """2^20 values in all: five of each of 5,000 bins of 40 columns."""
+    rng = np.random.default_rng(0)
+    columns = Columns.fit({f"x{i}": rng.standard_normal(200) for i in range(40)}, max_bins=5000)
+    assert max(len(c.bins.knots) / len(c.bins) for c in columns.columns) <= 5  # pyright: ignore
+    one = Columns.fit({"x": rng.standard_normal(20_000)})
+    assert one["x"].bins.sizes.max() == 32  # pyright: ignore

@@ -69,16 +69,22 @@ class Bins:
 
     @classmethod
     def fit(cls, k: np.ndarray, most: int | None, knots: int) -> tuple[Bins, np.ndarray]:
-        """About `most` bins of training values, or one for each value, and how many values each
-        has."""
+        """About `most` bins of training values, more if many are frequent, or one for each value;
+        and how many values each has."""
         u, c = np.unique(k, return_counts=True)
         n = len(k)
         if most is None or len(u) <= min(most, n // 2):
             alone = np.ones(len(u), bool)
         else:
-            alone = c >= max(LEAST, n / (2 * most))
-            alone[[0, -1]] |= c[[0, -1]] > 1  # where measurements are cut off
-        number = _numbered(c, alone, most or 1)
+            alone = np.zeros(len(u), bool)
+            alone[[0, -1]] = c[[0, -1]] > 1  # where measurements are cut off
+            # With every value that stands alone, the bins of the others grow lighter.
+            while alone.sum() < 2 * most:
+                more = ~alone & (c >= max(LEAST, _heavy(c, alone, most) / 2))
+                if not more.any():
+                    break
+                alone |= more
+        number = _numbered(c, alone, most or 2)
         starts = np.flatnonzero(np.diff(number, prepend=-1))
         stops = np.append(starts[1:], len(u))
         # A bin reaches half-way to a wider neighbour, and all the way to a single value.
@@ -141,12 +147,16 @@ class Bins:
         return cls(**{name: np.array(v, np.int64) for name, v in description.items()})
 
 
+def _heavy(c: np.ndarray, alone: np.ndarray, most: int) -> float:
+    """How many values a wider bin should hold."""
+    rest, bins = c[~alone].sum(), max(most - alone.sum(), most // 2)
+    # Even a few values that differ are two bins.
+    return max(min(LEAST, rest / 2), rest / bins, 1.0)
+
+
 def _numbered(c: np.ndarray, alone: np.ndarray, most: int) -> np.ndarray:
     """The bin of every different value, from the counts of all."""
-    rest = np.where(alone, 0, c)
-    budget = max(most - alone.sum(), most // 2, 1)
-    # Even a few values that differ are two bins.
-    heavy = max(min(LEAST, rest.sum() / 2), rest.sum() / budget) or 1
+    rest, heavy = np.where(alone, 0, c), _heavy(c, alone, most)
     # Towards either end bins hold as many values as are beyond them: outliers are not smeared.
     rank = np.cumsum(c) - c / 2
     beyond = np.minimum(rank, c.sum() - rank)
