@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -61,7 +62,10 @@ def number(
 
 def did_you_mean(name: object, known: Iterable[str], prefix: str = "") -> str:
     """A hint such as "; did you mean 'text'?", or nothing if no known name is close."""
-    near = difflib.get_close_matches(str(name), list(known), n=1)
+    known = list(known)
+    # lr is the learning_rate.
+    short = [each for each in known if "".join(re.findall("(?:^|_)(.)", each)) == name]
+    near = short or difflib.get_close_matches(str(name), known, n=1)
     return f"; did you mean {prefix + near[0]!r}?" if near else ""
 
 

@@ -78,6 +78,11 @@ def with_labels(model: BFN, settings: Sample, n_given: bool) -> tuple[Sample, in
     labels.prepare(model, chosen, len(chosen))
     if len(chosen) == 1:
         return settings, None
+    if n_given and settings.n < len(chosen):
+        raise BFNError(
+            f"--n {settings.n} is fewer than one for each of the {len(chosen)} labels; give more, "
+            "or leave it out"
+        )
     if not n_given:
         rows = -(-settings.n // len(chosen))
         settings = dataclasses.replace(settings, n=rows * len(chosen))

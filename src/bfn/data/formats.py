@@ -309,7 +309,7 @@ class TextFormat(Format):
         if resize:
             raise BFNError("--resize is for pictures, and these data are texts; leave it out")
         if len(blank) != 1:
-            raise BFNError(f"blank = {blank!r}; expected a single character, such as _")
+            raise BFNError(f"--blank {blank!r} is not a single character, such as _")
         if blank not in what:
             raise BFNError(
                 f"the text {what!r} has no blank {blank!r} to fill in; put one for every missing "

@@ -109,7 +109,7 @@ def _listing(path: Path) -> tuple[list[str], Callable[[str], bytes]]:
         read = archive.read
     elif path.exists():
         other = {".npy": "array", ".npz": "array", ".csv": "array", ".txt": "text"}.get(path.suffix)
-        advice = f"; did you mean bfn train {other}?" if other else ""
+        advice = f"; did you mean bfn train {other}?" if other else "; give one of them"
         raise BFNError(f"{path} is neither a folder nor an intact zip archive of pictures{advice}")
     else:
         raise absent(path, "a folder or zip archive of pictures")

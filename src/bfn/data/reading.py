@@ -39,7 +39,9 @@ def read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise BFNError(f"{str(path)!r} cannot be read: {error.strerror or error}") from None
+        raise BFNError(
+            f"{str(path)!r} cannot be read: {error.strerror or error}; give the name of a file"
+        ) from None
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -159,7 +161,7 @@ def open_picture(read: Callable[[], bytes], name: str) -> Image:
         zlib.error,
         Image.DecompressionBombError,
     ):
-        raise Unreadable(f"{name!r} cannot be read as a picture; repair or remove it") from None
+        raise Unreadable(f"{name!r} cannot be read as a picture; repair it or omit it") from None
 
 
 def levels(picture: Image, mode: str, size: tuple[int, int] | None = None) -> np.ndarray:

@@ -127,6 +127,8 @@ def _checked(
         where = recipe.origin.get(f"{section}.{key}", "")
         if key not in known and not open_ended:
             expected = f"; expected {', '.join(known) or 'none'}"
+            if (section, key) == ("data", "path"):
+                expected = "; for data of your own use bfn train images, text or array"
             for title, other in reversed(SECTIONS.items()):
                 if hasattr(other, key):
                     expected = f"; did you mean '{title}.{key}'?"
