@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -385,6 +386,18 @@ def test_downloads(address, visit, tmp_path: Path) -> None:
     keep(film, "film")
     film.keyboard.press("Space")
     assert film.locator("#play").get_attribute("aria-label") == "Pause"
+    # A notebook shows it in a frame that may run scripts and nothing else.
+    frame = "<iframe width=880 height=720 sandbox='allow-scripts' srcdoc='{}'></iframe>"
+    notebook = tmp_path / "notebook.html"
+    notebook.write_text(frame.format(html.escape(files["film"].read_text(), quote=True)))
+    outer = film.context.new_page()
+    outer.goto(f"file://{notebook}")
+    inner = outer.frame_locator("iframe")
+    inner.locator("body.ready").wait_for()
+    inner.locator("#theme").click()
+    inner.locator("#step").click()
+    assert inner.locator("html").get_attribute("data-theme") == "dark"
+    keep(outer, "notebook")
 
 
 def test_a_reload_shows_the_same_again(address, visit) -> None:

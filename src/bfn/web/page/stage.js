@@ -224,6 +224,7 @@ export class Stage {
     canvas.addEventListener("pointerleave", () => this.point(null));
     if (role !== "believes") return;
     canvas.tabIndex = 0;
+    canvas.setAttribute("role", "application"); // arrow keys move in it
     canvas.classList.add("cursor");
     canvas.addEventListener("focus", () => {
       if (this.chosen.g !== entry.g) this.choose(entry.g, 0);
