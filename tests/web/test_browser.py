@@ -359,8 +359,15 @@ def test_two_solvers_side_by_side_hear_the_same_noise(address, visit) -> None:
     keep(page, "solvers")
     page.select_option("#model-b", "digits-labelled")
     ready(page)
+    page.select_option("#label-b", label="4")
+    ready(page)
     seek(page, 0.6)
+    four = look(page, "draws", 1)
     keep(page, "models")
+    page.select_option("#label-b", label="1")
+    ready(page)
+    seek(page, 0.6)
+    assert look(page, "draws", 1) != four
     page.click("#compare")
     ready(page)
     assert page.locator("figure[data-role=believes] canvas").count() == 1

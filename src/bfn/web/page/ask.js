@@ -45,18 +45,31 @@ export class Ask {
     for (const name of ["solver", "guidance", "calls"]) find(`${name}-b`).value = find(name).value;
     find("model-b").value = model.id;
     find("particles").value = 1;
-    fill(find("label"), [["", "any"], ...(model.labels ?? []).map((label, k) => [k, label])]);
-    find("label").value = defaults.label ?? "";
+    this.offerLabels(model, "label");
+    this.offerLabels(model, "label-b");
     for (const [name, there] of [["label", model.labels], ["guidance", model.labels], ["length", model.lengths]]) {
       for (const element of [find(name), document.querySelector(`label[for=${name}]`)]) element.hidden = !there;
     }
-    find("guidance-b").dataset.there = model.labels ? "yes" : "";
     if (model.lengths) {
       find("length").min = model.lengths.least;
       find("length").max = model.lengths.most;
       find("length").value = "";
     }
     find("about").textContent = model.about.replace(/(\d) x (?=\d)/g, "$1 × ");
+  }
+
+  offerLabels(model, name) {
+    fill(this.find(name), [["", "any"], ...(model.labels ?? []).map((label, k) => [k, label])]);
+    this.find(name).value = model.defaults.label ?? "";
+  }
+
+  // The second model changed: it has its own solver, calls and labels.
+  adoptSecond() {
+    const { defaults } = this.second;
+    this.find("solver-b").value = defaults.solver;
+    this.find("calls-b").value = defaults.steps + 1;
+    this.offerLabels(this.second, "label-b");
+    this.compare(true);
   }
 
   put(values) {
@@ -70,24 +83,27 @@ export class Ask {
     const { find } = this;
     find("versus").hidden = !on;
     for (const name of ["solver-b", "calls-b"]) find(name).hidden = !on;
-    find("guidance-b").hidden = !on || !find("guidance-b").dataset.there;
+    for (const name of ["guidance", "label"]) {
+      const [first, second] = [this.model.labels, on && this.second.labels];
+      find(`${name}-b`).hidden = !second;
+      document.querySelector(`label[for=${name}]`).hidden = !first && !second;
+    }
     document.body.classList.toggle("comparing", on);
   }
 
-  // The settings of pane 0 or 1 as the server wants them; the second differs in model, solver, calls and guidance.
+  // The settings of pane 0 or 1 as the server wants them; the second has its own model, solver, calls, label and guidance.
   settings(pane) {
     const { find } = this;
     const own = (name) => find(pane ? `${name}-b` : name);
     const { model } = this;
     const shown = pane ? this.second : model;
-    const label = find("label").value;
-    const usable = label !== "" && Number(label) < (shown.labels?.length ?? 0);
+    const label = own("label").value;
     return {
       model: shown.id,
       solver: own("solver").value,
       steps: whole(own("calls"), shown.defaults.steps + 1) - 1,
       seed: whole(find("seed"), 0),
-      label: usable ? Number(label) : null,
+      label: shown.labels && label !== "" ? Number(label) : null,
       guidance: shown.labels ? Number(own("guidance").value || 1) : 1,
       length: shown.lengths && find("length").value !== "" ? whole(find("length"), null) : null,
       particles: whole(find("particles"), 1),

@@ -460,7 +460,7 @@ function wireTime() {
 }
 
 function wireAsk() {
-  for (const name of ["solver", "calls", "guidance", "label", "length", "seed", "solver-b", "calls-b", "guidance-b", "particles", "since"]) on(name, "change", askSoon);
+  for (const name of ["solver", "calls", "guidance", "label", "length", "seed", "solver-b", "calls-b", "guidance-b", "label-b", "particles", "since"]) on(name, "change", askSoon);
   for (const name of ["guidance", "seed"]) on(name, "input", () => find(name).value !== "" && askSoon());
   on("ask", "submit", (event) => {
     event.preventDefault();
@@ -479,9 +479,7 @@ function wireAsk() {
     again();
   });
   on("model-b", "change", () => {
-    const { defaults } = page.ask.second;
-    find("solver-b").value = defaults.solver;
-    find("calls-b").value = defaults.steps + 1;
+    page.ask.adoptSecond();
     again();
   });
   on("generate-again", "click", () => {
@@ -497,7 +495,8 @@ function wireRest() {
     page.panes[1].run = page.panes[1].next = null;
     if (film) return showRecorded();
     page.ask.compare(page.comparing);
-    if (page.comparing && page.ask.second === page.ask.model && find("solver-b").value === find("solver").value) {
+    if (page.comparing && page.ask.second === page.ask.model) {
+      for (const name of ["calls", "guidance", "label"]) find(`${name}-b`).value = find(name).value;
       // Two equal halves would say nothing: begin with another solver.
       find("solver-b").value = find("solver").value === "ancestral" ? "sde2" : "ancestral";
     }
