@@ -15,7 +15,7 @@ from torch import Tensor
 
 import bfn
 from bfn.cli import main
-from bfn.web import requests, work
+from bfn.web import messages, requests, work
 from bfn.web.subject import Subject, load, subject
 from support import pages
 
@@ -237,3 +237,56 @@ def test_a_run_stops_when_it_is_told(digits: Subject) -> None:
     with pytest.raises(work.Stopped):
         work.stream(digits, pages.ask(digits, steps=50), emit)
     assert calls == 3
+
+
+@pytest.fixture(scope="module")
+def people() -> Subject:
+    """A table: a category, and a number of which some are missing."""
+    pytest.importorskip("pyarrow")
+    from bfn.tables.columns import Columns
+    from bfn.tables.format import TableFormat, variable
+
+    ages = [18, 25, 33, 33, 47, None] * 20
+    columns = Columns.fit({"sex": ["male", "female", "female"] * 40, "age": ages})
+    variables = {column.name: variable(column) for column in columns.variables}
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        net = bfn.nn.MixedMLP.of(variables, width=16, layers=1)
+    return subject("people", bfn.mixed(net, variables), TableFormat(columns), pages.SETTINGS)
+
+
+def test_rows_of_tables_are_shown_by_their_values(people: Subject) -> None:
+    said = people.describe()
+    assert (said["medium"], said["about"]) == ("mixed", "2 columns: sex, age")
+    assert [group["symbols"] for group in said["groups"]] == [
+        ["female", "male"],
+        ["18", "25", "33", "47", "missing"],
+    ]
+    found = pages.streamed(people, steps=3, pins={"i": [1], "v": [2]})
+    planes = {(plane["name"], plane["group"]) for plane in found[0][0]["planes"]}
+    names = ("input_p", "p", "entropy", "sample")
+    assert planes == {(name, group) for name in names for group in range(2)}
+    assert values(found)[1] == 2
+    assert "bfn infill people known.csv --n 1" in found[0][0]["command"]
+    request = pages.ask(people, pins={"i": [1], "v": [2]}, steps=2)
+    ((name, _, known),) = work.files(people, requests.Download("known", request, 0), lambda: None)
+    assert (name, known) == ("known.csv", b"sex,age\n,33\n")
+    ((name, _, row),) = work.files(people, requests.Download("sample", request, 0), lambda: None)
+    assert (name, row.endswith(b",33\n")) == ("people-0.csv", True)
+
+
+def test_bins_shown_as_classes_are_heard_as_bayes_says(people: Subject) -> None:
+    """The posterior of equally probable bins, from the density of the messages themselves."""
+    model, group = people.model, people.groups[1]
+    flow, g = model.flow, torch.Generator().manual_seed(0)
+    x, _ = people.example([0, 1], [0, 3])
+    t = torch.tensor([0.3])
+    theta = flow.sample(x, t, g)
+    with model.evaluating():
+        output = model(theta, t)
+    shown = messages.look(people, theta, output, x, slice(0, 1)).inputs[1]
+    part = flow.unpack_theta(theta)["age"]
+    V, beta = float(part.V), float(part.beta)
+    density = [math.exp(-((V - beta * c) ** 2) / (2 * beta)) for c in (-0.8, -0.4, 0, 0.4, 0.8)]
+    assert group.K == 5
+    np.testing.assert_allclose(shown, np.array(density) / sum(density), rtol=1e-5)

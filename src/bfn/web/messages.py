@@ -19,15 +19,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bfn.flow import Theta
+from bfn.flow import BayesianFlow, Theta
 from bfn.output import Belief, Output
+from bfn.output.bins import bin_centre
 from bfn.web.subject import Group, Subject, thetas
 
 PROTOCOL = 1
-TABLE, TOP = 64, 8
-"""With more classes than the first, only so many of the most probable ones are sent."""
-LARGEST = 1 << 17
-"""Bytes of a table of probabilities."""
+TABLE, SMALL, LARGEST = 64, 1 << 10, 1 << 17
+"""So many classes have all their probabilities sent, unless their table is larger; more classes
+have if it is small."""
+TOP = 8
+"""Otherwise, so many of the most probable classes are sent."""
 
 
 def pack(header: dict[str, Any], body: bytes = b"") -> bytes:
@@ -114,12 +116,19 @@ class Look:
 def look(subject: Subject, theta: Theta, output: Output, x: Tensor, rows: slice) -> Look:
     """Some rows of a batch, which are the particles of one example or that example alone."""
     flow = subject.model.flow
-    inputs = [
-        part.expected_input(theta_p)[rows].mean(0).cpu()
-        for part, theta_p in zip(flow.parts, thetas(flow, theta), strict=True)
-    ]
+    parts = zip(subject.groups, flow.parts, thetas(flow, theta), strict=True)
+    inputs = [_input(*each)[rows].mean(0).cpu() for each in parts]
     beliefs = [_pooled(part.belief(), rows) for part in output.each()]
     return Look(inputs, beliefs, [part[rows.start].cpu() for part in subject.split(x)])
+
+
+def _input(group: Group, flow: BayesianFlow, theta: Theta) -> Tensor:
+    """The expected input, or where numbers are shown as classes the probabilities of their bins."""
+    if group.integers or group.kind != "classes" or group.K is None:
+        return flow.expected_input(theta)
+    values = bin_centre(torch.arange(group.K, device=theta.V.device), group.K, torch.float64)
+    V, beta = theta.V.double().unsqueeze(-1), theta.beta.double().unsqueeze(-1)
+    return torch.softmax(V * values - 0.5 * beta * values.square(), -1)
 
 
 def _pooled(belief: Belief, rows: slice) -> Belief:
@@ -166,7 +175,7 @@ def _group_planes(group: Group, given: Tensor, belief: Belief, x: Tensor) -> dic
         found |= {"input": _bytes(given), "mean": _bytes(mean)}
         if deviation is not None:
             found["deviation"] = _bytes(2 * deviation)
-        if p is not None and p.shape[1] <= TABLE and p.numel() <= LARGEST:
+        if p is not None and _fits(p):
             found["p"] = _bytes(p)
     if belief.entropy is not None and group.entropy_max:
         nats = belief.entropy.flatten()
@@ -182,11 +191,15 @@ def _group_planes(group: Group, given: Tensor, belief: Belief, x: Tensor) -> dic
 
 
 def _classes(prefix: str, p: Tensor) -> dict[str, np.ndarray]:
-    if p.shape[1] <= TABLE and p.numel() <= LARGEST:
+    if _fits(p):
         return {f"{prefix}p": _bytes(p)}
     most = p.topk(min(TOP, p.shape[1]), 1)
     classes = most.indices.numpy().astype(np.uint16)
     return {f"{prefix}top": classes, f"{prefix}top_p": _bytes(most.values)}
+
+
+def _fits(p: Tensor) -> bool:
+    return p.numel() <= (LARGEST if p.shape[1] <= TABLE else SMALL)
 
 
 def _bytes(shares: Tensor) -> np.ndarray:

@@ -32,6 +32,7 @@ from bfn.output.bins import bin_centre, bin_index
 from bfn.recipe.sections import Sample
 from bfn.runs.folder import RunFolder
 from bfn.sampling import draw
+from bfn.tables.format import TableFormat
 
 MOST = 16_384
 """Variables of an example that a page can show."""
@@ -186,7 +187,7 @@ class Subject:
             "id": self.id,
             "title": self.title,
             "about": about(self.format, self.groups),
-            "medium": self.format.medium,
+            "medium": "mixed" if self.groups[0].name else self.format.medium,
             "D": self.D,
             "groups": [group.describe() for group in self.groups],
             "labels": self.labels,
@@ -250,29 +251,42 @@ def thetas(flow: BayesianFlow, theta: Theta) -> list[Theta]:
 def _groups(model: BFN, format: Format) -> list[Group]:
     flow = model.flow
     shapes, names = flow.part_shapes(format.shape), list(flow.variables) or [""]
-    pixels, symbols = format.medium == "image", None
     low, high = -torch.ones(format.dimensions), torch.ones(format.dimensions)
-    if isinstance(format, TextFormat):
-        signs = format.alphabet.characters or (chr(byte) for byte in range(256))
-        symbols = [sign if sign.isprintable() else repr(sign)[1:-1] for sign in signs]
-    elif format.medium == "array" and not flow.integers:
+    if format.medium == "array" and not flow.integers:
         low, high = (format.decode(end.reshape(1, *format.shape)).flatten() for end in (low, high))
-    groups, start = [], 0
+    symbols, groups, start = _symbols(format), [], 0
     for name, shape, part, head in zip(names, shapes, flow.parts, model.head.parts, strict=True):
         K = getattr(part if part.integers else head, "K", None)
         binned, kind = not part.integers and K is not None, "numbers"
-        if pixels:
+        if format.medium == "image":
             K, kind = K or getattr(format.form, "levels", 256), "levels"
-        elif part.integers:
+        elif part.integers or name in symbols:
             kind = "classes"
         stop = start + math.prod(shape)
         low_p, high_p = low[start:stop].double(), high[start:stop].double()
         if kind != "numbers" and K is not None:
             low_p, high_p = torch.zeros_like(low_p), torch.full_like(low_p, K - 1)
-        given = (name, start, tuple(shape), kind, K, low_p, high_p, symbols)
+        given = (name, start, tuple(shape), kind, K, low_p, high_p, symbols.get(name))
         groups.append(Group(*given, integers=part.integers, binned=binned))
         start = stop
     return groups
+
+
+def _symbols(format: Format) -> dict[str, list[str]]:
+    """What to write for classes, by the name of the variable."""
+    if isinstance(format, TextFormat):
+        signs = format.alphabet.characters or (chr(byte) for byte in range(256))
+        return {"": [sign if sign.isprintable() else repr(sign)[1:-1] for sign in signs]}
+    if isinstance(format, TableFormat):
+        columns = {each.name: each.representatives() for each in format.columns.variables}
+        return {name: [_written(v) for v in each.to_pylist()] for name, each in columns.items()}
+    return {}
+
+
+def _written(value: Any) -> str:
+    if value is None:
+        return "missing"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)[:40]
 
 
 def about(format: Format, groups: Sequence[Group]) -> str:
@@ -288,4 +302,5 @@ def about(format: Format, groups: Sequence[Group]) -> str:
     if format.medium == "array":
         size = " x ".join(map(str, format.shape)) or "1"
         return f"arrays of {size} {'classes' if first.kind == 'classes' else 'numbers'}"
-    return f"{plural(len(groups), 'variable')}: {some(group.name for group in groups)}"
+    noun = "column" if isinstance(format, TableFormat) else "variable"
+    return f"{plural(len(groups), noun)}: {some(group.name for group in groups)}"

@@ -17,6 +17,7 @@ import io
 import json
 import math
 import shlex
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -36,6 +37,8 @@ from bfn.output.base import by_part
 from bfn.plots import sheets, style
 from bfn.plots.distributions import path
 from bfn.sampling import draw
+from bfn.tables import frame as tables
+from bfn.tables.format import TableFormat
 from bfn.web import messages
 from bfn.web.messages import look, pack
 from bfn.web.pages import html
@@ -50,6 +53,7 @@ BLANKS = "_~#*^|=+@$%&"
 TYPES = {
     ".png": "image/png",
     ".txt": "text/plain",
+    ".csv": "text/csv",
     ".npy": "application/octet-stream",
     ".npz": "application/octet-stream",
 }
@@ -355,8 +359,8 @@ def command(subject: Subject, request: Generate, n: int, length: int | None) -> 
 def _known_words(subject: Subject, request: Generate, length: int | None) -> list[str]:
     """What is pinned, as `bfn infill` takes it."""
     if not isinstance(subject.format, TextFormat):
-        files = list(_known_files(subject, request))
-        return [files[0], "--mask", files[1]]
+        example, *mask = _known_files(subject, request)
+        return [example, *(word for file in mask for word in ("--mask", file))]
     signs = subject.format.render(torch.arange(subject.format.alphabet.K)[:, None])
     used = "".join(signs[int(k)] for k in request.pins.values())
     alphabet = used if subject.format.alphabet.characters is None else "".join(signs)
@@ -372,6 +376,10 @@ def _known_files(subject: Subject, request: Generate) -> dict[str, bytes]:
     format, pins = subject.format, request.pins
     if format.medium == "text":
         return {}
+    if isinstance(format, TableFormat):
+        columns = format.columns.variables
+        known = {columns[i].name: columns[i].representatives()[int(k)] for i, k in pins.items()}
+        return {"known.csv": _csv(format.columns.rows(known, 1))}
     x, mask = subject.example(list(pins), list(pins.values()))
     ending = sheets.suffix(format)
     if ending == ".png":
@@ -384,6 +392,13 @@ def _known_files(subject: Subject, request: Generate) -> dict[str, bytes]:
         known, missing = flow.unpack_mask(mask[None]), flow.unpack_mask(~mask[None])
         contents = [_saved(format.decode(x), known), _saved(missing, known)]
     return dict(zip((f"known{ending}", f"mask{ending}"), contents, strict=True))
+
+
+def _csv(rows: Any) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.csv"
+        tables.write(rows, path)
+        return path.read_bytes()
 
 
 def _saved(values: Any, known: Any) -> bytes:
@@ -449,5 +464,7 @@ def files(
         *(subject, subject.alone(), request, 1, _lengths(subject, request, 1)),
         lambda *seen: check(),
     )
+    if isinstance(subject.format, TableFormat):
+        return [(f"{name}.csv", TYPES[".csv"], _csv(subject.format.decode(x)))]
     ending = sheets.suffix(subject.format)
     return [(f"{name}{ending}", TYPES[ending], sheets.sheet(subject.format, x, ending))]
