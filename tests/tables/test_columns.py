@@ -91,6 +91,19 @@ def test_holes_are_filled_and_values_kept() -> None:
     assert (filled[others] == frame[others]).all(axis=None)
 
 
+def test_numbers_that_no_bin_can_give() -> None:
+    columns = Columns.fit({"x": [0, 10] * 20 + [20] * 20, "y": np.arange(60) // 5 * 2.5})
+    table = {"x": [10, 12, 99], "y": [2.5, 5.1, 0.0]}
+    assert columns.decode(columns.encode(table))["x"].tolist() == [10, 10, 20]
+    assert columns.log_volume(table).tolist() == [[0, 0], [np.inf, np.inf], [np.inf, 0]]
+    assert columns.log_volume(table, nearest=True).tolist() == [[0, 0]] * 3
+    wide = Columns.fit({"x": np.random.default_rng(0).integers(0, 10**6, 2000)})
+    low = wide["x"].grid.values(np.array([0]))[0].as_py()  # pyright: ignore
+    inside, below = ({"x": [low - i]} for i in (0, 1))
+    assert wide.log_volume(below) == np.inf
+    assert wide.log_volume(below, nearest=True) == wide.log_volume(inside) > 0
+
+
 def test_spikes_stand_out() -> None:
     rng = np.random.default_rng(0)
     n = 5000

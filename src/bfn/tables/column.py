@@ -107,11 +107,11 @@ class Column(ABC):
         values = self._draw(np.where(absent, 0, codes), rng)
         return pc.if_else(absent, pa.scalar(None, self.type), values) if absent.any() else values
 
-    def log_volume(self, array: Any) -> np.ndarray:
-        """-ln p(value | bin) of every value."""
+    def log_volume(self, array: Any, nearest: bool = False) -> np.ndarray:
+        """-ln p(value | bin) of every value, or of the nearest one that a bin can give."""
         found = np.full(len(array), 0.0 if self.missing else np.inf)
         valid = array.is_valid().to_numpy(zero_copy_only=False)
-        found[valid] = self._log_volume(self.cast(array.drop_null()))
+        found[valid] = self._log_volume(self.cast(array.drop_null()), nearest)
         return found
 
     def representatives(self) -> Any:
@@ -140,7 +140,7 @@ class Column(ABC):
     def _draw(self, codes: np.ndarray, rng: np.random.Generator) -> Any: ...
 
     @abstractmethod
-    def _log_volume(self, values: Any) -> np.ndarray: ...
+    def _log_volume(self, values: Any, nearest: bool) -> np.ndarray: ...
 
     @abstractmethod
     def _middles(self) -> Any: ...
@@ -210,9 +210,12 @@ class Number(Column):
     def _draw(self, codes: np.ndarray, rng: np.random.Generator) -> Any:
         return self._values(self.bins.draw(codes, rng))
 
-    def _log_volume(self, values: Any) -> np.ndarray:
+    def _log_volume(self, values: Any, nearest: bool) -> np.ndarray:
         k, on_grid = self._places(values)
-        return np.where(on_grid, -self.bins.log_mass(k, self.bins.index(k)), np.inf)
+        j = self.bins.index(k)
+        if nearest:
+            return -self.bins.log_mass(np.clip(k, self.bins.lows[j], self.bins.highs[j]), j)
+        return np.where(on_grid, -self.bins.log_mass(k, j), np.inf)
 
     def _middles(self) -> Any:
         return self._values(self.bins.middles())
@@ -288,7 +291,7 @@ class Category(Column):
             rank[shared] += rng.choice(len(share), shared.sum(), p=share)
         return pa.concat_arrays([self.values, self.rare]).take(pa.array(rank)).cast(self.type)
 
-    def _log_volume(self, values: Any) -> np.ndarray:
+    def _log_volume(self, values: Any, nearest: bool) -> np.ndarray:
         share = self.rare_counts / self.rare_counts.sum()
         return -np.log(np.append(np.ones(len(self.values)), share))[self._rank(values)]
 

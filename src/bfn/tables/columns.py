@@ -112,10 +112,15 @@ class Columns:
         codes = {c.name: c.encode(frame.column(c.name), holes) for c in present}
         return {c.name: codes[c.name] for c in present if c.K > 1}
 
-    def log_volume(self, source: Any) -> np.ndarray:
-        """-ln p(value | bin) of all variables' values (N, D)."""
+    def log_volume(self, source: Any, nearest: bool = False) -> np.ndarray:
+        """-ln p(value | bin) of all variables' values (N, D).
+
+        Args:
+            nearest: take a number that no bin can give for the nearest one, as `encode` does.
+        """
         frame = self._checked(source, None)
-        return np.stack([c.log_volume(frame.column(c.name)) for c in self.variables], axis=1)
+        found = [c.log_volume(frame.column(c.name), nearest) for c in self.variables]
+        return np.stack(found, axis=1)
 
     def decode(self, indices: Mapping[str, Any], seed: int = 0, like: Any = None) -> Any:
         """A table of the values in the variables' bins or classes.
