@@ -25,6 +25,27 @@ def train(sharding: str) -> bfn.BFN:
     ).model
 
 
+def train_mixed(sharding: str) -> bfn.BFN:
+    """Variables of three kinds and of different lengths, some of them known together."""
+    variables = {
+        "types": bfn.Variable("discrete", (3,), K=4),
+        "places": bfn.Variable("continuous", (3, 2)),
+        "age": bfn.Variable("discretised", K=5),
+    }
+    draw = torch.Generator().manual_seed(0)
+    x = {
+        "types": torch.randint(4, (16, 3), generator=draw),
+        "places": 2.0 * torch.rand(16, 3, 2, generator=draw) - 1.0,
+        "age": bfn.bin_centre(torch.randint(5, (16,), generator=draw), 5),
+    }
+    torch.manual_seed(int(os.environ.get("RANK", "0")))
+    net = bfn.nn.MixedMLP.of(variables, width=16, layers=1, known=True, mask=True).double()
+    return bfn.train.fit(
+        bfn.mixed(net, variables), x, lengths=torch.randint(1, 4, (16,), generator=draw), steps=3,
+        batch=8, known=0.5, known_groups=[["types", "places"]], display=False, sharding=sharding,
+    ).model  # fmt: skip
+
+
 class Scaled(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -37,6 +58,7 @@ class Scaled(torch.nn.Module):
 def main(folder: Path) -> None:
     for sharding in ("none", "full"):
         train(sharding).save_pretrained(folder / sharding)
+        train_mixed(sharding).save_pretrained(folder / f"mixed-{sharding}")
     try:
         model = bfn.continuous(Scaled(), sigma_1=0.1)
         bfn.train.fit(model, torch.zeros(8, 2), steps=2, batch=4, display=False, sharding="full")

@@ -305,14 +305,17 @@ def test_long_and_large_sheets(
 def test_several_trainings_in_one_script(trained: Path) -> None:
     """Each joins the processes again; a sharded model is whole again afterwards."""
     torch.set_num_threads(1)
-    expected = several_trainings.train(sharding="none")
+    alone = {"": several_trainings.train("none"), "mixed-": several_trainings.train_mixed("none")}
     for rank in ("0", "1"):
         folder = trained / "several" / rank
         assert "cannot spread scale, a single number" in (folder / "refused.txt").read_text()
-        for name in ("none", "full"):
-            found = bfn.BFN.from_pretrained(folder / name).net.state_dict()
-            for key, value in expected.net.state_dict().items():
-                torch.testing.assert_close(found[key], value, rtol=1e-9, atol=1e-10, msg=key)
+        for prefix, expected in alone.items():
+            for sharding in ("none", "full"):
+                found = bfn.BFN.from_pretrained(folder / f"{prefix}{sharding}")
+                assert found.lengths == expected.lengths
+                weights = found.net.state_dict()
+                for key, value in expected.net.state_dict().items():
+                    torch.testing.assert_close(weights[key], value, rtol=1e-9, atol=1e-10, msg=key)
 
 
 @pytest.mark.slow
