@@ -20,7 +20,7 @@ A grid is a sequence of r from 0 to sqrt(beta(1)) with its coordinate:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -190,8 +190,8 @@ def grid(name: str | None, flow: BayesianFlow, steps: int) -> tuple[Tensor, Tens
 
 def path(
     name: str | None, theta: Theta, flow: BayesianFlow, steps: int, generator: Source
-) -> tuple[Tensor, Callable[[int], Step]]:
-    """The times (n + 1, B) of a run that begins with theta, and its step number i = 0 .. n - 1."""
+) -> tuple[Sequence[Tensor], Callable[[int], Step]]:
+    """The times 0 .. n, (B,) each, of a run that begins with theta, and its step number i < n."""
     t, r, c = grid(name, flow, steps)
     alpha = (r[1:] - r[:-1]) * (r[1:] + r[:-1])
     length = c.diff(dim=0)
@@ -199,7 +199,7 @@ def path(
     half = torch.cat([torch.zeros_like(length[:1]), 0.5 * length[1:] / length[:-1]])
     # All at once: copies to a GPU in every step would make it wait.
     t, r, alpha, half = (
-        values.to(theta.V)[:, None].expand(len(values), len(theta.V), *values.shape[1:])
+        values.to(theta.V)[:, None].expand(len(values), len(theta.V), *values.shape[1:]).unbind()
         for values in (t, r, alpha, half)
     )
     memory: dict[str, Tensor] = {}
