@@ -11,7 +11,7 @@ import base64
 import collections
 import dataclasses
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -169,18 +169,18 @@ def read(source: Any) -> Frame:
         dtypes = {str(name): "object" for name, t in source.dtypes.items() if str(t) == "object"}
         arrow = [n for n, t in source.dtypes.items() if isinstance(t, pandas.ArrowDtype)]
         dtypes |= {str(name): "arrow" for name in arrow}
-        table = _converted(lambda: pa.Table.from_pandas(source, preserve_index=False))
+        table = _arrow(lambda: pa.Table.from_pandas(source, preserve_index=False))
     elif polars and isinstance(source, polars.DataFrame):
-        kind, table = "polars", source.to_arrow()
+        kind, table = "polars", _arrow(source.to_arrow)
     elif isinstance(source, Mapping):
         kind = "dict"
-        arrays = {
-            str(n): a if isinstance(a, np.ndarray) else np.asarray(a) for n, a in source.items()
-        }
+        arrays = {str(n): _array(str(n), values) for n, values in source.items()}
         dtypes = {n: a.dtype.str for n, a in arrays.items()}
-        table = _converted(lambda: pa.table({n: _array(n, a) for n, a in arrays.items()}))
+        table = _arrow(
+            lambda: pa.table({n: pa.array(a, from_pandas=True) for n, a in arrays.items()})
+        )
     elif hasattr(source, "__arrow_c_stream__"):
-        kind, table = "arrow", source if isinstance(source, pa.Table) else pa.table(source)
+        kind, table = "arrow", _arrow(lambda: pa.table(source))
     else:
         raise BFNError(
             f"a table is expected, not {type(source).__name__}; give a DataFrame of pandas or "
@@ -242,12 +242,11 @@ def _from_file(path: Path) -> tuple[Any, csvfile.Dialect | None]:
         raise BFNError(f"{str(path)!r} cannot be read as Parquet: {error}") from None
 
 
-def _array(name: str, values: np.ndarray) -> Any:
-    if values.ndim != 1:
-        raise BFNError(
-            f"column {name!r} has shape {values.shape}; expected one axis, a value per row"
-        )
-    return pa.array(values, from_pandas=True)
+def _array(name: str, values: Any) -> np.ndarray:
+    found = _arrow(lambda: np.asarray(values))
+    if found.ndim != 1:
+        raise BFNError(f"column {name!r} has shape {found.shape}; expected one value per row")
+    return found
 
 
 def _check_names(names: list[str]) -> None:
@@ -259,16 +258,15 @@ def _check_names(names: list[str]) -> None:
         )
 
 
-def _converted(convert: Any) -> Any:
-    """What a conversion to Arrow returns, or a sentence that names the column."""
+def _arrow(convert: Callable[[], Any]) -> Any:
+    """What a conversion returns, or a sentence that says why it cannot be done."""
     try:
         return convert()
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, ValueError) as error:
-        if isinstance(error, BFNError):
-            raise
+    except (pa.ArrowException, TypeError, ValueError) as error:
         reason = "; ".join(map(str, error.args))
         raise BFNError(
-            f"the table cannot be read: {reason}; give every column values of one type"
+            f"the table cannot be read: {reason}; give columns of one length, each with numbers, "
+            "dates, text or booleans alone"
         ) from None
 
 
