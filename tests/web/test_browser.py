@@ -79,10 +79,11 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
     troubles: list[str] = []
     contexts = []
 
-    def visit(address: str, size: tuple[int, int] = DESKTOP, scheme: str = "light", **more) -> Any:
-        context = browser.new_context(
-            viewport={"width": size[0], "height": size[1]}, color_scheme=scheme, **more
-        )
+    def visit(
+        address: str, size: tuple[int, int] = DESKTOP, scheme: str = "light", wait: bool = True
+    ) -> Any:
+        viewport = {"width": size[0], "height": size[1]}
+        context = browser.new_context(viewport=viewport, color_scheme=scheme)
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(30_000)
@@ -92,7 +93,9 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
         allowed = (home, home.replace("http", "ws"), "data:", "blob:")
         page.on("request", lambda r: r.url.startswith(allowed) or troubles.append(r.url))
         page.goto(address)
-        ready(page)
+        page.wait_for_selector("body.ready")  # the first frame is drawn
+        if wait:
+            ready(page)
         return page
 
     yield visit
@@ -103,7 +106,6 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
 
 def ready(page: Any) -> None:
     """Wait until everything that was asked for is there."""
-    page.wait_for_selector("body.ready")
     page.wait_for_selector("#stage[aria-busy=false]")
     page.wait_for_timeout(60)  # until it is drawn
 
@@ -178,7 +180,7 @@ def clock(page: Any) -> float:
 
 
 def test_it_plays_by_itself_once_and_nothing_moves(address, visit) -> None:
-    page = visit(address)
+    page = visit(address, wait=False)
     page.evaluate(
         """() => { window.moved = []; new PerformanceObserver((list) => {
              for (const { sources } of list.getEntries()) for (const { node } of sources)
@@ -197,11 +199,12 @@ def test_it_plays_by_itself_once_and_nothing_moves(address, visit) -> None:
 
 
 def test_pause_step_and_the_slider(address, visit) -> None:
-    page = visit(address)
+    page = visit(address, wait=False)
     page.keyboard.press("Space")
     paused = clock(page)
     page.wait_for_timeout(300)
     assert clock(page) == paused < 1
+    ready(page)
     seek(page, 0.5)
     assert "call 26 of 51" in page.locator("#clock").inner_text()
     middle = look(page, "heard")
@@ -417,6 +420,7 @@ def test_a_reload_shows_the_same_again(address, visit) -> None:
     seek(page, 1)
     before = cells(page, "draws")
     page.reload()
+    page.wait_for_selector("body.ready")
     ready(page)
     seek(page, 1)
     assert cells(page, "draws") == before
