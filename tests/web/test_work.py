@@ -15,6 +15,9 @@ from torch import Tensor
 
 import bfn
 from bfn.cli import main
+from bfn.data.alphabet import LETTERS, Alphabet
+from bfn.data.formats import TextFormat
+from bfn.errors import BFNError
 from bfn.web import messages, requests, work
 from bfn.web.subject import Subject, load, subject
 from support import pages
@@ -123,10 +126,16 @@ def test_the_rates_of_variables_add_up_to_the_loss(id: str) -> None:
 def test_an_examples_bits_are_those_of_the_losses(digits: Subject) -> None:
     """A mean over many draws of the page's estimate, against `bfn.loss`."""
     example = values(pages.streamed(digits, steps=8, seed=2))
-    ends = [
-        pages.streamed(digits, do="examine", values=example, steps=16, seed=seed)[-1]
+    runs = [
+        pages.streamed(digits, do="examine", values=example, steps=16, seed=seed)
         for seed in range(8)
     ]
+    ends = [found[-1] for found in runs]
+    for found in runs:  # the area below the curve
+        rates = [header["rate"] for header, _ in found[1:-1]]
+        bits = [header["bits"] for header, _ in found[1:-1]]
+        areas = [np.trapezoid(rates[: i + 1], dx=1 / 16) for i in range(17)]
+        np.testing.assert_allclose(bits, areas, rtol=1e-4, atol=1e-3)
     x, _ = digits.example(range(64), example)
     g = torch.Generator().manual_seed(0)
     many = x.expand(128, -1, -1, -1)
@@ -290,3 +299,39 @@ def test_bins_shown_as_classes_are_heard_as_bayes_says(people: Subject) -> None:
     density = [math.exp(-((V - beta * c) ** 2) / (2 * beta)) for c in (-0.8, -0.4, 0, 0.4, 0.8)]
     assert group.K == 5
     np.testing.assert_allclose(shown, np.array(density) / sum(density), rtol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def lines() -> Subject:
+    """Lines of up to 12 letters."""
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        net = bfn.nn.Transformer(length=12, inputs=27, outputs=27, width=8, layers=1, heads=2)
+    model = bfn.discrete(net, K=27, beta_1=0.75)
+    model.lengths = bfn.Lengths.of(torch.tensor([3, 5, 9]), 12)
+    return subject("lines", model, TextFormat(Alphabet(LETTERS), 12, lines=True), pages.SETTINGS)
+
+
+def test_lines_have_the_length_that_is_asked_for(lines: Subject) -> None:
+    assert lines.describe()["lengths"] == {"least": 1, "most": 12}
+    found = pages.streamed(lines, steps=3, length=5)
+    start, end = found[0][0], found[-1][0]
+    assert start["exists"] == len(end["text"]) == 5
+    assert start["command"].endswith("--length 5")
+    assert [value is None for value in end["values"]] == [False] * 5 + [True] * 7
+    drawn = {pages.streamed(lines, steps=1, seed=seed)[0][0]["exists"] for seed in range(6)}
+    assert len(drawn) > 1
+    pinned = pages.streamed(lines, steps=2, pins={"i": [7], "v": [1]})
+    assert pinned[0][0]["exists"] >= 8
+    assert pinned[-1][0]["text"][7] == "a"
+    with pytest.raises(BFNError, match="x is observed beyond the length 5"):
+        pages.streamed(lines, steps=2, pins={"i": [7], "v": [1]}, length=5)
+
+
+def test_a_short_line_has_no_bits_beyond_its_end(lines: Subject) -> None:
+    *_, (end, body) = pages.streamed(lines, do="examine", text="hello", steps=4)
+    bits = np.frombuffer(body, "<f4")
+    assert (bits[:5] > 0).all()
+    assert (bits[5:] == 0).all()
+    assert end["text"] == "hello"
+    assert end["loss"]["per_variable"] == pytest.approx(end["loss"]["bits"] / 5)

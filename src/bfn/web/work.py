@@ -49,6 +49,14 @@ Emit = Callable[[str, bytes], None]
 """Takes a message and its kind: start, frame, last (for the last frame) or end. Raises to stop."""
 See = Callable[[int, float, Theta, Output], None]
 BITS = 1 / math.log(2)
+KNOWN = {
+    "image": ["known.png", "mask.png"],
+    "text": [],
+    "array": ["known.npy", "mask.npy"],
+    "mixed": ["known.npz", "mask.npz"],
+    "table": ["known.csv"],
+}
+"""The files from which `bfn infill` reads what is known."""
 BLANKS = "_~#*^|=+@$%&"
 TYPES = {
     ".png": "image/png",
@@ -208,7 +216,7 @@ def _watch_example(subject: Subject, model: BFN, request: Examine, see: See) -> 
             like = {"device": model.device, "dtype": model.dtype}
             theta = Theta(theta.V.to(**like), theta.beta.to(**like))
             see(i, float(t[i]), theta, model(theta, t[i : i + 1].to(**like), **cond))
-    return x
+    return x if "mask" not in cond else model.flow.padded(x, cond["mask"])
 
 
 def rates(model: BFN, x: Tensor, t: float, output: Output) -> Tensor:
@@ -243,7 +251,7 @@ def _stream_example(subject: Subject, request: Examine, emit: Emit, run: int, pa
             emit("start", _header(subject, request, place, planes, **given))
         emit("last" if i == request.steps else "frame", pack(header, messages.body(planes)))
 
-    x = _watch_example(subject, model, request, see)
+    shown = _watch_example(subject, model, request, see)
     assert last is not None
     infinite = float(nats.sum()) * BITS
     reconstruction = float(by_part(last.reconstruction(x)).sum()) * BITS
@@ -255,7 +263,7 @@ def _stream_example(subject: Subject, request: Examine, emit: Emit, run: int, pa
         "reconstruction": finite(reconstruction),
     }
     calls = request.steps + 1
-    end = _end(subject, x[0], place, begun, calls, loss, (nats * BITS).numpy().tobytes())
+    end = _end(subject, shown[0], place, begun, calls, loss, (nats * BITS).numpy().tobytes())
     emit("end", end)
 
 
@@ -303,8 +311,7 @@ def _start(
     row: int,
     lengths: Tensor | None,
 ) -> bytes:
-    length = None if lengths is None else int(lengths[row])
-    known = _known_files(subject, request) if request.pins else {}
+    length, text = None if lengths is None else int(lengths[row]), subject.format.medium == "text"
     return _header(
         subject,
         request,
@@ -312,8 +319,8 @@ def _start(
         planes,
         approximate=request.since > 0,
         command=command(subject, request, row + 1, length),
-        needs=list(known),
-        exists=subject.D if length is None or len(subject.format.shape) != 1 else length,
+        needs=KNOWN[subject.format.medium] if request.pins else [],
+        exists=length if text and length is not None else subject.D,
         pins=request.describe()["pins"],
     )
 
@@ -359,7 +366,7 @@ def command(subject: Subject, request: Generate, n: int, length: int | None) -> 
 def _known_words(subject: Subject, request: Generate, length: int | None) -> list[str]:
     """What is pinned, as `bfn infill` takes it."""
     if not isinstance(subject.format, TextFormat):
-        example, *mask = _known_files(subject, request)
+        example, *mask = KNOWN[subject.format.medium]
         return [example, *(word for file in mask for word in ("--mask", file))]
     signs = subject.format.render(torch.arange(subject.format.alphabet.K)[:, None])
     used = "".join(signs[int(k)] for k in request.pins.values())
@@ -373,25 +380,21 @@ def _known_words(subject: Subject, request: Generate, length: int | None) -> lis
 
 def _known_files(subject: Subject, request: Generate) -> dict[str, bytes]:
     """The files that hold what is pinned, by name."""
-    format, pins = subject.format, request.pins
-    if format.medium == "text":
-        return {}
+    format, flow, pins = subject.format, subject.model.flow, request.pins
+    x, mask = subject.example(list(pins), list(pins.values()))
+    contents = []
     if isinstance(format, TableFormat):
         columns = format.columns.variables
-        known = {columns[i].name: columns[i].representatives()[int(k)] for i, k in pins.items()}
-        return {"known.csv": _csv(format.columns.rows(known, 1))}
-    x, mask = subject.example(list(pins), list(pins.values()))
-    ending = sheets.suffix(format)
-    if ending == ".png":
-        missing = (~mask).any(0).to(torch.uint8).mul(255).numpy()
-        picture = io.BytesIO()
+        given = {columns[i].name: columns[i].representatives()[int(k)] for i, k in pins.items()}
+        contents = [_csv(format.columns.rows(given, 1))]
+    elif format.medium == "image":
+        missing, picture = (~mask).any(0).to(torch.uint8).mul(255).numpy(), io.BytesIO()
         style.load("PIL.Image").fromarray(missing).save(picture, "PNG")
-        contents = [sheets.sheet(format, x, ending), picture.getvalue()]
-    else:
-        flow = subject.model.flow
+        contents = [sheets.sheet(format, x, ".png"), picture.getvalue()]
+    elif format.medium != "text":
         known, missing = flow.unpack_mask(mask[None]), flow.unpack_mask(~mask[None])
         contents = [_saved(format.decode(x), known), _saved(missing, known)]
-    return dict(zip((f"known{ending}", f"mask{ending}"), contents, strict=True))
+    return dict(zip(KNOWN[format.medium], contents, strict=True))
 
 
 def _csv(rows: Any) -> bytes:
