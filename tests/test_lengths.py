@@ -205,6 +205,7 @@ def test_mistakes() -> None:
         (cost(mixed, molecule, mask={"type": mask}), "the variable 'type' of the mask is unknown"),
         (cost(mixed, molecule, mask={"types": mask[:2]}), "in the variable 'types'"),
         (cost(mixed, molecule, length=9), "has length 9; expected 1 to 6"),
+        (lambda: bfn.codec.Codec(with_law, (LONGEST,), 3), "different lengths, which have no code"),
         (lambda: bfn.Lengths(()), "holds (); expected a finite logarithm"),
         (lambda: bfn.Lengths((0.0, -math.inf)), "expected a finite logarithm"),
         (lambda: bfn.Lengths.of([3, 4], 3), "has length 4; expected 1 to 3"),

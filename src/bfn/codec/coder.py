@@ -124,6 +124,11 @@ class Codec:
         whole("lanes", lanes, 1)
         if not all(isinstance(size, int) and size > 0 for size in shape):
             raise BFNError(f"shape = {tuple(shape)}; expected positive whole numbers")
+        if model.lengths is not None:
+            raise BFNError(
+                "the model's examples have different lengths, which have no code; compress with a "
+                "model of windows or of examples of one length"
+            )
         constriction()
         self.model, self.shape, self.steps, self.lanes = model, tuple(shape), steps, lanes
         self._values = None if values is None else [float(value) for value in values]

@@ -154,11 +154,6 @@ def store(
         raise BFNError(f"block = {block} examples; give 1 to {most}")
     if not 1 <= steps <= MAX_STEPS:
         raise BFNError(f"steps = {steps}; give 1 to {MAX_STEPS}")
-    if model.lengths is not None:
-        raise BFNError(
-            "the model's examples have different lengths, which have no code; compress with a "
-            "model of windows or of examples of one length"
-        )
     translation = Translation.of(model, format, resize)
     # A model that cannot code says so here, before files are read.
     single = make_codec(model, format, steps, lanes=1)
