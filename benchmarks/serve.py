@@ -6,7 +6,8 @@ cost that does not read?
 A server runs in a process of its own, as `bfn serve` starts it; pages are WebSockets in this one.
 Each asks for one generation of 1,000 steps after the other and reads all frames. The last page asks
 and reads nothing: memory is that of the server before and after, and frames are those that another
-page gets meanwhile.
+page gets meanwhile. The server's CPU time per frame tells what a busy machine could do if it were
+not.
 """
 
 from __future__ import annotations
@@ -66,6 +67,12 @@ def together(address: str, model: str, seconds: float, count: int) -> list[float
     return rates
 
 
+def cpu(process: subprocess.Popen[str]) -> float:
+    """Seconds of CPU time that a process has taken."""
+    after_name = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, after_name[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
 def memory(process: subprocess.Popen[str]) -> float:
     """MiB that a process has in memory."""
     pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
@@ -87,18 +94,21 @@ def main() -> None:
         address = re.findall(r"http(://\S+/)", line)[0]
         address = f"ws{address}live"
         together(address, given.model, 1.0, 1)  # the first calls of a network are slow
-        print_row(["pages", "frames/s of each", "of all"], head=True)
+        print_row(["pages", "frames/s of each", "of all", "CPU ms per frame"], head=True)
         for count in (1, 2, 5):
+            begun, spent = time.perf_counter(), cpu(process)
             rates = together(address, given.model, given.seconds, count)
             each = ", ".join(f"{rate:.1f}" for rate in rates)
-            print_row([str(count), each, f"{sum(rates):.1f}"])
+            frames_sent = sum(rates) * (time.perf_counter() - begun)
+            cost = 1000 * (cpu(process) - spent) / frames_sent
+            print_row([str(count), each, f"{sum(rates):.1f}", f"{cost:.1f}"])
         before = memory(process)
         with connect(address, max_queue=1, proxy=None, close_timeout=0.2) as slow:
             for run in range(20):
                 ask(slow, given.model, run)
             (rate,) = together(address, given.model, given.seconds, 1)
             after = memory(process)
-        print_row(["1 beside one that reads nothing", f"{rate:.1f}", ""])
+        print_row(["1 beside one that reads nothing", f"{rate:.1f}", "", ""])
         print(f"\nmemory: {before:.0f} MiB; the page that reads nothing: {after - before:+.1f} MiB")
     finally:
         process.kill()
