@@ -165,12 +165,27 @@ def test_dates_in_text_are_dates(form: str) -> None:
     columns = rebuilt(Columns.fit(table))
     column = columns["day"]
     assert (column.kind, column.ordered) == ("number", True)
-    assert column.grid.step == 37 * 86400
+    assert column.grid.step == 37 * 86400  # pyright: ignore
     codes = columns.encode(table)
     for value in columns.decode(codes)["day"]:
         assert datetime.datetime.strptime(value, form) >= DAY
     with pytest.raises(BFNError, match=r"'day' holds .* 'soon'"):
         columns.encode({"day": ["soon"]})
+
+
+@pytest.mark.parametrize("form", ["%H:%M:%S", "%Y-%m-%d %H:%M:%S.%f"])
+def test_times_in_text_are_times(form: str) -> None:
+    steps = np.random.default_rng(0).integers(1, 86_399, 300)
+    fraction = 250_000 if "%f" in form else 0
+    text = [(DAY + datetime.timedelta(0, int(s), fraction)).strftime(form) for s in steps]
+    columns = rebuilt(Columns.fit({"at": np.array(text)}))
+    assert columns["at"].kind == "number"
+    for value in columns.decode(columns.encode({"at": text}))["at"]:
+        found = datetime.datetime.strptime(value, form)
+        assert min(text) <= value <= max(text)
+        assert found.microsecond == fraction
+    with pytest.raises(BFNError, match=r"'at' holds .* 'soon'"):
+        columns.encode({"at": ["soon"]})
 
 
 def test_rare_values_share_a_class() -> None:

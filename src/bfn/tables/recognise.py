@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,10 @@ from bfn.tables.csvfile import REAL, pa, pc
 MANY = 20
 """Values from which on a column may be one of identifiers."""
 DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M")
-DATES += ("%Y-%m-%dT%H:%M:%SZ", "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y")
-"""How dates are written as text."""
+DATES += ("%Y-%m-%dT%H:%M:%SZ", "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%H:%M:%S", "%H:%M")
+"""How dates and times are written as text."""
+FRACTIONS = ("timestamp[ms]", "timestamp[us]", "timestamp[ns]")
+"""Arrow's types for dates with fractions of seconds."""
 
 
 def recognise(name: str, array: Any, told: str | None, most: int, knots: int) -> Column:
@@ -42,8 +45,7 @@ def recognise(name: str, array: Any, told: str | None, most: int, knots: int) ->
         return Category.fit(name, array)
     values, form = array, None
     if told is None and text:
-        values, form = _dates(array)
-        number = form is not None
+        values, form, number = _dates(array)
     elif told == "number" and not number:
         values, number = _numbers(name, array), True
     if told is None:
@@ -63,19 +65,32 @@ def recognise(name: str, array: Any, told: str | None, most: int, knots: int) ->
     return Category.fit(name, array, order)
 
 
-def _dates(array: Any) -> tuple[Any, str | None]:
-    """Text as times, if all of it is dates of one form that come back as they were."""
-    first = array.drop_null()[:1]
+def _dates(array: Any) -> tuple[Any, str | None, bool]:
+    """Text as times, how they are written, and whether all of it is such and comes back."""
+
+    def found(read: Callable[[Any], Any], write: Callable[[Any], Any]) -> Any:
+        for part in (array.drop_null()[:1], array):  # most of what is tried fails at once
+            try:
+                times = read(part)
+            except unfit():
+                return None
+            if times.null_count > part.null_count or not write(times).cast(part.type).equals(part):
+                return None
+        return times
+
     for form in DATES:
-        if pc.strptime(first, form, "s", error_is_null=True).null_count:
-            continue
-        times = pc.strptime(array, form, "s", error_is_null=True)
-        if (
-            times.null_count == array.null_count
-            and pc.all(pc.equal(pc.strftime(times, form).cast(array.type), array)).as_py()
-        ):
-            return times, form
-    return array, None
+        times = found(
+            lambda part, form=form: pc.strptime(part, form, "s", error_is_null=True),
+            lambda times, form=form: pc.strftime(times, form),
+        )
+        if times is not None:
+            return times, form, True
+    for name in FRACTIONS:
+        type = pa.type_for_alias(name)
+        times = found(lambda part, type=type: part.cast(type), lambda times: times)
+        if times is not None:
+            return times, None, True
+    return array, None, False
 
 
 def _numbers(name: str, array: Any) -> Any:
