@@ -7,7 +7,7 @@ import torch
 
 from bfn.tables import Relation, TableHead
 from bfn.tables.columns import Columns
-from bfn.tables.table import build
+from bfn.tables.source import build
 
 
 def test_nearness_of_related_columns() -> None:

@@ -7,7 +7,7 @@ import bfn
 from bfn.tables.columns import Columns
 from bfn.tables.format import TableFormat
 from bfn.tables.likelihood import bound
-from bfn.tables.table import build
+from bfn.tables.source import build
 
 
 def rows(n: int) -> dict[str, np.ndarray]:

@@ -12,6 +12,8 @@ from bfn.errors import BFNError
 from bfn.recipe import Recipe, read
 from bfn.recipe.values import Text
 
+TABLES = (".csv", ".tsv", ".parquet")
+
 if TYPE_CHECKING:
     from bfn.runs.folder import RunFolder
 
@@ -35,7 +37,8 @@ def train(
     For several processes: `torchrun --nproc_per_node=N -m bfn train RECIPE ...`
 
     Args:
-        recipe: The name of a shipped recipe (see `bfn recipes`), or the path of a .toml file.
+        recipe: The name of a shipped recipe (see `bfn recipes`), the path of a .toml file, or a
+            table to model: a .csv, .tsv or .parquet file.
         out: The run folder; runs/NAME by default.
         resume: Continue the run in the folder from its newest checkpoint; start one if there is
             none.
@@ -46,12 +49,16 @@ def train(
     from bfn import train as training
     from bfn.runs.folder import RunFolder
 
+    name = None
+    if Path(recipe).suffix in TABLES:
+        name, overrides = Path(recipe).stem, {"data.path": Text(recipe), **overrides}
+        recipe = "table"
     if init is not None:
         overrides = {**overrides, "train.init": Text(init)}
     if resume and force:
         raise BFNError("--resume continues a run and --force starts again; give one of them")
     asked = read(recipe, trust=trust or is_own(recipe))
-    folder = RunFolder(out or Path("runs") / asked.name, trust=trust)
+    folder = RunFolder(out or Path("runs") / (name or asked.name), trust=trust)
     if resume and folder.is_run():
         resolved = _resumed(asked, folder, overrides)
     else:

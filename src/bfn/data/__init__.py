@@ -28,6 +28,7 @@ SOURCES: dict[str, str] = {
     "images": "bfn.data.images:images",
     "text": "bfn.data.text:text",
     "array": "bfn.data.array:array",
+    "table": "bfn.tables.source:table",
 }
 
 _HOMES = {

@@ -152,6 +152,10 @@ class DataSet(ABC):
         """x to look at: uint8 pictures (B, H, W, C), printable strings, or a numpy array."""
         return self.format.render(x)
 
+    def model(self, recipe: Any) -> Any:
+        """The model that suits the data, for a recipe that leaves net and flow to them, or None."""
+        return None
+
     # Batches.
 
     def split(self, name: str) -> Tensor:

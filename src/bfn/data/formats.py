@@ -6,6 +6,7 @@ A format turns what a model generates back into pictures, text or arrays. It can
 
 from __future__ import annotations
 
+import importlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -514,6 +515,8 @@ def read_format(description: dict[str, Any], *, trust: bool = False) -> Format:
             return TextFormat(Alphabet(description["alphabet"]), description["length"], lines)
         if description["medium"] == "mixed":
             return MixedFormat(description["variables"])
+        if description["medium"] == "table":
+            return importlib.import_module("bfn.tables.format").TableFormat.build(description)
         kind = {"image": ImageFormat, "array": ArrayFormat}[description["medium"]]
         form = forms.read(description["form"], trust=trust)
         return kind(tuple(description["shape"]), form)

@@ -47,6 +47,8 @@ SUGGESTIONS: dict[str, Callable[[int], float]] = {
 
 def fitted(recipe: Recipe, data: DataSet) -> Recipe:
     """The recipe with every such value filled in."""
+    if data.format.form.kind == "table":
+        return _placed(recipe, data)  # the data bring the model
     texts = {path: text for path, text in recipe.texts.items() if not is_open(recipe, path)}
     flow = _table("flow", _suggested_flow(recipe.flow, data), data)
     recipe = dataclasses.replace(recipe, texts=texts, flow=flow)
@@ -54,7 +56,11 @@ def fitted(recipe: Recipe, data: DataSet) -> Recipe:
     _check_K(recipe, data)
     net = _table("net", _suggested_network(recipe, data), data)
     recipe = dataclasses.replace(recipe, net=net)
-    complete = build.settled(_with_known(_with_labels(recipe, data)))
+    return _placed(build.settled(_with_known(_with_labels(recipe, data))), data)
+
+
+def _placed(complete: Recipe, data: DataSet) -> Recipe:
+    """The recipe with whole paths, and the arguments that the data's source chose itself."""
     places = {key: _whole(complete.data[key]) for key in PLACES if key in complete.data}
     # A source of one's own may leave choices to `bfn.data.from_arrays`, and take no such keys.
     chosen = {k: v for k, v in data.chosen.items() if build.takes(complete, "data", k)}

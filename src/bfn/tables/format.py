@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from bfn import noise
-from bfn.data.base import Rows
 from bfn.data.formats import Format, Known
 from bfn.data.forms import Form
 from bfn.errors import BFNError
@@ -39,7 +38,7 @@ class Codes(Form):
 
     @property
     def kind(self) -> str:
-        return "mixed"
+        return "table"
 
     def encode(self, values: Tensor, generator: noise.Source = None) -> Tensor:
         K, ordered = self._of(values.device)
@@ -130,11 +129,3 @@ class TableFormat(Format):
     def build(cls, description: dict[str, Any]) -> TableFormat:
         """The format that `describe` described."""
         return cls(Columns.build(description["columns"]))
-
-
-def data_set(
-    name: str, format: TableFormat, train: Tensor, validation: Tensor, test: Tensor | None = None
-) -> Rows:
-    """The stored rows of a table as the splits of a data set."""
-    rest = train[:0] if test is None else test
-    return Rows(name, format, {"train": train, "validation": validation, "test": rest})

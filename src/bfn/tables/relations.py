@@ -21,10 +21,17 @@ WINDOW, SHARP = 0.04, 4.0
 """Otherwise SHARP times as many rows as by chance must be within WINDOW of the median."""
 
 
-def find(frame: Frame, columns: Columns, codes: np.ndarray) -> tuple[Relation, ...]:
-    """The relations between the columns of a table, of which `codes` (N, D) are the bins."""
-    rows = np.unique(np.linspace(0, len(codes) - 1, ROWS).astype(int))
-    codes = codes[rows]
+def find(
+    frame: Frame, columns: Columns, codes: np.ndarray, numbers: np.ndarray
+) -> tuple[Relation, ...]:
+    """The relations between the columns of a table.
+
+    Args:
+        codes: the bins of the rows to look at, (N, D).
+        numbers: which rows of the frame they are, (N,).
+    """
+    some = np.unique(np.linspace(0, len(codes) - 1, ROWS).astype(int))
+    codes, rows = codes[some], numbers[some]
     fine = [
         (i, column)
         for i, column in enumerate(columns.variables)

@@ -9,48 +9,24 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bfn import noise
 from bfn.errors import BFNError, whole
-from bfn.flow import MixedFlow
-from bfn.model import BFN, mixed
-from bfn.nn.mlp import MixedMLP
-from bfn.output import MixedHead
+from bfn.model import BFN
+from bfn.recipe import read as read_recipe
 from bfn.sampling.batches import in_batches
 from bfn.sampling.pinned import Pinned
-from bfn.tables import likelihood, relations
+from bfn.tables import likelihood
 from bfn.tables.columns import Columns
-from bfn.tables.format import TableFormat, data_set, variable
+from bfn.tables.format import TableFormat
 from bfn.tables.frame import read
-from bfn.tables.head import Relation, TableHead
 from bfn.tables.likelihood import Estimate
+from bfn.tables.source import TableRows
 
 HOLDOUT = 0.1
 """The share of the rows that decide when to stop, unless others are given for it."""
 MOST_HELD = 10_000
-
-
-def build(
-    columns: Columns, related: Sequence[Relation], *, width: int, layers: int, seed: int
-) -> BFN:
-    """An untrained model of a table: independent columns, as long as the network puts out zeros."""
-    model = mixed(nn.Identity(), {column.name: variable(column) for column in columns.variables})
-    assert isinstance(model.flow, MixedFlow)
-    assert isinstance(model.head, MixedHead)
-    model.head = TableHead(model.flow, model.head.heads, tuple(related))
-    names, shape = model.flow.layout.names, (1, *model.flow.shape)
-    seen = model.head.features(model.flow, model.flow.prior(shape))
-    outputs = (head.output_shape((1,))[1:] for head in model.head.heads)
-    with torch.random.fork_rng():
-        torch.manual_seed(noise.seed(seed, "weights"))
-        model.net = MixedMLP(
-            {name: tuple(seen[name].shape[1:]) for name in names},
-            dict(zip(names, outputs, strict=True)), width=width, layers=layers, known=True,
-        )  # fmt: skip
-        nn.init.zeros_(model.net.readout.weight)
-        nn.init.zeros_(model.net.readout.bias)
-    return model
 
 
 class Table:
@@ -130,26 +106,31 @@ class Table:
 
         frame = read(table)
         format = TableFormat(Columns.fit(frame, self.columns, self.max_bins))
-        train = format.codes(frame)
+        codes = format.codes(frame)
+        rows = torch.arange(len(codes))
         if holdout is None:
-            train, held = _parted(train, self.seed)
+            rows, held = _parted(rows, self.seed)
+            held = codes[held]
         else:
             held = format.codes(holdout)
-        model = build(
-            format.columns, relations.find(frame, format.columns, train.numpy()),
-            width=self.width, layers=self.layers, seed=self.seed,
-        )  # fmt: skip
-        every = max(50, min(250, self.steps // 12))
-        fit(
-            model, data_set("the table", format, train, held), display=self.display,
-            steps=self.steps, seconds=self.seconds, batch=min(self.batch, len(train)),
-            objective="log_prob", power=0.0, learning_rate=self.learning_rate,
-            betas=(0.9, 0.98), warmup=min(100, self.steps // 10), decay=1.0, ema_decay=0.995,
-            known=self.known, seed=self.seed, device=self.device,
-            validate_every=every, validate_examples=0, patience=4,
-        )  # fmt: skip
+        train = codes[rows]
+        splits = {"train": train, "validation": held, "test": held[:0]}
+        data = TableRows("the table", format, splits, frame, rows.numpy())
+        recipe = read_recipe("table", self._overrides())
+        model = data.model(recipe)
+        fit(model, data, display=self.display, **vars(recipe.train))
         self.model_ = model
         return self
+
+    def _overrides(self) -> dict[str, Any]:
+        """The keys of the shipped recipe that the arguments stand for."""
+        train = ("steps", "seconds", "batch", "learning_rate", "known", "seed", "device")
+        sections = {"net": ("width", "layers"), "train": train}
+        return {
+            f"{section}.{name}": getattr(self, name)
+            for section, names in sections.items()
+            for name in names
+        }
 
     @property
     def _model(self) -> BFN:
@@ -328,12 +309,12 @@ class Table:
         return table
 
 
-def _parted(codes: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+def _parted(rows: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     """Rows to train on, and a random share of them to hold out."""
-    held = min(MOST_HELD, max(1, round(HOLDOUT * len(codes))))
+    held = min(MOST_HELD, max(1, round(HOLDOUT * len(rows))))
     generator = torch.Generator().manual_seed(noise.seed(seed, "holdout"))
-    order = torch.randperm(len(codes), generator=generator)
-    return codes[order[held:].sort().values], codes[order[:held].sort().values]
+    order = torch.randperm(len(rows), generator=generator)
+    return order[held:].sort().values, order[:held].sort().values
 
 
 def _at_start(model: BFN, x: Tensor, mask: Tensor) -> Any:

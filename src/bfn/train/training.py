@@ -136,7 +136,7 @@ def run(
     def build_all() -> tuple[Recipe, BFN, DataSet]:
         data = build.data(recipe)
         complete = fitted(recipe, data)
-        return complete, build.model(complete), data
+        return complete, data.model(complete) or build.model(complete), data
 
     return _train(build_all, RunFolder(out), resume=resume, force=force, display=display, stop=stop)
 

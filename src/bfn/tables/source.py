@@ -1,0 +1,103 @@
+"""A table as a data set: which rows are trained on, and the model that suits its columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bfn import noise
+from bfn.data.base import Rows
+from bfn.data.splits import SPLITS, hashes, hold_out, numbered
+from bfn.flow import MixedFlow
+from bfn.model import BFN, mixed
+from bfn.nn.mlp import MixedMLP
+from bfn.output import MixedHead
+from bfn.recipe import Recipe
+from bfn.tables.columns import Columns
+from bfn.tables.format import TableFormat, variable
+from bfn.tables.frame import Frame, read
+from bfn.tables.head import Relation, TableHead
+from bfn.tables.relations import find
+
+
+def table(
+    path: str,
+    columns: Mapping[str, str] | None = None,
+    max_bins: int = 256,
+    validation: float = 0.1,
+    test: float = 0.1,
+) -> TableRows:
+    """The rows of a CSV or Parquet file.
+
+    Args:
+        path: the file.
+        columns: "number", "category", "ordered", "text-id" or "drop" for columns by name, where
+            they are not what they look like.
+        max_bins: about how many bins a column of numbers has at most.
+        validation: fraction of the rows that decide when training ends.
+        test: fraction of the rows to hold out for evaluation.
+    """
+    frame = read(Path(path).expanduser())
+    format = TableFormat(Columns.fit(frame, columns, max_bins))
+    codes = format.codes(frame)
+    content = numbered(hashes(codes.numpy()))
+    rows = hold_out(content, validation, test)
+    splits = {split: codes[torch.from_numpy(rows[split])] for split in SPLITS}
+    return TableRows(Path(path).name, format, splits, frame, rows["train"])
+
+
+@final
+class TableRows(Rows):
+    """The stored rows of a table, and the relations between its columns in training."""
+
+    counted = "row"
+
+    def __init__(
+        self,
+        name: str,
+        format: TableFormat,
+        splits: Mapping[str, Tensor],
+        frame: Frame,
+        trained: np.ndarray,
+    ) -> None:
+        """`trained` are the numbers of the frame's rows that are in the training split."""
+        super().__init__(name, format, splits)
+        self.columns = format.columns
+        self.relations = find(frame, format.columns, splits["train"].numpy(), trained)
+
+    def model(self, recipe: Recipe) -> BFN:
+        given = {key: recipe.net[key] for key in ("width", "layers") if key in recipe.net}
+        return build(self.columns, self.relations, seed=recipe.train.seed, **given)
+
+
+def build(
+    columns: Columns,
+    related: tuple[Relation, ...] = (),
+    *,
+    width: int = 256,
+    layers: int = 4,
+    seed: int = 0,
+) -> BFN:
+    """An untrained model of a table: independent columns, as long as the network puts out zeros."""
+    model = mixed(nn.Identity(), {column.name: variable(column) for column in columns.variables})
+    assert isinstance(model.flow, MixedFlow)
+    assert isinstance(model.head, MixedHead)
+    model.head = TableHead(model.flow, model.head.heads, related)
+    names, shape = model.flow.layout.names, (1, *model.flow.shape)
+    seen = model.head.features(model.flow, model.flow.prior(shape))
+    inputs = {name: tuple(seen[name].shape[1:]) for name in names}
+    outputs = (head.output_shape((1,))[1:] for head in model.head.heads)
+    with torch.random.fork_rng([]):
+        torch.manual_seed(noise.seed(seed, "weights"))
+        net = MixedMLP(
+            inputs, dict(zip(names, outputs, strict=True)), width=width, layers=layers, known=True
+        )
+    nn.init.zeros_(net.readout.weight)
+    nn.init.zeros_(net.readout.bias)
+    model.net = net
+    return model
