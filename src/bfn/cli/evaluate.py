@@ -44,6 +44,7 @@ def evaluate(
     Args:
         per_example: Also write every example's total to this .csv, one column for each n.
     """
+    from bfn.cli import table
     from bfn.device import find_device
     from bfn.evaluate import baselines
     from bfn.hub import locate
@@ -57,6 +58,9 @@ def evaluate(
     if per_example is not None:
         check_free(per_example, force, endings=(".csv",))
     model = folder.load_model().to(find_device(settings.device, "device"))
+    if table.is_table(folder.format()):
+        table.evaluate(run, model, recipe, settings, json, bool(overrides))
+        return
     data = build.data(recipe)
     trained_on = compare_data(folder, model, data, settings.split, moved=bool(overrides))
     result = measure(model, data, settings)

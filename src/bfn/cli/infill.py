@@ -31,14 +31,15 @@ def infill(
     force: Force = False,
     trust: Trust = False,
 ) -> None:
-    """Fill in what is missing from a picture, a text or an array.
+    """Fill in what is missing from a picture, a text, an array or a table.
 
     There are 8 completions unless --n gives another number. Particles need the ancestral solver,
     and count as one network call.
 
     Args:
         what: A picture, a text with blanks as in "the ____ of the", a .npy file, or for mixed data
-            a .npz file of the known variables, whichever the run's data are.
+            a .npz file of the known variables, for tables a .csv or .parquet file with empty cells,
+            whichever the run's data are.
         mask: A picture of the same size, white where to fill in; for arrays, a .npy or .npz file
             that is true there.
         blank: The character that stands for a missing one in a text; _ by default.
@@ -57,7 +58,7 @@ def infill(
             default as long as the text, otherwise drawn.
         whole: If a text is shorter than the model's window, show the whole window.
     """
-    from bfn.cli import sampling
+    from bfn.cli import sampling, table
     from bfn.plots import sheets
     from bfn.recipe import Sample
     from bfn.sampling.draw import observed as how
@@ -74,6 +75,11 @@ def infill(
     if particles > 1 and "solver" not in given:
         own = dataclasses.replace(own, solver="ancestral", grid="auto")
     settings = sampling.with_calls(own.updated(**given), calls, given.get("steps"), resample)
+    if table.is_table(format):
+        table.refuse(mask=mask, blank=blank, resize=resize, length=length, whole=whole)
+        table.refuse(particles=particles > 1, resample=resample, since=since, n=given.get("n"))
+        table.infill(run, model, settings, what, out, force)
+        return
     sampling.check_length(model, length)
     x, seen = format.read_example(what, mask, blank=blank, resize=resize)
     is_text = format.medium == "text"

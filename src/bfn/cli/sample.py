@@ -17,6 +17,7 @@ def sample(
     calls: Calls = None,
     prefix: str | None = None,
     length: Whole | None = None,
+    given: list[str] | None = None,
     film: bool = False,
     compile: bool = False,
     separate: bool = False,
@@ -26,16 +27,17 @@ def sample(
     """Draw samples from a run.
 
     Args:
-        out: The file to write: a .png sheet, .txt or .npy; with --separate, a folder; - for
-            standard output. Named after the run by default.
+        out: The file to write: a .png sheet, .txt or .npy, for tables .csv or .parquet; with
+            --separate, a folder; - for standard output. Named after the run by default.
         prefix: The first characters of every text; the model writes the rest.
         length: How long every sample is, for a run whose examples have different lengths; by
             default as long as they are in training.
+        given: For tables, a value that all rows are to have, as NAME=VALUE; may be repeated.
         film: Also write a .gif of the input and output distributions over time.
         compile: Compile the network first, which pays off for many calls on a GPU.
         separate: Write every sample to its own file.
     """
-    from bfn.cli import sampling
+    from bfn.cli import sampling, table
     from bfn.files import check_free
     from bfn.plots import sheets
     from bfn.plots.film import Film
@@ -44,10 +46,16 @@ def sample(
 
     folder, model, format = sampling.open_run(run, trust)
     recipe = folder.recipe() if folder.is_run() else None
-    given = chosen(keys)
-    settings = (recipe.sample if recipe else Sample()).updated(**given)
-    settings = sampling.with_calls(settings, calls, given.get("steps"))
-    settings, columns = sampling.with_labels(model, settings, "n" in given)
+    asked = chosen(keys)
+    settings = (recipe.sample if recipe else Sample()).updated(**asked)
+    settings = sampling.with_calls(settings, calls, asked.get("steps"))
+    if table.is_table(format):
+        table.refuse(prefix=prefix, length=length, film=film, separate=separate)
+        table.sample(run, model, settings, given or [], out, force)
+        return
+    if given:
+        raise BFNError("--given is for tables, and these data are none; leave it out")
+    settings, columns = sampling.with_labels(model, settings, "n" in asked)
     options(model, settings)  # refuses what cannot be done before a file is touched
     known = format.read_prefix(prefix) if prefix else None
     sampling.check_length(model, length)

@@ -1,7 +1,7 @@
 """Samples as files: sheets of pictures, texts one below the other, arrays.
 
 What an example looks like is its format's business (`Format.render`); the kind of file follows from
-its medium: "image", "text", "array" or "mixed".
+its medium: "image", "text", "array", "mixed" or "table".
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bfn.errors import BFNError
 from bfn.model import BFN
 from bfn.plots import style
 
-_ENDINGS = {"image": ".png", "text": ".txt", "array": ".npy", "mixed": ".npz"}
+_ENDINGS = {"image": ".png", "text": ".txt", "array": ".npy", "mixed": ".npz", "table": ".csv"}
 GROUND = 96  # grey level between pictures
 SMALLEST, LEAST = 48, 360  # longer sides of a picture and a sheet; smaller ones are enlarged
 
@@ -59,6 +59,8 @@ def sheet(format: Format, x: Tensor, ending: str, columns: int | None = None) ->
     """
     if ending == ".txt":
         return joined(format.render(x)).encode()
+    if ending == ".csv":
+        return format.render(x)
     file = io.BytesIO()
     if ending == ".npz":
         np.savez(file, **format.render(x))

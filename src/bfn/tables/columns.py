@@ -161,7 +161,10 @@ class Columns:
                     "give one value, or one for each row"
                 )
             try:
-                arrays[name] = pa.array(values, column.type)
+                written = isinstance(values[0], str)  # as on a command line
+                arrays[name] = (
+                    pa.array(values).cast(column.type) if written else pa.array(values, column.type)
+                )
             except (pa.ArrowInvalid, pa.ArrowTypeError):
                 raise BFNError(
                     f"column {name!r} holds {column.type} values, and {values[0]!r} is none; give "

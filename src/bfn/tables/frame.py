@@ -136,6 +136,16 @@ class Frame:
     def __len__(self) -> int:
         return self.table.num_rows
 
+    def take(self, rows: np.ndarray) -> Frame:
+        """Some of the rows."""
+        index = None if self.index is None else self.index[rows]
+        return dataclasses.replace(self, table=self.table.take(pa.array(rows)), index=index)
+
+    @property
+    def holes(self) -> int:
+        """The number of missing values."""
+        return sum(self.column(name).null_count for name in self.names)
+
     def without(self, name: str) -> Frame:
         """The table with a column of missing values under that name."""
         at = self.names.index(name) if name in self.names else len(self.names)

@@ -22,14 +22,22 @@ from bfn.sampling.pinned import Pinned
 
 
 class Estimate(NamedTuple):
-    """A number for each row, and its standard error: (N,) each."""
+    """A number for each row, or for each value (N, D), and the standard error of each row's."""
 
     value: Any
     error: Any
 
 
+def alone(model: BFN, x: Tensor) -> Tensor:
+    """-ln p(x_d) of every value: what independent variables would cost, (N, D)."""
+    with model.evaluating():
+        zeros = x.new_zeros(model.head.output_shape(tuple(x.shape)))
+        nothing, start = model.flow.prior(x.shape, device=x.device), x.new_zeros(len(x))
+        return -by_part(model.output(zeros, nothing, start).log_prob(x))
+
+
 def bound(model: BFN, x: Tensor, known: Tensor | None, draws: int, seed: int) -> Estimate:
-    """The cost in nats of the rows x (N, D), or of the rest of them given what is known.
+    """The cost in nats of every value of the rows x, (N, D), given what is known, which costs 0.
 
     Args:
         known: true where a value is given, (N, D); None if none is.
@@ -39,8 +47,6 @@ def bound(model: BFN, x: Tensor, known: Tensor | None, draws: int, seed: int) ->
         free = torch.ones_like(x, dtype=torch.bool) if known is None else ~known
         seen = model if known is None else Pinned(model, x, known, "learned")
         zeros = x.new_zeros(model.head.output_shape(tuple(x.shape)))
-        nothing, start = model.flow.prior(x.shape, device=x.device), x.new_zeros(len(x))
-        alone = -by_part(model.output(zeros, nothing, start).log_prob(x))
         keys = torch.Generator(x.device).manual_seed(noise.seed(seed, "bound"))
         u = noise.uniform((len(x),), keys, device=x.device)
         found = []
@@ -52,7 +58,7 @@ def bound(model: BFN, x: Tensor, known: Tensor | None, draws: int, seed: int) ->
             theta = model.flow.sample(x, end, keys)
             left = seen(theta, end).reconstruction(x)
             left = left - model.output(zeros, theta, end).reconstruction(x)
-            found.append(((by_part(rates) + by_part(left)) * free).sum(1))
+            found.append((by_part(rates) + by_part(left)) * free)
         differences = torch.stack(found)
-        value = (alone * free).sum(1) + differences.mean(0)
-        return Estimate(value, differences.std(0) / draws**0.5)
+        error = differences.sum(2).std(0) / draws**0.5
+        return Estimate(alone(model, x) * free + differences.mean(0), error)

@@ -48,7 +48,7 @@ def table(
     content = numbered(hashes(codes.numpy()))
     rows = hold_out(content, validation, test)
     splits = {split: codes[torch.from_numpy(rows[split])] for split in SPLITS}
-    return TableRows(Path(path).name, format, splits, frame, rows["train"])
+    return TableRows(Path(path).name, format, splits, frame, rows)
 
 
 @final
@@ -63,12 +63,17 @@ class TableRows(Rows):
         format: TableFormat,
         splits: Mapping[str, Tensor],
         frame: Frame,
-        trained: np.ndarray,
+        numbers: Mapping[str, np.ndarray],
     ) -> None:
-        """`trained` are the numbers of the frame's rows that are in the training split."""
+        """`numbers` are those of the frame's rows that are in each split."""
         super().__init__(name, format, splits)
-        self.columns = format.columns
-        self.relations = find(frame, format.columns, splits["train"].numpy(), trained)
+        self.columns, self._frame, self._numbers = format.columns, frame, numbers
+        self.relations = find(frame, format.columns, splits["train"].numpy(), numbers["train"])
+
+    def rows(self, split: str) -> Frame:
+        """The rows of a split as a table."""
+        self._count(split)
+        return self._frame.take(self._numbers[split])
 
     def model(self, recipe: Recipe) -> BFN:
         given = {key: recipe.net[key] for key in ("width", "layers") if key in recipe.net}
@@ -90,7 +95,7 @@ def build(
     model.head = TableHead(model.flow, model.head.heads, related)
     names, shape = model.flow.layout.names, (1, *model.flow.shape)
     seen = model.head.features(model.flow, model.flow.prior(shape))
-    inputs = {name: tuple(seen[name].shape[1:]) for name in names}
+    inputs: dict[str, Any] = {name: tuple(seen[name].shape[1:]) for name in names}
     outputs = (head.output_shape((1,))[1:] for head in model.head.heads)
     with torch.random.fork_rng([]):
         torch.manual_seed(noise.seed(seed, "weights"))

@@ -115,7 +115,7 @@ class Table:
             held = format.codes(holdout)
         train = codes[rows]
         splits = {"train": train, "validation": held, "test": held[:0]}
-        data = TableRows("the table", format, splits, frame, rows.numpy())
+        data = TableRows("the table", format, splits, frame, {"train": rows.numpy()})
         recipe = read_recipe("table", self._overrides())
         model = data.model(recipe)
         fit(model, data, display=self.display, **vars(recipe.train))
@@ -156,6 +156,7 @@ class Table:
         seed: int = 0,
         steps: int = 50,
         batch: int = 2048,
+        **options: Any,
     ) -> Any:
         """n new rows, in the kind of table that was fitted.
 
@@ -164,13 +165,14 @@ class Table:
             seed: random seed for the noise.
             steps: Bayesian updates; more are slower and closer to the model.
             batch: rows at once.
+            options: of `bfn.generate`, such as solver.
         """
         n, format = whole("n", n, 1), self._format
         if not given:
-            x = self._draw(n, None, seed, steps, batch)
+            x = self._draw(n, None, seed, steps, batch, **options)
             return format.decode(x, seed=seed)
         like = format.columns.rows(given, n)
-        x = self._draw(n, format.known(like), seed, steps, batch)
+        x = self._draw(n, format.known(like), seed, steps, batch, **options)
         return format.decode(x, seed=seed, like=like)
 
     def impute(
@@ -182,13 +184,14 @@ class Table:
         seed: int = 0,
         steps: int = 50,
         batch: int = 2048,
+        **options: Any,
     ) -> Any:
         """The table with its missing values filled in; all others stay as they are.
 
         Args:
             n: how many imputations, which differ, to return as a list; by default one table.
             final: "sample" draws missing values, "mode" takes the most probable ones last.
-            seed, steps, batch: as in `sample`.
+            seed, steps, batch, options: as in `sample`.
         """
         frame, format = read(table), self._format
         x, mask = format.known(frame)
@@ -199,15 +202,25 @@ class Table:
             if holes.any():
                 own = noise.seed(seed, "imputation", i) if i else seed
                 known = x[holes], mask[holes]
-                filled[holes] = self._draw(len(known[0]), known, own, steps, batch, final=final)
+                filled[holes] = self._draw(
+                    len(known[0]), known, own, steps, batch, final=final, **options
+                )
             drawn.append(format.decode(filled, seed=seed + i, like=frame))
         return drawn[0] if n is None else drawn
 
     def _draw(
-        self, n: int, known: Any, seed: int, steps: int, batch: int, final: str = "sample"
+        self,
+        n: int,
+        known: Any,
+        seed: int,
+        steps: int,
+        batch: int,
+        final: str = "sample",
+        **options: Any,
     ) -> Tensor:
         """n rows (n, D), or those that are known in part, completed."""
-        model, options = self._model, {"solver": "sde2", "final": final, "batch": batch}
+        model = self._model
+        options = {"solver": "sde2", "final": final, "batch": batch, **options}
         if known is None:
             return model.pack(in_batches(model, n, self._format.shape, steps, seed=seed, **options))
         x, mask = (each.clone() for each in known)
@@ -269,30 +282,41 @@ class Table:
         return np.asarray(self.classes(target), dtype=object)[k]
 
     def log_prob(
-        self, table: Any, *, given: Sequence[str] = (), draws: int = 8, seed: int = 0
+        self,
+        table: Any,
+        *,
+        given: Sequence[str] = (),
+        by_column: bool = False,
+        draws: int = 8,
+        seed: int = 0,
     ) -> Estimate:
         """A lower bound on the log probability of every row, in nats, and its standard error.
 
         Args:
             given: columns whose values are given; the bound is that of the others.
+            by_column: keep the columns' shares apart, (N, D).
             draws: times at which the model looks at each row; the error falls with their root.
+            seed: random seed for times and noise.
         """
-        format, frame = self._format, read(table)
+        format, frame, model = self._format, read(table), self._model
         x, names = format.encode(frame), [c.name for c in format.columns.variables]
-        free = np.array([name not in given for name in names])
         for name in given:
             format.columns[name]
-        known = torch.from_numpy(~free).expand(x.shape) if given else None
-        parts = [
-            likelihood.bound(
-                self._model, part, None if known is None else known[: len(part)], draws,
-                noise.seed(seed, i),
-            )
-            for i, part in enumerate(x.split(4096))
-        ]  # fmt: skip
-        volume = torch.from_numpy(format.columns.log_volume(frame)[:, free].sum(1))
-        cost = torch.cat([part.value for part in parts]).double() + volume
-        return Estimate(-cost.numpy(), torch.cat([part.error for part in parts]).numpy())
+        free = np.array([name not in given for name in names])
+        parts = []
+        for i, part in enumerate(x.to(model.device).split(4096)):
+            known = torch.from_numpy(~free).to(part.device).expand(part.shape) if given else None
+            found = likelihood.bound(model, part, known, draws, noise.seed(seed, i))
+            parts.append([each.double().cpu().numpy() for each in found])
+        cost, error = (np.concatenate(each) for each in zip(*parts, strict=True))
+        cost = cost + format.columns.log_volume(frame) * free
+        return Estimate(-cost if by_column else -cost.sum(1), error)
+
+    def independent(self, table: Any) -> np.ndarray:
+        """The log probability of every value among those of its own column alone: (N, D)."""
+        format, frame = self._format, read(table)
+        alone = likelihood.alone(self._model, format.encode(frame).to(self._model.device))
+        return -alone.double().cpu().numpy() - format.columns.log_volume(frame)
 
     def save(self, folder: str | Path) -> None:
         """Write the model and its columns to a folder."""
@@ -304,9 +328,28 @@ class Table:
         model = BFN.from_pretrained(folder)
         if (model.data_format or {}).get("medium") != "table":
             raise BFNError(f"the model in {str(folder)!r} is not one of a table")
+        return cls.of(model)
+
+    @classmethod
+    def of(cls, model: BFN) -> Self:
+        """A trained model of a table, as `bfn train` makes one."""
         table = cls()
         table.model_ = model
         return table
+
+    @property
+    def columns_(self) -> Columns:
+        """How the columns of the table that was fitted are modelled."""
+        return self._format.columns
+
+    def __repr__(self) -> str:
+        if not hasattr(self, "model_"):
+            given = {k: v for k, v in self.get_params().items() if v != getattr(Table(), k)}
+            return f"Table({', '.join(f'{k}={v!r}' for k, v in given.items())})"
+        numbers = sum(p.numel() for p in self._model.net.parameters())
+        lines = [f"Table of {len(self.columns_.columns)} columns, {numbers:,} parameters"]
+        lines += [f"  {c.name}: {c.kind}, {c.K} values" for c in self.columns_.columns]
+        return "\n".join(lines)
 
 
 def _parted(rows: Tensor, seed: int) -> tuple[Tensor, Tensor]:

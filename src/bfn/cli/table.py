@@ -1,0 +1,134 @@
+"""What the commands do with the run of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bfn.cli import tables
+from bfn.cli.sampling import summary
+from bfn.data.formats import Format
+from bfn.errors import BFNError, plural
+from bfn.files import check_free
+from bfn.model import BFN
+from bfn.progress import waiting
+from bfn.recipe import Eval, Recipe, Sample
+from bfn.sampling.draw import on_device, options
+
+ENDINGS = (".csv", ".tsv", ".parquet")
+
+
+def is_table(format: Format) -> bool:
+    return format.medium == "table"
+
+
+def refuse(**given: Any) -> None:
+    """Refuse options that mean nothing for a table."""
+    for name, value in given.items():
+        if value:
+            raise BFNError(f"--{name} is not for tables; leave it out")
+
+
+def read_given(given: Sequence[str]) -> dict[str, str]:
+    """--given NAME=VALUE, each."""
+    found = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not equals or not name:
+            raise BFNError(f"--given {each} has no value; write it as --given NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def sample(
+    run: Path, model: BFN, settings: Sample, given: Sequence[str], out: Path | None, force: bool
+) -> None:
+    """`bfn sample`: new rows in a file."""
+    from bfn.tables.frame import write
+
+    out = out or Path(f"{run.resolve().name}-samples.csv")
+    check_free(out, force, endings=ENDINGS)
+    table = _table(model)
+    with on_device(model, settings.device), waiting("sampling") as (report, say):
+        new = table.sample(
+            settings.n, read_given(given), seed=settings.seed, steps=settings.steps,
+            batch=settings.batch, progress=report, say=say, **options(model, settings),
+        )  # fmt: skip
+    write(new, out, table.columns_.origin.dialect)
+    print(f"{out}: {summary('row', settings.n, settings.steps)}")
+
+
+def infill(
+    run: Path, model: BFN, settings: Sample, what: str, out: Path | None, force: bool
+) -> None:
+    """`bfn infill`: the rows of a file with their holes filled."""
+    from bfn.tables.frame import read, write
+
+    out = out or Path(f"{run.resolve().name}-infilled.csv")
+    check_free(out, force, endings=ENDINGS)
+    frame = read(what)
+    holes = int(frame.holes)
+    if not holes:
+        raise BFNError(f"{what!r} has no missing values; leave cells empty to have them filled in")
+    with on_device(model, settings.device), waiting("filling in") as (report, say):
+        filled = _table(model).impute(
+            frame, seed=settings.seed, steps=settings.steps, batch=settings.batch,
+            progress=report, say=say, **options(model, settings),
+        )  # fmt: skip
+    write(filled, out)
+    print(f"{out}: {plural(len(frame), 'row')}, {plural(holes, 'value')} filled in")
+
+
+def evaluate(
+    run: Path,
+    model: BFN,
+    recipe: Recipe,
+    settings: Eval,
+    json: Path | None,
+    moved: bool,
+) -> None:
+    """`bfn eval`: nats per row and per column, beside independent columns."""
+    from bfn.recipe import build
+    from bfn.tables.frame import read
+
+    if moved:
+        frame, what = read(recipe.data["path"]), str(recipe.data["path"])
+    else:
+        data: Any = build.data(recipe)
+        frame, what = data.rows(settings.split), f"{settings.split} split"
+    table = _table(model)
+    names = [column.name for column in table.columns_.variables]
+    scores = table.log_prob(frame, by_column=True, draws=4 * settings.repeats, seed=settings.seed)
+    alone = -table.independent(frame)
+    cost = -scores.value
+    count = len(cost)
+    error = float(cost.sum(1).std() / max(count - 1, 1) ** 0.5) if count > 1 else 0.0
+    document: Mapping[str, Any] = {
+        "run": str(run),
+        "rows": count,
+        "unit": "nats per row",
+        "total": float(cost.sum(1).mean()),
+        "standard_error": error,
+        "independent": float(alone.sum(1).mean()),
+        "columns": {
+            name: {"nats": float(a), "independent": float(b)}
+            for name, a, b in zip(names, cost.mean(0), alone.mean(0), strict=True)
+        },
+    }
+    if tables.write_json(json, document):
+        return
+    lines = [
+        [name, f"{each['nats']:.3f}", f"{each['independent']:.3f}"]
+        for name, each in document["columns"].items()
+    ]
+    lines.append(["all columns", f"{document['total']:.3f}", f"{document['independent']:.3f}"])
+    title = f"{run}, {what}: {plural(count, 'row')}, in nats per row"
+    tables.show(["column", "model", "independent columns"], lines, title)
+    print(f"the standard error of the total is {error:.3f}")
+
+
+def _table(model: BFN) -> Any:
+    from bfn.tables import Table
+
+    return Table.of(model)
