@@ -76,6 +76,11 @@ class Marginals:
         return self._tensors[key]
 
 
+def odds(q: Tensor, pi: Tensor) -> Tensor:
+    """ln q / pi, within bounds: what evidence has done to probabilities, to which it adds up."""
+    return (q.clamp_min(1e-9) / pi).log().clamp(-8.0, 8.0) / 4.0
+
+
 def marginals(k: Tensor, K: int, *, alike: bool = False, mask: Tensor | None = None) -> Marginals:
     """The frequencies of classes k, (N, *shape), smoothed; only of those where `mask` is true.
 
@@ -139,7 +144,10 @@ class ClassHead(Head):
         if self.inputs == "theta":
             return flow.features(theta)
         q, pi = self.posteriors(theta)
-        return (q - pi) * (pi * (1.0 - pi) + RARE).rsqrt()
+        seen = (q - pi) * (pi * (1.0 - pi) + RARE).rsqrt()
+        if self.parameters == 1:
+            return torch.stack((seen, odds(q, pi) - odds(1.0 - q, 1.0 - pi)), -1)
+        return torch.cat((seen, odds(q, pi)), -1)
 
     def posteriors(self, theta: Theta) -> tuple[Tensor, Tensor]:
         """p(x_d | V_d) and p(x_d): what is known of each variable from itself, and beforehand."""

@@ -28,7 +28,7 @@ from bfn.flow.base import BayesianFlow, Theta
 from bfn.output import bins
 from bfn.output.base import Output
 from bfn.output.binned import FreeBinnedHead, FreeBinnedOutput
-from bfn.output.marginals import RARE
+from bfn.output.marginals import RARE, odds
 
 COSINES, FREE = 12, 40
 """The smooth functions of many bins; up to FREE bins there are as many as bins, less one."""
@@ -96,4 +96,5 @@ class SmoothBinnedHead(FreeBinnedHead):
         """The means of the functions under q, less those under pi, in deviations under pi."""
         basis = self._functions(q, fine=True)
         variance = pi @ basis.square() - (pi @ basis).square()
-        return (q - pi) @ basis * (variance + RARE).rsqrt()
+        seen = (q - pi) @ basis * (variance + RARE).rsqrt()
+        return torch.cat((seen, odds(q, pi)), -1) if self.K <= FREE else seen

@@ -1,0 +1,109 @@
+"""A table on the command line: train, sample, infill, evaluate, resume."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bfn
+from bfn.cli import main
+
+Output = Callable[..., str]
+TINY = ["--train.batch", 64, "--train.validate_every", 3]
+TINY += ["--net.width", 16, "--net.layers", 1]
+
+
+def rows(path: str | Path) -> list[list[str]]:
+    with open(path, newline="") as file:
+        return list(csv.reader(file))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with people.csv, and its run."""
+    folder = tmp_path_factory.mktemp("table")
+    rng = np.random.default_rng(0)
+    ages = rng.integers(18, 90, 400)
+    lines = [f"{age},{'old' if age > 60 else 'young'},{age * 100 + 50}.25" for age in ages]
+    (folder / "people.csv").write_text("age,group,income\n" + "\n".join(lines) + "\n")
+    arguments = ["train", folder / "people.csv", "--out", folder / "run", *TINY, "--train.steps", 6]
+    assert main([str(each) for each in arguments]) == 0
+    return folder
+
+
+def test_new_rows_look_like_the_old_ones(trained: Path, output: Output) -> None:
+    said = output("sample", trained / "run", "--n", 20, "--steps", 4, "--out", "new.csv")
+    assert said == "new.csv: 20 rows in 4 steps (5 network calls)\n"
+    header, *new = rows("new.csv")
+    assert header == ["age", "group", "income"]
+    assert len(new) == 20
+    assert all(18 <= int(age) < 90 and group in ("old", "young") for age, group, _ in new)
+    assert all(len(income.partition(".")[2]) == 2 for *_, income in new)
+    output("sample", trained / "run", "--n", 20, "--steps", 4, "--out", "new.parquet")
+
+
+def test_given_values(trained: Path, output: Output) -> None:
+    given = ["--given", "age=40", "--given", "group=young"]
+    output("sample", trained / "run", "--n", 5, "--steps", 3, *given, "--out", "new.csv")
+    assert {(age, group) for age, group, _ in rows("new.csv")[1:]} == {("40", "young")}
+
+
+def test_holes_are_filled_and_the_rest_stays(trained: Path, output: Output) -> None:
+    Path("holes.csv").write_text("age,group,income\n30,,3050.25\n,old,\n70,old,7050.25\n")
+    said = output("infill", trained / "run", "holes.csv", "-o", "filled.csv", "--steps", 3)
+    assert said == "filled.csv: 3 rows, 3 values filled in\n"
+    header, first, second, third = rows("filled.csv")
+    assert [first[0], first[2], second[1]] == ["30", "3050.25", "old"]
+    assert third == ["70", "old", "7050.25"]
+    assert "" not in first + second
+
+
+def test_evaluation_is_by_column_beside_independent_ones(trained: Path, output: Output) -> None:
+    output("eval", trained / "run", "--json", "result.json")
+    found = json.loads(Path("result.json").read_text())
+    assert list(found["columns"]) == ["age", "group", "income"]
+    for key, whole in (("nats", "total"), ("independent", "independent")):
+        total = sum(column[key] for column in found["columns"].values())
+        assert total == pytest.approx(found[whole])
+    table = bfn.Table.load(trained / "run")
+    group = table.independent(trained / "people.csv")[:, 1].mean()
+    assert found["columns"]["group"]["independent"] == pytest.approx(-group, rel=0.5)
+    said = output("eval", trained / "run", "--data.path", trained / "people.csv")
+    assert "400 rows" in said
+
+
+def test_a_run_is_resumed(trained: Path, output: Output) -> None:
+    train = ["train", trained / "people.csv", "--out", "run", *TINY, "--train.steps"]
+    output(*train, 4)
+    assert "run: step 8" in output(*train, 8, "--resume")
+    assert json.loads(Path("run/status.json").read_text())["step"] == 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["sample", "--given", "age"], "--given age has no value"),
+        (["sample", "--given", "sge=3"], "did you mean 'age'?"),
+        (["sample", "--given", "age=forty"], "'forty' is none"),
+        (["sample", "--given", "group=ancient"], "'ancient'"),
+        (["sample", "--out", "x.png"], "expected .csv"),
+        (["sample", "--film"], "--film is not for tables"),
+        (["infill", "{people}"], "no missing values"),
+        (["infill", "nothing.csv"], "does not exist"),
+        (["infill", "{people}", "--particles", "4"], "--particles is not for tables"),
+    ],
+)
+def test_mistakes(
+    trained: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture
+) -> None:
+    command, *rest = (each.format(people=trained / "people.csv") for each in arguments)
+    code = main([command, str(trained / "run"), *rest])
+    error = capsys.readouterr().err
+    assert code == 2
+    assert said in error
+    assert error.count("\n") <= 2
