@@ -57,7 +57,7 @@ def test_holes_are_filled_and_the_rest_stays(trained: Path, output: Output) -> N
     Path("holes.csv").write_text("age,group,income\n30,,3050.25\n,old,\n70,old,7050.25\n")
     said = output("infill", trained / "run", "holes.csv", "-o", "filled.csv", "--steps", 3)
     assert said == "filled.csv: 3 rows, 3 values filled in\n"
-    header, first, second, third = rows("filled.csv")
+    _, first, second, third = rows("filled.csv")
     assert [first[0], first[2], second[1]] == ["30", "3050.25", "old"]
     assert third == ["70", "old", "7050.25"]
     assert "" not in first + second

@@ -15,7 +15,7 @@ from bfn import noise, serialise
 from bfn.data.base import DataSet
 from bfn.errors import BFNError, did_you_mean, import_name
 from bfn.model import BFN, KINDS
-from bfn.recipe.recipe import FREE, Recipe
+from bfn.recipe.recipe import FREE, SUGGESTED, Recipe
 from bfn.recipe.sections import COMMAND_LINE, SECTIONS
 from bfn.recipe.values import signature, typed
 
@@ -28,8 +28,8 @@ def settled(recipe: Recipe) -> Recipe:
     sections = {section: dict(getattr(recipe, section)) for section in FREE}
     for path, text in recipe.texts.items():
         section, _, key = path.partition(".")
-        if section not in FREE:
-            continue
+        if section not in FREE or sections[section].get(FREE[section]) == SUGGESTED:
+            continue  # what is left to the data knows the types itself
         hints, *_ = signature(called(recipe, section)[1])
         if key in hints:
             value = typed(path, text, hints[key], COMMAND_LINE)

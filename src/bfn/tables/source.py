@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from bfn import noise
 from bfn.data.base import Rows
 from bfn.data.splits import SPLITS, hashes, hold_out, numbered
+from bfn.errors import BFNError, whole
 from bfn.flow import MixedFlow
 from bfn.model import BFN, mixed
 from bfn.nn.mlp import MixedMLP
@@ -76,8 +77,14 @@ class TableRows(Rows):
         return self._frame.take(self._numbers[split])
 
     def model(self, recipe: Recipe) -> BFN:
-        given = {key: recipe.net[key] for key in ("width", "layers") if key in recipe.net}
-        return build(self.columns, self.relations, seed=recipe.train.seed, **given)
+        given = {key: value for key, value in recipe.net.items() if key != "class"}
+        for key in given:
+            if key not in ("width", "layers"):
+                raise BFNError(
+                    f"net.{key} is not for tables; of their network, give net.width or net.layers"
+                )
+        sizes = {key: whole(f"net.{key}", value, 1) for key, value in given.items()}
+        return build(self.columns, self.relations, seed=recipe.train.seed, **sizes)
 
 
 def build(
