@@ -23,7 +23,7 @@ from bfn.runs.folder import RunFolder
 from bfn.schedule import Exponential, Quadratic
 from support.checkpoints import FAMILY, SHAPES
 
-OPEN = ("array", "images", "text")
+OPEN = ("array", "images", "table", "text")
 PAPER = {
     # name: (data type, sigma_1 or beta_1, batch, learning rate, betas, updates, passes or crops,
     #        sampling steps)
