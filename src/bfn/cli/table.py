@@ -129,6 +129,6 @@ def evaluate(
 
 
 def _table(model: BFN) -> Any:
-    from bfn.tables import Table
+    from bfn.tables.model import TableModel
 
-    return Table.of(model)
+    return TableModel.of(model)

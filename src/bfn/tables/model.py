@@ -1,0 +1,254 @@
+"""What a model of a table can do: sample, impute, predict, score and save."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bfn import noise
+from bfn.errors import BFNError, plural, whole
+from bfn.model import BFN
+from bfn.sampling.batches import in_batches
+from bfn.sampling.pinned import Pinned
+from bfn.tables import likelihood
+from bfn.tables.columns import Columns
+from bfn.tables.format import TableFormat
+from bfn.tables.frame import read
+from bfn.tables.likelihood import Estimate
+
+
+class TableModel:
+    """A table that was fitted; `bfn.Table` is one that can also be fitted."""
+
+    model_: BFN
+
+    @property
+    def _model(self) -> BFN:
+        if not hasattr(self, "model_"):
+            raise BFNError("the table has not been fitted; call fit(df) first, or Table.load")
+        return self.model_
+
+    @property
+    def _format(self) -> TableFormat:
+        description = self._model.data_format
+        assert description is not None
+        if not hasattr(self, "_read") or self._read[0] is not description:
+            self._read = description, TableFormat.build(description)
+        return self._read[1]
+
+    # What the model can do.
+
+    def sample(
+        self,
+        n: int,
+        given: Mapping[str, Any] | None = None,
+        *,
+        seed: int = 0,
+        steps: int = 50,
+        batch: int = 2048,
+        **options: Any,
+    ) -> Any:
+        """n new rows, in the kind of table that was fitted.
+
+        Args:
+            given: values that the rows are to have, one for all or one for each, by column.
+            seed: random seed for the noise.
+            steps: Bayesian updates; more are slower and closer to the model.
+            batch: rows at once.
+            options: of `bfn.generate`, such as solver.
+        """
+        n, format = whole("n", n, 1), self._format
+        if not given:
+            x = self._draw(n, None, seed, steps, batch, **options)
+            return format.decode(x, seed=seed)
+        like = format.columns.rows(given, n)
+        x = self._draw(n, format.known(like), seed, steps, batch, **options)
+        return format.decode(x, seed=seed, like=like)
+
+    def impute(
+        self,
+        table: Any,
+        *,
+        n: int | None = None,
+        final: Literal["sample", "mode"] = "sample",
+        seed: int = 0,
+        steps: int = 50,
+        batch: int = 2048,
+        **options: Any,
+    ) -> Any:
+        """The table with its missing values filled in; all others stay as they are.
+
+        Args:
+            n: how many imputations, which differ, to return as a list; by default one table.
+            final: "sample" draws missing values, "mode" takes the most probable ones last.
+            seed, steps, batch, options: as in `sample`.
+        """
+        frame, format = read(table), self._format
+        x, mask = format.known(frame)
+        holes = ~mask.all(1)
+        drawn = []
+        for i in range(whole("n", n or 1, 1)):
+            filled = x.clone()
+            if holes.any():
+                own = noise.seed(seed, "imputation", i) if i else seed
+                known = x[holes], mask[holes]
+                filled[holes] = self._draw(
+                    len(known[0]), known, own, steps, batch, final=final, **options
+                )
+            drawn.append(format.decode(filled, seed=seed + i, like=frame))
+        return drawn[0] if n is None else drawn
+
+    def _draw(
+        self,
+        n: int,
+        known: Any,
+        seed: int,
+        steps: int,
+        batch: int,
+        final: str = "sample",
+        **options: Any,
+    ) -> Tensor:
+        """n rows (n, D), or those that are known in part, completed."""
+        model = self._model
+        options = {"solver": "sde2", "final": final, "batch": batch, **options}
+        if known is None:
+            return model.pack(in_batches(model, n, self._format.shape, steps, seed=seed, **options))
+        x, mask = (each.clone() for each in known)
+        # A single unknown value follows the law that the network puts out to begin with.
+        one = (~mask).sum(1) == 1
+        if one.any():
+            x[one] = self._completed(x[one], mask[one], seed, batch, final)
+        several = (~mask).sum(1) > 1
+        if several.any():
+            rest = x[several], mask[several]
+            drawn = in_batches(
+                model, len(rest[0]), self._format.shape, steps, seed=seed, known=rest,
+                observed="learned", **options,
+            )  # fmt: skip
+            x[several] = model.pack(drawn)
+        return x
+
+    def _completed(self, x: Tensor, mask: Tensor, seed: int, batch: int, final: str) -> Tensor:
+        parts, model = [], self._model
+        generator = torch.Generator(model.device).manual_seed(noise.seed(seed, "one"))
+        with model.evaluating():
+            for x_b, mask_b in zip(x.split(batch), mask.split(batch), strict=True):
+                output = _at_start(model, x_b, mask_b)
+                parts.append(output.mode() if final == "mode" else output.sample(generator))
+        return torch.cat(parts).cpu()
+
+    def predict_proba(self, table: Any, target: str, *, batch: int = 4096) -> np.ndarray:
+        """The probabilities of the target's classes or bins, given the other columns: (N, K).
+
+        `classes(target)` says which values they stand for. Missing values of other columns are
+        unknown and not averaged over: the network was trained to do without them.
+        """
+        model, format = self._model, self._format
+        column = format.columns[target]
+        frame = read(table).without(target)
+        if column.K < 2:
+            return np.ones((len(frame), 1))
+        place = [each.name for each in format.columns.variables].index(target)
+        x, mask = format.known(frame)
+        found = []
+        with model.evaluating():
+            for rows in range(0, len(x), batch):
+                output = _at_start(model, x[rows : rows + batch], mask[rows : rows + batch])
+                law = output.each()[place].law()
+                found.append(torch.softmax(law.logits.double(), -1).cpu().numpy())
+        return np.concatenate(found)
+
+    def classes(self, target: str) -> list[Any]:
+        """What the columns of `predict_proba` stand for: a value of each class or bin."""
+        return self._format.columns[target].representatives().to_pylist()
+
+    def predict(self, table: Any, target: str) -> np.ndarray:
+        """The most probable class of the target, or the median of its numbers, for each row."""
+        column, p = self._format.columns[target], self.predict_proba(table, target)
+        if column.ordered:
+            k = (p.cumsum(1) < 0.5).sum(1).clip(0, column.K - 1)
+        else:
+            k = p.argmax(1)
+        return np.asarray(self.classes(target), dtype=object)[k]
+
+    def log_prob(
+        self,
+        table: Any,
+        *,
+        given: Sequence[str] = (),
+        by_column: bool = False,
+        draws: int = 8,
+        seed: int = 0,
+    ) -> Estimate:
+        """A lower bound on the log probability of every row, in nats, and its standard error.
+
+        Args:
+            given: columns whose values are given; the bound is that of the others.
+            by_column: keep the columns' shares apart, (N, D).
+            draws: times at which the model looks at each row; the error falls with their root.
+            seed: random seed for times and noise.
+        """
+        format, frame, model = self._format, read(table), self._model
+        x, names = format.encode(frame), [c.name for c in format.columns.variables]
+        for name in given:
+            format.columns[name]
+        free = np.array([name not in given for name in names])
+        parts = []
+        for i, part in enumerate(x.to(model.device).split(4096)):
+            known = torch.from_numpy(~free).to(part.device).expand(part.shape) if given else None
+            found = likelihood.bound(model, part, known, draws, noise.seed(seed, i))
+            parts.append([each.double().cpu().numpy() for each in found])
+        cost, error = (np.concatenate(each) for each in zip(*parts, strict=True))
+        cost = cost + format.columns.log_volume(frame) * free
+        return Estimate(-cost if by_column else -cost.sum(1), error)
+
+    def independent(self, table: Any) -> np.ndarray:
+        """The log probability of every value among those of its own column alone: (N, D)."""
+        format, frame = self._format, read(table)
+        alone = likelihood.alone(self._model, format.encode(frame).to(self._model.device))
+        return -alone.double().cpu().numpy() - format.columns.log_volume(frame)
+
+    def save(self, folder: str | Path) -> None:
+        """Write the model and its columns to a folder."""
+        self._model.save_pretrained(folder)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """A saved table, or the run of one that `bfn train` trained."""
+        model = BFN.from_pretrained(folder)
+        if (model.data_format or {}).get("medium") != "table":
+            raise BFNError(f"the model in {str(folder)!r} is not one of a table")
+        return cls.of(model)
+
+    @classmethod
+    def of(cls, model: BFN) -> Self:
+        """A trained model of a table, as `bfn train` makes one."""
+        table = cls()
+        table.model_ = model
+        return table
+
+    @property
+    def columns_(self) -> Columns:
+        """How the columns of the table that was fitted are modelled."""
+        return self._format.columns
+
+    def __repr__(self) -> str:
+        numbers = sum(p.numel() for p in self._model.net.parameters())
+        lines = [
+            f"{type(self).__name__} of {len(self.columns_.columns)} columns, {numbers:,} parameters"
+        ]
+        lines += [f"  {c.name}: {c.kind}, {c.K} values" for c in self.columns_.columns]
+        return "\n".join(lines)
+
+
+def _at_start(model: BFN, x: Tensor, mask: Tensor) -> Any:
+    """What the model believes of the rest when nothing but the known values is known."""
+    x, mask = x.to(model.device), mask.to(model.device)
+    t = torch.zeros(len(x), device=x.device)
+    theta = model.flow.prior(x.shape, device=x.device)
+    return Pinned(model, x, mask, "learned")(theta, t)
