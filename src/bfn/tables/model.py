@@ -239,9 +239,8 @@ class TableModel:
 
     def __repr__(self) -> str:
         numbers = sum(p.numel() for p in self._model.net.parameters())
-        lines = [
-            f"{type(self).__name__} of {len(self.columns_.columns)} columns, {numbers:,} parameters"
-        ]
+        what = f"{type(self).__name__} of {plural(len(self.columns_.columns), 'column')}"
+        lines = [f"{what}, {numbers:,} parameters"]
         lines += [f"  {c.name}: {c.kind}, {c.K} values" for c in self.columns_.columns]
         return "\n".join(lines)
 
