@@ -91,6 +91,27 @@ def test_holes_are_filled_and_values_kept() -> None:
     assert (filled[others] == frame[others]).all(axis=None)
 
 
+@pytest.mark.parametrize("step", [1, 0.05, np.timedelta64(1, "D")])
+def test_draws_follow_the_volumes(step: Any) -> None:
+    """exp(-log_volume) are the probabilities of what `decode` draws, and add up to 1."""
+    k = np.array([0, 0, 0, 1, 1, 3, 4, 4, 4, 4, 4, 7, 9, 9, 12, 13, 17, 17])
+    start = np.datetime64("2024-02-20", "s") if isinstance(step, np.timedelta64) else 0
+    places = start + np.arange(18) * step
+    places = np.round(places, 2) if isinstance(step, float) else places
+    columns = Columns.fit({"x": places[k]})
+    codes = columns.encode({"x": places})["x"]
+    p = np.exp(-columns.log_volume({"x": places})[:, 0])
+    n = 4000
+    for j in range(columns["x"].K):
+        here = places[codes == j]
+        assert p[codes == j].sum() == pytest.approx(1)
+        drawn = columns.decode({"x": np.full(n, j)}, seed=j)["x"]
+        assert np.isin(drawn, here).all()
+        for value, expected in zip(here, p[codes == j], strict=True):
+            error = np.sqrt(expected * (1 - expected) / n)
+            assert abs((drawn == value).mean() - expected) <= 4.5 * error
+
+
 def test_numbers_that_no_bin_can_give() -> None:
     columns = Columns.fit({"x": [0, 10] * 20 + [20] * 20, "y": np.arange(60) // 5 * 2.5})
     table = {"x": [10, 12, 99], "y": [2.5, 5.1, 0.0]}
