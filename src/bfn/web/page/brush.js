@@ -6,7 +6,7 @@ import { ownUnits, writeClass } from "./run.js";
 // The flat indices of a place: one, or the three channels of a colour.
 function placesAt(group, j) {
   const colour = formOf(group) === "picture" && group.count === 3 * group.shape.at(-1) * group.shape.at(-2);
-  return colour ? [0, 1, 2].map((c) => group.start + (c * group.count) / 3 + j) : [group.start + j];
+  return colour ? [0, 1, 2].map((c) => group.start + (c * group.count) / 3 + (j % (group.count / 3))) : [group.start + j];
 }
 
 export class Brush {

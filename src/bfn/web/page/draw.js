@@ -41,7 +41,7 @@ export function measure(group, width) {
   return { form, columns: group.count, rows: 1, channels: 1, cellWidth: width / group.count, cellHeight: height, width, height };
 }
 
-// The variable (its place in the group) under a point, or -1.
+// The variable (its place in the group) under a point, or -1; of a colour, the first channel.
 export function variableAt(layout, group, x, y) {
   const column = Math.floor(x / layout.cellWidth);
   const row = Math.floor(y / layout.cellHeight);
@@ -330,7 +330,8 @@ export function nameVariable(model, g, j) {
   if (form === "picture") {
     const [rows, columns] = group.shape.slice(-2);
     const place = j % (rows * columns);
-    return `${name || "Pixel "}row ${Math.floor(place / columns) + 1}, column ${(place % columns) + 1}`;
+    const channel = group.count === 3 * rows * columns ? `, ${["red", "green", "blue"][Math.floor(j / (rows * columns))]}` : "";
+    return `${name || "Pixel "}row ${Math.floor(place / columns) + 1}, column ${(place % columns) + 1}${channel}`;
   }
   return `${name}${group.kind === "classes" && model.medium === "text" ? "letter" : "number"} ${j + 1}`.replace(/^./, (letter) => letter.toUpperCase());
 }

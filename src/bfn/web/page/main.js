@@ -292,7 +292,9 @@ function showClosely(run, frame) {
   const range = group.kind === "classes" ? ["", ""] : group.kind === "levels" ? ["dark", "bright"] : [0, 1].map((end) => writeNumber(ownUnits(group, j, end)));
   write("bars-low", range[0]);
   write("bars-high", range[1]);
-  write("closely-hint", !canPin ? "\u00a0" : formOf(group) === "letters" ? "Click a letter and type to pin it; a bar pins its class." : "A click on a bar pins that value.");
+  const colour = formOf(group) === "picture" && group.shape.length === 3 && group.shape[0] === 3;
+  const hint = formOf(group) === "letters" ? "Click a letter and type to pin it; a bar pins its class." : colour ? "A bar pins its value; click the pixel again for its next channel." : "A click on a bar pins that value.";
+  write("closely-hint", canPin ? hint : "\u00a0");
 }
 
 function showPins() {

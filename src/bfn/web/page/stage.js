@@ -199,26 +199,47 @@ export class Stage {
       if (!entry.layout) return -1;
       return variableAt(entry.layout, this.runs[entry.which].model.groups[entry.g], event.clientX - box.left, event.clientY - box.top);
     };
+    // Where the pointer has passed since it was last heard of: a fast stroke leaves no gaps.
+    const passed = (event) => {
+      const { x, y } = this.last;
+      const pieces = Math.max(1, Math.ceil(Math.hypot(event.clientX - x, event.clientY - y) / (entry.layout.cellWidth / 2)));
+      this.last = { x: event.clientX, y: event.clientY };
+      return Array.from({ length: pieces }, (_, k) => {
+        const share = (k + 1) / pieces;
+        return find({ clientX: x + (event.clientX - x) * share, clientY: y + (event.clientY - y) * share });
+      });
+    };
     canvas.addEventListener("pointerdown", (event) => {
       if (event.button) return;
-      const j = find(event);
+      let j = find(event);
       if (j < 0) return;
+      this.last = { x: event.clientX, y: event.clientY };
       if (this.hands.brush.painting) {
         canvas.setPointerCapture(event.pointerId);
         event.preventDefault();
       }
       this.stroke = entry;
+      // Another click on a pixel shows its next channel.
+      const { count } = this.runs[entry.which].model.groups[entry.g];
+      const size = count / entry.layout.channels;
+      if (!this.hands.brush.painting && this.chosen.g === entry.g && this.chosen.j % size === j && this.marked) j = (this.chosen.j + size) % count;
       this.choose(entry.g, j);
       this.hands.brush.touch(entry.g, j, true);
       this.figures.find((each) => each.role === "believes").canvases[this.figures[0].canvases.findIndex((each) => each.which === entry.which && each.g === entry.g)].canvas.focus({ preventScroll: true });
     });
     canvas.addEventListener("pointermove", (event) => {
-      const j = find(event);
-      if (this.stroke === entry && j >= 0 && this.hands.brush.painting) {
-        if (j === this.chosen.j && entry.g === this.chosen.g) return;
-        this.choose(entry.g, j);
-        this.hands.brush.touch(entry.g, j, false);
-      } else if (!this.stroke) this.point(j < 0 ? null : { g: entry.g, j });
+      if (this.stroke === entry && this.hands.brush.painting) {
+        for (const j of passed(event)) {
+          if (j < 0 || (j === this.chosen.j && entry.g === this.chosen.g)) continue;
+          this.choose(entry.g, j);
+          this.hands.brush.touch(entry.g, j, false);
+        }
+      } else if (!this.stroke) {
+        const j = find(event);
+        const size = this.runs[entry.which].model.groups[entry.g].count / (entry.layout?.channels ?? 1);
+        const same = this.chosen.g === entry.g && this.chosen.j % size === j;
+        this.point(j < 0 ? null : same ? this.chosen : { g: entry.g, j });
+      }
     });
     for (const name of ["pointerup", "pointercancel"]) canvas.addEventListener(name, () => (this.stroke = null));
     canvas.addEventListener("pointerleave", () => this.point(null));
@@ -231,11 +252,12 @@ export class Stage {
     });
     canvas.addEventListener("keydown", (event) => {
       const group = this.runs[entry.which].model.groups[entry.g];
-      const columns = entry.layout.columns;
+      const { columns, channels } = entry.layout;
       const move = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns }[event.key];
       if (move && !event.ctrlKey && !event.metaKey && !event.altKey && group.count > 1) {
-        const j = this.chosen.j + move;
-        if (j >= 0 && j < group.count / entry.layout.channels) this.choose(entry.g, j);
+        const size = group.count / channels;
+        const j = (this.chosen.j % size) + move;
+        if (j >= 0 && j < size) this.choose(entry.g, j);
         event.preventDefault();
         event.stopPropagation();
       } else if (this.hands.brush.typed(entry.g, this.chosen.j, event)) {

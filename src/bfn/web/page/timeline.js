@@ -80,7 +80,7 @@ export function paintTimeline(canvas, runs, t, top) {
   });
   if (!runs.some((run) => run.frames.some((frame) => curvesOf(run).some(({ key }) => typeof frame[key] === "number")))) {
     context.fillStyle = colours.faint;
-    context.textAlign = "center";
-    if (runs.length && runs[0].frames.length) context.fillText("A continuous model's bits are not counted: no finite number is enough for a real number.", width / 2, (ceiling + floor) / 2);
+    context.textAlign = "left";
+    if (runs.length && runs[0].frames.length) context.fillText("A continuous model's output is a single point: it leaves nothing open, and has no bits.", x(0), 12);
   }
 }
