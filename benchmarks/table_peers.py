@@ -27,40 +27,55 @@ PACKAGES = {
 """What is installed for each generator; those of one package share an environment."""
 
 
-def of_ctgan(train: pd.DataFrame, categories: list[str], rows: int, name: str) -> Any:
-    from ctgan import CTGAN, TVAE
+def of_ctgan(train: pd.DataFrame, categories: list[str], rows: int, seed: int) -> Any:
+    from ctgan import CTGAN
 
-    model = {"ctgan": CTGAN, "tvae": TVAE}[name]()
+    yield from _fit_and_sample(CTGAN(), train, categories, rows)
+
+
+def of_tvae(train: pd.DataFrame, categories: list[str], rows: int, seed: int) -> Any:
+    from ctgan import TVAE
+
+    yield from _fit_and_sample(TVAE(), train, categories, rows)
+
+
+def _fit_and_sample(model: Any, train: pd.DataFrame, categories: list[str], rows: int) -> Any:
     model.fit(train, categories)
     yield
     yield model.sample(rows)
 
 
-def of_copula(train: pd.DataFrame, categories: list[str], rows: int, name: str) -> Any:
+def of_copula(train: pd.DataFrame, categories: list[str], rows: int, seed: int) -> Any:
     from sdv.metadata import Metadata
     from sdv.single_table import GaussianCopulaSynthesizer
 
     kinds = {c: {"sdtype": "categorical" if c in categories else "numerical"} for c in train}
     metadata = Metadata.load_from_dict({"tables": {"table": {"columns": kinds}}})
     model = GaussianCopulaSynthesizer(metadata)
-    model.fit(train)
+    model.fit({"table": train})
     yield
-    yield model.sample(rows)
+    yield model.sample(rows)["table"]
 
 
-def of_forest(train: pd.DataFrame, categories: list[str], rows: int, name: str) -> Any:
+def of_forest(train: pd.DataFrame, categories: list[str], rows: int, seed: int) -> Any:
     """Categories are given as numbers, as this library wants them."""
     from ForestDiffusion import ForestDiffusionModel
 
     codes = {c: pd.factorize(train[c]) for c in categories}
     numbers = train.assign(**{c: code for c, (code, _) in codes.items()}).to_numpy(float)
-    places = [train.columns.get_loc(c) for c in categories]
-    whole = [
-        i
-        for i, c in enumerate(train)
-        if c not in categories and pd.api.types.is_integer_dtype(train[c])
-    ]
-    model = ForestDiffusionModel(numbers, cat_indexes=places, int_indexes=whole, n_jobs=-1)
+    kinds = {"bin": [], "cat": [], "int": [], "number": []}
+    for i, c in enumerate(train):
+        if c in categories:
+            kinds["bin" if len(codes[c][1]) <= 2 else "cat"].append(i)
+        else:
+            kinds["int" if pd.api.types.is_integer_dtype(train[c]) else "number"].append(i)
+    model = ForestDiffusionModel(
+        numbers,
+        bin_indexes=kinds["bin"],
+        cat_indexes=kinds["cat"],
+        int_indexes=kinds["int"],
+        seed=seed,
+    )
     yield
     new = pd.DataFrame(model.generate(batch_size=rows), columns=train.columns)
     for c, (_, values) in codes.items():
@@ -68,11 +83,12 @@ def of_forest(train: pd.DataFrame, categories: list[str], rows: int, name: str) 
     yield new
 
 
-def of_mostlyai(train: pd.DataFrame, categories: list[str], rows: int, name: str) -> Any:
+def of_mostlyai(train: pd.DataFrame, categories: list[str], rows: int, seed: int) -> Any:
     import tempfile
 
     from mostlyai import engine
 
+    engine.set_random_state(seed)
     folder = tempfile.mkdtemp()
     kinds = {c: "TABULAR_CATEGORICAL" if c in categories else "TABULAR_NUMERIC_AUTO" for c in train}
     engine.split(workspace_dir=folder, tgt_data=train, tgt_encoding_types=kinds)
@@ -86,7 +102,7 @@ def of_mostlyai(train: pd.DataFrame, categories: list[str], rows: int, name: str
 
 GENERATORS = {
     "ctgan": of_ctgan,
-    "tvae": of_ctgan,
+    "tvae": of_tvae,
     "copula": of_copula,
     "forest": of_forest,
     "mostlyai": of_mostlyai,
@@ -113,7 +129,7 @@ def main() -> None:
     train = pd.read_csv(
         given.train, dtype=dict.fromkeys(categories, str), keep_default_na=False, na_values=[""]
     )
-    steps = GENERATORS[given.name](train, categories, given.rows, given.name)
+    steps = GENERATORS[given.name](train, categories, given.rows, given.seed)
     start = time.perf_counter()
     next(steps)
     fitted = time.perf_counter()

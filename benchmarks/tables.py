@@ -144,7 +144,7 @@ def draw_by_peer(model: str, task: Task, seed: int, limit: float, environments: 
             return Drawn(None, failure=f"failed: {last[:150]}")
         seconds = json.loads(done.stdout.strip().splitlines()[-1])
         rows = pd.read_csv(new, keep_default_na=False, na_values=[""])
-    return Drawn(rows.astype(task.train.dtypes.to_dict()), seconds["fit"], seconds["sample"])
+    return Drawn(rows, seconds["fit"], seconds["sample"])
 
 
 def environment(package: str, folder: Path) -> Path:
