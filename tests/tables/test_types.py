@@ -233,6 +233,19 @@ def test_told_kinds() -> None:
         assert (new[name] == table[name]).all()
 
 
+@pytest.mark.parametrize(
+    ("told", "found"),
+    [(None, ("category", True)), ("category", ("category", False)), ("number", ("number", True))],
+)
+def test_told_kinds_of_categories(told: str | None, found: tuple[str, bool]) -> None:
+    """Numbers that are categories have no values between them."""
+    values = np.random.default_rng(0).choice(np.arange(0, 3000, 10), 300)
+    frame = pd.DataFrame({"x": pd.Categorical(values, ordered=True)})
+    columns = rebuilt(Columns.fit(frame, {"x": told} if told else {}))
+    assert (columns["x"].kind, columns["x"].ordered) == found
+    assert columns.decode(columns.encode(frame)).equals(frame)
+
+
 def test_columns_named_by_numbers() -> None:
     frame = pd.DataFrame(np.random.default_rng(0).integers(0, 9, (50, 3)))
     columns = rebuilt(Columns.fit(frame, {0: "category"}))  # pyright: ignore

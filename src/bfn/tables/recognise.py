@@ -20,7 +20,7 @@ FRACTIONS = ("timestamp[ms]", "timestamp[us]", "timestamp[ns]")
 """Arrow's types for dates with fractions of seconds."""
 
 
-def recognise(name: str, array: Any, told: str | None, most: int, knots: int) -> Column:
+def recognise(name: str, array: Any, told: str | None, most: int | None, knots: int) -> Column:
     """The column of an array, of the kind that was told or that it looks like.
 
     Args:
@@ -29,9 +29,9 @@ def recognise(name: str, array: Any, told: str | None, most: int, knots: int) ->
     """
     types, type, order = pa.types, array.type, None
     if types.is_dictionary(type):
-        order = array.dictionary if type.ordered or told == "ordered" else None
         told = told or ("ordered" if type.ordered else "category")
-        type = type.value_type
+        order = array.dictionary if told == "ordered" else None
+        most, type = None, type.value_type  # new rows have no other values than the categories
     text = types.is_string(type) or types.is_large_string(type)
     number = types.is_integer(type) or types.is_floating(type) or types.is_temporal(type)
     number = number or types.is_decimal(type)
@@ -50,7 +50,7 @@ def recognise(name: str, array: Any, told: str | None, most: int, knots: int) ->
         values, number = _numbers(name, array), True
     if told is None:
         _refuse(name, values, number)
-    if number and (told != "category") and order is None:
+    if number and told != "category" and order is None:
         finite(name, values)
         try:
             return Number.fit(name, values, None if told == "ordered" else most, knots, type, form)
