@@ -86,7 +86,7 @@ class Received:
 
     def __init__(self, model: BFN, seed: int, rows: int) -> None:
         self.model, self.seed, self.rows = model, seed, rows
-        self.nats, self.before = torch.zeros(rows), None
+        self.nats, self.most, self.before = torch.zeros(rows), torch.zeros(rows), None
 
     def at(self, i: int, t: float, output: Output) -> Tensor:
         """In nats, before step i, which begins at time t."""
@@ -99,7 +99,9 @@ class Received:
             alpha_i = alpha_i.to(x.device, self.model.dtype)
             self.nats = self.nats + by_part(last.divergence(x, alpha_i, keys)).sum(1).cpu()
         self.before = t, output
-        return self.nats
+        # An estimated divergence may be negative; what was received is not lost again.
+        self.most = torch.maximum(self.most, self.nats)
+        return self.most
 
 
 def stream_generations(
