@@ -49,7 +49,7 @@ class TableModel:
         given: Mapping[str, Any] | None = None,
         *,
         seed: int = 0,
-        steps: int = 50,
+        steps: int = 100,
         batch: int = 2048,
         **options: Any,
     ) -> Any:
@@ -77,7 +77,7 @@ class TableModel:
         n: int | None = None,
         final: Literal["sample", "mode"] = "sample",
         seed: int = 0,
-        steps: int = 50,
+        steps: int = 100,
         batch: int = 2048,
         **options: Any,
     ) -> Any:

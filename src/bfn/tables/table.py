@@ -18,7 +18,7 @@ from bfn.tables.frame import read
 from bfn.tables.model import TableModel
 from bfn.tables.source import TableRows
 
-HOLDOUT = 0.1
+HOLDOUT = 0.05
 """The share of the rows that decide when to stop, unless others are given for it."""
 MOST_HELD = 10_000
 
@@ -56,7 +56,7 @@ class Table(TableModel):
         seconds: float = 0.0,
         batch: int = 512,
         learning_rate: float = 2e-3,
-        known: float = 0.2,
+        known: float = 0.05,
         seed: int = 0,
         device: str = "auto",
         display: bool = True,
@@ -93,8 +93,8 @@ class Table(TableModel):
             table: a DataFrame of pandas or polars, an Arrow table, a dict of arrays, or the path
                 of a CSV or Parquet file.
             y: ignored; scikit-learn's pipelines give it.
-            holdout: rows that decide when to stop and are never trained on; by default a tenth of
-                the table.
+            holdout: rows that decide when to stop and are never trained on; by default a
+                twentieth of the table.
         """
         from bfn.train import fit
 
