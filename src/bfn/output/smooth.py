@@ -3,15 +3,16 @@
 A free logit for each of hundreds of bins is learned from a handful of examples, and overfits; a cut
 Gaussian cannot say "either nothing or about a thousand". Here the logit of bin k with centre c_k is
 
-    ln p(k) + ln p(V | k) + sum_j w_j cos(pi j (k + 1/2) / K) + s_k + a z_k - b z_k^2 / 2,
+    ln p(k) + ln p(V | k) + sum_j w_j sqrt(2) cos(pi j (k + 1/2) / K) + s_k + a z_k - b z_k^2 / 2,
 
 the posterior under the marginals and what the network adds to it: a smooth function, a number s_k
 for each of some bins that hold one frequent value (spikes), and a Gaussian on the scale of what is
 not known yet, z_k = (c_k - mu) sqrt(1 + beta) with the paper's mu = V / (1 + beta): with it a
 number that nearly repeats another one can follow it to any accuracy.
 
-The network sees the posterior under the marginals in the same functions: their means under it, less
-those under the marginals alone.
+The network sees the posterior under the marginals in the same functions, and in cosines that are
+finer: their means under it, less those under the marginals alone, in deviations. Few bins are also
+seen as classes are, by ln q / pi (`bfn.output.marginals`).
 """
 
 from __future__ import annotations
