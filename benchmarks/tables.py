@@ -154,8 +154,14 @@ def environment(package: str, folder: Path) -> Path:
     if not python.exists():
         print(f"installing {package} into {place}", file=sys.stderr)
         venv.create(place, with_pip=True)
-        command = [python, "-m", "pip", "install", "-q", "-c", HERE.parent / "constraints.txt"]
-        subprocess.run([str(word) for word in (*command, package)], check=True)
+        pins = (HERE.parent / "constraints.txt").read_text().splitlines()
+        (torch,) = (pin for pin in pins if pin.startswith("torch=="))
+        # Of our pins only torch's, in a file, so that it binds just those who need torch.
+        (place / "pins.txt").write_text(torch)
+        pip = [str(python), "-m", "pip"]
+        subprocess.run([*pip, "install", "-q", "-c", place / "pins.txt", package], check=True)
+        # These may be built for another torch, and then transformers cannot be imported.
+        subprocess.run([*pip, "uninstall", "-q", "-y", "torchvision", "torchaudio"], check=True)
     return python
 
 
