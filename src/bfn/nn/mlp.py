@@ -71,7 +71,9 @@ class _Residual(nn.Module):
     ) -> Tensor:
         """known and mask are (B, marked)."""
         check_times(t, len(rows))
-        c = self.conditioning(t, label)
+        # While sampling, t is one number that is seen as many.
+        one = label is None and t.stride(0) == 0
+        c = self.conditioning(t[:1] if one else t, label)
         time = (2.0 * t - 1.0).to(rows.dtype)[:, None]
         x = self.project(torch.cat((rows, time), dim=1))
         if known is not None:
