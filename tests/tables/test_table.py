@@ -109,6 +109,8 @@ def test_scikit_learn_clones_it() -> None:
         (lambda t: t.sample(0), "n = 0"),
         (lambda t: t.sample(2, given={"size": 3}), "no column 'size'"),
         (lambda t: t.sample(2, given={"weight": "heavy"}), "'heavy' is none"),
+        (lambda t: t.sample(2, given=["weight"]), "expected a dict"),
+        (lambda t: bfn.Table(columns=["weight"]).fit(table(9)), "expected a dict"),
         (lambda t: t.sample(2, given={"weight": [1, 2, 3]}), "3 values"),
         (lambda t: t.sample(2, given={"colour": "green"}), "'green'"),
         (lambda t: t.predict_proba(table(3), "income"), "no column 'income'"),
@@ -120,3 +122,28 @@ def test_scikit_learn_clones_it() -> None:
 def test_mistakes(fitted: bfn.Table, use, said: str) -> None:
     with pytest.raises(bfn.BFNError, match=said):
         use(fitted)
+
+
+def test_holes_are_never_filled_with_missing_values() -> None:
+    """A column with holes in training has missing values; imputing and predicting give others."""
+    rng = np.random.default_rng(0)
+    full = pd.DataFrame({"a": rng.integers(0, 4, 200), "b": rng.choice(["x", "y"], 200)})
+    holes = full.astype({"a": "Int64"}).mask(rng.random((200, 2)) < 0.6)
+    few = {"width": 16, "layers": 1, "steps": 20, "batch": 64, "display": False}
+    table = bfn.Table(**few).fit(holes)
+    assert table.sample(200, steps=4).isna().any().all()
+    for final in ("sample", "mode"):
+        filled = table.impute(holes, final=final, steps=4)
+        assert not filled.isna().any().any()
+        assert (filled.a == holes.a)[holes.a.notna()].all()
+    assert not table.impute(holes.assign(a=None), steps=4).isna().any().any()
+    assert set(table.predict(holes, "b")) <= {"x", "y"}
+    assert table.predict(holes, "a").dtype.kind == "i"
+    assert table.predict_proba(holes, "b").shape == (200, 2)
+    np.testing.assert_allclose(table.predict_proba(holes, "b").sum(1), 1.0)
+
+
+def test_one_column() -> None:
+    few = {"width": 16, "layers": 1, "steps": 10, "batch": 64, "display": False}
+    table = bfn.Table(**few).fit({"a": np.arange(100) % 7})
+    assert set(table.sample(50, steps=4)["a"]) <= set(range(7))

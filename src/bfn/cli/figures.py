@@ -54,6 +54,10 @@ def figures(
     folder = RunFolder(locate(run), trust=trust)
     recipe = recipe_with_data(folder, overrides)
     model, data = folder.load_model().to(find_device("auto")), build.data(recipe)
+    if data.medium == "table":
+        raise BFNError(
+            "figures show pictures, texts and arrays; compare new rows of a table with bfn compare"
+        )
     data.examples(split)  # refuses an unknown or empty split
     out.mkdir(parents=True, exist_ok=True)
     loaded = a_run.Run(model, data, recipe.sample, split, seed)

@@ -60,7 +60,7 @@ def sheet(format: Format, x: Tensor, ending: str, columns: int | None = None) ->
     if ending == ".txt":
         return joined(format.render(x)).encode()
     if ending == ".csv":
-        return format.render(x)
+        return format.file(x)
     file = io.BytesIO()
     if ending == ".npz":
         np.savez(file, **format.render(x))

@@ -59,6 +59,8 @@ class Columns:
             kinds: "number", "category", "ordered", "text-id" or "drop" for columns by name.
             max_bins: about how many bins a column of numbers has at most.
         """
+        if not isinstance(kinds, Mapping | None):
+            raise BFNError(f"columns = {kinds!r}; expected a dict, as in {{'zip': 'category'}}")
         frame = read(source)
         kinds = {str(name): kind for name, kind in (kinds or {}).items()}
         for name, kind in kinds.items():

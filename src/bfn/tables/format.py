@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +19,7 @@ from bfn.errors import BFNError
 from bfn.model import Variable
 from bfn.tables.column import Column
 from bfn.tables.columns import Columns
-from bfn.tables.frame import read
+from bfn.tables.frame import read, write
 
 
 def variable(column: Column) -> Variable:
@@ -101,6 +102,13 @@ class TableFormat(Format):
 
     def render(self, x: Tensor) -> Any:
         return self.decode(x)
+
+    def file(self, x: Tensor) -> bytes:
+        """A table as the content of a CSV file."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "rows.csv"
+            write(self.decode(x), path, self.columns.origin.dialect)
+            return path.read_bytes()
 
     def read_example(
         self, what: str, mask: Path | None = None, *, blank: str | None = None, resize: bool = False

@@ -141,6 +141,20 @@ class Frame:
         index = None if self.index is None else self.index[rows]
         return dataclasses.replace(self, table=self.table.take(pa.array(rows)), index=index)
 
+    def typed(self, types: Mapping[str, Any]) -> Frame:
+        """Columns in which all is missing, which have no type of their own, in the given types."""
+        table = self.table
+        for i, name in enumerate(self.names):
+            if name in types and self.column(name).null_count == len(self):
+                table = table.set_column(i, name, pa.nulls(len(self), types[name]))
+        schema = table.schema.with_metadata(self.table.schema.metadata)
+        origin = (
+            dataclasses.replace(self.origin, schema=schema)
+            if table is not self.table
+            else self.origin
+        )
+        return dataclasses.replace(self, table=table, origin=origin)
+
     @property
     def holes(self) -> int:
         """The number of missing values."""

@@ -20,6 +20,7 @@ from bfn.tables.columns import Columns
 from bfn.tables.format import TableFormat
 from bfn.tables.frame import read
 from bfn.tables.likelihood import Estimate
+from bfn.tables.present import Present
 
 
 class TableModel:
@@ -40,6 +41,11 @@ class TableModel:
         if not hasattr(self, "_read") or self._read[0] is not description:
             self._read = description, TableFormat.build(description)
         return self._read[1]
+
+    @property
+    def _present(self) -> Present:
+        """The model, for values that are to be there."""
+        return Present(self._model, self._format.columns)
 
     # What the model can do.
 
@@ -63,6 +69,8 @@ class TableModel:
             options: of `bfn.generate`, such as solver.
         """
         n, format = whole("n", n, 1), self._format
+        if not isinstance(given, Mapping | None):
+            raise BFNError(f"given = {given!r}; expected a dict, as in given={{'sex': 'Male'}}")
         if not given:
             x = self._draw(n, None, seed, steps, batch, **options)
             return format.decode(x, seed=seed)
@@ -88,7 +96,8 @@ class TableModel:
             final: "sample" draws missing values, "mode" takes the most probable ones last.
             seed, steps, batch, options: as in `sample`.
         """
-        frame, format = read(table), self._format
+        format = self._format
+        frame = read(table).typed({c.name: c.type for c in format.columns.columns})
         x, mask = format.known(frame)
         holes = ~mask.all(1)
         drawn = []
@@ -98,7 +107,7 @@ class TableModel:
                 own = noise.seed(seed, "imputation", i) if i else seed
                 known = x[holes], mask[holes]
                 filled[holes] = self._draw(
-                    len(known[0]), known, own, steps, batch, final=final, **options
+                    len(known[0]), known, own, steps, batch, final, present=True, **options
                 )
             drawn.append(format.decode(filled, seed=seed + i, like=frame))
         return drawn[0] if n is None else drawn
@@ -111,18 +120,21 @@ class TableModel:
         steps: int,
         batch: int,
         final: str = "sample",
+        present: bool = False,
         **options: Any,
     ) -> Tensor:
         """n rows (n, D), or those that are known in part, completed."""
-        model = self._model
+        model = self._present if present else self._model
         options = {"solver": "sde2", "final": final, "batch": batch, **options}
         if known is None:
-            return model.pack(in_batches(model, n, self._format.shape, steps, seed=seed, **options))
+            return self._model.pack(
+                in_batches(model, n, self._format.shape, steps, seed=seed, **options)
+            )
         x, mask = (each.clone() for each in known)
         # A single unknown value follows the law that the network puts out to begin with.
         one = (~mask).sum(1) == 1
         if one.any():
-            x[one] = self._completed(x[one], mask[one], seed, batch, final)
+            x[one] = self._completed(model, x[one], mask[one], seed, batch, final)
         several = (~mask).sum(1) > 1
         if several.any():
             rest = x[several], mask[several]
@@ -130,11 +142,13 @@ class TableModel:
                 model, len(rest[0]), self._format.shape, steps, seed=seed, known=rest,
                 observed="learned", **options,
             )  # fmt: skip
-            x[several] = model.pack(drawn)
+            x[several] = self._model.pack(drawn)
         return x
 
-    def _completed(self, x: Tensor, mask: Tensor, seed: int, batch: int, final: str) -> Tensor:
-        parts, model = [], self._model
+    def _completed(
+        self, model: BFN | Present, x: Tensor, mask: Tensor, seed: int, batch: int, final: str
+    ) -> Tensor:
+        parts = []
         generator = torch.Generator(model.device).manual_seed(noise.seed(seed, "one"))
         with model.evaluating():
             for x_b, mask_b in zip(x.split(batch), mask.split(batch), strict=True):
@@ -150,7 +164,7 @@ class TableModel:
         """
         model, format = self._model, self._format
         column = format.columns[target]
-        frame = read(table).without(target)
+        frame = read(table).without(target).typed({c.name: c.type for c in format.columns.columns})
         if column.K < 2:
             return np.ones((len(frame), 1))
         place = [each.name for each in format.columns.variables].index(target)
@@ -158,23 +172,28 @@ class TableModel:
         found = []
         with model.evaluating():
             for rows in range(0, len(x), batch):
-                output = _at_start(model, x[rows : rows + batch], mask[rows : rows + batch])
+                output = _at_start(self._present, x[rows : rows + batch], mask[rows : rows + batch])
                 law = output.each()[place].law()
                 found.append(torch.softmax(law.logits.double(), -1).cpu().numpy())
-        return np.concatenate(found)
+        return np.concatenate(found)[:, : column.K - column.missing]
 
     def classes(self, target: str) -> list[Any]:
         """What the columns of `predict_proba` stand for: a value of each class or bin."""
-        return self._format.columns[target].representatives().to_pylist()
+        return self._values(target).to_pylist()
+
+    def _values(self, target: str) -> Any:
+        """A value of each class or bin but that of missing values, in Arrow's types."""
+        column = self._format.columns[target]
+        return column.representatives()[: column.K - (column.missing and column.K > 1)]
 
     def predict(self, table: Any, target: str) -> np.ndarray:
         """The most probable class of the target, or the median of its numbers, for each row."""
         column, p = self._format.columns[target], self.predict_proba(table, target)
         if column.ordered:
-            k = (p.cumsum(1) < 0.5).sum(1).clip(0, column.K - 1)
+            k = (p.cumsum(1) < 0.5).sum(1).clip(0, p.shape[1] - 1)
         else:
             k = p.argmax(1)
-        return np.asarray(self.classes(target), dtype=object)[k]
+        return self._values(target).to_numpy(zero_copy_only=False)[k]
 
     def log_prob(
         self,
@@ -245,7 +264,7 @@ class TableModel:
         return "\n".join(lines)
 
 
-def _at_start(model: BFN, x: Tensor, mask: Tensor) -> Any:
+def _at_start(model: BFN | Present, x: Tensor, mask: Tensor) -> Any:
     """What the model believes of the rest when nothing but the known values is known."""
     x, mask = x.to(model.device), mask.to(model.device)
     t = torch.zeros(len(x), device=x.device)

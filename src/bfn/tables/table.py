@@ -12,6 +12,7 @@ from torch import Tensor
 from bfn import noise
 from bfn.errors import BFNError
 from bfn.recipe import read as read_recipe
+from bfn.recipe.fitted import fitted
 from bfn.tables.columns import Columns
 from bfn.tables.format import TableFormat
 from bfn.tables.frame import read
@@ -110,7 +111,7 @@ class Table(TableModel):
         train = codes[rows]
         splits = {"train": train, "validation": held, "test": held[:0]}
         data = TableRows("the table", format, splits, frame, {"train": rows.numpy()})
-        recipe = read_recipe("table", self._overrides())
+        recipe = fitted(read_recipe("table", self._overrides()), data)
         model = data.model(recipe)
         fit(model, data, display=self.display, **vars(recipe.train))
         self.model_ = model
