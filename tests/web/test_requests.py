@@ -70,7 +70,10 @@ def read(message: dict[str, Any]) -> requests.Request:
             {"do": "examine", "model": "text", "text": "Straße und so"[:12]},
             "holds 'S' at position 0 and 1 more characters, not in the alphabet",
         ),
-        ({"do": "examine", "model": "text", "text": "short"}, "has 5 characters; expected 12"),
+        (
+            {"do": "examine", "model": "text", "text": "short"},
+            "the text has 5 characters; this model's texts have 12",
+        ),
         (
             {"do": "examine", "model": "text", "picture": {"width": 8, "height": 8, "rgb": RGB}},
             "the data of 'text' are no pictures; give a text",

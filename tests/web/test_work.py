@@ -7,6 +7,7 @@ import json
 import math
 import shlex
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -251,17 +252,23 @@ def test_a_run_stops_when_it_is_told(digits: Subject) -> None:
 @pytest.fixture(scope="module")
 def people() -> Subject:
     """A table: a category, and a number of which some are missing."""
+    ages = [18, 25, 33, 33, 47, None] * 20
+    return table("people", {"sex": ["male", "female", "female"] * 40, "age": ages})
+
+
+def table(id: str, data: dict[str, list[Any]], max_bins: int = 256) -> Subject:
     pytest.importorskip("pyarrow")
     from bfn.tables.columns import Columns
     from bfn.tables.format import TableFormat, variable
 
-    ages = [18, 25, 33, 33, 47, None] * 20
-    columns = Columns.fit({"sex": ["male", "female", "female"] * 40, "age": ages})
+    columns = Columns.fit(data, max_bins=max_bins)
     variables = {column.name: variable(column) for column in columns.variables}
     with torch.random.fork_rng([]):
         torch.manual_seed(0)
         net = bfn.nn.MixedMLP.of(variables, width=16, layers=1)
-    return subject("people", bfn.mixed(net, variables), TableFormat(columns), pages.SETTINGS)
+    model, format = bfn.mixed(net, variables), TableFormat(columns)
+    model.data_format = format.describe()
+    return subject(id, model, format, pages.SETTINGS)
 
 
 def test_rows_of_tables_are_shown_by_their_values(people: Subject) -> None:
@@ -276,12 +283,79 @@ def test_rows_of_tables_are_shown_by_their_values(people: Subject) -> None:
     names = ("input_p", "p", "entropy", "sample")
     assert planes == {(name, group) for name in names for group in range(2)}
     assert values(found)[1] == 2
-    assert "bfn infill people known.csv --n 1" in found[0][0]["command"]
+    assert "bfn infill people known.csv --seed 0 --steps 3" in found[0][0]["command"]
     request = pages.ask(people, pins={"i": [1], "v": [2]}, steps=2)
     ((name, _, known),) = work.files(people, requests.Download("known", request, 0), lambda: None)
     assert (name, known) == ("known.csv", b"sex,age\n,33\n")
     ((name, _, row),) = work.files(people, requests.Download("sample", request, 0), lambda: None)
     assert (name, row.endswith(b",33\n")) == ("people-0.csv", True)
+
+
+@pytest.fixture(scope="module")
+def incomes() -> Subject:
+    """A table whose numbers are in wide bins, with a column that never varies."""
+    pay = [1000.5 + 37.25 * i for i in range(120)]
+    return table("incomes", {"pay": pay, "town": ["Rome", "Oslo"] * 60, "year": [7] * 120}, 8)
+
+
+def test_a_pinned_number_is_the_one_in_the_file(incomes: Subject) -> None:
+    pinned = incomes.describe()["groups"][0]["symbols"][3]
+    request = pages.ask(incomes, pins={"i": [0], "v": [3]}, steps=2)
+    for file in ("known", "sample"):
+        ((_, _, rows),) = work.files(incomes, requests.Download(file, request, 0), lambda: None)
+        pay = rows.decode().splitlines()[1].split(",")[0]
+        assert f"{float(pay):.6g}" == pinned
+
+
+def test_a_sample_in_a_file_depends_on_the_seed_inside_bins_too(incomes: Subject) -> None:
+    from bfn.tables.model import TableModel
+
+    request = pages.ask(incomes, seed=5, steps=2)
+    ((_, _, row),) = work.files(incomes, requests.Download("sample", request, 0), lambda: None)
+    again = TableModel.of(incomes.model).sample(1, seed=5, steps=2, solver="sde2")
+    assert float(row.decode().splitlines()[1].split(",")[0]) == again["pay"][0]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("1000.5, Rome", (0, 0)), ("5433.25,Oslo\n", (-1, 1)), (' 1000.5,"Oslo"', (0, 1))],
+)
+def test_a_row_is_given_in_its_own_words(incomes: Subject, text: str, expected: Any) -> None:
+    request = pages.ask(incomes, do="examine", text=text)
+    K = len(incomes.groups[0].symbols or [])
+    assert isinstance(request, requests.Examine)
+    assert request.values == tuple(k if k >= 0 else K - 1 for k in expected)
+    assert pages.streamed(incomes, do="examine", text=text, steps=2)[-1][0]["values"] == [
+        *request.values
+    ]
+
+
+@pytest.mark.parametrize("text", ["male,missing", "male,"])
+def test_a_missing_value_is_given_by_its_name(people: Subject, text: str) -> None:
+    request = pages.ask(people, do="examine", text=text)
+    assert isinstance(request, requests.Examine)
+    assert request.values == (1, 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("much,Rome", "column 'pay' holds double values, and 'much' is none; give one like"),
+        ("1200,Paris", "column 'town' holds 'Paris', which did not occur"),
+        (",Rome", "column 'pay' is never missing; give a value like"),
+        ("1200,missing", "column 'town' holds 'missing', which did not"),
+        ("1200", "the row has 1 value; expected 2, separated by commas: pay, town"),
+        ("1200,Rome\n1300,Oslo", "the example is not one row; give its values on one line"),
+        ("", "the example is not one row"),
+        ("1" * 200_000 + ",Rome", "the example is not one row"),
+    ],
+)
+def test_a_wrong_row_gets_a_sentence_about_its_column(
+    incomes: Subject, text: str, sentence: str
+) -> None:
+    with pytest.raises(BFNError) as caught:
+        pages.ask(incomes, do="examine", text=text)
+    assert sentence in str(caught.value)
 
 
 def test_bins_shown_as_classes_are_heard_as_bayes_says(people: Subject) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import base64
 import binascii
+import csv
 import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bfn.errors import BFNError, some
+from bfn.data.formats import TextFormat
+from bfn.errors import BFNError, plural, some
 from bfn.sampling import solvers
+from bfn.tables.format import TableFormat
 from bfn.web.subject import Subject
 
 LIMITS = {"steps": 1000, "particles": 64, "message": 1 << 18, "panes": 2}
@@ -242,10 +245,45 @@ def _picture(picture: Reader, subject: Subject) -> tuple[float, ...]:
 
 
 def _text(text: Any, subject: Subject) -> tuple[float, ...]:
-    if subject.format.medium != "text" or not isinstance(text, str):
+    format = subject.format
+    if isinstance(format, TableFormat) and isinstance(text, str):
+        return _row(text, format)
+    if not isinstance(format, TextFormat) or not isinstance(text, str):
         raise BFNError(f"the data of {subject.id!r} are no texts; give {_wanted(subject)}")
-    x = subject.format.encode([text])
-    return tuple(x[0].tolist())
+    count = len(format.alphabet.classes(text, advice="replace what is not in it"))
+    least = 1 if format.lines else format.length
+    if not least <= count <= format.length:
+        expected = f"{least} to {format.length}" if format.lines else format.length
+        raise BFNError(
+            f"the text has {plural(count, 'character')}; this model's texts have {expected}"
+        )
+    return tuple(format.encode([text])[0].tolist())
+
+
+def _row(text: str, format: TableFormat) -> tuple[float, ...]:
+    """The bins and classes of a row of a CSV file, in which a value may be empty or "missing"."""
+    columns = format.columns.variables
+    try:
+        (words,) = csv.reader(text.strip().splitlines(), skipinitialspace=True)
+    except (csv.Error, ValueError):
+        raise BFNError("the example is not one row; give its values on one line") from None
+    words = [word.strip() for word in words]
+    if len(words) != len(columns):
+        raise BFNError(
+            f"the row has {plural(len(words), 'value')}; expected {len(columns)}, separated by "
+            f"commas: {some(column.name for column in columns)}"
+        )
+    given = {
+        column.name: word
+        for column, word in zip(columns, words, strict=True)
+        if word and not (column.missing and word == "missing")
+    }
+    codes = format.codes(format.columns.rows(given, 1), holes=True)[0].tolist()
+    for column, k in zip(columns, codes, strict=True):
+        if k < 0 and not column.missing:
+            like = column.representatives()[0].as_py()
+            raise BFNError(f"column {column.name!r} is never missing; give a value like {like!r}")
+    return tuple(c.K - 1 if k < 0 else k for c, k in zip(columns, codes, strict=True))
 
 
 def _wanted(subject: Subject) -> str:

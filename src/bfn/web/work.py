@@ -19,7 +19,7 @@ import math
 import shlex
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -347,7 +347,9 @@ def command(subject: Subject, request: Generate, n: int, length: int | None) -> 
     words = ["bfn", "infill" if request.pins else "sample", subject.id]
     if request.pins:
         words += _known_words(subject, request, length)
-    words += ["--n", str(n), "--seed", str(request.seed)]
+    if not (request.pins and isinstance(subject.format, TableFormat)):  # a row is filled in once
+        words += ["--n", str(n)]
+    words += ["--seed", str(request.seed)]
     words += ["--steps", str(request.steps), "--solver", request.solver]
     if request.label is not None and subject.labels:
         words += ["--label", subject.labels[request.label], "--guidance", f"{request.guidance:g}"]
@@ -386,9 +388,7 @@ def _known_files(subject: Subject, request: Generate) -> dict[str, bytes]:
     x, mask = subject.example(list(pins), list(pins.values()))
     contents = []
     if isinstance(format, TableFormat):
-        columns = format.columns.variables
-        given = {columns[i].name: columns[i].representatives()[int(k)] for i, k in pins.items()}
-        contents = [_csv(format.columns.rows(given, 1))]
+        contents = [_csv(_pinned_row(format, pins))]
     elif format.medium == "image":
         missing, picture = (~mask).any(0).to(torch.uint8).mul(255).numpy(), io.BytesIO()
         style.load("PIL.Image").fromarray(missing).save(picture, "PNG")
@@ -397,6 +397,13 @@ def _known_files(subject: Subject, request: Generate) -> dict[str, bytes]:
         known, missing = flow.unpack_mask(mask[None]), flow.unpack_mask(~mask[None])
         contents = [_saved(format.decode(x), known), _saved(missing, known)]
     return dict(zip(KNOWN[format.medium], contents, strict=True))
+
+
+def _pinned_row(format: TableFormat, pins: Mapping[int, float]) -> tables.Frame:
+    """A row of a table that has the pinned values, and holes otherwise."""
+    columns = format.columns.variables
+    given = {columns[i].name: columns[i].representatives()[int(k)] for i, k in pins.items()}
+    return format.columns.rows(given, 1)
 
 
 def _csv(rows: Any) -> bytes:
@@ -470,6 +477,8 @@ def files(
         lambda *seen: check(),
     )
     if isinstance(subject.format, TableFormat):
-        return [(f"{name}.csv", TYPES[".csv"], _csv(subject.format.decode(x)))]
+        like = _pinned_row(subject.format, request.pins) if request.pins else None
+        row = subject.format.decode(x, seed=request.seed, like=like)
+        return [(f"{name}.csv", TYPES[".csv"], _csv(row))]
     ending = sheets.suffix(subject.format)
     return [(f"{name}{ending}", TYPES[ending], sheets.sheet(subject.format, x, ending))]

@@ -35,17 +35,14 @@ export function croppedPicture(bitmap, width, height) {
   return readPixels(width, height, (context) => context.drawImage(bitmap, (bitmap.width - w) / 2, (bitmap.height - h) / 2, w, h, 0, 0, width, height));
 }
 
-// Numbers and class names between commas, one for each variable.
+// Numbers between commas, one for each variable.
 export function readValues(text, model) {
   const words = text.trim().split(/[,;\n]/.test(text) ? /\s*[,;\n]\s*/ : /\s+/);
   if (words.length !== model.D) throw new Error(`This model's examples have ${model.D} values and you gave ${words.length}: separate them by commas.`);
   return words.map((word, i) => {
     const group = model.groups.find((each) => i >= each.start && i < each.start + each.count);
-    const k = group.symbols ? group.symbols.indexOf(word) : -1;
-    if (k >= 0) return k;
     if (word === "" || Number.isNaN(Number(word))) {
-      const expected = group.symbols ? `one of ${group.symbols.slice(0, 8).join(", ")}` : "a number";
-      throw new Error(`“${word}” cannot be value ${i + 1}${group.name ? ` (${group.name})` : ""}: give ${expected}.`);
+      throw new Error(`“${word}” cannot be value ${i + 1}${group.name ? ` (${group.name})` : ""}: give a number.`);
     }
     return Number(word);
   });

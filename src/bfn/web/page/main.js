@@ -389,7 +389,9 @@ async function openPicture(file) {
 function examineText() {
   const text = find("own-text").value;
   try {
-    examine(page.ask.model.medium === "text" ? { text } : { values: readValues(text, page.ask.model) });
+    // Texts and rows of tables, whose values have names, are read where the names are known.
+    const named = page.ask.model.groups.every((group) => group.symbols);
+    examine(named ? { text } : { values: readValues(text, page.ask.model) });
   } catch (mistake) {
     notice(mistake.message);
   }
