@@ -316,6 +316,17 @@ def test_labels_and_guidance_with_the_same_noise(address, visit) -> None:
     ready(page)
     page.wait_for_timeout(60)
     assert look(page, "draws") == seven
+    for field, typed, nearest in (
+        ("guidance", "50", "20"),
+        ("calls", "0", "2"),
+        ("seed", "-4", "0"),
+        ("particles", "65", "64"),
+    ):
+        page.fill(f"#{field}", typed)
+        page.press(f"#{field}", "Tab")
+        assert page.input_value(f"#{field}") == nearest
+    ready(page)
+    assert page.locator("#notice").is_hidden()
 
 
 def test_a_picture_of_ones_own(address, visit) -> None:
@@ -490,11 +501,11 @@ def test_named_variables_of_three_kinds(serve, visit, tmp_path: Path) -> None:
     }
     bfn.train.fit(model, data, steps=1, batch=4, display=False)
     model.save_pretrained(tmp_path / "rows")
-    page = visit(serve(tmp_path / "rows"))
+    page = visit(serve(tmp_path / "rows", "digits"))
     seek(page, 1)
     assert page.locator("figure[data-role=believes] canvas").count() == 3
     canvas(page, "believes", 2).click()
-    assert page.locator("#closely-name").inner_text() == "species"
+    page.wait_for_selector("#closely-name:text-is('species')")
     page.locator("#bars button").nth(2).click()
     ready(page)
     assert page.locator("#pin-what").inner_text().startswith("1 of 18")
@@ -509,6 +520,31 @@ def test_named_variables_of_three_kinds(serve, visit, tmp_path: Path) -> None:
     page.set_viewport_size({"width": 375, "height": 812})
     assert page.evaluate("document.documentElement.scrollWidth") <= 375
     keep(page, "rows-375")
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.select_option("#model", "digits")
+    ready(page)
+    assert page.locator("#notice").is_hidden()
+    page.click("#compare")
+    page.select_option("#model-b", index=0)
+    ready(page)
+    seek(page, 1)
+    canvas(page, "believes").click()
+    page.wait_for_timeout(60)  # until it is drawn
+    pixel = page.locator("#closely-name").inner_text()
+    for other in (1, 2, 3):  # what the second model has is no variable of the first
+        canvas(page, "believes", other).click()
+        page.wait_for_timeout(60)
+        assert page.locator("#closely-name").inner_text() == pixel
+
+
+def test_examples_of_one_film_are_numbered(visit, tmp_path: Path) -> None:
+    film = tmp_path / "film.html"
+    view = start("view", "digits", "--n", 2, "--steps", 2, "--out", film)
+    view.communicate(timeout=60)
+    assert view.returncode == 0
+    page = visit(f"file://{film}")
+    names = page.locator("#film-a option").all_inner_texts()
+    assert names == [f"digits · seed 0 · example {k} of 2" for k in (1, 2)]
 
 
 def test_a_server_that_stops_leaves_what_was_seen(serve, visit) -> None:

@@ -17,7 +17,14 @@ from bfn.sampling import solvers
 from bfn.tables.format import TableFormat
 from bfn.web.subject import Subject
 
-LIMITS = {"steps": 1000, "particles": 64, "message": 1 << 18, "panes": 2}
+LIMITS = {
+    "steps": 1000,
+    "guidance": 20,
+    "seed": 2**53,
+    "particles": 64,
+    "message": 1 << 18,
+    "panes": 2,
+}
 FILES = ("sample", "film", "state", "known")
 
 
@@ -161,7 +168,7 @@ def read(message: Mapping[str, Any], subjects: Mapping[str, Subject]) -> Request
         if subject.labels is None:
             raise BFNError(f"the model {subject.id!r} has no labels; leave the label out")
         label = reader.whole("label", 0, len(subject.labels) - 1)
-    seed = reader.whole("seed", 0, 2**53, subject.settings.seed)
+    seed = reader.whole("seed", 0, LIMITS["seed"], subject.settings.seed)
     steps = reader.whole("steps", 1, LIMITS["steps"], subject.settings.steps)
     if what == "examine":
         return Examine(subject.id, steps, seed, _values(reader, subject), label)
@@ -184,7 +191,7 @@ def read(message: Mapping[str, Any], subjects: Mapping[str, Subject]) -> Request
         steps=steps,
         seed=seed,
         label=label,
-        guidance=1.0 if label is None else reader.number("guidance", 0.0, 20.0, 1.0),
+        guidance=1.0 if label is None else reader.number("guidance", 0.0, LIMITS["guidance"], 1.0),
         length=length,
         pins=pins,
         particles=particles,

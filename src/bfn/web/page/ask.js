@@ -10,10 +10,14 @@ function fill(select, options) {
   }));
 }
 
-function whole(input, otherwise) {
-  const value = Math.round(Number(input.value));
+function number(input, otherwise) {
+  const value = Number(input.value);
   if (input.value === "" || Number.isNaN(value)) return otherwise;
   return Math.min(Number(input.max || Infinity), Math.max(Number(input.min || 0), value));
+}
+
+function whole(input, otherwise) {
+  return Math.round(number(input, otherwise));
 }
 
 export class Ask {
@@ -25,7 +29,8 @@ export class Ask {
     for (const name of ["model", "model-b"]) fill(find(name), models);
     for (const name of ["solver", "solver-b"]) fill(find(name), solvers);
     for (const name of ["calls", "calls-b"]) find(name).max = hello.limits.steps + 1;
-    find("particles").max = hello.limits.particles;
+    for (const name of ["guidance", "guidance-b"]) find(name).max = hello.limits.guidance;
+    for (const name of ["seed", "particles"]) find(name).max = hello.limits[name];
   }
 
   get model() {
@@ -104,10 +109,18 @@ export class Ask {
       steps: whole(own("calls"), shown.defaults.steps + 1) - 1,
       seed: whole(find("seed"), 0),
       label: shown.labels && label !== "" ? Number(label) : null,
-      guidance: shown.labels ? Number(own("guidance").value || 1) : 1,
-      length: shown.lengths && find("length").value !== "" ? whole(find("length"), null) : null,
+      guidance: shown.labels ? number(own("guidance"), 1) : 1,
+      length: shown.lengths && find("length").value !== "" ? whole(find("length")) : null,
       particles: whole(find("particles"), 1),
     };
+  }
+
+  // The fields show what is asked for: a number outside its limits becomes the nearest one inside.
+  settle() {
+    this.put(this.settings(0));
+    const { steps, guidance } = this.settings(1);
+    this.find("calls-b").value = steps + 1;
+    this.find("guidance-b").value = guidance;
   }
 
   // The address carries the settings, so that a reload or a bookmark shows the same.
@@ -129,6 +142,7 @@ export class Ask {
     for (const name of FIELDS) if (words.has(name)) values[name] = name === "solver" ? words.get(name) : Number(words.get(name));
     if (values.solver && !this.hello.solvers.some((solver) => solver.name === values.solver)) delete values.solver;
     this.put(values);
+    this.settle();
     const pairs = (words.get("pins") ?? "").split(",").filter(Boolean).map((pair) => pair.split(":").map(Number));
     return pairs.filter(([i, value]) => Number.isInteger(i) && i >= 0 && i < model.D && Number.isFinite(value));
   }

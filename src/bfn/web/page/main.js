@@ -119,11 +119,13 @@ function begin(hello) {
 }
 
 function beginFilm() {
+  const names = page.recorded.map(({ model, start: { request } }) => [model.title, model.labels?.[request.label], `seed ${request.seed}`].filter(Boolean).join(" · "));
+  const alike = (name) => names.filter((other) => other === name).length;
   for (const id of ["film-a", "film-b"]) {
-    find(id).append(...page.recorded.map((run, k) => {
-      const { request } = run.start;
-      const label = run.model.labels?.[request.label];
-      return new Option([run.model.title, label, `seed ${request.seed}`].filter(Boolean).join(" · "), k);
+    const seen = {};
+    find(id).append(...names.map((name, k) => {
+      seen[name] = (seen[name] ?? 0) + 1;
+      return new Option(alike(name) > 1 ? `${name} · example ${seen[name]} of ${alike(name)}` : name, k);
     }));
     on(id, "change", showRecorded);
   }
@@ -161,6 +163,7 @@ function request() {
   clearTimeout(page.waiting);
   page.waiting = 0;
   find("stage").ariaBusy = "true";
+  if (find("reconnect").hidden) find("notice").hidden = true; // it was about what was asked before
   clearTimeout(page.remembering);
   page.remembering = setTimeout(() => page.ask.remember(pins.now), 400); // browsers limit how often
   for (const pane of page.panes.slice(0, page.comparing ? 2 : 1)) {
@@ -464,7 +467,12 @@ function wireTime() {
 }
 
 function wireAsk() {
-  for (const name of ["solver", "calls", "guidance", "label", "length", "seed", "solver-b", "calls-b", "guidance-b", "label-b", "particles", "since"]) on(name, "change", askSoon);
+  for (const name of ["solver", "calls", "guidance", "label", "length", "seed", "solver-b", "calls-b", "guidance-b", "label-b", "particles", "since"]) {
+    on(name, "change", () => {
+      page.ask.settle();
+      askSoon();
+    });
+  }
   for (const name of ["guidance", "seed"]) on(name, "input", () => find(name).value !== "" && askSoon());
   on("ask", "submit", (event) => {
     event.preventDefault();

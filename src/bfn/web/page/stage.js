@@ -106,7 +106,8 @@ export class Stage {
     shown.figure.append(box);
     const entry = { canvas, which, g, layout: null };
     canvas.setAttribute("role", "img");
-    this.listen(canvas, entry, shown.role);
+    // The chosen variable is one of the first run: other variables beside it are only looked at.
+    if (sameVariables(runs[which].model, runs[0].model)) this.listen(canvas, entry, shown.role);
     return entry;
   }
 
@@ -189,7 +190,7 @@ export class Stage {
   label(shown, run, frame, g) {
     const group = run.model.groups[g];
     const name = `${shown.name.textContent}${group.name ? `, ${group.name}` : ""}`;
-    if (shown.role !== "believes" || this.chosen.g !== g) return name;
+    if (shown.role !== "believes" || this.chosen.g !== g || !sameVariables(run.model, this.runs[0].model)) return name;
     return `${name}. ${nameVariable(run.model, g, this.chosen.j)}: ${describe(run, frame, g, this.chosen.j)}. Arrow keys move.`;
   }
 
