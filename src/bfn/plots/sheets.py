@@ -60,6 +60,9 @@ def sheet(format: Format, x: Tensor, ending: str, columns: int | None = None) ->
     if ending == ".txt":
         return joined(format.render(x)).encode()
     if ending == ".csv":
+        from bfn.tables.format import TableFormat
+
+        assert isinstance(format, TableFormat)
         return format.file(x)
     file = io.BytesIO()
     if ending == ".npz":
