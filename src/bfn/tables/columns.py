@@ -167,7 +167,7 @@ class Columns:
                 arrays[name] = (
                     pa.array(values).cast(column.type) if written else pa.array(values, column.type)
                 )
-            except (pa.ArrowInvalid, pa.ArrowTypeError):
+            except (pa.ArrowException, UnicodeEncodeError):
                 raise BFNError(
                     f"column {name!r} holds {column.type} values, and {values[0]!r} is none; give "
                     f"one like {self[name].representatives()[0].as_py()!r}"
