@@ -148,7 +148,7 @@ class Bins:
 
 
 def _heavy(c: np.ndarray, alone: np.ndarray, most: int) -> float:
-    """How many values a wider bin should hold."""
+    """The number of values that a wider bin should hold."""
     rest, bins = c[~alone].sum(), max(most - alone.sum(), most // 2)
     # Even a few values that differ are two bins.
     return max(min(LEAST, rest / 2), rest / bins, 1.0)

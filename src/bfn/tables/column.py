@@ -22,7 +22,7 @@ MOST_CLASSES = 1000
 """Classes of a column of categories; the values beyond the most frequent share one."""
 MOST_SPIKES = 48
 MARKED = 3
-"""How many times as frequent as the values around it a spike is."""
+"""A spike is at least this many times as frequent as the values around it."""
 
 
 def unfit() -> tuple[type[Exception], ...]:
@@ -72,8 +72,8 @@ class Column(ABC):
 
     @property
     def spikes(self) -> tuple[int, ...]:
-        """Of ordered columns: the bin of missing values, and bins of one value that is much more
-        frequent than the values of the bins around it, or is the first or the last."""
+        """The bins of an ordered column that hold a single value which is much more frequent than
+        the values of the bins around it, or is the first or the last; and that of missing ones."""
         if not self.ordered or self.K < 2:
             return ()
         different, reach = self.different, 4

@@ -167,7 +167,7 @@ def _typed(text: Any) -> Any:
 
 
 def _places(text: Any) -> Any:
-    """How many decimals numbers are written with; null in scientific notation."""
+    """The number of decimals that each number is written with; null in scientific notation."""
     point = pc.find_substring(text, ".")
     places = pc.subtract(pc.subtract(pc.utf8_length(text), point), 1)
     places = pc.if_else(pc.less(point, 0), 0, places)

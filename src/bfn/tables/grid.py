@@ -25,7 +25,7 @@ from bfn.tables.csvfile import pa, pc
 
 MOST_DECIMALS = 15
 _WORDS = {2: (np.int16, 10), 4: (np.int32, 23), 8: (np.int64, 52)}
-"""Of reals of so many bytes: whole numbers of the same size, and the bits of the mantissa."""
+"""The whole numbers of the same size as reals of 2, 4 or 8 bytes, and the mantissa's bits."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from bfn.tables.aligned import SIDES, Aligned, Values
 from bfn.tables.similarity import Trend
 
 MOST_COLUMNS = 60
-"""Of more columns, those with the lowest scores are drawn."""
+"""If there are more columns, those with the lowest scores are drawn."""
 BARS, CLASSES, CELLS = 36, 10, 28
 """The most intervals of a number, values of a category, and intervals of a number in a pair."""
 WIDTH, HEIGHT = 320, 150

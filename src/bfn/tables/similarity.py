@@ -25,7 +25,7 @@ from bfn.tables.aligned import Aligned, Values
 CORRELATED, ASSOCIATED = 0.5, 0.3
 """Pairs with |rho| or Cramér's V above these depend on each other."""
 MOST_PAIRS = 5000
-"""Of more pairs of columns, so many are drawn at random."""
+"""If there are more pairs of columns, this many are chosen at random."""
 
 
 @dataclass(frozen=True)

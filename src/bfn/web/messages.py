@@ -26,10 +26,10 @@ from bfn.web.subject import Group, Subject, thetas
 
 PROTOCOL = 1
 TABLE, SMALL, LARGEST = 64, 1 << 10, 1 << 17
-"""So many classes have all their probabilities sent, unless their table is larger; more classes
-have if it is small."""
+"""Up to TABLE classes, all probabilities are sent unless their table exceeds LARGEST numbers; with
+more classes, only if it is at most SMALL."""
 TOP = 8
-"""Otherwise, so many of the most probable classes are sent."""
+"""Otherwise only the most probable classes are sent, this many of them."""
 
 
 def pack(header: dict[str, Any], body: bytes = b"") -> bytes:
