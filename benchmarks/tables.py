@@ -350,8 +350,8 @@ IMPUTERS: dict[str, Callable[[Task, pd.DataFrame], pd.DataFrame]] = {
 def predict(given: argparse.Namespace) -> None:
     from sklearn.metrics import log_loss, roc_auc_score
 
-    from bfn.tables.aligned import align
-    from bfn.tables.comparison import Boosting, Features
+    from bfn.compare.aligned import align
+    from bfn.compare.measures import Boosting, Features
 
     for name in given.table:
         task = read(name, given)

@@ -37,7 +37,7 @@ LAYERS: list[set[str]] = [
     {
         *("recipe.build", "recipe.fitted", "recipe.keys", "runs", "evaluate", "quality", "plots"),
         "retime",
-        *("published", "train", "codec", "sampling.draw", "tables"),
+        *("published", "train", "codec", "sampling.draw", "tables", "compare"),
     },
     {"web"},
     {"cli", "__main__"},

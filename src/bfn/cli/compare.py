@@ -31,8 +31,8 @@ def compare(
         seed: Of the classifiers, and of which rows are chosen.
         out: Also write a page with what the numbers mean and pictures to this .html.
     """
-    from bfn.tables.comparison import compare as compare_tables
-    from bfn.tables.report import page
+    from bfn.compare.measures import compare as compare_tables
+    from bfn.compare.report import page
 
     if out is not None:
         check_free(out, force, endings=(".html",))

@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any
 from bfn.tables.head import Relation, TableHead
 
 if TYPE_CHECKING:
+    from bfn.compare.measures import compare
+    from bfn.compare.report import Comparison
     from bfn.tables.columns import Columns
-    from bfn.tables.comparison import Comparison, compare
     from bfn.tables.table import Table
 
 _HOMES = {
     "Columns": "bfn.tables.columns",
-    "Comparison": "bfn.tables.comparison",
+    "Comparison": "bfn.compare.report",
     "Table": "bfn.tables.table",
-    "compare": "bfn.tables.comparison",
+    "compare": "bfn.compare.measures",
 }
 
 __all__ = ["Columns", "Comparison", "Relation", "Table", "TableHead", "compare"]

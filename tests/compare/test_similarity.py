@@ -8,8 +8,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from bfn.tables.aligned import Aligned, align
-from bfn.tables.similarity import correlation, cramer, overlap, shape, trends
+from bfn.compare.aligned import Aligned, align
+from bfn.compare.similarity import correlation, cramer, overlap, shape, trends
 
 
 def two_tables(seed: int = 0) -> tuple[dict, dict]:
@@ -130,7 +130,7 @@ def test_columns_without_values_have_no_score() -> None:
 def test_many_columns_have_as_many_pairs_as_there_is_time_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bfn.tables.similarity.MOST_PAIRS", 5)
+    monkeypatch.setattr("bfn.compare.similarity.MOST_PAIRS", 5)
     table = {f"x{i}": np.random.default_rng(i).normal(size=20) for i in range(6)}
     columns = align({"train": table, "new": table})
     first, again, other = (trends(columns, "train", "new", seed) for seed in (0, 0, 1))

@@ -26,10 +26,10 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 import bfn
 from bfn.cli import main
+from bfn.compare.aligned import align
+from bfn.compare.measures import Boosting, Features, c2st
+from bfn.compare.report import page, png
 from bfn.tables import compare
-from bfn.tables.aligned import align
-from bfn.tables.comparison import Boosting, Features, c2st
-from bfn.tables.report import page, png
 
 
 @pytest.fixture(autouse=True)
@@ -102,7 +102,7 @@ def test_classifiers_see_numbers_and_indicators(monkeypatch: pytest.MonkeyPatch)
     assert indicators.sum(1).tolist() == [1.0, 1.0, 1.0]
     assert len(np.unique(indicators, axis=0)) == 3
     assert features.of("new", np.array([0]), without="x").shape == (1, 3)
-    monkeypatch.setattr("bfn.tables.comparison.INDICATORS", 1)
+    monkeypatch.setattr("bfn.compare.measures.INDICATORS", 1)
     few = Features(align({"train": table, "new": table})).of("train", np.arange(4))
     assert few[:, 1:].tolist() == [[1.0], [0.0], [0.0], [1.0]]  # the most frequent value alone
 
@@ -358,7 +358,7 @@ def test_odd_columns_are_drawn() -> None:
 
 
 def test_the_columns_that_are_least_alike_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bfn.tables.report.MOST_COLUMNS", 2)
+    monkeypatch.setattr("bfn.compare.report.MOST_COLUMNS", 2)
     text = page(compare(TRAIN, NEW.assign(age=NEW["age"] + 30)))
     assert "These are the 2 lowest of 5 columns" in text
     assert re.findall(r"<h3>(.*?)</h3>", text)[0] == "age"

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from bfn.compare.aligned import SIDES, Aligned, Values
+from bfn.compare.similarity import Trend
 from bfn.errors import BFNError, did_you_mean, plural
-from bfn.tables.aligned import SIDES, Aligned, Values
-from bfn.tables.similarity import Trend
 
 MOST_COLUMNS = 60
 """If there are more columns, those with the lowest scores are drawn."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bfn.tables.aligned import align
-from bfn.tables.copies import closest, coordinates, distances, fingerprints, matches
+from bfn.compare.aligned import align
+from bfn.compare.copies import closest, coordinates, distances, fingerprints, matches
 
 PEOPLE = {
     "age": np.array([30.0, 40.0, np.nan, 50.0, 0.0, 60.0]),
@@ -108,8 +108,8 @@ def test_ties_count_half() -> None:
 
 
 def test_large_tables_ask_fewer_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bfn.tables.copies.DIFFERENCES", 1.0)
-    monkeypatch.setattr("bfn.tables.copies.MOST_ROWS", 50)
+    monkeypatch.setattr("bfn.compare.copies.DIFFERENCES", 1.0)
+    monkeypatch.setattr("bfn.compare.copies.MOST_ROWS", 50)
     table = {"x": np.random.default_rng(0).normal(size=500)}
     found = distances(align({"train": table, "new": table, "holdout": table}),
                       np.random.default_rng(0))  # fmt: skip

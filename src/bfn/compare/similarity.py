@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bfn.tables.aligned import Aligned, Values
+from bfn.compare.aligned import Aligned, Values
 
 CORRELATED, ASSOCIATED = 0.5, 0.3
 """Pairs with |rho| or Cramér's V above these depend on each other."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bfn.tables.aligned import Aligned, Values
+from bfn.compare.aligned import Aligned, Values
 
 MOST_ROWS = 20_000
 """The most rows among which the closest is sought."""

@@ -22,12 +22,12 @@ from typing import Any
 
 import numpy as np
 
+from bfn.compare import copies, similarity
+from bfn.compare.aligned import SIDES, Aligned, Values, align
+from bfn.compare.copies import pick
+from bfn.compare.report import Comparison, Measure
+from bfn.compare.similarity import Trend, mean, shape, trends
 from bfn.errors import BFNError, did_you_mean, plural, require_extra, some, whole
-from bfn.tables import copies, similarity
-from bfn.tables.aligned import SIDES, Aligned, Values, align
-from bfn.tables.copies import pick
-from bfn.tables.report import Comparison, Measure
-from bfn.tables.similarity import Trend, mean, shape, trends
 
 FOLDS = 3
 INDICATORS = 4096
