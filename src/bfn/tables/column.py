@@ -187,7 +187,8 @@ class Number(Column):
     def different(self) -> np.ndarray:
         return self.bins.sizes
 
-    def _places(self, values: Any) -> tuple[np.ndarray, np.ndarray]:
+    def read(self, values: Any) -> Any:
+        """Values as numbers or times of the grid's type; nothing is missing among them."""
         if self.form:
             read = pc.strptime(values, self.form, "s", error_is_null=True)
             if read.null_count:
@@ -198,7 +199,10 @@ class Number(Column):
             except unfit():
                 raise self._wrong(values, str(self.grid.type)) from None
         finite(self.name, read)
-        return self.grid.places(read)
+        return read
+
+    def _places(self, values: Any) -> tuple[np.ndarray, np.ndarray]:
+        return self.grid.places(self.read(values))
 
     def _values(self, k: np.ndarray) -> Any:
         values = self.grid.values(k)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from bfn.tables.column import Number
@@ -73,16 +75,27 @@ def _candidates(places: np.ndarray, most: int = 16) -> list[list[int]]:
 def _values(frame: Frame, column: Number, rows: np.ndarray) -> np.ndarray:
     """The column's values as real numbers; NaN where one is missing."""
     array = frame.column(column.name).take(pa.array(rows))
-    if pa.types.is_temporal(array.type):
-        small = pa.types.is_date32(array.type) or pa.types.is_time32(array.type)
-        array = array.cast(pa.int32() if small else pa.int64())
-    return array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    found = np.full(len(array), np.nan)
+    valid = array.is_valid().to_numpy(zero_copy_only=False)
+    found[valid] = _reals(column.read(array.drop_null()))
+    return found
+
+
+def _reals(values: Any) -> np.ndarray:
+    """Numbers or times as real numbers."""
+    if pa.types.is_temporal(values.type):
+        small = pa.types.is_date32(values.type) or pa.types.is_time32(values.type)
+        values = values.cast(pa.int32() if small else pa.int64())
+    return values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
 
 
 def _transfer(e: Number, d: Number) -> np.ndarray:
     """The bin of d that holds the values of each bin of e."""
-    middles = e.representatives()
-    return d.encode(middles.fill_null(middles[0]).cast(d.type, safe=False), False).astype(int)
+    highs, middles = (
+        _reals(c.grid.values(k)) for c, k in ((d, d.bins.highs), (e, e.bins.middles()))
+    )
+    bins = np.searchsorted(highs, middles).clip(max=len(highs) - 1)
+    return np.append(bins, bins[:1])[: e.K]  # a missing value is nowhere
 
 
 def _medians(bins: np.ndarray, places: np.ndarray, K: int) -> np.ndarray:

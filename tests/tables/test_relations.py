@@ -1,0 +1,65 @@
+"""Which columns are found to repeat each other, and where they put each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from bfn.tables import Relation
+from bfn.tables.columns import Columns
+from bfn.tables.format import TableFormat
+from bfn.tables.frame import read
+from bfn.tables.relations import find
+
+N = 4000
+RNG = np.random.default_rng(0)
+DAYS = RNG.integers(0, 300, N)
+START = np.datetime64("2024-01-01")
+
+
+def found(table: Any) -> dict[tuple[str, str], Relation]:
+    frame = read(table)
+    columns = Columns.fit(frame)
+    codes = TableFormat(columns).codes(frame).numpy()
+    return {(r.column, r.other): r for r in find(frame, columns, codes, np.arange(len(frame)))}
+
+
+def as_type(kind: str, days: np.ndarray) -> Any:
+    if kind == "whole":
+        return days
+    if kind == "real":
+        return days + np.where(days == 7, np.nan, 0.25)
+    moments = START + days
+    if kind == "text":
+        return moments.astype(str)
+    return moments.astype("datetime64[s]") if kind == "times" else pd.Series(moments).dt.date
+
+
+@pytest.mark.parametrize("kind", ["whole", "real", "text", "times", "dates"])
+def test_copies_and_near_copies_of_every_type(kind: str) -> None:
+    """A column that repeats another one in half of the rows is put where that one is."""
+    other = np.where(RNG.random(N) < 0.5, DAYS, RNG.integers(0, 300, N))
+    near = DAYS + RNG.integers(-2, 3, N)
+    table = pd.DataFrame(
+        {name: as_type(kind, days) for name, days in (("a", DAYS), ("b", other), ("c", near))}
+    )
+    table["alone"] = RNG.integers(0, 300, N)
+    relations = found(table)
+    assert set(relations) == {(d, e) for d in "abc" for e in "abc" if d != e}
+    # The bins of a and b hold the same values, so T leads from each bin of b to its equal.
+    places = np.array(relations["a", "b"].places)
+    K = len(places)
+    centres = (2 * np.arange(K) + 1 - K) / K
+    np.testing.assert_allclose(places[:250], centres[:250], atol=0.02)
+    table["a"] = as_type(kind, RNG.permutation(DAYS))
+    assert all("a" not in pair for pair in found(table))
+
+
+def test_a_copy_on_another_scale_is_put_by_medians() -> None:
+    relations = found({"a": DAYS, "b": -3 * DAYS + RNG.integers(0, 2, N)})
+    T = relations["a", "b"].places
+    assert T[0] > 0.95 > -0.95 > T[-1]
+    assert (np.diff(T) <= 1e-6).mean() > 0.9
