@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from bfn.output import bins, mixture
+from bfn.output import bins, cut_gaussian
 from bfn.output.binned import FEW_BINS, BinnedOutput, FreeBinnedOutput
-from bfn.output.mixture import log_mixture
+from bfn.output.cut_gaussian import log_mixture
 from support.toys import generator
 
 
@@ -79,9 +79,9 @@ def test_both_sides_of_the_switch_agree() -> None:
     alpha = torch.logspace(-2, 2, 7, dtype=torch.float64)
     log_p = bins.log_prob(torch.arange(K), mu[..., None], sigma[..., None], K)
     expected = FreeBinnedOutput(log_p).divergence(x, alpha, generator(5))
-    for chunk in (4, mixture.CHUNK):
+    for chunk in (4, cut_gaussian.CHUNK):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(mixture, "CHUNK", chunk)
+            patch.setattr(cut_gaussian, "CHUNK", chunk)
             found = BinnedOutput(mu, sigma, K).divergence(x, alpha, generator(5))
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 

@@ -8,7 +8,7 @@ import torch
 from bfn import BFNError
 from bfn.output import bins
 from bfn.output.binned import BinnedOutput
-from bfn.output.residual import residual, squared_residual
+from bfn.output.cut_gaussian import residual, squared_residual
 from support.bin_cases import cases, residual_reference
 
 

@@ -31,9 +31,8 @@ from bfn.output import bins
 from bfn.output.base import Head, Output, data_from_noise, is_early, total
 from bfn.output.beliefs import MOST, Belief, of_gaussian, of_values
 from bfn.output.categorical import pinned_logits, sample_classes
+from bfn.output.cut_gaussian import NODES, log_mixture, residual, squared_residual
 from bfn.output.marginals import ClassHead, Marginals
-from bfn.output.mixture import NODES, log_mixture
-from bfn.output.residual import residual, squared_residual
 from bfn.output.symbols import CutGaussian, Symbols, Table
 
 FEW_BINS = NODES + 2

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from bfn.tables.head import Relation, TableHead
+from bfn.tables.relations import Relation, TableHead
 
 if TYPE_CHECKING:
     from bfn.compare.measures import compare

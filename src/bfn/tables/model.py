@@ -12,7 +12,10 @@ from torch import Tensor
 
 from bfn import noise
 from bfn.errors import BFNError, plural, whole
+from bfn.flow import Theta
+from bfn.guidance import Wrapper
 from bfn.model import BFN
+from bfn.output import BernoulliOutput, CategoricalOutput, FreeBinnedOutput, MixedOutput, Output
 from bfn.sampling.batches import in_batches
 from bfn.sampling.pinned import Pinned
 from bfn.tables import likelihood
@@ -20,7 +23,9 @@ from bfn.tables.columns import Columns
 from bfn.tables.format import TableFormat
 from bfn.tables.frame import read
 from bfn.tables.likelihood import Estimate
-from bfn.tables.present import Present
+
+NEVER = -1e4
+"""A logit of no probability."""
 
 
 class TableModel:
@@ -270,3 +275,30 @@ def _at_start(model: BFN | Present, x: Tensor, mask: Tensor) -> Any:
     t = torch.zeros(len(x), device=x.device)
     theta = model.flow.prior(x.shape, device=x.device)
     return Pinned(model, x, mask, "learned")(theta, t)
+
+
+class Present(Wrapper):
+    """A model of a table that rules out missing values, which are the last of their column: what
+    is to be imputed or predicted is to be there."""
+
+    def __init__(self, model: BFN | Wrapper, columns: Columns) -> None:
+        super().__init__(model)
+        self.names = {column.name for column in columns.variables if column.missing}
+
+    def __call__(self, theta: Theta, t: Tensor, **cond: Any) -> Output:
+        output = self.model(theta, t, **cond)
+        assert isinstance(output, MixedOutput)
+        parts = {
+            name: _without_last(part) if name in self.names else part
+            for name, part in output.parts.items()
+        }
+        return MixedOutput(parts, output.flow)
+
+
+def _without_last(output: Output) -> Output:
+    if isinstance(output, BernoulliOutput):
+        return BernoulliOutput(output.logit.new_full(output.logit.shape, NEVER))
+    assert isinstance(output, CategoricalOutput | FreeBinnedOutput)
+    logits = output.logits.clone()
+    logits[..., -1] = NEVER
+    return type(output)(logits)

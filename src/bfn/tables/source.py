@@ -22,8 +22,7 @@ from bfn.recipe import Recipe
 from bfn.tables.columns import Columns
 from bfn.tables.format import TableFormat, variable
 from bfn.tables.frame import Frame, read
-from bfn.tables.head import Relation, TableHead
-from bfn.tables.relations import find
+from bfn.tables.relations import Relation, TableHead, find
 
 
 def table(
