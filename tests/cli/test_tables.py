@@ -53,6 +53,15 @@ def test_given_values(trained: Path, output: Output) -> None:
     assert {(age, group) for age, group, _ in rows("new.csv")[1:]} == {("40", "young")}
 
 
+def test_a_missing_value_can_be_given(output: Output) -> None:
+    lines = [f"{'' if i % 3 else i},{i % 5}" for i in range(60)]
+    Path("people.csv").write_text("age,group\n" + "\n".join(lines) + "\n")
+    output("train", "people.csv", "--out", "run", *TINY, "--train.steps", 1)
+    for given, ages in (("age=", {""}), ("age=3", {"3"})):
+        output("sample", "run", "--n", 9, "--given", given, "--out", "new.csv", "--force")
+        assert {age for age, _ in rows("new.csv")[1:]} == ages
+
+
 def test_holes_are_filled_and_the_rest_stays(trained: Path, output: Output) -> None:
     Path("holes.csv").write_text("age,group,income\n30,,3050.25\n,old,\n70,old,7050.25\n")
     said = output("infill", trained / "run", "holes.csv", "-o", "filled.csv", "--steps", 3)
@@ -91,6 +100,7 @@ def test_a_run_is_resumed(trained: Path, output: Output) -> None:
         (["sample", "--given", "sge=3"], "did you mean 'age'?"),
         (["sample", "--given", "age=forty"], "'forty' is none"),
         (["sample", "--given", "group=ancient"], "'ancient'"),
+        (["sample", "--given", "age="], "column 'age' is never missing; give a value like 18"),
         (["sample", "--out", "x.png"], "expected .csv"),
         (["sample", "--film"], "--film is not for tables"),
         (["infill", "{people}"], "no missing values"),

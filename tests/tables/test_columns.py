@@ -214,3 +214,40 @@ def test_what_is_kept_of_a_table_is_bounded() -> None:
     assert max(len(c.bins.knots) / len(c.bins) for c in columns.columns) <= 5  # pyright: ignore
     one = Columns.fit({"x": rng.standard_normal(20_000)})
     assert one["x"].bins.sizes.max() == 32  # pyright: ignore
+
+
+@pytest.mark.parametrize(
+    ("type", "ticks", "text"),
+    [
+        (pa.time32("s"), 3723, "01:02:03"),
+        (pa.time64("us"), 3723_000_400, "01:02:03.000400"),
+        (pa.time32("s"), 3720, "01:02"),
+        (pa.duration("s"), 93_600, "1 day, 2:00:00"),
+        (pa.duration("ms"), 93_600_500, "1 day 2:00:00.5"),
+        (pa.duration("ns"), 1_500_000_000, "0 days 00:00:01.500000"),
+        (pa.duration("s"), -7200, "-1 day, 22:00:00"),
+        (pa.duration("s"), 172_800, "2 days"),
+        (pa.duration("s"), 93_600, "93600"),
+    ],
+)
+def test_times_and_durations_are_read_from_text(type: Any, ticks: int, text: str) -> None:
+    columns = whens(type, ticks, ticks + 1)
+    row = columns.rows({"when": text}, 1).column("when")
+    assert row.equals(whole(type, ticks))
+    for when in ([text], row):
+        assert columns.encode({"when": when, "other": [2]})["when"].tolist() == [0]
+
+
+def whole(type: Any, *ticks: int) -> Any:
+    return pa.array(ticks, pa.int32() if type.bit_width == 32 else pa.int64()).cast(type)
+
+
+def whens(type: Any, *ticks: int) -> Columns:
+    return Columns.fit(pa.table({"when": whole(type, *ticks), "other": list(range(len(ticks)))}))
+
+
+@pytest.mark.parametrize("text", ["soon", "", "1 day 2", "1:2"])
+@pytest.mark.parametrize("type", [pa.time32("s"), pa.duration("s")])
+def test_what_is_no_time_gets_a_sentence(type: Any, text: str) -> None:
+    with pytest.raises(BFNError, match=r"column 'when' holds .* values, and .* is none; give one"):
+        whens(type, 3723, 7446).rows({"when": text}, 1)

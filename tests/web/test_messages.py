@@ -47,7 +47,8 @@ def test_a_run_has_a_start_all_frames_and_an_end(id: str) -> None:
     assert kinds == ["start", *["frame"] * 5, "end"]
     start, frames = found[0][0], found[1:-1]
     assert [header["step"] for header, _ in frames] == [0, 1, 2, 3, 4]
-    assert [header["t"] for header, _ in frames][:: len(frames) - 1] == [0, 1]
+    # A fast solver asks the network just above t = 0 first, and the page says so.
+    assert [header["t"] for header, _ in frames] == pytest.approx([1e-3, 0.25, 0.5, 0.75, 1.0])
     sizes = {"u8": 1, "u16": 2}
     size = sum(-(-p["count"] * p["per"] * sizes[p["type"]] // 2) * 2 for p in start["planes"])
     assert {len(body) for _, body in frames} == {size}

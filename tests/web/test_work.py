@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import math
-import shlex
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,6 @@ import torch
 from torch import Tensor
 
 import bfn
-from bfn.cli import main
 from bfn.data.alphabet import LETTERS, Alphabet
 from bfn.data.formats import TextFormat
 from bfn.errors import BFNError
@@ -33,60 +30,6 @@ def digits() -> Subject:
 
 def values(found: list) -> list:
     return found[-1][0]["values"]
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        {},
-        {"solver": "ancestral", "seed": 5},
-        {"label": 3, "guidance": 2.0},
-        {"pins": {"i": [3, 60], "v": [16, 0]}},
-        {"pins": {"i": [3, 60], "v": [16, 0]}, "since": 0.5, "solver": "ode"},
-        {"pins": {"i": [3, 60], "v": [16, 0]}, "particles": 3, "label": 3},
-    ],
-)
-def test_the_command_line_makes_the_same_again(
-    message: dict, digits: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    found = pages.streamed(digits, steps=4, **message)
-    start = found[0][0]
-    download = requests.read(
-        {"do": "download", "what": "known", "request": start["request"]}, {digits.id: digits}
-    )
-    assert isinstance(download, requests.Download)
-    if message.get("pins"):
-        files = {name: content for name, _, content in work.files(digits, download, lambda: None)}
-        assert list(files) == start["needs"] == ["known.png", "mask.png"]
-        for name, content in files.items():
-            Path(name).write_bytes(content)
-    assert start["approximate"] == bool(message.get("since"))
-    assert main([*shlex.split(start["command"])[1:], "--out", "x.npy"]) == 0
-    x = np.load("x.npy")
-    assert x.reshape(-1).tolist() == values(found)
-    pins = message.get("pins", {"i": [], "v": []})
-    assert [values(found)[i] for i in pins["i"]] == pins["v"]
-
-
-def test_texts_are_infilled_by_the_same_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = SUBJECTS["text"]
-    text.model.data_format = text.format.describe()
-    net = bfn.nn.Transformer(length=12, inputs=27, outputs=27, width=8, layers=1, heads=2)
-    model = bfn.discrete(net, K=27, beta_1=0.75, head="plain")
-    model.data_format = text.format.describe()
-    model.save_pretrained(tmp_path / "a model")
-    monkeypatch.chdir(tmp_path)
-    given = load(Path("a model"))
-    found = pages.streamed(given, steps=3, pins={"i": [0, 4], "v": [20, 1]})
-    capsys.readouterr()
-    command = found[0][0]["command"]
-    assert command.startswith("bfn infill 'a model' t___a_______ --n 1")
-    assert found[0][0]["needs"] == []
-    assert main(shlex.split(command)[1:]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == found[-1][0]["text"]
 
 
 def test_only_a_control_changes_and_the_noise_does_not(digits: Subject) -> None:
@@ -283,10 +226,7 @@ def test_rows_of_tables_are_shown_by_their_values(people: Subject) -> None:
     names = ("input_p", "p", "entropy", "sample")
     assert planes == {(name, group) for name in names for group in range(2)}
     assert values(found)[1] == 2
-    assert "bfn infill people known.csv --seed 0 --steps 3" in found[0][0]["command"]
     request = pages.ask(people, pins={"i": [1], "v": [2]}, steps=2)
-    ((name, _, known),) = work.files(people, requests.Download("known", request, 0), lambda: None)
-    assert (name, known) == ("known.csv", b"sex,age\n,33\n")
     ((name, _, row),) = work.files(people, requests.Download("sample", request, 0), lambda: None)
     assert (name, row.endswith(b",33\n")) == ("people-0.csv", True)
 
@@ -301,10 +241,9 @@ def incomes() -> Subject:
 def test_a_pinned_number_is_the_one_in_the_file(incomes: Subject) -> None:
     pinned = incomes.describe()["groups"][0]["symbols"][3]
     request = pages.ask(incomes, pins={"i": [0], "v": [3]}, steps=2)
-    for file in ("known", "sample"):
-        ((_, _, rows),) = work.files(incomes, requests.Download(file, request, 0), lambda: None)
-        pay = rows.decode().splitlines()[1].split(",")[0]
-        assert f"{float(pay):.6g}" == pinned
+    ((_, _, rows),) = work.files(incomes, requests.Download("sample", request, 0), lambda: None)
+    pay = rows.decode().splitlines()[1].split(",")[0]
+    assert f"{float(pay):.6g}" == pinned
 
 
 def test_a_sample_in_a_file_depends_on_the_seed_inside_bins_too(incomes: Subject) -> None:

@@ -32,7 +32,8 @@ def sample(
         prefix: The first characters of every text; the model writes the rest.
         length: How long every sample is, for a run whose examples have different lengths; by
             default as long as they are in training.
-        given: For tables, a value that all rows are to have, as NAME=VALUE; may be repeated.
+        given: For tables, a value that all rows are to have, as NAME=VALUE, or NAME= for a missing
+            one; may be repeated.
         film: Also write a .gif of the input and output distributions over time.
         compile: Compile the network first, which pays off for many calls on a GPU.
         separate: Write every sample to its own file.

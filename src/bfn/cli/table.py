@@ -30,14 +30,14 @@ def refuse(**given: Any) -> None:
             raise BFNError(f"--{name} is not for tables; leave it out")
 
 
-def read_given(given: Sequence[str]) -> dict[str, str]:
-    """--given NAME=VALUE, each."""
+def read_given(given: Sequence[str]) -> dict[str, str | None]:
+    """--given NAME=VALUE, each; NAME= is a missing value."""
     found = {}
     for each in given:
         name, equals, value = each.partition("=")
         if not equals or not name:
             raise BFNError(f"--given {each} has no value; write it as --given NAME=VALUE")
-        found[name] = value
+        found[name] = value or None
     return found
 
 

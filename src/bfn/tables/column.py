@@ -7,8 +7,10 @@ missing in training.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -23,11 +25,37 @@ MOST_CLASSES = 1000
 MOST_SPIKES = 48
 MARKED = 3
 """A spike is at least this many times as frequent as the values around it."""
+DURATION = re.compile(r"(?:(-?\d+) days?)?(?:,? ?\+?(\d+):(\d\d):(\d\d(?:\.\d+)?))?")
+"""Such as 2 days, 1 day 13:30:00 or 0:00:02.5."""
 
 
 def unfit() -> tuple[type[Exception], ...]:
     """What Arrow raises for values that a type cannot hold."""
     return pa.ArrowInvalid, pa.ArrowNotImplementedError
+
+
+def convert(array: Any, type: Any) -> Any:
+    """An array in another Arrow type, into which text is read, as from a file or a command line."""
+    text = pa.types.is_string(array.type) or pa.types.is_large_string(array.type)
+    if text and pa.types.is_time(type):
+        moments = pc.binary_join_element_wise("1970-01-01", array.cast(pa.string()), " ")
+        return moments.cast(pa.timestamp(type.unit)).cast(type)
+    if text and pa.types.is_duration(type):
+        values = (None if each is None else _ticks(each, type) for each in array.to_pylist())
+        return pa.array(values, pa.int64()).cast(type)
+    return array.cast(type)
+
+
+def _ticks(text: str, type: Any) -> int:
+    """A duration as a number of its type's units; whole numbers are that already."""
+    if re.fullmatch(r"-?\d+", text):
+        return int(text)
+    found = DURATION.fullmatch(text)
+    if not text or found is None:
+        raise pa.ArrowInvalid(f"{text!r} is no duration")
+    days, hours, minutes, seconds = (Decimal(each or 0) for each in found.groups())
+    units = {"s": 0, "ms": 3, "us": 6, "ns": 9}
+    return int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 10 ** units[type.unit])
 
 
 @dataclass(frozen=True)
@@ -122,7 +150,7 @@ class Column(ABC):
     def cast(self, array: Any) -> Any:
         """Values in the type they had in training."""
         try:
-            return array.cast(self.type)
+            return convert(array, self.type)
         except unfit():
             raise self._wrong(array, str(self.type)) from None
 

@@ -14,7 +14,7 @@ give, which `encode` takes for the nearest one that can be given.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ import numpy as np
 
 from bfn import noise
 from bfn.errors import BFNError, did_you_mean, plural, some, whole
-from bfn.tables.column import Column, build
+from bfn.tables.column import Column, build, convert
 from bfn.tables.csvfile import pa, pc
 from bfn.tables.frame import Frame, Origin, read
 from bfn.tables.recognise import recognise
@@ -100,7 +100,11 @@ class Columns:
         raise BFNError(f"the model has no column {name!r}{hint}")
 
     def encode(
-        self, source: Any, holes: bool = False, names: Sequence[str] | None = None
+        self,
+        source: Any,
+        holes: bool = False,
+        names: Sequence[str] | None = None,
+        given: Collection[str] = (),
     ) -> dict[str, np.ndarray]:
         """The variables' bins or classes by name, each (N,), of small whole numbers.
 
@@ -108,10 +112,13 @@ class Columns:
             source: a table with the columns of the one in training, in any order.
             holes: -1 where a value is missing, instead of the bin or class of missing ones.
             names: the columns that must be there; by default all variables.
+            given: columns in which nothing is a hole.
         """
         frame = self._checked(source, names)
         present = [c for c in self.columns if c.name in frame.names]
-        codes = {c.name: c.encode(frame.column(c.name), holes) for c in present}
+        codes = {
+            c.name: c.encode(frame.column(c.name), holes and c.name not in given) for c in present
+        }
         return {c.name: codes[c.name] for c in present if c.K > 1}
 
     def log_volume(self, source: Any, nearest: bool = False) -> np.ndarray:
@@ -151,7 +158,10 @@ class Columns:
         return frame.origin.restore(arrays, frame.index)
 
     def rows(self, given: Mapping[str, Any], n: int) -> Frame:
-        """n rows that have the given values, one for all or one for each, and holes otherwise."""
+        """n rows that have the given values, one for all or one for each, and holes otherwise.
+
+        None is given for a missing value, and text for one as in a file.
+        """
         arrays = {c.name: pa.nulls(n, c.type) for c in self.columns}
         for name, value in given.items():
             column = self[name]
@@ -162,15 +172,22 @@ class Columns:
                     f"{len(values)} values are given for column {name!r} of {plural(n, 'row')}; "
                     "give one value, or one for each row"
                 )
+            if any(each is None for each in values) and not column.missing:
+                raise BFNError(
+                    f"column {name!r} is never missing; give a value like "
+                    f"{column.representatives()[0].as_py()!r}"
+                )
             try:
                 written = isinstance(values[0], str)  # as on a command line
                 arrays[name] = (
-                    pa.array(values).cast(column.type) if written else pa.array(values, column.type)
+                    convert(pa.array(values), column.type)
+                    if written
+                    else pa.array(values, column.type)
                 )
             except (pa.ArrowException, UnicodeEncodeError):
                 raise BFNError(
                     f"column {name!r} holds {column.type} values, and {values[0]!r} is none; give "
-                    f"one like {self[name].representatives()[0].as_py()!r}"
+                    f"one like {column.representatives()[0].as_py()!r}"
                 ) from None
         return Frame(pa.table(arrays), self.origin)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -86,9 +87,10 @@ class TableFormat(Format):
     def unit(self) -> str:
         return "nats per row"
 
-    def codes(self, source: Any, *, holes: bool = False) -> Tensor:
-        """A table's rows as they are stored (N, D); -1 for missing values if these are holes."""
-        found = self.columns.encode(source, holes)
+    def codes(self, source: Any, *, holes: bool = False, given: Collection[str] = ()) -> Tensor:
+        """A table's rows as they are stored (N, D); -1 for missing values if these are holes,
+        except in the given columns."""
+        found = self.columns.encode(source, holes, given=given)
         return torch.from_numpy(np.stack(list(found.values()), 1))
 
     def encode(self, raw: Any, generator: noise.Source = None) -> Tensor:
@@ -103,11 +105,11 @@ class TableFormat(Format):
     def render(self, x: Tensor) -> Any:
         return self.decode(x)
 
-    def file(self, x: Tensor) -> bytes:
-        """A table as the content of a CSV file."""
+    def file(self, x: Tensor, *, seed: int = 0, like: Any = None) -> bytes:
+        """A table as the content of a CSV file; the arguments are those of `decode`."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "rows.csv"
-            write(self.decode(x), path, self.columns.origin.dialect)
+            write(self.decode(x, seed=seed, like=like), path, self.columns.origin.dialect)
             return path.read_bytes()
 
     def read_example(
@@ -124,9 +126,12 @@ class TableFormat(Format):
     def read_prefix(self, prefix: str) -> Known:
         raise BFNError("a table has no prefix; give values of columns with --given")
 
-    def known(self, source: Any) -> Known:
-        """The rows of a table and which of their values are there: both (N, D)."""
-        codes = self.codes(source, holes=True)
+    def known(self, source: Any, given: Collection[str] = ()) -> Known:
+        """The rows of a table and which of their values are known: both (N, D).
+
+        Missing values are not, except in the given columns: that they are missing is known there.
+        """
+        codes = self.codes(source, holes=True, given=given)
         return self.form.encode(codes.clamp_min(0)), codes >= 0
 
     def describe(self) -> dict[str, Any]:

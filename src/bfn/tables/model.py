@@ -67,7 +67,8 @@ class TableModel:
         """n new rows, in the kind of table that was fitted.
 
         Args:
-            given: values that the rows are to have, one for all or one for each, by column.
+            given: values that the rows are to have, one for all or one for each, by column; None
+                for a missing one.
             seed: random seed for the noise.
             steps: Bayesian updates; more are slower and closer to the model.
             batch: rows at once.
@@ -80,7 +81,7 @@ class TableModel:
             x = self._draw(n, None, seed, steps, batch, **options)
             return format.decode(x, seed=seed)
         like = format.columns.rows(given, n)
-        x = self._draw(n, format.known(like), seed, steps, batch, **options)
+        x = self._draw(n, format.known(like, given), seed, steps, batch, **options)
         return format.decode(x, seed=seed, like=like)
 
     def impute(
@@ -136,11 +137,11 @@ class TableModel:
                 in_batches(model, n, self._format.shape, steps, seed=seed, **options)
             )
         x, mask = (each.clone() for each in known)
-        # A single unknown value follows the law that the network puts out to begin with.
-        one = (~mask).sum(1) == 1
+        # A single missing value follows the law that the network puts out to begin with.
+        one = (~mask).sum(1) == 1 if present else torch.zeros(len(x), dtype=torch.bool)
         if one.any():
             x[one] = self._completed(model, x[one], mask[one], seed, batch, final)
-        several = (~mask).sum(1) > 1
+        several = (~mask).any(1) & ~one
         if several.any():
             rest = x[several], mask[several]
             drawn = in_batches(

@@ -281,16 +281,11 @@ def _row(text: str, format: TableFormat) -> tuple[float, ...]:
             f"commas: {some(column.name for column in columns)}"
         )
     given = {
-        column.name: word
+        column.name: None if not word or (column.missing and word == "missing") else word
         for column, word in zip(columns, words, strict=True)
-        if word and not (column.missing and word == "missing")
     }
-    codes = format.codes(format.columns.rows(given, 1), holes=True)[0].tolist()
-    for column, k in zip(columns, codes, strict=True):
-        if k < 0 and not column.missing:
-            like = column.representatives()[0].as_py()
-            raise BFNError(f"column {column.name!r} is never missing; give a value like {like!r}")
-    return tuple(c.K - 1 if k < 0 else k for c, k in zip(columns, codes, strict=True))
+    rows = format.columns.rows(given, 1)
+    return tuple(format.codes(rows, holes=True, given=given)[0].tolist())
 
 
 def _wanted(subject: Subject) -> str:

@@ -11,6 +11,7 @@ each named variable of mixed data. A group's values are
 from __future__ import annotations
 
 import copy
+import datetime
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -123,13 +124,19 @@ class Group:
 
 @dataclass(frozen=True)
 class Subject:
-    """A model, what its data are, and how it is sampled by default."""
+    """A model, what its data are, and how it is sampled by default.
+
+    Args:
+        id: where it was found; nothing for one in memory alone.
+        trust: whether it is loaded with --trust.
+    """
 
     id: str
     model: BFN
     format: Format
     settings: Sample
     groups: tuple[Group, ...]
+    trust: bool = False
 
     @property
     def D(self) -> int:
@@ -143,7 +150,7 @@ class Subject:
 
     @property
     def title(self) -> str:
-        return Path(self.id).name
+        return Path(self.id).name or "model"
 
     def split(self, x: Tensor) -> list[Tensor]:
         """Data (B, *shape) as (B, count) for each group."""
@@ -208,7 +215,7 @@ def load(run: str | Path, *, trust: bool = False) -> Subject:
     folder = RunFolder(locate(run), trust=trust)
     settings = folder.recipe().sample if folder.is_run() else Sample()
     model = folder.load_model().to(find_device(settings.device, "sample.device"))
-    return subject(str(run), model, folder.format(), settings)
+    return replace(subject(str(run), model, folder.format(), settings), trust=trust)
 
 
 def of_model(model: BFN, *, trust: bool = False) -> Subject:
@@ -218,7 +225,7 @@ def of_model(model: BFN, *, trust: bool = False) -> Subject:
             "the model does not say what its data are; train it with bfn.train.fit, or give the "
             "folder of a run"
         )
-    return subject("model", model, read_format(model.data_format, trust=trust), Sample())
+    return subject("", model, read_format(model.data_format, trust=trust), Sample())
 
 
 def subject(id: str, model: BFN, format: Format, settings: Sample) -> Subject:
@@ -286,6 +293,8 @@ def _symbols(format: Format) -> dict[str, list[str]]:
 def _written(value: Any) -> str:
     if value is None:
         return "missing"
+    if isinstance(value, datetime.timedelta):
+        return str(value).replace(",", "")  # so that it is one value of a row
     return f"{value:.6g}" if isinstance(value, float) else str(value)[:40]
 
 

@@ -37,6 +37,7 @@ from bfn.output.base import by_part
 from bfn.plots import sheets, style
 from bfn.plots.distributions import path
 from bfn.sampling import draw
+from bfn.sampling.pinned import has_learned
 from bfn.tables import frame as tables
 from bfn.tables.format import TableFormat
 from bfn.web import messages
@@ -51,12 +52,15 @@ See = Callable[[int, float, Theta, Output], None]
 BITS = 1 / math.log(2)
 KNOWN = {
     "image": ["known.png", "mask.png"],
-    "text": [],
     "array": ["known.npy", "mask.npy"],
     "mixed": ["known.npz", "mask.npz"],
-    "table": ["known.csv"],
 }
-"""The files from which `bfn infill` reads what is known."""
+"""The files from which `bfn infill` reads what is known; texts and rows are in the command."""
+NONE = "No command line makes the same again: "
+WHOLE = "bfn infill knows pixels whole, and of some only one colour is pinned."
+UNWRITTEN = "what is pinned cannot be written in one."
+ROWS = "bfn sample --given has neither particles nor a time from which values are known."
+MEMORY = "the model is in memory alone; save it to a folder first."
 BLANKS = "_~#*^|=+@$%&"
 TYPES = {
     ".png": "image/png",
@@ -128,7 +132,8 @@ def stream_generations(
         emit("last" if i == steps else "frame", pack(header, messages.body(planes)))
 
     def see(i: int, t: float, theta: Theta, output: Output) -> None:
-        x, nats = output.sample(noise.Keyed(seeds)), received.at(i, t, output)
+        # The solvers that ask the network just above t = 0 begin their first step at 0.
+        x, nats = output.sample(noise.Keyed(seeds)), received.at(i, t if i else 0.0, output)
         for row in range(count):
             rows = slice(row * P, (row + 1) * P)
             shown = look(subject, theta, output, x, rows)
@@ -173,8 +178,7 @@ def _generate(
         given |= {"particles": request.particles, "since": request.since}
 
     def callback(i: int, t: Tensor, theta: Theta, output: Output) -> None:
-        # The network may be asked at a small time instead of at 0.
-        see(i, float(t[0]) if i else 0.0, theta, output)
+        see(i, float(t[0]), theta, output)
 
     return draw.draw(model, subject.format.shape, settings, callback=callback, **given)
 
@@ -297,6 +301,7 @@ def _header(
         "frames": request.steps + 1,
         "approximate": False,
         "command": None,
+        "why": None,
         "needs": [],
         "exists": subject.D,
         **more,
@@ -314,14 +319,16 @@ def _start(
     lengths: Tensor | None,
 ) -> bytes:
     length, text = None if lengths is None else int(lengths[row]), subject.format.medium == "text"
+    line, why = command(subject, request, row + 1, length)
     return _header(
         subject,
         request,
         place,
         planes,
         approximate=request.since > 0,
-        command=command(subject, request, row + 1, length),
-        needs=KNOWN[subject.format.medium] if request.pins else [],
+        command=line,
+        why=why,
+        needs=KNOWN.get(subject.format.medium, []) if line and request.pins else [],
         exists=length if text and length is not None else subject.D,
         pins=request.describe()["pins"],
     )
@@ -342,44 +349,88 @@ def _end(
     return pack({**header, "values": subject.own(x), "text": text, "loss": loss}, body)
 
 
-def command(subject: Subject, request: Generate, n: int, length: int | None) -> str:
-    """The command line that makes the same sample again, as the last of n."""
-    words = ["bfn", "infill" if request.pins else "sample", subject.id]
+def command(
+    subject: Subject, request: Generate, n: int, length: int | None
+) -> tuple[str | None, str | None]:
+    """The command line that makes the same sample again, as the last of n; or why none does."""
+    format = subject.format
+    if not subject.id:
+        return None, NONE + MEMORY
+    verb = "infill" if request.pins and not isinstance(format, TableFormat) else "sample"
+    words = ["bfn", verb, subject.id]
     if request.pins:
-        words += _known_words(subject, request, length)
-    if not (request.pins and isinstance(subject.format, TableFormat)):  # a row is filled in once
-        words += ["--n", str(n)]
-    words += ["--seed", str(request.seed)]
+        known, why = _known_words(subject, request, length)
+        if why:
+            return None, NONE + why
+        words += known
+    words += ["--n", str(n), "--seed", str(request.seed)]
     words += ["--steps", str(request.steps), "--solver", request.solver]
     if request.label is not None and subject.labels:
-        words += ["--label", subject.labels[request.label], "--guidance", f"{request.guidance:g}"]
-    elif subject.settings.label and not request.pins:  # infilling does not heed a recipe's label
+        words += ["--label", subject.labels[request.label], "--guidance", f"{request.guidance!r}"]
+    elif subject.settings.label and verb == "sample":  # infilling does not heed a recipe's label
         words += ["--label", "", "--guidance", "1"]
     if request.particles > 1:
         words += ["--particles", str(request.particles)]
     if request.since > 0:
         words += ["--since", repr(request.since)]
-    if length is not None and not request.pins:
+    if length is not None and not (request.pins and format.medium == "text"):
         words += ["--length", str(length)]
-    return shlex.join(words)
+    return shlex.join(words + ["--trust"] * subject.trust), None
+
+
+def _known_words(
+    subject: Subject, request: Generate, length: int | None
+) -> tuple[list[str], str | None]:
+    """What is pinned, as the command takes it, or why it cannot."""
+    format, pins = subject.format, request.pins
+    if isinstance(format, TableFormat):
+        if request.particles > 1 or request.since > 0 or not has_learned(subject.model):
+            return [], ROWS
+        given = _given(format, pins)
+        words = [word for name, value in given.items() for word in ("--given", f"{name}={value}")]
+        return words, None if _reads_row(format, given, pins) else UNWRITTEN
+    if isinstance(format, TextFormat):
+        text, blank = _with_blanks(format, pins, length or subject.D)
+        words = [text, *([] if blank == "_" else ["--blank", blank])]
+        return words, None if _reads(subject, pins, text, None, blank) else UNWRITTEN
+    files = _known_files(subject, request)
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder) / name for name in files]
+        for path, content in zip(paths, files.values(), strict=True):
+            path.write_bytes(content)
+        same = _reads(subject, pins, str(paths[0]), paths[1], None)
+    example, mask = files
+    why = WHOLE if format.medium == "image" else UNWRITTEN
+    return [example, "--mask", mask], None if same else why
+
+
+def _reads(
+    subject: Subject, pins: Mapping[int, float], what: str, mask: Path | None, blank: str | None
+) -> bool:
+    """Whether `bfn infill` reads from there what is pinned."""
+    x, known = subject.example(list(pins), list(pins.values()))
+    try:
+        read, seen = subject.format.read_example(what, mask, blank=blank)
+    except BFNError:
+        return False
+    return bool((known == seen).all()) and torch.allclose(
+        read[0][known].double(), x[0][known].double(), atol=1e-5
+    )
+
+
+def _with_blanks(format: TextFormat, pins: Mapping[int, float], length: int) -> tuple[str, str]:
+    """The pinned text, and what stands in it for a missing character."""
+    signs = format.render(torch.arange(format.alphabet.K)[:, None])
+    used = "".join(signs[int(k)] for k in pins.values())
+    alphabet = used if format.alphabet.characters is None else "".join(signs)
+    blank = next((sign for sign in BLANKS if sign not in alphabet), "\N{FULL BLOCK}")
+    text = [blank] * length
+    for i, k in pins.items():
+        text[i] = signs[int(k)]
+    return "".join(text), blank
 
 
 # Files.
-
-
-def _known_words(subject: Subject, request: Generate, length: int | None) -> list[str]:
-    """What is pinned, as `bfn infill` takes it."""
-    if not isinstance(subject.format, TextFormat):
-        example, *mask = KNOWN[subject.format.medium]
-        return [example, *(word for file in mask for word in ("--mask", file))]
-    signs = subject.format.render(torch.arange(subject.format.alphabet.K)[:, None])
-    used = "".join(signs[int(k)] for k in request.pins.values())
-    alphabet = used if subject.format.alphabet.characters is None else "".join(signs)
-    blank = next((sign for sign in BLANKS if sign not in alphabet), "\N{FULL BLOCK}")
-    text = [blank] * (length or subject.D)
-    for i, k in request.pins.items():
-        text[i] = signs[int(k)]
-    return ["".join(text), *([] if blank == "_" else ["--blank", blank])]
 
 
 def _known_files(subject: Subject, request: Generate) -> dict[str, bytes]:
@@ -387,30 +438,34 @@ def _known_files(subject: Subject, request: Generate) -> dict[str, bytes]:
     format, flow, pins = subject.format, subject.model.flow, request.pins
     x, mask = subject.example(list(pins), list(pins.values()))
     contents = []
-    if isinstance(format, TableFormat):
-        contents = [_csv(_pinned_row(format, pins))]
-    elif format.medium == "image":
+    if format.medium == "image":
         missing, picture = (~mask).any(0).to(torch.uint8).mul(255).numpy(), io.BytesIO()
         style.load("PIL.Image").fromarray(missing).save(picture, "PNG")
         contents = [sheets.sheet(format, x, ".png"), picture.getvalue()]
-    elif format.medium != "text":
+    elif format.medium in KNOWN:
         known, missing = flow.unpack_mask(mask[None]), flow.unpack_mask(~mask[None])
         contents = [_saved(format.decode(x), known), _saved(missing, known)]
-    return dict(zip(KNOWN[format.medium], contents, strict=True))
+    return dict(zip(KNOWN.get(format.medium, []), contents, strict=True))
 
 
-def _pinned_row(format: TableFormat, pins: Mapping[int, float]) -> tables.Frame:
-    """A row of a table that has the pinned values, and holes otherwise."""
+def _given(format: TableFormat, pins: Mapping[int, float]) -> dict[str, str]:
+    """The pinned values of a row as text, by column; nothing for a missing one."""
     columns = format.columns.variables
-    given = {columns[i].name: columns[i].representatives()[int(k)] for i, k in pins.items()}
-    return format.columns.rows(given, 1)
+    texts = {i: columns[i].representatives().cast("string") for i in pins}
+    return {columns[i].name: texts[i][int(k)].as_py() or "" for i, k in pins.items()}
 
 
-def _csv(rows: Any) -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "rows.csv"
-        tables.write(rows, path)
-        return path.read_bytes()
+def _row(format: TableFormat, given: Mapping[str, str]) -> tables.Frame:
+    return format.columns.rows({name: value or None for name, value in given.items()}, 1)
+
+
+def _reads_row(format: TableFormat, given: Mapping[str, str], pins: Mapping[int, float]) -> bool:
+    """Whether `bfn sample --given` reads what is pinned."""
+    try:
+        codes = format.codes(_row(format, given), holes=True, given=given)[0].tolist()
+    except BFNError:
+        return False
+    return all(codes[i] == k for i, k in pins.items()) and not any("=" in name for name in given)
 
 
 def _saved(values: Any, known: Any) -> bytes:
@@ -477,8 +532,8 @@ def files(
         lambda *seen: check(),
     )
     if isinstance(subject.format, TableFormat):
-        like = _pinned_row(subject.format, request.pins) if request.pins else None
-        row = subject.format.decode(x, seed=request.seed, like=like)
-        return [(f"{name}.csv", TYPES[".csv"], _csv(row))]
+        like = _row(subject.format, _given(subject.format, request.pins)) if request.pins else None
+        content = subject.format.file(x, seed=request.seed, like=like)
+        return [(f"{name}.csv", TYPES[".csv"], content)]
     ending = sheets.suffix(subject.format)
     return [(f"{name}{ending}", TYPES[ending], sheets.sheet(subject.format, x, ending))]
