@@ -188,7 +188,12 @@ def save(
 
     With `store`, weights are written in that type; the network is loaded in its own.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise BFNError(
+            f"{str(folder)!r} is a file, or would be inside of one; give the name of a folder"
+        ) from None
     # Copied, because the file format refuses tensors that share memory (tied weights).
     tensors = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in weights.items()}
     if store is not None:

@@ -145,7 +145,7 @@ MISTAKES = [
     ),
     # Run folders.
     ("train run-digits", "bfn train run-digits/recipe.toml --out run-digits --resume continues it"),
-    ("train tiny-discretised.toml --out run-digits", "holds a run already; "),
+    ("train tiny-discretised.toml --out run-digits", "a run already; continue it with --resume"),
     ("train tiny-discretised.toml --out papers", "'papers' holds other files"),
     ("train tiny-discretised.toml --out file", "'file' is a file"),
     ("train tiny-discretised.toml --out file/run", "cannot be written"),

@@ -86,6 +86,22 @@ def test_evaluation_is_by_column_beside_independent_ones(trained: Path, output: 
     assert "400 rows" in " ".join(said.split())
 
 
+def test_kinds_of_columns_with_any_names(output: Output) -> None:
+    names = ["net worth", "a.b", "hours-per-week", "price (\u20ac)", "rest"]
+    lines = [",".join(str((i + j) % 5) for j in range(5)) for i in range(60)]
+    Path("t.csv").write_text("\n".join([",".join(names), *lines]) + "\n")
+    kinds = ["--data.columns.net worth=category", '--data.columns."a.b"', "category"]
+    kinds += ["--data.columns.hours-per-week=drop", '--data.columns."price (\u20ac)"=category']
+    output("train", "t.csv", "--out", "run", *TINY, "--train.steps", 1, *kinds)
+    output("train", "t.csv", "--out", "run", "--resume", *kinds)
+    columns = bfn.Table.load("run").columns_
+    found = {column.name: (column.kind, column.ordered) for column in columns.columns}
+    number, category = ("number", True), ("category", False)
+    shown = {"net worth": category, "a.b": category, "price (\u20ac)": category, "rest": number}
+    assert found == shown
+    output("eval", "run")
+
+
 def test_a_run_is_resumed(trained: Path, output: Output) -> None:
     train = ["train", trained / "people.csv", "--out", "run", *TINY, "--train.steps"]
     output(*train, 4)

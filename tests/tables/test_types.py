@@ -246,11 +246,35 @@ def test_told_kinds_of_categories(told: str | None, found: tuple[str, bool]) -> 
     assert columns.decode(columns.encode(frame)).equals(frame)
 
 
-def test_columns_named_by_numbers() -> None:
-    frame = pd.DataFrame(np.random.default_rng(0).integers(0, 9, (50, 3)))
-    columns = rebuilt(Columns.fit(frame, {0: "category"}))  # pyright: ignore
-    assert columns["0"].kind == "category"
+@pytest.mark.parametrize("labels", [[0, 1, 2], np.array([3, 4, 5]), [0.5, "a", 7]])
+def test_columns_named_by_numbers(labels: Any) -> None:
+    values = np.random.default_rng(0).integers(0, 9, (50, 3))
+    frame = pd.DataFrame(values, columns=labels)
+    columns = rebuilt(Columns.fit(frame, {labels[0]: "category"}))
+    assert columns[labels[0]].kind == columns[str(labels[0])].kind == "category"
     assert columns.decode(columns.encode(frame)).equals(frame)
+    table = {name: values[:, i] for i, name in enumerate(labels)}
+    assert list(Columns.fit(table).decode(columns.encode(table))) == list(labels)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["x", float("nan"), "y"],
+        ["x", None, "y"],
+        [1, None, 2],
+        [True, None, False],
+        np.ma.array([1, 0, 2], mask=[False, True, False]),
+        np.array(["x", np.nan, "y"], object),
+        np.array(["2020-01-01", "NaT", "2020-01-02"], "datetime64[D]"),
+    ],
+)
+def test_what_is_missing_in_a_dict_is_missing(values: Any) -> None:
+    columns = rebuilt(Columns.fit({"a": values}))
+    assert columns["a"].missing
+    assert columns["a"].representatives().drop_null().to_pylist()[1:] != []
+    new = columns.decode(columns.encode({"a": values}))["a"]
+    assert pd.isna(new).tolist() == [False, True, False]
 
 
 def test_some_columns_may_be_absent() -> None:
@@ -273,9 +297,10 @@ def test_files_come_back(ending: str, tmp_path: Path) -> None:
 def test_other_endings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BFNError, match=r"expected \.csv, \.tsv or \.parquet"):
         write({"x": [1]}, tmp_path / "t.xlsx")
-    (tmp_path / "t.parquet").write_bytes(b"PAR1 and no more")
-    with pytest.raises(BFNError, match="cannot be read as Parquet"):
-        read(tmp_path / "t.parquet")
+    for content in (b"PAR1 and no more", b"", b"a,b\n1,2\n"):
+        (tmp_path / "t.parquet").write_bytes(content)
+        with pytest.raises(BFNError, match=r"t\.parquet' is no Parquet file, or is damaged"):
+            read(tmp_path / "t.parquet")
 
 
 def test_without_pyarrow_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

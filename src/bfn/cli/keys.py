@@ -14,6 +14,9 @@ from bfn.recipe.values import Text
 if TYPE_CHECKING:
     from rich.console import Console
 
+KEY = r"""--([A-Za-z_]+\.[\w-]+)((?:\.(?:"[^"]+"|[^".=]+))*)(?:=(.*))?"""
+"""--section.key, and the names below it, such as those of columns, as they are."""
+
 
 def split(arguments: list[str]) -> tuple[list[str], dict[str, Text]]:
     """Take `--section.key value` and `--section.key=value` out of a command line."""
@@ -22,13 +25,13 @@ def split(arguments: list[str]) -> tuple[list[str], dict[str, Text]]:
     queue = list(arguments)
     while queue:
         token = queue.pop(0)
-        match = re.fullmatch(r"--([A-Za-z_]+\.[\w.-]+)(?:=(.*))?", token, re.DOTALL)
+        match = re.fullmatch(KEY, token, re.DOTALL)
         if match is None:
             rest.append(token)
             if token == "--resume" and queue[:1] == ["auto"]:  # which is what --resume means
                 queue.pop(0)
             continue
-        key, value = match[1].replace("-", "_"), match[2]
+        key, value = match[1].replace("-", "_") + match[2], match[3]
         if value is None:
             if not queue or queue[0].startswith("--"):
                 raise BFNError(f"{token} has no value; write {token} VALUE")

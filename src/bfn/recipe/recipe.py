@@ -14,6 +14,7 @@ when it is called. Overriding that first key drops the arguments meant for the o
 from __future__ import annotations
 
 import dataclasses
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -196,7 +197,8 @@ def _override(
         if chosen is not None and chosen != sections[section].get(chooser):
             sections[section].clear()
     for name, value in overrides.items():
-        section, *path, last = name.split(".")
+        # A name with a dot in it is in quotes, as in TOML.
+        section, *path, last = (part.strip('"') for part in re.findall(r'"[^"]+"|[^."]+', name))
         table = sections[section]
         for step in path:
             inner = table.get(step, {})

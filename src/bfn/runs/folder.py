@@ -91,8 +91,8 @@ class RunFolder:
                 )
         elif not resume and not force:
             raise BFNError(
-                f"{name!r} holds a run already; continue it with resume, replace it with force, "
-                "or give another folder with out"
+                f"{name!r} holds a run already; continue it with --resume, replace it with --force "
+                "(resume=True and force=True in Python), or give another folder with --out"
             )
         elif resume and (self.path / serialise.WEIGHTS).is_file() and not self.steps():
             raise BFNError(

@@ -91,9 +91,9 @@ class Columns:
         return tuple(column for column in self.columns if column.K > 1)
 
     def __getitem__(self, name: str) -> Column:
-        """The column of that name."""
+        """The column of that name, which pandas may have as a number."""
         for column in self.columns:
-            if column.name == name:
+            if column.name == str(name):
                 return column
         names = [column.name for column in self.columns]
         hint = did_you_mean(name, names) or f"; there are {some(names)}"
@@ -179,7 +179,7 @@ class Columns:
                 )
             try:
                 written = isinstance(values[0], str)  # as on a command line
-                arrays[name] = (
+                arrays[column.name] = (
                     convert(pa.array(values), column.type)
                     if written
                     else pa.array(values, column.type)

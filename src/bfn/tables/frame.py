@@ -11,14 +11,15 @@ import base64
 import collections
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bfn.errors import BFNError, require_extra, some
+from bfn.errors import BFNError, plural, require_extra, some
 from bfn.files import replacing
 from bfn.tables import csvfile
 
@@ -35,7 +36,7 @@ class Origin:
         categories: all values of categorical columns, seen or not, in their order.
         nan: columns in which missing values are NaN and not null.
         dtypes: of a dict, numpy's types; of pandas, the types that Arrow's metadata forget.
-        labels: of pandas, the names of columns that are numbers.
+        labels: the names of columns that are numbers, by their text.
         dialect: how a CSV file is written.
     """
 
@@ -44,7 +45,7 @@ class Origin:
     categories: dict[str, Any] = field(default_factory=dict)
     nan: tuple[str, ...] = ()
     dtypes: dict[str, str] = field(default_factory=dict)
-    labels: dict[str, int] = field(default_factory=dict)
+    labels: dict[str, int | float] = field(default_factory=dict)
     dialect: csvfile.Dialect | None = None
 
     def type(self, name: str) -> Any:
@@ -69,7 +70,10 @@ class Origin:
             return require_extra("polars", "tables", "this table").from_arrow(table)
         if self.kind == "dict":
             columns = {name: table[name].to_numpy() for name in table.column_names}
-            return {name: _as(a, self.dtypes[name]) for name, a in columns.items()}
+            return {
+                self.labels.get(name, name): _as(a, self.dtypes[name])
+                for name, a in columns.items()
+            }
         return table
 
     def _pandas(self, table: Any, index: Any) -> Any:
@@ -188,23 +192,27 @@ def read(source: Any) -> Frame:
     pandas, polars = sys.modules.get("pandas"), sys.modules.get("polars")
     if pandas and isinstance(source, pandas.DataFrame):
         kind, index = "pandas", source.index
-        _check_names([str(name) for name in source.columns])
-        labels = {str(name): name for name in source.columns if isinstance(name, int)}
-        dtypes = {str(name): "object" for name, t in source.dtypes.items() if str(t) == "object"}
-        arrow = [n for n, t in source.dtypes.items() if isinstance(t, pandas.ArrowDtype)]
-        dtypes |= {str(name): "arrow" for name in arrow}
-        table = _arrow(lambda: pa.Table.from_pandas(source, preserve_index=False))
-    elif polars and isinstance(source, polars.DataFrame):
-        kind, table = "polars", _arrow(source.to_arrow)
-    elif isinstance(source, Mapping):
-        kind = "dict"
-        arrays = {str(n): _array(str(n), values) for n, values in source.items()}
-        dtypes = {n: a.dtype.str for n, a in arrays.items()}
+        labels = _labels(source.columns)
+        names = [str(name) for name in source.columns]
+        types = dict(zip(names, source.dtypes, strict=True))
+        dtypes = {name: "object" for name, t in types.items() if str(t) == "object"}
+        dtypes |= {name: "arrow" for name, t in types.items() if isinstance(t, pandas.ArrowDtype)}
         table = _arrow(
-            lambda: pa.table({n: pa.array(a, from_pandas=True) for n, a in arrays.items()})
+            lambda: pa.Table.from_pandas(source, preserve_index=False),
+            ((name, source.iloc[:, i]) for i, name in enumerate(names)),
         )
-    elif hasattr(source, "__arrow_c_stream__"):
-        kind, table = "arrow", _arrow(lambda: pa.table(source))
+    elif polars and isinstance(source, polars.DataFrame):
+        kind, table = "polars", _arrow(source.to_arrow, ((c.name, c) for c in source))
+    elif isinstance(source, Mapping):
+        kind, labels = "dict", _labels(source)
+        arrays = {str(name): _array(str(name), values) for name, values in source.items()}
+        dtypes = {name: array.dtype.str for name, array in arrays.items()}
+        table = _arrow(
+            lambda: pa.table({n: pa.array(a, from_pandas=True) for n, a in arrays.items()}),
+            arrays.items(),
+        )
+    elif hasattr(source, "__arrow_c_stream__") and type(source).__name__ != "Series":
+        kind, table = "arrow", _arrow(lambda: pa.table(source), ())
     else:
         raise BFNError(
             f"a table is expected, not {type(source).__name__}; give a DataFrame of pandas or "
@@ -258,19 +266,43 @@ def _from_file(path: Path) -> tuple[Any, csvfile.Dialect | None]:
         raise BFNError(f"{str(path)!r} {where}; expected the path of a CSV or Parquet file")
     with path.open("rb") as file:
         parquet = file.read(4) == b"PAR1"
-    if not parquet:
+    if not parquet and path.suffix != ".parquet":
         return csvfile.read_csv(path)
     try:
         return require_extra("pyarrow.parquet", "tables", "a Parquet file").read_table(path), None
-    except (pa.ArrowInvalid, OSError) as error:
-        raise BFNError(f"{str(path)!r} cannot be read as Parquet: {error}") from None
+    except (pa.ArrowException, OSError):
+        raise BFNError(
+            f"{str(path)!r} is no Parquet file, or is damaged or cut short; write it again"
+        ) from None
 
 
 def _array(name: str, values: Any) -> np.ndarray:
-    found = _arrow(lambda: np.asarray(values))
-    if found.ndim != 1:
+    try:
+        found = values if isinstance(values, np.ndarray) else np.asarray(values)
+    except ValueError:  # lists of several lengths
+        found = np.empty(0)
+    # Numpy makes text of numbers and of what is missing, and reals of large whole numbers.
+    if found is not values and (
+        (found.dtype.kind in "US" and not all(isinstance(v, str | bytes) for v in values))
+        or (found.dtype.kind == "f" and any(isinstance(v, int) and abs(v) > 2**53 for v in values))
+    ):
+        found = np.array(values, object)
+    if found.ndim != 1 or len(found) != len(values):
         raise BFNError(f"column {name!r} has shape {found.shape}; expected one value per row")
     return found
+
+
+def _labels(names: Iterable[Any]) -> dict[str, int | float]:
+    """The names that are numbers, by their text."""
+    names = [name.item() if isinstance(name, np.generic) else name for name in names]
+    for name in names:
+        if not isinstance(name, str | int | float):
+            raise BFNError(
+                f"a column is called {name!r}, which is neither text nor a number; give it another "
+                "name, as in df.columns = df.columns.map(str)"
+            )
+    _check_names([str(name) for name in names])
+    return {str(name): name for name in names if not isinstance(name, str)}
 
 
 def _check_names(names: list[str]) -> None:
@@ -282,16 +314,48 @@ def _check_names(names: list[str]) -> None:
         )
 
 
-def _arrow(convert: Callable[[], Any]) -> Any:
-    """What a conversion returns, or a sentence that says why it cannot be done."""
+def _arrow(convert: Callable[[], Any], columns: Iterable[tuple[str, Any]]) -> Any:
+    """What a conversion returns, or a sentence that says which column it fails for."""
+    wrong = (pa.ArrowException, TypeError, ValueError, OverflowError)
     try:
         return convert()
-    except (pa.ArrowException, TypeError, ValueError) as error:
-        reason = "; ".join(map(str, error.args))
-        raise BFNError(
-            f"the table cannot be read: {reason}; give columns of one length, each with numbers, "
-            "dates, text or booleans alone"
-        ) from None
+    except wrong as error:
+        length = None
+        for name, values in columns:
+            if len(values) != (length := length or len(values)):
+                raise BFNError(
+                    f"column {name!r} has {plural(len(values), 'value')}, but another one has "
+                    f"{length:,}; give columns of one length"
+                ) from None
+            try:
+                pa.array(values, from_pandas=True)
+            except wrong:
+                raise _unreadable(name, values) from None
+        raise BFNError(f"the table cannot be read: {'; '.join(map(str, error.args))}") from None
+
+
+def _unreadable(name: str, values: Any) -> BFNError:
+    """What to say of a column that Arrow cannot read: most often it mixes types."""
+    first = None
+    for row, value in enumerate(values, 1):
+        if value is None or value != value:  # NaN and NaT
+            continue
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            return BFNError(
+                f"column {name!r} holds {value} in row {row:,}, which is beyond 64 bits; convert "
+                "the column to real numbers or to text"
+            )
+        first = value if first is None else first
+        if type(value) is not type(first) and not all(isinstance(v, Real) for v in (first, value)):
+            kinds = " and ".join(type(each).__name__ for each in (first, value))
+            return BFNError(
+                f"column {name!r} mixes {kinds} values, such as {first!r} and, in row {row:,}, "
+                f"{value!r}; convert them to one type"
+            )
+    return BFNError(
+        f"column {name!r} holds {getattr(values, 'dtype', type(first).__name__)} values, which "
+        "are no numbers, dates, text or booleans; convert them, or leave the column out"
+    )
 
 
 def _as(values: np.ndarray, dtype: str) -> np.ndarray:

@@ -19,6 +19,7 @@ from bfn.output import BernoulliOutput, CategoricalOutput, FreeBinnedOutput, Mix
 from bfn.sampling.batches import in_batches
 from bfn.sampling.pinned import Pinned
 from bfn.tables import likelihood
+from bfn.tables.column import Column
 from bfn.tables.columns import Columns
 from bfn.tables.format import TableFormat
 from bfn.tables.frame import read
@@ -170,10 +171,12 @@ class TableModel:
         """
         model, format = self._model, self._format
         column = format.columns[target]
-        frame = read(table).without(target).typed({c.name: c.type for c in format.columns.columns})
+        frame = (
+            read(table).without(column.name).typed({c.name: c.type for c in format.columns.columns})
+        )
         if column.K < 2:
             return np.ones((len(frame), 1))
-        place = [each.name for each in format.columns.variables].index(target)
+        place = format.columns.variables.index(column)
         x, mask = format.known(frame)
         found = []
         with model.evaluating():
@@ -220,9 +223,8 @@ class TableModel:
         """
         format, frame, model = self._format, read(table), self._model
         x, names = format.encode(frame), [c.name for c in format.columns.variables]
-        for name in given:
-            format.columns[name]
-        free = np.array([name not in given for name in names])
+        fixed = {format.columns[name].name for name in given}
+        free = np.array([name not in fixed for name in names])
         parts = []
         for i, part in enumerate(x.to(model.device).split(4096)):
             known = torch.from_numpy(~free).to(part.device).expand(part.shape) if given else None
@@ -266,8 +268,17 @@ class TableModel:
         numbers = sum(p.numel() for p in self._model.net.parameters())
         what = f"{type(self).__name__} of {plural(len(self.columns_.columns), 'column')}"
         lines = [f"{what}, {numbers:,} parameters"]
-        lines += [f"  {c.name}: {c.kind}, {c.K} values" for c in self.columns_.columns]
+        lines += [f"  {c.name}: {_described(c)}" for c in self.columns_.columns]
         return "\n".join(lines)
+
+
+def _described(column: Column) -> str:
+    """What a column is, in a few words."""
+    if column.K < 2:
+        return "constant"
+    bins = column.kind == "number" and not column.exact.all()
+    count, unit = (len(column.different), "bin") if bins else (column.different.sum(), "value")
+    return f"{column.kind}, {plural(int(count), unit)}{' and missing ones' * column.missing}"
 
 
 def _at_start(model: BFN | Present, x: Tensor, mask: Tensor) -> Any:

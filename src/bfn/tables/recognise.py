@@ -36,8 +36,9 @@ def recognise(name: str, array: Any, told: str | None, most: int | None, knots: 
     number = types.is_integer(type) or types.is_floating(type) or types.is_temporal(type)
     number = number or types.is_decimal(type)
     if not (text or number or types.is_boolean(type) or types.is_null(type)):
+        what = getattr(type, "extension_name", type)
         raise BFNError(
-            f"column {name!r} holds {type} values, which are no numbers, dates, text or booleans; "
+            f"column {name!r} holds {what} values, which are no numbers, dates, text or booleans; "
             "convert them, or leave the column out with kind drop"
         )
     array = array.cast(type)
@@ -56,8 +57,8 @@ def recognise(name: str, array: Any, told: str | None, most: int | None, knots: 
             return Number.fit(name, values, None if told == "ordered" else most, knots, type, form)
         except unfit():
             raise BFNError(
-                f"column {name!r} holds {type} values beyond 64 bits; convert them to float64, or "
-                "make the column a category"
+                f"column {name!r} holds {type} values beyond the range of int64; convert them to "
+                "float64, or make the column a category"
             ) from None
     if told == "ordered" and order is None:
         order = array.drop_null().unique()

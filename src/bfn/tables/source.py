@@ -37,7 +37,8 @@ def table(
     Args:
         path: the file.
         columns: "number", "category", "ordered", "text-id" or "drop" for columns by name, where
-            they are not what they look like.
+            they are not what they look like: --data.columns.age number, "--data.columns.net worth"
+            number, or with a dot in the name '--data.columns."a.b"' number.
         max_bins: about how many bins a column of numbers has at most.
         validation: fraction of the rows that decide when training ends.
         test: fraction of the rows to hold out for evaluation.
