@@ -41,8 +41,8 @@ def test_the_bytes_are_the_documented_ones(tmp_path: Path) -> None:
     archives.write(path)
     data = path.read_bytes()
     length, crc = struct.unpack("<II", data[-8:])
-    assert data[:5] == b"\x89BFN\x04"
-    assert archive.VERSION == coder.FORMAT == 4
+    assert data[:5] == b"\x89BFN\x05"
+    assert archive.VERSION == coder.FORMAT == 5
     assert crc == zlib.crc32(data[:-4])
     assert data[5:].startswith(b"first blockthird")
     fields = msgpack.unpackb(expand(data[-8 - length : -8], 10_000))
@@ -79,8 +79,8 @@ def test_what_is_not_an_archive(tmp_path: Path) -> None:
         b"": "is not an archive of bfn",
         b"PK\x03\x04 something else entirely": "is not an archive of bfn",
         b"\x89BFN\r\n\x1a\n\x01\0" + data[5:]: "format 1, which only the development versions",
-        b"\x89BFN\x03" + data[5:]: "format 3, which only the development versions",
-        b"\x89BFN\x07" + data[5:]: "has format 7, but this version of bfn reads 4",
+        b"\x89BFN\x04" + data[5:]: "format 4, which only the development versions",
+        b"\x89BFN\x07" + data[5:]: "has format 7, but this version of bfn reads 5",
         data[:-20]: "cut off",
     }.items():
         path.write_bytes(content)

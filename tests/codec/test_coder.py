@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import zlib
 from collections import Counter
 from collections.abc import Sequence
 
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import bfn
-from bfn.codec import Codec, coder
+from bfn.codec import Codec, chain
 from bfn.codec.coder import ORDER, TIMES, Counts, Startup, exact_arithmetic, padding
 from bfn.codec.stack import Stacks, uniform
 from bfn.flow import CategoricalFlow, GaussianFlow
@@ -232,8 +231,11 @@ def test_damage_is_told() -> None:
     ("payload", "steps"),
     [(b"", 4096), (b"\1" * 40, 5), (b"\xff" * 60, 5), (bytes(range(1, 200)), 5)],
 )
-def test_blocks_that_claim_more_examples_than_they_hold(payload: bytes, steps: int) -> None:
-    """Are refused when their bits run out, whatever these decode to."""
+def test_blocks_that_claim_more_examples_than_they_hold(
+    payload: bytes, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Are refused when their bits run out, whatever these decode to and with no check at all."""
+    monkeypatch.setattr(chain, "CHECKED", (10**9,))
     codec_, stacks, done = codec("discretised", steps, lanes=1), Stacks(1), []
     stacks.put(0, payload)
     # No start-up: all that the block claims would be in the chain.
@@ -243,47 +245,50 @@ def test_blocks_that_claim_more_examples_than_they_hold(payload: bytes, steps: i
     assert sum(done) < 60
 
 
-@pytest.mark.parametrize(("steps", "together"), [(4, 5), (9, 2), (30, 1)])
+@pytest.mark.parametrize(
+    ("steps", "true", "calls"),
+    [(4, 0, 1), (4, 1, 16), (9, 1, 16), (20, 1, 64), (2048, 0, 1), (3, 25, 80), (3, 27, 96)],
+)
 def test_false_bits_are_found_out_soon(
-    steps: int, together: int, monkeypatch: pytest.MonkeyPatch
+    steps: int, true: int, calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Random bits decode to what the model would draw, for as long as they last: 200 digits here.
 
-    True examples on top of them, however many, do not help: the next ones are checked, too.
+    True examples on top of them do not help for longer than four times their own calls of the
+    network, nor for longer than the last distance between checks, here 16.
     """
-    monkeypatch.setattr(coder, "CALLS", 20)
-    codec_, true = Codec(bfn.BFN.from_pretrained("digits"), (1, 8, 8), steps, lanes=1), 2 * together
+    if true > 1:
+        monkeypatch.setattr(chain, "CHECKED", (1, 4, 16))
+    codec_ = Codec(bfn.BFN.from_pretrained("digits"), (1, 8, 8), steps, lanes=1)
     x = bfn.data.load("digits").batch("test", torch.arange(true))[0]
     indices, stacks = codec_.chain.indices(x), Stacks(1)
     stacks.put(0, np.random.default_rng(0).bytes(3000) + b"\1")
     with exact_arithmetic(codec_.model):
         for j in reversed(range(true)):
-            if (j + 1) % together == 0:
-                check = zlib.crc32(indices[j + 1 - together : j + 1].tobytes()) % 256
-                uniform(np.array([[256]])).push(stacks, np.array([[check]]))
             codec_.chain.encode(stacks, indices[j : j + 1], np.array([j]))
     header = np.array([[0, 0]])
     uniform(np.array([[10**5 + 1, codec_.startup.ways]])).push(stacks, header)
-    done: list[int] = []
-    with pytest.raises(bfn.BFNError, match="holds other examples"):
-        codec_.decode([stacks.bytes(0)], [10**5], done.append)
-    assert sum(done) == true + together - 1
+    receiver, made = Codec(codec_.model, (1, 8, 8), steps, lanes=1), list[None]()
+    codec_.model.net.register_forward_hook(lambda *_: made.append(None))
+    with pytest.raises(bfn.BFNError, match="none that the model would send"):
+        receiver.decode([stacks.bytes(0)], [10**5])
+    assert len(made) == calls
 
 
-@pytest.mark.parametrize(("calls", "together"), [(1, 1), (18, 6), (10**6, None)])
+@pytest.mark.parametrize("checked", [(1, 4, 16, 64, 256, 1024), (1, 2), (1,)])
 def test_checked_examples_come_back(
-    calls: int, together: int | None, monkeypatch: pytest.MonkeyPatch
+    checked: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In whichever lane they are; a check takes a byte."""
-    monkeypatch.setattr(coder, "CALLS", calls)
+    """In whichever lane they are; a check takes four bits."""
+    monkeypatch.setattr(chain, "CHECKED", checked)
     x, codec_ = [data("binary", number) for number in (40, 23, 0, 17, 1)], codec("binary", 3)
     coded = codec_.encode(x)
     decoded = codec_.decode([c.payload for c in coded], list(map(len, x)))
     for before, after, each in zip(x, decoded, coded, strict=True):
         assert torch.equal(before, after)
-        chained = len(before) - each.startup_examples
-        checks = 0 if together is None else chained // together
-        assert -1.0 <= each.bits["overhead"] - 8.0 * checks <= 64.0
+        calls = range(1, 3 * (len(before) - each.startup_examples) + 1)
+        checks = sum(call in checked or call % checked[-1] == 0 for call in calls)
+        assert -1.0 <= each.bits["overhead"] - 4.0 * checks <= 64.0
 
 
 def test_a_block_is_confirmed_as_soon_as_it_is_decoded() -> None:

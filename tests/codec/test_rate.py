@@ -65,7 +65,7 @@ TOYS: dict[str, tuple[Toy, int, int, int]] = {
     "binary": (CHAIN.binary(4.0), 6, 320, 64),
     "binary, one step": (CHAIN.binary(4.0), 1, 128, 64),
     "discrete": (chain([0.1, 0.2, 0.3, 0.15, 0.25], 0.7, 3).discrete(2.0), 5, 480, 32),
-    "discretised": (ridge(8).discretised(0.05), 10, 160, 128),
+    "discretised": (ridge(8).discretised(0.05), 10, 200, 128),
     "cut Gaussian": (BINNED.binned(0.1), 6, 200, 128),
     "continuous": (ridge(8).continuous(0.05, reconstruction=bfn.Bins(8, 0.06)), 10, 320, 128),
     "4,096 bins": (fine_gaussian(4096, 0.25, 1e-3), 10, 80, 128),
@@ -113,7 +113,7 @@ def test_mixed_data_cost_what_the_loss_says() -> None:
     net = bfn.nn.MixedMLP.of(variables, width=32, layers=1)
     for parameter in net.parameters():
         torch.nn.init.normal_(parameter, std=0.05)
-    model, k = bfn.mixed(net, variables), torch.randint(0, 1000, (120, 40))
+    model, k = bfn.mixed(net, variables), torch.randint(0, 1000, (280, 40))
     x = {
         "sex": k % 2,
         "gene": (k // 2 % 3).reshape(-1, 20, 2),
@@ -124,7 +124,7 @@ def test_mixed_data_cost_what_the_loss_says() -> None:
     assert error < 0.004
     assert -0.02 < excess < 0.01  # the network knows nothing, and cells say less than messages
     codec = Codec(model, model.flow.shape, 3, lanes=2)
-    (decoded,) = codec.decode([codec.encode([x])[0].payload], [120])
+    (decoded,) = codec.decode([codec.encode([x])[0].payload], [280])
     with pytest.raises(bfn.BFNError, match="expected a list of blocks: for one, give"):
         codec.encode(x)  # pyright: ignore[reportArgumentType]
     for name, value in x.items():

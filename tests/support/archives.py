@@ -54,7 +54,7 @@ def write(path: Path, **changes: Any) -> Contents:
 def seal(blocks: bytes, raw: bytes, squeezed: bytes | None = None) -> bytes:
     """A file around contents of any kind, with a right checksum, as a forger would make it."""
     squeezed = archive.squeeze(raw) if squeezed is None else squeezed
-    data = b"\x89BFN\x04" + blocks + squeezed + struct.pack("<I", len(squeezed))
+    data = b"\x89BFN\x05" + blocks + squeezed + struct.pack("<I", len(squeezed))
     return data + struct.pack("<I", zlib.crc32(data))
 
 

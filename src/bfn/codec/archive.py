@@ -31,7 +31,7 @@ from typing import IO, Any, Self
 
 from bfn.errors import BFNError, require_extra
 
-MAGIC, VERSION = b"\x89BFN", 4
+MAGIC, VERSION = b"\x89BFN", 5
 ENDING = ".bfn"
 MAX_CONTENTS = 1 << 22
 """The most bytes of contents before they are squeezed: some 200,000 files."""

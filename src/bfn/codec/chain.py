@@ -14,6 +14,10 @@ for i = 1 .. n it pops V_i | V_{i-1} and pushes V_{i-1} | V_i; then it pops x | 
 V_n | x. Because a bridge V_{i-1} | V_i does not depend on x, never more than two of the V have to
 be on the stack: a few bits per number are enough to begin with, whatever n is.
 
+Any bits decode to something. So the sender pushes a zero of four bits now and then, where the
+receiver will have called the network 1, 4, 16, ... times (`CHECKED`). False bits have something
+else there; they are hardly ever decoded for more than three times as long as the true ones above.
+
 Where data have parts of different kinds, each has grids and alphabets of its own: every push and
 pop above goes through the parts, and the network is called once for all of them.
 """
@@ -40,10 +44,15 @@ from bfn.codec.stack import (
     damaged,
     gaussian,
     random_words,
+    uniform,
 )
 from bfn.flow import Theta
 from bfn.model import BFN
 from bfn.output import Output
+
+CHECKED = (1, 4, 16, 64, 256, 1024)
+"""After so many calls of the network since a block began there is a check, and then after every
+multiple of the last."""
 
 
 @dataclass(frozen=True)
@@ -152,8 +161,9 @@ class Chain:
         bits.append(stacks.bits())
         reconstruction = bits[2] - bits[1]
         steps[:, n - 1] = bits[1] - bits[0]
-        before = bits[2]
         for i in range(n, 0, -1):
+            self._check(index, i).push(stacks, np.zeros((self.lanes, 1), np.int64))
+            before = stacks.bits()
             if i > 1:
                 stacks.scramble(self._key(index, i - 1))
                 earlier = self.bridge(k, i).pop(stacks)
@@ -165,7 +175,7 @@ class Chain:
             self.message(earlier, i).push(stacks, k)
             after = stacks.bits()
             steps[:, i - 1] += after - before
-            before, k = after, earlier
+            k = earlier
         moved = self._popped - sum(part.size * part.grid.message_bits() for part in self.parts)
         steps[stacks.active] += moved - moved.mean()
         return steps, reconstruction
@@ -181,11 +191,19 @@ class Chain:
             if i > 1:
                 self.bridge(later, i).push(stacks, k)
                 stacks.scramble(self._key(index, i - 1))
+            if self._check(index, i).pop(stacks).any():
+                raise damaged("the messages of a block are none that the model would send")
             k = later
         x = self._data(self.output(k, n)).pop(stacks)
         self._first(x).push(stacks, k)
         stacks.scramble(self._key(index, n))
         return x
+
+    def _check(self, index: Integers, i: int) -> Distribution:
+        """A zero of four bits in the lanes where one is due after step i."""
+        calls = index * self.n + i
+        due = np.isin(calls, CHECKED) | (calls % CHECKED[-1] == 0)
+        return uniform(np.full((self.lanes, 1), 16), due[:, None])
 
     def startup_bits(self, x: Integers | None = None) -> float:
         """The bits that a stack should hold before an example x, (variables,), is pushed.

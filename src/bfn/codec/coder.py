@@ -10,9 +10,6 @@ symbol by symbol (`Startup`). So a block costs no random bits; it only pays for 
 worse than the chain on a handful of examples. Should they not suffice, the block begins again on
 top of `padding`. A stack that runs dry while the chain decodes is therefore none of ours.
 
-Any bits decode to something. So that false ones are not decoded for long, the examples of every
-`CALLS` calls of the network (one example, if it takes more) are followed by a byte of their CRC-32.
-
 Sender and receiver compute the same probabilities only if their networks give the same numbers bit
 by bit. What can be fixed is fixed while coding (`exact_arithmetic`); what cannot is digested into a
 probe, so that another machine is found out before it decodes anything.
@@ -25,7 +22,6 @@ import hashlib
 import math
 import platform
 import sys
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -50,11 +46,9 @@ from bfn.codec.stack import (
 from bfn.errors import BFNError, whole
 from bfn.model import BFN
 
-FORMAT = 4
+FORMAT = 5
 """Changes whenever the same data would become other bytes."""
 LANES = 16
-CALLS = 2048
-"""How often the network is called, at least, between two checks of a block's examples."""
 TIMES = (0.0, 0.01, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4)
 """Times at which the network may be asked about data of which nothing is known yet."""
 ORDER = 3
@@ -134,7 +128,6 @@ class Codec:
         self._values = None if values is None else [float(value) for value in values]
         self.chain = Chain(model, self.shape, steps, lanes, self._values)
         self.startup = Startup(self.chain)
-        self._together = max(1, CALLS // steps)
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -190,9 +183,6 @@ class Codec:
             for lane, block in current.items():
                 index[lane] = block.left - 1
                 x[lane] = block.x[index[lane]]
-                if (check := self._check(block, block.left)) is not None:
-                    with stacks.only(lane):
-                        self._byte.push(stacks, np.full((self.lanes, 1), check))
             steps, reconstruction = self.chain.encode(stacks, x, index)
             for lane, block in current.items():
                 if lane in stacks.dry:
@@ -260,10 +250,6 @@ class Codec:
             for lane, block in current.items():
                 block.x[index[lane]] = x[lane]
                 block.left -= 1
-                if (check := self._check(block, int(index[lane]) + 1)) is not None:
-                    with stacks.only(lane):
-                        if self._byte.pop(stacks)[lane, 0] != check:
-                            raise damaged(f"block {block.place} holds other examples")
 
         def finish(stacks: Stacks, lane: int, block: _Block) -> None:
             if block.startup:
@@ -324,16 +310,6 @@ class Codec:
         """The number of start-up examples of a block, and the way they are coded."""
         size = np.array([count + 1, self.startup.ways])
         return uniform(np.tile(size, (self.lanes, 1)))
-
-    @cached_property
-    def _byte(self) -> Distribution:
-        return uniform(np.full((self.lanes, 1), 256))
-
-    def _check(self, block: _Block, end: int) -> int | None:
-        """A byte about the examples before `end`, where one is due."""
-        if end % self._together:
-            return None
-        return zlib.crc32(block.x[end - self._together : end].astype("<i8").tobytes()) & 0xFF
 
     def _indices(self, data: Any, place: int) -> Integers:
         data = self.model.pack(data).detach().cpu()

@@ -43,7 +43,7 @@ from bfn.codec.archive import (
     Writer,
     check_size,
 )
-from bfn.codec.coder import CALLS, LANES, Codec, exact_arithmetic
+from bfn.codec.coder import LANES, Codec, exact_arithmetic
 from bfn.codec.files import Source
 from bfn.codec.translation import Translation, bin_values
 from bfn.data.formats import Format
@@ -53,8 +53,8 @@ from bfn.model import BFN
 
 BLOCK = 34
 """Length of a block by default, in what it takes to begin one."""
-MAX_STEPS = CALLS
-"""So that every example is checked after so many of the network's calls at the latest."""
+MAX_STEPS = 2048
+"""Where L^n has long come to its limit."""
 LONG = 60.0
 """Seconds of network calls that are announced before they begin."""
 MAX_VARIABLES = 1 << 25
