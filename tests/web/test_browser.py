@@ -6,6 +6,7 @@ import html
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import struct
@@ -370,6 +371,18 @@ def test_two_solvers_side_by_side_hear_the_same_noise(address, visit) -> None:
     seek(page, 0.6)
     assert look(page, "draws", 0) != look(page, "draws", 1)
     keep(page, "solvers")
+    # Whose numbers, bars, files and command these are is said.
+    assert re.fullmatch(r"A: t = .*\nB: t = .*", page.locator("#clock").inner_text())
+    assert page.locator("#closely-what").inner_text().startswith("A: ")
+    assert page.locator("#closely-what-b").inner_text().startswith("B: ")
+    assert page.locator("#bars u").count() == 17
+    assert "--solver sde2" in page.locator("#command").inner_text()
+    page.locator("#whose").get_by_text("B", exact=True).click()
+    page.wait_for_timeout(60)
+    assert "--solver ancestral" in page.locator("#command").inner_text()
+    with page.expect_download() as waiting:
+        page.click("[data-download=state]")
+    assert json.loads(waiting.value.path().read_text())["request"]["solver"] == "ancestral"
     page.select_option("#model-b", "digits-labelled")
     ready(page)
     page.select_option("#label-b", label="4")
@@ -535,6 +548,47 @@ def test_named_variables_of_three_kinds(serve, visit, tmp_path: Path) -> None:
         canvas(page, "believes", other).click()
         page.wait_for_timeout(60)
         assert page.locator("#closely-name").inner_text() == pixel
+
+
+def test_rows_of_a_table(serve, visit, tmp_path: Path) -> None:
+    lines = [
+        f"{18 + i % 60},{'' if i % 3 else i % 7},{'yes' if i % 2 else 'no'}" for i in range(90)
+    ]
+    (tmp_path / "people.csv").write_text("age,income,smoker\n" + "\n".join(lines) + "\n")
+    table = bfn.Table(width=16, layers=1, steps=2, display=False).fit(tmp_path / "people.csv")
+    table.save(tmp_path / "people")
+    page = visit(serve(tmp_path / "people"))
+    seek(page, 1)
+    canvas(page, "believes", 2).click()
+    page.wait_for_selector("#closely-name:text-is('smoker')")
+    page.locator("#bars button").nth(1).click()
+    ready(page)
+    canvas(page, "believes", 1).click()
+    page.select_option("#class", label="missing")
+    canvas(page, "believes", 1).focus()
+    page.keyboard.press("Enter")
+    ready(page)
+    command = page.locator("#command").inner_text()
+    assert "--given income= --given smoker=yes" in command
+    again = start(*shlex.split(command)[1:], "--out", tmp_path / "again.csv")
+    again.communicate(timeout=60)
+    with page.expect_download() as waiting:
+        page.click("[data-download=sample]")
+    assert (tmp_path / "again.csv").read_bytes() == waiting.value.path().read_bytes()
+    page.fill("#particles", "2")
+    page.press("#particles", "Tab")
+    ready(page)
+    assert page.locator("#command").is_hidden()
+    assert "No command line makes the same" in page.locator("#why").inner_text()
+    keep(page, "table")
+    page.fill("#own-text", "40, missing, yes")
+    page.click("#examine")
+    page.wait_for_selector("#badge:has-text('your example')")
+    ready(page)
+    assert "in all" in page.locator("#unsure").inner_text()
+    page.fill("#own-text", "40, much, yes")
+    page.click("#examine")
+    page.wait_for_selector("#notice:has-text('is none; give one like')")
 
 
 def test_examples_of_one_film_are_numbered(visit, tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ function placesAt(group, j) {
 }
 
 export class Brush {
-  // `around`: whether pins may change (editable), the run shown, what to do at the beginning of a
-  // stroke, how to choose a variable, and how to say a sentence.
+  // `around`: whether pins may change (editable), what to do at the beginning of a stroke, how to
+  // choose a variable, and how to say a sentence.
   constructor(find, pins, around) {
     this.find = find;
     this.pins = pins;
@@ -38,7 +38,7 @@ export class Brush {
     const kind = placesAt(group, 0).length === 3 ? "colour" : { levels: "shade", classes: "class", numbers: "number" }[group.kind];
     for (const name of ["shade", "colour", "class", "number"]) find(name).hidden = name !== kind;
     find("shade-name").htmlFor = kind;
-    find("shade-name").textContent = { colour: "Colour", shade: "Shade", class: "Class", number: "Value" }[kind];
+    find("shade-name").textContent = { colour: "Colour", shade: "Shade", class: formOf(group) === "letters" && group.symbols ? "Letter" : group.symbols ? "Value" : "Class", number: "Value" }[kind];
     if (kind === "shade") find("shade").max = find("shade").value = group.K - 1;
     if (kind === "class") find("class").replaceChildren(...Array.from({ length: group.K }, (_, k) => new Option(writeClass(group, k, true), k)));
     if (kind === "number") find("number").value = Number(ownUnits(group, 0, 0.5).toPrecision(4));
@@ -60,10 +60,9 @@ export class Brush {
     this.pins.set(places.map((i, c) => [i, values[c]]));
   }
 
-  // The pointer is on a variable; `first` at the beginning of a stroke, which is undone as a whole.
-  touch(g, j, first) {
+  // The pointer is on a variable of a run; `first` at the beginning of a stroke, which is undone as a whole.
+  touch(run, g, j, first) {
     if (!this.painting || !this.around.editable()) return;
-    const run = this.around.run();
     const group = run.model.groups[g];
     const places = placesAt(group, j);
     if (this.tool === "keep" && !run.end) {
@@ -81,10 +80,9 @@ export class Brush {
     }
   }
 
-  // A key on the chosen variable; true if it meant something here.
-  typed(g, j, event) {
+  // A key on the chosen variable of a group; true if it meant something here.
+  typed(group, g, j, event) {
     if (!this.around.editable() || event.ctrlKey || event.metaKey || event.altKey) return false;
-    const group = this.around.run().model.groups[g];
     const places = placesAt(group, j);
     if (event.key === "Delete" || event.key === "Backspace") {
       this.pins.remember();

@@ -2,7 +2,7 @@
 // in lines, a plot of numbers, and a single named variable. Five roles say what is drawn of it.
 
 import { palette, rampColour } from "./palette.js";
-import { drawnValue, ownUnits, shareOf, writeClass, writeNumber, writeValue } from "./run.js";
+import { drawnValue, ownUnits, shareOf, tallestOf, writeClass, writeNumber, writeValue } from "./run.js";
 
 const FONT = 'ui-sans-serif, system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif';
 const MONO = 'ui-monospace, "SF Mono", "Cascadia Mono", "Segoe UI Mono", "Roboto Mono", "DejaVu Sans Mono", monospace';
@@ -245,19 +245,23 @@ function paintSingle(context, view, layout) {
   } else {
     const spread = spreadOf(run, frame, g, 0, role === "heard");
     const mean = run.plane(frame, role === "heard" ? "input" : "mean", g);
+    context.font = `12px ${FONT}`;
     context.fillStyle = colours.line;
     context.fillRect(0, height - 7, room, 1);
     context.fillStyle = pinned ? colours.accent : role === "heard" ? colours.soft : colours.ink;
     if (spread) {
       const wide = room / spread.length;
-      const tallest = group.kind === "classes" ? 1 : Math.max(...spread);
+      const tallest = tallestOf(group, spread);
       spread.forEach((p, k) => context.fillRect(k * wide + (wide > 4 ? 1 : 0), height - 7 - (p / tallest) * (height - 14), Math.max(0.8, wide - (wide > 4 ? 2 : 0)), (p / tallest) * (height - 14)));
     } else if (mean) {
       context.fillRect((mean.values[0] / 255) * (room - 2), 8, 2, height - 15);
     }
     if (group.kind === "classes") {
       const leading = run.leading(frame, g, role === "heard");
-      if (leading) words = `${writeClass(group, leading.k[0], true)}, ${Math.round(100 * leading.p[0])}%`;
+      if (leading) {
+        words = `${writeClass(group, leading.k[0], true)}, ${Math.round(100 * leading.p[0])}%`;
+        if (context.measureText(words).width > width - room - 8) words = words.replace(/, \d+%$/, "");
+      }
     } else if (mean) words = writeNumber(ownUnits(group, 0, mean.values[0] / 255));
   }
   context.font = `12px ${FONT}`;
@@ -288,11 +292,17 @@ export function paintGroup(canvas, view, layout) {
       const [x, y] = cellOf(layout, j);
       context.strokeRect(x + inset, y + inset, layout.cellWidth - 2 * inset, layout.cellHeight - 2 * inset);
     }
-  } else if (layout.form === "single" && view.pins.has(group.start)) {
+  } else if (layout.form === "single" && view.pins.has(group.start) && view.role !== "draws") {
     context.fillStyle = colours.accent;
     context.fillRect(0, 4, 2, layout.height - 8);
   }
-  if (view.chosen >= 0 && layout.form !== "single") {
+  if (view.chosen >= 0 && layout.form === "plot") {
+    context.globalAlpha = 0.16;
+    context.fillStyle = colours.accent;
+    const wide = Math.max(6, layout.cellWidth);
+    context.fillRect((view.chosen + 0.5) * layout.cellWidth - wide / 2, 0, wide, layout.height);
+    context.globalAlpha = 1;
+  } else if (view.chosen >= 0 && layout.form !== "single") {
     const [x, y] = cellOf(layout, view.chosen);
     context.lineWidth = 3;
     context.strokeStyle = colours.plate;

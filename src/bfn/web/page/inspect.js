@@ -1,7 +1,7 @@
 // The bars of one variable: its classes, levels or range. Each bar is a button that pins its value.
 
 import { spreadOf } from "./draw.js";
-import { ownUnits, writeClass, writeNumber } from "./run.js";
+import { MANY, ownUnits, tallestOf, writeClass, writeNumber } from "./run.js";
 
 // What the bars stand for: how many, the name and the value of each.
 function barsOf(run, frame, g, j) {
@@ -36,41 +36,46 @@ export class Bars {
     });
   }
 
-  show(run, frame, g, j, pinned, canPin) {
+  // `second`: the probabilities of a run beside it, drawn as marks.
+  show(run, frame, g, j, pinned, canPin, second) {
     const bars = frame && barsOf(run, frame, g, j);
     const group = run.model.groups[g];
-    const key = bars ? `${bars.p.length} ${canPin}` : "";
-    if (key !== this.shown) this.build(bars, canPin);
+    const beside = second?.length === bars?.p.length ? second : null;
+    const key = bars ? `${bars.p.length} ${canPin} ${Boolean(beside)}` : "";
+    if (key !== this.shown) this.build(bars, canPin, beside);
     this.shown = key;
     if (!bars) return;
     this.values = bars.values;
-    this.place.classList.toggle("named", bars.p.length <= 36 && group.kind !== "numbers" && Math.max(...bars.names.map((name) => name.length)) <= 2);
+    this.place.classList.toggle("named", bars.p.length <= MANY && group.kind !== "numbers" && Math.max(...bars.names.map((name) => name.length)) <= 2);
     this.place.classList.toggle("long", bars.p.length <= 12 && group.kind === "classes" && Math.max(...bars.names.map((name) => name.length)) > 2);
-    // Classes are drawn to scale; levels, and a density over a range, up to the height of their peak.
-    const tallest = group.kind === "classes" ? 1 : Math.max(group.kind === "levels" ? 0.25 : 0.01, ...bars.p);
+    const tallest = tallestOf(group, bars.p, beside ?? []);
+    // A pinned number need not be the middle of a bar.
+    const far = bars.values.map((value) => (group.kind === "classes" ? Number(value !== pinned) : Math.abs(value - pinned)));
+    const nearest = pinned === undefined ? -1 : far.indexOf(Math.min(...far));
     [...this.place.children].forEach((bar, k) => {
       bar.style.setProperty("--p", Math.min(1, bars.p[k] / tallest).toFixed(3));
       bar.style.setProperty("--heard", bars.heard ? Math.min(1, bars.heard[k] / tallest).toFixed(3) : "0");
-      bar.classList.toggle("pinned", pinned !== undefined && pinned === bars.values[k]);
+      if (beside) bar.style.setProperty("--beside", Math.min(1, beside[k] / tallest).toFixed(3));
+      bar.classList.toggle("pinned", k === nearest);
       const name = bars.names[k];
       if (bar.dataset.name !== name) {
         bar.dataset.name = name;
         bar.lastChild.textContent = name;
       }
-      const title = `${name}: ${bars.p[k].toFixed(2)}`;
+      const title = `${name}: ${bars.p[k].toFixed(2)}${beside ? `, beside ${beside[k].toFixed(2)}` : ""}`;
       bar.title = canPin ? `${title}. Pin it.` : title;
       bar.setAttribute("aria-label", bar.title);
     });
   }
 
-  build(bars, canPin) {
+  build(bars, canPin, beside) {
     this.place.replaceChildren();
     bars?.p.forEach((_, k) => {
       const bar = document.createElement("button");
       bar.type = "button";
       bar.disabled = !canPin;
       bar.dataset.k = k;
-      bar.append(document.createElement("i"), document.createElement("b"));
+      bar.append(document.createElement("i"), ...(beside ? [document.createElement("u")] : []), document.createElement("b"));
       this.place.append(bar);
       if (k) bar.tabIndex = -1;
     });

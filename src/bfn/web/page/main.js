@@ -2,13 +2,13 @@
 
 import { Ask } from "./ask.js";
 import { Brush } from "./brush.js";
-import { describe, formOf, nameVariable } from "./draw.js";
+import { describe, formOf, nameVariable, spreadOf } from "./draw.js";
 import { croppedPicture, decodePicture, readValues, saveFile, wholePicture } from "./example.js";
 import { Bars } from "./inspect.js";
 import { forgetPalette } from "./palette.js";
 import { Pins } from "./pins.js";
 import { Live, readFilm } from "./protocol.js";
-import { Run, ownUnits, sameVariables, writeNumber } from "./run.js";
+import { MANY, Run, ownUnits, sameVariables, writeNumber } from "./run.js";
 import { Stage } from "./stage.js";
 import { chartTop, paintTimeline } from "./timeline.js";
 
@@ -26,6 +26,7 @@ const page = {
   recorded: [], // the runs of a film
   panes: [0, 1].map((index) => ({ index, run: null, next: null, wanted: -1, request: null })),
   comparing: false,
+  whose: 0, // the pane whose files and command line are offered
   t: 0,
   goal: 0, // where the slider was put, if the frames have not come so far yet
   playing: false,
@@ -42,7 +43,7 @@ const pins = new Pins(() => {
   showPins();
   askSoon();
 });
-const brush = new Brush(find, pins, { editable, run: () => shownRuns()[0], begin: () => (page.since = page.t), choose: (g, j) => stage.choose(g, j), notice });
+const brush = new Brush(find, pins, { editable, begin: () => (page.since = page.t), choose: (g, j) => stage.choose(g, j), notice });
 const stage = new Stage(find("stage"), { redraw, chose, brush });
 const bars = new Bars(find("bars"), (value) => {
   const { g, j } = stage.chosen;
@@ -136,23 +137,27 @@ function beginFilm() {
   playFirst();
 }
 
+function factsOf({ model, start: { request, steps, pins } }) {
+  const facts = { Model: model.title, Solver: request.solver, "Network calls": steps + 1, Seed: request.seed };
+  if (model.labels && typeof request.label === "number") Object.assign(facts, { Label: model.labels[request.label], Guidance: request.guidance });
+  if (pins?.i.length) facts.Pinned = `${pins.i.length} of ${model.D}`;
+  return facts;
+}
+
 function showRecorded() {
   page.panes[0].run = page.recorded[find("film-a").value];
   page.panes[1].run = page.comparing ? page.recorded[find("film-b").value] : null;
   find("versus").hidden = !page.comparing;
-  const { start, model } = page.panes[0].run;
+  document.body.classList.toggle("comparing", page.comparing);
+  const { model } = page.panes[0].run;
   find("about").textContent = model.about.replace(/(\d) x (?=\d)/g, "$1 × ");
-  const { request } = start;
-  const rows = [["Model", model.title], ["Solver", request.solver], ["Network calls", start.steps + 1], ["Seed", request.seed]];
-  if (model.labels && request.label !== null && request.label !== undefined) rows.push(["Label", model.labels[request.label]], ["Guidance", request.guidance]);
-  if (start.pins?.i.length) rows.push(["Pinned", `${start.pins.i.length} of ${model.D}`]);
-  find("how").replaceChildren(...rows.filter(([, value]) => value !== undefined && value !== null).flatMap(([name, value]) => {
-    const term = document.createElement("dt");
-    const words = document.createElement("dd");
-    term.textContent = name;
-    words.textContent = value;
-    return [term, words];
-  }));
+  const facts = shownRuns().map(factsOf);
+  find("how").replaceChildren(...Object.keys(Object.assign({}, ...facts)).flatMap((name) => [name, ...facts.map((each) => each[name] ?? "–")].map((words, k) => {
+    const cell = document.createElement(k ? "dd" : "dt");
+    cell.classList.toggle("second", k === 2);
+    cell.textContent = words;
+    return cell;
+  })));
   page.top = 1;
   redraw();
 }
@@ -195,9 +200,9 @@ function again() {
 }
 
 function download(what) {
-  const pane = page.panes[0];
+  const pane = page.panes[whose()];
   if (!pane.run || !pane.request) return;
-  page.live.send({ do: "download", run: ++page.count, pane: 0, what, step: pane.run.at(page.t).step, request: pane.request });
+  page.live.send({ do: "download", run: ++page.count, pane: pane.index, what, step: pane.run.at(page.t).step, request: pane.request });
   notice({ sample: "The sample is on its way.", film: "The film is being made.", state: "The state is on its way.", known: "The known values are on their way." }[what], 2500);
 }
 
@@ -206,6 +211,11 @@ function download(what) {
 function shownRuns() {
   const runs = page.panes.map((pane) => pane.run).filter(Boolean);
   return page.comparing ? runs : runs.slice(0, 1);
+}
+
+// The run whose files and command line are offered: A, or B if that was chosen.
+function whose() {
+  return shownRuns().length > 1 ? page.whose : 0;
 }
 
 function shownModel() {
@@ -246,7 +256,7 @@ function draw(now) {
   page.top = chartTop(runs, page.top);
   paintTimeline(find("curve"), runs, page.t, page.top * 1.04);
   showNumbers(runs, frames);
-  showClosely(runs[0], frames[0]);
+  showClosely(runs, frames);
   document.body.classList.add("ready");
 }
 
@@ -258,17 +268,20 @@ function showNumbers(runs, frames) {
   const [frame] = frames;
   const { start, end } = runs[0];
   const examining = start.what === "examine";
-  const bits = (each) => (typeof each?.bits === "number" ? each.bits.toFixed(1) : "–");
+  const each = (write) => runs.map((run, k) => write(run, frames[k])).join(" · ");
+  const bits = ({ bits }) => (typeof bits === "number" ? bits.toFixed(1) : "–");
   find("bits-b").hidden = runs.length < 2;
   const counted = typeof frame.bits === "number";
   write("bits", counted ? bits(frame) : page.t.toFixed(2));
   if (runs.length > 1) write("bits-b", counted ? bits(frames[1]) : "");
   find("pin-panel").inert = examining;
-  const unsure = typeof frame.entropy === "number" ? `, ${frame.entropy.toFixed(1)} unsure` : "";
-  const loss = examining && end?.loss ? `, of ${end.loss.bits.toFixed(1)} in all: ${end.loss.per_variable.toFixed(3)} per variable` : "";
-  const unit = counted ? (examining ? "bits sent" : "bits received") : "is the time";
+  const unsure = typeof frame.entropy === "number" ? `, ${each((_, { entropy }) => entropy?.toFixed(1) ?? "–")} unsure` : "";
+  const ended = examining && runs.every((run) => run.end?.loss);
+  const loss = ended ? `, of ${each((run) => run.end.loss.bits.toFixed(1))} in all: ${each((run) => run.end.loss.per_variable.toFixed(3))} per variable` : "";
+  const unit = counted ? (examining ? "bits sent" : "bits received") : "the time t";
   write("unsure", unit + (examining ? loss : unsure));
-  write("clock", `t = ${page.t.toFixed(3)} · call ${frame.step + 1} of ${start.steps + 1}`);
+  // The time at which the network was asked: of a fast solver's first call, just above 0.
+  write("clock", runs.map((run, k) => `${runs.length > 1 ? `${"AB"[k]}: ` : ""}t = ${frames[k].t.toFixed(3)} · call ${frames[k].step + 1} of ${run.start.steps + 1}`).join("\n"));
   const slider = find("t");
   slider.value = page.t;
   slider.setAttribute("aria-valuetext", `t ${page.t.toFixed(2)}, step ${frame.step} of ${start.steps}${typeof frame.bits === "number" ? `, ${bits(frame)} bits received` : ""}`);
@@ -276,23 +289,34 @@ function showNumbers(runs, frames) {
   const words = examining ? "your example" : start.approximate ? "approximate" : film ? "recording" : "";
   badge.hidden = !words;
   write("badge", words);
-  write("command", start.command ?? "");
-  find("command").parentElement.hidden = !start.command;
-  find("take-it").hidden = film && !start.command;
-  const known = document.querySelector("[data-download=known]");
-  known.hidden = !start.needs?.length;
+  const { command, why, needs } = runs[whose()].start;
+  find("whose").hidden = runs.length < 2;
+  [...find("whose").querySelectorAll("button")].forEach((button, k) => button.setAttribute("aria-pressed", String(k === whose())));
+  write("command", command ?? "");
+  find("command").parentElement.hidden = !command;
+  write("why", why ?? "");
+  find("why").hidden = !why;
+  find("take-it").hidden = film && !command && !why;
+  document.querySelector("[data-download=known]").hidden = !needs?.length;
   find("examine-sample").disabled = !end?.values;
+  write("examine-sample", runs.length > 1 ? "Examine A’s sample" : "Examine this sample");
   find("generate-again").hidden = !examining;
+  document.querySelector("[data-download=sample]").disabled = examining; // it is in a file already
 }
 
-function showClosely(run, frame) {
+function showClosely(runs, frames) {
+  const [run, second] = runs;
   const { g, j } = stage.marked ?? stage.chosen;
   const group = run.model.groups[g];
+  const both = second && sameVariables(second.model, run.model);
   write("closely-name", nameVariable(run.model, g, j));
-  write("closely-what", describe(run, frame, g, j) || "\u00a0");
+  write("closely-what", `${second ? "A: " : ""}${describe(run, frames[0], g, j)}` || "\u00a0");
+  find("closely-what-b").hidden = !second;
+  if (second) write("closely-what-b", `B: ${both ? describe(second, frames[1], g, j) : "has other variables"}`);
   const canPin = editable();
-  bars.show(run, frame, g, j, heldPins(run).get(group.start + j), canPin);
-  const range = group.kind === "classes" ? ["", ""] : group.kind === "levels" ? ["dark", "bright"] : [0, 1].map((end) => writeNumber(ownUnits(group, j, end)));
+  bars.show(run, frames[0], g, j, heldPins(run).get(group.start + j), canPin, both ? spreadOf(second, frames[1], g, j, false) : null);
+  const many = group.kind === "classes" && group.K > MANY && group.symbols;
+  const range = many ? [group.symbols[0], group.symbols.at(-1)] : group.kind === "classes" ? ["", ""] : group.kind === "levels" ? ["dark", "bright"] : [0, 1].map((end) => writeNumber(ownUnits(group, j, end)));
   write("bars-low", range[0]);
   write("bars-high", range[1]);
   const colour = formOf(group) === "picture" && group.shape.length === 3 && group.shape[0] === 3;
@@ -357,7 +381,8 @@ function changeModel() {
   find("own-picture").hidden = model.medium !== "image";
   find("own-text").hidden = model.medium === "image";
   find("examine").hidden = model.medium === "image";
-  find("own-text").placeholder = model.medium === "text" ? "Type a text" : model.groups.map((each) => each.name || "value").slice(0, 6).join(", ");
+  const names = model.groups.map(({ name, count }) => (count > 1 ? `${name} (${count} values)` : name)).join(", ");
+  find("own-text").placeholder = model.medium === "text" ? "Type a text" : model.groups[0].name ? names : `${model.D} numbers, separated by commas`;
   find("own-text").value = "";
   find("own-what").textContent = "\u00a0";
   find("resize").hidden = true;
@@ -505,6 +530,7 @@ function wireRest() {
     page.comparing = !page.comparing;
     find("compare").setAttribute("aria-pressed", String(page.comparing));
     page.panes[1].run = page.panes[1].next = null;
+    page.whose = 0;
     if (film) return showRecorded();
     page.ask.compare(page.comparing);
     if (page.comparing && page.ask.second === page.ask.model) {
@@ -517,6 +543,10 @@ function wireRest() {
   });
   on("theme", "click", () => theme(true));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => theme(false));
+  [...find("whose").querySelectorAll("button")].forEach((button, k) => button.addEventListener("click", () => {
+    page.whose = k;
+    redraw();
+  }));
   on("undo", "click", () => pins.undo());
   on("unpin", "click", () => {
     pins.remember();

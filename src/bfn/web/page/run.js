@@ -110,6 +110,13 @@ export function writeClass(group, k, visible) {
   return symbol ?? "?";
 }
 
+// Few classes are drawn to scale; levels, many classes and a density up to the height of their peak.
+export const MANY = 36;
+export function tallestOf(group, ...spreads) {
+  if (group.kind === "classes" && group.K <= MANY) return 1;
+  return Math.max(group.kind === "levels" ? 0.25 : 0.01, ...spreads.flatMap((spread) => [...spread]));
+}
+
 export function writeValue(group, value) {
   if (value === null || value === undefined) return "–";
   if (group.kind === "classes") return value < 0 ? "–" : writeClass(group, value, true);

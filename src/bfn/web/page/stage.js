@@ -144,6 +144,7 @@ export class Stage {
   paint(runs, frames, pins) {
     this.runs = runs;
     const examining = runs[0].start.what === "examine";
+    const scale = Math.max(1e-9, ...runs.flatMap((run) => [...(run.map ?? [])])); // one for both
     for (const shown of this.figures) {
       const role = shown.role === "draws" && examining ? this.examined : shown.role;
       this.caption(shown, role, runs[0]);
@@ -152,7 +153,6 @@ export class Stage {
         if (!run || !entry.layout || !frames[entry.which]) continue;
         const chosen = this.marked?.g === entry.g && sameVariables(run.model, runs[0].model) ? this.marked.j : -1;
         const held = sameVariables(run.model, runs[0].model) ? pins : new Map();
-        const scale = role === "bits" && run.map ? Math.max(...run.map, 1e-9) : 1;
         paintGroup(entry.canvas, { run, frame: frames[entry.which], g: entry.g, role, uncertainty: this.measureOf(run, entry.g), pins: held, chosen, scale }, entry.layout);
         entry.canvas.setAttribute("aria-label", this.label(shown, run, frames[entry.which], entry.g));
       }
@@ -169,7 +169,7 @@ export class Stage {
     const title = { bits: "Where the bits are", example: "Your example" }[role] ?? usual.title;
     if (shown.name.textContent !== title) shown.name.textContent = title;
     const legend = role === "sure" || role === "bits" ? this.scaleOf(role, run) : null;
-    const note = legend ? `0 ${legend}` : { bits: "counted at the end", example: "as the model sees it", believes: meaning(run.model) }[role] ?? usual.about;
+    const note = legend ? `0 ${legend}` : { bits: "counted at the end", example: "as the model sees it", believes: meaning(run.model), sure: "of each variable" }[role] ?? usual.about;
     if (shown.note.textContent === note) return;
     const ramp = document.createElement("i");
     ramp.className = "ramp";
@@ -179,7 +179,7 @@ export class Stage {
   // The end of the colours' scale, in words, where all groups share one.
   scaleOf(role, run) {
     const { groups } = run.model;
-    if (role === "bits") return run.map ? `${Math.max(...run.map).toFixed(1)} bits` : null;
+    if (role === "bits") return run.map ? `${Math.max(...this.runs.flatMap((each) => [...(each.map ?? [])])).toFixed(1)} bits` : null;
     const [group] = groups;
     if (groups.length > 1) return null;
     if (this.measureOf(run, 0) === "entropy" && group.entropy_max) return `${group.entropy_max.toFixed(1)} bits`;
@@ -225,7 +225,7 @@ export class Stage {
       const size = count / entry.layout.channels;
       if (!this.hands.brush.painting && this.chosen.g === entry.g && this.chosen.j % size === j && this.marked) j = (this.chosen.j + size) % count;
       this.choose(entry.g, j);
-      this.hands.brush.touch(entry.g, j, true);
+      this.hands.brush.touch(this.runs[entry.which], entry.g, j, true);
       this.figures.find((each) => each.role === "believes").canvases[this.figures[0].canvases.findIndex((each) => each.which === entry.which && each.g === entry.g)].canvas.focus({ preventScroll: true });
     });
     canvas.addEventListener("pointermove", (event) => {
@@ -233,7 +233,7 @@ export class Stage {
         for (const j of passed(event)) {
           if (j < 0 || (j === this.chosen.j && entry.g === this.chosen.g)) continue;
           this.choose(entry.g, j);
-          this.hands.brush.touch(entry.g, j, false);
+          this.hands.brush.touch(this.runs[entry.which], entry.g, j, false);
         }
       } else if (!this.stroke) {
         const j = find(event);
@@ -261,7 +261,7 @@ export class Stage {
         if (j >= 0 && j < size) this.choose(entry.g, j);
         event.preventDefault();
         event.stopPropagation();
-      } else if (this.hands.brush.typed(entry.g, this.chosen.j, event)) {
+      } else if (this.hands.brush.typed(group, entry.g, this.chosen.j, event)) {
         event.preventDefault();
         event.stopPropagation();
       }

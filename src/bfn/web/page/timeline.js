@@ -75,7 +75,7 @@ export function paintTimeline(canvas, runs, t, top) {
       const late = curve.key === "bits";
       const near = runs.flatMap((each) => each.frames.filter((frame) => (late ? frame.t > 0.85 : frame.t < 0.15)).map((frame) => y(frame[curve.key])));
       context.textAlign = late ? "right" : "left";
-      if (near.length) context.fillText(curve.name, x(late ? 1 : 0), curve.fill ? 12 : Math.max(12, Math.min(...near) - 7));
+      if (near.length) context.fillText(curve.name, x(late ? 1 : 0) - (late ? 6 : 0), curve.fill ? 12 : Math.max(12, Math.min(...near) - 7));
     }
   });
   if (!runs.some((run) => run.frames.some((frame) => curvesOf(run).some(({ key }) => typeof frame[key] === "number")))) {
