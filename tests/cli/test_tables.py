@@ -86,6 +86,30 @@ def test_evaluation_is_by_column_beside_independent_ones(trained: Path, output: 
     assert "400 rows" in " ".join(said.split())
 
 
+def test_rows_held_out_may_be_unlike_those_in_training(
+    output: Output, capsys: pytest.CaptureFixture
+) -> None:
+    """Values and categories that are in single rows: nobody fails, and eval counts them."""
+    lines = [f"{i * 1.5},c{i // 2}" for i in np.random.default_rng(0).permutation(60)]
+    Path("t.csv").write_text("x,c\n" + "\n".join(lines) + "\n")
+    kinds = ["--data.columns.c", "category"]
+    output("train", "t.csv", "--out", "run", *TINY, "--train.steps", 2, *kinds)
+    output("eval", "run", "--json", "found.json")
+    found = json.loads(Path("found.json").read_text())
+    assert np.isfinite(found["total"])
+    assert found["rows"] == 6
+    assert 0 < found["beyond_training"] <= 12
+    said = " ".join(output("eval", "run").split())
+    assert f"{found['beyond_training']} values did not occur among the training rows" in said
+    Path("holes.csv").write_text("x,c\n-1.5,\n,c0\n")
+    main(["infill", "run", "holes.csv", "-o", "filled.csv", "--steps", "3"])
+    said = capsys.readouterr().err
+    assert "cannot give 1 value of 'x' such as -1.5; the nearest values in training" in said
+    assert rows("filled.csv")[1][0] == "-1.5"
+    params = bfn.Table.load("run").get_params()
+    assert (params["width"], params["steps"], params["columns"]) == (16, 2, {"c": "category"})
+
+
 def test_kinds_of_columns_with_any_names(output: Output) -> None:
     names = ["net worth", "a.b", "hours-per-week", "price (\u20ac)", "rest"]
     lines = [",".join(str((i + j) % 5) for j in range(5)) for i in range(60)]

@@ -1,13 +1,16 @@
 """`bfn.Table` on a table whose joint law is known: bounds, conditionals, imputation, prediction."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from sklearn.base import clone
 
 import bfn
+from bfn.tables import source
 
 P = np.array([[0.4, 0.1], [0.05, 0.45]])
 """The probabilities of (red, blue) x (small, large)."""
@@ -93,6 +96,7 @@ def test_saved_and_loaded_tables_draw_the_same(fitted: bfn.Table, tmp_path: Path
     fitted.save(tmp_path / "model")
     again = bfn.Table.load(tmp_path / "model")
     assert again.sample(20, seed=5, steps=5).equals(fitted.sample(20, seed=5, steps=5))
+    assert again.get_params() == fitted.get_params() != bfn.Table().get_params()
 
 
 def test_a_file_is_no_folder_to_save_to(fitted: bfn.Table, tmp_path: Path) -> None:
@@ -136,6 +140,18 @@ def test_scikit_learn_clones_it() -> None:
         (lambda t: t.sample(2, given=["weight"]), "expected a dict"),
         (lambda t: bfn.Table(columns=["weight"]).fit(table(9)), "expected a dict"),
         (lambda t: t.sample(2, given={"weight": [1, 2, 3]}), "3 values"),
+        (
+            lambda t: t.sample(2, given={"weight": 99}),
+            "'weight' cannot be 99: in training it was from 0 to 16, and the nearest .* is 16;",
+        ),
+        (
+            lambda t: t.sample(2, given={"weight": "-1"}),
+            "'weight' cannot be -1: .* is 0; give that",
+        ),
+        (lambda t: t.sample(2, given={"weight": 1.5}), "holds int64 values, and 1.5 is none"),
+        (lambda t: t.sample(2, given={"weight": 2**70}), "is none; give one like"),
+        (lambda t: t.sample(2, given={"large": 3}), "holds bool values, and 3 is none"),
+        (lambda t: t.sample(2, given={"weight": float("nan")}), "'weight' is never missing"),
         (lambda t: t.sample(2, given={"colour": "green"}), "'green'"),
         (lambda t: t.predict_proba(table(3), "income"), "no column 'income'"),
         (lambda t: t.log_prob(table(3), given=["income"]), "no column 'income'"),
@@ -171,3 +187,102 @@ def test_one_column() -> None:
     few = {"width": 16, "layers": 1, "steps": 10, "batch": 64, "display": False}
     table = bfn.Table(**few).fit({"a": np.arange(100) % 7})
     assert set(table.sample(50, steps=4)["a"]) <= set(range(7))
+
+
+FEW = {"width": 16, "layers": 1, "steps": 5, "batch": 64, "display": False}
+
+
+def numbers(n: int = 3000) -> pd.DataFrame:
+    """Whole numbers from 0 to 9, multiples of 50 from 0 to 950, cents, and a constant."""
+    rng = np.random.default_rng(0)
+    cents = np.round(rng.random(n), 2)
+    amounts = 50 * rng.integers(0, 20, n)
+    return pd.DataFrame({"few": rng.integers(0, 10, n), "fifties": amounts, "cents": cents, "k": 5})
+
+
+@pytest.fixture(scope="module")
+def plain() -> bfn.Table:
+    return bfn.Table(**FEW).fit(numbers())
+
+
+@pytest.mark.parametrize(
+    ("change", "listed"),
+    [
+        ({"few": [99, 3, 4]}, "1 value of 'few' such as 99"),
+        ({"fifties": [0, -1, 1000]}, "2 values of 'fifties' such as -1"),
+        ({"cents": [0.125, 0.5, 0.25]}, "1 value of 'cents' such as 0.125"),
+        ({"k": [5, 6, 7]}, "2 values of 'k' such as 6"),
+        (
+            {"k": [5, 5, 6], "few": [1, 2, 10]},
+            "1 value of 'few' such as 10, 1 value of 'k' such as 6",
+        ),
+    ],
+)
+def test_what_the_model_cannot_give_is_said(
+    plain: bfn.Table, change: dict[str, list], listed: str
+) -> None:
+    """Rows with it have no probability; elsewhere the nearest value stands for it."""
+    rows = numbers().head(3).assign(**change)
+    wrong = {name: ~plain.columns_[name].possible(pa.array(v)) for name, v in change.items()}
+    impossible = np.any(list(wrong.values()), axis=0)
+    said = f"of {impossible.sum()} rows? is -inf, because the model cannot give {listed}"
+    with pytest.warns(UserWarning, match=said):
+        scores = plain.log_prob(rows)
+    assert (np.isneginf(scores.value) == impossible).all()
+    with pytest.warns(UserWarning, match=said):
+        shares = plain.log_prob(rows, by_column=True).value
+    for i, column in enumerate(plain.columns_.columns):
+        assert (np.isneginf(shares[:, i]) == wrong.get(column.name, False)).all()
+    assert np.isfinite(plain.log_prob(rows, nearest=True).value).all()
+    assert (np.isneginf(plain.independent(rows).sum(1)) == impossible).all()
+    with pytest.warns(
+        UserWarning, match=f"{listed}; the nearest values in training stand for them"
+    ):
+        filled = plain.impute(rows.assign(cents=np.nan) if "cents" not in change else rows)
+    for name, values in change.items():
+        assert filled[name].tolist() == values
+    target = next(name for name in ("few", "fifties") if name not in change)
+    with pytest.warns(UserWarning, match="stand for them"):
+        plain.predict(rows, target)
+
+
+def test_whole_numbers_stay_whole_when_their_holes_are_filled(plain: bfn.Table) -> None:
+    """Numpy has reals for whole numbers with holes among them."""
+    rows = numbers().head(6)
+    holes = rows.astype({"few": float})
+    holes.loc[2, "few"] = np.nan
+    filled = plain.impute(holes, steps=3)
+    assert (filled.dtypes == rows.dtypes).all()
+    table = {name: holes[name].to_numpy() for name in holes}
+    assert plain.impute(table, steps=3)["few"].dtype == np.int64
+    reals = rows.astype({"few": float})
+    assert (plain.impute(reals).dtypes == reals.dtypes).all()
+
+
+def test_held_out_rows_leave_no_trace() -> None:
+    """Neither their values nor categories are in the columns; they still decide when to end."""
+    train = pd.DataFrame({"x": np.arange(200) % 7, "c": ["a", "b"] * 100, "d": ["u", "v"] * 100})
+    held = pd.DataFrame({"x": [100, -5], "c": ["z", "a"], "d": [None, "u"]})
+    table = bfn.Table(**FEW).fit(train, holdout=held)
+    assert table.columns_["x"].ends == [0, 6]
+    assert table.classes("c") == ["a", "b"]
+    assert not table.columns_["d"].missing
+
+
+def test_no_value_of_a_held_out_row_is_in_the_columns(tmp_path: Path) -> None:
+    """All values of x differ, and a category is in two rows at most."""
+    n = 100
+    rows = pd.DataFrame({"x": np.random.default_rng(0).permutation(n) * 1.5, "y": np.arange(n) % 3})
+    rows["c"] = [f"c{i}" for i in range(n // 2)] * 2
+    for split in (0.1, 0.4):
+        rows.to_csv(tmp_path / "t.csv", index=False)
+        data = source.table(str(tmp_path / "t.csv"), {"c": "category"}, validation=split, test=0.2)
+        train = data.rows("train").table.to_pydict()
+        column: Any = data.columns["x"]
+        assert set(column.bins.knots * 1.5 + min(train["x"])) <= set(train["x"])
+        assert column.ends == [min(train["x"]), max(train["x"])]
+        assert set(data.columns["c"].representatives().to_pylist()) == set(train["c"])
+        assert len(data.rows("validation")) == round(split * n)
+        assert not set(train["x"]) & set(data.rows("test").table["x"].to_pylist())
+    few = bfn.Table(**FEW, columns={"c": "category"}).fit(rows)
+    assert len(few.columns_["x"].bins.knots) == 95  # pyright: ignore

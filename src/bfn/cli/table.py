@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +74,7 @@ def infill(
     holes = int(frame.holes)
     if not holes:
         raise BFNError(f"{what!r} has no missing values; leave cells empty to have them filled in")
-    with on_device(model, settings.device), waiting("filling in") as (report, say):
+    with on_device(model, settings.device), waiting("filling in") as (report, say), _spoken():
         filled = _table(model).impute(
             frame, seed=settings.seed, steps=settings.steps, batch=settings.batch,
             progress=report, say=say, **options(model, settings),
@@ -98,9 +101,11 @@ def evaluate(
         data: Any = build.data(recipe)
         frame, what = data.rows(settings.split), f"{settings.split} split"
     table = _table(model)
-    names = [column.name for column in table.columns_.variables]
-    scores = table.log_prob(frame, by_column=True, draws=4 * settings.repeats, seed=settings.seed)
-    alone = -table.independent(frame)
+    names = [column.name for column in table.columns_.columns]
+    draws = 4 * settings.repeats
+    scores = table.log_prob(frame, by_column=True, draws=draws, seed=settings.seed, nearest=True)
+    alone = -table.independent(frame, nearest=True)
+    beyond = sum(map(len, table.columns_.impossible(frame).values()))
     cost = -scores.value
     count = len(cost)
     error = float(cost.sum(1).std() / max(count - 1, 1) ** 0.5) if count > 1 else 0.0
@@ -110,6 +115,7 @@ def evaluate(
         "unit": "nats per row",
         "total": float(cost.sum(1).mean()),
         "standard_error": error,
+        "beyond_training": beyond,
         "independent": float(alone.sum(1).mean()),
         "columns": {
             name: {"nats": float(a), "independent": float(b)}
@@ -126,6 +132,21 @@ def evaluate(
     title = f"{run}, {what}: {plural(count, 'row')}, in nats per row"
     tables.show(["column", "model", "independent columns"], lines, title)
     print(f"the standard error of the total is {error:.3f}")
+    if beyond:
+        print(
+            f"{plural(beyond, 'value')} did not occur among the training rows: the nearest numbers "
+            "and the rarest categories are scored instead"
+        )
+
+
+@contextlib.contextmanager
+def _spoken() -> Iterator[None]:
+    """Print warnings as lines on standard error."""
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    for each in heard:
+        print(each.message, file=sys.stderr)
 
 
 def _table(model: BFN) -> Any:

@@ -43,7 +43,10 @@ def convert(array: Any, type: Any) -> Any:
     if text and pa.types.is_duration(type):
         values = (None if each is None else _ticks(each, type) for each in array.to_pylist())
         return pa.array(values, pa.int64()).cast(type)
-    return array.cast(type)
+    found = array.cast(type)
+    if pa.types.is_boolean(type) and not text and not found.cast(array.type).equals(array):
+        raise pa.ArrowInvalid("only 0 and 1 are booleans")
+    return found
 
 
 def _ticks(text: str, type: Any) -> int:
@@ -115,17 +118,29 @@ class Column(ABC):
         first = np.argsort(-excess, kind="stable")[: MOST_SPIKES - self.missing]
         return (*sorted(int(j) for j in first if excess[j] > 0), *[self.K - 1] * self.missing)
 
-    def encode(self, array: Any, holes: bool) -> np.ndarray:
-        """The bin or class of every value; with `holes`, -1 for missing ones."""
+    def encode(self, array: Any, holes: bool = False, nearest: bool = False) -> np.ndarray:
+        """The bin or class of every value; with `holes`, -1 for missing ones.
+
+        A number that no bin can give is taken for the nearest that one can. With `nearest`, any
+        other value that did not occur in training is taken for the rarest that did.
+        """
         valid = array.is_valid().to_numpy(zero_copy_only=False)
-        if not (holes or self.missing or valid.all()):
+        if not (holes or nearest or self.missing or valid.all()):
             raise BFNError(
                 f"column {self.name!r} has missing values, but had none in training; leave out "
                 "those rows, or impute them"
             )
-        codes = np.full(len(array), -1 if holes else self.K - 1, np.min_scalar_type(-self.K))
-        codes[valid] = self._index(self.cast(array.drop_null()))
+        absent = self.K - 1 if self.missing else int(self.counts.argmin())
+        codes = np.full(len(array), -1 if holes else absent, np.min_scalar_type(-self.K))
+        codes[valid] = self._index(self.cast(array.drop_null()), nearest)
         return codes
+
+    def possible(self, array: Any) -> np.ndarray:
+        """Which values occurred in training, or are numbers that a bin can give."""
+        found = np.full(len(array), self.missing)
+        valid = array.is_valid().to_numpy(zero_copy_only=False)
+        found[valid] = self._possible(self.cast(array.drop_null()))
+        return found
 
     def decode(self, codes: np.ndarray, rng: np.random.Generator) -> Any:
         """A value from every bin or class."""
@@ -137,7 +152,7 @@ class Column(ABC):
 
     def log_volume(self, array: Any, nearest: bool = False) -> np.ndarray:
         """-ln p(value | bin) of every value, or of the nearest one that a bin can give."""
-        found = np.full(len(array), 0.0 if self.missing else np.inf)
+        found = np.full(len(array), 0.0 if self.missing or nearest else np.inf)
         valid = array.is_valid().to_numpy(zero_copy_only=False)
         found[valid] = self._log_volume(self.cast(array.drop_null()), nearest)
         return found
@@ -162,7 +177,10 @@ class Column(ABC):
         )
 
     @abstractmethod
-    def _index(self, values: Any) -> np.ndarray: ...
+    def _index(self, values: Any, nearest: bool) -> np.ndarray: ...
+
+    @abstractmethod
+    def _possible(self, values: Any) -> np.ndarray: ...
 
     @abstractmethod
     def _draw(self, codes: np.ndarray, rng: np.random.Generator) -> Any: ...
@@ -236,8 +254,24 @@ class Number(Column):
         values = self.grid.values(k)
         return (pc.strftime(values, self.form) if self.form else values).cast(self.type)
 
-    def _index(self, values: Any) -> np.ndarray:
+    def _index(self, values: Any, nearest: bool) -> np.ndarray:
         return self.bins.index(self._places(values)[0])
+
+    def _possible(self, values: Any) -> np.ndarray:
+        k, on_grid = self._places(values)
+        j = self.bins.index(k)
+        return on_grid & (self.bins.lows[j] <= k) & (k <= self.bins.highs[j])
+
+    def nearest(self, values: Any) -> Any:
+        """The nearest values that a bin can give."""
+        k, _ = self._places(self.cast(values))
+        j = self.bins.index(k)
+        return self._values(np.clip(k, self.bins.lows[j], self.bins.highs[j]))
+
+    @property
+    def ends(self) -> list[Any]:
+        """The least and the greatest value in training."""
+        return self._values(np.array([self.bins.lows[0], self.bins.highs[-1]])).to_pylist()
 
     def _draw(self, codes: np.ndarray, rng: np.random.Generator) -> Any:
         return self._values(self.bins.draw(codes, rng))
@@ -298,13 +332,21 @@ class Category(Column):
     def different(self) -> np.ndarray:
         return np.array([1] * len(self.values) + [len(self.rare)] * (len(self.rare) > 0))
 
-    def _index(self, values: Any) -> np.ndarray:
-        return np.minimum(self._rank(values), len(self.values))
+    def _index(self, values: Any, nearest: bool) -> np.ndarray:
+        return np.minimum(self._rank(values, nearest), len(self.values))
 
-    def _rank(self, values: Any) -> np.ndarray:
+    def _possible(self, values: Any) -> np.ndarray:
+        known = pa.concat_arrays([self.values, self.rare])
+        return pc.is_in(values.cast(TEXT), known).to_numpy(zero_copy_only=False)
+
+    def _rank(self, values: Any, nearest: bool) -> np.ndarray:
         """The number of every value among all that occurred in training."""
         text, known = values.cast(TEXT), pa.concat_arrays([self.values, self.rare])
         rank = pc.index_in(text, known)
+        if nearest:
+            counts = np.append(self.counts[: len(self.values)], self.rare_counts)
+            rarest = int(counts.argmin()) if len(counts) else 0
+            rank = rank.fill_null(pa.scalar(rarest, rank.type))
         if rank.null_count:
             new = text.filter(rank.is_null()).unique().to_pylist()
             names = known.to_pylist()
@@ -325,7 +367,7 @@ class Category(Column):
 
     def _log_volume(self, values: Any, nearest: bool) -> np.ndarray:
         share = self.rare_counts / self.rare_counts.sum()
-        return -np.log(np.append(np.ones(len(self.values)), share))[self._rank(values)]
+        return -np.log(np.append(np.ones(len(self.values)), share))[self._rank(values, nearest)]
 
     def _middles(self) -> Any:
         return pa.concat_arrays([self.values, self.rare[:1]]).cast(self.type)

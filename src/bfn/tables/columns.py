@@ -22,7 +22,7 @@ import numpy as np
 
 from bfn import noise
 from bfn.errors import BFNError, did_you_mean, plural, some, whole
-from bfn.tables.column import Column, build, convert
+from bfn.tables.column import Column, Number, build, convert
 from bfn.tables.csvfile import pa, pc
 from bfn.tables.frame import Frame, Origin, read
 from bfn.tables.recognise import recognise
@@ -50,7 +50,11 @@ class Columns:
 
     @classmethod
     def fit(
-        cls, source: Any, kinds: Mapping[str, str] | None = None, max_bins: int = 256
+        cls,
+        source: Any,
+        kinds: Mapping[str, str] | None = None,
+        max_bins: int = 256,
+        rows: np.ndarray | None = None,
     ) -> Columns:
         """Recognise the columns of a table.
 
@@ -58,6 +62,8 @@ class Columns:
             source: anything that `frame.read` reads.
             kinds: "number", "category", "ordered", "text-id" or "drop" for columns by name.
             max_bins: about how many bins a column of numbers has at most.
+            rows: the numbers of those to train on, by default all. What kind a column is of, all
+                rows tell; its bins, values and categories are those of these rows.
         """
         if not isinstance(kinds, Mapping | None):
             raise BFNError(f"columns = {kinds!r}; expected a dict, as in {{'zip': 'category'}}")
@@ -76,7 +82,7 @@ class Columns:
         knots = max(4, min(MOST_KNOTS, ALL_KNOTS // (max_bins * len(frame.names))))
         named = {kind: tuple(n for n in frame.names if kinds.get(n) == kind) for kind in KINDS}
         columns = tuple(
-            recognise(name, frame.column(name), kinds.get(name), max_bins, knots)
+            recognise(name, frame.column(name), kinds.get(name), max_bins, knots, rows)
             for name in frame.names
             if name not in named["text-id"] + named["drop"]
         )
@@ -105,6 +111,7 @@ class Columns:
         holes: bool = False,
         names: Sequence[str] | None = None,
         given: Collection[str] = (),
+        nearest: bool = False,
     ) -> dict[str, np.ndarray]:
         """The variables' bins or classes by name, each (N,), of small whole numbers.
 
@@ -113,11 +120,14 @@ class Columns:
             holes: -1 where a value is missing, instead of the bin or class of missing ones.
             names: the columns that must be there; by default all variables.
             given: columns in which nothing is a hole.
+            nearest: take a category that did not occur in training, or a missing value in a column
+                that had none, for the rarest value, instead of refusing it.
         """
         frame = self._checked(source, names)
         present = [c for c in self.columns if c.name in frame.names]
         codes = {
-            c.name: c.encode(frame.column(c.name), holes and c.name not in given) for c in present
+            c.name: c.encode(frame.column(c.name), holes and c.name not in given, nearest)
+            for c in present
         }
         return {c.name: codes[c.name] for c in present if c.K > 1}
 
@@ -125,11 +135,28 @@ class Columns:
         """-ln p(value | bin) of all variables' values (N, D).
 
         Args:
-            nearest: take a number that no bin can give for the nearest one, as `encode` does.
+            nearest: take what the columns cannot give for another value, as `encode` does.
         """
         frame = self._checked(source, None)
         found = [c.log_volume(frame.column(c.name), nearest) for c in self.variables]
         return np.stack(found, axis=1)
+
+    def impossible(self, source: Any, holes: bool = False) -> dict[str, np.ndarray]:
+        """The numbers of the rows whose value a column cannot give, of columns that have any.
+
+        Args:
+            holes: whether missing values are to be filled in.
+        """
+        frame, found = read(source), {}
+        for c in self.columns:
+            if c.name in frame.names:
+                array = frame.column(c.name)
+                wrong = ~c.possible(array)
+                if holes:
+                    wrong &= array.is_valid().to_numpy(zero_copy_only=False)
+                if wrong.any():
+                    found[c.name] = np.flatnonzero(wrong)
+        return found
 
     def decode(self, indices: Mapping[str, Any], seed: int = 0, like: Any = None) -> Any:
         """A table of the values in the variables' bins or classes.
@@ -148,14 +175,16 @@ class Columns:
         if like is None:
             number = pa.array(np.arange(1, rows + 1))
             return self.origin.restore(arrays | dict.fromkeys(self.identifiers, number))
-        frame = self._checked(like, [])
+        frame, whole = self._checked(like, []), {}
         for name in frame.names:
             known = frame.column(name)
             if name in arrays:
-                known = self[name].cast(known)
+                known, gaps = self[name].cast(known), known.null_count
                 known = pc.if_else(known.is_valid(), known, arrays[name])
+                if gaps and not known.null_count:
+                    whole[name] = self.origin.type(name)
             arrays[name] = known
-        return frame.origin.restore(arrays, frame.index)
+        return frame.origin.filled(whole).restore(arrays, frame.index)
 
     def rows(self, given: Mapping[str, Any], n: int) -> Frame:
         """n rows that have the given values, one for all or one for each, and holes otherwise.
@@ -165,30 +194,28 @@ class Columns:
         arrays = {c.name: pa.nulls(n, c.type) for c in self.columns}
         for name, value in given.items():
             column = self[name]
-            several = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
-            values = list(value) if several else [value] * n
+            several = hasattr(value, "__len__") and not isinstance(value, str | bytes)
+            values = value if several else [value] * n
+            if isinstance(value, np.generic):
+                values = np.array(values)  # the only way in which Arrow knows numpy's dates
             if len(values) != n:
                 raise BFNError(
                     f"{len(values)} values are given for column {name!r} of {plural(n, 'row')}; "
                     "give one value, or one for each row"
                 )
-            if any(each is None for each in values) and not column.missing:
-                raise BFNError(
-                    f"column {name!r} is never missing; give a value like "
-                    f"{column.representatives()[0].as_py()!r}"
-                )
+            first, like = next(iter(values), None), column.representatives()[0].as_py()
             try:
-                written = isinstance(values[0], str)  # as on a command line
-                arrays[column.name] = (
-                    convert(pa.array(values), column.type)
-                    if written
-                    else pa.array(values, column.type)
-                )
-            except (pa.ArrowException, UnicodeEncodeError):
+                array = convert(pa.array(values, from_pandas=True), column.type)
+            except (pa.ArrowException, TypeError, ValueError, OverflowError):
                 raise BFNError(
-                    f"column {name!r} holds {column.type} values, and {values[0]!r} is none; give "
-                    f"one like {column.representatives()[0].as_py()!r}"
+                    f"column {name!r} holds {column.type} values, and {first!r} is none; give one "
+                    f"like {like!r}"
                 ) from None
+            if array.null_count and not column.missing:
+                raise BFNError(f"column {name!r} is never missing; give a value like {like!r}")
+            if isinstance(column, Number):
+                _check_possible(column, array)
+            arrays[column.name] = array
         return Frame(pa.table(arrays), self.origin)
 
     def describe(self) -> dict[str, Any]:
@@ -229,3 +256,16 @@ class Columns:
                 "trained on"
             )
         return frame
+
+
+def _check_possible(column: Number, given: Any) -> None:
+    """Refuse given numbers that no bin can give."""
+    given = given.drop_null()
+    wrong = given.filter(pa.array(~column.possible(given)))[:1]
+    if len(wrong):
+        low, high = column.ends
+        raise BFNError(
+            f"column {column.name!r} cannot be {wrong[0].as_py()}: in training it was from {low} "
+            f"to {high}, and the nearest value that the model can give is "
+            f"{column.nearest(wrong)[0].as_py()}; give that"
+        )

@@ -87,10 +87,16 @@ class TableFormat(Format):
     def unit(self) -> str:
         return "nats per row"
 
-    def codes(self, source: Any, *, holes: bool = False, given: Collection[str] = ()) -> Tensor:
-        """A table's rows as they are stored (N, D); -1 for missing values if these are holes,
-        except in the given columns."""
-        found = self.columns.encode(source, holes, given=given)
+    def codes(
+        self,
+        source: Any,
+        *,
+        holes: bool = False,
+        given: Collection[str] = (),
+        nearest: bool = False,
+    ) -> Tensor:
+        """A table's rows as they are stored (N, D); arguments as in `Columns.encode`."""
+        found = self.columns.encode(source, holes, given=given, nearest=nearest)
         return torch.from_numpy(np.stack(list(found.values()), 1))
 
     def encode(self, raw: Any, generator: noise.Source = None) -> Tensor:

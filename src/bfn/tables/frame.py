@@ -53,6 +53,20 @@ class Origin:
         type = self.schema.field(name).type
         return type.value_type if pa.types.is_dictionary(type) else type
 
+    def filled(self, types: Mapping[str, Any]) -> Origin:
+        """With columns of these types in which nothing is missing any more: numpy has reals and
+        objects for whole numbers and booleans of which some are."""
+        schema, dtypes = self.schema, dict(self.dtypes)
+        for name, type in types.items():
+            own = schema.field(name).type
+            gaps = pa.types.is_floating(own) and self.kind in ("pandas", "dict")
+            gaps = gaps or dtypes.get(name) in ("object", "|O")
+            if gaps and (pa.types.is_integer(type) or pa.types.is_boolean(type)):
+                field = schema.field(name).with_type(type)
+                schema = schema.set(schema.get_field_index(name), field)
+                dtypes.pop(name, None)
+        return dataclasses.replace(self, schema=schema, dtypes=dtypes)
+
     def restore(self, arrays: Mapping[str, Any], index: Any = None) -> Any:
         """New columns, Arrow arrays of plain values, as a table like the one that was read.
 
@@ -71,7 +85,7 @@ class Origin:
         if self.kind == "dict":
             columns = {name: table[name].to_numpy() for name in table.column_names}
             return {
-                self.labels.get(name, name): _as(a, self.dtypes[name])
+                self.labels.get(name, name): _as(a, self.dtypes.get(name))
                 for name, a in columns.items()
             }
         return table
@@ -358,7 +372,9 @@ def _unreadable(name: str, values: Any) -> BFNError:
     )
 
 
-def _as(values: np.ndarray, dtype: str) -> np.ndarray:
+def _as(values: np.ndarray, dtype: str | None) -> np.ndarray:
     """Values in numpy's type, but whole numbers with missing ones among them as reals."""
+    if dtype is None:
+        return values
     whole = np.dtype(dtype).kind in "iub"
     return values if whole and values.dtype.kind == "f" else values.astype(dtype)

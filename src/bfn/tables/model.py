@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bfn import noise
-from bfn.errors import BFNError, plural, whole
+from bfn.errors import BFNError, plural, some, whole
 from bfn.flow import Theta
 from bfn.guidance import Wrapper
 from bfn.model import BFN
@@ -22,7 +23,7 @@ from bfn.tables import likelihood
 from bfn.tables.column import Column
 from bfn.tables.columns import Columns
 from bfn.tables.format import TableFormat
-from bfn.tables.frame import read
+from bfn.tables.frame import Frame, read
 from bfn.tables.likelihood import Estimate
 
 NEVER = -1e4
@@ -82,7 +83,8 @@ class TableModel:
             x = self._draw(n, None, seed, steps, batch, **options)
             return format.decode(x, seed=seed)
         like = format.columns.rows(given, n)
-        x = self._draw(n, format.known(like, given), seed, steps, batch, **options)
+        known = format.known(like, [str(name) for name in given])
+        x = self._draw(n, known, seed, steps, batch, **options)
         return format.decode(x, seed=seed, like=like)
 
     def impute(
@@ -106,6 +108,7 @@ class TableModel:
         format = self._format
         frame = read(table).typed({c.name: c.type for c in format.columns.columns})
         x, mask = format.known(frame)
+        _say_nearest(frame, format.columns.impossible(frame, holes=True))
         holes = ~mask.all(1)
         drawn = []
         for i in range(whole("n", n or 1, 1)):
@@ -178,6 +181,7 @@ class TableModel:
             return np.ones((len(frame), 1))
         place = format.columns.variables.index(column)
         x, mask = format.known(frame)
+        _say_nearest(frame, format.columns.impossible(frame, holes=True))
         found = []
         with model.evaluating():
             for rows in range(0, len(x), batch):
@@ -212,33 +216,63 @@ class TableModel:
         by_column: bool = False,
         draws: int = 8,
         seed: int = 0,
+        nearest: bool = False,
     ) -> Estimate:
         """A lower bound on the log probability of every row, in nats, and its standard error.
 
+        It is -inf, and a warning says so, for rows with a number that the model cannot give, such
+        as one beyond those in training.
+
         Args:
             given: columns whose values are given; the bound is that of the others.
-            by_column: keep the columns' shares apart, (N, D).
+            by_column: keep the shares of the D columns of `columns_.columns` apart, (N, D).
             draws: times at which the model looks at each row; the error falls with their root.
             seed: random seed for times and noise.
+            nearest: score the nearest number that the model can give instead of one that it cannot,
+                and the rarest category instead of one that did not occur in training.
         """
         format, frame, model = self._format, read(table), self._model
-        x, names = format.encode(frame), [c.name for c in format.columns.variables]
+        x = format.form.encode(format.codes(frame, nearest=nearest))
         fixed = {format.columns[name].name for name in given}
-        free = np.array([name not in fixed for name in names])
+        free = np.array([column.name not in fixed for column in format.columns.variables])
+        wrong = {} if nearest else format.columns.impossible(frame)
+        _say_nearest(frame, {name: rows for name, rows in wrong.items() if name in fixed})
+        wrong = {name: rows for name, rows in wrong.items() if name not in fixed}
+        if wrong:
+            count = len(np.unique(np.concatenate(list(wrong.values()))))
+            warnings.warn(
+                f"the log probability of {plural(count, 'row')} is -inf, because the model cannot "
+                f"give {_listed(frame, wrong)}; nearest=True scores the nearest values instead",
+                stacklevel=2,
+            )
         parts = []
         for i, part in enumerate(x.to(model.device).split(4096)):
             known = torch.from_numpy(~free).to(part.device).expand(part.shape) if given else None
             found = likelihood.bound(model, part, known, draws, noise.seed(seed, i))
             parts.append([each.double().cpu().numpy() for each in found])
         cost, error = (np.concatenate(each) for each in zip(*parts, strict=True))
-        cost = cost + format.columns.log_volume(frame) * free
-        return Estimate(-cost if by_column else -cost.sum(1), error)
+        cost = cost + format.columns.log_volume(frame, nearest=True) * free
+        found = self._by_column(-cost, wrong)
+        return Estimate(found if by_column else found.sum(1), error)
 
-    def independent(self, table: Any) -> np.ndarray:
+    def independent(self, table: Any, *, nearest: bool = False) -> np.ndarray:
         """The log probability of every value among those of its own column alone: (N, D)."""
         format, frame = self._format, read(table)
-        alone = likelihood.alone(self._model, format.encode(frame).to(self._model.device))
-        return -alone.double().cpu().numpy() - format.columns.log_volume(frame)
+        x = format.form.encode(format.codes(frame, nearest=nearest))
+        alone = likelihood.alone(self._model, x.to(self._model.device)).double().cpu().numpy()
+        wrong = {} if nearest else format.columns.impossible(frame)
+        return self._by_column(-alone - format.columns.log_volume(frame, nearest=True), wrong)
+
+    def _by_column(self, found: np.ndarray, wrong: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The variables' log probabilities with those of constant columns among them, which are
+        0, and -inf where a value is wrong."""
+        columns = self.columns_
+        places = {column.name: i for i, column in enumerate(columns.columns)}
+        every = np.zeros((len(found), len(places)))
+        every[:, [places[column.name] for column in columns.variables]] = found
+        for name, rows in wrong.items():
+            every[rows, places[name]] = -np.inf
+        return every
 
     def save(self, folder: str | Path) -> None:
         """Write the model and its columns to a folder."""
@@ -270,6 +304,24 @@ class TableModel:
         lines = [f"{what}, {numbers:,} parameters"]
         lines += [f"  {c.name}: {_described(c)}" for c in self.columns_.columns]
         return "\n".join(lines)
+
+
+def _listed(frame: Frame, wrong: Mapping[str, np.ndarray]) -> str:
+    """How many values of each column are wrong, by the numbers of their rows, and one of them."""
+    return some(
+        f"{plural(len(rows), 'value')} of {name!r} such as {frame.column(name)[rows[0]].as_py()!r}"
+        for name, rows in wrong.items()
+    )
+
+
+def _say_nearest(frame: Frame, wrong: Mapping[str, np.ndarray]) -> None:
+    """Warn of values that are taken for others, by column the numbers of their rows."""
+    if wrong:
+        warnings.warn(
+            f"the model cannot give {_listed(frame, wrong)}; the nearest values in training stand "
+            "for them",
+            stacklevel=3,
+        )
 
 
 def _described(column: Column) -> str:

@@ -20,12 +20,20 @@ FRACTIONS = ("timestamp[ms]", "timestamp[us]", "timestamp[ns]")
 """Arrow's types for dates with fractions of seconds."""
 
 
-def recognise(name: str, array: Any, told: str | None, most: int | None, knots: int) -> Column:
+def recognise(
+    name: str,
+    array: Any,
+    told: str | None,
+    most: int | None,
+    knots: int,
+    rows: np.ndarray | None = None,
+) -> Column:
     """The column of an array, of the kind that was told or that it looks like.
 
     Args:
         told: "number", "category", "ordered" or None.
         most, knots: as in `Bins.fit`.
+        rows: those to train on, whose values alone the column has; by default all.
     """
     types, type, order = pa.types, array.type, None
     if types.is_dictionary(type):
@@ -42,8 +50,9 @@ def recognise(name: str, array: Any, told: str | None, most: int | None, knots: 
             "convert them, or leave the column out with kind drop"
         )
     array = array.cast(type)
-    if array.null_count == len(array):
-        return Category.fit(name, array)
+    train = array if rows is None else array.take(pa.array(rows))
+    if train.null_count == len(train):
+        return Category.fit(name, train)
     values, form = array, None
     if told is None and text:
         values, form, number = _dates(array)
@@ -53,6 +62,7 @@ def recognise(name: str, array: Any, told: str | None, most: int | None, knots: 
         _refuse(name, values, number)
     if number and told != "category" and order is None:
         finite(name, values)
+        values = values if rows is None else values.take(pa.array(rows))
         try:
             return Number.fit(name, values, None if told == "ordered" else most, knots, type, form)
         except unfit():
@@ -63,7 +73,7 @@ def recognise(name: str, array: Any, told: str | None, most: int | None, knots: 
     if told == "ordered" and order is None:
         order = array.drop_null().unique()
         order = order.take(pc.array_sort_indices(order))
-    return Category.fit(name, array, order)
+    return Category.fit(name, train, order)
 
 
 def _dates(array: Any) -> tuple[Any, str | None, bool]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bfn import noise
 from bfn.data.base import Rows
-from bfn.data.splits import SPLITS, hashes, hold_out, numbered
+from bfn.data.splits import SPLITS, hold_out
 from bfn.errors import BFNError, whole
 from bfn.flow import MixedFlow
 from bfn.model import BFN, mixed
@@ -44,10 +44,9 @@ def table(
         test: fraction of the rows to hold out for evaluation.
     """
     frame = read(Path(path).expanduser())
-    format = TableFormat(Columns.fit(frame, columns, max_bins))
-    codes = format.codes(frame)
-    content = numbered(hashes(codes.numpy()))
-    rows = hold_out(content, validation, test)
+    rows = hold_out(np.arange(len(frame)), validation, test, "number")
+    format = TableFormat(Columns.fit(frame, columns, max_bins, rows["train"]))
+    codes = format.codes(frame, nearest=True)
     splits = {split: codes[torch.from_numpy(rows[split])] for split in SPLITS}
     return TableRows(Path(path).name, format, splits, frame, rows)
 

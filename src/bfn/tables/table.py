@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from bfn import noise
 from bfn.errors import BFNError
 from bfn.recipe import read as read_recipe
 from bfn.recipe.fitted import fitted
+from bfn.runs.folder import RunFolder
 from bfn.tables.columns import Columns
 from bfn.tables.format import TableFormat
 from bfn.tables.frame import read
@@ -22,6 +24,12 @@ from bfn.tables.source import TableRows
 HOLDOUT = 0.05
 """The share of the rows that decide when to stop, unless others are given for it."""
 MOST_HELD = 10_000
+SECTIONS = {
+    "data": ("columns", "max_bins"),
+    "net": ("width", "layers"),
+    "train": ("steps", "seconds", "batch", "learning_rate", "known", "seed", "device"),
+}
+"""Where a recipe has the arguments of a table."""
 
 
 class Table(TableModel):
@@ -85,6 +93,25 @@ class Table(TableModel):
             setattr(self, name, value)
         return self
 
+    def save(self, folder: str | Path) -> None:
+        """Write the model, its columns and the constructor's arguments to a folder."""
+        params = self.get_params().items()
+        arguments = {k: v.item() if isinstance(v, np.generic) else v for k, v in params}
+        self._model.data_format = {**(self._model.data_format or {}), "arguments": arguments}
+        super().save(folder)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """A saved table, or the run of one that `bfn train` trained."""
+        table = super().load(folder)
+        params = (table.model_.data_format or {}).get("arguments", {})
+        if (run := RunFolder(folder)).is_run():
+            recipe = run.recipe()
+            for section, names in SECTIONS.items():
+                values = vars(recipe.train) if section == "train" else getattr(recipe, section)
+                params |= {name: values[name] for name in names if name in values}
+        return table.set_params(**params)
+
     # Training.
 
     def fit(self, table: Any, y: Any = None, *, holdout: Any = None) -> Self:
@@ -95,22 +122,21 @@ class Table(TableModel):
                 of a CSV or Parquet file.
             y: ignored; scikit-learn's pipelines give it.
             holdout: rows that decide when to stop and are never trained on; by default a
-                twentieth of the table.
+                twentieth of the table. In them a number beyond those in training counts as the
+                nearest one, and a category that training never saw as the rarest.
         """
         from bfn.train import fit
 
         frame = read(table)
-        format = TableFormat(Columns.fit(frame, self.columns, self.max_bins))
-        codes = format.codes(frame)
-        rows = torch.arange(len(codes))
+        rows, held = np.arange(len(frame)), None
         if holdout is None:
             rows, held = _parted(rows, self.seed)
-            held = codes[held]
-        else:
-            held = format.codes(holdout)
+        format = TableFormat(Columns.fit(frame, self.columns, self.max_bins, rows))
+        codes = format.codes(frame, nearest=True)
         train = codes[rows]
+        held = codes[held] if holdout is None else format.codes(holdout, nearest=True)
         splits = {"train": train, "validation": held, "test": held[:0]}
-        data = TableRows("the table", format, splits, frame, {"train": rows.numpy()})
+        data = TableRows("the table", format, splits, frame, {"train": rows})
         recipe = fitted(read_recipe("table", self._overrides()), data)
         model = data.model(recipe)
         fit(model, data, display=self.display, **vars(recipe.train))
@@ -118,13 +144,12 @@ class Table(TableModel):
         return self
 
     def _overrides(self) -> dict[str, Any]:
-        """The keys of the shipped recipe that the arguments stand for."""
-        train = ("steps", "seconds", "batch", "learning_rate", "known", "seed", "device")
-        sections = {"net": ("width", "layers"), "train": train}
+        """The keys of the shipped recipe that the arguments stand for; the data are read here."""
         return {
             f"{section}.{name}": getattr(self, name)
-            for section, names in sections.items()
+            for section, names in SECTIONS.items()
             for name in names
+            if section != "data"
         }
 
     def __repr__(self) -> str:
@@ -134,9 +159,9 @@ class Table(TableModel):
         return f"Table({', '.join(f'{k}={v!r}' for k, v in given.items())})"
 
 
-def _parted(rows: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+def _parted(rows: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows to train on, and a random share of them to hold out."""
     held = min(MOST_HELD, max(1, round(HOLDOUT * len(rows))))
     generator = torch.Generator().manual_seed(noise.seed(seed, "holdout"))
-    order = torch.randperm(len(rows), generator=generator)
-    return order[held:].sort().values, order[:held].sort().values
+    order = torch.randperm(len(rows), generator=generator).numpy()
+    return np.sort(order[held:]), np.sort(order[:held])
