@@ -104,7 +104,7 @@ def test_rows_held_out_may_be_unlike_those_in_training(
     Path("holes.csv").write_text("x,c\n-1.5,\n,c0\n")
     main(["infill", "run", "holes.csv", "-o", "filled.csv", "--steps", "3"])
     said = capsys.readouterr().err
-    assert "cannot give 1 value of 'x' such as -1.5; the nearest values in training" in said
+    assert "cannot give 1 value of 'x' such as -1.5 (nearest: 0.0); the nearest" in said
     assert rows("filled.csv")[1][0] == "-1.5"
     params = bfn.Table.load("run").get_params()
     assert (params["width"], params["steps"], params["columns"]) == (16, 2, {"c": "category"})

@@ -53,7 +53,7 @@ def sample(
     out = out or Path(f"{run.resolve().name}-samples.csv")
     check_free(out, force, endings=ENDINGS)
     table = _table(model)
-    with on_device(model, settings.device), waiting("sampling") as (report, say):
+    with on_device(model, settings.device), waiting("sampling") as (report, say), _spoken():
         new = table.sample(
             settings.n, read_given(given), seed=settings.seed, steps=settings.steps,
             batch=settings.batch, progress=report, say=say, **options(model, settings),

@@ -44,7 +44,8 @@ def convert(array: Any, type: Any) -> Any:
         values = (None if each is None else _ticks(each, type) for each in array.to_pylist())
         return pa.array(values, pa.int64()).cast(type)
     found = array.cast(type)
-    if pa.types.is_boolean(type) and not text and not found.cast(array.type).equals(array):
+    number = pa.types.is_integer(array.type) or pa.types.is_floating(array.type)
+    if pa.types.is_boolean(type) and number and not found.cast(array.type).equals(array):
         raise pa.ArrowInvalid("only 0 and 1 are booleans")
     return found
 
@@ -267,6 +268,11 @@ class Number(Column):
         k, _ = self._places(self.cast(values))
         j = self.bins.index(k)
         return self._values(np.clip(k, self.bins.lows[j], self.bins.highs[j]))
+
+    def within(self, values: Any) -> np.ndarray:
+        """Which values are between the least and the greatest in training."""
+        k, _ = self._places(self.cast(values))
+        return (self.bins.lows[0] <= k) & (k <= self.bins.highs[-1])
 
     @property
     def ends(self) -> list[Any]:

@@ -214,7 +214,7 @@ class Columns:
             if array.null_count and not column.missing:
                 raise BFNError(f"column {name!r} is never missing; give a value like {like!r}")
             if isinstance(column, Number):
-                _check_possible(column, array)
+                _check_range(column, array)
             arrays[column.name] = array
         return Frame(pa.table(arrays), self.origin)
 
@@ -258,14 +258,13 @@ class Columns:
         return frame
 
 
-def _check_possible(column: Number, given: Any) -> None:
-    """Refuse given numbers that no bin can give."""
+def _check_range(column: Number, given: Any) -> None:
+    """Refuse given numbers beyond those in training."""
     given = given.drop_null()
-    wrong = given.filter(pa.array(~column.possible(given)))[:1]
-    if len(wrong):
+    beyond = given.filter(pa.array(~column.within(given)))
+    if len(beyond):
         low, high = column.ends
         raise BFNError(
-            f"column {column.name!r} cannot be {wrong[0].as_py()}: in training it was from {low} "
-            f"to {high}, and the nearest value that the model can give is "
-            f"{column.nearest(wrong)[0].as_py()}; give that"
+            f"column {column.name!r} cannot be {beyond[0].as_py()}; give a value from {low} to "
+            f"{high}, as it had in training"
         )

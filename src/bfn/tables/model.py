@@ -20,7 +20,7 @@ from bfn.output import BernoulliOutput, CategoricalOutput, FreeBinnedOutput, Mix
 from bfn.sampling.batches import in_batches
 from bfn.sampling.pinned import Pinned
 from bfn.tables import likelihood
-from bfn.tables.column import Column
+from bfn.tables.column import Column, Number
 from bfn.tables.columns import Columns
 from bfn.tables.format import TableFormat
 from bfn.tables.frame import Frame, read
@@ -84,6 +84,7 @@ class TableModel:
             return format.decode(x, seed=seed)
         like = format.columns.rows(given, n)
         known = format.known(like, [str(name) for name in given])
+        self._say_nearest(like, format.columns.impossible(like, holes=True))
         x = self._draw(n, known, seed, steps, batch, **options)
         return format.decode(x, seed=seed, like=like)
 
@@ -108,7 +109,7 @@ class TableModel:
         format = self._format
         frame = read(table).typed({c.name: c.type for c in format.columns.columns})
         x, mask = format.known(frame)
-        _say_nearest(frame, format.columns.impossible(frame, holes=True))
+        self._say_nearest(frame, format.columns.impossible(frame, holes=True))
         holes = ~mask.all(1)
         drawn = []
         for i in range(whole("n", n or 1, 1)):
@@ -181,7 +182,7 @@ class TableModel:
             return np.ones((len(frame), 1))
         place = format.columns.variables.index(column)
         x, mask = format.known(frame)
-        _say_nearest(frame, format.columns.impossible(frame, holes=True))
+        self._say_nearest(frame, format.columns.impossible(frame, holes=True))
         found = []
         with model.evaluating():
             for rows in range(0, len(x), batch):
@@ -236,13 +237,13 @@ class TableModel:
         fixed = {format.columns[name].name for name in given}
         free = np.array([column.name not in fixed for column in format.columns.variables])
         wrong = {} if nearest else format.columns.impossible(frame)
-        _say_nearest(frame, {name: rows for name, rows in wrong.items() if name in fixed})
+        self._say_nearest(frame, {name: rows for name, rows in wrong.items() if name in fixed})
         wrong = {name: rows for name, rows in wrong.items() if name not in fixed}
         if wrong:
             count = len(np.unique(np.concatenate(list(wrong.values()))))
             warnings.warn(
                 f"the log probability of {plural(count, 'row')} is -inf, because the model cannot "
-                f"give {_listed(frame, wrong)}; nearest=True scores the nearest values instead",
+                f"give {self._listed(frame, wrong)}; nearest=True scores the nearest instead",
                 stacklevel=2,
             )
         parts = []
@@ -262,6 +263,25 @@ class TableModel:
         alone = likelihood.alone(self._model, x.to(self._model.device)).double().cpu().numpy()
         wrong = {} if nearest else format.columns.impossible(frame)
         return self._by_column(-alone - format.columns.log_volume(frame, nearest=True), wrong)
+
+    def _say_nearest(self, frame: Frame, wrong: Mapping[str, np.ndarray]) -> None:
+        """Warn of values that are taken for others, by column the numbers of their rows."""
+        if wrong:
+            warnings.warn(
+                f"the model cannot give {self._listed(frame, wrong)}; the nearest values stand for "
+                "them",
+                stacklevel=3,
+            )
+
+    def _listed(self, frame: Frame, wrong: Mapping[str, np.ndarray]) -> str:
+        """How many values of each column are wrong, by the numbers of their rows, and one of them
+        with the nearest that the model can give."""
+        parts = []
+        for name, rows in wrong.items():
+            value, column = frame.column(name).slice(rows[0], 1), self.columns_[name]
+            near = f" (nearest: {column.nearest(value)[0]})" if isinstance(column, Number) else ""
+            parts.append(f"{plural(len(rows), 'value')} of {name!r} such as {value[0]}{near}")
+        return some(parts)
 
     def _by_column(self, found: np.ndarray, wrong: Mapping[str, np.ndarray]) -> np.ndarray:
         """The variables' log probabilities with those of constant columns among them, which are
@@ -304,24 +324,6 @@ class TableModel:
         lines = [f"{what}, {numbers:,} parameters"]
         lines += [f"  {c.name}: {_described(c)}" for c in self.columns_.columns]
         return "\n".join(lines)
-
-
-def _listed(frame: Frame, wrong: Mapping[str, np.ndarray]) -> str:
-    """How many values of each column are wrong, by the numbers of their rows, and one of them."""
-    return some(
-        f"{plural(len(rows), 'value')} of {name!r} such as {frame.column(name)[rows[0]].as_py()!r}"
-        for name, rows in wrong.items()
-    )
-
-
-def _say_nearest(frame: Frame, wrong: Mapping[str, np.ndarray]) -> None:
-    """Warn of values that are taken for others, by column the numbers of their rows."""
-    if wrong:
-        warnings.warn(
-            f"the model cannot give {_listed(frame, wrong)}; the nearest values in training stand "
-            "for them",
-            stacklevel=3,
-        )
 
 
 def _described(column: Column) -> str:
