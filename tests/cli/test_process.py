@@ -36,7 +36,7 @@ def test_the_life_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert code == 130
     (sentence,) = [line for line in err.splitlines() if line.startswith("bfn: ")]
     assert "interrupted at step" in sentence
-    assert "continue it with resume" in sentence
+    assert "continue it with --resume" in sentence
     found = listed(tmp_path / "runs", capsys)
     assert found["status"] == "interrupted"
     assert "interrupted at step" in found["message"]

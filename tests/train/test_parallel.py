@@ -214,7 +214,7 @@ def test_the_loss_of_a_process_is_said(message: str, reason: str) -> None:
         raise RuntimeError(message)  # alone, there is none to lose
     assert not isinstance(caught.value, Stranded)
     world.size = 2
-    sentence = f"lost another process .*{reason}.* with resume"
+    sentence = f"lost another process .*{reason}.* with --resume"
     with pytest.raises(Stranded, match=sentence), world.guard():
         raise RuntimeError(message)
     assert world.lost
@@ -246,7 +246,7 @@ def test_a_killed_process_ends_the_others(rank: int, sharding: str, tmp_path: Pa
     said = [line for line in err.splitlines() if line.startswith("bfn: ")]
     assert len(said) == 1, err
     assert f"process {1 - rank} lost another process of this training" in said[0]
-    assert "start all of them again with resume" in said[0]
+    assert "start all of them again with --resume" in said[0]
     saved = checkpoint.newest(run / "checkpoints", pytest.fail)
     assert saved is not None
     again = ["train", *arguments, "--resume", "auto", "--train.steps", saved.step + 1]

@@ -339,7 +339,10 @@ class Loop:
         stopped = f"training was interrupted at step {self.state.step} of {self.settings.steps}"
         if self.folder is None:
             return stopped
-        return f"{stopped}; its state is saved in {self.folder.path}: continue it with resume"
+        return (
+            f"{stopped}; its state is saved in {self.folder.path}: continue it with --resume "
+            "(resume=True in Python)"
+        )
 
 
 @contextlib.contextmanager

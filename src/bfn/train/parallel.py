@@ -174,7 +174,7 @@ class World:
             raise Stranded(
                 f"process {self.rank} lost another process of this training, which has ended or "
                 f"cannot be reached ({_reason(error)}); checkpoints are intact: start all of them "
-                "again with resume"
+                "again with --resume (resume=True in Python)"
             ) from error
 
     def leave(self) -> None:
