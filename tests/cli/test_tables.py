@@ -63,12 +63,12 @@ def test_a_missing_value_can_be_given(output: Output) -> None:
 
 
 def test_holes_are_filled_and_the_rest_stays(trained: Path, output: Output) -> None:
-    Path("holes.csv").write_text("age,group,income\n30,,3050.25\n,old,\n70,old,7050.25\n")
+    Path("holes.csv").write_text("age,group,income\n30,,3050.250\n,old,\n70,old,0.7e4\n")
     said = output("infill", trained / "run", "holes.csv", "-o", "filled.csv", "--steps", 3)
     assert said == "filled.csv: 3 rows, 3 values filled in\n"
     _, first, second, third = rows("filled.csv")
-    assert [first[0], first[2], second[1]] == ["30", "3050.25", "old"]
-    assert third == ["70", "old", "7050.25"]
+    assert [first[0], first[2], second[1]] == ["30", "3050.250", "old"]
+    assert third == ["70", "old", "0.7e4"]
     assert "" not in first + second
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from bfn.errors import BFNError
-from bfn.tables.csvfile import Dialect, read_csv, write_csv
+from bfn.tables.csvfile import Dialect, fill_csv, read_csv, write_csv
 
 FILES = {
     "with a header": "age,name,size\n39,Ann,1.5\n4,Bo,2\n",
@@ -36,6 +36,27 @@ def test_a_file_is_written_as_it_was(name: str, tmp_path: Path) -> None:
     table, dialect = read_csv(path)
     write_csv(table, tmp_path / "again.csv", dialect)
     assert (tmp_path / "again.csv").read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("text", "filled"),
+    [
+        ("a,b\n0.0,x\n0,\n1.50,y\n,z\n", "a,b\n0.0,x\n0,x\n1.50,y\n0,z\n"),
+        ('a,b\r\n1e5,"x"\r\n+0.0,?\r\n', 'a,b\r\n1e5,"x"\r\n+0.0,"x"\r\n'),
+        ("39, Ann\n4, ?\n?, Bo\n5, Bo", "39, Ann\n4, Ann\n39, Bo\n5, Bo"),
+        ('a;b\n"1";"x;\ny"\n2;\n3;"u ""v"""\n', 'a;b\n"1";"x;\ny"\n2;"x;\ny"\n3;"u ""v"""\n'),
+        ("\ufeffa|b|\n1||x\n\n007|y|NA\n", "\ufeffa|b|\n1|y|x\n\n007|y|x\n"),
+    ],
+)
+def test_filled_files_keep_every_cell_as_it_was(text: str, filled: str, tmp_path: Path) -> None:
+    """Each hole is filled with the first value of its column."""
+    path, out = tmp_path / "t.csv", tmp_path / "out.csv"
+    path.write_text(text, encoding="utf-8", newline="")
+    holes, dialect = read_csv(path)
+    columns = [column.fill_null(column.drop_null()[0]) for column in holes.columns]
+    table = pa.table(columns, names=holes.column_names)
+    fill_csv(path, holes, table, dialect, out)
+    assert out.read_bytes().decode() == filled
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,7 @@ def infill(
     run: Path, model: BFN, settings: Sample, what: str, out: Path | None, force: bool
 ) -> None:
     """`bfn infill`: the rows of a file with their holes filled."""
+    from bfn.tables.csvfile import fill_csv
     from bfn.tables.frame import read, write
 
     out = out or Path(f"{run.resolve().name}-infilled.csv")
@@ -79,7 +80,11 @@ def infill(
             frame, seed=settings.seed, steps=settings.steps, batch=settings.batch,
             progress=report, say=say, **options(model, settings),
         )  # fmt: skip
-    write(filled, out)
+    dialect = frame.origin.dialect
+    if dialect is None or out.suffix == ".parquet":
+        write(filled, out)
+    else:
+        fill_csv(Path(what), frame.table, filled, dialect, out)
     print(f"{out}: {plural(len(frame), 'row')}, {plural(holes, 'value')} filled in")
 
 

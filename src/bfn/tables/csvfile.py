@@ -126,6 +126,38 @@ def write_csv(table: Any, path: Path, dialect: Dialect) -> None:
             file.writelines(f"{line}{dialect.newline}" for line in lines.to_pylist())
 
 
+def fill_csv(source: Path, holes: Any, table: Any, dialect: Dialect, path: Path) -> None:
+    """Write a file again with the values of a table in its empty cells, and all else as it is.
+
+    Args:
+        source: the file.
+        holes, dialect: what `read_csv` returns for it.
+        table: the same with values where there were none.
+    """
+    records = re.findall(r'(?:"[^"]*"|[^"\r\n])*(?:\r\n|\r|\n|\Z)', _read(source).decode())
+    rows = [i for i, record in enumerate(records) if record.strip("\r\n")][dialect.header :]
+    if len(rows) != holes.num_rows:  # there are quotes inside of values
+        write_csv(table, path, dialect)
+        return
+    for i, name in enumerate(holes.column_names):
+        empty = pc.and_(holes[name].is_null(), table[name].is_valid())
+        places = pc.indices_nonzero(empty)
+        written = _written(table[name].take(places).combine_chunks(), name, dialect)
+        for row, value in zip(places.to_pylist(), written.to_pylist(), strict=True):
+            records[rows[row]] = _filled(records[rows[row]], i, value, dialect.delimiter)
+    with replacing(path) as aside, aside.open("w", encoding="utf-8", newline="") as file:
+        file.writelines(records)
+
+
+def _filled(record: str, i: int, value: str, delimiter: str) -> str:
+    """A line of a file with a value in its i-th cell, after the spaces that are there."""
+    between = re.escape(delimiter)
+    cell = rf'(?:"[^"]*"|[^"\r\n{between}])*'
+    return re.sub(
+        rf"^((?:{cell}{between}){{{i}}} *){cell}", lambda found: found[1] + value, record, count=1
+    )
+
+
 def _written(column: Any, name: str, dialect: Dialect) -> Any:
     """The values of a column as text."""
     if pa.types.is_dictionary(column.type):
