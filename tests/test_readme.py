@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,13 @@ def test_tree_lists_the_commands() -> None:
     (listed,) = re.findall(r"^  cli/ +bfn (.*)$", README, re.M)
     commands = {name for name in app if not name.startswith("-")}
     assert set(listed.split(" | ")) == commands
+
+
+def test_the_files_that_commands_name_can_be_made(tmp_path: Path) -> None:
+    """By one of the examples, so that every command can be tried as it is printed."""
+    files = runpy.run_path(str(ROOT / "examples" / "files.py"))
+    files["main"](tmp_path)
+    (commands,) = re.findall(r"```sh\n(bfn recipes.*?)```", README, re.S)
+    reads = r"(?:--data\.path|train|infill digits|--mask|compress digits) ([^\s/]*[./]\S*|photos)"
+    named = {name.rstrip("/") for name in re.findall(reads, commands)}
+    assert {path.name for path in tmp_path.iterdir()} == named
