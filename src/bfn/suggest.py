@@ -20,6 +20,7 @@ Everything is computed by quadrature in NumPy, without random numbers.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -33,8 +34,7 @@ COST = 0.01
 
 def suggest_beta_1(K: int, cost: float = COST) -> float:
     """The beta_1 at which a variable of K classes still costs `cost` nats at t = 1."""
-    K = _check(K, cost)
-    return _bisect(lambda beta: cost_of_classes(K, beta), cost, start=10.0 / K)
+    return _accuracy_of_classes(_check(K, cost), cost)
 
 
 def suggest_sigma_1(
@@ -53,8 +53,20 @@ def suggest_sigma_1(
         _check_cost(cost, 0.125)  # beyond it sigma_1 < noise / 2 would not hold
         return noise * math.sqrt(2.0 * cost)
     bins = _check(K, cost)  # pyright: ignore[reportArgumentType]
-    beta_1 = _bisect(lambda beta: cost_of_bins(bins, beta), cost, start=float(bins * bins))
-    return (1.0 + beta_1) ** -0.5
+    return (1.0 + _accuracy_of_bins(bins, cost)) ** -0.5
+
+
+# A table may have a thousand columns of the same K.
+
+
+@functools.cache
+def _accuracy_of_classes(K: int, cost: float) -> float:
+    return _bisect(lambda beta: cost_of_classes(K, beta), cost, start=10.0 / K)
+
+
+@functools.cache
+def _accuracy_of_bins(K: int, cost: float) -> float:
+    return _bisect(lambda beta: cost_of_bins(K, beta), cost, start=float(K * K))
 
 
 def cost_of_classes(K: int, beta: float) -> float:
