@@ -65,6 +65,26 @@ def test_features_are_means_under_the_posterior() -> None:
     np.testing.assert_allclose(found[0].numpy(), expected, atol=1e-9)
 
 
+def test_few_bins_are_seen_as_classes_are_too() -> None:
+    """Up to 40 bins: K - 1 cosines, and ln q / pi within 8 of 0."""
+    K, V, beta = 6, 12.0, 30.0
+    k = torch.tensor([0] * 50 + [1] * 3 + [3] * 20 + [5] * 9)
+    own = SmoothBinnedHead(K, spikes=(0,), marginals=marginals(k, K))
+    assert own.marginals is not None
+    theta = Theta(torch.tensor([V], dtype=torch.float64), torch.tensor([beta]).double())
+    centres = (2 * np.arange(K) + 1 - K) / K
+    pi = np.exp(own.marginals.log_p) / np.exp(own.marginals.log_p).sum()
+    q = pi * np.exp(centres * V - beta * centres**2 / 2)
+    q = q / q.sum()
+    functions = [math.sqrt(2) * np.cos(math.pi * j * (np.arange(K) + 0.5) / K) for j in range(1, K)]
+    functions.append((np.arange(K) == 0).astype(float))
+    expected = [(q @ f - pi @ f) / math.sqrt(pi @ f**2 - (pi @ f) ** 2 + 0.002) for f in functions]
+    expected += list(np.clip(np.log(np.maximum(q, 1e-9) / pi), -8, 8) / 4)
+    found = own.features(bfn.Variable("discretised", K=K).flow, theta)
+    np.testing.assert_allclose(found[0].numpy(), expected, atol=1e-9)
+    assert expected[-K] == -2.0
+
+
 class Zeros(nn.Module):
     def forward(self, features: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
         return torch.zeros(*features.shape[:-1], len(SPIKES) + 12 + 2, dtype=torch.float64)

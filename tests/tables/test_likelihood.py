@@ -58,6 +58,25 @@ def test_the_bound_is_that_of_the_losses() -> None:
     assert abs(float(plain.mean() - found.value.sum(1).mean())) < 4 * error
 
 
+def test_what_is_left_at_the_end_is_paid_for() -> None:
+    """Of coarse messages much is left, and the network has its say on that too."""
+    variables = {
+        "a": bfn.Variable("discrete", K=3, head="posterior", inputs="posterior", beta_1=0.3),
+        "b": bfn.Variable("discretised", K=5, head="smooth", sigma_1=0.7),
+    }
+    torch.manual_seed(0)
+    model = bfn.mixed(bfn.nn.MixedMLP.of(variables, width=16, layers=1), variables)
+    generator = torch.Generator().manual_seed(1)
+    k = torch.randint(3, (4000,), generator=generator)
+    x = torch.stack([k.float(), bfn.bin_centre(k + 1, 5)], 1)
+    model.head = model.head.fitted(x)
+    model.net.readout.bias.data += 1.0
+    plain, found = cost(model, x, generator), bound(model, x, None, 4, 0).value.sum(1)
+    error = float((plain - found).std()) / len(x) ** 0.5
+    assert error < 0.01 * float(plain.mean())
+    assert abs(float(plain.mean() - found.mean())) < 4 * error
+
+
 def test_conditionals_cost_what_the_losses_say() -> None:
     model, x = model_and_rows()
     generator = torch.Generator().manual_seed(1)

@@ -17,9 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import bfn
 from bfn.errors import BFNError
 from bfn.tables.columns import Columns
+from bfn.tables.format import TableFormat
 from bfn.tables.frame import read, write
+from bfn.tables.source import build
 
 N = np.random.default_rng(0).integers(0, 40, 60)
 DAY = datetime.datetime(2020, 1, 1)
@@ -125,6 +128,39 @@ def test_a_type_comes_back(name: str) -> None:
         shown = columns["x"].representatives()
         assert len(shown) == columns["x"].K
         assert shown.null_count == columns["x"].missing
+
+
+RNG = np.random.default_rng(1)
+MORE = {
+    "constant": np.full(60, "always"),
+    "spike": np.where(RNG.random(60) < 0.92, 0, RNG.integers(1, 10**6, 60)),
+    "heavy tail": np.round(RNG.standard_cauchy(60) * 1000, 2),
+    "rare categories": np.array([f"v{i // 2}" for i in range(60)]),
+}
+
+
+def test_all_types_go_through_a_table(tmp_path: Path) -> None:
+    """Saved, sampled, scored and imputed together by an untrained model, each comes back."""
+    frame = pd.DataFrame({**PANDAS, **{name: pd.Series(v) for name, v in MORE.items()}})
+    columns = Columns.fit(frame)
+    model = build(columns, width=8, layers=1)
+    model.data_format = TableFormat(columns).describe()
+    bfn.Table.of(model).save(tmp_path / "model")
+    table = bfn.Table.load(tmp_path / "model")
+    new = table.sample(40, steps=3)
+    assert (new.dtypes == frame.dtypes).all()
+    for name in frame:
+        values, drawn = frame[name].dropna(), new[name].dropna()
+        if table.columns_[name].exact.all():
+            assert set(drawn) <= set(values), name
+        else:
+            assert values.min() <= drawn.min() <= drawn.max() <= values.max(), name
+    assert (new["heavy tail"].round(2) == new["heavy tail"]).all()
+    assert np.isfinite(table.log_prob(new).value).all()
+    holes = frame.assign(spike=frame["spike"].astype("Int64")).mask(RNG.random(frame.shape) < 0.2)
+    filled = table.impute(holes, steps=3)
+    assert not filled.isna().any(axis=None)
+    assert ((filled == holes) | holes.isna()).all(axis=None)
 
 
 CELLS = {
