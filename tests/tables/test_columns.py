@@ -166,6 +166,29 @@ def test_spikes_stand_out() -> None:
             {},
             "mixes 30 numbers with text, such as 'x' in row 31",
         ),
+        (
+            {"a": [str(i) for i in range(30)] + ["n.a."] * 20},
+            {},
+            "mixes 30 numbers with text, such as 'n.a.' in row 31",
+        ),
+        *(
+            ({"a": [form.format(i % 7 + 1) for i in range(30)]}, {}, f"holds {what} in a form that")
+            for form, what in (
+                ("{},5", "numbers"),
+                ("{},234.50", "numbers"),
+                ("{} 234", "numbers"),
+                ("{}'234", "numbers"),
+                ("${}.50", "numbers"),
+                ("{} €", "numbers"),
+                ("{}%", "numbers"),
+                ("+{}", "numbers"),
+                ("({}.5)", "numbers"),
+                ("{}/3/2024", "dates"),
+                ("{} Jan 2024", "dates"),
+                ("Jan {}, 2024", "dates"),
+                ("2024-01-0{}T10:00:00+02:00", "dates"),
+            )
+        ),
         ({"a": [[1], [2]]}, {}, r"'a' has shape \(2, 1\)"),
         (pa.table({"a": [[1], [2]]}), {}, "holds list<.*> values"),
         (pd.DataFrame([[1, 2], [3, 4]], columns=["a", "a"]), {}, "more than one column.*'a'"),

@@ -67,6 +67,9 @@ def test_filled_files_keep_every_cell_as_it_was(text: str, filled: str, tmp_path
         (",a\n0,x\n1,y\n", {"column_1": [0, 1], "a": ["x", "y"]}),
         ("n;2019;2020\n7;1;2\n8;3;4\n", {"n": [7, 8], "2019": [1, 3], "2020": [2, 4]}),
         ("\ufeffa,b\n1,x\n", {"a": [1], "b": ["x"]}),
+        ("1,2\n5,x\n6,y\n", {"1": [5, 6], "2": ["x", "y"]}),
+        ("0,1,2\n5,6,7\n6,0,1\n", {"0": [5, 6], "1": [6, 0], "2": [7, 1]}),
+        (f"a,b\n{2**63 - 1},{2**63}\n1,1\n", {"a": [2**63 - 1, 1], "b": [str(2**63), "1"]}),
     ],
 )
 def test_what_is_read(text: str, columns: dict[str, list[object]], tmp_path: Path) -> None:
@@ -81,6 +84,12 @@ def test_what_is_read(text: str, columns: dict[str, list[object]], tmp_path: Pat
     [
         (b"", "holds no rows"),
         (b"PK\0\0", "is no text; expected a CSV or Parquet file"),
+        (b"PK\x03\x04\x14", "is a workbook or another archive; save the table as CSV"),
+        ("a,b\n1,2\n".encode("utf-16"), "is in UTF-16; save it in UTF-8"),
+        ("a,b\n1,2\n".encode("utf-16-be"), "is in UTF-16; save it in UTF-8"),
+        (b'[{"a": 1}, {"a": 2}]', "is JSON, HTML or XML; save the table as CSV"),
+        (b"<!DOCTYPE html>\n<html>", "is JSON, HTML or XML; save the table as CSV"),
+        (b"a b\n1 2\n3 4\n", "seem to be separated by spaces; separate them by commas"),
         (b"a,b\n1,2\n3,4,5\n6,7\n", "line 3 of .* has 3 values, expected 2: '5' is beyond column"),
         (b"a,b\n1,2\n3,4\n5\n", "line 4 of .* has 1 value, expected 2: column 'b' is the first"),
         (b"|1x3 Cross validator\n1,2\n3,4\n", "line 1 of .* has 1 value, but most lines have 2"),

@@ -244,6 +244,14 @@ def test_rare_values_share_a_class() -> None:
     assert (columns.log_volume({"x": ["v0", "v998"]}) == 0).all()
 
 
+@pytest.mark.parametrize(
+    "values",
+    [["1", "2", "3", "none"], ["007", "012", "100"], ["1.2.33", "1.2.34"], ["12", "12a", "9b"]],
+)
+def test_words_and_codes_are_categories(values: list[str]) -> None:
+    assert Columns.fit({"a": values * 10})["a"].kind == "category"
+
+
 def test_told_kinds() -> None:
     table = {
         "code": np.array([101, 102, 103] * 20),

@@ -27,8 +27,14 @@ TEXT = "large_string"
 DELIMITERS = ",;\t|"
 MISSING = ("", "?", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null")
 """What stands for a missing value."""
-WHOLE = r"^-?(0|[1-9][0-9]{0,17})$"
+WHOLE = r"^-?(0|[1-9][0-9]*)$"
 REAL = r"^-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?$"
+FOREIGN = {
+    rb"PK\x03\x04": "a workbook or another archive; save the table as CSV",
+    rb"\xff\xfe|\xfe\xff|(?:[^\0]\0){4}|(?:\0[^\0]){4}": "in UTF-16; save it in UTF-8",
+    rb'\s*(?:<[!?a-zA-Z]|[\[{]\s*["{\[])': "JSON, HTML or XML; save the table as CSV",
+}
+"""How files of other formats begin, and what to say of them."""
 HEAD = 2**20
 """Characters at the beginning of a file that tell how it is written."""
 ROWS = 2**16
@@ -60,7 +66,11 @@ class Dialect:
 
 def read_csv(path: Path) -> tuple[Any, Dialect]:
     """The table of a CSV file, of which columns are int64, float64 or text; and its dialect."""
-    head = _read(path, HEAD).decode("utf-8-sig", "replace")
+    first = _read(path, HEAD)
+    head = first.decode("utf-8-sig", "replace")
+    for sign, what in FOREIGN.items():
+        if re.match(sign, first):
+            raise BFNError(f"{str(path)!r} is {what}")
     if "\0" in head:
         raise BFNError(f"{str(path)!r} is no text; expected a CSV or Parquet file")
     delimiter, rows = _divided(head)
@@ -72,6 +82,13 @@ def read_csv(path: Path) -> tuple[Any, Dialect]:
             f"line 1 of {str(path)!r} has {plural(len(rows[0]), 'value')}, but most lines have "
             f"{width}; repair or remove it"
         )
+    for sign, what in ((None, "spaces"), (":", "colons")):
+        parts = {len(row[0].split(sign)) for row in rows}
+        if width == 1 and len(parts) == 1 and parts != {1}:
+            raise BFNError(
+                f"the values of {str(path)!r} seem to be separated by {what}; separate them by "
+                "commas, semicolons, tabs or |"
+            )
     space = width > 1 and all(value.startswith(" ") for row in rows for value in row[1:])
     rows = [[value.strip() if space else value for value in row] for row in rows]
     header = _has_header(rows)
@@ -194,7 +211,10 @@ def _typed(text: Any) -> Any:
     if text.null_count == len(text):
         return text
     if pc.all(pc.match_substring_regex(text, WHOLE)).as_py():
-        return text.cast(pa.int64())
+        try:
+            return text.cast(pa.int64())
+        except pa.ArrowInvalid:  # beyond 64 bits, and reals would lose digits
+            return text
     return text.cast(pa.float64()) if pc.all(pc.match_substring_regex(text, REAL)).as_py() else text
 
 
@@ -227,10 +247,13 @@ def _has_header(rows: list[list[str]]) -> bool:
     first, rest = rows[0], rows[1:]
     if not rest:
         return True
+    counted = [[str(i + start) for i in range(len(first))] for start in (0, 1)]
+    if len(first) > 2 and first in counted:
+        return True
     below = [{row[i] for row in rest if i < len(row)} - set(MISSING) for i in range(len(first))]
     real = [bool(re.match(REAL, value)) for value in first]
     if any(
-        below[i] and not real[i] and all(re.match(REAL, value) for value in below[i])
+        below[i] and all(bool(re.match(REAL, value)) != real[i] for value in below[i])
         for i in range(len(first))
     ):
         return True

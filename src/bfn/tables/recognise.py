@@ -16,6 +16,17 @@ MANY = 20
 DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M")
 DATES += ("%Y-%m-%dT%H:%M:%SZ", "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%H:%M:%S", "%H:%M")
 """How dates and times are written as text."""
+DRESSED = r"^[-+(]?[$€£¥]? ?[-+]?([0-9]{1,3}([,.' ][0-9]{3})+|[0-9]+)([.,][0-9]+)? ?[%$€£¥]?\)?$"
+"""Numbers with decimal commas, thousands, currencies, percentages or signs."""
+DATED = r"^([0-9]{1,2}[/ -]([0-9]{1,2}|[A-Za-z]{3,9})[/ -]([0-9]{2}|[0-9]{4})"
+DATED += r"|[0-9]{4}[/.-][0-9]{1,2}[/.-][0-9]{1,2}|[0-9]{1,2}[.][0-9]{1,2}[.][0-9]{4}"
+DATED += r"|[A-Za-z]{3,9} [0-9]{1,2},? [0-9]{4})([T ].*)?$"
+"""Dates in any form."""
+FORMS = (
+    (DRESSED, r"[$€£¥%,'+( ]", "numbers", "1234.5"),
+    (DATED, "", "dates", "2024-01-31 or 2024-01-31 12:00:00"),
+)
+"""What looks so, in many values with such a sign, should be written in another way."""
 FRACTIONS = ("timestamp[ms]", "timestamp[us]", "timestamp[ns]")
 """Arrow's types for dates with fractions of seconds."""
 
@@ -119,8 +130,8 @@ def _numbers(name: str, array: Any) -> Any:
 
 
 def _refuse(name: str, array: Any, number: bool) -> None:
-    """Refuse text that is always different, whole numbers that count the rows, and numbers with
-    a little text among them."""
+    """Refuse text that is always different, whole numbers that count the rows, numbers with a
+    little text among them, and numbers and dates in forms that are not read."""
     values = array.drop_null()
     if len(values) < MANY:
         return
@@ -131,13 +142,20 @@ def _refuse(name: str, array: Any, number: bool) -> None:
         what = "it counts the rows"
     elif pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
         looks = pc.match_substring_regex(array, REAL)
-        if looks.true_count >= 0.9 * len(values) and looks.false_count:
+        most = looks.true_count >= 0.9 * len(values)
+        if not most and looks.true_count >= 0.5 * len(values):
+            numbers, others = (array.filter(each) for each in (looks, pc.invert(looks)))
+            # Many numbers, and one word: most often it stands for a missing value.
+            words = pc.count_distinct(others).as_py()
+            most = words == 1 and pc.count_distinct(numbers).as_py() > MANY
+        if most and looks.false_count:
             row = pc.index(looks, False).as_py()
             raise BFNError(
                 f"column {name!r} mixes {plural(looks.true_count, 'number')} with text, such as "
                 f"{array[row].as_py()!r} in row {row + 1:,}; repair it or leave it empty, or say "
                 "that the column is a category"
             )
+        _refuse_forms(name, values)
         different = pc.count_distinct(values).as_py()
         if different < 0.95 * len(values):
             return
@@ -148,3 +166,16 @@ def _refuse(name: str, array: Any, number: bool) -> None:
         f"column {name!r} looks like an identifier: {what}; say which kind it has: drop leaves it "
         "out, text-id numbers new rows, and number or category models it all the same"
     )
+
+
+def _refuse_forms(name: str, values: Any) -> None:
+    """Refuse numbers and dates that are written in a form that is not read."""
+    for pattern, sign, what, plain in FORMS:
+        alike = pc.match_substring_regex(values, pattern)
+        signed = pc.and_(alike, pc.match_substring_regex(values, sign))
+        if alike.true_count >= 0.9 * len(values) and signed.true_count >= 0.1 * len(values):
+            raise BFNError(
+                f"column {name!r} holds {what} in a form that is not read, such as "
+                f"{values.filter(signed)[0].as_py()!r}; write them all as {plain}, or say that the "
+                "column is a category"
+            )
