@@ -221,6 +221,19 @@ def test_patience(totals: list[float], tmp_path: Path) -> None:
     assert run(last, tmp_path / "run", resume=True).step == 12
 
 
+def test_tolerance_keeps_the_last_weights_that_are_nearly_the_best(
+    totals: list[float], tmp_path: Path
+) -> None:
+    totals += [5.0, 5.4, 5.49, 5.6, 5.6]
+    recipe = tiny_runs.read(
+        tmp_path, "text", train__validate_every=2, train__patience=2, train__tolerance=0.1
+    )
+    run(recipe, tmp_path / "run", stop=after(7))
+    assert run(recipe, tmp_path / "run", resume=True).step == 10
+    assert status(tmp_path / "run")["exported_step"] == 6
+    assert not totals
+
+
 def test_without_a_folder(totals: list[float]) -> None:
     """`fit` in memory ends with the best weights too."""
     data = bfn.data.load("digits")

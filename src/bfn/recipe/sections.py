@@ -173,6 +173,9 @@ class Train(Section):
     patience: int = option(
         0, "stop after this many validations without improvement; 0 for never", least=0
     )
+    tolerance: float = option(
+        0.0, "count a validation as improvement that is above the lowest by this share", least=0
+    )
     sample_every: int = option(0, "steps between sheets of samples; 0 for none", least=0)
     device: str = option("auto", _DEVICE)
     data_memory: Literal["auto", "device", "host"] = option(

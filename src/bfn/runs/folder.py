@@ -43,8 +43,9 @@ BOARD, DATA, TRAINED_ON = "tensorboard", "data.json", "trained-on.npy"
 
 CHANGEABLE = (
     "train.steps", "train.seconds", "train.log_every", "train.checkpoint_every", "train.keep",
-    "train.sample_every", "train.validate_every", "train.patience", "train.accumulate",
-    "train.device", "train.data_memory", "train.compile", "train.sharding", "train.tensorboard",
+    "train.sample_every", "train.validate_every", "train.patience", "train.tolerance",
+    "train.accumulate", "train.device", "train.data_memory", "train.compile", "train.sharding",
+    "train.tensorboard",
     *(f"data.{key}" for key in PLACES),
 )  # fmt: skip
 """Keys that may change when a run is resumed: they do not alter what was trained so far."""

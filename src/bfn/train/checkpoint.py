@@ -43,17 +43,23 @@ Tensors = dict[str, dict[str, Tensor]]
 
 @dataclass(frozen=True)
 class Best:
-    """The best validation so far, in the data's unit, and the number of validations since."""
+    """The best validation so far, in the data's unit, and the number of validations since.
+
+    With a tolerance it is the last one that came so close to the lowest.
+    """
 
     step: int = 0
     value: float = float("inf")
     since: int = 0
+    lowest: float = float("inf")
 
-    def after(self, step: int, value: float) -> tuple[Best, bool]:
-        """The best including one more validation, and whether that one was better."""
-        if value < self.value:
-            return Best(step, value), True
-        return Best(self.step, self.value, self.since + 1), False
+    def after(self, step: int, value: float, tolerance: float = 0.0) -> tuple[Best, bool]:
+        """The best including one more validation, and whether that is the one."""
+        lowest = min(self.lowest, self.value, value)
+        close = tolerance > 0.0 and value <= lowest + tolerance * abs(lowest)
+        if close or value < self.value:
+            return Best(step, value, 0, lowest), True
+        return Best(self.step, self.value, self.since + 1, lowest), False
 
 
 @dataclass

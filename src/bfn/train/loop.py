@@ -217,7 +217,9 @@ class Loop:
             "validation_loss": found.loss * scale,
             "validation_reconstruction": found.reconstruction * scale,
         }
-        state.best, better = state.best.after(state.step, measured["validation"])
+        state.best, better = state.best.after(
+            state.step, measured["validation"], self.settings.tolerance
+        )
         if better:
             state.best_weights = gathered(state.ema.weights)
         if self._out_of_patience():
