@@ -84,10 +84,12 @@ function promote(pane) {
     pane.run = next;
     pane.next = null;
     page.seen = page.example;
+    changed = true;
   }
+  if (pane.run?.end) changed = true; // the sample and the map of bits are there
   const asked = page.panes.slice(0, page.comparing ? 2 : 1);
   if (!page.waiting && asked.every((each) => each.run?.id === each.wanted && each.run.end)) find("stage").ariaBusy = "false";
-  redraw();
+  drawSoon();
 }
 
 // What the server will not do leaves the page as it was.
@@ -228,12 +230,20 @@ function heldPins(run) {
   return new Map(i.map((place, k) => [place, v[k]]));
 }
 
-let drawing = 0;
+// What is shown has changed; `drawSoon` alone is for the time and for what the chart gains.
 function redraw() {
+  changed = true;
+  drawSoon();
+}
+
+let drawing = 0;
+function drawSoon() {
   if (!drawing) drawing = requestAnimationFrame(draw);
 }
 
 let before = 0;
+let changed = true;
+let painted = []; // the frames on the stage, which is painted again only for others
 function draw(now) {
   drawing = 0;
   const runs = shownRuns();
@@ -246,22 +256,35 @@ function draw(now) {
     if (before) page.t = Math.min(arrived, page.t + ((now - before) / 1000 / SECONDS) * Number(find("speed").value));
     before = now;
     if (page.t >= 1) play(false);
-    else redraw();
+    else drawSoon();
   } else before = 0;
   if (!page.playing && page.goal > page.t) page.t = runs[0].at(Math.min(page.goal, arrived)).t;
   const frames = runs.map((run) => run.at(page.t));
-  stage.show(runs, runs[0].start.what === "examine");
-  stage.paint(runs, frames, heldPins(runs[0]));
-  if (!film) brush.show(runs[0].model, stage.chosen.g);
   page.top = chartTop(runs, page.top);
   paintTimeline(find("curve"), runs, page.t, page.top * 1.04);
   showNumbers(runs, frames);
-  showClosely(runs, frames);
+  if (changed || frames.some((frame, k) => frame !== painted[k])) {
+    stage.show(runs, runs[0].start.what === "examine");
+    stage.paint(runs, frames, heldPins(runs[0]));
+    if (!film) brush.show(runs[0].model, stage.chosen.g);
+    showClosely(runs, frames);
+  }
+  changed = false;
+  painted = frames;
   document.body.classList.add("ready");
 }
 
 function write(id, words) {
   if (find(id).textContent !== words) find(id).textContent = words;
+}
+
+// A command line in pieces that stay whole at the end of a line.
+function optionsOf(command) {
+  return command.split(/ (?=--)/).flatMap((words, k) => {
+    const piece = document.createElement("span");
+    piece.textContent = words;
+    return k ? [" ", piece] : [piece];
+  });
 }
 
 function showNumbers(runs, frames) {
@@ -292,10 +315,11 @@ function showNumbers(runs, frames) {
   const { command, why, needs } = runs[whose()].start;
   find("whose").hidden = runs.length < 2;
   [...find("whose").querySelectorAll("button")].forEach((button, k) => button.setAttribute("aria-pressed", String(k === whose())));
-  write("command", command ?? "");
+  if (find("command").textContent !== (command ?? "")) find("command").replaceChildren(...optionsOf(command ?? ""));
   find("command").parentElement.hidden = !command;
-  write("why", why ?? "");
-  find("why").hidden = !why;
+  const files = needs?.length ? `It reads ${needs.join(" and ")}: take them along with Known values.` : "";
+  write("why", why ?? files);
+  find("why").hidden = !why && !files;
   find("take-it").hidden = film && !command && !why;
   document.querySelector("[data-download=known]").hidden = !needs?.length;
   find("examine-sample").disabled = !end?.values;
