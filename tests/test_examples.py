@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -52,6 +55,37 @@ def test_labelled_digits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "real held-out digits: " in said[0]
     assert float(said[0].split()[3].rstrip("%")) > 92
     assert "guidance 2: " in said[1]
+
+
+@pytest.mark.filterwarnings("ignore:the model cannot")  # numbers that are new in few rows
+def test_diamonds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All cells, on a small table that is made up, in a few steps; the second run loads."""
+    rng = np.random.default_rng(0)
+    carat = np.round(rng.lognormal(-0.4, 0.5, 300).clip(0.2, 3), 2)
+    made: dict[str, object] = {
+        "carat": np.where(rng.random(300) < 0.3, 1.0, carat),
+        "cut": rng.choice(["Fair", "Ideal", "Good"], 300),
+        "color": rng.choice(["D", "G"], 300),
+        "clarity": rng.choice(["SI2", "VS2", "IF"], 300),
+        "depth": np.round(rng.normal(61.7, 1.4, 300), 1),
+        "price": np.rint(4000 * carat**1.7 * rng.lognormal(0, 0.1, 300)).astype(int),
+    }
+    pd.DataFrame(made).to_csv(tmp_path / "diamonds.csv", index=False)
+    options = {"data": "diamonds.csv", "model": "model", "out": "pictures", "steps": 3}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["x", *(f"--{key}={value}" for key, value in options.items())])
+    said = []
+    for _ in range(2):
+        found = runpy.run_path(str(EXAMPLES / "diamonds.py"))
+        said.append(capsys.readouterr().out.partition("log probability")[2])
+    assert said[0] == said[1] != ""
+    assert list(found["new"]) == list(made)
+    assert set(found["offers"]["IF"].clarity) == {"IF"}
+    np.testing.assert_allclose(found["p"].sum(1), 1, atol=1e-6)
+    pictures = sorted(path.name for path in (tmp_path / "pictures").iterdir())
+    assert pictures == [f"diamonds-{name}.png" for name in ("columns", "conditionals", "rows")]
 
 
 def test_the_table_of_trained_networks_that_fill_in(
