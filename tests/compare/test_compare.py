@@ -255,6 +255,7 @@ def test_the_seed_decides_everything() -> None:
 
 
 MISTAKES = [
+    (({"a": range(9)}, None), {}, "a table is expected, not NoneType"),
     ((TRAIN, NEW.drop(columns="age")), {}, "the new rows have no column 'age'; expected the colum"),
     ((TRAIN, NEW.assign(x=1)), {}, "the new rows have a column 'x'; expected the columns of the"),
     ((TRAIN, NEW.assign(age="old")), {}, "'age' has numbers in the training rows but text in the"),

@@ -252,6 +252,55 @@ def test_words_and_codes_are_categories(values: list[str]) -> None:
     assert Columns.fit({"a": values * 10})["a"].kind == "category"
 
 
+DATES = pd.Series(DAY + pd.to_timedelta(np.arange(20) % 5, unit="D"))
+TRAINED = pd.DataFrame({"n": np.arange(20) % 4, "x": np.arange(20) % 5 / 2, "day": DATES})
+TRAINED = TRAINED.assign(c=list("abcd") * 5, b=[True, False] * 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "found"),
+    [
+        ("n", pd.Series([0.0, np.nan, 2.0]), pd.Series([0, 1, 2])),
+        ("n", pd.Series(["0", None, "2"]), pd.Series(["0", "1", "2"])),
+        ("n", pl.Series([0.0, None, 2.0]), pl.Series([0.0, 1.0, 2.0])),
+        ("n", [0, None, 2], np.array([0, 1, 2])),
+        ("x", pd.Series([0, None, 2], dtype="Int64"), pd.Series([0.0, 0.5, 2.0])),
+        ("b", pd.Series([True, None, False], dtype=object), pd.Series([True, False, False])),
+        ("b", pd.Series([1.0, None, 0.0]), pd.Series([True, False, False])),
+        ("c", pd.Series(pd.Categorical(["a", None, "a"])), pd.Series(pd.Categorical(list("aba")))),
+        ("c", pl.Series(["a", None, "a"], dtype=pl.Enum(["a"])), pl.Series(["a", "b", "a"])),
+        ("day", DATES[:3].where([True, False, True]), DATES[:3]),
+        ("day", pd.Series(["2020-01-01", None, "2020-01-03"]), None),
+    ],
+)
+def test_cells_that_are_there_stay_as_they_are(name: str, given: Any, found: Any) -> None:
+    """In their own type if it holds what is filled in, and whole numbers again without holes."""
+    columns = rebuilt(Columns.fit(TRAINED))
+    rest = TRAINED.head(3).drop(columns=name)
+    table: Any = rest.assign(**{name: given}) if isinstance(given, pd.Series) else None
+    if isinstance(given, pl.Series):
+        table = pl.from_pandas(rest).with_columns(given.alias(name))
+    elif table is None:
+        table = {**{each: rest[each].to_numpy() for each in rest}, name: given}
+    codes = columns.encode(table, holes=True)
+    assert codes[name].tolist()[1] == -1
+    codes[name] = columns.encode(TRAINED.head(3))[name]
+    filled = columns.decode(codes, like=table)[name]
+    if found is None:
+        assert filled.tolist()[::2] == given.tolist()[::2]
+        assert "2020-01-02" in filled[1]
+        return
+    assert list(filled) == list(found)
+    assert filled.dtype == found.dtype
+
+
+def test_times_of_a_zone_are_no_times_without_one() -> None:
+    zoned = TRAINED.assign(day=DATES.dt.tz_localize("Asia/Tokyo"))
+    for trained, other in ((TRAINED, zoned), (zoned, TRAINED)):
+        with pytest.raises(BFNError, match=r"'day' holds timestamp\[.*, but timestamp\["):
+            Columns.fit(trained).encode(other)
+
+
 def test_told_kinds() -> None:
     table = {
         "code": np.array([101, 102, 103] * 20),

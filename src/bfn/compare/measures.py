@@ -59,7 +59,9 @@ def compare(
     """
     rows, seed = whole("rows", rows, 2 * FOLDS), whole("seed", seed, 0)
     tables = {"train": train, "new": new, "holdout": holdout}
-    columns = align({side: table for side, table in tables.items() if table is not None})
+    if holdout is None:
+        del tables["holdout"]
+    columns = align(tables)
     size = {side: len(values) for side, values in columns[0].values.items()}
     _check(size, target, [column.name for column in columns])
     boosting = Boosting(seed)

@@ -43,6 +43,9 @@ def convert(array: Any, type: Any) -> Any:
     if text and pa.types.is_duration(type):
         values = (None if each is None else _ticks(each, type) for each in array.to_pylist())
         return pa.array(values, pa.int64()).cast(type)
+    zones = {bool(each.tz) for each in (type, array.type) if pa.types.is_timestamp(each)}
+    if len(zones) > 1:
+        raise pa.ArrowInvalid("times of a time zone are none without one")
     found = array.cast(type)
     number = pa.types.is_integer(array.type) or pa.types.is_floating(array.type)
     if pa.types.is_boolean(type) and number and not found.cast(array.type).equals(array):

@@ -22,7 +22,7 @@ import numpy as np
 
 from bfn import noise
 from bfn.errors import BFNError, did_you_mean, plural, some, whole
-from bfn.tables.column import Column, Number, build, convert
+from bfn.tables.column import Column, Number, build, convert, unfit
 from bfn.tables.csvfile import pa, pc
 from bfn.tables.frame import Frame, Origin, read
 from bfn.tables.recognise import recognise
@@ -88,7 +88,10 @@ class Columns:
         )
         found = cls(frame.origin, columns, named["text-id"], named["drop"])
         if not found.variables:
-            raise BFNError("no column has more than one value, so there is nothing to model")
+            raise BFNError(
+                "no column has more than one value in the rows to train on, so there is nothing to "
+                "model; give more rows or columns"
+            )
         return found
 
     @property
@@ -175,16 +178,18 @@ class Columns:
         if like is None:
             number = pa.array(np.arange(1, rows + 1))
             return self.origin.restore(arrays | dict.fromkeys(self.identifiers, number))
-        frame, whole = self._checked(like, []), {}
+        frame, types = self._checked(like, []), {}
         for name in frame.names:
             known = frame.column(name)
-            if name in arrays:
-                known, gaps = self[name].cast(known), known.null_count
-                known = pc.if_else(known.is_valid(), known, arrays[name])
-                if gaps and not known.null_count:
-                    whole[name] = self.origin.type(name)
+            if name in arrays and known.null_count:
+                own, known = self.origin.type(name), _filled(known, arrays[name])
+                whole = pa.types.is_integer(own) or pa.types.is_boolean(own)
+                if whole and not known.null_count and frame.origin.has_gaps(name):
+                    types[name] = own
+                elif known.type != frame.origin.type(name) or frame.origin.is_closed(name, known):
+                    types[name] = known.type
             arrays[name] = known
-        return frame.origin.filled(whole).restore(arrays, frame.index)
+        return frame.origin.retyped(types).restore(arrays, frame.index)
 
     def rows(self, given: Mapping[str, Any], n: int) -> Frame:
         """n rows that have the given values, one for all or one for each, and holes otherwise.
@@ -256,6 +261,18 @@ class Columns:
                 "trained on"
             )
         return frame
+
+
+def _filled(known: Any, values: Any) -> Any:
+    """What is known as it is, and values where nothing is; in the type of what is known, unless
+    it cannot hold the values."""
+    if pa.types.is_dictionary(known.type):
+        known = known.dictionary_decode()
+    try:
+        values = values.cast(known.type)
+    except unfit():
+        known = convert(known, values.type)
+    return pc.if_else(known.is_valid(), known, values)
 
 
 def _check_range(column: Number, given: Any) -> None:

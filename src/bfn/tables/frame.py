@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import collections
 import dataclasses
+import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -53,18 +54,26 @@ class Origin:
         type = self.schema.field(name).type
         return type.value_type if pa.types.is_dictionary(type) else type
 
-    def filled(self, types: Mapping[str, Any]) -> Origin:
-        """With columns of these types in which nothing is missing any more: numpy has reals and
-        objects for whole numbers and booleans of which some are."""
-        schema, dtypes = self.schema, dict(self.dtypes)
-        for name, type in types.items():
-            own = schema.field(name).type
-            gaps = pa.types.is_floating(own) and self.kind in ("pandas", "dict")
-            gaps = gaps or dtypes.get(name) in ("object", "|O")
-            if gaps and (pa.types.is_integer(type) or pa.types.is_boolean(type)):
-                field = schema.field(name).with_type(type)
-                schema = schema.set(schema.get_field_index(name), field)
-                dtypes.pop(name, None)
+    def has_gaps(self, name: str) -> bool:
+        """Whether values may be reals or objects only because some are missing, as in numpy."""
+        real = pa.types.is_floating(self.type(name)) and self.kind in ("pandas", "dict")
+        return real or self.dtypes.get(name) in ("object", "|O")
+
+    def is_closed(self, name: str, array: Any) -> bool:
+        """Whether a column has room for its own categories alone, and the array has others."""
+        values = self.categories.get(name) if self.kind == "polars" else None
+        return values is not None and not pc.all(pc.is_in(array.drop_null(), values)).as_py()
+
+    def retyped(self, types: Mapping[str, Any]) -> Origin:
+        """The same with other types of some columns."""
+        fields = [pa.field(f.name, types[f.name]) if f.name in types else f for f in self.schema]
+        metadata = dict(self.schema.metadata or {})
+        if b"pandas" in metadata:
+            said = json.loads(metadata[b"pandas"])
+            said["columns"] = [each for each in said["columns"] if each["name"] not in types]
+            metadata[b"pandas"] = json.dumps(said).encode()
+        schema = pa.schema(fields, metadata)
+        dtypes = {name: dtype for name, dtype in self.dtypes.items() if name not in types}
         return dataclasses.replace(self, schema=schema, dtypes=dtypes)
 
     def restore(self, arrays: Mapping[str, Any], index: Any = None) -> Any:
@@ -107,9 +116,10 @@ class Origin:
     def _typed(self, array: Any, f: Any) -> Any:
         if pa.types.is_dictionary(f.type):
             values = self.categories[f.name]
-            return pa.DictionaryArray.from_arrays(
-                pc.index_in(array.cast(values.type), values), values
-            )
+            array = array.cast(values.type)
+            new = array.filter(pc.invert(pc.is_in(array, values))).drop_null().unique()
+            values = pa.concat_arrays([values, new])
+            return pa.DictionaryArray.from_arrays(pc.index_in(array, values), values)
         array = array.cast(f.type)
         return array.fill_null(float("nan")) if f.name in self.nan else array
 

@@ -106,13 +106,15 @@ class TableModel:
             final: "sample" draws missing values, "mode" takes the most probable ones last.
             seed, steps, batch, options: as in `sample`.
         """
+        if final not in ("sample", "mode"):
+            raise BFNError(f"final = {final!r}; expected 'sample' or 'mode'")
         format = self._format
         frame = read(table).typed({c.name: c.type for c in format.columns.columns})
         x, mask = format.known(frame)
         self._say_nearest(frame, format.columns.impossible(frame, holes=True))
         holes = ~mask.all(1)
         drawn = []
-        for i in range(whole("n", n or 1, 1)):
+        for i in range(whole("n", 1 if n is None else n, 1)):
             filled = x.clone()
             if holes.any():
                 own = noise.seed(seed, "imputation", i) if i else seed
@@ -227,11 +229,14 @@ class TableModel:
         Args:
             given: columns whose values are given; the bound is that of the others.
             by_column: keep the shares of the D columns of `columns_.columns` apart, (N, D).
-            draws: times at which the model looks at each row; the error falls with their root.
+            draws: times at which the model looks at each row, at least 2; the error falls with
+                their root.
             seed: random seed for times and noise.
             nearest: score the nearest number that the model can give instead of one that it cannot,
                 and the rarest category instead of one that did not occur in training.
         """
+        draws = whole("draws", draws, 2)
+        given = [given] if isinstance(given, str) else given
         format, frame, model = self._format, read(table), self._model
         x = format.form.encode(format.codes(frame, nearest=nearest))
         fixed = {format.columns[name].name for name in given}

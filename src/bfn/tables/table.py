@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +12,8 @@ import numpy as np
 import torch
 
 from bfn import noise
-from bfn.errors import BFNError
+from bfn.errors import BFNError, number
+from bfn.recipe import Recipe, Train
 from bfn.recipe import read as read_recipe
 from bfn.recipe.fitted import fitted
 from bfn.runs.folder import RunFolder
@@ -137,20 +139,19 @@ class Table(TableModel):
         held = codes[held] if holdout is None else format.codes(holdout, nearest=True)
         splits = {"train": train, "validation": held, "test": held[:0]}
         data = TableRows("the table", format, splits, frame, {"train": rows})
-        recipe = fitted(read_recipe("table", self._overrides()), data)
+        recipe = fitted(self._recipe(), data)
         model = data.model(recipe)
         fit(model, data, display=self.display, **vars(recipe.train))
         self.model_ = model
         return self
 
-    def _overrides(self) -> dict[str, Any]:
-        """The keys of the shipped recipe that the arguments stand for; the data are read here."""
-        return {
-            f"{section}.{name}": getattr(self, name)
-            for section, names in SECTIONS.items()
-            for name in names
-            if section != "data"
-        }
+    def _recipe(self) -> Recipe:
+        """The shipped recipe with the arguments, but for the data."""
+        number("known", self.known, "a number above 0, at most 1", lambda known: 0 < known <= 1)
+        sizes = {f"net.{name}": getattr(self, name) for name in SECTIONS["net"]}
+        own = {name: getattr(self, name) for name in SECTIONS["train"]}
+        recipe = read_recipe("table", sizes)
+        return dataclasses.replace(recipe, train=Train.read(vars(recipe.train) | own, {}))
 
     def __repr__(self) -> str:
         if hasattr(self, "model_"):
