@@ -52,7 +52,7 @@ class Score:
     error: float | None = None
 
     def __str__(self) -> str:
-        return f"{self.value:.4f}" + ("" if self.error is None else f"±{self.error:.4f}")
+        return f"{self.value:z.4f}" + ("" if self.error is None else f"±{self.error:.4f}")
 
 
 @dataclass(frozen=True)
