@@ -17,6 +17,7 @@ range without probability, and never leaves the range of the training values.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -122,17 +123,37 @@ class Bins:
 
     def log_mass(self, k: np.ndarray, j: np.ndarray) -> np.ndarray:
         """ln p(k | bin j) by the law that `draw` follows."""
-        low, high, weight, total, _ = self.pieces
-        # Differences of int64 as uint64 are exact even where they exceed int64.
-        density = weight / ((high.view(np.uint64) - low.view(np.uint64)).astype(np.float64) + 1)
+        _, size, mass = self.apart
+        piece = self.piece(k, j)
+        inside = (self.lows[j] <= k) & (k <= self.highs[j])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.log(np.where(inside, mass[piece] / size[piece], 0))
+
+    def piece(self, k: np.ndarray, j: np.ndarray) -> np.ndarray:
+        """The number of the piece of bin j that place k lies in: of the knot, if it is one."""
         i = np.searchsorted(self.knots, k)
         hit = self.knots[i.clip(max=len(self.knots) - 1)] == k
-        p = density[2 * i + j]
-        p += np.where(hit, density[(2 * i + j + 1) % len(density)], 0)
-        p += np.where(hit, density[(2 * i + j + 2) % len(density)], 0)
-        inside = (self.lows[j] <= k) & (k <= self.highs[j])
-        with np.errstate(divide="ignore"):
-            return np.log(np.where(inside, p, 0) / total[j])
+        return (2 * i + j + hit).clip(max=2 * len(self.knots) + len(self) - 1)
+
+    @cached_property
+    def apart(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The mixture as pieces that do not overlap, since each knot has its places to itself.
+
+        The least place of every piece, how many places it has, and its share of its bin; places
+        of one piece are equally probable.
+        """
+        low, high, weight, total, _ = self.pieces
+        owner = np.repeat(np.arange(len(self)), self.sizes)
+        knot = 2 * np.arange(len(self.knots)) + owner + 1
+        # Differences of int64 as uint64 are exact even where they exceed int64.
+        density = weight / ((high.view(np.uint64) - low.view(np.uint64)).astype(np.float64) + 1)
+        first, last = low.copy(), high.copy()
+        last[knot - 1] -= 1
+        first[knot + 1] += 1
+        size = last.view(np.uint64) - first.view(np.uint64) + np.uint64(1)
+        mass = density * size
+        mass[knot] += density[knot - 1] + density[knot + 1]
+        return first, size, mass / np.repeat(total, 2 * self.sizes + 1)
 
     def middles(self) -> np.ndarray:
         """A place in the middle of every bin: the median knot."""

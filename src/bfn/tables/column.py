@@ -11,13 +11,14 @@ import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from bfn.errors import BFNError, did_you_mean, some
 from bfn.tables.bins import Bins
-from bfn.tables.csvfile import TEXT, pa, pc
+from bfn.tables.csvfile import REAL, TEXT, WHOLE, pa, pc
 from bfn.tables.grid import Grid
 
 MOST_CLASSES = 1000
@@ -27,6 +28,8 @@ MARKED = 3
 """A spike is at least this many times as frequent as the values around it."""
 DURATION = re.compile(r"(?:(-?\d+) days?)?(?:,? ?\+?(\d+):(\d\d):(\d\d(?:\.\d+)?))?")
 """Such as 2 days, 1 day 13:30:00 or 0:00:02.5."""
+ABSENT = -(2**63)
+"""The place of a missing value."""
 
 
 def unfit() -> tuple[type[Exception], ...]:
@@ -63,6 +66,23 @@ def _ticks(text: str, type: Any) -> int:
     days, hours, minutes, seconds = (Decimal(each or 0) for each in found.groups())
     units = {"s": 0, "ms": 3, "us": 6, "ns": 9}
     return int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 10 ** units[type.unit])
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The law of the exact values in each bin or class: pieces whose places are equally probable.
+
+    Args:
+        stops: the number of pieces of all bins up to and with each (K,).
+        first: the least place of each piece (P,).
+        size: how many places it has.
+        share: its probability in its bin or class.
+    """
+
+    stops: np.ndarray
+    first: np.ndarray
+    size: np.ndarray
+    share: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -161,6 +181,37 @@ class Column(ABC):
         found[valid] = self._log_volume(self.cast(array.drop_null()), nearest)
         return found
 
+    # Exact values are places on a grid or among all categories; an archive holds them.
+
+    @abstractmethod
+    def places(self, text: Any) -> tuple[np.ndarray, np.ndarray]:
+        """The places of text, and whether a value is there that may be written so.
+
+        Where none is, because it cannot be read or has no probability, any place will do.
+        """
+
+    def at(self, places: np.ndarray) -> Any:
+        """The values at places."""
+        absent = places == ABSENT
+        if absent.all():
+            return pa.nulls(len(places), self.type)
+        found = self._values(np.where(absent, places[~absent][0], places))
+        return pc.if_else(absent, pa.scalar(None, self.type), found) if absent.any() else found
+
+    @cached_property
+    def pieces(self) -> Pieces:
+        """The law of places in bins or classes; those of missing values are the last."""
+        stops, *parts = self._pieces()
+        if self.missing:
+            ends = (ABSENT, 1, 1.0)
+            parts = [np.append(a, np.array(end, a.dtype)) for a, end in zip(parts, ends, strict=True)]
+            stops = np.append(stops, len(parts[0]))
+        return Pieces(stops, *parts)
+
+    def piece(self, places: np.ndarray) -> np.ndarray:
+        """The number of the piece that each place belongs to."""
+        return np.where(places == ABSENT, len(self.pieces.first) - 1, self._piece(places))
+
     def representatives(self) -> Any:
         """One value of every bin or class: a median, or of rare values the most frequent."""
         values = self._middles()
@@ -194,6 +245,15 @@ class Column(ABC):
 
     @abstractmethod
     def _middles(self) -> Any: ...
+
+    @abstractmethod
+    def _values(self, places: np.ndarray) -> Any: ...
+
+    @abstractmethod
+    def _pieces(self) -> tuple[np.ndarray, ...]: ...
+
+    @abstractmethod
+    def _piece(self, places: np.ndarray) -> np.ndarray: ...
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
@@ -295,6 +355,35 @@ class Number(Column):
     def _middles(self) -> Any:
         return self._values(self.bins.middles())
 
+    def places(self, text: Any) -> tuple[np.ndarray, np.ndarray]:
+        type = self.grid.type
+        if self.form:
+            read = pc.strptime(text, self.form, "s", error_is_null=True)
+        elif pa.types.is_integer(type) or pa.types.is_floating(type):
+            whole = pa.types.is_integer(type)
+            fits = pc.match_substring_regex(text, WHOLE if whole else REAL)
+            read = pc.if_else(fits, text, pa.scalar(None, TEXT)).cast(pa.int64() if whole else type)
+        else:
+            try:
+                read = convert(text, type)
+            except unfit():
+                read = pa.nulls(len(text), type)
+        if pa.types.is_floating(type):
+            read = pc.if_else(pc.is_finite(read), read, pa.scalar(None, type))
+        readable = read.is_valid().to_numpy(zero_copy_only=False)
+        found = np.full(len(text), self.bins.middles()[self.counts[: len(self.bins)].argmax()])
+        on_grid = np.zeros(len(text), bool)
+        found[readable], on_grid[readable] = self.grid.places(read.drop_null())
+        j = self.bins.index(found)
+        inside = found.clip(self.bins.lows[j], self.bins.highs[j])
+        return inside, on_grid & (inside == found)
+
+    def _pieces(self) -> tuple[np.ndarray, ...]:
+        return np.cumsum(2 * self.bins.sizes + 1), *self.bins.apart
+
+    def _piece(self, places: np.ndarray) -> np.ndarray:
+        return self.bins.piece(places, self.bins.index(places))
+
     def describe(self) -> dict[str, Any]:
         return {
             "counts": self.counts.tolist(),
@@ -344,21 +433,25 @@ class Category(Column):
     def _index(self, values: Any, nearest: bool) -> np.ndarray:
         return np.minimum(self._rank(values, nearest), len(self.values))
 
+    @cached_property
+    def _known(self) -> Any:
+        """All values that occurred in training, as text."""
+        return pa.concat_arrays([self.values, self.rare])
+
     def _possible(self, values: Any) -> np.ndarray:
-        known = pa.concat_arrays([self.values, self.rare])
-        return pc.is_in(values.cast(TEXT), known).to_numpy(zero_copy_only=False)
+        return pc.is_in(values.cast(TEXT), self._known).to_numpy(zero_copy_only=False)
 
     def _rank(self, values: Any, nearest: bool) -> np.ndarray:
         """The number of every value among all that occurred in training."""
-        text, known = values.cast(TEXT), pa.concat_arrays([self.values, self.rare])
-        rank = pc.index_in(text, known)
+        text = values.cast(TEXT)
+        rank = pc.index_in(text, self._known)
         if nearest:
             counts = np.append(self.counts[: len(self.values)], self.rare_counts)
             rarest = int(counts.argmin()) if len(counts) else 0
             rank = rank.fill_null(pa.scalar(rarest, rank.type))
         if rank.null_count:
             new = text.filter(rank.is_null()).unique().to_pylist()
-            names = known.to_pylist()
+            names = self._known.to_pylist()
             hint = did_you_mean(new[0], names) or f"; known are {some(map(repr, names))}"
             raise BFNError(
                 f"column {self.name!r} holds {some(map(repr, new))}, which did not occur in "
@@ -372,7 +465,25 @@ class Category(Column):
             shared = rank == len(self.values)
             share = self.rare_counts / self.rare_counts.sum()
             rank[shared] += rng.choice(len(share), shared.sum(), p=share)
-        return pa.concat_arrays([self.values, self.rare]).take(pa.array(rank)).cast(self.type)
+        return self._values(rank)
+
+    def _values(self, places: np.ndarray) -> Any:
+        return self._known.take(pa.array(places)).cast(self.type)
+
+    def places(self, text: Any) -> tuple[np.ndarray, np.ndarray]:
+        rank = pc.index_in(text, self._known)
+        return rank.fill_null(0).to_numpy().astype(np.int64), rank.is_valid().to_numpy(False)
+
+    def _pieces(self) -> tuple[np.ndarray, ...]:
+        ranks = np.arange(len(self._known))
+        last = np.full(int(len(self.rare) > 0), len(ranks))
+        stops = np.append(np.arange(1, len(self.values) + 1), last)
+        rare = self.rare_counts / self.rare_counts.sum()
+        share = np.append(np.ones(len(self.values)), rare)
+        return stops, ranks, np.ones(len(ranks), np.uint64), share
+
+    def _piece(self, places: np.ndarray) -> np.ndarray:
+        return places
 
     def _log_volume(self, values: Any, nearest: bool) -> np.ndarray:
         share = self.rare_counts / self.rare_counts.sum()

@@ -122,7 +122,7 @@ def read_csv(path: Path) -> tuple[Any, Dialect]:
             text = pc.if_else(absent, pa.scalar(None, text.type), text)
         columns[name] = _typed(text)
         if pa.types.is_floating(columns[name].type):
-            decimals[name] = pc.min(_places(text)).as_py() or 0
+            decimals[name] = pc.min(decimals_of(text)).as_py() or 0
     quoted = bool(re.search(rf'(^|{re.escape(delimiter)})"[^"{delimiter}\n]*"', head, re.M))
     newline = "\r\n" if "\r\n" in head else "\n"
     spelling = max(missing, key=missing.__getitem__, default="")
@@ -138,7 +138,7 @@ def write_csv(table: Any, path: Path, dialect: Dialect) -> None:
             file.write(between.join(names.to_pylist()) + dialect.newline)
         for start in range(0, table.num_rows, ROWS):
             part = table.slice(start, ROWS).combine_chunks()
-            written = [_written(part[name], name, dialect) for name in part.column_names]
+            written = [spelled(part[name], name, dialect) for name in part.column_names]
             lines = pc.binary_join_element_wise(*written, _text(between))
             file.writelines(f"{line}{dialect.newline}" for line in lines.to_pylist())
 
@@ -159,7 +159,7 @@ def fill_csv(source: Path, holes: Any, table: Any, dialect: Dialect, path: Path)
     for i, name in enumerate(holes.column_names):
         empty = pc.and_(holes[name].is_null(), table[name].is_valid())
         places = pc.indices_nonzero(empty)
-        written = _written(table[name].take(places).combine_chunks(), name, dialect)
+        written = spelled(table[name].take(places).combine_chunks(), name, dialect)
         for row, value in zip(places.to_pylist(), written.to_pylist(), strict=True):
             records[rows[row]] = _filled(records[rows[row]], i, value, dialect.delimiter)
     with replacing(path) as aside, aside.open("w", encoding="utf-8", newline="") as file:
@@ -175,7 +175,7 @@ def _filled(record: str, i: int, value: str, delimiter: str) -> str:
     )
 
 
-def _written(column: Any, name: str, dialect: Dialect) -> Any:
+def spelled(column: Any, name: str, dialect: Dialect) -> Any:
     """The values of a column as text."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -184,7 +184,7 @@ def _written(column: Any, name: str, dialect: Dialect) -> Any:
         text = _quoted(text, dialect)
     elif pa.types.is_floating(column.type):
         least = dialect.decimals.get(name, 0)
-        lacking = pc.max_element_wise(pc.subtract(least, _places(text)), 0).fill_null(0)
+        lacking = pc.max_element_wise(pc.subtract(least, decimals_of(text)), 0).fill_null(0)
         zeros = [pa.array([p + "0" * i for i in range(least + 1)], TEXT) for p in ("", ".")]
         ending = pc.if_else(pc.match_substring(text, "."), *(z.take(lacking) for z in zeros))
         longer = pc.binary_join_element_wise(text, ending, _text(""))
@@ -218,7 +218,7 @@ def _typed(text: Any) -> Any:
     return text.cast(pa.float64()) if pc.all(pc.match_substring_regex(text, REAL)).as_py() else text
 
 
-def _places(text: Any) -> Any:
+def decimals_of(text: Any) -> Any:
     """The number of decimals that each number is written with; null in scientific notation."""
     point = pc.find_substring(text, ".")
     places = pc.subtract(pc.subtract(pc.utf8_length(text), point), 1)

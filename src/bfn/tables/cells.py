@@ -1,0 +1,320 @@
+"""The bytes of a CSV file <-> exact values of a table's columns, and all that these do not say.
+
+A file is read in pieces of some rows. A cell is what lies between delimiters, byte for byte. Its
+value is what its column makes of it (`Column.places`), and every column of a piece has a
+`Spelling`: how most of its values are written. A cell that is not written so, cannot be read, or
+has no probability is kept as it is, beside the values. So are columns that are not modelled, and
+lines that are no rows: the header, comments, and those with another number of cells. A piece
+therefore comes back byte for byte, whatever it holds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import astuple, dataclass
+from itertools import islice, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bfn.errors import BFNError, require_extra, some
+from bfn.tables.column import ABSENT, Column
+from bfn.tables.columns import Columns
+from bfn.tables.csvfile import DELIMITERS, MISSING, REAL, TEXT, Dialect, decimals_of, pa, pc, spelled
+
+ROWS, BYTES = 2**16, 2**24
+"""Where a piece ends, in lines or about as many bytes."""
+LONGEST = 2**14
+"""Bytes of a row with line ends in quotes, at most; beyond it, a quote was never closed."""
+HEADER = 100
+"""Lines among which there is a header."""
+MOST_DECIMALS = 400
+BOM = b"\xef\xbb\xbf"
+
+Line = tuple[bytes, list[bytes] | None]
+"""The bytes of a line, and its cells if it is a row."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some lines of a file.
+
+    Args:
+        raw: their bytes.
+        places: the exact values of the variables (N, D), for each row.
+        beside: all that they do not say.
+    """
+
+    raw: bytes
+    places: np.ndarray
+    beside: bytes
+
+
+def pieces(path: Path, columns: Columns) -> Iterator[Piece]:
+    """The pieces of a CSV file; `BFNError` if it does not have the columns that vary."""
+    with path.open("rb") as file:
+        layout = Layout.find(file.readlines(BYTES), columns)
+        file.seek(0)
+        lines = layout.lines(file)
+        while some_lines := list(_until(lines)):
+            yield layout.piece(some_lines, columns)
+
+
+def restore(places: np.ndarray, beside: bytes, columns: Columns) -> bytes:
+    """The bytes of a piece."""
+    try:
+        (delimiter, newline, cut), (at, loose), stored = _msgpack().unpackb(beside)
+        cells = []
+        for spelling, rows, texts in stored:
+            how = Spelling(*spelling)
+            if rows is None:
+                cells.append(texts)
+                continue
+            cells.append(how.cells(places, columns, delimiter).to_pylist())
+            for row, text in zip(np.cumsum(rows, dtype=int), texts, strict=True):
+                cells[-1][row] = text
+        rows = (delimiter.encode().join(row) + newline for row in zip(*cells, strict=True))
+        others = dict(zip(np.cumsum(at, dtype=int).tolist(), loose, strict=True))
+        count = len(places) + len(others)
+        raw = b"".join(others[i] if i in others else next(rows) for i in range(count))
+        return raw[: len(raw) - cut]
+    except (ValueError, TypeError, LookupError, RuntimeError, NotImplementedError) as error:
+        raise BFNError(f"the rows of a table do not fit together ({error})") from None
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """How the cells of a column are written.
+
+    Args:
+        column: which of the columns in training it is; -1 for none.
+        space: whether values begin with a space.
+        quoted: whether values are in quotes.
+        missing: the cell of a missing value.
+        decimals: of reals, at least.
+    """
+
+    column: int = -1
+    space: bool = False
+    quoted: bool = False
+    missing: bytes = b""
+    decimals: int = 0
+
+    def cells(self, places: np.ndarray, columns: Columns, delimiter: str) -> Any:
+        """The cells of the values at the places of variables (N, D)."""
+        column = columns.columns[self.column]
+        if column.K > 1:
+            own = places[:, columns.variables.index(column)]
+        else:
+            own = np.full(len(places), column.pieces.first[0])
+        return self.write(column.at(own), delimiter)
+
+    def write(self, values: Any, delimiter: str) -> Any:
+        """Values as cells."""
+        if not 0 <= self.decimals <= MOST_DECIMALS:
+            raise ValueError(f"{self.decimals} decimals")
+        dialect = Dialect(delimiter, quoted=self.quoted, decimals={"": self.decimals})
+        text = spelled(values, "", dialect)
+        plain = not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type))
+        before = " " * self.space + '"' * (self.quoted and plain)
+        after = '"' * (self.quoted and plain)
+        parts = (pa.scalar(each, TEXT) for each in (before, after, ""))
+        text = pc.binary_join_element_wise(next(parts), text, *parts)
+        missing = pa.scalar(self.missing, pa.large_binary())
+        return pc.if_else(values.is_valid(), text.cast(pa.large_binary()), missing)
+
+    def read(self, text: Any, column: Column) -> tuple[np.ndarray, np.ndarray]:
+        """The places of cells, and which of them are missing or might be."""
+        inside = _bare(text, self.space)
+        places, known = column.places(inside)
+        absent = pc.is_in(inside, pa.array(MISSING, TEXT)).to_numpy(zero_copy_only=False) & ~known
+        if column.missing:
+            places[absent] = ABSENT
+        return places, absent
+
+
+def _spelling(number: int, column: Column, cells: Any) -> Iterator[tuple[Spelling, np.ndarray]]:
+    """Ways in which a column may be written, and what is read that way."""
+    text = _text(cells)
+    share = pc.mean(pc.starts_with(text, " ").cast(pa.float64())).as_py()
+    for space in (True, False) if share > 0.5 else (False,):
+        places, absent = Spelling(space=space).read(text, column)
+        bare = text.filter(pa.array(~absent))
+        bare = pc.utf8_ltrim_whitespace(bare) if space else bare
+        quoted = bool(pc.mean(pc.starts_with(bare, '"').cast(pa.float64())).as_py() or 0 > 0.5)
+        missing = Counter(cells.filter(pa.array(absent)).to_pylist()).most_common(1)
+        how = (number, space, quoted, missing[0][0] if missing else b"")
+        for decimals in _decimals(_bare(bare, space)) if pa.types.is_floating(column.type) else (0,):
+            yield Spelling(*how, decimals), places
+
+
+def _decimals(text: Any) -> list[int]:
+    """The least numbers of decimals that reals may have been given."""
+    found = decimals_of(text.filter(pc.match_substring_regex(text, REAL))).drop_null()
+    if not len(found):
+        return [0]
+    least = np.quantile(found.to_numpy(), (0.0, 0.1), method="lower")
+    return sorted({min(int(each), MOST_DECIMALS) for each in least})
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the lines of a file are divided.
+
+    Args:
+        delimiter: between cells.
+        newline: at the end of a row.
+        numbers: which of the columns in training each column is, -1 for none; None if any number
+            of cells is a row.
+        header: the cells that name the columns, if there are any.
+    """
+
+    delimiter: str
+    newline: bytes
+    numbers: tuple[int, ...] | None = None
+    header: list[bytes] | None = None
+
+    @classmethod
+    def find(cls, head: list[bytes], columns: Columns) -> Layout:
+        """The layout of a file that begins with some lines."""
+        newline = b"\r\n" if head and head[0].endswith(b"\r\n") else b"\n"
+        wanted, every = [c.name for c in columns.variables], list(columns.origin.schema.names)
+        own = columns.origin.dialect.delimiter if columns.origin.dialect else ","
+        lacking, positional = wanted, None
+        for delimiter in dict.fromkeys((own, *DELIMITERS)):
+            lines = cls(delimiter, newline).lines(head)
+            rows = [cells for _, cells in islice(lines, HEADER) if cells is not None]
+            for row in rows:
+                names = [_name(cell, i) for i, cell in enumerate(row, 1)]
+                without = [name for name in wanted if name not in names]
+                if not without:
+                    return cls(delimiter, newline, _numbers(names, columns), row)
+                lacking = without if len(without) < len(lacking) else lacking
+            widths = Counter(map(len, rows)).most_common(1)
+            if positional is None and widths and widths[0][0] == len(every):
+                positional = cls(delimiter, newline, _numbers(every, columns))
+        if positional is not None and lacking == wanted:
+            return positional
+        if head and head[0].startswith(b"PAR1"):
+            raise BFNError(
+                "is a Parquet file, whose bytes cannot be restored exactly: write its table as CSV"
+            )
+        raise BFNError(f"is no CSV file with the model's columns: it lacks {some(map(repr, lacking))}")
+
+    def lines(self, lines: Iterable[bytes]) -> Iterator[Line]:
+        """Lines and their cells; line ends in quotes belong to a cell."""
+        held: list[bytes] = []
+        for line in lines:
+            held.append(line)
+            whole = b"".join(held)
+            divided = self._divided(whole)
+            if divided is None and len(whole) < LONGEST:
+                continue
+            if divided is None:
+                yield from ((each, None) for each in held)
+            else:
+                yield whole, divided if self._is_row(whole, divided) else None
+            held = []
+        yield from ((each, None) for each in held)
+
+    def _divided(self, line: bytes) -> list[bytes] | None:
+        """The cells of a line; None if a quote is still open."""
+        parts, delimiter = line.removesuffix(self.newline).split(self.delimiter.encode()), b""
+        if b'"' not in line:
+            return parts
+        delimiter, cells, held, quotes = self.delimiter.encode(), [], [], 0
+        for part in parts:
+            if held or part.lstrip(b" ").startswith(b'"'):
+                held.append(part)
+                quotes += part.count(b'"')
+                if quotes % 2 == 0:
+                    cells.append(delimiter.join(held))
+                    held, quotes = [], 0
+            else:
+                cells.append(part)
+        return None if held else cells
+
+    def _is_row(self, line: bytes, cells: list[bytes]) -> bool:
+        if self.numbers is None:
+            return True
+        # Only the last line may have no end.
+        ends = line.endswith(self.newline) or not line.endswith(b"\n")
+        return ends and len(cells) == len(self.numbers) and cells != self.header
+
+    def piece(self, lines: list[Line], columns: Columns) -> Piece:
+        """Lines as a piece."""
+        assert self.numbers is not None
+        rows = [cells for _, cells in lines if cells is not None]
+        loose = [(i, line) for i, (line, cells) in enumerate(lines) if cells is None]
+        places = np.zeros((len(rows), len(columns.variables)), np.int64)
+        stored = []
+        for number, cells in zip(self.numbers, zip(*rows, strict=True), strict=False):
+            column = columns.columns[number] if number >= 0 else None
+            if column is None:
+                stored.append((astuple(Spelling()), None, cells))
+                continue
+            found = pa.array(cells, pa.large_binary())
+            tried = []
+            for spelling, read in _spelling(number, column, found):
+                if column.K > 1:
+                    places[:, columns.variables.index(column)] = read
+                written = spelling.cells(places, columns, self.delimiter)
+                odd = np.flatnonzero(pc.not_equal(written, found).to_numpy(zero_copy_only=False))
+                tried.append((len(odd), spelling, read, odd))
+            _, spelling, read, odd = min(tried, key=lambda each: each[0])
+            if column.K > 1:
+                places[:, columns.variables.index(column)] = read
+            texts = [cells[row] for row in odd]
+            stored.append((astuple(spelling), np.diff(odd, prepend=0).tolist(), texts))
+        at = np.diff([i for i, _ in loose], prepend=0).tolist()
+        last, cells = lines[-1]
+        cut = 0 if cells is None or last.endswith(self.newline) else len(self.newline)
+        beside = (self.delimiter, self.newline, cut), (at, [line for _, line in loose]), stored
+        raw = b"".join(line for line, _ in lines)
+        return Piece(raw, places, _msgpack().packb(beside))
+
+
+def _until(lines: Iterator[Line]) -> Iterator[Line]:
+    """The next lines, up to those of a piece."""
+    size = 0
+    for line in islice(lines, ROWS):
+        yield line
+        size += len(line[0])
+        if size >= BYTES:
+            return
+
+
+def _numbers(names: list[str], columns: Columns) -> tuple[int, ...]:
+    """The number of the column of each name, where it is named first; -1 for others."""
+    numbers = {column.name: i for i, column in enumerate(columns.columns)}
+    return tuple(numbers.pop(name, -1) for name in names)
+
+
+def _name(cell: bytes, number: int) -> str:
+    """The name of a column, as CSV files are read."""
+    name = cell.removeprefix(BOM).decode("utf-8", "replace").strip()
+    if len(name) > 1 and name[0] == name[-1] == '"':
+        name = name[1:-1].replace('""', '"')
+    return name or f"column_{number}"
+
+
+def _bare(text: Any, space: bool) -> Any:
+    """Text without the space before it and the quotes around it."""
+    text = pc.utf8_ltrim_whitespace(text) if space else text
+    inside = pc.replace_substring(pc.utf8_slice_codeunits(text, 1, -1), '""', '"')
+    quoted = pc.match_substring_regex(text, r'(?s)^".*"$')
+    return pc.if_else(quoted, inside, text)
+
+
+def _text(cells: Any) -> Any:
+    """Cells as text; bytes that are none are replaced."""
+    try:
+        return cells.cast(TEXT)
+    except pa.ArrowInvalid:
+        return pa.array([cell.decode("utf-8", "replace") for cell in cells.to_pylist()], TEXT)
+
+
+def _msgpack() -> Any:
+    return require_extra("msgpack", "compress", "an archive")
