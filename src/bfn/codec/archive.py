@@ -37,6 +37,8 @@ MAX_CONTENTS = 1 << 22
 """The most bytes of contents before they are squeezed: some 200,000 files."""
 PIECE = 1 << 22
 """Plain bytes are stored in pieces of this size; the last one may be shorter."""
+MOST_LINES, MOST_BESIDE = 1 << 16, 1 << 26
+"""The most rows of a CSV file that are restored at a time, and the most bytes beside them."""
 EXPANSION = 1032
 """The most plain bytes for each one stored. Deflating reaches no more; what could is not used."""
 GROUPS = 32
@@ -98,8 +100,16 @@ class Picture:
     examples = 1
 
 
-Part = Plain | Rows | Windows | Picture
-_PARTS: tuple[type[Any], ...] = (Plain, Rows, Windows, Picture)
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Rows of a CSV file, with `size` plain bytes that say what their values do not."""
+
+    examples: int
+    size: int
+
+
+Part = Plain | Rows | Windows | Picture | Lines
+_PARTS: tuple[type[Any], ...] = (Plain, Rows, Windows, Picture, Lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +126,7 @@ class Entry:
     @property
     def plain(self) -> int:
         """Bytes stored without the model."""
-        return sum(part.size for part in self.parts if isinstance(part, Plain))
+        return sum(part.size for part in self.parts if isinstance(part, Plain | Lines))
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,6 +319,8 @@ def _part(kind: Any, *fields: Any) -> Part:
             right = _whole(examples) > 0 and _whole(skip) >= 0
         case Picture(kind, shades):
             right = kind in PICTURES and type(shades) is bool
+        case Lines(examples, size):
+            right = _whole(examples) <= MOST_LINES and 0 < _whole(size) <= MOST_BESIDE
     if not right:
         raise ValueError(f"{part!r:.80} is not part of a file")
     return part

@@ -88,7 +88,7 @@ class Part:
 
 
 class Chain:
-    """One example per lane, all lanes in lockstep through the same steps."""
+    """One example per lane, or `width` of them, all lanes in lockstep through the same steps."""
 
     def __init__(
         self,
@@ -97,9 +97,11 @@ class Chain:
         steps: int,
         lanes: int,
         values: Sequence[float] | None = None,
+        width: int = 1,
     ) -> None:
-        self.model, self.lanes, self.n = model, lanes, steps
-        self.shape = (lanes, *shape)
+        self.model, self.lanes, self.n, self.width = model, lanes, steps, width
+        self.rows = lanes * width
+        self.shape = (self.rows, *shape)
         self.state_shape = model.flow.state_shape(self.shape)
         self.parts: list[Part] = []
         self.variables = self.numbers = 0
@@ -143,9 +145,10 @@ class Chain:
         return np.repeat(values, [part.size for part in self.parts])
 
     def encode(self, stacks: Stacks, x: Integers, index: Integers) -> tuple[Floats, Floats]:
-        """Push x, indices (lanes, variables), lane by lane; returns the bits of each part.
+        """Push x, indices (rows, variables), lane by lane; returns the bits of each part.
 
-        index says which examples of their blocks these are, (lanes,). Lanes that had too few bits
+        index says which examples of their blocks these are, (lanes,): from `width` times it on.
+        Lanes that had too few bits
         are in `stacks.dry`; what they hold now would not be decoded.
 
         The bits are those of the steps, (lanes, n), and of the data, (lanes,). Step i is charged
@@ -177,13 +180,13 @@ class Chain:
             steps[:, i - 1] += after - before
             k = earlier
         moved = self._popped - sum(part.size * part.grid.message_bits() for part in self.parts)
-        steps[stacks.active] += moved - moved.mean()
+        steps[stacks.active] += self.width * (moved - moved.mean())
         return steps, reconstruction
 
     def decode(self, stacks: Stacks, index: Integers) -> Integers:
-        """Pop indices (lanes, variables)."""
+        """Pop indices (rows, variables)."""
         n = self.n
-        k = np.zeros((self.lanes, self.numbers), np.int64)
+        k = np.zeros((self.rows, self.numbers), np.int64)
         for i in range(1, n + 1):
             later = self.message(k, i).pop(stacks)
             if stacks.dry:  # as the sender's never are
@@ -227,7 +230,7 @@ class Chain:
 
     def marginal(self, t: float) -> Distribution:
         """The data's distribution as the network sees it at time t before any message."""
-        return self._data(self._call(np.zeros((self.lanes, self.numbers)), t))
+        return self._data(self._call(np.zeros((self.rows, self.numbers)), t))
 
     def output(self, k: Integers, i: int) -> Output:
         """The network's output after i steps, V_i = k delta_i."""
@@ -236,19 +239,20 @@ class Chain:
     @cached_property
     def _before_messages(self) -> Output:
         """Always the same: no example has sent anything yet."""
-        return self._call(np.zeros((self.lanes, self.numbers)), 0.0)
+        return self._call(np.zeros((self.rows, self.numbers)), 0.0)
 
     def _state(self, k: Integers, i: int) -> Floats:
         return k * self.per_number([part.grid.delta[i] for part in self.parts])
 
     def _key(self, index: Integers, i: int) -> NDArray[np.int32]:
-        """Random words for the bits that V_i is popped from: (lanes, words).
+        """Random words for the bits that V_i is popped from: (rows, words).
 
-        They are different for every example, index (lanes,), of a block. (The bits from which
+        They are different for every example of a block. (The bits from which
         components are chosen need none: what a component costs does not depend on the choice.)
         """
         first, end = self._words[i - 1 : i + 1].tolist()
-        return random_words(index, first, end - first)
+        examples = index[:, None] * self.width + np.arange(self.width)
+        return random_words(examples.reshape(-1), first, end - first)
 
     def network(self, k: Integers, i: int) -> Tensor:
         """The network's bare numbers for `output`."""
@@ -269,8 +273,8 @@ class Chain:
         time = torch.tensor(t, dtype=torch.float64)
         # One number for each part of the data, the same in every lane.
         beta = on_device(flow.schedule.beta(time))
-        beta = flow.over(beta.expand(self.lanes, *beta.shape), state)
-        return Theta(state, beta), on_device(time.expand(self.lanes))
+        beta = flow.over(beta.expand(self.rows, *beta.shape), state)
+        return Theta(state, beta), on_device(time.expand(self.rows))
 
     def message(self, k: Integers, i: int) -> Distribution:
         """Cells of V_i given those of V_{i-1}."""

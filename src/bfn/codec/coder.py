@@ -5,9 +5,13 @@ b mod `lanes`; the lanes run in lockstep, so that the network is always called w
 batch. Its rows do not depend on one another, but their last digits may depend on the batch, on the
 row, and on the number of threads: all three are fixed.
 
-A stack must hold some bits before the chain can begin. They are the block's last examples, coded
-symbol by symbol (`Startup`). So a block costs no random bits; it only pays for what that way is
-worse than the chain on a handful of examples. Should they not suffice, the block begins again on
+Where a block is long, several of its examples go through the chain together (`width`): it is faster
+to do more at a time to one stack than to have more stacks.
+
+A stack must hold some bits before the chain can begin. They are what the model does not say of
+exact values (exact.py), if there are any, and the block's last examples, coded symbol by symbol
+(`Startup`). So a block costs no random bits; it only pays for what that way is worse than the chain
+on a handful of examples. Should they not suffice, the block begins again on
 top of `padding`. A stack that runs dry while the chain decodes is therefore none of ours.
 
 Sender and receiver compute the same probabilities only if their networks give the same numbers bit
@@ -33,6 +37,7 @@ import torch
 
 import bfn
 from bfn.codec.chain import Chain
+from bfn.codec.exact import Exact
 from bfn.codec.stack import (
     Distribution,
     Floats,
@@ -82,6 +87,7 @@ class _Block:
 
     place: int
     x: Integers
+    places: Integers | None = None
     padding: int = 0
     startup: int = 0
     way: int = 0
@@ -99,8 +105,11 @@ class Codec:
             reconstruction=bfn.Bins(K, sigma), or mixed of such variables.
         shape: the shape of one example; of mixed data that is `model.flow.shape`.
         steps: n, the number of messages and of the network's calls per example.
-        lanes: the batch of every call. More are faster for many blocks, slower for few.
+        lanes: how many blocks are coded at a time. More are faster for many blocks, slower for few.
         values: for continuous data, the value of every bin that is not its centre.
+        width: the examples of a block that are coded at a time. The network is always called with
+            a batch of lanes times width.
+        exact: the data are places of exact values (N, variables), whose bins the model codes.
 
     Both sides need the same model and the same `settings`.
     """
@@ -113,9 +122,12 @@ class Codec:
         *,
         lanes: int = LANES,
         values: Sequence[float] | None = None,
+        width: int = 1,
+        exact: Exact | None = None,
     ) -> None:
         whole("steps", steps, 1)
         whole("lanes", lanes, 1)
+        whole("width", width, 1)
         if not all(isinstance(size, int) and size > 0 for size in shape):
             raise BFNError(f"shape = {tuple(shape)}; expected positive whole numbers")
         if model.lengths is not None:
@@ -126,8 +138,10 @@ class Codec:
         constriction()
         self.model, self.shape, self.steps, self.lanes = model, tuple(shape), steps, lanes
         self._values = None if values is None else [float(value) for value in values]
-        self.chain = Chain(model, self.shape, steps, lanes, self._values)
-        self.startup = Startup(self.chain)
+        self.width, self.exact = width, exact
+        self.chain = Chain(model, self.shape, steps, lanes, self._values, width)
+        single = Chain(model, self.shape, steps, lanes, self._values) if width > 1 else None
+        self.startup = Startup(self.chain, single)
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -143,6 +157,7 @@ class Codec:
             "shape": list(self.shape),
             "steps": self.steps,
             "lanes": self.lanes,
+            "width": self.width,
             "values": self._values,
             "dtype": str(self.model.dtype).removeprefix("torch."),
             "device": self.model.device.type,
@@ -164,34 +179,43 @@ class Codec:
         if isinstance(blocks, Mapping):
             raise BFNError("the blocks are a dict; expected a list of blocks: for one, give [x]")
         results: dict[int, Coded] = {}
+        width = self.width
 
         def begin(stacks: Stacks, lane: int, place: int) -> _Block:
-            return start(stacks, lane, place, self._indices(blocks[place], place), 0)
-
-        def start(stacks: Stacks, lane: int, place: int, x: Integers, below: int) -> _Block:
-            block = _Block(place, x, below, steps=np.zeros(self.steps))
-            stacks.put(lane, padding(below))
-            if len(x):
-                block.startup, block.way = self.startup.push(stacks, lane, x)
-                block.startup_bits = float(stacks.bits()[lane])
-            block.left = len(x) - block.startup
+            block = _Block(place, *self._indices(blocks[place], place))
+            start(stacks, lane, block)
             return block
 
+        def start(stacks: Stacks, lane: int, block: _Block) -> None:
+            block.steps = np.zeros(self.steps)
+            stacks.put(lane, padding(block.padding))
+            below = float(stacks.bits()[lane])
+            if self.exact is not None and block.places is not None:
+                self.exact.push(stacks.coders[lane], block.places)
+            block.reconstruction = float(stacks.bits()[lane]) - below
+            if len(block.x):
+                there = block.reconstruction
+                block.startup, block.way = self.startup.push(stacks, lane, block.x, there)
+            block.startup_bits = float(stacks.bits()[lane]) - block.reconstruction
+            block.left = len(block.x) - block.startup
+
         def step(stacks: Stacks, current: dict[int, _Block]) -> None:
-            x = np.zeros((self.lanes, self.chain.variables), np.int64)
+            x = np.zeros((self.lanes, width, self.chain.variables), np.int64)
             index = np.zeros(self.lanes, np.int64)
             for lane, block in current.items():
-                index[lane] = block.left - 1
-                x[lane] = block.x[index[lane]]
+                index[lane] = block.left // width - 1
+                x[lane] = block.x[block.left - width : block.left]
+            x = x.reshape(-1, self.chain.variables)
             steps, reconstruction = self.chain.encode(stacks, x, index)
             for lane, block in current.items():
                 if lane in stacks.dry:
-                    below = 2 * block.padding or math.isqrt(self.chain.numbers) // 32 + 1
-                    current[lane] = start(stacks, lane, block.place, block.x, below)
+                    words = width * (math.isqrt(self.chain.numbers) // 32 + 1)
+                    block.padding = 2 * block.padding or words
+                    start(stacks, lane, block)
                 else:
                     block.steps += steps[lane]
                     block.reconstruction += float(reconstruction[lane])
-                    block.left -= 1
+                    block.left -= width
 
         def finish(stacks: Stacks, lane: int, block: _Block) -> None:
             if len(block.x):
@@ -229,6 +253,7 @@ class Codec:
         places = range(len(payloads)) if places is None else places
         number_of = {place: j for j, place in enumerate(places)}
         results: dict[int, Any] = {}
+        width = self.width
 
         def begin(stacks: Stacks, lane: int, place: int) -> _Block:
             j = number_of[place]
@@ -237,28 +262,33 @@ class Codec:
             if counts[j]:
                 with stacks.only(lane):
                     block.startup, block.way = self._header(counts[j]).pop(stacks)[lane].tolist()
-                if block.startup > self.startup.most(block.way):
-                    raise damaged(f"block {place} begins with too many examples")
             block.left = len(block.x) - block.startup
+            if block.startup > self.startup.most(block.way) + width or block.left % width:
+                raise damaged(f"block {place} begins with too many examples")
             return block
 
         def step(stacks: Stacks, current: dict[int, _Block]) -> None:
             index = np.zeros(self.lanes, np.int64)
             for lane, block in current.items():
-                index[lane] = len(block.x) - block.startup - block.left
-            x = self.chain.decode(stacks, index)
+                index[lane] = (len(block.x) - block.startup - block.left) // width
+            x = self.chain.decode(stacks, index).reshape(self.lanes, width, -1)
             for lane, block in current.items():
-                block.x[index[lane]] = x[lane]
-                block.left -= 1
+                first = index[lane] * width
+                block.x[first : first + width] = x[lane]
+                block.left -= width
 
         def finish(stacks: Stacks, lane: int, block: _Block) -> None:
             if block.startup:
                 rest = self.startup.pop(stacks, lane, block.startup, block.way)
                 block.x[len(block.x) - block.startup :] = rest
+            if self.exact is not None:
+                data = torch.from_numpy(self.exact.pop(stacks.coders[lane], block.x))
+            else:
+                data = self.model.flow.unpack(self.chain.data(block.x))
             rest = stacks.bytes(lane)
             if rest != padding(len(rest) // 4):
                 raise damaged(f"block {block.place} has bits left over")
-            data = results[block.place] = self.model.flow.unpack(self.chain.data(block.x))
+            results[block.place] = data
             if confirm is not None:
                 confirm(block.place, data)
 
@@ -311,16 +341,19 @@ class Codec:
         size = np.array([count + 1, self.startup.ways])
         return uniform(np.tile(size, (self.lanes, 1)))
 
-    def _indices(self, data: Any, place: int) -> Integers:
+    def _indices(self, data: Any, place: int) -> tuple[Integers, Integers | None]:
+        """The symbols of data, and the places of exact values."""
         data = self.model.pack(data).detach().cpu()
         if tuple(data.shape[1:]) != self.shape:
             raise BFNError(
                 f"block {place} is {tuple(data.shape)}; expected a tensor of shape (examples, "
                 f"{', '.join(map(str, self.shape))})"
             )
+        if self.exact is not None:
+            return self.exact.codes(data.numpy()), data.numpy()
         if len(data):
             self.model.check(data)
-        return self.chain.indices(data)
+        return self.chain.indices(data), None
 
 
 class Startup:
@@ -331,31 +364,37 @@ class Startup:
         what the network puts out at some time t when no message has come (V = 0);
         for small alphabets, what followed the same symbols before (`Counts`).
 
-    The block's examples are taken from its end. Counting goes on in the order in which they decode.
+    The block's examples are taken from its end, first so many that the chain can go through the
+    rest by its width. Counting goes on in the order in which they decode.
     """
 
-    def __init__(self, chain: Chain) -> None:
-        self.chain = chain
+    def __init__(self, chain: Chain, single: Chain | None = None) -> None:
+        """`single` is the chain with a width of 1."""
+        self.chain, self.width, self.single = chain, chain.width, single or chain
         self.ways = len(TIMES) + (chain.K <= FEW and chain.variables * chain.K <= SMALL)
-        self._marginals: dict[int, Distribution] = {}
+        self._marginals: dict[tuple[Chain, int], Distribution] = {}
 
     def most(self, way: int) -> int:
         """The most examples of a block. Where they are worth too little, the chain begins on less,
         so that a forged block cannot be long for nothing.
         """
-        enough = 64 * (1 + math.ceil(self.chain.startup_bits() / self.chain.even_bits))
+        needed = self.width * self.chain.startup_bits()
+        enough = 64 * (1 + math.ceil(needed / self.chain.even_bits))
         # Counting takes 40 microseconds a symbol, however few there are to tell apart.
         counted = max(1, MOST // (self.chain.variables * max(8, self.chain.K)))
         return enough if way < len(TIMES) else min(enough, counted)
 
-    def push(self, stacks: Stacks, lane: int, x: Integers) -> tuple[int, int]:
-        """Push the last examples until the chain can begin: how many, and in which way."""
-        needed, below = self.chain.startup_bits(x[0]), stacks.bytes(lane)
+    def push(self, stacks: Stacks, lane: int, x: Integers, there: float = 0.0) -> tuple[int, int]:
+        """Push the last examples until the chain can begin: how many, and in which way.
+
+        Some bits are there already.
+        """
+        needed, below = self.width * self.chain.startup_bits(x[0]) - there, stacks.bytes(lane)
         trials = []
         for way in range(self.ways):
             taken, bits = self.push_way(stacks, lane, x, way, needed)
             enough = taken == len(x) or bits >= needed
-            trials.append((bits / taken if enough else math.inf, way))
+            trials.append((bits / max(1, taken) if enough else math.inf, way))
             stacks.put(lane, below)
         _, way = min(trials)
         return self.push_way(stacks, lane, x, way, needed)[0], way
@@ -365,8 +404,12 @@ class Startup:
         x = np.zeros((number, self.chain.variables), np.int64)
         with stacks.only(lane):
             if way < len(TIMES):
-                for j in range(number):
-                    x[j] = self._marginal(way).pop(stacks)[lane]
+                at = 0
+                while at < number:
+                    chain = self.chain if number - at >= self.width else self.single
+                    found = self._marginal(chain, way).pop(stacks)
+                    x[at : at + chain.width] = found.reshape(-1, chain.width, x.shape[1])[lane]
+                    at += chain.width
             else:
                 counts = Counts(self.chain.K)
                 for j in reversed(range(number)):
@@ -382,28 +425,35 @@ class Startup:
     ) -> tuple[int, float]:
         """Push the last examples in one way until they have the bits needed: how many, and bits."""
         before, taken = float(stacks.bits()[lane]), 0
-        row = np.zeros((self.chain.lanes, x.shape[1]), np.int64)
         with stacks.only(lane):
             if way == len(TIMES):
                 taken = self._push_counted(stacks, x, needed)
             else:
-                most = min(len(x), self.most(way))
-                while taken < most and stacks.bits()[lane] - before < needed:
-                    row[lane] = x[len(x) - 1 - taken]
-                    self._marginal(way).push(stacks, row)
-                    taken += 1
+                while self._more(x, taken, way, stacks.bits()[lane] - before < needed):
+                    uneven = (len(x) - taken) % self.width
+                    chain, end = self.single if uneven else self.chain, len(x) - taken
+                    rows = np.zeros((chain.lanes, chain.width, x.shape[1]), np.int64)
+                    rows[lane] = x[end - chain.width : end]
+                    self._marginal(chain, way).push(stacks, rows.reshape(-1, x.shape[1]))
+                    taken += chain.width
             return taken, float(stacks.bits()[lane]) - before
+
+    def _more(self, x: Integers, taken: int, way: int, needed: bool) -> bool:
+        """Whether another example is due: more bits are needed, or the rest is no multiple."""
+        uneven = (len(x) - taken) % self.width > 0
+        return taken < len(x) and (uneven or (needed and taken < self.most(way)))
 
     def _push_counted(self, stacks: Stacks, x: Integers, needed: float) -> int:
         counts, rows, bits, taken = Counts(self.chain.K), [], 0.0, 0
-        most = min(len(x), self.most(len(TIMES)))
         # A few bits more than needed, as the coder's probabilities are a little different.
-        while taken < most and bits < needed + 8.0:
+        while self._more(x, taken, len(TIMES), bits < needed + 8.0):
             example = x[len(x) - 1 - taken]
             predicted = np.stack(list(counts.learn(example)))
             rows.append(predicted)
             bits -= float(np.log2(predicted[np.arange(len(example)), example]).sum())
             taken += 1
+        if not taken:
+            return 0
         symbols = x[::-1][:taken].reshape(1, -1)
         weights = self._rows(np.concatenate(rows))
         table(weights).push(stacks, np.repeat(symbols, self.chain.lanes, 0))
@@ -413,10 +463,10 @@ class Startup:
         """The same table for every lane, of which one is at work."""
         return np.broadcast_to(rows, (self.chain.lanes, *rows.shape))
 
-    def _marginal(self, way: int) -> Distribution:
-        if way not in self._marginals:
-            self._marginals[way] = self.chain.marginal(TIMES[way])
-        return self._marginals[way]
+    def _marginal(self, chain: Chain, way: int) -> Distribution:
+        if (chain, way) not in self._marginals:
+            self._marginals[chain, way] = chain.marginal(TIMES[way])
+        return self._marginals[chain, way]
 
 
 def padding(words: int) -> bytes:
@@ -508,11 +558,12 @@ def probe(chain: Chain) -> str:
         for numbers in (grid.delta, grid.sd, grid.reach, grid.stray):
             digest.update(numbers.tobytes())
     # Spread evenly and computed exactly: no generator of random numbers has to agree.
-    filler = np.arange(4 * chain.numbers + 8, dtype=np.uint64) * 2654435761 % (1 << 32) + 1
+    words = 4 * chain.width * chain.numbers + 8
+    filler = np.arange(words, dtype=np.uint64) * 2654435761 % (1 << 32) + 1
     for lane in range(chain.lanes):
         stacks.put(lane, filler.astype("<u4").tobytes())
-    spread = np.arange(chain.lanes * chain.numbers) * 7919 % 1009 / 1009
-    spread = spread.reshape(chain.lanes, chain.numbers)
+    spread = np.arange(chain.rows * chain.numbers) * 7919 % 1009 / 1009
+    spread = spread.reshape(chain.rows, chain.numbers)
     for i in sorted({1, (chain.n + 1) // 2, chain.n}):
         deviations = [part.grid.sd[i] / part.grid.delta[i] for part in chain.parts]
         cells = (4.0 * spread - 2.0) * chain.per_number(deviations)

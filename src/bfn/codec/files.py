@@ -8,6 +8,8 @@ pixels (pictures). That is tried, value by value, before anything is written.
     .npy, .npz      the rows of every array, for mixed data of all arrays together; what else the
                     file holds is stored without the model
     pictures        one example each; the pixels are kept, what else the file says is not
+    .csv            rows of a table, in pieces; what their values do not say is stored without the
+                    model
 """
 
 from __future__ import annotations
@@ -28,9 +30,11 @@ import torch
 from torch import Tensor
 
 from bfn.codec.archive import (
+    MOST_BESIDE,
     NUMBERS,
     Array,
     Entry,
+    Lines,
     Picture,
     Plain,
     Rows,
@@ -181,6 +185,8 @@ def _reader(
     """The name under which a file comes back, and how it is read for this kind of data."""
     format, ending = translation.format, path.suffix.lower()
     array = ending in ARRAYS
+    if format.laws:
+        return name, lambda: read_table(path, format)
     if isinstance(format, TextFormat) and (not array or format.alphabet.characters is None):
         return name, lambda: read_text(path, format)
     if array and (ending == ".npz" or format.medium != "mixed"):
@@ -422,6 +428,21 @@ def _rows(file: IO[bytes], group: Sequence[_Found], translation: Translation) ->
         yield Fragment(Rows(count, arrays), x, raw)
 
 
+# Tables.
+
+
+def read_table(path: Path, format: Format) -> Iterator[Fragment]:
+    """The rows of a CSV file."""
+    try:
+        for piece in format.pieces(path):
+            if len(piece.beside) > MOST_BESIDE:
+                raise Unfit("has lines that are too long for a table")
+            part = Lines(len(piece.places), len(piece.beside))
+            yield Fragment(part, torch.from_numpy(piece.places), [piece.raw], piece.beside)
+    except BFNError as error:
+        raise Unfit(str(error)) from None
+
+
 # Pictures.
 
 
@@ -519,10 +540,12 @@ def check_parts(entries: Sequence[Entry], format: Format) -> None:
                     right = isinstance(format, TextFormat) and skip < format.length
                 case Rows(_, arrays):
                     last = any(array.channels_last for array in arrays)
-                    right = len(arrays) == len(format.parts)
+                    right = len(arrays) == len(format.parts) and not format.laws
                     right = right and (not last or format.medium == "image")
                 case Picture():
                     right = format.medium == "image" and format.shape[0] in _MODES
+                case Lines():
+                    right = bool(format.laws)
                 case _:
                     right = True
             if not right:
@@ -580,6 +603,13 @@ def restore(
                         around.write(data)
                 case Rows(examples):
                     _restore_rows(file, part, translation, take(examples), digest)
+                case Lines(examples, size):
+                    x = torch.cat(
+                        [torch.zeros(0, *translation.format.shape).long(), *take(examples)]
+                    )
+                    (data,) = translation.restored(part, x, b"".join(keep(size)))
+                    digest(data)
+                    around.write(data)
                 case _:
                     left = part.examples
                     for x in take(left):

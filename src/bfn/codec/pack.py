@@ -44,6 +44,7 @@ from bfn.codec.archive import (
     check_size,
 )
 from bfn.codec.coder import LANES, Codec, exact_arithmetic
+from bfn.codec.exact import Exact
 from bfn.codec.files import Source
 from bfn.codec.translation import Translation, bin_values
 from bfn.data.formats import Format
@@ -55,6 +56,8 @@ BLOCK = 34
 """Length of a block by default, in what it takes to begin one."""
 MAX_STEPS = 2048
 """Where L^n has long come to its limit."""
+WIDTH, WIDE = 256, 1 << 16
+"""The most examples of a block that are coded at a time, and variables of all blocks."""
 LONG = 60.0
 """Seconds of network calls that are announced before they begin."""
 MAX_VARIABLES = 1 << 25
@@ -90,13 +93,25 @@ def environment(codec: Codec) -> tuple[dict[str, str], int]:
     return {key: str(settings[key]) for key in MADE_WITH}, int(settings["probe"][:8], 16)
 
 
-def make_codec(model: BFN, format: Format, steps: int, lanes: int) -> Codec:
-    return Codec(model, format.shape, steps, lanes=lanes, values=bin_values(format))
+def make_codec(model: BFN, format: Format, steps: int, lanes: int = 1, width: int = 1) -> Codec:
+    values, exact = bin_values(format), Exact(format.laws) if format.laws else None
+    return Codec(model, format.shape, steps, lanes=lanes, values=values, width=width, exact=exact)
 
 
 def lanes_for(examples: int, block: int, dimensions: int) -> int:
     """The number of blocks that are coded side by side."""
     return max(1, min(LANES, -(-examples // block), MAX_VARIABLES // (block * dimensions)))
+
+
+def width_for(codec: Codec, block: int, lanes: int) -> int:
+    """The number of examples of a block that are coded at a time; each takes bits to begin with."""
+    most = min(WIDTH, WIDE // (lanes * codec.chain.variables))
+    return max(1, min(most, int(block / _begun(codec))))
+
+
+def _begun(codec: Codec) -> float:
+    """The length of a block in which beginning it with one example costs little."""
+    return BLOCK * max(1.0, codec.chain.startup_bits() / codec.chain.even_bits)
 
 
 def pack(
@@ -156,14 +171,15 @@ def store(
         raise BFNError(f"steps = {steps}; give 1 to {MAX_STEPS}")
     translation = Translation.of(model, format, resize)
     # A model that cannot code says so here, before files are read.
-    single = make_codec(model, format, steps, lanes=1)
+    single = make_codec(model, format, steps)
     sources = read(translation)
     entries = [source.entry for source in sources]
     examples = sum(entry.examples for entry in entries)
     if block is None:
-        block = min(most, _fair_block(single, examples))
+        block = min(most, _fair_block(single, format, examples))
     check_size(entries, -(-examples // block))
-    codec = make_codec(model, format, steps, lanes_for(examples, block, format.dimensions))
+    lanes = lanes_for(examples, block, format.dimensions)
+    codec = make_codec(model, format, steps, lanes, width_for(single, block, lanes))
     try:
         with replacing(out) as aside:
             with Writer(aside) as writer:
@@ -198,9 +214,9 @@ def store(
     return contents
 
 
-def _fair_block(codec: Codec, examples: int) -> int:
+def _fair_block(codec: Codec, format: Format, examples: int) -> int:
     """Blocks of one length, so long that what they begin with is little."""
-    wanted = BLOCK * max(1.0, codec.chain.startup_bits() / codec.chain.even_bits)
+    wanted = format.block or _begun(codec)
     return max(1, math.ceil(examples / max(1, round(examples / wanted))))
 
 
@@ -228,6 +244,7 @@ class _Packing:
         for source in sources:
             for fragment in source.fragments():
                 self.content = zlib.crc32(fragment.content, self.content)
+                self.writer.keep(fragment.beside)
                 if isinstance(fragment.data, bytes):
                     self.writer.keep(fragment.data)
                     continue
@@ -310,7 +327,9 @@ def open_codec(
         files.check_parts(contents.entries, format)
     except BFNError as error:
         raise archive.damaged(str(error)) from None
-    codec = make_codec(model, format, contents.steps, contents.lanes)
+    single = make_codec(model, format, contents.steps)
+    width = width_for(single, block, contents.lanes)
+    codec = make_codec(model, format, contents.steps, contents.lanes, width)
     made_with, probe = environment(codec)
     _compare(name, contents.made_with, made_with, anyway)
     if probe != contents.probe and not anyway:
@@ -488,7 +507,7 @@ class _Decoder:
         if not self.needed:
             return 0, 0.0
         blocks, lanes = self.archive.contents.blocks, self.codec.lanes
-        counts = [blocks[self.places[b]].count for b in self.needed]
+        counts = [-(-blocks[self.places[b]].count // self.codec.width) for b in self.needed]
         rounds = sum(max(counts[i : i + lanes]) for i in range(0, len(counts), lanes))
         with exact_arithmetic(self.codec.model):
             began = time.perf_counter()

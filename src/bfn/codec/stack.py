@@ -6,7 +6,8 @@ back, or, on bits that were never pushed for it, a sample. An empty stack pops t
 nothing; pushing it undoes that, too.
 
 All distributions here hold numbers for every lane, shape (lanes, symbols), and do the same to the
-stacks of all active lanes. constriction represents probabilities as multiples of 2^-24 and gives
+stacks of all active lanes. There may be several rows of symbols for each lane, one after another:
+(lanes * rows, symbols). constriction represents probabilities as multiples of 2^-24 and gives
 every symbol of an alphabet at least one: alphabets must be as tight as possible. A table of N
 symbols loses N 2^-24 / ln 2 bits each time.
 """
@@ -94,6 +95,10 @@ class Stacks:
         finally:
             self.active = before
 
+    def by_lane(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Numbers of every symbol, those of a lane's rows one after another."""
+        return values.reshape(len(self.coders), -1, *values.shape[2:])
+
     def scramble(self, key: NDArray[np.int32]) -> None:
         """Xor the top of every stack with a key, (lanes, words) of 16 bits; twice changes nothing.
 
@@ -101,7 +106,7 @@ class Stacks:
         would take it for a sample, and err in the same direction. Combined with random words it is
         a perfect sample.
         """
-        words = _uniform(1 << 16)
+        words, key = _uniform(1 << 16), self.by_lane(key)
         for lane in self.active:
             coder = self.coders[lane]
             coder.encode_reverse(coder.decode(words, key.shape[1]) ^ key[lane], words)
@@ -110,12 +115,13 @@ class Stacks:
         self, symbols: Integers, family: Any, parameters: Sequence[NDArray[Any]], mask: Mask
     ) -> None:
         """Push symbols (lanes, number) where the mask is set, the first one last."""
-        symbols_ = symbols.astype(np.int32)
+        symbols_ = self.by_lane(symbols.astype(np.int32))
+        given, mask = self._given(parameters, mask)
         for lane in self.active:
             where = slice(None) if mask is None else np.flatnonzero(mask[lane])
             chosen = symbols_[lane][where]
             if len(chosen):
-                numbers = [p[lane][where] for p in parameters]
+                numbers = [p[lane][where] for p in given]
                 try:
                     self.coders[lane].encode_reverse(chosen, family, *numbers)
                 except KeyError:  # what constriction raises for symbols it does not know
@@ -125,15 +131,21 @@ class Stacks:
         self, shape: tuple[int, ...], family: Any, parameters: Sequence[NDArray[Any]], mask: Mask
     ) -> Integers:
         """What `push` has pushed; 0 elsewhere."""
-        symbols = np.zeros(shape, np.int64)
+        symbols = self.by_lane(np.zeros(shape, np.int64))
+        given, mask = self._given(parameters, mask)
         for lane in self.active:
             where = slice(None) if mask is None else np.flatnonzero(mask[lane])
-            chosen = [p[lane][where] for p in parameters]
+            chosen = [p[lane][where] for p in given]
             if len(chosen[0]):
                 symbols[lane, where] = self.coders[lane].decode(family, *chosen)
                 if self.coders[lane].pos() < (0, 1 << 24):
                     self.dry.add(lane)
-        return symbols
+        return symbols.reshape(shape)
+
+    def _given(
+        self, parameters: Sequence[NDArray[Any]], mask: Mask
+    ) -> tuple[list[NDArray[Any]], Mask]:
+        return [self.by_lane(p) for p in parameters], None if mask is None else self.by_lane(mask)
 
 
 class Distribution(ABC):
@@ -181,9 +193,9 @@ class Family(Distribution):
 
     def push(self, stacks: Stacks, symbols: Integers) -> None:
         relative = symbols if self.base is None else symbols - self.base
-        pushed = relative[stacks.active] if len(stacks.active) < len(relative) else relative
+        pushed = stacks.by_lane(relative)[stacks.active]
         if self.mask is not None:
-            pushed = pushed[self.mask[stacks.active]]
+            pushed = pushed[stacks.by_lane(self.mask)[stacks.active]]
         if pushed.size and (pushed.min() < self.low or pushed.max() > self.high):
             raise damaged("a symbol outside its alphabet")
         stacks.push(relative, self.family, self.parameters, self.mask)

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bfn.codec.archive import Part, Picture, Plain, Rows, Windows
+from bfn.codec.archive import Lines, Part, Picture, Plain, Rows, Windows
 from bfn.data.formats import Format
 from bfn.data.forms import Encoded
 from bfn.errors import BFNError
@@ -31,12 +31,17 @@ class Unfit(Exception):
 
 @dataclass(frozen=True)
 class Fragment:
-    """A piece of a file: examples x of shape (N, *shape), or plain bytes."""
+    """A piece of a file: examples x of shape (N, *shape), or plain bytes.
+
+    Of a table, x are the places of exact values (N, variables).
+    """
 
     part: Part
     data: Tensor | bytes
     raw: list[bytes]
     """The bytes of the file, of each array where rows lie in several; or a picture's pixels."""
+    beside: bytes = b""
+    """Plain bytes without which the examples would not give back all."""
 
     @property
     def content(self) -> bytes:
@@ -76,6 +81,8 @@ class Translation:
 
     def values(self, x: Tensor) -> list[np.ndarray]:
         """The stored values of every variable, (N, *shape)."""
+        if self.format.laws:
+            return [x.numpy()]
         found = []
         parts, rows = self.format.parts.values(), self.format.split(x.cpu())
         for x_p, part, symbols in zip(rows, parts, self.symbols, strict=True):
@@ -112,12 +119,14 @@ class Translation:
             raise Unfit(reason.replace("torch.", "")) from None
         return self.symbols[p].nearest(form.encode(stored))
 
-    def restored(self, part: Part, x: Tensor) -> list[bytes]:
+    def restored(self, part: Part, x: Tensor, beside: bytes = b"") -> list[bytes]:
         """The bytes of examples, in each array if they lie in several.
 
-        `skip` of windows belongs to the last of them.
+        `skip` of windows belongs to the last of them. What lies beside them belongs to all.
         """
         match part:
+            case Lines():
+                return [self.format.lines(x.numpy(), beside)]
             case Windows(_, skip):
                 texts = self.format.decode(x)
                 texts[-1] = texts[-1][skip:]
@@ -159,14 +168,14 @@ class Translation:
     def check(self, fragment: Fragment) -> None:
         """Raise `Unfit` unless the fragment's examples give back its bytes."""
         if isinstance(fragment.data, Tensor):
-            restored = self.restored(fragment.part, fragment.data)
+            restored = self.restored(fragment.part, fragment.data, fragment.beside)
             if restored != fragment.raw:
                 raise Unfit(self._difference(fragment, restored))
 
     def _difference(self, fragment: Fragment, restored: list[bytes]) -> str:
         """The first of its values that does not come back unchanged."""
         part = fragment.part
-        if isinstance(part, Windows):
+        if isinstance(part, Windows | Lines):
             return "holds characters that do not come back unchanged"
         p = next(p for p, raw in enumerate(fragment.raw) if raw != restored[p])
         dtype = part.arrays[p].dtype if isinstance(part, Rows) else "|u1"

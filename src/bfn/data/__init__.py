@@ -89,7 +89,7 @@ def source(name: str, *, trust: bool = False) -> Callable[..., DataSet]:
 
 def bits_of(medium: str) -> str:
     """What bits per variable are called; needs no torch."""
-    return "bits per character" if medium == "text" else "bits per dimension"
+    return f"bits per {({'text': 'character', 'table': 'value'}).get(medium, 'dimension')}"
 
 
 def __getattr__(name: str) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -40,6 +40,10 @@ class Format(ABC):
     """"image", "text", "array" or "mixed": what `render` returns."""
     alike: ClassVar[bool] = False
     """Whether all variables of an example follow one law, as the positions of a text do."""
+    laws: Sequence[Any] = ()
+    """Of a table, the laws of the exact values in the bins of each variable, which archives use."""
+    block: ClassVar[int | None] = None
+    """How many examples an archive should code together; None for as few as will do."""
     shape: tuple[int, ...]
     form: Form
 
@@ -92,6 +96,15 @@ class Format(ABC):
     def together(self, names: Sequence[str]) -> list[list[int]]:
         """The numbers of named arrays that hold examples together, one of each part."""
         return [[number] for number in range(len(names))]
+
+    def pieces(self, path: Path) -> Iterator[Any]:
+        """The pieces of a CSV file, with `raw` bytes, `places` of exact values and bytes `beside`
+        these; its name begins a sentence that says why there are none."""
+        raise NotImplementedError
+
+    def lines(self, places: np.ndarray, beside: bytes) -> bytes:
+        """The bytes of a piece."""
+        raise NotImplementedError
 
     @property
     def bits(self) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass
-from itertools import islice, product
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,17 @@ import numpy as np
 from bfn.errors import BFNError, require_extra, some
 from bfn.tables.column import ABSENT, Column
 from bfn.tables.columns import Columns
-from bfn.tables.csvfile import DELIMITERS, MISSING, REAL, TEXT, Dialect, decimals_of, pa, pc, spelled
+from bfn.tables.csvfile import (
+    DELIMITERS,
+    MISSING,
+    REAL,
+    TEXT,
+    Dialect,
+    decimals_of,
+    pa,
+    pc,
+    spelled,
+)
 
 ROWS, BYTES = 2**16, 2**24
 """Where a piece ends, in lines or about as many bytes."""
@@ -146,7 +156,9 @@ def _spelling(number: int, column: Column, cells: Any) -> Iterator[tuple[Spellin
         quoted = bool(pc.mean(pc.starts_with(bare, '"').cast(pa.float64())).as_py() or 0 > 0.5)
         missing = Counter(cells.filter(pa.array(absent)).to_pylist()).most_common(1)
         how = (number, space, quoted, missing[0][0] if missing else b"")
-        for decimals in _decimals(_bare(bare, space)) if pa.types.is_floating(column.type) else (0,):
+        for decimals in (
+            _decimals(_bare(bare, space)) if pa.types.is_floating(column.type) else (0,)
+        ):
             yield Spelling(*how, decimals), places
 
 
@@ -201,7 +213,9 @@ class Layout:
             raise BFNError(
                 "is a Parquet file, whose bytes cannot be restored exactly: write its table as CSV"
             )
-        raise BFNError(f"is no CSV file with the model's columns: it lacks {some(map(repr, lacking))}")
+        raise BFNError(
+            f"is no CSV file with the model's columns: it lacks {some(map(repr, lacking))}"
+        )
 
     def lines(self, lines: Iterable[bytes]) -> Iterator[Line]:
         """Lines and their cells; line ends in quotes belong to a cell."""

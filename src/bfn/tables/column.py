@@ -204,7 +204,9 @@ class Column(ABC):
         stops, *parts = self._pieces()
         if self.missing:
             ends = (ABSENT, 1, 1.0)
-            parts = [np.append(a, np.array(end, a.dtype)) for a, end in zip(parts, ends, strict=True)]
+            parts = [
+                np.append(a, np.array(end, a.dtype)) for a, end in zip(parts, ends, strict=True)
+            ]
             stops = np.append(stops, len(parts[0]))
         return Pieces(stops, *parts)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ from bfn.data.formats import Format, Known
 from bfn.data.forms import Form
 from bfn.errors import BFNError
 from bfn.model import Variable
+from bfn.tables import cells
 from bfn.tables.column import Column
 from bfn.tables.columns import Columns
 from bfn.tables.frame import read, write
@@ -74,6 +75,7 @@ class TableFormat(Format):
 
     columns: Columns
     medium: ClassVar[str] = "table"
+    block: ClassVar[int | None] = cells.ROWS
 
     @property
     def shape(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -86,6 +88,16 @@ class TableFormat(Format):
     @property
     def unit(self) -> str:
         return "nats per row"
+
+    @property
+    def laws(self) -> Sequence[Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.columns.variables
+
+    def pieces(self, path: Path) -> Iterator[cells.Piece]:
+        return cells.pieces(path, self.columns)
+
+    def lines(self, places: np.ndarray, beside: bytes) -> bytes:
+        return cells.restore(places, beside, self.columns)
 
     def codes(
         self,
