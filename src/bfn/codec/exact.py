@@ -60,7 +60,7 @@ class Exact:
             offset = own.view(np.uint64) - pieces.first.view(np.uint64)[piece]
             for shift, size in reversed(list(_words(pieces.size[piece]))):
                 several = size > 1
-                word = (offset >> shift) & np.uint64(2**WORD - 1)
+                word = (offset >> shift) % size
                 _push(coder, word[several], _uniform(), size[several].astype(np.int32))
             for rows, start, share in reversed(list(_choices(pieces, k))):
                 _push(coder, piece[rows] - start, _categorical(share))

@@ -11,7 +11,7 @@ therefore comes back byte for byte, whatever it holds.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from itertools import islice
 from pathlib import Path
@@ -78,14 +78,13 @@ def restore(places: np.ndarray, beside: bytes, columns: Columns) -> bytes:
         (delimiter, newline, cut), (at, loose), stored = _msgpack().unpackb(beside)
         cells = []
         for spelling, rows, texts in stored:
-            how = Spelling(*spelling)
             if rows is None:
-                cells.append(texts)
+                cells.append(_apart(texts))
                 continue
-            cells.append(how.cells(places, columns, delimiter).to_pylist())
-            for row, text in zip(np.cumsum(rows, dtype=int), texts, strict=True):
+            cells.append(Spelling(*spelling).cells(places, columns, delimiter).to_pylist())
+            for row, text in zip(np.cumsum(rows, dtype=int), _apart(texts), strict=True):
                 cells[-1][row] = text
-        rows = (delimiter.encode().join(row) + newline for row in zip(*cells, strict=True))
+        rows = iter([delimiter.encode().join(row) + newline for row in zip(*cells, strict=True)])
         others = dict(zip(np.cumsum(at, dtype=int).tolist(), loose, strict=True))
         count = len(places) + len(others)
         raw = b"".join(others[i] if i in others else next(rows) for i in range(count))
@@ -151,15 +150,14 @@ def _spelling(number: int, column: Column, cells: Any) -> Iterator[tuple[Spellin
     share = pc.mean(pc.starts_with(text, " ").cast(pa.float64())).as_py()
     for space in (True, False) if share > 0.5 else (False,):
         places, absent = Spelling(space=space).read(text, column)
-        bare = text.filter(pa.array(~absent))
-        bare = pc.utf8_ltrim_whitespace(bare) if space else bare
-        quoted = bool(pc.mean(pc.starts_with(bare, '"').cast(pa.float64())).as_py() or 0 > 0.5)
         missing = Counter(cells.filter(pa.array(absent)).to_pylist()).most_common(1)
-        how = (number, space, quoted, missing[0][0] if missing else b"")
-        for decimals in (
-            _decimals(_bare(bare, space)) if pa.types.is_floating(column.type) else (0,)
-        ):
-            yield Spelling(*how, decimals), places
+        blank = missing[0][0] if missing else b""
+        bare = text.filter(pa.array(~absent))
+        quotes = pc.any(pc.match_substring_regex(bare, '^ *"')).as_py()
+        reals = pa.types.is_floating(column.type)
+        for quoted in (True, False) if quotes else (False,):
+            for decimals in _decimals(_bare(bare, space)) if reals else (0,):
+                yield Spelling(number, space, quoted, blank, decimals), places
 
 
 def _decimals(text: Any) -> list[int]:
@@ -267,7 +265,7 @@ class Layout:
         for number, cells in zip(self.numbers, zip(*rows, strict=True), strict=False):
             column = columns.columns[number] if number >= 0 else None
             if column is None:
-                stored.append((astuple(Spelling()), None, cells))
+                stored.append((astuple(Spelling()), None, _together(cells)))
                 continue
             found = pa.array(cells, pa.large_binary())
             tried = []
@@ -280,7 +278,7 @@ class Layout:
             _, spelling, read, odd = min(tried, key=lambda each: each[0])
             if column.K > 1:
                 places[:, columns.variables.index(column)] = read
-            texts = [cells[row] for row in odd]
+            texts = _together([cells[row] for row in odd])
             stored.append((astuple(spelling), np.diff(odd, prepend=0).tolist(), texts))
         at = np.diff([i for i, _ in loose], prepend=0).tolist()
         last, cells = lines[-1]
@@ -328,6 +326,16 @@ def _text(cells: Any) -> Any:
         return cells.cast(TEXT)
     except pa.ArrowInvalid:
         return pa.array([cell.decode("utf-8", "replace") for cell in cells.to_pylist()], TEXT)
+
+
+def _together(texts: Sequence[bytes]) -> bytes | Sequence[bytes]:
+    """Cells on lines of their own, which takes less, unless they hold line ends."""
+    return texts if not texts or any(b"\n" in text for text in texts) else b"\n".join(texts)
+
+
+def _apart(texts: Any) -> list[bytes]:
+    """The inverse of `_together`."""
+    return texts.split(b"\n") if isinstance(texts, bytes) else texts
 
 
 def _msgpack() -> Any:

@@ -299,6 +299,30 @@ class TableModel:
             every[rows, places[name]] = -np.inf
         return every
 
+    def compress(self, file: str | Path, out: str | Path, *, steps: int = 25) -> int:
+        """Store a CSV file without loss in an archive, as `bfn compress` does; returns its bytes.
+
+        Args:
+            file: with the columns of the table that was fitted.
+            out: the archive; an existing file is replaced.
+            steps: messages about each row; more are slower and need fewer bits.
+        """
+        from bfn.codec.pack import pack
+
+        pack(self._model, self._format, [Path(file)], Path(out), steps=steps)
+        return Path(out).stat().st_size
+
+    def decompress(self, archive: str | Path, folder: str | Path) -> None:
+        """Restore the file of an archive, with its name and byte for byte, into a folder."""
+        from bfn.codec.archive import Archive
+        from bfn.codec.pack import open_codec, unpack
+        from bfn.codec.translation import Translation
+
+        model, format = self._model, self._format
+        with Archive(Path(archive)) as opened:
+            codec = open_codec(opened, model, format, run="the table")
+            unpack(opened, codec, Translation.of(model, format), Path(folder))
+
     def save(self, folder: str | Path) -> None:
         """Write the model and its columns to a folder."""
         self._model.save_pretrained(folder)
