@@ -18,7 +18,7 @@ import numpy as np
 
 from bfn.errors import BFNError, did_you_mean, some
 from bfn.tables.bins import Bins
-from bfn.tables.csvfile import REAL, TEXT, WHOLE, pa, pc
+from bfn.tables.csvfile import REAL, TEXT, pa, pc
 from bfn.tables.grid import Grid
 
 MOST_CLASSES = 1000
@@ -28,6 +28,8 @@ MARKED = 3
 """A spike is at least this many times as frequent as the values around it."""
 DURATION = re.compile(r"(?:(-?\d+) days?)?(?:,? ?\+?(\d+):(\d\d):(\d\d(?:\.\d+)?))?")
 """Such as 2 days, 1 day 13:30:00 or 0:00:02.5."""
+WHOLE = r"^-?(0|[1-9][0-9]{0,17})$"
+"""Whole numbers that surely have 64 bits."""
 ABSENT = -(2**63)
 """The place of a missing value."""
 
