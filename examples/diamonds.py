@@ -94,10 +94,10 @@ def columns(real: pd.DataFrame, new: pd.DataFrame) -> Any:
 
 
 # %% Missing prices are drawn, not guessed: what may a diamond of one carat cost?
-grades = {"SI2": "slightly included", "VS2": "very slightly included", "IF": "flawless"}
-wanted = {"carat": 1.0, "cut": "Ideal", "color": "G"}
+grades = ["SI2", "VS2", "VVS2"]
 offers = {
-    clarity: table.sample(200, given={**wanted, "clarity": clarity}, steps=50) for clarity in grades
+    clarity: table.sample(200, given={"carat": 1.0, "clarity": clarity}, steps=50)
+    for clarity in grades
 }
 
 # %% A column with holes is filled in by draws from its conditional law, given the rest of the row.
@@ -119,17 +119,19 @@ print(f"the median of the price is off by {np.abs(middle / some.price - 1).media
 def given_others(offers: dict[str, pd.DataFrame], p: np.ndarray, hit: np.ndarray) -> Any:
     figure = style.new(2.6)
     panels = figure.subplots(1, 2, width_ratios=[1.5, 1])
-    near = (diamonds.carat == 1.0) & (diamonds.cut == "Ideal") & (diamonds.color == "G")
+    rng = np.random.default_rng(0)
     for i, (clarity, rows) in enumerate(offers.items()):
-        real = diamonds.price[near & (diamonds.clarity == clarity)]
-        jitter = np.random.default_rng(i).uniform(-0.12, 0.12, len(rows))
-        panels[0].scatter(rows.price, i + jitter, s=3, alpha=0.4, linewidths=0, color=style.RED)
-        panels[0].scatter(real, np.full(len(real), i - 0.3), s=12, marker="^", color=style.GREY)
-    panels[0].set_yticks(range(len(offers)), [grades[clarity] for clarity in offers])
-    panels[0].set(xlabel="price of a carat, ideal cut, colour G")
-    panels[0].scatter([], [], s=12, color=style.RED, label="drawn")
-    panels[0].scatter([], [], s=12, marker="^", color=style.GREY, label="real ones")
-    panels[0].legend(loc="lower right")
+        real = diamonds.price[(diamonds.carat == 1.0) & (diamonds.clarity == clarity)]
+        for prices, place, colour, name in (
+            (rows.price, i + 0.2, style.RED, "drawn"),
+            (real[: len(rows)], i - 0.2, style.GREY, "real ones"),
+        ):
+            jitter = rng.uniform(-0.13, 0.13, len(prices))
+            how = {"s": 4, "alpha": 0.5, "linewidths": 0, "label": None if i else name}
+            panels[0].scatter(prices, place + jitter, color=colour, **how)
+    panels[0].set_yticks(range(len(offers)), list(offers))
+    panels[0].set(xlabel="price of one carat, in dollars", ylabel="clarity")
+    panels[0].legend(loc="lower right", markerscale=2)
     bin_ = np.minimum((p * 10).astype(int), 9)
     found = [(p[bin_ == b].mean(), hit[bin_ == b].mean()) for b in range(10) if (bin_ == b).any()]
     panels[1].plot([0, 1], [0, 1], color=style.GREY, linewidth=0.8)
