@@ -137,6 +137,10 @@ def test_a_run_is_resumed(trained: Path, output: Output) -> None:
     ("arguments", "said"),
     [
         (["sample", "--given", "age"], "--given age has no value"),
+        (["sample", "--given", "age=30", "--given", "age=40"], "--given age is given twice"),
+        (["sample", "--given", "age=300"], "'age' cannot be 300; give a value from 18 to 89"),
+        (["eval", "--steps", "10"], "--steps is not for tables"),
+        (["eval", "--per-example", "x.csv"], "--per-example is not for tables"),
         (["sample", "--given", "sge=3"], "did you mean 'age'?"),
         (["sample", "--given", "age=forty"], "'forty' is none"),
         (["sample", "--given", "group=ancient"], "'ancient'"),
@@ -157,3 +161,43 @@ def test_mistakes(
     assert code == 2
     assert said in error
     assert error.count("\n") <= 2
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "said"),
+    [
+        ("t.csv", b"", [], "'t.csv' holds no rows"),
+        ("t.csv", b"a,b\n1,2\n3\n", [], "line 3 of 't.csv' has 1 value, expected 2"),
+        ("t.csv.gz", b"a,b\n1,2\n", [], "'t.csv.gz' cannot be read"),
+        (
+            "t.CSV",
+            b"id\n" + b"\n".join(b"%d" % i for i in range(30)),
+            [],
+            "looks like an identifier",
+        ),
+        ("t.parquet", b"PAR1", [], "'t.parquet' is no Parquet file, or is damaged"),
+        (
+            "t.xlsx",
+            b"PK\x03\x04",
+            [],
+            "'t.xlsx' is a workbook or another archive; save the table as",
+        ),
+        (
+            "t.csv",
+            b"a\n1\n2\n" * 9,
+            ["--data.columns", "a"],
+            "on a command line --data.columns.zip",
+        ),
+        ("t.csv", b"a\n1\n2\n" * 9, ["--flow.kind", "discrete"], "flow.kind is not for tables"),
+        ("t.csv", b"a\n1\n2\n" * 9, ["--net.class", "bfn.nn:MLP"], "net.class is not for tables"),
+    ],
+)
+def test_mistakes_in_training(
+    name: str, content: bytes, options: list[str], said: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_bytes(content)
+    assert main(["train", name, *options]) == 2
+    assert said in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == [name]

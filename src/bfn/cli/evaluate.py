@@ -59,6 +59,7 @@ def evaluate(
         check_free(per_example, force, endings=(".csv",))
     model = folder.load_model().to(find_device(settings.device, "device"))
     if table.is_table(folder.format()):
+        table.refuse(steps=chosen(keys).get("steps"), **{"per-example": per_example})
         table.evaluate(run, model, recipe, settings, json, bool(overrides))
         return
     data = build.data(recipe)

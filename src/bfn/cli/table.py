@@ -40,6 +40,8 @@ def read_given(given: Sequence[str]) -> dict[str, str | None]:
         name, equals, value = each.partition("=")
         if not equals or not name:
             raise BFNError(f"--given {each} has no value; write it as --given NAME=VALUE")
+        if name in found:
+            raise BFNError(f"--given {name} is given twice; give it once")
         found[name] = value or None
     return found
 

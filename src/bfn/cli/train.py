@@ -12,7 +12,8 @@ from bfn.errors import BFNError
 from bfn.recipe import Recipe, read
 from bfn.recipe.values import Text
 
-TABLES = (".csv", ".tsv", ".parquet")
+TABLES = (".csv", ".tsv", ".parquet", ".gz", ".xlsx", ".xls", ".json", ".feather")
+"""Of these some cannot be read, which reading them says."""
 
 if TYPE_CHECKING:
     from bfn.runs.folder import RunFolder
@@ -50,8 +51,9 @@ def train(
     from bfn.runs.folder import RunFolder
 
     name = None
-    if Path(recipe).suffix in TABLES:
-        name, overrides = Path(recipe).stem, {"data.path": Text(recipe), **overrides}
+    if Path(recipe).suffix.lower() in TABLES:
+        name = Path(recipe.removesuffix(".gz")).stem
+        overrides = {"data.path": Text(recipe), **overrides}
         recipe = "table"
     if init is not None:
         overrides = {**overrides, "train.init": Text(init)}

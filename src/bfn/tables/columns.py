@@ -66,7 +66,10 @@ class Columns:
                 rows tell; its bins, values and categories are those of these rows.
         """
         if not isinstance(kinds, Mapping | None):
-            raise BFNError(f"columns = {kinds!r}; expected a dict, as in {{'zip': 'category'}}")
+            raise BFNError(
+                f"columns = {kinds!r}; expected a dict, as in {{'zip': 'category'}}, or on a "
+                "command line --data.columns.zip category"
+            )
         frame = read(source)
         kinds = {str(name): kind for name, kind in (kinds or {}).items()}
         for name, kind in kinds.items():

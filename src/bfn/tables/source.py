@@ -19,6 +19,7 @@ from bfn.model import BFN, mixed
 from bfn.nn.mlp import MixedMLP
 from bfn.output import MixedHead
 from bfn.recipe import Recipe
+from bfn.recipe.recipe import SUGGESTED
 from bfn.tables.columns import Columns
 from bfn.tables.format import TableFormat, variable
 from bfn.tables.frame import Frame, read
@@ -76,6 +77,9 @@ class TableRows(Rows):
         return self._frame.take(self._numbers[split])
 
     def model(self, recipe: Recipe) -> BFN:
+        for key, value in (("net.class", recipe.net["class"]), ("flow.kind", recipe.flow["kind"])):
+            if value != SUGGESTED:
+                raise BFNError(f"{key} is not for tables, whose columns decide it; leave it out")
         given = {key: value for key, value in recipe.net.items() if key != "class"}
         for key in given:
             if key not in ("width", "layers"):

@@ -181,7 +181,7 @@ class Validation:
         if len(data.split(SPLIT)) == 0:
             raise BFNError(
                 f"train.validate_every = {settings.validate_every}, but {data.name} holds no "
-                "examples out for validation; leave it out, or give data with a validation split"
+                "examples out for validation; make it 0, or give data with a validation split"
             )
         self.data, self.settings, self.world = data, settings, world
         self.scale = data.scale(SPLIT)
