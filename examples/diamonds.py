@@ -124,7 +124,12 @@ def given_others(offers: dict[str, pd.DataFrame], p: np.ndarray, hit: np.ndarray
         real = diamonds.price[(diamonds.carat == 1.0) & (diamonds.clarity == clarity)]
         for prices, place, colour, name in (
             (rows.price, i + 0.2, style.RED, "drawn"),
-            (real[: len(rows)], i - 0.2, style.GREY, "real ones"),
+            (
+                real.sample(min(len(real), len(rows)), random_state=0),
+                i - 0.2,
+                style.GREY,
+                "real ones",
+            ),
         ):
             jitter = rng.uniform(-0.13, 0.13, len(prices))
             how = {"s": 4, "alpha": 0.5, "linewidths": 0, "label": None if i else name}
