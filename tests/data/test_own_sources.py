@@ -441,7 +441,7 @@ def arrays(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("infinite.npy", {}, ["infinite.npy", "infinity"]),
         ("complex.npy", {}, ["complex128"]),
         ("rgba.npy", {}, ["(8, 8, 4)", "1 or 3 channels", "--data.image false"]),
-        ("table.csv", {}, ["np.save('table.npy', np.loadtxt('", "delimiter=','"]),
+        ("table.csv", {}, ["is a table", "bfn train /", "bfn.Table"]),
         ("none.npy", {}, ["(0, 3)"]),
         ("words.npy", {}, ["<U1"]),
         ("text.npy", {}, ["text.npy", "cannot be read as .npy or .npz: it is neither"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -51,8 +52,11 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """
     try:
         with path.open("rb") as file:  # numpy leaves its own file open when it fails
-            if path.suffix.lower() in (".csv", ".tsv"):
-                raise _no_table(path, file.readline())
+            if path.suffix.lower() in (".csv", ".tsv", ".parquet"):
+                raise BFNError(
+                    f"{str(path)!r} is a table, but expected a .npy or .npz file; train on it with "
+                    f"bfn train {shlex.quote(str(path))} (bfn.Table in Python)"
+                )
             if file.read(6) == b"\x93NUMPY" and path.stat().st_size >= MAPPED_FROM:
                 # Copy on write, because tensors cannot be read-only.
                 return {"train": np.lib.format.open_memmap(path, mode="c")}
@@ -117,17 +121,6 @@ def chunks(values: Tensor | Mapped) -> Iterator[Tensor]:
     some = max(1, CHUNK // max(1, values.shape[1:].numel()))
     for indices in torch.arange(len(values)).split(some):
         yield values.index_select(0, indices)
-
-
-def _no_table(path: Path, first: bytes) -> BFNError:
-    """What to raise for a table of text, given its first line."""
-    comma = "\\t" if path.suffix.lower() == ".tsv" else ","
-    titles = any(letter.isalpha() and letter not in "eE" for letter in first.decode("latin-1"))
-    return BFNError(
-        f"{str(path)!r} is a table of text, but expected a .npy or .npz file; convert it with: "
-        f"python -c \"import numpy as np; np.save('{path.stem}.npy', np.loadtxt('{path}', "
-        f"delimiter='{comma}'{', skiprows=1' * titles}))\""
-    )
 
 
 def open_picture(read: Callable[[], bytes], name: str) -> Image:
