@@ -13,7 +13,7 @@ first needed. What takes longer than --limit seconds did not finish. The C2ST is
 is installed.
 
 `impute` hides 30% of the cells of the held-out rows, `predict` compares the probabilities of the
-target with XGBoost's, `compress` compares the bound on the size of the held-out rows with
+target with XGBoost's, `compress` compares archives of the held-out rows and the bound on them with
 compressors of files, and `check` compares Shape and Trend with sdmetrics, which must be installed.
 
 DIR holds adult.data.gz and adult.test.gz (the two files of the UCI repository), magic.csv.gz and
@@ -395,9 +395,9 @@ def calibration(truth: np.ndarray, p: np.ndarray, bins: int = 15) -> float:
 
 
 def compress(given: argparse.Namespace) -> None:
-    """Bytes of the held-out rows as CSV; the bound of bfn is for a model of the training rows.
+    """Bytes of the held-out rows as CSV; the model of bfn is one of the training rows.
 
-    Rows with a number beyond the training rows' cost as much as their text.
+    In its bound, rows with a value that training rows do not have cost as much as their text.
     """
     for name in given.table:
         task = read(name, given)
@@ -408,17 +408,32 @@ def compress(given: argparse.Namespace) -> None:
             if shutil.which(command[0]):
                 done = subprocess.run(command, input=text, capture_output=True, check=True)
                 sizes[" ".join(command[:-1])] = len(done.stdout)
-        import bfn
-
-        bound = bfn.Table(display=False).fit(task.train).log_prob(task.test)
-        known = np.isfinite(bound.value)
-        nats = -float(np.sum(np.asarray(bound.value)[known]))
-        beyond = task.test[~known].to_csv(index=False, header=False)
-        sizes["bfn, bound"] = math.ceil(nats / math.log(2) / 8) + len(beyond.encode())
+        sizes |= by_archive(task, text, given.steps)
         print(f"\n{name}: {len(task.test):,} held-out rows\n")
         print("| | bytes | bits per row |\n|---|--:|--:|")
         for method, size in sizes.items():
             print(f"| {method} | {size:,} | {8 * size / len(task.test):.1f} |", flush=True)
+
+
+def by_archive(task: Task, text: bytes, steps: list[int]) -> dict[str, int]:
+    """The bound on an archive, and archives of so many steps."""
+    import bfn
+
+    with tempfile.TemporaryDirectory() as folder:
+        train, test = Path(folder) / "train.csv", Path(folder) / "test.csv"
+        task.train.to_csv(train, index=False)
+        test.write_bytes(text)
+        table = bfn.Table(display=False).fit(train)
+        bound = np.asarray(table.log_prob(test).value)
+        known = np.isfinite(bound)
+        beyond = task.test[~known].to_csv(index=False, header=False).encode()
+        nats = -float(bound[known].sum())
+        sizes = {"bfn, bound": math.ceil(nats / math.log(2) / 8) + len(beyond)}
+        for n in steps:
+            start = time.perf_counter()
+            size = table.compress(test, Path(folder) / "test.bfn", steps=n)
+            sizes[f"bfn, n = {n} ({time.perf_counter() - start:.0f} s)"] = size
+    return sizes
 
 
 # sdmetrics
@@ -457,6 +472,7 @@ def main() -> None:
     parser.add_argument("--model", nargs="+", choices=models, default=["bfn", "independent"])
     parser.add_argument("--rows", type=int, help="of the training rows and of the held-out rows")
     parser.add_argument("--seeds", type=int, default=1, help="of bfn")
+    parser.add_argument("--steps", type=int, nargs="*", default=[25], help="of archives")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds for each of the others")
     parser.add_argument("--environments", type=Path, default=HERE.parent)
     parser.add_argument("--keep", type=Path, help="a folder for the new rows")

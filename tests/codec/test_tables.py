@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -40,7 +39,7 @@ def rows(n: int, seed: int = 0) -> pd.DataFrame:
             "paid": np.where(rng.random(n) < 0.5, bill, bill // 2),
             "real": np.where(rng.random(n) < 0.2, np.nan, rng.standard_normal(n)),
             "word": word,
-            "day": (pd.Timestamp("2024-01-01") + pd.to_timedelta(bill % 90, "D")).strftime("%F"),
+            "day": pd.to_datetime(19723 + bill % 90, unit="D").strftime("%F"),
             "old": rng.choice(["yes", "no"], n),
             "fixed": 7,
         }
@@ -136,7 +135,7 @@ def test_parts_of_other_data_are_refused(run: Path) -> None:
 # What it costs.
 
 
-def silent(table: dict[str, Any]) -> tuple[bfn.BFN, TableFormat]:
+def silent(table: pd.DataFrame) -> tuple[bfn.BFN, TableFormat]:
     """The exact model of independent columns."""
     format = TableFormat(Columns.fit(table))
     model = build(format.columns, (), width=8, layers=1, seed=0)

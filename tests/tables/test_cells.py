@@ -22,7 +22,7 @@ ROWS = 300
 
 def table() -> pd.DataFrame:
     rng = np.random.default_rng(0)
-    days = pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 400, ROWS), "D")
+    days = pd.to_datetime(19723 + rng.integers(0, 400, ROWS), unit="D")
     word = rng.choice(["red", "green", "dark, blue", 'a "b"'], ROWS).astype(object)
     word[::9] = None
     price = np.rint(rng.gamma(2, 30, ROWS) * 100) / 100

@@ -25,7 +25,8 @@ def compress(
 ) -> None:
     """Store files without loss, at the rate of a model's loss.
 
-    Every bit comes back: of pictures their pixels, of texts and arrays (.npy, .npz) their bytes.
+    Every bit comes back: of pictures their pixels, of texts, arrays (.npy, .npz) and tables (.csv)
+    their bytes.
 
     Args:
         run: The run folder, the name of a shipped model (digits), or owner/name on the hub.

@@ -9,7 +9,7 @@ are popped last, when the bins are known, and they are bits to begin with.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,28 +20,14 @@ WORD = 16
 """Bits of a place that are coded at a time."""
 
 
-class Pieces(Protocol):
-    """Pieces of all bins, one bin after another; `stops` is where the pieces of each bin end."""
-
-    stops: NDArray[Any]
-    first: NDArray[Any]
-    size: NDArray[Any]
-    share: NDArray[Any]
-
-
-class Law(Protocol):
-    """The values of a variable: their places, and the pieces of its bins."""
-
-    @property
-    def pieces(self) -> Pieces: ...
-
-    def piece(self, places: Integers) -> Integers: ...
-
-
 class Exact:
-    """Places (N, variables) on a stack, given the bins or classes of the variables."""
+    """Places (N, variables) on a stack, given the bins or classes of the variables.
 
-    def __init__(self, laws: Sequence[Law]) -> None:
+    Args:
+        laws: for every variable, its `pieces` and a method `piece`, as a column of a table has.
+    """
+
+    def __init__(self, laws: Sequence[Any]) -> None:
         self.laws = laws
 
     def codes(self, places: Integers) -> Integers:
@@ -88,7 +74,7 @@ def _push(coder: Any, symbols: NDArray[Any], *model: Any) -> None:
         coder.encode_reverse(symbols.astype(np.int32), *model)
 
 
-def _choices(pieces: Pieces, k: Integers) -> Iterator[tuple[Integers, int, NDArray[Any]]]:
+def _choices(pieces: Any, k: Integers) -> Iterator[tuple[Integers, int, NDArray[Any]]]:
     """The rows in each bin that has several pieces, with where these begin and their shares."""
     starts = np.concatenate([[0], pieces.stops[:-1]])
     order = np.argsort(k, kind="stable")
@@ -96,10 +82,10 @@ def _choices(pieces: Pieces, k: Integers) -> Iterator[tuple[Integers, int, NDArr
     for j, rows in zip(present, np.split(order, first[1:]), strict=True):
         share = pieces.share[starts[j] : pieces.stops[j]]
         if np.count_nonzero(share) > 1:
-            yield rows, starts[j], share
+            yield rows, int(starts[j]), share
 
 
-def _likeliest(pieces: Pieces) -> Integers:
+def _likeliest(pieces: Any) -> Integers:
     """The piece of each bin with the greatest share, which is the only one of an exact bin."""
     owner = np.searchsorted(pieces.stops, np.arange(len(pieces.share)), "right")
     order = np.lexsort((pieces.share, owner))

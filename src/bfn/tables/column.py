@@ -251,7 +251,7 @@ class Column(ABC):
     def _middles(self) -> Any: ...
 
     @abstractmethod
-    def _values(self, places: np.ndarray) -> Any: ...
+    def _values(self, k: np.ndarray) -> Any: ...
 
     @abstractmethod
     def _pieces(self) -> tuple[np.ndarray, ...]: ...
@@ -471,8 +471,8 @@ class Category(Column):
             rank[shared] += rng.choice(len(share), shared.sum(), p=share)
         return self._values(rank)
 
-    def _values(self, places: np.ndarray) -> Any:
-        return self._known.take(pa.array(places)).cast(self.type)
+    def _values(self, k: np.ndarray) -> Any:
+        return self._known.take(pa.array(k)).cast(self.type)
 
     def places(self, text: Any) -> tuple[np.ndarray, np.ndarray]:
         rank = pc.index_in(text, self._known)
