@@ -126,7 +126,7 @@ class Translation:
         """
         match part:
             case Lines():
-                return [self.format.lines(x.numpy(), beside)]
+                return [self.format.piece(x.numpy(), beside)]
             case Windows(_, skip):
                 texts = self.format.decode(x)
                 texts[-1] = texts[-1][skip:]

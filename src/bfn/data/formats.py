@@ -102,7 +102,7 @@ class Format(ABC):
         these; its name begins a sentence that says why there are none."""
         raise NotImplementedError
 
-    def lines(self, places: np.ndarray, beside: bytes) -> bytes:
+    def piece(self, places: np.ndarray, beside: bytes) -> bytes:
         """The bytes of a piece."""
         raise NotImplementedError
 

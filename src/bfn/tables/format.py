@@ -96,7 +96,7 @@ class TableFormat(Format):
     def pieces(self, path: Path) -> Iterator[cells.Piece]:
         return cells.pieces(path, self.columns)
 
-    def lines(self, places: np.ndarray, beside: bytes) -> bytes:
+    def piece(self, places: np.ndarray, beside: bytes) -> bytes:
         return cells.restore(places, beside, self.columns)
 
     def codes(
