@@ -71,7 +71,7 @@ def test_the_files_that_commands_name_can_be_made(tmp_path: Path) -> None:
     """By one of the examples, so that every command can be tried as it is printed."""
     files = runpy.run_path(str(ROOT / "examples" / "files.py"))
     files["main"](tmp_path)
-    (commands,) = re.findall(r"```sh\n(bfn recipes.*?)```", README, re.S)
+    (commands,) = re.findall(r"```sh\n(python examples.files.py.*?bfn recipes.*?)```", README, re.S)
     reads = r"(?:--data\.path|train|infill digits|--mask|compress digits) ([^\s/]*[./]\S*|photos)"
     named = {name.rstrip("/") for name in re.findall(reads, commands)}
     assert {path.name for path in tmp_path.iterdir()} == named

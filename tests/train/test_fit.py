@@ -246,7 +246,7 @@ MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
     ),
     (lambda x: x, FLOATS, "but discrete data are class"),
     (lambda x: x, {"validation": torch.zeros(4, 2).long()}, "only with validate_every="),
-    (lambda x: x, {"validate_every": 2}, "leave it out, or give data with a validation split"),
+    (lambda x: x, {"validate_every": 2}, "make it 0, or give data with a validation split"),
     (lambda x: Own(x), {"labels": [1]}, "labels= belongs to an array of data; let the Own"),
     (lambda x: Own(x[:0]), {}, "the Own is empty; give at least one example"),
     (lambda x: Ragged(x), {}, "the examples of the Ragged could not be put into one batch (stack"),
