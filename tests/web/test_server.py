@@ -157,6 +157,27 @@ def test_a_new_request_replaces_the_old_one(served: tuple[server.Server, int]) -
         assert {header["run"] for header in until(page, "end")} <= {5, 6}
 
 
+def test_a_download_and_a_generation_do_not_end_each_other(
+    served: tuple[server.Server, int],
+) -> None:
+    request = {"do": "generate", "model": "digits", "steps": 300}
+    download = {"do": "download", "what": "film", "request": request}
+    with opened(served[1]) as page:
+        send(page, run=1, steps=300)
+        until(page, "frame")
+        send(page, run=2, **download)
+        headers = until(page, "file")
+        assert [(each["kind"], each["run"]) for each in headers[-2:]] == [("end", 1), ("file", 2)]
+        send(page, run=3, **download)
+        time.sleep(0.05)
+        send(page, run=4, steps=300)
+        headers = until(page, "file")
+        assert [(each["kind"], each["run"]) for each in headers[-2:]] == [("end", 4), ("file", 3)]
+        for run in range(5, 15):
+            send(page, run=run, **download)
+        assert until(page, "error")[-1]["message"].startswith("8 files are on their way already")
+
+
 def test_pages_share_the_model_fairly(served: tuple[server.Server, int]) -> None:
     """While three pages generate, one of them in two panes, all get on at the same pace."""
     with opened(served[1]) as a, opened(served[1]) as b, opened(served[1]) as c:

@@ -1,9 +1,11 @@
 """The server behind `bfn serve`: one page, one WebSocket for each tab, and threads that compute.
 
 Every pane of a page has a thread, which runs one request at a time; a new request ends the one
-before it. Threads take turns at every step (`Turns`): first the panes of one page among themselves,
-then the pages, so that all pages get the same share of the model. What a page has not fetched yet
-waits in its `Mailbox`, where a new frame replaces an older one: a slow page gets fewer frames.
+before it. Files are made when there is nothing else to do, and begun again after an interruption: a
+download neither ends a generation nor is lost to one. Threads take turns at every step (`Turns`):
+first the panes of one page among themselves, then the pages, so that all pages get the same share
+of the model. What a page has not fetched yet waits in its `Mailbox`, where a new frame replaces an
+older one: a slow page gets fewer frames.
 
 Whoever does not know the token in the address finds nothing; requests from other sites are refused
 by their Host or Origin; and nothing is served but the files of the page, which are read at the
@@ -42,6 +44,8 @@ PAGES, RATE = 16, 30
 """Tabs at once, and requests of each per second."""
 ERRORS = 8
 """Errors that wait for a page that does not read."""
+FILES = 8
+"""Files of one pane that are asked for and not fetched yet."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "connect-src 'self'; img-src 'self' data: blob:; base-uri 'none'; form-action 'none'; "
@@ -90,10 +94,20 @@ class Mailbox:
     def put(self, pane: int, kind: str, message: bytes) -> None:
         with self._lock:
             if kind == "start":  # what waits is of a run that nobody looks at any more
-                for key in [key for key in self._waiting if key[:1] == (pane,)]:
+                for key in [key for key in self._waiting if key[0] == pane and key[1] != "file"]:
                     del self._waiting[key]
             self._waiting[pane, kind] = message
         self._wake()
+
+    def put_file(self, pane: int, name: str, message: bytes) -> None:
+        with self._lock:
+            self._waiting[pane, "file", name] = message
+        self._wake()
+
+    def files(self, pane: int) -> int:
+        """How many files of a pane wait."""
+        with self._lock:
+            return sum(key[:2] == (pane, "file") for key in self._waiting)
 
     def put_error(self, message: bytes) -> None:
         with self._lock:
@@ -114,18 +128,24 @@ class Mailbox:
 
 
 class Pane:
-    """A thread that does what was last asked of it."""
+    """A thread that does what was last asked of it, and then makes the files asked for."""
 
     def __init__(self, page: Page, number: int) -> None:
         self.page, self.number = page, number
         self._news = threading.Condition()
         self._asked: tuple[int | None, Request] | None = None
+        self._files: deque[tuple[int | None, Request]] = deque()
         self._changed = False
         self._thread: threading.Thread | None = None
 
     def ask(self, run: int | None, request: Request) -> None:
         with self._news:
-            self._asked, self._changed = (run, request), True
+            if not isinstance(request, Download):
+                self._asked, self._changed = (run, request), True
+            elif len(self._files) + self.page.mail.files(self.number) < FILES:
+                self._files.append((run, request))
+            else:
+                raise BFNError(f"{FILES} files are on their way already; wait for one of them")
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, daemon=True)
                 self._thread.start()
@@ -139,28 +159,32 @@ class Pane:
     def _work(self) -> None:
         while True:
             with self._news:
-                while not self._changed:
+                while not self._changed and not self._files:
                     self._news.wait()
-                asked, self._changed = self._asked, False
+                asked = self._asked if self._changed else self._files[0]
+                self._changed = False
             if asked is None:
                 return
             run, request = asked
-            if not isinstance(request, Stop):
-                self._do(run, request)
+            done = isinstance(request, Stop) or self._do(run, request)
+            if done and isinstance(request, Download):
+                self._files.popleft()
 
-    def _do(self, run: int | None, request: Request) -> None:
+    def _do(self, run: int | None, request: Request) -> bool:
+        """Whether it was not interrupted."""
         page = self.page
         page.take_turn()
         try:
             self._stream(run, request)
         except Stopped:
-            pass
+            return False
         except (BFNError, Diverged) as error:
             page.say(str(error), run, self.number)
         except Exception as error:  # whatever it is, the other pages go on
             page.say(f"something went wrong ({type(error).__name__}: {error})", run, self.number)
         finally:
             page.give_turn()
+        return True
 
     def _check(self) -> None:
         """Let others have a turn; raises if something else is asked by now."""
@@ -187,7 +211,7 @@ class Pane:
         for name, kind, content in work.files(subject, request, self._check):
             place = {"run": run, "pane": self.number, "what": request.file}
             header = {"kind": "file", **place, "name": name, "type": kind}
-            page.mail.put(self.number, f"file {name}", pack(header, content))
+            page.mail.put_file(self.number, name, pack(header, content))
 
 
 class Page:
