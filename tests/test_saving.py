@@ -250,7 +250,7 @@ def test_truncated_and_missing_files_are_refused(run: Path) -> None:
     assert_refused(lambda: bfn.BFN.from_pretrained(run, trust=True), "holds no config.json")
 
 
-VALUES = [None, "bfn.card:Card", -1, 1e308, 10**9, 10**30, {}]
+VALUES = [None, "bfn.card:Card", -1, 1e308, 10**9, 10**30, 10**400, {}]
 
 
 def mutations(config: Any) -> Iterator[Any]:

@@ -84,7 +84,10 @@ def _match(value: Any, hint: Any) -> Any:
         # Python counts booleans among the whole numbers.
         if not isinstance(value, accepted) or isinstance(value, bool) != (hint is bool):
             raise _Mismatch
-        return float(value) if hint is float else value
+        try:
+            return float(value) if hint is float else value
+        except OverflowError:
+            raise _Mismatch from None
     return value
 
 
