@@ -280,14 +280,31 @@ def test_pins_from_the_middle_are_called_approximate(address, visit) -> None:
     canvas(page, "believes").click(position=place(page, 3, 3))
     ready(page)
     assert page.locator("#badge").inner_text() == "approximate"
+    seek(page, 0.8)
+    canvas(page, "believes").click(position=place(page, 3, 4))
+    ready(page)
+    what = page.locator("#pin-what").inner_text()
+    assert what.startswith("2 of 64 variables held from t = 0.5")
     seek(page, 1)
-    assert shade(page, "draws", 3, 3) == 255
+    assert shade(page, "draws", 3, 3) == shade(page, "draws", 3, 4) == 255
     page.uncheck("#since")
+    ready(page)
+    assert page.locator("#since").is_disabled()
+    assert "unpin all" in page.locator("#since").get_attribute("title")
     page.fill("#particles", "4")
     page.keyboard.press("Tab")
     ready(page)
     assert page.locator("#badge").is_hidden()
     assert shade(page, "draws", 3, 3) == 255
+    assert page.locator("#solver").is_disabled()
+    assert "ancestral solver" in page.locator("#pin-what").inner_text()
+    page.click("#unpin")
+    ready(page)
+    assert page.locator("#solver").is_enabled()
+    assert page.locator("#since").is_disabled()
+    page.fill("#particles", "1")
+    page.keyboard.press("Tab")
+    assert page.locator("#since").is_enabled()
 
 
 def test_a_sample_is_kept_in_part(address, visit) -> None:

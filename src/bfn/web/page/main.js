@@ -43,7 +43,7 @@ const pins = new Pins(() => {
   showPins();
   askSoon();
 });
-const brush = new Brush(find, pins, { editable, begin: () => (page.since = page.t), choose: (g, j) => stage.choose(g, j), notice });
+const brush = new Brush(find, pins, { editable, begin: beginStroke, choose: (g, j) => stage.choose(g, j), notice });
 const stage = new Stage(find("stage"), { redraw, chose, brush });
 const bars = new Bars(find("bars"), (value) => {
   const { g, j } = stage.chosen;
@@ -115,6 +115,7 @@ function begin(hello) {
   find("notice").hidden = true;
   page.ask = new Ask(find, hello);
   pins.forget();
+  find("since").checked = false;
   for (const [i, value] of page.ask.recall()) pins.now.set(i, value);
   changeModel();
   playFirst();
@@ -182,7 +183,7 @@ function request() {
       pane.request = { do: "examine", ...head, model: settings.model, steps: settings.steps, seed: settings.seed, label: settings.label, ...page.example };
     } else {
       const held = sameVariables(model, page.ask.model) ? pins.message() : { i: [], v: [] };
-      const since = find("since").checked && held.i.length && settings.particles === 1 ? page.since ?? 0 : 0;
+      const since = held.i.length ? sinceWhen() : 0;
       pane.request = { do: "generate", ...head, ...settings, particles: held.i.length ? settings.particles : 1, pins: held, since };
     }
     page.live.send(pane.request);
@@ -348,11 +349,32 @@ function showClosely(runs, frames) {
   write("closely-hint", canPin ? hint : "\u00a0");
 }
 
+// All pins hold from the time of the first one, so that what was drawn before stays as it was seen.
+function beginStroke() {
+  if (!pins.now.size) page.since = page.t;
+}
+
+function sinceWhen() {
+  return find("since").checked && page.ask.settings(0).particles === 1 ? page.since ?? 0 : 0;
+}
+
+function disable(name, why) {
+  find(name).disabled = Boolean(why);
+  find(name).title = document.querySelector(`label[for=${name}]`).title = why;
+}
+
 function showPins() {
   const { size } = pins.now;
+  const { particles } = page.ask.settings(0);
   find("unpin").disabled = !size;
   find("undo").disabled = !pins.past.length;
-  write("pin-what", size ? `${size} of ${page.ask.model.D} variables held; the others follow.` : "Hold variables fixed; all others follow.");
+  const ancestral = size && particles > 1 ? "Particles are drawn by the ancestral solver." : "";
+  disable("solver", ancestral);
+  find("solver-b").disabled = Boolean(ancestral);
+  const early = size && !find("since").checked ? "What is pinned holds from the beginning: unpin all to go on from the middle." : "";
+  disable("since", particles > 1 ? "Particles cannot go on from the middle." : early);
+  const when = sinceWhen() > 0 ? ` from t = ${sinceWhen().toFixed(3)} on` : "";
+  write("pin-what", size ? `${size} of ${page.ask.model.D} variables held${when}; the others follow. ${ancestral}`.trim() : "Hold variables fixed; all others follow.");
 }
 
 function notice(words, milliseconds) {
@@ -519,6 +541,7 @@ function wireAsk() {
   for (const name of ["solver", "calls", "guidance", "label", "length", "seed", "solver-b", "calls-b", "guidance-b", "label-b", "particles", "since"]) {
     on(name, "change", () => {
       page.ask.settle();
+      showPins();
       askSoon();
     });
   }
