@@ -150,7 +150,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "pinned, length": {"pins": True, "length": 6},
     "particles": {"pins": True, "particles": 3},
     "particles, label": {"pins": True, "particles": 3, "label": 1},
-    "since": {"pins": True, "since": 0.4},
+    "since": {"pins": True, "since": 0.699999988079071, "steps": 10},  # 0.7 in float32
 }
 
 
@@ -202,7 +202,7 @@ def test_the_command_makes_the_same_file(
     given, message = loaded(kind), dict(WAYS[way])
     monkeypatch.chdir(tmp_path)
     pins = PINS[kind] if message.pop("pins", False) else {"i": [], "v": []}
-    message |= {"pins": pins, "steps": 4}
+    message = {"steps": 4, **message, "pins": pins}
     request, found = pages.ask(given, **message), pages.streamed(given, **message)
     start, values = found[0][0], found[-1][0]["values"]
     assert [values[i] for i in pins["i"]] == pytest.approx(pins["v"])
@@ -213,6 +213,7 @@ def test_the_command_makes_the_same_file(
         return
     assert start["why"] is None
     assert way != "guidance" or "--guidance 2.123456789" in start["command"]
+    assert way != "since" or "--since 0.7" in start["command"]
     known = download(given, "known", request) if start["needs"] else []
     assert [name for name, _ in known] == start["needs"]
     for name, content in known:

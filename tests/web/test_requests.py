@@ -47,6 +47,7 @@ def read(message: dict[str, Any]) -> requests.Request:
             "particles cannot go on from the middle",
         ),
         ({"since": 1.5}, "since = 1.5; expected a number from 0 to 1"),
+        ({"guidance": float("inf")}, "guidance = inf; expected a number from 0 to 20"),
         (
             {"model": "array", "pins": {"i": [0], "v": [5]}},
             "a value lies outside the range of the data, -0.98",

@@ -74,7 +74,7 @@ class Pinned(Wrapper):
 
     def holds(self, t: Tensor) -> bool:
         """Whether it is time."""
-        return self.since <= 0.0 or float(t[0]) >= self.since
+        return self.since <= 0.0 or bool(t[0] >= self.since)  # compared in the precision of t
 
     def shown(self, theta: Theta, t: Tensor) -> Theta:
         """What the network sees: theta, with the observed values in it if they are known."""

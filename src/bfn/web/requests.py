@@ -185,13 +185,14 @@ def read(message: Mapping[str, Any], subjects: Mapping[str, Subject]) -> Request
     if len(pins) == subject.D:
         raise BFNError("everything is pinned, so nothing is left to generate; unpin something")
     solver = reader.text("solver", solvers.SOLVERS, subject.settings.solver)
+    guidance = reader.number("guidance", 0.0, LIMITS["guidance"], 1.0)
     return Generate(
         model=subject.id,
         solver="ancestral" if particles > 1 else solver,
         steps=steps,
         seed=seed,
         label=label,
-        guidance=1.0 if label is None else reader.number("guidance", 0.0, LIMITS["guidance"], 1.0),
+        guidance=1.0 if label is None else guidance,
         length=length,
         pins=pins,
         particles=particles,

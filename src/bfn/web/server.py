@@ -5,7 +5,7 @@ before it. Files are made when there is nothing else to do, and begun again afte
 download neither ends a generation nor is lost to one. Threads take turns at every step (`Turns`):
 first the panes of one page among themselves, then the pages, so that all pages get the same share
 of the model. What a page has not fetched yet waits in its `Mailbox`, where a new frame replaces an
-older one: a slow page gets fewer frames.
+older one: a slow page gets fewer frames once the buffers of its connection are full.
 
 Whoever does not know the token in the address finds nothing; requests from other sites are refused
 by their Host or Origin; and nothing is served but the files of the page, which are read at the

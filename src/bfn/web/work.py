@@ -372,7 +372,9 @@ def command(
     if request.particles > 1:
         words += ["--particles", str(request.particles)]
     if request.since > 0:
-        words += ["--since", repr(request.since)]
+        # The times of most networks are float32: the shortest decimal that gives the same one.
+        short = np.float32(request.since)
+        words += ["--since", str(short) if short == request.since else repr(request.since)]
     if length is not None and not (request.pins and format.medium == "text"):
         words += ["--length", str(length)]
     return shlex.join(words + ["--trust"] * subject.trust), None

@@ -99,6 +99,11 @@ function refused({ pane, run, message }) {
   page.restart = false;
   page.example = page.seen;
   find("stage").ariaBusy = "false";
+  if (shownRuns().length || !pins.now.size) return;
+  pins.forget(); // the address held them, and there is nothing to go back to
+  showPins();
+  request();
+  notice(`${message} What the address pins is left out.`);
 }
 
 // Shown to a visitor who did not ask: those who want no motion see the end.
@@ -301,7 +306,7 @@ function showNumbers(runs, frames) {
   find("pin-panel").inert = examining;
   const unsure = typeof frame.entropy === "number" ? `, ${each((_, { entropy }) => entropy?.toFixed(1) ?? "–")} unsure` : "";
   const ended = examining && runs.every((run) => run.end?.loss);
-  const loss = ended ? `, of ${each((run) => run.end.loss.bits.toFixed(1))} in all: ${each((run) => run.end.loss.per_variable.toFixed(3))} per variable` : "";
+  const loss = ended ? `, of about ${each((run) => run.end.loss.bits.toFixed(0))} in all (one draw): ${each((run) => run.end.loss.per_variable.toFixed(2))} per variable` : "";
   const unit = counted ? (examining ? "bits sent" : "bits received") : "the time t";
   write("unsure", unit + (examining ? loss : unsure));
   // The time at which the network was asked: of a fast solver's first call, just above 0.
@@ -428,7 +433,8 @@ function changeModel() {
   find("own-text").hidden = model.medium === "image";
   find("examine").hidden = model.medium === "image";
   const names = model.groups.map(({ name, count }) => (count > 1 ? `${name} (${count} values)` : name)).join(", ");
-  find("own-text").placeholder = model.medium === "text" ? "Type a text" : model.groups[0].name ? names : `${model.D} numbers, separated by commas`;
+  const length = model.lengths ? `${model.lengths.least} to ${model.lengths.most}` : model.D;
+  find("own-text").placeholder = model.medium === "text" ? `Type a text of ${length} characters` : model.groups[0].name ? names : `${model.D} numbers, separated by commas`;
   find("own-text").value = "";
   find("own-what").textContent = "\u00a0";
   find("resize").hidden = true;
@@ -508,7 +514,7 @@ function wireTime() {
   });
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) {
-      if (event.key.toLowerCase() === "z" && !event.target.matches("input, textarea") && !film) {
+      if (event.key.toLowerCase() === "z" && !event.target.matches("input:not([type=range], [type=radio], [type=checkbox]), textarea") && !film) {
         event.preventDefault();
         pins.undo();
       }
