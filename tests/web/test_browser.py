@@ -147,6 +147,15 @@ def tool(page: Any, name: str) -> None:
     page.locator("#tool").get_by_text(name, exact=True).click()
 
 
+def examine(page: Any, text: str) -> None:
+    """Give the page an example of one's own."""
+    page.fill("#own-text", text)
+    page.click("#examine")
+    page.wait_for_selector("#badge:has-text('your example')")
+    ready(page)
+    assert "in all" in page.locator("#unsure").inner_text()
+
+
 def keep(page: Any, name: str) -> None:
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
@@ -519,11 +528,7 @@ def test_a_text_is_typed_into(serve, visit, tmp_path: Path) -> None:
     keep(page, "text")
     page.keyboard.press("%")
     page.wait_for_selector("#notice:has-text('does not know “%”')")
-    page.fill("#own-text", "a belief")
-    page.click("#examine")
-    page.wait_for_selector("#badge:has-text('your example')")
-    ready(page)
-    assert "in all" in page.locator("#unsure").inner_text()
+    examine(page, "a belief")
     page.fill("#own-text", "Ω")
     page.click("#examine")
     page.wait_for_selector("#notice:has-text('Ω')")
@@ -616,11 +621,7 @@ def test_rows_of_a_table(serve, visit, tmp_path: Path) -> None:
     assert page.locator("#command").is_hidden()
     assert "No command line makes the same" in page.locator("#why").inner_text()
     keep(page, "table")
-    page.fill("#own-text", "40, missing, yes")
-    page.click("#examine")
-    page.wait_for_selector("#badge:has-text('your example')")
-    ready(page)
-    assert "in all" in page.locator("#unsure").inner_text()
+    examine(page, "40, missing, yes")
     page.fill("#own-text", "40, much, yes")
     page.click("#examine")
     page.wait_for_selector("#notice:has-text('is none; give one like')")
@@ -644,4 +645,5 @@ def test_a_server_that_stops_leaves_what_was_seen(serve, visit) -> None:
     page.wait_for_selector("#reconnect:visible")
     assert look(page, "believes") == before
     page.click("#step")
+    page.wait_for_timeout(500)  # the next frame is painted after the click
     assert clock(page) > 0.5

@@ -13,7 +13,7 @@ from bfn.recipe import Recipe, read
 from bfn.recipe.values import Text
 
 TABLES = (".csv", ".tsv", ".parquet", ".gz", ".xlsx", ".xls", ".json", ".feather")
-"""Of these some cannot be read, which reading them says."""
+"""The endings of tables; reading one that cannot be read says so."""
 
 if TYPE_CHECKING:
     from bfn.runs.folder import RunFolder

@@ -51,8 +51,8 @@ from bfn.model import BFN
 from bfn.output import Output
 
 CHECKED = (1, 4, 16, 64, 256, 1024)
-"""After so many calls of the network since a block began there is a check, and then after every
-multiple of the last."""
+"""Checks come after these calls of the network since a block began, and after every multiple of the
+last."""
 
 
 @dataclass(frozen=True)

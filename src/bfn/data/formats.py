@@ -41,9 +41,9 @@ class Format(ABC):
     alike: ClassVar[bool] = False
     """Whether all variables of an example follow one law, as the positions of a text do."""
     laws: Sequence[Any] = ()
-    """Of a table, the laws of the exact values in the bins of each variable, which archives use."""
+    """The laws of the exact values in the bins of a table's variables, which archives use."""
     block: ClassVar[int | None] = None
-    """How many examples an archive should code together; None for as few as will do."""
+    """The number of examples that an archive should code together; None for the fewest."""
     shape: tuple[int, ...]
     form: Form
 

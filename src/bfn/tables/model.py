@@ -279,8 +279,8 @@ class TableModel:
             )
 
     def _listed(self, frame: Frame, wrong: Mapping[str, np.ndarray]) -> str:
-        """How many values of each column are wrong, by the numbers of their rows, and one of them
-        with the nearest that the model can give."""
+        """A count of each column's wrong values, given by the numbers of their rows, and one of
+        them with the nearest that the model can give."""
         parts = []
         for name, rows in wrong.items():
             value, column = frame.column(name).slice(rows[0], 1), self.columns_[name]

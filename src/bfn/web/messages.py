@@ -108,7 +108,7 @@ class Look:
 
     @property
     def entropy(self) -> float | None:
-        """Of all variables together, in nats; None if none has any."""
+        """The entropy of all variables together, in nats; None if none has any."""
         found = [float(each.entropy.sum()) for each in self.beliefs if each.entropy is not None]
         return sum(found) if found else None
 

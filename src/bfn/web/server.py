@@ -105,7 +105,7 @@ class Mailbox:
         self._wake()
 
     def files(self, pane: int) -> int:
-        """How many files of a pane wait."""
+        """The number of files of a pane that wait."""
         with self._lock:
             return sum(key[:2] == (pane, "file") for key in self._waiting)
 
