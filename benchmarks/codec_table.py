@@ -34,10 +34,10 @@ import bfn
 from bfn.codec.archive import Archive
 from bfn.codec.pack import pack
 from bfn.data.formats import Format
-from bfn.hub import locate
 from bfn.recipe import build
 from bfn.runs.folder import RunFolder
-from bfn.serialise import WEIGHTS
+from bfn.saving.hub import locate
+from bfn.saving.serialise import WEIGHTS
 
 GENERAL: dict[str, Callable[[bytes], bytes]] = {
     "gzip -9": lambda data: gzip.compress(data, 9, mtime=0),

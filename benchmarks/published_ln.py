@@ -33,13 +33,13 @@ import bfn
 from bfn.device import find_device
 from bfn.evaluate import Evaluation, evaluate
 from bfn.flow.base import Theta, per_example
-from bfn.hub import locate
 from bfn.output import BernoulliOutput, CategoricalOutput, Head, Output
 from bfn.output.base import total
 from bfn.output.categorical import log_binary_mixture, normal_nodes
 from bfn.recipe import build
 from bfn.recipe.values import Text
 from bfn.runs.folder import RunFolder
+from bfn.saving.hub import locate
 
 
 class PublishedBernoulli(BernoulliOutput):

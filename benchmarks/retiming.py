@@ -19,9 +19,9 @@ import torch
 import bfn
 from bfn import quality
 from bfn.evaluate import evaluate
-from bfn.hub import locate
 from bfn.recipe import build
 from bfn.runs.folder import RunFolder
+from bfn.saving.hub import locate
 
 STEPS = (10, 25)
 SOLVERS = ("ancestral", "sde2", "ode2")

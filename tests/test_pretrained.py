@@ -9,9 +9,10 @@ import pytest
 import torch
 
 import bfn
-from bfn import evaluate, hub
+from bfn import evaluate
 from bfn.recipe import build, read
 from bfn.runs.folder import RunFolder
+from bfn.saving import hub
 from support.example_scripts import load
 
 FOLDER = Path(bfn.__file__).parent / "pretrained"

@@ -12,12 +12,12 @@ import torch
 from safetensors import safe_open
 
 import bfn
-from bfn import hub
-from bfn.card import Card
 from bfn.cli import main
 from bfn.errors import BFNError
 from bfn.recipe import build
 from bfn.runs.folder import RunFolder
+from bfn.saving import hub
+from bfn.saving.card import Card
 from support import tiny_runs
 from support.fake_hub import FakeHub
 

@@ -38,13 +38,13 @@ _HOMES = {
     "mixed": "bfn.model",
     "register_kind": "bfn.model",
     "register_schedule": "bfn.schedule",
-    "retimed": "bfn.retime",
+    "retimed": "bfn.sampling.retime",
     "show": "bfn.plots.sheets",
     "suggest_beta_1": "bfn.suggest",
     "suggest_sigma_1": "bfn.suggest",
     "view": "bfn.web.film",
 }
-_MODULES = {"solvers": "bfn.sampling.solvers"}
+_MODULES = {"card": "bfn.saving.card", "solvers": "bfn.sampling.solvers"}
 """The modules that are not called bfn.NAME."""
 
 __all__ = [
@@ -100,7 +100,6 @@ __all__ = [
 
 if TYPE_CHECKING:
     from bfn import (
-        card,
         codec,
         data,
         evaluate,
@@ -133,10 +132,11 @@ if TYPE_CHECKING:
     from bfn.output import Bins, Lengths, MeasurementNoise
     from bfn.output.bins import bin_centre, bin_index, discretise
     from bfn.plots.sheets import show
-    from bfn.retime import retimed
     from bfn.sampling import solvers
     from bfn.sampling.infill import infill
     from bfn.sampling.loop import generate
+    from bfn.sampling.retime import retimed
+    from bfn.saving import card
     from bfn.schedule import (
         Exponential,
         Logarithmic,

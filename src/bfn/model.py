@@ -14,8 +14,6 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from bfn import hub, serialise
-from bfn.card import README, Card
 from bfn.errors import BFNError, Diverged, did_you_mean, whole
 from bfn.flow import (
     BayesianFlow,
@@ -41,6 +39,8 @@ from bfn.output import (
     SmoothBinnedHead,
 )
 from bfn.output.lengths import as_lengths
+from bfn.saving import hub, serialise
+from bfn.saving.card import README, Card
 from bfn.schedule import Exponential, Quadratic, Schedule
 from bfn.schedule import find as find_schedule
 from bfn.suggest import suggest_beta_1, suggest_sigma_1

@@ -19,10 +19,10 @@ import torch
 from safetensors.torch import save_file
 
 import bfn
-from bfn import serialise
 from bfn.errors import BFNError
 from bfn.recipe import Recipe
 from bfn.runs import folder
+from bfn.saving import serialise
 from bfn.train import checkpoint
 from bfn.train.step import Trainer
 

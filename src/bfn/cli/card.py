@@ -9,9 +9,9 @@ from bfn.cli.options import EvalKeys, Force, Trust, Whole, chosen
 from bfn.errors import BFNError, plural
 
 if TYPE_CHECKING:
-    from bfn.card import Card
     from bfn.evaluate import Evaluation
     from bfn.recipe import Published, Recipe
+    from bfn.saving.card import Card
 
 
 def card(
@@ -68,7 +68,7 @@ def card_of_run(
 
     The summary says how much data there is in each split.
     """
-    from bfn.card import Card
+    from bfn.saving.card import Card
 
     sentences = [f"{recipe.description}."] if recipe.description else []
     if source := recipe.data.get("source"):

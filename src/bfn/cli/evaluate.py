@@ -47,9 +47,9 @@ def evaluate(
     from bfn.cli import table
     from bfn.device import find_device
     from bfn.evaluate import baselines
-    from bfn.hub import locate
     from bfn.recipe import build
     from bfn.runs.folder import RunFolder
+    from bfn.saving.hub import locate
 
     folder = RunFolder(locate(run), trust=trust)
     recipe = recipe_with_data(folder, overrides)

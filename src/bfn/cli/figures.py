@@ -39,12 +39,12 @@ def figures(
     from bfn import plots
     from bfn.cli.evaluate import recipe_with_data
     from bfn.device import find_device
-    from bfn.hub import locate
     from bfn.plots import run as a_run
     from bfn.plots import style
     from bfn.progress import waiting
     from bfn.recipe import build
     from bfn.runs.folder import RunFolder
+    from bfn.saving.hub import locate
 
     style.load("matplotlib")
     paths = {name: out / f"{name}.{format}" for name in only or plots.FIGURES}

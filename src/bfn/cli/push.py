@@ -26,11 +26,11 @@ def push(
         private: Create it as a private repository.
         token: A token for the hub, unless you have logged in.
     """
-    from bfn import hub
-    from bfn.card import README
     from bfn.cli.card import card_of_run
     from bfn.cli.evaluate import recipe_with_data
     from bfn.runs.folder import RunFolder
+    from bfn.saving import hub
+    from bfn.saving.card import README
 
     folder = RunFolder(run, trust=trust)
     recipe = recipe_with_data(folder)

@@ -13,7 +13,6 @@ from bfn.data.formats import Format
 from bfn.errors import BFNError, plural
 from bfn.files import check_free
 from bfn.guidance import labels
-from bfn.hub import locate
 from bfn.model import BFN
 from bfn.plots import sheets
 from bfn.progress import waiting
@@ -21,6 +20,7 @@ from bfn.recipe import Recipe, Sample
 from bfn.runs.folder import RunFolder
 from bfn.sampling import draw as drawing
 from bfn.sampling import solvers
+from bfn.saving.hub import locate
 
 
 def draw(model: BFN, format: Format, settings: Sample, **options: Any) -> Tensor:

@@ -33,7 +33,7 @@ def serve(
     import secrets
     import webbrowser
 
-    from bfn.hub import shipped
+    from bfn.saving.hub import shipped
     from bfn.web import server, subject
 
     with server.listen(host, port) as at:

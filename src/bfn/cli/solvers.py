@@ -54,13 +54,13 @@ def solvers(
     """
     from bfn import quality
     from bfn.cli.evaluate import recipe_with_data
-    from bfn.hub import locate
     from bfn.plots import style
     from bfn.plots.solvers import draw
     from bfn.progress import waiting
     from bfn.recipe import build
     from bfn.runs.folder import RunFolder
     from bfn.sampling import draw as drawing
+    from bfn.saving.hub import locate
 
     counts = read_calls(calls)
     names = read_solvers(solver)

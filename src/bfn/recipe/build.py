@@ -11,13 +11,14 @@ import torch
 from torch import nn
 
 from bfn import data as data_sets
-from bfn import noise, serialise
+from bfn import noise
 from bfn.data.base import DataSet
 from bfn.errors import BFNError, did_you_mean, import_name
 from bfn.model import BFN, KINDS
 from bfn.recipe.recipe import FREE, SUGGESTED, Recipe
 from bfn.recipe.sections import COMMAND_LINE, SECTIONS
 from bfn.recipe.values import signature, typed
+from bfn.saving import serialise
 
 
 def settled(recipe: Recipe) -> Recipe:

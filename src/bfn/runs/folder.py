@@ -28,7 +28,6 @@ import numpy as np
 from safetensors import SafetensorError
 from torch import Tensor
 
-from bfn import serialise
 from bfn.data import read_format
 from bfn.data.base import DataSet
 from bfn.data.formats import Format
@@ -37,6 +36,7 @@ from bfn.files import replacing
 from bfn.model import BFN
 from bfn.recipe import PLACES, Recipe, read
 from bfn.runs import status
+from bfn.saving import serialise
 
 RECIPE, METRICS, CHECKPOINTS, SAMPLES = "recipe.toml", "metrics.jsonl", "checkpoints", "samples"
 BOARD, DATA, TRAINED_ON = "tensorboard", "data.json", "trained-on.npy"

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bfn import hub, loss, serialise
+from bfn import loss
 from bfn.data.base import DataSet
 from bfn.errors import BFNError, Diverged, is_ours
 from bfn.model import BFN
@@ -18,6 +18,7 @@ from bfn.output import Lengths
 from bfn.recipe import Recipe
 from bfn.runs.folder import RunFolder
 from bfn.sampling.draw import check_names
+from bfn.saving import hub, serialise
 from bfn.train.checkpoint import in_words
 from bfn.train.known import draw_known
 from bfn.train.monitor import summary_writer

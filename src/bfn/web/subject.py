@@ -27,12 +27,12 @@ from bfn.device import find_device
 from bfn.errors import BFNError, plural, some
 from bfn.flow import BayesianFlow, Theta
 from bfn.guidance import labels
-from bfn.hub import locate
 from bfn.model import BFN
 from bfn.output.bins import bin_centre, bin_index
 from bfn.recipe.sections import Sample
 from bfn.runs.folder import RunFolder
 from bfn.sampling import draw
+from bfn.saving.hub import locate
 from bfn.tables.format import TableFormat
 
 MOST = 16_384

@@ -10,15 +10,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from bfn.card import README, SAMPLE
 from bfn.errors import BFNError, did_you_mean, require_extra
-from bfn.serialise import CONFIG, WEIGHTS
+from bfn.saving.card import README, SAMPLE
+from bfn.saving.serialise import CONFIG, WEIGHTS
 
 RECIPE = "recipe.toml"
 SHARED = (CONFIG, WEIGHTS, RECIPE, README, f"{SAMPLE}.*")
 """What is uploaded and downloaded; a run's checkpoints and metrics stay where they are."""
 
-_SHIPPED = Path(__file__).parent / "pretrained"
+_SHIPPED = Path(__file__).parents[1] / "pretrained"
 _NAME = r"\w[\w.-]*"
 
 
