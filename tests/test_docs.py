@@ -11,8 +11,10 @@ import shlex
 import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+import torch
 
 import bfn
 from bfn import recipe as config
@@ -171,6 +173,23 @@ def test_the_recipe_of_one_s_own_works_as_printed(
     recipe = config.read("digits.toml")
     assert recipe_keys.keys(recipe).keys() >= {"data", "net", "flow"}
     assert build.model(recipe).flow == build.model(config.read("digits")).flow
+
+
+def test_the_page_on_training_in_python_is_one_program_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    torch.manual_seed(0)
+    with pytest.warns(UserWarning, match="the class Net belongs to the script"):
+        exec("\n".join(blocks(DOCS / "python.md", "python")), script.__dict__)
+    fit, title, head, first, last = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"Fit\(step 200, loss \d\.\d{4} bits per dimension\)", fit)
+    assert title == "200 examples, bits per dimension"
+    assert head.split() == ["n", "L^n", "L^r", "total", "s.e."]
+    assert first.split()[0] == "10"
+    assert float(last.split()[3]) < 2.7  # log2(17) is 4.09
 
 
 def test_python_blocks_compile() -> None:

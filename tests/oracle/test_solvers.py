@@ -13,8 +13,8 @@ from torch import Tensor
 
 import bfn
 from bfn.flow import BinaryFlow
-from support.example_scripts import load
 from support.known import KINDS, SKEW, N, at_floor, distance, toy
+from support.scripts import load
 from support.sources import Toy, chain
 from support.toy_schedule import Linear
 
@@ -162,7 +162,7 @@ def test_the_table_of_the_documentation(
     """Means over seeds, for solvers of one's own, too; and sentences for mistakes."""
     monkeypatch.setattr(bfn.solvers, "SOLVERS", dict(bfn.solvers.SOLVERS))
     monkeypatch.setattr("sys.path", list(sys.path))
-    script = load("solver_table", Path(__file__).parents[2] / "docs")
+    script = load("docs/solver_table")
     rules = tmp_path / "rules.py"
     rules.write_text(
         "import bfn\n"

@@ -9,8 +9,8 @@ import torch
 
 from bfn import BFNError, bin_centre, bin_index, discretise
 from bfn.output import bins
-from support import literal
-from support.bin_cases import cases
+from output.bin_cases import cases
+from paper import literal
 
 
 def test_index_inverts_centre() -> None:

@@ -9,7 +9,7 @@ from bfn import BFNError
 from bfn.output import bins
 from bfn.output.binned import BinnedOutput
 from bfn.output.cut_gaussian import residual, squared_residual
-from support.bin_cases import cases, residual_reference
+from output.bin_cases import cases, residual_reference
 
 
 @pytest.mark.parametrize("K", [2, 3, 17, 18, 19, 27, 256, 1000, 4096, 65536])

@@ -9,7 +9,7 @@ from numpy import ndarray as Array
 from scipy import stats
 
 import bfn
-from support import literal
+from paper import literal
 from support.toys import Toy, data, generator, paper_network
 
 B, D = 5, 3

@@ -17,7 +17,7 @@ from torch import Tensor
 
 import bfn
 from bfn.output import BernoulliOutput, CategoricalOutput
-from support import literal
+from paper import literal
 from support.toys import Toy, generator, paper_network, standard_error
 
 B, D = 5, 3

@@ -12,7 +12,7 @@ from torch import Tensor
 import bfn
 from bfn.flow import Theta
 from bfn.output import BinnedHead, FreeBinnedHead
-from support import literal
+from paper import literal
 from support.toys import Toy, generator, paper_network
 
 B, D = 5, 3

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bfn.schedule import Exponential, Quadratic, Schedule
-from support import literal
+from paper import literal
 
 TIMES = [0.0, 1e-6, 1e-3, 0.1, 0.5, 0.73, 0.999, 1.0]
 SIGMAS = [0.9, 0.2, 0.02, 1e-3, 1e-5]

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bfn.flow import BayesianFlow, BinaryFlow, CategoricalFlow, GaussianFlow, Theta
 from bfn.schedule import Exponential, Quadratic
-from support import literal
+from paper import literal
 from support.toys import generator
 
 N = 20_000  # draws of one variable, as a batch

@@ -12,7 +12,7 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from support.drawings import check
+from plots.drawings import check
 
 SCRIPTS = Path(__file__).parents[2] / "docs" / "figures"
 sys.path.insert(0, str(SCRIPTS))

@@ -14,8 +14,8 @@ from bfn.plots import distributions, losses, style
 from bfn.plots.distributions import flow_through_time, probabilities, shades
 from bfn.plots.losses import loss_curves
 from bfn.plots.run import draw_samples, real_and_generated
+from plots.drawings import check, share
 from support import untrained
-from support.drawings import check, share
 
 LN2 = math.log(2)
 

@@ -21,7 +21,7 @@ from bfn.recipe import build, fitted
 from bfn.recipe import shipped as recipes
 from bfn.runs.folder import RunFolder
 from bfn.schedule import Exponential, Quadratic
-from support.checkpoints import FAMILY, SHAPES
+from published.checkpoints import FAMILY, SHAPES
 
 OPEN = ("array", "images", "table", "text")
 PAPER = {

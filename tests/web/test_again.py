@@ -19,7 +19,7 @@ from bfn.data.alphabet import LETTERS, Alphabet
 from bfn.data.formats import MixedFormat, TextFormat
 from bfn.web import messages, requests, work
 from bfn.web.subject import Subject, load, of_model
-from support import pages
+from web import pages
 
 LABELS = {"labels": 3}
 

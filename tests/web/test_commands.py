@@ -18,7 +18,8 @@ import bfn
 from bfn.cli import main
 from bfn.errors import BFNError
 from bfn.web.subject import subject
-from support import angles, pages, processes
+from support import angles, processes
+from web import pages
 
 
 def refused(capsys: pytest.CaptureFixture[str], line: str) -> str:

@@ -18,8 +18,8 @@ from bfn.cli import main
 from bfn.errors import BFNError
 from bfn.web import film, messages, pages
 from bfn.web.subject import MOST
-from support import pages as support
 from support import untrained
+from web import pages as support
 
 PAGE = {name: content.decode() for name, (_, content) in pages.files().items()}
 MODULES = {name: text for name, text in PAGE.items() if name.endswith(".js")}

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bfn.web import messages
-from support import pages
+from web import pages
 
 SUBJECTS = pages.subjects()
 

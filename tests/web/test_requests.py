@@ -9,7 +9,7 @@ import pytest
 
 from bfn.errors import BFNError
 from bfn.web import requests
-from support import pages
+from web import pages
 
 SUBJECTS = pages.subjects()
 RGB = base64.b64encode(bytes(3 * 64)).decode()

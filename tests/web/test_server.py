@@ -21,7 +21,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from bfn.errors import BFNError
 from bfn.web import messages, server
-from support import pages
+from web import pages
 
 SUBJECTS = [pages.of(pages.untrained.images(), "digits"), pages.mixed()]
 

@@ -18,7 +18,7 @@ from bfn.data.formats import TextFormat
 from bfn.errors import BFNError
 from bfn.web import messages, requests, work
 from bfn.web.subject import Subject, load, subject
-from support import pages
+from web import pages
 
 SUBJECTS = pages.subjects()
 

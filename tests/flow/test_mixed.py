@@ -331,7 +331,7 @@ def test_mistakes(make: Any, sentence: str) -> None:
 
 RECIPE = """
 [data]
-source = "test_mixed:source"
+source = "flow.test_mixed:source"
 [flow]
 kind = "mixed"
 [flow.variables.types]

@@ -7,14 +7,16 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+ROOT = Path(__file__).parents[2]
 
 
-def load(name: str, folder: Path = EXAMPLES) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"example_{name}", folder / f"{name}.py")
+def load(script: str) -> ModuleType:
+    """The script "examples/audio", say."""
+    name = script.replace("/", "_")
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"{script}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where dataclasses look for their types
+    sys.modules[name] = module  # where dataclasses look for their types
     spec.loader.exec_module(module)
     return module

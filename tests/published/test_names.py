@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from bfn.errors import BFNError
 from bfn.nn import Transformer, UNet, VDMUNet
 from bfn.published.names import load_published, published_names
-from support.checkpoints import SIZES, example
+from published.checkpoints import SIZES, example
 
 NETWORKS: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
     "mnist": (UNet, {"attention": (8, 16)}),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import wave
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -13,21 +12,15 @@ import pytest
 import torch
 
 import bfn
-from support.example_scripts import load
 from support.mistakes import assert_refused
+from support.scripts import load
 
 RATE = 8000
 
 
 @pytest.fixture(scope="module")
 def audio() -> ModuleType:
-    return load("audio")
-
-
-@pytest.fixture(autouse=True)
-def _leave_the_global_generator_alone() -> Iterator[None]:
-    with torch.random.fork_rng():
-        yield
+    return load("examples/audio")
 
 
 def tone(count: int, seed: int = 0) -> np.ndarray:

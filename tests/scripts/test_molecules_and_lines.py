@@ -12,24 +12,18 @@ import torch
 from torch import Tensor
 
 import bfn
-from support.example_scripts import load
+from support.scripts import load
 from support.toys import generator
 
 
 @pytest.fixture(scope="module")
 def chemistry() -> ModuleType:
-    return load("molecules")
+    return load("examples/molecules")
 
 
 @pytest.fixture(scope="module")
 def source() -> ModuleType:
-    return load("protein_lines")
-
-
-@pytest.fixture(autouse=True)
-def _leave_the_global_generator_alone() -> Any:
-    with torch.random.fork_rng():
-        yield
+    return load("examples/protein_lines")
 
 
 def water(chemistry: ModuleType, H: float = 0.97, angle: float = 109.5) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""benchmarks/published_ln.py: the published code's own L^n of discrete data."""
+"""benchmarks/: rivals of the model, a transformer that grows, and the published code's own L^n."""
 
 from __future__ import annotations
 
@@ -11,10 +11,73 @@ from torch import Tensor, nn
 
 import bfn
 from bfn.cli import main
+from bfn.nn import Transformer
+from bfn.nn.transformer import TransformerLayer
 from bfn.output import BernoulliOutput, CategoricalOutput
-from support import example_scripts, tiny_runs
+from support import tiny_runs
+from support.scripts import load
 
-script = example_scripts.load("published_ln", Path(__file__).parents[1] / "benchmarks")
+beside, grow, published_ln = (
+    load(f"benchmarks/{name}") for name in ("beside", "grow", "published_ln")
+)
+K, LENGTH = 5, 8
+
+
+def randomised(module: nn.Module, std: float) -> nn.Module:
+    for weights in module.parameters():
+        nn.init.normal_(weights, std=std)
+    return module
+
+
+def rival(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    net = Transformer(LENGTH, K, K, width=16, layers=2, heads=2)
+    return randomised(beside.RIVALS[name](net), 0.5)
+
+
+def test_autoregression_sees_the_letters_before_and_no_others() -> None:
+    model, t = rival("autoregressive"), torch.zeros(1)
+    x = torch.randint(K, (1, LENGTH))
+    shown = torch.cat((torch.tensor([[K]]), x[:, :-1]), 1)
+    torch.testing.assert_close(model.nats(x, None), model.costs(shown, t, x).sum(1))
+    place = 4  # of the letters shown
+    other = shown.clone()
+    other[0, place] = (other[0, place] + 1) % K
+    changed = (model.costs(shown, t, x) - model.costs(other, t, x)).abs()[0] > 1e-6
+    assert changed.tolist() == [False] * place + [True] * (LENGTH - place)
+
+
+def test_masked_letters_cost_what_they_should_on_average() -> None:
+    model = rival("masked")
+    nn.init.zeros_(model.net.readout.weight)
+    logits = model.net.readout.bias.detach()
+    x = torch.randint(K, (1, LENGTH)).expand(20_000, -1)
+    expected = -logits.log_softmax(0)[x[0]].sum().item()
+    with torch.no_grad():
+        nats = model.nats(x, torch.Generator().manual_seed(1)).double()
+    error = nats.std().item() / math.sqrt(len(nats))
+    assert nats.mean().item() == pytest.approx(expected, abs=4 * error)
+    assert error < 0.01 * expected
+
+
+@pytest.mark.parametrize("layers", [1, 2, 6])
+def test_growing_keeps_the_function_and_lets_every_layer_learn(layers: int, double: None) -> None:
+    torch.manual_seed(layers)
+    net = randomised(Transformer(LENGTH, K, K, width=16, layers=6, heads=2), 0.3)
+    features, t = torch.randn(3, LENGTH, K), torch.rand(3)
+    small = grow.shallow(net, layers)
+    assert len(small.layers) == layers
+    before = small(features, t)
+    assert set(small.parameters()) <= set(net.parameters())
+    grow.deepen(net, layers)
+    after = net(features, t)
+    torch.testing.assert_close(after, before)
+    after.square().sum().backward()
+    for layer in net.layers:
+        assert isinstance(layer, TransformerLayer)
+        gradient = layer.output.weight.grad
+        assert gradient is not None
+        assert gradient.abs().max() > 0
 
 
 def literal(p: Tensor, x: int, alpha: float, y: Tensor) -> Tensor:
@@ -48,10 +111,10 @@ def test_against_the_formula_retyped(K: int, alpha: float, double: None) -> None
         message = torch.tensor([[x]]), torch.tensor([alpha])
         if K == 2:
             logit = (logits[1] - logits[0]).reshape(1, 1)
-            ours, theirs = BernoulliOutput(logit), script.PublishedBernoulli(logit)
+            ours, theirs = BernoulliOutput(logit), published_ln.PublishedBernoulli(logit)
         else:
             each = logits.reshape(1, 1, K)
-            ours, theirs = CategoricalOutput(each), script.PublishedCategorical(each)
+            ours, theirs = CategoricalOutput(each), published_ln.PublishedCategorical(each)
         found = float(theirs.divergence(*message))
         assert abs(found - float(pairs.mean())) < 4.5 * error
         # Never less than the true one: the true receiver has the message right, as a whole.
@@ -68,7 +131,7 @@ class UniformBits(nn.Module):
 def test_both_evaluations_share_times_and_noise(double: None) -> None:
     x = torch.randint(0, 2, (500, 8), generator=torch.Generator().manual_seed(0))
     model = bfn.discrete(UniformBits(), K=2, beta_1=9.0, head="plain")
-    ours, theirs = script.both(model, x, steps=[1, 10, "inf"], repeats=3)
+    ours, theirs = published_ln.both(model, x, steps=[1, 10, "inf"], repeats=3)
     assert torch.equal(ours.reconstructions, theirs.reconstructions)
     assert torch.equal(ours.losses[math.inf], theirs.losses[math.inf])
     for row, other, overstated in zip(ours.rows, theirs.rows, (0.879, 0.108, 0.0), strict=True):
@@ -79,12 +142,12 @@ def test_the_table_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     recipe, run = tiny_runs.write(tmp_path, "text"), tmp_path / "run"
     assert main(["train", str(recipe), "--train.steps", "1", "--out", str(run)]) == 0
     capsys.readouterr()
-    script.main([str(run), "--steps", "2,inf", "--crops", "20"])
+    published_ln.main([str(run), "--steps", "2,inf", "--crops", "20"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "| n | total, bits per character | with the published L^n | s.e. |"
     few, infinite = ([float(cell) for cell in line.split("|")[2:-1]] for line in lines[2:])
     assert few[1] > few[0]
     assert infinite[0] == infinite[1]
     with pytest.raises(SystemExit):
-        script.main(["digits", "--steps", "2"])
+        published_ln.main(["digits", "--steps", "2"])
     assert "only for discrete data" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from bfn import evaluate
 from bfn.recipe import build, read
 from bfn.runs.folder import RunFolder
 from bfn.saving import hub
-from support.example_scripts import load
+from support.scripts import load
 
 FOLDER = Path(bfn.__file__).parent / "pretrained"
 NAMES = ["digits", "digits-labelled"]
@@ -58,7 +58,7 @@ def test_it_is_as_good_as_its_card_says(name: str) -> None:
 
 def test_labelled_samples_show_the_digit_asked_for() -> None:
     """By a classifier trained on real digits: at least 19 of 20, with and without guidance."""
-    example = load("labelled_digits")
+    example = load("examples/labelled_digits")
     model = bfn.BFN.from_pretrained("digits-labelled")
     with torch.random.fork_rng():
         torch.manual_seed(0)

@@ -18,8 +18,8 @@ from bfn.recipe import build
 from bfn.runs.folder import RunFolder
 from bfn.saving import hub
 from bfn.saving.card import Card
+from saving.fake_hub import FakeHub
 from support import tiny_runs
-from support.fake_hub import FakeHub
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from bfn.model import BFN
 from bfn.output import BernoulliOutput
 from bfn.published.names import published_names
 from bfn.runs.folder import RunFolder
-from support.checkpoints import FAMILY, SHAPES, SIZES, example, full_size
+from published.checkpoints import FAMILY, SHAPES, SIZES, example, full_size
 
 
 def output_of(model: BFN, V: Tensor, t: Tensor) -> Any:

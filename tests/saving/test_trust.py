@@ -15,8 +15,8 @@ from PIL import Image
 
 import bfn
 from bfn.cli import main
+from saving.fake_hub import FakeHub
 from support import processes, tiny_runs
-from support.fake_hub import FakeHub
 
 HELPER = """
 import pathlib, torch, bfn

@@ -11,7 +11,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-FIXTURES = Path(__file__).parents[1] / "nn" / "fixtures"
+FIXTURES = Path(__file__).parent / "fixtures"
 SHAPES: dict[str, dict[str, Any]] = json.loads(
     gzip.decompress((FIXTURES / "shapes.json.gz").read_bytes())
 )

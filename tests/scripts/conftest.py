@@ -1,0 +1,14 @@
+"""Scripts seed torch's global generator; other tests are not to notice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def _leave_the_global_generator_alone() -> Iterator[None]:
+    with torch.random.fork_rng():
+        yield
