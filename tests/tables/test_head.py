@@ -1,12 +1,15 @@
-"""What the network is told of related columns, retyped."""
+"""What the network is told of related columns, and what they say of each other, retyped."""
 
 import math
 
 import numpy as np
 import torch
 
+from bfn.output.mixed import MixedOutput
 from bfn.tables import Relation, TableHead
 from bfn.tables.columns import Columns
+from bfn.tables.format import TableFormat
+from bfn.tables.pairs import find_pairs
 from bfn.tables.source import build
 
 
@@ -38,3 +41,69 @@ def test_nearness_of_related_columns() -> None:
         added = found[d][0, own[d].shape[1] :].numpy()
         np.testing.assert_allclose(added, np.concatenate(expected), atol=2e-5)
         assert torch.equal(found[d][:, : own[d].shape[1]], own[d])
+
+
+def test_a_pair_of_columns_follows_bayes_rule() -> None:
+    """With weight 1, of classes, of bins and of two classes, each as the other's partner."""
+    rng = np.random.default_rng(1)
+    a = rng.integers(0, 4, 3000)
+    table = {
+        "class": np.array(list("wxyz"))[a],
+        "bin": 2 * a + rng.integers(0, 2, 3000),
+        "flag": a + rng.integers(0, 2, 3000) > 2,
+    }
+    columns = Columns.fit(table, {"bin": "number"})
+    format = TableFormat(columns)
+    codes = format.codes(table)
+    x, N = format.form.encode(codes), len(codes)
+    pairs = find_pairs(columns, codes.numpy())
+    assert [p.columns for p in pairs] == [("class", "bin"), ("class", "flag"), ("bin", "flag")]
+    for pair in pairs:
+        model = build(columns, pairs=(pair,), width=16, layers=1)
+        model.head = model.head.fitted(x)
+        assert isinstance(model.head, TableHead)
+        theta = model.flow.sample(x[:3], torch.full((3,), 0.1), torch.Generator().manual_seed(3))
+        numbers = {name: torch.zeros(3, *shape) for name, shape in model.head.numbers.items()}
+        for name in pair.columns:
+            numbers[name][:, -1] = 1.0
+        output = model.head(model.head.read(numbers, (3, 3)), theta, torch.zeros(3))
+        assert isinstance(output, MixedOutput)
+        evidence, p = {}, {}
+        for name, part in model.head.flow.unpack_theta(theta).items():
+            V, beta = part.V.double().numpy(), float(part.beta.flatten()[0])
+            centres = (2 * np.arange(8) - 7) / 8
+            if name == "bin":
+                V = V[:, None] * centres - beta * centres**2 / 2
+            elif name == "flag":
+                V = np.stack((0 * V, V), -1)
+            evidence[name] = V
+            column = columns[name]
+            n = np.bincount(codes[:, columns.variables.index(column)], minlength=column.K)
+            p[name] = (n + column.K * (n + 1) / (N + column.K)) / (N + column.K)
+        first, second = pair.columns
+        counts = np.array(pair.counts).reshape(columns[first].K, columns[second].K)
+        for d, e, n in ((first, second, counts), (second, first, counts.T)):
+            conditional = (n + 2 * p[e]) / (n.sum(1, keepdims=True) + 2)
+            said = np.exp(evidence[e]) @ conditional.T
+            expected = p[d] * np.exp(evidence[d]) * said
+            found = output.parts[d].law().logits.double().softmax(-1).numpy()  # pyright: ignore[reportAttributeAccessIssue]
+            expected /= expected.sum(1, keepdims=True)
+            np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-6)
+
+
+def test_pairs_are_of_columns_that_say_something() -> None:
+    """A copy in other words, and columns that chance alone seems to bind."""
+    rng = np.random.default_rng(2)
+    a = rng.integers(0, 12, 600)
+    table = {
+        "a": a,
+        "name": [f"no. {i}" for i in 5 * a % 12],
+        "alone": rng.integers(0, 20, 600),
+        "fine": rng.normal(size=600),
+    }
+    columns = Columns.fit(table)
+    found = find_pairs(columns, TableFormat(columns).codes(table).numpy())
+    assert [pair.columns for pair in found] == [("a", "name")]
+    counts = np.array(found[0].counts).reshape(12, 12)
+    assert (np.count_nonzero(counts, axis=1) == 1).all()
+    assert counts.sum() == 600

@@ -11,7 +11,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from bfn.tables.relations import Relation, TableHead
+from bfn.tables.head import TableHead
+from bfn.tables.pairs import Pair
+from bfn.tables.relations import Relation
 
 if TYPE_CHECKING:
     from bfn.compare.measures import compare
@@ -26,7 +28,7 @@ _HOMES = {
     "compare": "bfn.compare.measures",
 }
 
-__all__ = ["Columns", "Comparison", "Relation", "Table", "TableHead", "compare"]
+__all__ = ["Columns", "Comparison", "Pair", "Relation", "Table", "TableHead", "compare"]
 
 
 def __getattr__(name: str) -> Any:

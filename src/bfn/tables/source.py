@@ -23,7 +23,9 @@ from bfn.recipe.recipe import SUGGESTED
 from bfn.tables.columns import Columns
 from bfn.tables.format import TableFormat, variable
 from bfn.tables.frame import Frame, read
-from bfn.tables.relations import Relation, TableHead, find
+from bfn.tables.head import TableHead
+from bfn.tables.pairs import Pair, find_pairs
+from bfn.tables.relations import Relation, find
 
 
 def table(
@@ -70,6 +72,7 @@ class TableRows(Rows):
         super().__init__(name, format, splits)
         self.columns, self._frame, self._numbers = format.columns, frame, numbers
         self.relations = find(frame, format.columns, splits["train"].numpy(), numbers["train"])
+        self.pairs = find_pairs(format.columns, splits["train"].numpy())
 
     def rows(self, split: str) -> Frame:
         """The rows of a split as a table."""
@@ -87,12 +90,13 @@ class TableRows(Rows):
                     f"net.{key} is not for tables; of their network, give net.width or net.layers"
                 )
         sizes = {key: whole(f"net.{key}", value, 1) for key, value in given.items()}
-        return build(self.columns, self.relations, seed=recipe.train.seed, **sizes)
+        return build(self.columns, self.relations, self.pairs, seed=recipe.train.seed, **sizes)
 
 
 def build(
     columns: Columns,
     related: tuple[Relation, ...] = (),
+    pairs: tuple[Pair, ...] = (),
     *,
     width: int = 256,
     layers: int = 4,
@@ -102,16 +106,13 @@ def build(
     model = mixed(nn.Identity(), {column.name: variable(column) for column in columns.variables})
     assert isinstance(model.flow, MixedFlow)
     assert isinstance(model.head, MixedHead)
-    model.head = TableHead(model.flow, model.head.heads, related)
+    model.head = TableHead(model.flow, model.head.heads, related, pairs)
     names, shape = model.flow.layout.names, (1, *model.flow.shape)
     seen = model.head.features(model.flow, model.flow.prior(shape))
     inputs: dict[str, Any] = {name: tuple(seen[name].shape[1:]) for name in names}
-    outputs = (head.output_shape((1,))[1:] for head in model.head.heads)
     with torch.random.fork_rng([]):
         torch.manual_seed(noise.seed(seed, "weights"))
-        net = MixedMLP(
-            inputs, dict(zip(names, outputs, strict=True)), width=width, layers=layers, known=True
-        )
+        net = MixedMLP(inputs, model.head.numbers, width=width, layers=layers, known=True)
     nn.init.zeros_(net.readout.weight)
     nn.init.zeros_(net.readout.bias)
     model.net = net

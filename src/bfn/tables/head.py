@@ -1,0 +1,203 @@
+"""The heads of a table's columns, which also hear what other columns say of each.
+
+The posterior head of a column adds to the network's numbers what the column's own messages say of
+it. What those of another column e say of column d is known as well, as far as it depends on the two
+alone: with the frequencies p(x_e = j | x_d = k) among the training rows,
+
+    ln p(V_e | x_d = k)  =  ln sum_j p(x_e = j | x_d = k) p(V_e | x_e = j).
+
+For some pairs of columns (pairs.py) this is added to the logits of d, less ln p(V_e), times a
+weight that the network puts out: 1 if no third column matters, 0 if others have said all that e
+says. So rules between columns, such as that a husband is a man, need not be learned. Of columns
+that nearly repeat each other the network is also told how near they are (relations.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bfn.flow.base import BayesianFlow, Theta
+from bfn.flow.mixed import Layout
+from bfn.output.base import Output
+from bfn.output.binned import FreeBinnedOutput
+from bfn.output.bins import bin_centre
+from bfn.output.categorical import BernoulliOutput, CategoricalOutput
+from bfn.output.marginals import ClassHead
+from bfn.output.mixed import MixedHead, MixedOutput
+from bfn.output.smooth import SmoothBinnedHead
+from bfn.tables.pairs import Pair
+from bfn.tables.relations import Relation
+
+SMOOTHING = 2.0
+"""Rows with the frequencies of all rows, which are added to the rows with x_d = k."""
+
+
+@dataclass(frozen=True)
+class TableHead(MixedHead):
+    """The heads of columns, the relations that the network is told of, and pairs of columns.
+
+    The network's numbers for a column are those of its head, then the weights of its pairs.
+    """
+
+    relations: tuple[Relation, ...] = ()
+    pairs: tuple[Pair, ...] = ()
+
+    # What the network is told.
+
+    def features(self, flow: BayesianFlow, theta: Theta) -> Any:
+        parts, found, q = self.flow.unpack_theta(theta), {}, {}
+        for (name, head, _), own in zip(self._each(), self.flow.flows, strict=True):
+            if isinstance(head, SmoothBinnedHead):
+                q[name], pi = head.posteriors(parts[name])
+                found[name] = head.seen(q[name], pi)
+            else:
+                found[name] = head.features(own, parts[name])
+        if not self.relations:
+            return found
+        tables = self._places(theta.V)
+        places = {name: (each @ tables[name].T).unbind(-1) for name, each in q.items()}
+        near: dict[str, list[Tensor]] = {}
+        for relation, i in zip(self.relations, self._rows, strict=True):
+            d = relation.column
+            scale = (1.0 + parts[d].beta).sqrt()
+            near.setdefault(d, []).append((places[relation.other][i] - places[d][0]) * scale)
+        for d, each in near.items():
+            z = torch.stack(each, -1).to(found[d].dtype)
+            nearness = (
+                torch.tanh(z),
+                torch.tanh(z / 5),
+                torch.tanh(z / 25),
+                torch.exp(-0.5 * z * z),
+            )
+            found[d] = torch.cat([found[d], *nearness], -1)
+        return found
+
+    @cached_property
+    def _rows(self) -> list[int]:
+        """Which row of its column's table each relation is; row 0 is the column itself."""
+        counts: dict[str, int] = {}
+        rows = []
+        for relation in self.relations:
+            counts[relation.other] = counts.get(relation.other, 0) + 1
+            rows.append(counts[relation.other])
+        return rows
+
+    def _places(self, like: Tensor) -> dict[str, Tensor]:
+        """For each ordered column, its own places and those it stands for in others: (R, K)."""
+        key = "places", like.device, like.dtype
+        if key not in self._kept:
+            tables = {}
+            for name, head, _ in self._each():
+                if isinstance(head, SmoothBinnedHead):
+                    own = bin_centre(torch.arange(head.K), head.K, like.dtype)
+                    others = [r.places for r in self.relations if r.other == name]
+                    rows = [own, *(torch.tensor(places, dtype=like.dtype) for places in others)]
+                    tables[name] = torch.stack(rows).to(like.device)
+            self._kept[key] = tables
+        return self._kept[key]
+
+    # What columns say of each other.
+
+    def __call__(self, net_output: Tensor, theta: Theta, t: Tensor) -> Output:
+        numbers, parts = self._outputs.split(net_output), self.flow.unpack_theta(theta)
+        said, found = self._said(parts, theta.V), {}
+        for name, head, _ in self._each():
+            own, weights = numbers[name].split([head.parameters, len(self._partners[name])], -1)
+            output = head(own.squeeze(-1) if head.parameters == 1 else own, parts[name], t)
+            if self._partners[name]:
+                heard = torch.stack([said[e, name] for e in self._partners[name]], -2)
+                output = add_logits(output, (weights.unsqueeze(-2) @ heard).squeeze(-2))
+            found[name] = output
+        return MixedOutput(found, self.flow)
+
+    def _said(self, parts: Mapping[str, Theta], like: Tensor) -> dict[tuple[str, str], Tensor]:
+        """ln p(V_e | x_d = k) - ln p(V_e) by (e, d): (B, K_d)."""
+        found = {}
+        for e, ratios in self._ratios(like).items():
+            q = _posteriors(self._heads[e], parts[e])[0] @ ratios
+            sizes = [_classes(self._heads[d]) for d in self._partners[e]]
+            for d, each in zip(self._partners[e], q.log().split(sizes, -1), strict=True):
+                found[e, d] = each
+        return found
+
+    def _ratios(self, like: Tensor) -> dict[str, Tensor]:
+        """For each column e with partners d, p(x_e = j | x_d = k) / p(x_e = j): (K_e, sum K_d)."""
+        key = "ratios", like.device, like.dtype
+        if key not in self._kept:
+            nothing = self.flow.unpack_theta(self.flow.prior((1, *self.flow.shape)))
+            blocks: dict[tuple[str, str], Tensor] = {}
+            for pair in self.pairs:
+                a, b = pair.columns
+                sizes = [_classes(self._heads[name]) for name in pair.columns]
+                counts = torch.tensor(pair.counts, dtype=torch.float64).reshape(sizes)
+                for d, e, n in ((a, b, counts), (b, a, counts.T)):
+                    p = _posteriors(self._heads[e], nothing[e])[1].double()
+                    ratio = (n / p + SMOOTHING) / (n.sum(1, keepdim=True) + SMOOTHING)
+                    blocks[d, e] = ratio.T.to(like)
+            self._kept[key] = {
+                e: torch.cat([blocks[d, e] for d in partners], 1)
+                for e, partners in self._partners.items()
+                if partners
+            }
+        return self._kept[key]
+
+    @cached_property
+    def _partners(self) -> dict[str, list[str]]:
+        """The columns that each column has a pair with, in the order of the network's numbers."""
+        found: dict[str, list[str]] = {name: [] for name in self.flow.layout.names}
+        for pair in self.pairs:
+            for d, e in (pair.columns, pair.columns[::-1]):
+                found[d].append(e)
+        return found
+
+    @cached_property
+    def _heads(self) -> dict[str, ClassHead]:
+        return {name: head for name, head, _ in self._each() if isinstance(head, ClassHead)}
+
+    @cached_property
+    def _outputs(self) -> Layout:
+        shapes = ((head.parameters + len(self._partners[name]),) for name, head, _ in self._each())
+        return Layout(self.flow.layout.names, tuple(shapes))
+
+    @property
+    def numbers(self) -> dict[str, Sequence[int]]:
+        """The shape of what the network puts out for each column of a row."""
+        return dict(zip(self._outputs.names, self._outputs.shapes, strict=True))
+
+    def read(self, net_output: Any, shape: tuple[int, ...]) -> Tensor:
+        return self._outputs.join(net_output)
+
+    @cached_property
+    def _kept(self) -> dict[Any, dict[str, Tensor]]:
+        """Tables on the devices that need them."""
+        return {}
+
+    def fitted(self, x: Tensor, *, alike: bool = False, mask: Tensor | None = None) -> TableHead:
+        heads = super().fitted(x, alike=alike, mask=mask).heads
+        return TableHead(self.flow, heads, self.relations, self.pairs)
+
+
+def add_logits(output: Output, more: Tensor) -> Output:
+    """An output of classes or bins with numbers (B, K) added to its logits."""
+    if isinstance(output, BernoulliOutput):
+        return BernoulliOutput(output.logit + more[..., 1] - more[..., 0])
+    assert isinstance(output, CategoricalOutput | FreeBinnedOutput)
+    return type(output)(output.logits + more)
+
+
+def _classes(head: ClassHead) -> int:
+    return 2 if head.parameters == 1 else head.K
+
+
+def _posteriors(head: ClassHead, theta: Theta) -> tuple[Tensor, Tensor]:
+    """`ClassHead.posteriors` with an axis of classes where there are two."""
+    q, pi = head.posteriors(theta)
+    if head.parameters == 1:
+        return torch.stack((1.0 - q, q), -1), torch.stack((1.0 - pi, pi), -1)
+    return q, pi

@@ -1,0 +1,84 @@
+"""Pairs of columns that say much about each other, and how often their values meet.
+
+How much two columns say about each other is their mutual information,
+
+    I = sum_jk p_jk ln(p_jk / (p_j p_k)),
+
+less twice what independent columns of K and L values seem to have among N rows, (K - 1) (L - 1) /
+(2 N). Each column is in a pair with those that say most about it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bfn.tables.columns import Columns
+
+PARTNERS = 3
+"""Columns that are chosen for each column at most."""
+LEAST = 0.03
+"""Nats that one column must say about another."""
+WORK = 2**31
+"""Pairs of columns times rows to look at."""
+
+
+@dataclass(frozen=True, repr=False)
+class Pair:
+    """Two columns.
+
+    Args:
+        columns: their names.
+        counts: the number of training rows with each bin or class of the first and each of the
+            second, (K, L), flattened.
+    """
+
+    columns: tuple[str, str]
+    counts: tuple[int, ...]
+
+    def __repr__(self) -> str:
+        return f"Pair({self.columns[0]!r}, {self.columns[1]!r})"
+
+
+def find_pairs(columns: Columns, codes: np.ndarray) -> tuple[Pair, ...]:
+    """The pairs among the columns of a table with these bins and classes in training, (N, D)."""
+    N, D = codes.shape
+    K = [column.K for column in columns.variables]
+    some = np.linspace(0, N - 1, min(N, WORK // D**2)).astype(int)
+    looked = np.ascontiguousarray(codes[some].T)
+    said = np.zeros((D, D))
+    for d in range(D):
+        for e in range(d):
+            if K[d] * K[e] <= len(some):
+                counts = _counts(looked[d], looked[e], K[d], K[e])
+                said[d, e] = said[e, d] = _information(counts)
+    chosen = {
+        (min(d, e), max(d, e))
+        for d in range(D)
+        for e in np.argsort(-said[d])[:PARTNERS]
+        if said[d, e] >= LEAST
+    }
+    names = [column.name for column in columns.variables]
+    return tuple(
+        Pair(
+            (names[d], names[e]),
+            tuple(_counts(codes[:, d], codes[:, e], K[d], K[e]).flatten().tolist()),
+        )
+        for d, e in sorted(chosen)
+    )
+
+
+def _counts(k: np.ndarray, j: np.ndarray, K: int, L: int) -> np.ndarray:
+    """The number of rows with each pair of values: (K, L)."""
+    return np.bincount(k.astype(np.int64) * L + j, minlength=K * L).reshape(K, L)
+
+
+def _information(counts: np.ndarray) -> float:
+    """The nats that two columns say about each other, less twice what chance makes of none."""
+    N = counts.sum()
+    rows, columns = (counts.sum(axis, keepdims=True) for axis in (1, 0))
+    seen = counts > 0
+    ratio = (N * counts)[seen] / (rows * columns)[seen]
+    chance = (np.count_nonzero(rows) - 1) * (np.count_nonzero(columns) - 1) / N
+    return float((counts[seen] * np.log(ratio)).sum() / N - chance)
