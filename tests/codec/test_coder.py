@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import bfn
 from bfn.codec import Codec, chain
 from bfn.codec.coder import ORDER, TIMES, Counts, Startup, exact_arithmetic, padding
-from bfn.codec.stack import Stacks, uniform
+from bfn.codec.stack import Family, Stacks, uniform
 from bfn.flow import CategoricalFlow, GaussianFlow
 from bfn.output import BinnedHead, CategoricalHead
 from bfn.schedule import Exponential, Quadratic
@@ -492,10 +492,11 @@ def test_large_alphabets_are_not_counted() -> None:
         assert Startup(Codec(model, (D,), 2).chain).ways == len(TIMES)
 
 
-def test_enough_bits_to_begin_with() -> None:
+def test_enough_bits_to_begin_with(monkeypatch: pytest.MonkeyPatch) -> None:
     """About as many as are popped at most: more would be examples at a higher rate, much fewer
     would make the chain pop an empty stack. Measured while one example is pushed on a long one.
     """
+    pop = Family.pop
     for kind in toys.KINDS:
         shape = (40,)
         chain = Codec(toys.model(kind), shape, 6, lanes=8).chain
@@ -506,14 +507,13 @@ def test_enough_bits_to_begin_with() -> None:
             words_ = rng.integers(1, 2**32, 2000, dtype=np.uint32)
             stacks.put(lane, words_.tobytes())
         before, least = stacks.bits(), [math.inf]
-        pop = stacks.pop
 
-        def watched(*arguments, pop=pop, stacks=stacks, least=least, before=before):
-            result = pop(*arguments)
+        def watched(self, stacks, least=least, before=before):
+            result = pop(self, stacks)
             least.append(float((stacks.bits() - before).min()))
             return result
 
-        stacks.pop = watched
+        monkeypatch.setattr(Family, "pop", watched)
         k = chain.indices(x)
         with torch.no_grad():
             chain.encode(stacks, k, np.arange(8))

@@ -15,8 +15,6 @@ import torch
 from PIL import Image, ImageOps
 
 import bfn
-from bfn.cli import main
-from bfn.codec import pack
 from bfn.codec.archive import Entry
 from bfn.codec.chain import Chain
 from bfn.codec.coder import Codec
@@ -288,19 +286,6 @@ def test_other_digits_are_never_written(
         assert sorted(os.listdir(".")) == ["a.bfn", "pictures"]
         told = say("compress", packed, pictures, "-o", "b.bfn", *SMALL, code=2)
         assert sorted(os.listdir(".")) == ["a.bfn", "pictures"]
-
-
-def test_long_decoding_is_announced(
-    packed: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before it begins: a forged archive of a few bytes may claim years of it."""
-    for long, expected in ((60.0, ""), (1e-9, "decoding takes 6 calls of the network")):
-        monkeypatch.setattr(pack, "LONG", long)
-        capsys.readouterr()
-        assert main(["decompress", "a.bfn", "--run", str(packed), "-o", "out", "--force"]) == 0
-        told = capsys.readouterr().err
-        assert told.startswith(expected)
-        assert bool(told) == bool(expected)
 
 
 def test_the_whole_has_a_digest(

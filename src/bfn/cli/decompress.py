@@ -48,6 +48,6 @@ def decompress(
         model.to(find_device(archive.contents.made_with["device"], "device"))
         codec = open_codec(archive, model, format, run=str(run), anyway=anyway)
         translation = Translation.of(model, format)
-        with waiting("decompressing") as (report, say):
-            restored = unpack(archive, codec, translation, out, only=only, report=report, say=say)
+        with waiting("decompressing") as (report, _):
+            restored = unpack(archive, codec, translation, out, only=only, report=report)
     print(f"{out}: {plural(len(restored), 'file')}")

@@ -23,10 +23,10 @@ import re
 import struct
 import zlib
 from array import array
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass, fields
 from itertools import accumulate
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any, Self
 
 from bfn.errors import BFNError, require_extra
@@ -211,13 +211,13 @@ class Contents:
 
     def pack(self) -> bytes:
         made_with = [self.made_with[key] for key in MADE_WITH]
-        others = [getattr(self, name) for name in _PLAIN_FIELDS]
+        others = [getattr(self, field.name) for field in fields(self)[1:-3]]
         # A plain piece has a negative length, so that nothing else has to tell them apart.
         lengths = [b.length if b.model else -b.length for b in self.blocks]
         checks = struct.pack(f"<{len(lengths)}I", *(block.check for block in self.blocks))
         entries = [_entry_fields(entry) for entry in self.entries]
-        fields = [made_with, *others, astuple(self.bits), entries, lengths, checks]
-        return _msgpack().packb(fields)
+        found = [made_with, *others, astuple(self.bits), entries, lengths, checks]
+        return _msgpack().packb(found)
 
     @classmethod
     def unpack(cls, raw: bytes) -> Self:
@@ -244,10 +244,6 @@ class Contents:
 
 
 MADE_WITH = ("bfn", "torch", "numpy", "constriction", "machine", "instructions", "device")
-_PLAIN_FIELDS = (
-    *("run", "medium", "shape", "K", "fingerprint", "probe"),
-    *("steps", "lanes", "block", "input_bytes", "content"),
-)
 
 
 def _msgpack() -> Any:
@@ -290,9 +286,8 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 def _bits(unit: Any, steps: Any, reconstruction: Any, startup: Any, *rest: Any) -> Bits:
     signed = (reconstruction, startup, *rest)
-    if not isinstance(steps, bytes) or len(steps) > GROUPS:
-        raise ValueError("its account of the bits is not readable")
-    if any(type(value) is not int for value in signed):
+    readable = isinstance(steps, bytes) and len(steps) <= GROUPS
+    if not readable or any(type(value) is not int for value in signed):
         raise ValueError("its account of the bits is not readable")
     return Bits(_whole(unit), steps, *signed)
 
@@ -364,11 +359,9 @@ def check_names(names: Sequence[str]) -> None:
             )
         seen.add(name)
     for name in names:
-        end = name.find("/")
-        while end >= 0:
-            if name[:end] in seen:
-                raise BFNError(f"{name[:end]!r} is both a file and a folder; rename one of them")
-            end = name.find("/", end + 1)
+        for folder in map(str, PurePosixPath(name).parents):
+            if folder in seen:
+                raise BFNError(f"{folder!r} is both a file and a folder; rename one of them")
 
 
 def check_name(name: str) -> None:
@@ -394,6 +387,10 @@ _WORDS = (
     b".txt\x93\x02.png\x92\x93\x03\xa3png\xc3.npy\x95\x01\xa3|u1\xc2\x94"
     b"\x97\xa50.1.0\xaa2.13.0+cpu\xa52.4.6\xa50.5.0\xa6x86_64\xa6AVX512\xa3cpu\xa6digits\xa5image"
 )
+_READERS: dict[bytes, Callable[[], Any]] = {
+    b"\1": lambda: zlib.decompressobj(-zlib.MAX_WBITS, zdict=_WORDS),
+    b"\2": lambda: lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=_FILTERS),
+}
 
 
 def squeeze(data: bytes) -> bytes:
@@ -408,21 +405,13 @@ def squeeze(data: bytes) -> bytes:
 
 def expand(payload: bytes, most: int) -> bytes:
     """What was squeezed; `BFNError` if it is damaged or longer than `most`, which is not made."""
-    way, stored = payload[:1], payload[1:]
+    way, data, ended = payload[:1], payload[1:], True
     try:
-        if way == b"\0":
-            data, ended = stored, True
-        elif way == b"\1":
-            inflate = zlib.decompressobj(-zlib.MAX_WBITS, zdict=_WORDS)
-            data = inflate.decompress(stored, most + 1)
-            ended = inflate.eof and not inflate.unused_data
-        elif way == b"\2":
-            unpack = lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=_FILTERS)
-            data = unpack.decompress(stored, most + 1)
-            ended = unpack.eof and not unpack.unused_data
-        else:
-            data, ended = b"", False
-    except (zlib.error, lzma.LZMAError) as error:
+        if way != b"\0":
+            reader = _READERS[way]()
+            data = reader.decompress(data, most + 1)
+            ended = reader.eof and not reader.unused_data
+    except (KeyError, zlib.error, lzma.LZMAError) as error:
         raise BFNError(f"squeezed bytes are damaged ({error})") from None
     if not ended or len(data) > most:
         raise BFNError(f"squeezed bytes are damaged: expected at most {most}")

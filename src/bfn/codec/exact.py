@@ -39,31 +39,30 @@ class Exact:
         return np.stack(found, 1).astype(np.int64)
 
     def push(self, coder: Any, places: Integers) -> None:
-        """Push places on a stack."""
-        codes = self.codes(places)
+        codes, uniform = self.codes(places), constriction().model.Uniform()
         for law, k, own in reversed(list(zip(self.laws, codes.T, places.T, strict=True))):
             piece, pieces = law.piece(own), law.pieces
             offset = own.view(np.uint64) - pieces.first.view(np.uint64)[piece]
             for shift, size in reversed(list(_words(pieces.size[piece]))):
                 several = size > 1
                 word = (offset >> shift) % size
-                _push(coder, word[several], _uniform(), size[several].astype(np.int32))
+                _push(coder, word[several], uniform, size[several].astype(np.int32))
             for rows, start, share in reversed(list(_choices(pieces, k))):
                 _push(coder, piece[rows] - start, _categorical(share))
 
     def pop(self, coder: Any, codes: Integers) -> Integers:
         """The places of bins or classes (N, variables)."""
-        places = np.zeros_like(codes)
+        places, uniform = np.zeros_like(codes), constriction().model.Uniform()
         for law, k, own in zip(self.laws, codes.T, places.T, strict=True):
-            pieces, likeliest = law.pieces, _likeliest(law.pieces)
-            piece = likeliest[k]
+            pieces = law.pieces
+            piece = _likeliest(pieces)[k]
             for rows, start, share in _choices(pieces, k):
                 piece[rows] = start + coder.decode(_categorical(share), len(rows))
             offset = np.zeros(len(k), np.uint64)
             for shift, size in _words(pieces.size[piece]):
                 several = size > 1
                 if several.any():
-                    word = coder.decode(_uniform(), size[several].astype(np.int32))
+                    word = coder.decode(uniform, size[several].astype(np.int32))
                     offset[several] |= word.astype(np.uint64) << shift[several]
             own[:] = (pieces.first.view(np.uint64)[piece] + offset).view(np.int64)
         return places
@@ -103,10 +102,6 @@ def _words(size: NDArray[np.uint64]) -> Iterator[tuple[NDArray[np.uint64], NDArr
         taken = np.minimum(shift, np.uint64(WORD))
         shift = shift - taken
         yield shift, np.uint64(1) << taken
-
-
-def _uniform() -> Any:
-    return constriction().model.Uniform()
 
 
 def _categorical(share: NDArray[Any]) -> Any:

@@ -146,10 +146,6 @@ class Step:
     i: int
     before: Floats
 
-    def reach(self, span: float) -> int:
-        """The alphabet for `gaussian` when m may be as far as span from the data's own value."""
-        return self.grid.pushed(self.i, span)
-
     def gaussian(self, m: Floats, reach: int, mask: Mask = None) -> Distribution:
         """Cells of V_i if the data's value is m."""
         grid, delta = self.grid, self.grid.delta[self.i]
@@ -177,7 +173,7 @@ class Receiver:
         """p_R as a distribution of the cells of V_i, (lanes, numbers)."""
         law = output.message_law()
         if isinstance(law, Point):
-            return step.gaussian(_numbers(law.m).numpy(), step.reach(2.0))
+            return step.gaussian(_numbers(law.m).numpy(), step.grid.pushed(step.i, 2.0))
         if isinstance(law, CutGaussian) and law.K > GROUPS:
             return FineMixture(_numbers(law.mu), _numbers(law.sigma), law.K, step)
         return Mixture(self, law, step)
@@ -208,7 +204,7 @@ class Mixture(Distribution):
         self.prior = _distribution(law)
         # What the coder makes of probabilities below 2^-24. So no symbol has weight 0.
         self.p = _probabilities(law).clamp_min(LEAST)
-        self.reach = step.reach(receiver.span)
+        self.reach = step.grid.pushed(step.i, receiver.span)
 
     def push(self, stacks: Stacks, symbols: Integers) -> None:
         choice = self._posterior(symbols).pop(stacks)
@@ -270,31 +266,20 @@ class CutGaussianBins(Distribution):
 
     def __init__(self, mean: Floats, std: Floats, K: int, mask: np.ndarray) -> None:
         self.parts: list[Distribution] = []
-        self.masks: list[np.ndarray] = []
-        left = mask
         for reach in REACHES:
             inside = (mean >= reach) & (mean <= K - 1 - reach)
-            fits = left & inside & (10.0 * std + 2.0 <= reach)
-            self._add(gaussian(mean, std, reach, fits), fits)
-            left = left & ~fits
-        self._add(cut_gaussian(mean, std, K, left), left)
-
-    def _add(self, part: Distribution, mask: np.ndarray) -> None:
-        if mask.any():
-            self.parts.append(part)
-            self.masks.append(mask)
+            fits = mask & inside & (10.0 * std + 2.0 <= reach)
+            self.parts.append(gaussian(mean, std, reach, fits))
+            mask = mask & ~fits
+        self.parts.append(cut_gaussian(mean, std, K, mask))
 
     def push(self, stacks: Stacks, symbols: Integers) -> None:
         for part in self.parts:
             part.push(stacks, symbols)
 
     def pop(self, stacks: Stacks) -> Integers:
-        result = None
-        for part, mask in zip(reversed(self.parts), reversed(self.masks), strict=True):
-            symbols = part.pop(stacks)
-            result = symbols if result is None else np.where(mask, symbols, result)
-        assert result is not None
-        return result
+        # Every symbol belongs to one part, and is 0 in the others.
+        return np.sum([part.pop(stacks) for part in reversed(self.parts)], 0)
 
 
 class FineMixture(Distribution):
@@ -325,8 +310,8 @@ class FineMixture(Distribution):
         self.cell = self.scale * delta
         # Half the least window, 7 deviations of the message, and how far it may be from the data.
         far = (GROUPS + 14.0 * self.spread) / self.cell
-        self.reach = math.ceil(far) + step.reach(0.0)
-        self.whole = step.reach(2.0)
+        self.reach = math.ceil(far) + step.grid.pushed(step.i, 0.0)
+        self.whole = step.grid.pushed(step.i, 2.0)
         self.middle = np.rint(step.before / delta).astype(np.int64)
         self.prior = table(np.tile([1.0 - SURPRISE, SURPRISE], (*self.M.shape, 1)))
 
@@ -345,7 +330,7 @@ class FineMixture(Distribution):
     def pop(self, stacks: Stacks) -> Integers:
         surprised = self.prior.pop(stacks) == 1
         model = ~surprised
-        bin_ = self._bins(model).pop(stacks) if model.any() else np.zeros(model.shape, np.int64)
+        bin_ = self._bins(model).pop(stacks)
         anywhere = self._anywhere(surprised).pop(stacks) + self.middle - self.whole
         symbols = np.where(surprised, anywhere, self._cells(bin_, model).pop(stacks))
         choice = _Choice(self, symbols)

@@ -20,11 +20,9 @@ import math
 import os
 import secrets
 import shutil
-import time
 import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +41,12 @@ from bfn.codec.archive import (
     Writer,
     check_size,
 )
-from bfn.codec.coder import LANES, Codec, exact_arithmetic
+from bfn.codec.coder import LANES, Codec
 from bfn.codec.exact import Exact
 from bfn.codec.files import Source
 from bfn.codec.translation import Translation, bin_values
 from bfn.data.formats import Format
-from bfn.errors import BFNError, printable
+from bfn.errors import BFNError, printable, some
 from bfn.files import replacing
 from bfn.model import BFN
 
@@ -58,8 +56,6 @@ MAX_STEPS = 2048
 """Where L^n has long come to its limit."""
 WIDTH, WIDE = 256, 1 << 16
 """The most examples of a block that are coded at a time, and variables of all blocks."""
-LONG = 60.0
-"""Seconds of network calls that are announced before they begin."""
 MAX_VARIABLES = 1 << 25
 """The most variables that are coded at once: bounds the memory of both sides."""
 
@@ -362,21 +358,15 @@ def choose(entries: Sequence[Entry], only: Sequence[str] | None) -> list[bool]:
     """Which entries are asked for: by name, or by the folder they lie in."""
     if not only:
         return [True] * len(entries)
-    chosen = [False] * len(entries)
+    chosen = np.zeros(len(entries), bool)
     for name in only:
-        wanted = name.rstrip("/")
-        found = [
-            i
-            for i, entry in enumerate(entries)
-            if entry.name == wanted or entry.name.startswith(wanted + "/")
-        ]
-        if not found:
-            shown = ", ".join(repr(entry.name) for entry in entries[:5]) or "no files"
-            more = f" and {len(entries) - 5} more" if len(entries) > 5 else ""
-            raise BFNError(f"the archive holds no file {name!r}; it holds {shown}{more}")
-        for i in found:
-            chosen[i] = True
-    return chosen
+        place = name.rstrip("/")
+        found = [f"{entry.name}/".startswith(f"{place}/") for entry in entries]
+        if not any(found):
+            held = some(repr(entry.name) for entry in entries) or "no files"
+            raise BFNError(f"the archive holds no file {name!r}; it holds {held}")
+        chosen |= found
+    return chosen.tolist()
 
 
 def unpack(
@@ -387,25 +377,20 @@ def unpack(
     *,
     only: Sequence[str] | None = None,
     report: Report = _silent,
-    say: Callable[[str], None] = _silent,
 ) -> list[Entry]:
-    """Restore an archive's files below a folder; returns which.
+    """Restore an archive's files below a folder, replacing those of the same names; returns which.
 
-    Files of the same names in that folder are replaced. say is called with a sentence if it will
-    take long, which an archive of a few bytes can.
+    Args:
+        only: the names of files or folders; by default all are restored.
+        report: called with the examples that were decoded.
     """
-    entries = archive.contents.entries
+    entries, blocks = archive.contents.entries, archive.contents.blocks
     chosen = choose(entries, only)
     wanted = [entry for entry, asked in zip(entries, chosen, strict=True) if asked]
     decoder = _Decoder(archive, codec, translation, chosen, report)
-    calls, seconds = decoder.expected()
-    if seconds >= LONG:
-        say(
-            f"decoding takes {calls:,} calls of the network, which take at least "
-            f"{timedelta(seconds=round(seconds))} on this machine; to stop it leaves nothing behind"
-        )
     examples = _Row(archive.contents.block, decoder.block)
-    plain = _Row(PIECE, _plain_blocks(archive))
+    places = [i for i, block in enumerate(blocks) if not block.model]
+    plain = _Row(PIECE, lambda number: archive.plain_block(places[number]))
     content = 0
 
     def digest(data: bytes) -> None:
@@ -473,11 +458,6 @@ class _Row:
             yield piece
 
 
-def _plain_blocks(archive: Archive) -> Callable[[int], bytes]:
-    places = [i for i, block in enumerate(archive.contents.blocks) if not block.model]
-    return lambda number: archive.plain_block(places[number])
-
-
 class _Decoder:
     """The examples of a block; those that are needed are decoded, a batch at a time."""
 
@@ -501,19 +481,6 @@ class _Decoder:
         self.needed = sorted(needed)
         total = sum(contents.blocks[self.places[b]].count for b in self.needed)
         self._advance, self._decoded = _counter(report, total), dict[int, Tensor]()
-
-    def expected(self) -> tuple[int, float]:
-        """The network's calls, and the seconds that they will take: one is timed."""
-        if not self.needed:
-            return 0, 0.0
-        blocks, lanes = self.archive.contents.blocks, self.codec.lanes
-        counts = [-(-blocks[self.places[b]].count // self.codec.width) for b in self.needed]
-        rounds = sum(max(counts[i : i + lanes]) for i in range(0, len(counts), lanes))
-        with exact_arithmetic(self.codec.model):
-            began = time.perf_counter()
-            self.codec.chain.marginal(0.5)
-            seconds = time.perf_counter() - began
-        return rounds * self.codec.steps, rounds * self.codec.steps * seconds
 
     def block(self, number: int) -> Tensor:
         if number not in self._decoded:

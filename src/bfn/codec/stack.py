@@ -18,7 +18,6 @@ import contextlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -106,46 +105,10 @@ class Stacks:
         would take it for a sample, and err in the same direction. Combined with random words it is
         a perfect sample.
         """
-        words, key = _uniform(1 << 16), self.by_lane(key)
+        words, key = constriction().model.Uniform(1 << 16), self.by_lane(key)
         for lane in self.active:
             coder = self.coders[lane]
             coder.encode_reverse(coder.decode(words, key.shape[1]) ^ key[lane], words)
-
-    def push(
-        self, symbols: Integers, family: Any, parameters: Sequence[NDArray[Any]], mask: Mask
-    ) -> None:
-        """Push symbols (lanes, number) where the mask is set, the first one last."""
-        symbols_ = self.by_lane(symbols.astype(np.int32))
-        given, mask = self._given(parameters, mask)
-        for lane in self.active:
-            where = slice(None) if mask is None else np.flatnonzero(mask[lane])
-            chosen = symbols_[lane][where]
-            if len(chosen):
-                numbers = [p[lane][where] for p in given]
-                try:
-                    self.coders[lane].encode_reverse(chosen, family, *numbers)
-                except KeyError:  # what constriction raises for symbols it does not know
-                    raise damaged("a symbol outside its alphabet") from None
-
-    def pop(
-        self, shape: tuple[int, ...], family: Any, parameters: Sequence[NDArray[Any]], mask: Mask
-    ) -> Integers:
-        """What `push` has pushed; 0 elsewhere."""
-        symbols = self.by_lane(np.zeros(shape, np.int64))
-        given, mask = self._given(parameters, mask)
-        for lane in self.active:
-            where = slice(None) if mask is None else np.flatnonzero(mask[lane])
-            chosen = [p[lane][where] for p in given]
-            if len(chosen[0]):
-                symbols[lane, where] = self.coders[lane].decode(family, *chosen)
-                if self.coders[lane].pos() < (0, 1 << 24):
-                    self.dry.add(lane)
-        return symbols.reshape(shape)
-
-    def _given(
-        self, parameters: Sequence[NDArray[Any]], mask: Mask
-    ) -> tuple[list[NDArray[Any]], Mask]:
-        return [self.by_lane(p) for p in parameters], None if mask is None else self.by_lane(mask)
 
 
 class Distribution(ABC):
@@ -174,7 +137,7 @@ class Joined(Distribution):
 
 
 class Family(Distribution):
-    """Integers `base` + low .. high, each with its parameters of one of constriction's models.
+    """Symbols of one of constriction's models, each with its own parameters, added to `base`.
 
     With a mask (lanes, number) there are symbols only where it is set; the others are 0.
     """
@@ -183,30 +146,43 @@ class Family(Distribution):
         self,
         family: Any,
         parameters: Sequence[NDArray[Any]],
-        low: int,
-        high: int,
         base: Integers | None = None,
         mask: Mask = None,
     ) -> None:
-        self.family, self.parameters, self.low, self.high = family, parameters, low, high
-        self.base, self.mask = base, mask
+        self.family, self.parameters, self.base, self.mask = family, parameters, base, mask
 
     def push(self, stacks: Stacks, symbols: Integers) -> None:
         relative = symbols if self.base is None else symbols - self.base
-        pushed = stacks.by_lane(relative)[stacks.active]
-        if self.mask is not None:
-            pushed = pushed[stacks.by_lane(self.mask)[stacks.active]]
-        if pushed.size and (pushed.min() < self.low or pushed.max() > self.high):
-            raise damaged("a symbol outside its alphabet")
-        stacks.push(relative, self.family, self.parameters, self.mask)
+        # Alphabets are smaller: what is cut here is outside of them.
+        relative = stacks.by_lane(relative.clip(-(2**31), 2**31 - 1).astype(np.int32))
+        for lane, where, parameters in self._lanes(stacks):
+            try:
+                stacks.coders[lane].encode_reverse(relative[lane][where], self.family, *parameters)
+            except KeyError:  # what constriction raises for symbols it does not know
+                raise damaged("a symbol outside its alphabet") from None
 
     def pop(self, stacks: Stacks) -> Integers:
         shape = self.parameters[0].shape[:2]
-        relative = stacks.pop(shape, self.family, self.parameters, self.mask)
+        relative = stacks.by_lane(np.zeros(shape, np.int64))
+        for lane, where, parameters in self._lanes(stacks):
+            relative[lane, where] = stacks.coders[lane].decode(self.family, *parameters)
+            if stacks.coders[lane].pos() < (0, 1 << 24):
+                stacks.dry.add(lane)
+        symbols = relative.reshape(shape)
         if self.base is None:
-            return relative
-        symbols = relative + self.base
+            return symbols
+        symbols = symbols + self.base
         return symbols if self.mask is None else np.where(self.mask, symbols, 0)
+
+    def _lanes(self, stacks: Stacks) -> Iterator[tuple[int, Any, list[NDArray[Any]]]]:
+        """Each lane at work, where it has symbols, and their parameters."""
+        mask = None if self.mask is None else stacks.by_lane(self.mask)
+        parameters = [stacks.by_lane(each) for each in self.parameters]
+        for lane in stacks.active:
+            where = slice(None) if mask is None else np.flatnonzero(mask[lane])
+            chosen = [each[lane][where] for each in parameters]
+            if len(chosen[0]):
+                yield lane, where, chosen
 
 
 def gaussian(mean: Floats, std: float | Floats, reach: int, mask: Mask = None) -> Distribution:
@@ -216,46 +192,30 @@ def gaussian(mean: Floats, std: float | Floats, reach: int, mask: Mask = None) -
     nearest = np.rint(mean)
     # Relative to the nearest integer all symbols share one short alphabet.
     base, offset = nearest.astype(np.int64), mean - nearest
+    model = constriction().model.QuantizedGaussian
     if isinstance(std, np.ndarray):
-        return Family(_gaussian(-reach, reach), [offset, std], -reach, reach, base, mask)
-    return Family(_gaussian(-reach, reach, float(std)), [offset], -reach, reach, base, mask)
+        return Family(model(-reach, reach), [offset, std], base, mask)
+    return Family(model(-reach, reach, std=float(std)), [offset], base, mask)
 
 
 def cut_gaussian(mean: Floats, std: Floats, K: int, mask: Mask = None) -> Distribution:
     """0 .. K-1 with the mass of N(mean, std^2) within half a unit; the ends have the tails."""
     if not (np.isfinite(mean).all() and (std > 0.0).all() and np.isfinite(std).all()):
         raise not_finite()
-    return Family(_gaussian(0, K - 1), [mean, std], 0, K - 1, mask=mask)
+    return Family(constriction().model.QuantizedGaussian(0, K - 1), [mean, std], mask=mask)
 
 
 def table(weights: Floats, mask: Mask = None) -> Distribution:
     """0 .. K-1 with weights (lanes, number, K), which need not be normalised."""
     if not np.isfinite(weights).all():
         raise not_finite()
-    return Family(_categorical(), [weights], 0, weights.shape[-1] - 1, mask=mask)
+    # Rounded at once; the best rounding to 24 bits takes a hundred times as long.
+    return Family(constriction().model.Categorical(perfect=False), [weights], mask=mask)
 
 
 def uniform(size: Integers, mask: Mask = None) -> Distribution:
     """0 .. size-1, equally probable; the size must be at least 2 where there are symbols."""
-    return Family(_uniform(), [size.astype(np.int32)], 0, int(size.max()) - 1, mask=mask)
-
-
-@cache
-def _gaussian(low: int, high: int, std: float | None = None) -> Any:
-    model = constriction().model.QuantizedGaussian
-    return model(low, high) if std is None else model(low, high, std=std)
-
-
-@cache
-def _categorical() -> Any:
-    # Rounded at once; the best rounding to 24 bits takes a hundred times as long.
-    return constriction().model.Categorical(perfect=False)
-
-
-@cache
-def _uniform(size: int | None = None) -> Any:
-    model = constriction().model.Uniform
-    return model() if size is None else model(size)
+    return Family(constriction().model.Uniform(), [size.astype(np.int32)], mask=mask)
 
 
 def random_words(seeds: Integers, first: int, number: int) -> NDArray[np.int32]:
