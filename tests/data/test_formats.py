@@ -96,7 +96,7 @@ def test_read_a_text_to_complete() -> None:
     ("format", "what", "mask", "words"),
     [
         (WORDS, "abc", None, ["no blank '_'"]),
-        (WORDS, "a_b", "mask.png", ["for pictures"]),
+        (WORDS, "a_b", "mask.png", ["a model of text data"]),
         (WORDS, "_" * 9, None, ["9 characters", "windows have 6"]),
         (WORDS, "a_x", None, ["'x' at position 2"]),
         (TextFormat(Alphabet(None), 6), "é_", None, ["plain ASCII"]),

@@ -32,9 +32,11 @@ from torch import Tensor
 from bfn.codec.archive import (
     MOST_BESIDE,
     NUMBERS,
+    PICTURES,
     Array,
     Entry,
     Lines,
+    Part,
     Picture,
     Plain,
     Rows,
@@ -48,20 +50,10 @@ from bfn.errors import BFNError, require_extra
 
 CHUNK = 1 << 20
 """Bytes of a file that are read at a time."""
-KINDS = {
-    ".png": "png",
-    ".webp": "webp",
-    ".bmp": "bmp",
-    ".tif": "tiff",
-    ".tiff": "tiff",
-    ".ppm": "ppm",
-    ".pgm": "ppm",
-    ".pnm": "ppm",
-    ".jpg": "png",
-    ".jpeg": "png",
-}
-"""The formats in which pictures come back."""
 LOSSY = (".jpg", ".jpeg")
+KINDS = {f".{kind}": kind for kind in PICTURES}
+KINDS |= {".tif": "tiff", ".pgm": "ppm", ".pnm": "ppm"} | dict.fromkeys(LOSSY, "png")
+"""The formats in which pictures come back."""
 ARRAYS = (".npy", ".npz")
 _HEADER = re.compile(
     rb"\{'descr': '([\w|<>=]+)', 'fortran_order': (True|False), "
@@ -596,29 +588,28 @@ def restore(
     with path.open("xb") as file:
         around = _Around(file, _places(entry, translation.format))
         for part in entry.parts:
-            match part:
-                case Plain(size):
-                    for data in keep(size):
-                        digest(data)
-                        around.write(data)
-                case Rows(examples):
-                    _restore_rows(file, part, translation, take(examples), digest)
-                case Lines(examples, size):
-                    x = torch.cat(
-                        [torch.zeros(0, *translation.format.shape).long(), *take(examples)]
-                    )
-                    (data,) = translation.restored(part, x, b"".join(keep(size)))
-                    digest(data)
-                    around.write(data)
-                case _:
-                    left = part.examples
-                    for x in take(left):
-                        left -= len(x)
-                        # The skip belongs to the last window.
-                        piece = Windows(len(x), 0) if isinstance(part, Windows) and left else part
-                        (data,) = translation.restored(piece, x)
-                        digest(data)
-                        around.write(data)
+            if isinstance(part, Rows):
+                _restore_rows(file, part, translation, take(part.examples), digest)
+                continue
+            for data in _restored(part, translation, take, keep):
+                digest(data)
+                around.write(data)
+
+
+def _restored(part: Part, translation: Translation, take: Take, keep: Keep) -> Iterator[bytes]:
+    """The bytes of a part that lie one after another."""
+    match part:
+        case Plain(size):
+            yield from keep(size)
+        case Lines(examples, size):
+            none = torch.zeros(0, *translation.format.shape).long()
+            x = torch.cat([none, *take(examples)])
+            yield from translation.restored(part, x, b"".join(keep(size)))
+        case Windows(left, skip):
+            for x in take(left):
+                left -= len(x)
+                # The skip belongs to the last window.
+                yield from translation.restored(Windows(len(x), 0 if left else skip), x)
 
 
 def _restore_rows(

@@ -31,17 +31,9 @@ SOURCES: dict[str, str] = {
     "table": "bfn.tables.source:table",
 }
 
-_HOMES = {
-    "DataSet": "base",
-    "Rows": "base",
-    "Stream": "base",
-    "from_arrays": "array",
-    "Format": "formats",
-    "ImageFormat": "formats",
-    "ArrayFormat": "formats",
-    "TextFormat": "formats",
-    "read_format": "formats",
-}
+_HOMES = dict.fromkeys(("DataSet", "Rows", "Stream"), "base") | {"from_arrays": "array"}
+_FORMATS = ("Format", "ImageFormat", "ArrayFormat", "TextFormat", "read_format")
+_HOMES |= dict.fromkeys(_FORMATS, "formats")
 
 __all__ = [
     "SOURCES",

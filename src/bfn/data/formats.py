@@ -29,6 +29,13 @@ from bfn.errors import BFNError, whole
 MOST = 2**28
 """Variables of an example."""
 
+_OPTIONS = {
+    "prefix": "texts",
+    "blank": "texts",
+    "mask": "pictures and arrays",
+    "resize": "pictures",
+}
+"""What options of examples are for."""
 Known = tuple[Tensor, Tensor]
 """An example x (1, *shape) of which some is known, and a mask (*shape) that is true there."""
 
@@ -72,9 +79,16 @@ class Format(ABC):
             resize: bring pictures to the model's size, as `bfn.data.images` does.
         """
 
-    @abstractmethod
     def read_prefix(self, prefix: str) -> Known:
         """A text to continue."""
+        raise self._refused("prefix")
+
+    def _refused(self, option: str) -> BFNError:
+        """What to raise for an option that means nothing to this kind of data."""
+        return BFNError(
+            f"--{option} is for {_OPTIONS[option]}, but this is a model of {self.medium} data; "
+            "leave it out"
+        )
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
@@ -166,10 +180,7 @@ class _TensorFormat(Format):
         self, what: str, mask: Path | None = None, *, blank: str | None = None, resize: bool = False
     ) -> Known:
         if blank is not None:
-            raise BFNError(
-                f"--blank {blank} is for texts, but this model's data are {self.medium}s; mark "
-                "what to fill in with --mask"
-            )
+            raise self._refused("blank")
         if mask is None:
             raise BFNError(
                 f"nothing says what to fill in of {what!r}; give --mask, a file of the same size "
@@ -186,12 +197,6 @@ class _TensorFormat(Format):
     @abstractmethod
     def _read(self, path: Path, mask: Path, resize: bool) -> tuple[Tensor, Tensor]:
         """The stored values of one example, and where they are missing; both (*shape)."""
-
-    def read_prefix(self, prefix: str) -> Known:
-        raise BFNError(
-            f"--prefix {prefix!r} begins a text, but this model's data are {self.medium}s; leave "
-            "it out"
-        )
 
     def describe(self) -> dict[str, Any]:
         return {"medium": self.medium, "shape": list(self.shape), "form": self.form.describe()}
@@ -256,7 +261,7 @@ class ArrayFormat(_TensorFormat):
 
     def _read(self, path: Path, mask: Path, resize: bool) -> tuple[Tensor, Tensor]:
         if resize:
-            raise BFNError("--resize is for pictures, and these data are arrays; leave it out")
+            raise self._refused("resize")
         found = []
         for file in (path, mask):
             array = next(iter(read_arrays(file).values()))
@@ -316,12 +321,8 @@ class TextFormat(Format):
     ) -> Known:
         """The text begins the window; its blanks and whatever follows it are missing."""
         blank = "_" if blank is None else blank
-        if mask is not None:
-            raise BFNError(
-                f"--mask {mask} is for pictures; mark what to fill in of a text with {blank!r}"
-            )
-        if resize:
-            raise BFNError("--resize is for pictures, and these data are texts; leave it out")
+        if mask is not None or resize:
+            raise self._refused("mask" if mask else "resize")
         if len(blank) != 1:
             raise BFNError(f"--blank {blank!r} is not a single character, such as _")
         if blank not in what:
@@ -379,6 +380,7 @@ class MixedFormat(Format):
 
     variables: dict[str, dict[str, Any]]
     medium: ClassVar[str] = "mixed"
+    form = forms.Encoded()
 
     def __post_init__(self) -> None:
         for variable in self.variables.values():
@@ -402,10 +404,6 @@ class MixedFormat(Format):
     def shape(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return (sum(self._sizes),)
 
-    @cached_property
-    def form(self) -> Form:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return forms.Encoded()
-
     def dimensions_of(self, length: float) -> float:
         shapes = [tuple(variable["shape"]) for variable in self.variables.values()]
         longest = next((shape[0] for shape in shapes if shape), 1)
@@ -418,6 +416,8 @@ class MixedFormat(Format):
     def decode(self, x: Tensor) -> dict[str, np.ndarray]:
         parts = self.split(x.detach().cpu())
         return {name: part.numpy() for name, part in zip(self.parts, parts, strict=True)}
+
+    render = decode
 
     def split(self, x: Tensor) -> list[Tensor]:
         return [
@@ -437,9 +437,6 @@ class MixedFormat(Format):
                 )
         return [[names.index(name) for name in self.variables]]
 
-    def render(self, x: Tensor) -> dict[str, np.ndarray]:
-        return self.decode(x)
-
     def shades(self, values: Tensor) -> Tensor:
         """Means of numbers and probabilities of classes, side by side, as shades from 0 to 1."""
         parts = []
@@ -454,10 +451,7 @@ class MixedFormat(Format):
     ) -> Known:
         """A .npz file of the variables that are known; a mask says which values of them are not."""
         if blank is not None or resize:
-            option = "--resize" if blank is None else f"--blank {blank}"
-            raise BFNError(
-                f"{option} is for pictures or texts, and these data are mixed; leave it out"
-            )
+            raise self._refused("resize" if blank is None else "blank")
         values, known = (self._read(Path(file)) if file else {} for file in (what, mask))
         parts, masks = [], []
         for name, variable in self.variables.items():
@@ -496,11 +490,6 @@ class MixedFormat(Format):
                     f"{name!r} in {str(path)!r} has type {array.dtype}; expected real numbers"
                 )
         return arrays
-
-    def read_prefix(self, prefix: str) -> Known:
-        raise BFNError(
-            f"--prefix {prefix!r} begins a text, but this model's data are mixed; leave it out"
-        )
 
     def describe(self) -> dict[str, Any]:
         return {"medium": self.medium, "variables": self.variables}

@@ -10,11 +10,11 @@ goes its own way, and a resumed training goes on with whatever it gives then.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, default_collate
 
 from bfn.data.base import DataSet, Rows, Stored, as_labels, as_tensor
@@ -25,22 +25,8 @@ from bfn.errors import BFNError, plural
 Array = Tensor | np.ndarray
 CONDITIONS = {"label", "length"}
 """What is said of an example beside its values."""
-
-
-class Model(Protocol):
-    """What `as_data_set` needs of a BFN."""
-
-    flow: Any
-
-    def pack(self, x: Any) -> Tensor: ...
-
-    def existing(self, x: Tensor, mask: Any, length: Any) -> Tensor: ...
-
-    def blank(self, shape: Sequence[int]) -> Tensor: ...
-
-    def check(self, x: Tensor) -> None: ...
-
-    def parameters(self) -> Iterator[nn.Parameter]: ...
+Model = Any
+"""A `bfn.BFN`, which nothing in this package may import."""
 
 
 def as_data_set(
