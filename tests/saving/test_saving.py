@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import bfn
+from bfn.data.formats import MixedFormat
 from bfn.errors import BFNError
 from bfn.flow import GaussianFlow
 from bfn.output import FreeBinnedHead
@@ -23,8 +24,7 @@ from bfn.recipe import Sample
 from bfn.runs.folder import RunFolder
 from bfn.sampling.draw import draw
 from support.mistakes import assert_refused
-from support.toy_schedule import Linear
-from support.toys import KINDS, Toy, data, generator, model
+from support.toys import KINDS, Linear, Toy, data, generator, model
 
 
 def outputs(bfn_model: bfn.BFN, x: Tensor) -> list[Tensor]:
@@ -76,7 +76,7 @@ def test_a_users_own_parts_come_back(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["flow"]["class"] == "bfn.flow:GaussianFlow"  # where users import it from
     schedule = config["flow"]["arguments"]["schedule"]
-    assert schedule["class"] == "support.toy_schedule:Linear"
+    assert schedule["class"] == "support.toys:Linear"
     loaded = bfn.BFN.from_pretrained(str(tmp_path), trust=True)
     assert (loaded.flow, loaded.head, loaded.dtype) == (flow, saved.head, torch.float64)
     forgetful = bfn.continuous(nn.Identity(), 0.1)
@@ -271,20 +271,35 @@ def copy(config: Any, change: dict[Any, Any], without: Any = None) -> Any:
     return [change.get(key, v) for key, v in enumerate(config) if key != without]
 
 
-SMALL = {
-    "digits": lambda: bfn.discretised(
-        bfn.nn.UNet(outputs=2, width=4, multipliers=(1,), blocks=1, groups=2, heads=1), 17, 0.05
-    ),
-    "manual": lambda: bfn.discrete(bfn.nn.Transformer(64, width=4, layers=1, heads=1), 27, 0.75),
-}
+def digits() -> bfn.BFN:
+    net = bfn.nn.UNet(outputs=2, width=4, multipliers=(1,), blocks=1, groups=2, heads=1)
+    model = bfn.discretised(net, 17, 0.05)
+    model.data_format = bfn.data.load("digits").format.describe()
+    return model
 
 
-@pytest.mark.parametrize("source", SMALL)
-def test_every_value_of_a_configuration_may_be_wrong(source: str, tmp_path: Path) -> None:
+def manual() -> bfn.BFN:
+    model = bfn.discrete(bfn.nn.Transformer(64, width=4, layers=1, heads=1), 27, 0.75)
+    model.data_format = bfn.data.load("manual").format.describe()
+    return model
+
+
+def mixed() -> bfn.BFN:
+    variables = {
+        "colour": bfn.Variable("discrete", (2,), K=3, head="posterior"),
+        "size": bfn.Variable("continuous", (1, 2), reconstruction=bfn.Bins(8, 0.1)),
+    }
+    model = bfn.mixed(bfn.nn.MixedMLP.of(variables, width=4, layers=1), variables)
+    model.data_format = MixedFormat(model.flow.variables).describe()
+    return model
+
+
+@pytest.mark.parametrize("build", [digits, manual, mixed])
+def test_every_value_of_a_configuration_may_be_wrong(
+    build: Callable[[], bfn.BFN], tmp_path: Path
+) -> None:
     """The model still loads and generates, or one sentence says that it does not."""
-    saved = SMALL[source]()
-    saved.data_format = bfn.data.load(source).format.describe()
-    saved.save_pretrained(tmp_path)
+    build().save_pretrained(tmp_path)
     folder, path = RunFolder(tmp_path), tmp_path / "config.json"
     refused = 0
     for config in mutations(json.loads(path.read_text())):
@@ -292,25 +307,6 @@ def test_every_value_of_a_configuration_may_be_wrong(source: str, tmp_path: Path
         try:
             model, format = folder.load_model(), folder.format()
             format.render(draw(model, format.shape, Sample(n=1, steps=1)))
-        except BFNError:
-            refused += 1
-        except Exception as error:
-            raise AssertionError(f"{config} gives {type(error).__name__}") from error
-    assert refused > 200
-
-
-def test_every_value_of_a_mixed_configuration_may_be_wrong(tmp_path: Path) -> None:
-    variables = {
-        "colour": bfn.Variable("discrete", (2,), K=3, head="posterior"),
-        "size": bfn.Variable("continuous", (1, 2), reconstruction=bfn.Bins(8, 0.1)),
-    }
-    net = bfn.nn.MixedMLP.of(variables, width=4, layers=1)
-    bfn.mixed(net, variables).save_pretrained(tmp_path)
-    path, refused = tmp_path / "config.json", 0
-    for config in mutations(json.loads(path.read_text())):
-        path.write_text(json.dumps(config))
-        try:
-            bfn.generate(bfn.BFN.from_pretrained(tmp_path), 1, 1)
         except BFNError:
             refused += 1
         except Exception as error:

@@ -522,5 +522,5 @@ def read_format(description: dict[str, Any], *, trust: bool = False) -> Format:
         kind = {"image": ImageFormat, "array": ArrayFormat}[description["medium"]]
         form = forms.read(description["form"], trust=trust)
         return kind(tuple(description["shape"]), form)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise BFNError(f"the data description is damaged: {error!r} is missing or wrong") from None
