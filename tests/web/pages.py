@@ -10,8 +10,11 @@ from typing import Any
 import torch
 
 import bfn
-from bfn.data.formats import MixedFormat
+from bfn.data.alphabet import LETTERS, Alphabet
+from bfn.data.formats import MixedFormat, TextFormat
 from bfn.recipe.sections import Sample
+from bfn.tables.columns import Columns
+from bfn.tables.format import TableFormat, variable
 from bfn.web import messages, requests, work
 from bfn.web.requests import Examine, Generate
 from bfn.web.subject import Subject, subject
@@ -35,6 +38,24 @@ def mixed() -> Subject:
     return subject("mixed", model, MixedFormat(model.flow.variables), SETTINGS)
 
 
+def lines(length: int, **options: Any) -> tuple[bfn.BFN, TextFormat]:
+    """A model of lines of up to so many letters."""
+    net = bfn.nn.Transformer(
+        length=length, inputs=27, outputs=27, width=8, layers=1, heads=2, **options
+    )
+    model = bfn.discrete(net, K=27, beta_1=0.75)
+    model.lengths = bfn.Lengths.of(torch.tensor([3, 5, length]), length)
+    return model, TextFormat(Alphabet(LETTERS), length, lines=True)
+
+
+def table(data: Any, max_bins: int = 256, **options: Any) -> tuple[bfn.BFN, TableFormat]:
+    """A model of a table's rows."""
+    columns = Columns.fit(data, max_bins=max_bins)
+    variables = {column.name: variable(column) for column in columns.variables}
+    net = bfn.nn.MixedMLP.of(variables, width=8, layers=1, **options)
+    return bfn.mixed(net, variables), TableFormat(columns)
+
+
 def of(run: Any, id: str) -> Subject:
     return subject(id, run.model, run.data.format, SETTINGS)
 
@@ -52,6 +73,12 @@ def ask(given: Subject, **message: Any) -> Generate | Examine:
     request = requests.read({"do": "generate", "model": given.id, **message}, {given.id: given})
     assert isinstance(request, Generate | Examine)
     return request
+
+
+def files(given: Subject, what: str, **message: Any) -> list[tuple[str, str, bytes]]:
+    """The name, type and content of what a request leads to."""
+    download = requests.Download(what, ask(given, **message), 0)
+    return work.files(given, download, lambda: None)
 
 
 def streamed(given: Subject, **message: Any) -> list[tuple[dict[str, Any], bytes]]:

@@ -49,10 +49,7 @@ def text(K: int = 27, **options: Any) -> bfn.BFN:
 
 
 def lines() -> bfn.BFN:
-    """Texts of different lengths."""
-    model = text(lines=True)
-    model.lengths = bfn.Lengths.of(torch.tensor([3, 5, 8]), 8)
-    return model
+    return described(*pages.lines(8, **LABELS))
 
 
 def array() -> bfn.BFN:
@@ -82,12 +79,9 @@ def mixed() -> bfn.BFN:
     return described(model, MixedFormat(model.flow.variables))
 
 
-def table(known: bool = True) -> bfn.BFN:
+def table(**options: Any) -> bfn.BFN:
     """Values of every type, of which some are missing."""
     pa = pytest.importorskip("pyarrow")
-    from bfn.tables.columns import Columns
-    from bfn.tables.format import TableFormat, variable
-
     hours, when = range(40), datetime.datetime(2020, 2, 3, 4, 5, 6)
     span = [datetime.timedelta(days=h, seconds=90.5) for h in hours]
     data = {
@@ -100,12 +94,9 @@ def table(known: bool = True) -> bfn.BFN:
         "slept": pa.array(span, pa.duration("ms")),
         "a name, 'quoted'": pa.array([True, None] * 20),
     }
-    columns = Columns.fit(pa.table(data), max_bins=8)
-    variables = {column.name: variable(column) for column in columns.variables}
-    net = bfn.nn.MixedMLP.of(variables, width=8, layers=1, known=known)
-    model = bfn.mixed(net, variables)
-    model.train_known = 0.5 if known else 0.0
-    return described(model, TableFormat(columns))
+    model, format = pages.table(pa.table(data), 8, **options)
+    model.train_known = 0.5 if options else 0.0
+    return described(model, format)
 
 
 def described(model: bfn.BFN, format: Any) -> bfn.BFN:
@@ -123,7 +114,7 @@ MODELS: dict[str, Callable[[], bfn.BFN]] = {
     "array": array,
     "sequence": sequence,
     "mixed": mixed,
-    "table": table,
+    "table": lambda: table(known=True),
 }
 PINS = {
     "image": {"i": [3, 9], "v": [15, 0]},
@@ -186,11 +177,6 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Subject]
     return loaded
 
 
-def download(given: Subject, file: str, request: Any) -> list[tuple[str, bytes]]:
-    found = work.files(given, requests.Download(file, request, 0), lambda: None)
-    return [(name, content) for name, _, content in found]
-
-
 @pytest.mark.parametrize(("kind", "way"), CASES)
 def test_the_command_makes_the_same_file(
     kind: str,
@@ -203,7 +189,7 @@ def test_the_command_makes_the_same_file(
     monkeypatch.chdir(tmp_path)
     pins = PINS[kind] if message.pop("pins", False) else {"i": [], "v": []}
     message = {"steps": 4, **message, "pins": pins}
-    request, found = pages.ask(given, **message), pages.streamed(given, **message)
+    found = pages.streamed(given, **message)
     start, values = found[0][0], found[-1][0]["values"]
     assert [values[i] for i in pins["i"]] == pytest.approx(pins["v"])
     if kind == "table" and way in ("particles", "since"):
@@ -214,11 +200,11 @@ def test_the_command_makes_the_same_file(
     assert start["why"] is None
     assert way != "guidance" or "--guidance 2.123456789" in start["command"]
     assert way != "since" or "--since 0.7" in start["command"]
-    known = download(given, "known", request) if start["needs"] else []
-    assert [name for name, _ in known] == start["needs"]
-    for name, content in known:
+    known = pages.files(given, "known", **message) if start["needs"] else []
+    assert [name for name, *_ in known] == start["needs"]
+    for name, _, content in known:
         Path(name).write_bytes(content)
-    ((name, content),) = download(given, "sample", request)
+    ((name, _, content),) = pages.files(given, "sample", **message)
     out = Path(name).with_stem("again")
     assert main([*shlex.split(start["command"])[1:], "--out", str(out)]) == 0
     if out.suffix in (".npy", ".npz"):  # numbers went through a file
@@ -272,8 +258,7 @@ def test_where_no_command_makes_the_same_the_page_says_why(
 
 
 def test_a_row_of_a_model_that_was_not_trained_for_it_has_no_command() -> None:
-    model = table(known=False)
-    start = pages.streamed(of_model(model), pins=PINS["table"], steps=1)[0][0]
+    start = pages.streamed(of_model(table()), pins=PINS["table"], steps=1)[0][0]
     assert start["command"] is None
 
 
@@ -289,7 +274,7 @@ def test_a_model_that_must_be_trusted_is_again(tmp_path: Path) -> None:
 
 
 def test_every_value_of_a_table_can_be_typed_as_it_is_shown() -> None:
-    given = of_model(table())
+    given = of_model(table(known=True))
     shown = [group.symbols or [] for group in given.groups]
     for k in range(max(map(len, shown))):
         row = [min(k, len(symbols) - 1) for symbols in shown]

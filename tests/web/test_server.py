@@ -19,7 +19,6 @@ pytest.importorskip("starlette", reason="the server needs the extra web")
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from bfn.errors import BFNError
 from bfn.web import messages, server
 from web import pages
 
@@ -256,19 +255,6 @@ def test_too_many_requests_and_pages_are_refused(served: tuple[server.Server, in
     with opened(port) as page:
         send(page, run=1, steps=2)
         until(page, "end")
-
-
-def test_a_port_that_is_taken_is_said() -> None:
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        port = other.getsockname()[1]
-        with pytest.raises(BFNError, match=rf"cannot listen at 127.0.0.1:{port} .*--port 0"):
-            server.listen("127.0.0.1", port)
-    with pytest.raises(BFNError, match=r"cannot listen at nowhere\.invalid"):
-        server.listen("nowhere.invalid", 0)
-    with pytest.raises(BFNError, match="port = 70000; expected 1 to 65535"):
-        server.listen("127.0.0.1", 70000)
 
 
 # Fuzzing.

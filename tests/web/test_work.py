@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from typing import Any
@@ -13,8 +12,6 @@ import torch
 from torch import Tensor
 
 import bfn
-from bfn.data.alphabet import LETTERS, Alphabet
-from bfn.data.formats import TextFormat
 from bfn.errors import BFNError
 from bfn.web import messages, requests, work
 from bfn.web.subject import Subject, load, subject
@@ -136,48 +133,6 @@ def test_state_is_all_of_it(digits: Subject) -> None:
     np.testing.assert_allclose(found["theta"]["V"], seen[2].numpy())
 
 
-def known_files(given: Subject, pins: dict) -> dict[str, dict[str, list]]:
-    """The arrays in the files of what is pinned."""
-    download = requests.Download("known", pages.ask(given, pins=pins), 0)
-    found = {}
-    for name, _, content in work.files(given, download, lambda: None):
-        loaded = np.load(io.BytesIO(content))
-        arrays = loaded.items() if name.endswith(".npz") else [("", loaded)]
-        found[name] = {key: each.tolist() for key, each in arrays}
-    return found
-
-
-def test_what_is_pinned_of_arrays_can_be_downloaded() -> None:
-    given, pins = SUBJECTS["array"], {"i": [0, 2], "v": [0.25, 0.5]}
-    files = known_files(given, pins)
-    known = files["known.npy"][""]
-    assert [known[0], known[2]] == [0.25, 0.5]
-    assert files["mask.npy"][""] == [False, True, False, True, True]
-    sampled = values(pages.streamed(given, steps=2, pins=pins))
-    assert [sampled[0], sampled[2]] == pytest.approx([0.25, 0.5])
-
-
-def test_what_is_pinned_of_mixed_data_can_be_downloaded() -> None:
-    given, pins = SUBJECTS["mixed"], {"i": [0, 2, 4], "v": [0.25, 1, 1]}
-    assert known_files(given, pins) == {
-        "known.npz": {"height": 0.25, "colour": 1, "answers": [0, 1]},
-        "mask.npz": {"height": False, "colour": False, "answers": [True, False]},
-    }
-    sampled = values(pages.streamed(given, steps=2, pins=pins))
-    assert [sampled[0], sampled[2], sampled[4]] == [0.25, 1, 1]
-
-
-@pytest.mark.parametrize("id", ["discretised", "continuous", "discrete", "binary"])
-def test_samples_are_downloaded_as_files(id: str) -> None:
-    given = SUBJECTS[id]
-    request = pages.ask(given, steps=2)
-    ((name, kind, content),) = work.files(
-        given, requests.Download("sample", request, 0), lambda: None
-    )
-    assert (name, kind) == (f"{id}-0.png", "image/png")
-    assert content.startswith(b"\x89PNG")
-
-
 def test_a_run_stops_when_it_is_told(digits: Subject) -> None:
     calls = 0
 
@@ -195,23 +150,10 @@ def test_a_run_stops_when_it_is_told(digits: Subject) -> None:
 @pytest.fixture(scope="module")
 def people() -> Subject:
     """A table: a category, and a number of which some are missing."""
-    ages = [18, 25, 33, 33, 47, None] * 20
-    return table("people", {"sex": ["male", "female", "female"] * 40, "age": ages})
-
-
-def table(id: str, data: dict[str, list[Any]], max_bins: int = 256) -> Subject:
     pytest.importorskip("pyarrow")
-    from bfn.tables.columns import Columns
-    from bfn.tables.format import TableFormat, variable
-
-    columns = Columns.fit(data, max_bins=max_bins)
-    variables = {column.name: variable(column) for column in columns.variables}
-    with torch.random.fork_rng([]):
-        torch.manual_seed(0)
-        net = bfn.nn.MixedMLP.of(variables, width=16, layers=1)
-    model, format = bfn.mixed(net, variables), TableFormat(columns)
-    model.data_format = format.describe()
-    return subject(id, model, format, pages.SETTINGS)
+    ages = [18, 25, 33, 33, 47, None] * 20
+    model, format = pages.table({"sex": ["male", "female", "female"] * 40, "age": ages})
+    return subject("people", model, format, pages.SETTINGS)
 
 
 def test_rows_of_tables_are_shown_by_their_values(people: Subject) -> None:
@@ -226,33 +168,24 @@ def test_rows_of_tables_are_shown_by_their_values(people: Subject) -> None:
     names = ("input_p", "p", "entropy", "sample")
     assert planes == {(name, group) for name in names for group in range(2)}
     assert values(found)[1] == 2
-    request = pages.ask(people, pins={"i": [1], "v": [2]}, steps=2)
-    ((name, _, row),) = work.files(people, requests.Download("sample", request, 0), lambda: None)
+    ((name, _, row),) = pages.files(people, "sample", pins={"i": [1], "v": [2]}, steps=2)
     assert (name, row.endswith(b",33\n")) == ("people-0.csv", True)
 
 
 @pytest.fixture(scope="module")
 def incomes() -> Subject:
     """A table whose numbers are in wide bins, with a column that never varies."""
+    pytest.importorskip("pyarrow")
     pay = [1000.5 + 37.25 * i for i in range(120)]
-    return table("incomes", {"pay": pay, "town": ["Rome", "Oslo"] * 60, "year": [7] * 120}, 8)
+    data = {"pay": pay, "town": ["Rome", "Oslo"] * 60, "year": [7] * 120}
+    return subject("incomes", *pages.table(data, 8), pages.SETTINGS)
 
 
 def test_a_pinned_number_is_the_one_in_the_file(incomes: Subject) -> None:
     pinned = incomes.describe()["groups"][0]["symbols"][3]
-    request = pages.ask(incomes, pins={"i": [0], "v": [3]}, steps=2)
-    ((_, _, rows),) = work.files(incomes, requests.Download("sample", request, 0), lambda: None)
+    ((_, _, rows),) = pages.files(incomes, "sample", pins={"i": [0], "v": [3]}, steps=2)
     pay = rows.decode().splitlines()[1].split(",")[0]
     assert f"{float(pay):.6g}" == pinned
-
-
-def test_a_sample_in_a_file_depends_on_the_seed_inside_bins_too(incomes: Subject) -> None:
-    from bfn.tables.model import TableModel
-
-    request = pages.ask(incomes, seed=5, steps=2)
-    ((_, _, row),) = work.files(incomes, requests.Download("sample", request, 0), lambda: None)
-    again = TableModel.of(incomes.model).sample(1, seed=5, steps=2, solver="sde2")
-    assert float(row.decode().splitlines()[1].split(",")[0]) == again["pay"][0]
 
 
 @pytest.mark.parametrize(
@@ -317,13 +250,7 @@ def test_bins_shown_as_classes_are_heard_as_bayes_says(people: Subject) -> None:
 
 @pytest.fixture(scope="module")
 def lines() -> Subject:
-    """Lines of up to 12 letters."""
-    with torch.random.fork_rng([]):
-        torch.manual_seed(0)
-        net = bfn.nn.Transformer(length=12, inputs=27, outputs=27, width=8, layers=1, heads=2)
-    model = bfn.discrete(net, K=27, beta_1=0.75)
-    model.lengths = bfn.Lengths.of(torch.tensor([3, 5, 9]), 12)
-    return subject("lines", model, TextFormat(Alphabet(LETTERS), 12, lines=True), pages.SETTINGS)
+    return subject("lines", *pages.lines(12), pages.SETTINGS)
 
 
 def test_lines_have_the_length_that_is_asked_for(lines: Subject) -> None:
