@@ -91,9 +91,16 @@ NET = nn.Identity()
         (lambda: CategoricalHead(2), "K = 2", "at least 3"),
         (lambda: bfn.discrete(NET, 3, 1.0, head="prior"), "head = 'prior'", "'posterior'"),
         (lambda: Marginals((2, 3), (0.1,)), "1 numbers for the shape (2, 3)", "each class"),
+        (lambda: bfn.discretised(NET, 2.5, 0.1), "K = 2.5", "at least 2"),  # pyright: ignore
+        (lambda: bfn.discrete(NET, "7", 1.0), "K = '7'", "at least"),  # pyright: ignore
+        (lambda: bfn.continuous(NET, t_min=math.nan), "t_min = nan", "a small time"),
+        (lambda: bfn.discretised(NET, 4, t_min=2.0), "t_min = 2.0", "a small time"),
+        (lambda: bfn.continuous(NET, reconstruction=0.03), "reconstruction = 0.03", "bfn.Bins"),  # pyright: ignore
         (lambda: bfn.Bins(1, 0.1), "K = 1", "at least 2"),
         (lambda: bfn.Bins(8, 0.0), "sigma = 0.0", "positive"),
+        (lambda: bfn.Bins(8, math.nan), "sigma = nan", "positive"),
         (lambda: bfn.MeasurementNoise(-1.0), "sigma = -1.0", "positive"),
+        (lambda: bfn.MeasurementNoise(math.inf), "sigma = inf", "positive"),
         (lambda: PointHead(x_min=1.0, x_max=-1.0), "(x_min, x_max) = (1.0, -1.0)", "first"),
         (lambda: BinnedHead(8, sigma_x=(2.0, 1.0)), "sigma_x = (2.0, 1.0)", "first"),
         (lambda: GaussianFlow(0.02), "schedule = 0.02", "bfn.Exponential"),  # pyright: ignore
@@ -181,6 +188,7 @@ CASES: list[tuple[str, Any, str, str]] = [
     ("discretised", [0.0, 1.2], "1.2", "[-1, 1]"),
     ("discretised", [0.0, 0.1], "0.1", "K = 5"),
     ("discretised", [0.0, -1.0], "-1.0", "K = 5"),
+    ("discretised", [0.0, math.nan], "nan", "finite"),
     ("discrete", [0, 4], "4", "0 to 3"),
     ("discrete", [-1, 3], "-1", "0 to 3"),
     ("binary", [0, 2], "2", "0 to 1"),

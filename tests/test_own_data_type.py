@@ -186,6 +186,7 @@ def test_what_a_type_leaves_out_is_refused_in_a_sentence() -> None:
     output, J = exact()(theta, torch.zeros(1)), torch.zeros(1, 2, 2)
     assert_refused(lambda: Output.shift(output, J, True), "AngleOutput cannot be guided")
     assert_refused(lambda: Output.tilt(output, J, theta), "AngleOutput cannot be tilted")
+    assert_refused(lambda: Output.belief(output), "AngleOutput cannot be drawn; give it a method")
     x = torch.zeros(1, 2)
     assert_refused(lambda: Output.pin(output, x, x == 0), "AngleOutput cannot be given known")
     assert_refused(lambda: Output.law(output), "AngleOutput", "no lossless code")

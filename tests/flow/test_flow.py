@@ -9,7 +9,7 @@ import torch
 
 import bfn
 from bfn import noise
-from bfn.flow import BinaryFlow, CategoricalFlow, GaussianFlow, Theta
+from bfn.flow import BinaryFlow, CategoricalFlow, Theta
 from support.toys import KINDS, data, generator, model
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -53,26 +53,6 @@ def test_flow_sample_is_one_message_about_the_embedded_data(kind: str) -> None:
 
 
 @every_kind
-def test_embedding(kind: str) -> None:
-    flow = model(kind).flow
-    if kind == "discrete":
-        expected = 4.0 * torch.eye(4)
-        assert torch.equal(flow.embed(torch.arange(4)), expected)
-        assert torch.equal(flow.embed(torch.tensor([[3, 0]])), expected[[3, 0]][None])
-    elif kind == "binary":
-        assert flow.embed(torch.tensor([0, 1])).tolist() == [-2.0, 2.0]
-    else:
-        x = data(kind, (3, 4))
-        assert torch.equal(flow.embed(x), x)
-
-
-def test_variances() -> None:
-    assert GaussianFlow(bfn.Exponential(0.1)).v == 1.0
-    assert CategoricalFlow(27, bfn.Quadratic(1.0)).v == 27.0
-    assert BinaryFlow(bfn.Quadratic(1.0)).v == 4.0
-
-
-@every_kind
 def test_type_of_theta(kind: str) -> None:
     """That of floating-point data; for classes, that of the times."""
     for dtype in (torch.float32, torch.float64):
@@ -81,17 +61,6 @@ def test_type_of_theta(kind: str) -> None:
         early = flow.bridge(theta, 0.5 * SMALL.to(dtype), generator(4))
         tensors = (theta.V, theta.beta, early.V, early.beta, flow.features(theta))
         assert {tensor.dtype for tensor in tensors} == {dtype}
-
-
-@every_kind
-def test_update_adds(kind: str) -> None:
-    flow = model(kind).flow
-    shape = flow.state_shape((3, 2))
-    V, message = torch.randn(shape, generator=generator(5)), torch.randn(shape)
-    beta = torch.rand(3, *(1,) * (len(shape) - 1))
-    theta = flow.update(Theta(V, beta), message, SMALL)
-    assert torch.equal(theta.V, V + message)
-    assert torch.equal(theta.beta, beta + SMALL.reshape(beta.shape))
 
 
 @every_kind

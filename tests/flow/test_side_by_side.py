@@ -24,6 +24,7 @@ VARIABLES: dict[str, tuple[str, dict[str, Any]]] = {
     "discrete": ("discrete", {"K": 4, "beta_1": 3.0}),
     "posterior": ("discrete", {"K": 4, "beta_1": 3.0, "head": "posterior"}),
     "binary": ("discrete", {"K": 2, "beta_1": 3.0}),
+    "two classes": ("discrete", {"K": 2, "beta_1": 3.0, "head": "posterior"}),
     "retimed": ("continuous", {"schedule": Retimed(bfn.Exponential(0.1), (0.0, 0.2, 0.7, 1.0))}),
 }
 FAR_APART: dict[str, tuple[str, dict[str, Any]]] = {

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bfn.nn import blocks
-from bfn.nn.blocks import GroupNormAct, ResidualBlock, SelfAttention
+from bfn.nn.blocks import ResidualBlock
 from bfn.nn.embed import vdm_times
 from support.mistakes import assert_refused
 
@@ -82,8 +82,3 @@ def test_vdm_times_are_sines_then_cosines_of_1000_t() -> None:
         expected = [math.sin(a) for a in angles] + [math.cos(a) for a in angles]
         assert row == pytest.approx(expected, abs=1e-4)  # frequencies in float32
     assert_refused(lambda: vdm_times(33), "width = 33")
-
-
-def test_groups_and_heads_must_divide_the_width() -> None:
-    assert_refused(lambda: GroupNormAct(48, 32), "groups = 32 does not divide")
-    assert_refused(lambda: SelfAttention(12, 5), "heads = 5 does not divide width = 12")

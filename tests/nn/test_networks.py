@@ -236,6 +236,8 @@ def test_sizes_that_do_not_fit() -> None:
         (lambda: vdm(dropout=1.0), "dropout = 1.0; expected a probability"),
         (lambda: unet(width="wide"), "width = 'wide'; expected a whole number"),
         (lambda: unet(image_size=(1, 2, 3)), "expected one size, or a height and a width"),
+        (lambda: unet(groups=32), "groups = 32 does not divide"),
+        (lambda: transformer(heads=5), "heads = 5 does not divide width = 16"),
     ):
         assert_refused(call, words)
     assert unet(image_size=(8, 4)).arguments["image_size"] == [8, 4]

@@ -40,7 +40,6 @@ def total(model: bfn.BFN, x: Tensor, n: float, **options: object) -> Tensor:
     return bfn.loss.n_step(model, x, n, **options) + bfn.loss.reconstruction(model, x, **options)  # pyright: ignore
 
 
-@pytest.mark.usefixtures("double")
 @pytest.mark.parametrize("kind", ["binary", "discrete", "discretised"])
 @pytest.mark.parametrize("n", [1, 3, math.inf])
 def test_one_variable_costs_its_conditional_entropy(kind: str, n: float) -> None:
@@ -51,7 +50,6 @@ def test_one_variable_costs_its_conditional_entropy(kind: str, n: float) -> None
     assert_mean(cost, H, seed=seed("conditional", kind, n), precision=0.02)
 
 
-@pytest.mark.usefixtures("double")
 @pytest.mark.parametrize("kind", TOYS)
 def test_several_variables_cost_their_joint_conditional_entropy(kind: str) -> None:
     toy, known = TOYS[kind], torch.tensor([False, True, False])

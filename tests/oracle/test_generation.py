@@ -6,7 +6,6 @@ The floor is the total variation between the source and as many true samples of 
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import pytest
@@ -16,7 +15,7 @@ from torch import Tensor
 
 import bfn
 from support.known import at_floor
-from support.sources import Source, Toy, chain, ridge
+from support.sources import Source, Toy
 
 from . import reference, rows
 from .monte_carlo import seed
@@ -29,13 +28,6 @@ ONE_VARIABLE = {
     "skewed classes": lambda: Source(SKEWED).discrete(0.4),
     "four bins": lambda: Source([0.1, 0.2, 0.3, 0.4]).discretised(0.2),
     "skewed bins": lambda: Source(SKEWED[:4] + [0.0] * 11 + [0.03]).discretised(0.02),
-}
-# Steps, the last of them enough to reach the floor.
-DEPENDENT = {
-    "bits": (lambda: chain([0.7, 0.3], 0.85, 4).binary(6.0), (2, 8, 32, 100)),
-    "classes": (lambda: chain([0.5, 0.2, 0.15, 0.1, 0.05], 0.7, 2).discrete(3.0), (2, 8, 32, 100)),
-    "bins": (lambda: ridge(16).discretised(0.02), (2, 8, 64)),
-    "numbers": (lambda: Source(rows.COUPLED).continuous(0.05), (2, 8, 32, 200)),
 }
 
 
@@ -57,23 +49,6 @@ def test_one_variable_is_exact_for_every_n(name: str, n: int) -> None:
     assert share[~possible].sum() == 0.0
     test = scipy.stats.chisquare(N * share[possible], N * toy.source.joint.numpy()[possible])
     assert test.pvalue > 1e-3
-
-
-@pytest.mark.parametrize("name", DEPENDENT)
-def test_dependent_variables_fall_to_the_floor(name: str) -> None:
-    """Four times the steps at least halve the distance, until it is at the floor."""
-    make, steps = DEPENDENT[name]
-    toy, N = make(), 8_000
-    distance = [toy.source.total_variation(draw(toy, N, n)) for n in steps]
-    independent = toy.source.marginals[0].double()
-    for p in toy.source.marginals[1:]:
-        independent = independent.unsqueeze(-1) * p
-    assert 0.5 * float((independent - toy.source.joint).abs().sum()) > 0.3  # dependence to lose
-    floor = at_floor(toy.source, N)
-    for few, many in itertools.pairwise(distance):
-        assert many < max(0.5 * few, floor)
-    assert distance[0] > 2.0 * floor
-    assert distance[-1] < floor
 
 
 LAWS = {

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 import bfn
-from bfn.times import ImportanceTimes
 from support.sources import Source
 
-from . import reference, rows
+from . import rows
 from .monte_carlo import assert_mean, averaged, seed
 from .rows import Row
 
@@ -43,24 +42,6 @@ def test_continuous_time_and_reconstruction(row: Row) -> None:
     assert_mean(cost, row.L_r, seed=seed("reconstruction", row), precision=0.015)
 
 
-@pytest.mark.parametrize("n", rows.BIN_WITH_T_MIN)
-def test_bins_with_the_papers_rule(n: int) -> None:
-    toy = Source([0.1, 0.2, 0.3, 0.4]).discretised(0.2, t_min=1e-6)
-    # The table has four decimals: a rounding far below the standard error.
-    cost = averaged(toy, bfn.loss.discrete_time, n)
-    assert_mean(cost, rows.BIN_WITH_T_MIN[n] - rows.BIN.L_r, seed=seed("t_min", n))
-
-
-def test_numbers() -> None:
-    toy, n = Source(rows.COUPLED).continuous(0.2), 5
-    mean = torch.tensor([-0.005, -0.01])  # of the data; the head says 0 at t = 0
-    expected = rows.NUMBERS_L_N[n] + 0.5 * (25.0 ** (1 / n) - 1.0) * float(mean.square().sum())
-    cost = averaged(toy, bfn.loss.discrete_time, n)
-    assert_mean(cost, expected, seed=seed("numbers", n))
-    cost = averaged(toy, bfn.loss.continuous_time)
-    assert_mean(cost, rows.NUMBERS_L_INF, seed=seed("numbers, continuous time"))
-
-
 def squares(batch, generator=None, *, device=None, dtype=torch.float32):
     """t = u^2 with weight 1 / density = 2 sqrt(t): another sampler, the same integral."""
     t = bfn.noise.uniform((batch,), generator, device=device, dtype=dtype).square()
@@ -86,59 +67,6 @@ def test_options(row: Row, name: str) -> None:
     cost = averaged(row.make(), loss, *arguments, **options)
     expected = L_n(row, arguments[0]) if arguments else row.L_inf
     assert_mean(cost, expected, seed=seed(name, row), precision=0.008)
-
-
-def points(row: Row) -> reference.Array:
-    K = row.make().source.K
-    return reference.bin_points(K) if row is rows.TWO_BINS else reference.class_points(K)
-
-
-@each_kind
-def test_given_steps(row: Row) -> None:
-    """Step i alone costs what the entropies say, and n times that is returned."""
-    toy, n, i = row.make(), 5, 4
-    accuracies = toy.model.flow.schedule.beta(torch.tensor([(i - 1) / n, i / n])).numpy()
-    P = toy.source.joint.numpy()
-    expected = n * reference.discrete_time(P, points(row), accuracies, 4.0)
-    cost = averaged(toy, bfn.loss.discrete_time, n, torch.full((2048,), i))
-    assert_mean(cost, expected, seed=seed("given", row), precision=0.01)
-
-
-@each_kind
-def test_earlier_reconstruction(row: Row) -> None:
-    toy, t = row.make(), 0.6
-    beta = float(toy.model.flow.schedule.beta(torch.tensor(t)))
-    expected = reference.reconstruction(toy.source.joint.numpy(), points(row), beta, 4.0)
-    cost = averaged(toy, bfn.loss.reconstruction, t)
-    assert_mean(cost, expected, seed=seed("earlier", row), precision=0.01)
-
-
-@each_kind
-def test_learned_times(row: Row) -> None:
-    """Importance sampling that learns from past batches is unbiased in each of them."""
-    toy, times = row.make(), ImportanceTimes()
-    fresh = averaged(toy, bfn.loss.continuous_time, times=times)
-
-    def cost(generator: torch.Generator) -> Tensor:
-        loss = fresh(generator)
-        times.update(loss)
-        return loss
-
-    assert_mean(cost, row.L_inf, seed=seed("learned", row))
-    assert float(times.density().std()) > 0.1  # it has learned something
-
-
-@each_kind
-def test_keyed_noise(row: Row) -> None:
-    """One generator per example, as evaluation draws its noise."""
-    toy, batch = row.make(), 512
-
-    def cost(generator: torch.Generator) -> Tensor:
-        x = toy.sample(batch, generator)
-        keys = torch.randint(2**62, (batch,), generator=generator).tolist()
-        return bfn.loss.discrete_time(toy.model, x, 10, generator=bfn.noise.Keyed(keys))
-
-    assert_mean(cost, L_n(row, 10), seed=seed("keyed", row), precision=0.02)
 
 
 @each_kind

@@ -224,13 +224,6 @@ def test_infilling_with_particles(names: tuple[str, ...]) -> None:
     assert many < case.floor()
 
 
-@pytest.mark.parametrize(("solver", "steps"), [("ancestral", 50), ("ode2", 20)])
-def test_known_classes_are_exact(solver: str, steps: int) -> None:
-    """Their posterior depends on V alone, so certain ones condition the rest of any kind."""
-    case = Infilling(("bit", "class"), N)
-    assert case.distance(steps, solver=solver, observed="known") < case.floor()
-
-
 # Guidance
 
 
@@ -255,23 +248,6 @@ def test_mean_of_an_exact_guide() -> None:
     torch.testing.assert_close(guided(theta, t).m, target(theta, t).m, atol=1e-6, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("through", "share"), [(True, 0.1), (False, 0.6)])
-def test_guide_of_the_expected_data(through: bool, share: float) -> None:
-    """A straight score of all variables, by its first order only: this share is left at most."""
-    bit, kind, place = SOURCE.table.T
-    gain = bit - 0.5 * (kind == 1) + torch.linspace(-0.8, 0.8, 5)[place]
-    target = SOURCE.tilted(gain.double(), 2.0)
-
-    def score(x: dict[str, Tensor]) -> Tensor:
-        numbers = x["bin"] + 2.0 * x["number"].sum((1, 2))
-        return x["bit"] - 0.5 * x["class"][:, 0, 1] + numbers
-
-    model = Guided(SOURCE.model(SHARP), score, through=through)
-    x = bfn.generate(model, N, 20, solver="sde2", generator=generator())
-    before = target.distance(SOURCE.sample(N, generator()), LAST)
-    assert target.distance(x, LAST) < share * before + target.floor(N, LAST)
-
-
 # Labels
 
 
@@ -293,16 +269,6 @@ class Labelled(nn.Module):
         which = torch.full((len(t),), 2) if label is None else label % 3
         rows = torch.arange(len(t))
         return {name: torch.stack([o[name] for o in outputs])[which, rows] for name in outputs[0]}
-
-
-def test_labels() -> None:
-    net = Labelled()
-    model = bfn.mixed(net, variables(SHARP))
-    label = torch.arange(2).repeat(N // 2)
-    x = bfn.generate(model, N, 20, solver="sde2", label=label, generator=generator())
-    for chosen, source in enumerate(net.sources):
-        part = {name: value[label == chosen] for name, value in x.items()}
-        assert source.distance(part, LAST) < source.floor(N // 2, LAST)
 
 
 def test_classifier_free_guidance() -> None:

@@ -16,7 +16,7 @@ from bfn.flow import BinaryFlow
 from support.known import KINDS, SKEW, N, at_floor, distance, toy
 from support.scripts import load
 from support.sources import Toy, chain
-from support.toy_schedule import Linear
+from support.toys import Linear
 
 SOLVERS = ["ancestral", "sde", "sde2", "ode", "ode2"]
 

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 import bfn
-from bfn.errors import BFNError
 from bfn.output import (
     BernoulliOutput,
     BinnedOutput,
@@ -19,7 +18,6 @@ from bfn.output import (
 )
 from bfn.output.base import Output
 from bfn.output.beliefs import MOST
-from support.angles import AngleOutput
 from support.toys import generator
 
 
@@ -85,8 +83,3 @@ def test_a_point_has_a_mean_and_nothing_else() -> None:
     assert (float(belief.mean), belief.p, belief.deviation, belief.entropy) == (  # pyright: ignore
         0.5, None, None, None,
     )  # fmt: skip
-
-
-def test_a_data_type_of_ones_own_says_that_it_cannot_be_drawn() -> None:
-    with pytest.raises(BFNError, match=r"AngleOutput cannot be drawn; give it a method belief\(\)"):
-        Output.belief(AngleOutput.__new__(AngleOutput))

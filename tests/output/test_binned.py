@@ -7,7 +7,6 @@ import math
 import pytest
 import torch
 
-from bfn import BFNError
 from bfn.flow import Theta
 from bfn.output import BinnedHead, BinnedOutput, FreeBinnedOutput, bins
 
@@ -62,17 +61,3 @@ def test_mean_is_formed_in_float64() -> None:
     assert isinstance(output, BinnedOutput)
     exact = float(V.double() / beta.double()) - 0.5 / math.sqrt(float(beta))
     assert float(output.mu) == pytest.approx(exact, abs=1e-14)
-
-
-def test_data_must_be_centres() -> None:
-    head = BinnedHead(K=16)
-    head.check(bins.discretise(torch.tensor([-1.0, 0.3, 1.0]), 16))
-    with pytest.raises(BFNError, match=r"0\.5, which is not the centre .*bfn\.discretise"):
-        head.check(torch.tensor([0.5]))
-    with pytest.raises(BFNError, match=r"1\.5, outside"):
-        head.check(torch.tensor([1.5]))
-    with pytest.raises(BFNError, match="nan"):
-        head.check(torch.tensor([math.nan]))
-    for K in (1, 0, -3):
-        with pytest.raises(BFNError, match=f"K = {K}"):
-            BinnedHead(K)

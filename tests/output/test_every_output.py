@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -46,14 +45,14 @@ def output_of(case: str, net_output: Tensor, x: Tensor, t: Tensor = T) -> Output
     return bfn_model(case).head(net_output, state(case, x, t), t)
 
 
-NUMBERS: dict[str, Callable[[Output, Tensor, Tensor], Tensor]] = {
-    "rate": lambda output, x, V: output.rate(x, ALPHA),
-    "divergence": lambda output, x, V: output.divergence(x, ALPHA, generator(3), 2),
-    "log_ratio": lambda output, x, V: output.log_ratio(x, V, ALPHA),
-    "log_prob": lambda output, x, V: output.log_prob(x),
-    "reconstruction": lambda output, x, V: output.reconstruction(x),
-    "m": lambda output, x, V: output.m,
-}
+def costs(output: Output, x: Tensor, V: Tensor, alpha: Tensor = ALPHA) -> dict[str, Tensor]:
+    return {
+        "rate": output.rate(x, alpha),
+        "divergence": output.divergence(x, alpha, generator(3), 2),
+        "log_ratio": output.log_ratio(x, V, alpha),
+        "log_prob": output.log_prob(x),
+        "reconstruction": output.reconstruction(x),
+    }
 
 
 @every_case
@@ -65,7 +64,7 @@ def test_gradients(case: str) -> None:
 
     def function(net_output: Tensor) -> tuple[Tensor, ...]:
         output = head(net_output, theta, T)
-        return tuple(number(output, x, V) for number in NUMBERS.values())
+        return (*costs(output, x, V).values(), output.m)
 
     leaf = (0.3 * numbers(case)).requires_grad_()  # x_hat off its clips
     assert torch.autograd.gradcheck(function, (leaf,), atol=1e-6, rtol=1e-5)
@@ -146,19 +145,6 @@ def test_mode_is_the_most_probable_value(case: str) -> None:
 
 
 @every_case
-def test_shapes(case: str) -> None:
-    for shape in ((3,), (3, 1), (3, 2, 3), (3, 1, 2, 2)):
-        x = data(kind_of(case), shape, dtype=torch.float64)
-        output = output_of(case, numbers(case, shape), x)
-        V = bfn_model(case).flow.send(x, ALPHA, generator(4))
-        for name, number in NUMBERS.items():
-            assert number(output, x, V).shape == (V.shape if name == "m" else (3,))
-        for drawn in (output.sample(generator(8)), output.mode()):
-            assert drawn.shape == shape
-            assert drawn.dtype == x.dtype
-
-
-@every_case
 def test_float32_agrees_with_float64(case: str) -> None:
     kind = kind_of(case)
     x = data(kind, (3, 2), dtype=torch.float64)
@@ -194,16 +180,6 @@ def test_keyed_draws_belong_to_the_example(case: str) -> None:
     )
 
 
-def costs(output: Output, x: Tensor, V: Tensor, alpha: Tensor) -> dict[str, Tensor]:
-    return {
-        "rate": output.rate(x, alpha),
-        "divergence": output.divergence(x, alpha, generator(3), 2),
-        "log_ratio": output.log_ratio(x, V, alpha),
-        "log_prob": output.log_prob(x),
-        "reconstruction": output.reconstruction(x),
-    }
-
-
 @every_case
 def test_pinned_variables_cost_nothing_and_the_others_what_they_did(case: str) -> None:
     x = data(kind_of(case), (3, 4), dtype=torch.float64)
@@ -211,9 +187,9 @@ def test_pinned_variables_cost_nothing_and_the_others_what_they_did(case: str) -
     V = bfn_model(case).flow.send(x, ALPHA, generator(4))
     net_output = numbers(case, (3, 4)).requires_grad_()
     output = output_of(case, net_output, x)
-    plain = costs(output, x, V, ALPHA)
-    one, rest = (costs(output.pin(x, part), x, V, ALPHA) for part in (mask, ~mask))
-    every = costs(output.pin(x, torch.ones_like(mask)), x, V, ALPHA)
+    plain = costs(output, x, V)
+    one, rest = (costs(output.pin(x, part), x, V) for part in (mask, ~mask))
+    every = costs(output.pin(x, torch.ones_like(mask)), x, V)
     for name, value in plain.items():
         assert bool((value.abs() > 1e-3).all())
         torch.testing.assert_close(one[name] + rest[name], value)

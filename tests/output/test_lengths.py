@@ -18,6 +18,7 @@ from support.lengths import LONGEST, atoms, molecules, transformer, two_lengths
 from support.mistakes import assert_refused
 from support.toys import KINDS, data, generator, standard_error
 
+pytestmark = pytest.mark.usefixtures("double")
 LOSSES: dict[str, Callable[..., Tensor]] = {
     "continuous_time": loss.continuous_time,
     "discrete_time": lambda m, x, **k: loss.discrete_time(m, x, 5, **k),
@@ -30,14 +31,6 @@ every_loss = pytest.mark.parametrize("name", LOSSES)
 CASES = [*KINDS, "posterior"]
 LENGTHS = torch.tensor([LONGEST, 4, 1, 3])
 TIMES = torch.tensor([0.3, 0.9, 0.6, 0.05])
-
-
-@pytest.fixture(autouse=True)
-def _float64() -> Any:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
 
 
 def case(name: str) -> tuple[bfn.BFN, Tensor]:
@@ -187,6 +180,9 @@ def test_mistakes() -> None:
     def cost(model: bfn.BFN = model, x: Any = x, **given: Any) -> Callable[[], Tensor]:
         return lambda: loss.continuous_time(model, x, **given)
 
+    def draw(**given: Any) -> Callable[[], Tensor]:
+        return lambda: bfn.generate(with_law, (2, LONGEST), **given)
+
     for call, words in (
         (cost(length=LENGTHS + 1), "has length 7; expected 1 to 6"),
         (cost(length=LENGTHS - 1), "has length 0; expected 1 to 6"),
@@ -209,6 +205,12 @@ def test_mistakes() -> None:
         (lambda: bfn.Lengths(()), "holds (); expected a finite logarithm"),
         (lambda: bfn.Lengths((0.0, -math.inf)), "expected a finite logarithm"),
         (lambda: bfn.Lengths.of([3, 4], 3), "has length 4; expected 1 to 3"),
+        (lambda: bfn.generate(with_law, (2, 4)), "up to 6 long, but the shape has room for 4"),
+        (draw(length=7), "has length 7; expected 1 to 6"),
+        (draw(length=0), "has length 0; expected 1 to 6"),
+        (draw(length=[1, 2, 3]), "for each example, (2,)"),
+        (draw(length="2"), "length = '2'; expected a whole number"),
+        (draw(mask=torch.zeros(2, 6) > 0), "hides a whole example"),
     ):
         assert_refused(call, words)
 
@@ -335,20 +337,6 @@ def test_a_guide_sees_nothing_of_the_padding(through: bool) -> None:
     assert all(bool((part == 0.0).all()) for part in seen)
     assert bool(x[:, :2].isfinite().all())
     assert bool(x[:, 2:].isnan().all())
-
-
-def test_mistakes_in_sampling() -> None:
-    model, _ = case("discrete")
-    model.lengths = bfn.Lengths.of(LENGTHS, LONGEST)
-    for call, words in (
-        (lambda: bfn.generate(model, (2, 4)), "up to 6 long, but the shape has room for 4"),
-        (lambda: bfn.generate(model, (2, 6), length=7), "has length 7; expected 1 to 6"),
-        (lambda: bfn.generate(model, (2, 6), length=[1, 2, 3]), "for each example, (2,)"),
-        (lambda: bfn.generate(model, (2, 6), length=0), "has length 0; expected 1 to 6"),
-        (lambda: bfn.generate(model, (2, 6), length="2"), "length = '2'; expected a whole number"),
-        (lambda: bfn.generate(model, (2, 6), mask=torch.zeros(2, 6) > 0), "hides a whole example"),
-    ):
-        assert_refused(call, words)
 
 
 def test_the_network_sees_nothing_of_what_does_not_exist() -> None:

@@ -6,6 +6,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -148,17 +149,6 @@ def test_strong_evidence_in_bfloat16_networks(kind: str) -> None:
     assert bool(gradient.isfinite())
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_pinned_variables_stay_finite(kind: str) -> None:
-    K = len(ONE[kind])
-    model = build(kind, K)
-    known = as_data(kind, torch.zeros(2, 3, dtype=torch.long), K).to(torch.float32)
-    known = known if kind == "bins" else known.long()
-    mask = torch.tensor([True, False, False])
-    filled = bfn.infill(model, known, mask, 3, generator=generator(6))
-    torch.testing.assert_close(filled[:, 0], known[:, 0])
-
-
 def test_marginals_are_smoothed_counts() -> None:
     k = torch.tensor([[0, 2], [0, 1], [0, 2], [1, 2]])
     counts = torch.tensor([[3.0, 1, 0], [0, 1, 3]])
@@ -197,3 +187,41 @@ def test_saved_with_the_model(tmp_path: Path) -> None:
         assert not head.posterior
         assert head.marginals is None
     assert isinstance(again.head.marginals, Marginals)
+
+
+# inputs="posterior", retyped.
+
+P = (0.7, 0.25, 0.05)
+
+
+def test_the_network_sees_posteriors_of_three_classes() -> None:
+    marginals = Marginals((3,), tuple(map(math.log, P)))
+    head = CategoricalHead(3, posterior=True, inputs="posterior", marginals=marginals)
+    V = np.array([0.5, -1.0, 2.0])
+    theta = Theta(torch.tensor(V)[None], torch.ones(1, 3, dtype=torch.float64))
+    q = P * np.exp(V)
+    q = q / q.sum()
+    pi = np.array(P)
+    expected = [*((q - pi) / np.sqrt(pi * (1 - pi) + 0.002)), *(np.log(q / pi) / 4)]
+    found = head.features(bfn.Variable("discrete", K=3).flow, theta)
+    np.testing.assert_allclose(found[0].numpy(), expected, rtol=1e-9)
+
+
+def test_the_network_sees_posteriors_of_two_classes() -> None:
+    marginals = Marginals((2,), (math.log(0.9), math.log(0.1)))
+    head = BernoulliHead(posterior=True, inputs="posterior", marginals=marginals)
+    V = 1.5
+    q = 1 / (1 + math.exp(-(V + math.log(0.1 / 0.9))))
+    theta = Theta(torch.tensor([V]).double(), torch.ones(1).double())
+    found = head.features(bfn.Variable("discrete", K=2).flow, theta)
+    logit = (math.log(q / 0.1) - math.log((1 - q) / 0.9)) / 4
+    expected = [(q - 0.1) / math.sqrt(0.09 + 0.002), logit]
+    np.testing.assert_allclose(found[0].numpy(), expected, rtol=1e-9)
+
+
+def test_what_it_sees_of_a_certain_class_is_finite() -> None:
+    head = CategoricalHead(3, posterior=True, inputs="posterior")
+    theta = Theta(torch.tensor([[400.0, -200.0, -200.0]]), torch.full((1, 3), 100.0))
+    found = head.features(bfn.Variable("discrete", K=3).flow, theta)
+    assert bool(found.isfinite().all())
+    assert float(found.abs().max()) < 3.0

@@ -47,11 +47,3 @@ def test_accuracy_of_a_step(schedule: Schedule, n: int) -> None:
         alpha_i = schedule.increment(torch.tensor((i - 1) / n), torch.tensor(i / n))
         assert float(alpha_i) == pytest.approx(expected, rel=1e-11)
         assert float(schedule.step_sizes(n)[i - 1]) == pytest.approx(expected, rel=1e-11)
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
-def test_alpha_is_the_derivative_of_beta(schedule: Schedule) -> None:
-    t = torch.tensor([0.01, 0.4, 1.0], requires_grad=True)
-    with torch.enable_grad():
-        (slope,) = torch.autograd.grad(schedule.beta(t).sum(), t)
-    torch.testing.assert_close(slope, schedule.alpha(t.detach()), rtol=1e-13, atol=0.0)

@@ -49,16 +49,6 @@ WAYS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("solver", bfn.sampling.solvers.SOLVERS)
-@pytest.mark.parametrize("observed", ["schedule", "known"])
-def test_observed_values_come_back(solver: str, observed: Any) -> None:
-    finals: tuple[Any, ...] = ("sample", "mode")
-    for final in finals:
-        x = bfn.infill(text(), X, MASK, 4, observed=observed, solver=solver, final=final)
-        assert x.dtype == torch.int64
-        assert torch.equal(x[:, MASK], X[:, MASK])
-
-
 def test_calls_are_counted() -> None:
     """Whether steps or calls are given; repeated steps count again."""
     for options, calls in zip(WAYS, (11, 11, 11, 31), strict=True):
@@ -137,14 +127,6 @@ def test_what_is_not_observed_is_never_read() -> None:
         )
         assert filled.isfinite().all()
         assert torch.equal(filled, again)
-
-
-def test_keyed_completions_do_not_depend_on_the_batch() -> None:
-    for options in WAYS:
-        keys = bfn.noise.Keyed([11, 12, 13])
-        together = bfn.infill(text(), X, MASK, 6, generator=keys, **options)
-        alone = bfn.infill(text(), X[1:2], MASK, 6, generator=bfn.noise.Keyed([12]), **options)
-        assert torch.equal(together[1:2], alone)
 
 
 def test_every_particle_has_noise_of_its_own() -> None:

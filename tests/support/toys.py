@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import bfn
+from bfn.schedule import Schedule
 
 KINDS = ("continuous", "discretised", "discrete", "binary")
 K = {"discretised": 5, "discrete": 4, "binary": 2}
@@ -92,6 +94,25 @@ def paper_network(model: bfn.BFN) -> Callable[[Any, float], Any]:
 
 def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+@dataclass(frozen=True)
+class Linear(Schedule):
+    """beta(t) = slope t: a schedule that is not of the package, as a user would write one."""
+
+    slope: float
+
+    def alpha(self, t: Tensor) -> Tensor:
+        return self.slope * torch.ones_like(t)
+
+    def beta(self, t: Tensor) -> Tensor:
+        return self.slope * t
+
+    def time(self, beta: Tensor) -> Tensor:
+        return beta / self.slope
+
+    def increment(self, s: Tensor, t: Tensor) -> Tensor:
+        return self.slope * (t - s)
 
 
 def standard_error(values: Tensor) -> float:
