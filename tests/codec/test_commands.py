@@ -22,7 +22,7 @@ from bfn.codec.stack import damaged
 from bfn.codec.translation import Translation
 from support import archives
 
-Run = Callable[[str], Path]
+Run, Say = Callable[[str], Path], Callable[..., str]
 
 
 @pytest.fixture
@@ -52,14 +52,18 @@ SMALL = ("--steps", 2, "--block", 3)
 
 
 @pytest.fixture
-def packed(tiny_run: Run, pictures: Path, say: Callable[..., str]) -> Path:
-    """The run that a.bfn, the archive of the pictures, was made with."""
-    say("compress", tiny_run("discretised"), pictures, "-o", "a.bfn", *SMALL)
+def run(tiny_run: Run) -> Path:
     return tiny_run("discretised")
 
 
-def test_pictures_in_folders(tiny_run: Run, pictures: Path, say: Callable[..., str]) -> None:
-    run = tiny_run("discretised")
+@pytest.fixture
+def packed(run: Path, pictures: Path, say: Say) -> Path:
+    """The run that a.bfn, the archive of the pictures, was made with."""
+    say("compress", run, pictures, "-o", "a.bfn", *SMALL)
+    return run
+
+
+def test_pictures_in_folders(run: Path, pictures: Path, say: Say) -> None:
     told = say("compress", run, pictures, "-o", "a.bfn", *SMALL)
     assert "a.bfn: 10 files" in told
     assert f"bytes become {Path('a.bfn').stat().st_size}," in told
@@ -67,15 +71,12 @@ def test_pictures_in_folders(tiny_run: Run, pictures: Path, say: Callable[..., s
     before, after = pixels(pictures), pixels(Path("out/pictures"))
     assert list(before) == list(after)
     assert "odd/3.png" in after
-    for name in before:
-        assert np.array_equal(before[name], after[name])
+    assert all(np.array_equal(before[name], after[name]) for name in before)
     assert sorted(os.listdir(".")) == ["a.bfn", "out", "pictures"]
 
 
 @pytest.mark.parametrize("kind", ["discretised", "binary", "continuous"])
-def test_arrays_of_every_kind(
-    tiny_run: Run, levels: np.ndarray, say: Callable[..., str], kind: str
-) -> None:
+def test_arrays_of_every_kind(tiny_run: Run, levels: np.ndarray, say: Say, kind: str) -> None:
     values = levels[:8] if kind != "binary" else (levels[:8] > 8).astype(np.uint8) * 16
     np.save("a.npy", values)
     np.savez("b.npz", images=values[:2].astype(">i4"), more=values[2:5, 0])
@@ -85,7 +86,7 @@ def test_arrays_of_every_kind(
         assert (Path("out") / name).read_bytes() == Path(name).read_bytes()
 
 
-def test_texts(tiny_run: Run, say: Callable[..., str]) -> None:
+def test_texts(tiny_run: Run, say: Say) -> None:
     Path("texts").mkdir()
     for length in (0, 1, 5, 8, 11, 40, 103):
         text = "".join("the cat sat on a mat "[i * i % 21] for i in range(length))
@@ -98,7 +99,7 @@ def test_texts(tiny_run: Run, say: Callable[..., str]) -> None:
 
 
 def test_one_of_many(
-    packed: Path, pictures: Path, say: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    packed: Path, pictures: Path, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One file, several, or a folder; only the blocks they lie in are decoded."""
     decoded: list[int] = []
@@ -128,11 +129,8 @@ def test_one_of_many(
     assert "and 5 more" in told
 
 
-def test_what_does_not_fit(
-    tiny_run: Run, pictures: Path, levels: np.ndarray, say: Callable[..., str]
-) -> None:
+def test_what_does_not_fit(run: Path, pictures: Path, say: Say) -> None:
     """Refused by name with nothing written, or stored without the model."""
-    run = tiny_run("discretised")
     Image.fromarray(np.zeros((9, 9), np.uint8)).save(pictures / "large.png")
     (pictures / "notes.txt").write_text("about these pictures")
     told = say("compress", run, pictures, "-o", "a.bfn", *SMALL, code=2)
@@ -148,8 +146,8 @@ def test_what_does_not_fit(
     assert contents(Path("one")) == {"pictures/notes.txt": b"about these pictures"}
 
 
-def test_inspecting(tiny_run: Run, pictures: Path, say: Callable[..., str]) -> None:
-    say("compress", tiny_run("discretised"), pictures, "-o", "a.bfn", "--steps", 4, "--block", 5)
+def test_inspecting(run: Path, pictures: Path, say: Say) -> None:
+    say("compress", run, pictures, "-o", "a.bfn", "--steps", 4, "--block", 5)
     account = json.loads(say("inspect", "a.bfn", "--json"))
     bits = account["bits"]
     names = ("reconstruction", "startup", "overhead", "plain", "container")
@@ -167,7 +165,7 @@ def test_inspecting(tiny_run: Run, pictures: Path, say: Callable[..., str]) -> N
     assert "exists" in say("inspect", "a.bfn", "--plot", "bits.png", code=2)
 
 
-def test_names_do_not_speak_to_the_terminal(packed: Path, say: Callable[..., str]) -> None:
+def test_names_do_not_speak_to_the_terminal(packed: Path, say: Say) -> None:
     """Neither an archive's own name nor a wrong one reaches the terminal as it is."""
     shutil.copy("a.bfn", "\x1b[2J[b].bfn")
     for told in (
@@ -180,7 +178,7 @@ def test_names_do_not_speak_to_the_terminal(packed: Path, say: Callable[..., str
         assert r"\x1b" in told
 
 
-def test_long_lists_are_cut(say: Callable[..., str]) -> None:
+def test_long_lists_are_cut(say: Say) -> None:
     """A table of all the files would take minutes."""
     entries = [Entry(f"{i}.txt", ()) for i in range(1234)]
     archives.write(Path("a.bfn"), entries=[*archives.ENTRIES, *entries])
@@ -191,10 +189,8 @@ def test_long_lists_are_cut(say: Callable[..., str]) -> None:
     assert len(json.loads(say("inspect", "a.bfn", "--json"))["files"]) == 1238
 
 
-def test_mistakes(tiny_run: Run, pictures: Path, say: Callable[..., str]) -> None:
-    run = tiny_run("discretised")
+def test_mistakes(run: Path, pictures: Path, say: Say) -> None:
     for told, arguments in {
-        "bfn compress needs INPUTS": ("compress", run, "-o", "a.bfn"),
         "has the wrong ending; expected .bfn": ("compress", run, pictures, "-o", "a.zip"),
         "there is no file 'none'": ("compress", run, "none", "-o", "a.bfn"),
         "no run folder": ("compress", "nowhere", pictures, "-o", "a.bfn"),
@@ -217,7 +213,7 @@ def test_mistakes(tiny_run: Run, pictures: Path, say: Callable[..., str]) -> Non
     assert "is a file" in say("decompress", "a.bfn", "--run", run, "-o", "a.bfn", code=2)
 
 
-def test_another_model_is_refused(packed: Path, tiny_run: Run, say: Callable[..., str]) -> None:
+def test_another_model_is_refused(packed: Path, tiny_run: Run, say: Say) -> None:
     told = say("decompress", "a.bfn", "--run", tiny_run("binary"), "-o", "out", code=2)
     assert "was made with another model ('discretised'" in told
     # One bit of one weight is enough.
@@ -244,10 +240,10 @@ ELSEWHERE = {
 
 
 def test_another_machine_is_refused(
-    tiny_run: Run, pictures: Path, say: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    run: Path, pictures: Path, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unless asked to try --anyway, which restores the same or nothing."""
-    run, settings = tiny_run("discretised"), Codec.settings.func
+    settings = Codec.settings.func
     say("compress", run, pictures / "0.png", "-o", "a.bfn", *SMALL)
 
     def elsewhere(**changes: object) -> None:
@@ -266,7 +262,7 @@ def test_another_machine_is_refused(
 
 
 def test_other_digits_are_never_written(
-    packed: Path, pictures: Path, say: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    packed: Path, pictures: Path, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the codec makes of the bytes, only what was stored comes out."""
     data = Chain.data
@@ -283,14 +279,11 @@ def test_other_digits_are_never_written(
         monkeypatch.setattr(Chain, "data", broken)
         told = say("decompress", "a.bfn", "--run", packed, "-o", "out", code=2)
         assert "does not decode to what was stored" in told
-        assert sorted(os.listdir(".")) == ["a.bfn", "pictures"]
-        told = say("compress", packed, pictures, "-o", "b.bfn", *SMALL, code=2)
+        say("compress", packed, pictures, "-o", "b.bfn", *SMALL, code=2)
         assert sorted(os.listdir(".")) == ["a.bfn", "pictures"]
 
 
-def test_the_whole_has_a_digest(
-    packed: Path, say: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_whole_has_a_digest(packed: Path, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where every block decodes: what is put together from them is looked at once more."""
     monkeypatch.setattr(
         Translation, "restored", lambda self, part, x: [self.pixels(part, x).tobytes()[::-1]]
@@ -301,25 +294,18 @@ def test_the_whole_has_a_digest(
 
 
 def test_interruption_leaves_nothing(
-    tiny_run: Run, pictures: Path, say: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    packed: Path, pictures: Path, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = tiny_run("discretised")
-    decode = Codec.decode
-
     def interrupted(self: Codec, *arguments: Any) -> Any:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Codec, "decode", interrupted)
-    say("compress", run, pictures, "-o", "a.bfn", *SMALL, code=130)
-    assert os.listdir(".") == ["pictures"]
-    monkeypatch.setattr(Codec, "decode", decode)
-    say("compress", run, pictures, "-o", "a.bfn", *SMALL)
-    monkeypatch.setattr(Codec, "decode", interrupted)
-    say("decompress", "a.bfn", "--run", run, "-o", "out", code=130)
+    say("compress", packed, pictures, "-o", "b.bfn", *SMALL, code=130)
+    say("decompress", "a.bfn", "--run", packed, "-o", "out", code=130)
     assert sorted(os.listdir(".")) == ["a.bfn", "pictures"]
 
 
-def test_restoring_over_files(packed: Path, say: Callable[..., str]) -> None:
+def test_restoring_over_files(packed: Path, say: Say) -> None:
     Path("out/pictures").mkdir(parents=True)
     Path("out/pictures/0.png").write_bytes(b"older")
     Path("out/other").write_bytes(b"mine")
@@ -336,16 +322,15 @@ def test_restoring_over_files(packed: Path, say: Callable[..., str]) -> None:
     Path("out/pictures/odd").unlink()
     Path("out/pictures/0.png").unlink()
     Path("out/pictures/0.png").mkdir()
-    assert "0.png' is in the way" in say(
-        "decompress", "a.bfn", "--run", packed, "-o", "out", "--force", code=2
-    )
+    told = say("decompress", "a.bfn", "--run", packed, "-o", "out", "--force", code=2)
+    assert "0.png' is in the way" in told
 
 
 def test_restoring_here(
-    tiny_run: Run, pictures: Path, say: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    run: Path, pictures: Path, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Into the folder one is in, by any of its names, and with nothing written beside it."""
-    run, archive, here = tiny_run("discretised"), Path("a.bfn").resolve(), Path("here").resolve()
+    archive, here = Path("a.bfn").resolve(), Path("here").resolve()
     say("compress", run, pictures, "-o", archive, *SMALL)
     replace = os.replace
 
@@ -365,24 +350,21 @@ def test_restoring_here(
 
 
 def test_memory_does_not_grow_with_the_archive(
-    tiny_run: Run, say: Callable[..., str], monkeypatch: pytest.MonkeyPatch, levels: np.ndarray
+    run: Path, say: Say, monkeypatch: pytest.MonkeyPatch, levels: np.ndarray
 ) -> None:
     """However many blocks there are, no more than a batch of them is at work."""
     at_once: list[int] = []
-    encode, decode = Codec.encode, Codec.decode
 
-    def encoding(self: Codec, blocks: Any, *rest: Any) -> Any:
-        at_once.append(sum(map(len, blocks)))
-        return encode(self, blocks, *rest)
+    def counting(code: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(self: Codec, blocks: Any, *rest: Any) -> Any:
+            at_once.append(len(blocks))  # of one example each
+            return code(self, blocks, *rest)
 
-    def decoding(self: Codec, payloads: Any, counts: Any, *rest: Any) -> Any:
-        at_once.append(sum(counts))
-        return decode(self, payloads, counts, *rest)
+        return counted
 
-    monkeypatch.setattr(Codec, "encode", encoding)
-    monkeypatch.setattr(Codec, "decode", decoding)
+    for name in ("encode", "decode"):
+        monkeypatch.setattr(Codec, name, counting(getattr(Codec, name)))
     np.save("a.npy", levels[:50])
-    run = tiny_run("discretised")
     say("compress", run, "a.npy", "-o", "a.bfn", "--steps", 1, "--block", 1)
     say("decompress", "a.bfn", "--run", run, "-o", "out")
     assert at_once == 2 * [16, 16] + [16, 16] + [2, 2] + [16, 16, 16, 2]
@@ -390,10 +372,9 @@ def test_memory_does_not_grow_with_the_archive(
 
 
 def test_pictures_are_resized_on_request(
-    tiny_run: Run, say: Callable[..., str], pictures: Path, tmp_path: Path
+    run: Path, say: Say, pictures: Path, tmp_path: Path
 ) -> None:
     """A photograph comes back as the model sees it: its middle, small, grey, in 17 shades."""
-    run = tiny_run("discretised")
     with Image.open(pictures / "0.png") as digit:
         large = digit.resize((80, 80), Image.Resampling.NEAREST).convert("RGB")
         wide = Image.new("RGB", (120, 80), (255, 0, 0))

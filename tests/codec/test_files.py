@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +53,7 @@ def rows(
 
 
 def there_and_back(inputs: list[Path], by: Translation, out: Path, **keywords: bool) -> list[Entry]:
-    """Scan files, gather what they are stored as, and restore them from that alone."""
+    """Scan files, gather what they are stored as, and restore the same from that alone."""
     sources = files.scan(files.find(inputs), by, **keywords)
     examples: list[Tensor] = []
     plain = bytearray()
@@ -79,7 +80,12 @@ def there_and_back(inputs: list[Path], by: Translation, out: Path, **keywords: b
         yield bytes(plain[kept - count : kept])
 
     for source in sources:
-        files.restore(source.entry, out / source.entry.name, by, take, keep, seen.extend)
+        restored = out / source.entry.name
+        files.restore(source.entry, restored, by, take, keep, seen.extend)
+        if any(isinstance(part, Picture) for part in source.entry.parts):
+            assert np.array_equal(pixels_of(restored), pixels_of(source.path))
+        else:
+            assert restored.read_bytes() == source.path.read_bytes()
     assert at == len(row)
     assert kept == len(plain)
     assert seen == content
@@ -87,11 +93,21 @@ def there_and_back(inputs: list[Path], by: Translation, out: Path, **keywords: b
     return [source.entry for source in sources]
 
 
-def refusal(path: Path, by: Translation) -> str:
-    with pytest.raises(BFNError) as caught:
-        files.scan(files.find([path]), by)
-    assert path.name in str(caught.value)
-    return str(caught.value)
+def pixels_of(path: Path) -> np.ndarray:
+    with Image.open(path) as picture:
+        return np.asarray(picture)
+
+
+def npy(values: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, values)
+    return file.getvalue()
+
+
+def png(pixels: np.ndarray, kind: str = "png", **options: object) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, kind, **options)
+    return file.getvalue()
 
 
 @pytest.fixture
@@ -105,10 +121,8 @@ def out(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("length", [0, 1, 7, 8, 10, 11, 16, 27])
 def test_texts_of_any_length(tmp_path: Path, out: Path, length: int) -> None:
     path = tmp_path / "a.txt"
-    text = "".join(LETTERS[i * i % 27] for i in range(length))
-    path.write_text(text)
+    path.write_text("".join(LETTERS[i * i % 27] for i in range(length)))
     (item,) = there_and_back([path], TEXT, out)
-    assert (out / "a.txt").read_bytes() == path.read_bytes()
     whole, rest = divmod(length, 8)
     overlap = whole > 0 and rest > 2
     expected = [Windows(whole + overlap, 8 - rest if overlap else 0)] if whole else []
@@ -120,10 +134,8 @@ def test_the_windows_are_the_text(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("abcdefgh" + "ijklmnop" + "qrstu")
     found = list(files.read_text(path, TEXT.format))
-    assert [TEXT.format.decode(f.data) for f in found] == [
-        ["abcdefgh", "ijklmnop"],
-        ["nopqrstu"],
-    ]
+    windows = [TEXT.format.decode(f.data) for f in found]
+    assert windows == [["abcdefgh", "ijklmnop"], ["nopqrstu"]]
     assert [f.content for f in found] == [b"abcdefghijklmnop", b"qrstu"]
 
 
@@ -134,7 +146,6 @@ def test_long_texts_are_read_in_pieces(
     path = tmp_path / "a.txt"
     path.write_text("".join("αβγ \n"[i * i % 5] for i in range(203)))
     (item,) = there_and_back([path], GREEK, out)
-    assert (out / "a.txt").read_bytes() == path.read_bytes()
     assert item.parts == (Windows(26, 5),)
     assert max(len(f.data) for f in files.read_text(path, GREEK.format)) == 3
 
@@ -144,21 +155,6 @@ def test_bytes_of_any_kind(tmp_path: Path, out: Path, content: bytes) -> None:
     path = tmp_path / "a.npy"  # to a model of bytes, every file is a text
     path.write_bytes(content)
     there_and_back([path], BYTES, out)
-    assert (out / "a.npy").read_bytes() == content
-
-
-def test_texts_that_do_not_fit(tmp_path: Path, out: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_text("lower case Only")
-    assert "holds 'O' at position 11, which is not one of the model's 27" in refusal(path, TEXT)
-    path.write_bytes("αβ".encode()[:-1])
-    assert "is not UTF-8" in refusal(path, GREEK)
-    path.write_bytes(b"\xef\xbb\xbf" + "αβγ".encode())
-    assert "'\\ufeff' at position 0" in refusal(path, GREEK)
-    path.write_bytes("αβγ\r\n".encode())
-    assert "'\\r' at position 3" in refusal(path, GREEK)
-    there_and_back([path], GREEK, out, allow_fallback=True)
-    assert (out / "a.txt").read_bytes() == path.read_bytes()
 
 
 # Arrays.
@@ -173,69 +169,39 @@ def test_arrays(tmp_path: Path, out: Path, dtype: str, shape: tuple[int, ...]) -
     levels = np.random.default_rng(0).integers(0, 17, shape)
     np.save(path, levels.astype(dtype))
     (item,) = there_and_back([path], DIGITS, out)
-    assert (out / "a.npy").read_bytes() == path.read_bytes()
     count = levels.size // 64
     assert item.parts == ((rows(count, dtype, shape=shape),) if count else (Plain(128),))
-
-
-def test_the_rows_are_the_array(tmp_path: Path) -> None:
-    levels = np.random.default_rng(0).integers(0, 17, (3, 1, 8, 8)).astype(np.uint8)
-    np.save(tmp_path / "a.npy", levels)
-    (found,) = files.read_arrays(tmp_path / "a.npy", DIGITS)
-    assert found.raw == [levels.tobytes()]
-    assert isinstance(found.data, Tensor)
-    expected = (2 * torch.from_numpy(levels).double() + 1 - 17) / 17
-    torch.testing.assert_close(found.data.double(), expected, rtol=0, atol=1e-7)
+    for found in files.read_arrays(path, DIGITS):
+        if isinstance(found.data, Tensor):
+            expected = (2 * torch.from_numpy(levels).double().reshape(-1, 1, 8, 8) + 1 - 17) / 17
+            torch.testing.assert_close(found.data.double(), expected, rtol=0, atol=1e-7)
 
 
 HEADER = "{'descr': '|u1', 'fortran_order': False, 'shape': (2, 8, 8), }"
-ODD_HEADERS = {
-    # Other paddings and versions than numpy's of today are kept as they are.
-    HEADER.ljust(53): None,
-    HEADER.ljust(300): None,
-    "\2" + HEADER: None,
-    "\3" + HEADER.replace(", }", "}"): None,
-    HEADER.replace("8)", "08)"): None,
-    # All else is refused.
-    HEADER.replace("2, 8", "-2, 8"): "a header as numpy writes it",
-    HEADER.replace("2, 8", "-2, -8"): "a header as numpy writes it",
-    HEADER.replace("2, 8", "True, 8"): "a header as numpy writes it",
-    HEADER.replace("2, 8", "2L, 8"): "a header as numpy writes it",
-    HEADER.replace("2, 8", "2.0, 8"): "a header as numpy writes it",
-    HEADER.replace("2, 8", "9" * 5000 + ", 8"): "a header as numpy writes it",
-    HEADER.replace("2, 8", "9" * 18 + ", 8"): "is cut off",
-    HEADER.replace("2, 8", "3, 8"): "is cut off",
-    HEADER.replace("2, 8", "1, 2, 8"): "has the shape (1, 2, 8, 8)",
-    HEADER.replace("(2, 8, 8)", "()"): "has the shape ()",
-    HEADER.replace("(2, 8, 8)", "((((" * 50): "a header as numpy writes it",
-    HEADER.replace("False", "'\x1b[2J'"): "a header as numpy writes it",
-    HEADER.replace("|u1", "\x1b[2J"): "a header as numpy writes it",
-    HEADER.replace("|u1", "|O8"): "holds values of the type |O8, expected numbers",
-    HEADER.replace("|u1", "|V1"): "expected numbers",
-    HEADER.replace("'|u1'", "('|u1', 8)"): "a header as numpy writes it",
-    HEADER[:-1]: "a header as numpy writes it",
-    "": "a header as numpy writes it",
-    "\4" + HEADER: "a header as numpy writes it",
-}
+UNREADABLE = "a header as numpy writes it"
 
 
-@pytest.mark.parametrize("header", ODD_HEADERS, ids=range(len(ODD_HEADERS)))
-def test_odd_headers(tmp_path: Path, out: Path, header: str) -> None:
-    """The same bytes come back, or the file is refused, and then stored without the model."""
-    version, text = ("\1", header) if header[:1] in ("", "{") else (header[0], header[1:])
+def with_header(text: str) -> bytes:
+    """An array of 128 zeros behind a header; one of a later version begins with its number."""
+    version, text = ("\1", text) if text[:1] in ("", "{") else (text[0], text[1:])
     size = len(text).to_bytes(2 if version == "\1" else 4, "little")
-    path, told = tmp_path / "a.npy", ODD_HEADERS[header]
-    path.write_bytes(b"\x93NUMPY" + version.encode() + b"\0" + size + text.encode() + bytes(128))
-    if told is None:
-        (item,) = there_and_back([path], DIGITS, out)
-        size = 10 + 2 * (version != "\1") + len(text)
-        assert item.parts == (Plain(size), rows(2, "|u1", size))
-    else:
-        said = refusal(path, DIGITS)
-        assert told in said
-        assert said.isprintable()
-        there_and_back([path], DIGITS, out, allow_fallback=True)
-    assert (out / "a.npy").read_bytes() == path.read_bytes()
+    return b"\x93NUMPY" + version.encode() + b"\0" + size + text.encode() + bytes(128)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        *(HEADER.ljust(53), HEADER.ljust(300), HEADER.replace("8)", "08)")),
+        *("\2" + HEADER, "\3" + HEADER.replace(", }", "}")),
+    ],
+)
+def test_other_headers_than_those_of_today(tmp_path: Path, out: Path, header: str) -> None:
+    """Are kept as they are."""
+    path = tmp_path / "a.npy"
+    path.write_bytes(with_header(header))
+    (item,) = there_and_back([path], DIGITS, out)
+    size = path.stat().st_size - 128
+    assert item.parts == (Plain(size), rows(2, "|u1", size))
 
 
 def test_channels_may_come_last(tmp_path: Path, out: Path) -> None:
@@ -245,11 +211,8 @@ def test_channels_may_come_last(tmp_path: Path, out: Path) -> None:
     a, b = there_and_back([tmp_path / "a.npy", tmp_path / "b.npy"], PHOTOS, out)
     assert a.parts == (rows(5, "|u1", 0, True, (5, 4, 6, 3)),)
     assert b.parts == (rows(1, "|u1", 0, True, (4, 6, 3)),)
-    for name in ("a.npy", "b.npy"):
-        assert (out / name).read_bytes() == (tmp_path / name).read_bytes()
     (found,) = files.read_arrays(tmp_path / "a.npy", PHOTOS)
     assert isinstance(found.data, Tensor)
-    assert found.data.shape == (5, 3, 4, 6)
     assert np.array_equal(PHOTOS.values(found.data)[0], np.moveaxis(values, -1, 1))
 
 
@@ -259,16 +222,12 @@ def test_archives_of_arrays(tmp_path: Path, out: Path, monkeypatch: pytest.Monke
     np.savez(tmp_path / "a.npz", one=levels[:30].astype(np.uint8), two=levels[30:])
     np.savez(tmp_path / "b.npz", images=levels, labels=np.arange(40))
     (item,) = there_and_back([tmp_path / "a.npz"], DIGITS, out)
-    kinds = [type(part) for part in item.parts]
-    assert kinds == [Plain, Rows, Rows]
+    assert [type(part) for part in item.parts] == [Plain, Rows, Rows]
     assert item.examples == 40
-    assert "b.npz' holds 'labels.npy', which has the shape (40,)" in refusal(
-        tmp_path / "b.npz", DIGITS
-    )
+    said = refusal(tmp_path / "b.npz", DIGITS)
+    assert "b.npz' holds 'labels.npy', which has the shape (40,)" in said
     (item,) = there_and_back([tmp_path / "b.npz"], DIGITS, out, allow_fallback=True)
     assert item.examples == 40
-    for name in ("a.npz", "b.npz"):
-        assert (out / name).read_bytes() == (tmp_path / name).read_bytes()
 
 
 def test_many_arrays_in_one_file(tmp_path: Path, out: Path) -> None:
@@ -276,60 +235,18 @@ def test_many_arrays_in_one_file(tmp_path: Path, out: Path) -> None:
     (item,) = there_and_back([tmp_path / "a.npz"], DIGITS, out)
     assert item.examples == 2100
     check_size([item], 50)
-    assert (out / "a.npz").read_bytes() == (tmp_path / "a.npz").read_bytes()
 
 
-def test_names_do_not_speak_to_the_terminal(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", **{"\x1b[2J": np.zeros((3, 3), np.uint8)})
-    assert refusal(tmp_path / "a.npz", DIGITS).isprintable()
+CENTRES = np.random.default_rng(0).choice(np.arange(0.25, 8, 0.5), (50, 3))
+REAL = translation(ArrayFormat((3,), forms.Real(0.0, 8.0, K=16)))
+ZERO = translation(ArrayFormat((3,), forms.Real(-1.0, 1.0, K=3)))
 
 
-def test_real_numbers_on_the_grid(tmp_path: Path, out: Path) -> None:
-    by = translation(ArrayFormat((3,), forms.Real(0.0, 8.0, K=16)))
-    centres = np.arange(0.25, 8, 0.5)
-    values = np.random.default_rng(0).choice(centres, (50, 3))
-    for dtype in ("<f4", ">f8", "<f2"):
-        np.save(tmp_path / f"{dtype[1:]}.npy", values.astype(dtype))
-        there_and_back([tmp_path / f"{dtype[1:]}.npy"], by, out)
-        restored = (out / f"{dtype[1:]}.npy").read_bytes()
-        assert restored == (tmp_path / f"{dtype[1:]}.npy").read_bytes()
-    np.save(tmp_path / "off.npy", values + 0.1)
-    assert f", which would come back as {values[0, 0]}" in refusal(tmp_path / "off.npy", by)
-    # Zero has two signs, of which a bin keeps one.
-    by = translation(ArrayFormat((3,), forms.Real(-1.0, 1.0, K=3)))
-    np.save(tmp_path / "zero.npy", np.zeros((2, 3), np.float32))
-    there_and_back([tmp_path / "zero.npy"], by, out)
-    np.save(tmp_path / "zero.npy", -np.zeros((2, 3), np.float32))
-    assert "would come back as 0.0" in refusal(tmp_path / "zero.npy", by)
-    np.save(tmp_path / "zero.npy", np.full((2, 3), np.nan))
-    assert "NaN" in refusal(tmp_path / "zero.npy", by)
-
-
-def test_arrays_that_do_not_fit(tmp_path: Path) -> None:
-    path = tmp_path / "a.npy"
-
-    def saved(values: np.ndarray) -> str:
-        np.save(path, values)
-        return refusal(path, DIGITS)
-
-    good = np.zeros((4, 1, 8, 8), np.uint8)
-    assert "has the shape (4, 1, 9, 9)" in saved(np.zeros((4, 1, 9, 9), np.uint8))
-    assert "holds the value 17; expected 0 to 16" in saved(good + 17)
-    assert "holds the value -1" in saved(good.astype(int) - 1)
-    assert "holds float64 values" in saved(good.astype(float))
-    assert "Fortran order" in saved(np.asfortranarray(np.zeros((4, 8, 8), np.uint8)))
-    assert "expected numbers" in saved(good.astype("<c8"))
-    np.save(path, good)
-    path.write_bytes(path.read_bytes()[:-1])
-    assert "is cut off" in refusal(path, DIGITS)
-    path.write_bytes(b"nothing of the kind")
-    assert "is not a .npy array" in refusal(path, DIGITS)
-    path = tmp_path / "a.npz"
-    np.savez_compressed(path, a=good)
-    assert "is a compressed .npz" in refusal(path, DIGITS)
-    np.savez(path, a=good)
-    path.write_bytes(path.read_bytes()[:-30])
-    assert "is not an intact .npz" in refusal(path, DIGITS)
+@pytest.mark.parametrize("dtype", ["<f4", ">f8", "<f2"])
+def test_real_numbers_on_the_grid(tmp_path: Path, out: Path, dtype: str) -> None:
+    for by, values in ((REAL, CENTRES), (ZERO, np.zeros((2, 3)))):
+        np.save(tmp_path / "a.npy", values.astype(dtype))
+        there_and_back([tmp_path / "a.npy"], by, out / str(by.format.K))
 
 
 def test_levels_that_bins_lose(tmp_path: Path) -> None:
@@ -353,56 +270,57 @@ def test_levels_that_bins_lose(tmp_path: Path) -> None:
 
 # Pictures.
 
-
-def draw(path: Path, pixels: np.ndarray, **options: object) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(pixels).save(path, **options)
-    return path
-
-
-def pixels_of(path: Path) -> np.ndarray:
-    with Image.open(path) as picture:
-        return np.asarray(picture)
+PIXELS = np.random.default_rng(0).integers(0, 256, (4, 6, 3)).astype(np.uint8)
+GREY = np.zeros((8, 8), np.uint8)
 
 
 @pytest.mark.parametrize("ending", [".webp", ".bmp", ".tif", ".ppm", ".PNG"])
 def test_pictures(tmp_path: Path, out: Path, ending: str) -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (4, 6, 3)).astype(np.uint8)
     path = tmp_path / f"a{ending}"
-    draw(path, pixels, **({"lossless": True} if ending == ".webp" else {}))
+    Image.fromarray(PIXELS).save(path, lossless=True)
     (item,) = there_and_back([path], PHOTOS, out)
     assert item.name == path.name
-    assert isinstance(item.parts[0], Picture)
-    assert np.array_equal(pixels_of(out / path.name), pixels)
+    assert np.array_equal(pixels_of(out / path.name), PIXELS)
 
 
 def test_jpegs_come_back_as_png(tmp_path: Path, out: Path) -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (4, 6, 3)).astype(np.uint8)
-    path = draw(tmp_path / "a.jpg", pixels, quality=50)
-    (item,) = there_and_back([path], PHOTOS, out)
+    (tmp_path / "a.jpg").write_bytes(png(PIXELS, "jpeg", quality=50))
+    (item,) = there_and_back([tmp_path / "a.jpg"], PHOTOS, out)
     assert item.name == "a.png"
-    assert np.array_equal(pixels_of(out / "a.png"), pixels_of(path))
-    draw(tmp_path / "a.png", pixels)
+    (tmp_path / "a.png").write_bytes(png(PIXELS))
     with pytest.raises(BFNError, match=r"two files would be restored as 'a\.png'"):
         files.scan(files.find([tmp_path / "a.jpg", tmp_path / "a.png"]), PHOTOS)
 
 
-def test_levels_and_shades(tmp_path: Path, out: Path) -> None:
+LEVELS = (np.arange(64).reshape(8, 8) % 17).astype(np.uint8)
+SHADES = np.round(LEVELS * (255 / 16)).astype(np.uint8)
+
+
+@pytest.mark.parametrize(("pixels", "shades"), [(SHADES, True), (LEVELS, False)])
+def test_levels_and_shades(tmp_path: Path, out: Path, pixels: np.ndarray, shades: bool) -> None:
     """Pictures of 17 levels: as `bfn sample` draws them, or the levels as they are."""
-    levels = np.arange(64).reshape(8, 8) % 17
-    shades = np.round(levels * (255 / 16)).astype(np.uint8)
-    draw(tmp_path / "shades.png", shades)
-    draw(tmp_path / "levels.png", levels.astype(np.uint8))
-    items = there_and_back([tmp_path / "shades.png", tmp_path / "levels.png"], DIGITS, out)
-    assert [item.parts for item in items] == [(Picture("png", True),), (Picture("png", False),)]
-    assert np.array_equal(pixels_of(out / "shades.png"), shades)
-    assert np.array_equal(pixels_of(out / "levels.png"), levels)
-    for name in ("shades", "levels"):
-        (fragment,) = files.read_picture(tmp_path / f"{name}.png", DIGITS)
-        assert isinstance(fragment.data, Tensor)
-        assert np.array_equal(DIGITS.values(fragment.data)[0][0, 0], levels)
-    both = draw(tmp_path / "both.png", np.where(levels % 2, shades, levels).astype(np.uint8))
-    assert "holds the value" in refusal(both, DIGITS)
+    (tmp_path / "a.png").write_bytes(png(pixels))
+    (item,) = there_and_back([tmp_path / "a.png"], DIGITS, out)
+    assert item.parts == (Picture("png", shades),)
+    (fragment,) = files.read_picture(tmp_path / "a.png", DIGITS)
+    assert isinstance(fragment.data, Tensor)
+    assert np.array_equal(DIGITS.values(fragment.data)[0][0, 0], LEVELS)
+
+
+@pytest.mark.parametrize("name", ["a.pgm", "a.png"])
+@pytest.mark.parametrize("header", [b"P5\n8 8\n255\n", b"P5 # a note\n8 8\n# another\n255\n"])
+def test_pgm_files(tmp_path: Path, out: Path, header: bytes, name: str) -> None:
+    (tmp_path / name).write_bytes(header + bytes(range(10)) * 6 + bytes(4))
+    there_and_back([tmp_path / name], DIGITS, out)
+
+
+def test_a_picture_that_is_not_saved_exactly_is_an_error(tmp_path: Path) -> None:
+    part = Picture("jpeg", True)  # no archive can say so: its formats are lossless ones
+    with pytest.raises(BFNError, match="could not be saved exactly"):
+        files.write_picture(tmp_path / "a.jpg", part, PIXELS)
+
+
+# What does not fit.
 
 
 def deep_png(width: int, height: int) -> bytes:
@@ -416,92 +334,132 @@ def deep_png(width: int, height: int) -> bytes:
     )
 
 
-def test_pictures_that_do_not_fit(tmp_path: Path) -> None:
-    grey = np.zeros((8, 8), np.uint8)
-    path = tmp_path / "a.png"
-    large = draw(path, np.zeros((8, 9), np.uint8))
-    assert "has 9 x 8 pixels" in refusal(large, DIGITS)
-    deep = draw(path, np.zeros((8, 8), np.uint16))
-    assert "the mode I;16" in refusal(deep, DIGITS)
-    draw(path, grey, transparency=0)
-    assert "with transparency" in refusal(path, DIGITS)
-    path = tmp_path / "a.tif"
-    Image.fromarray(grey).save(path, save_all=True, append_images=[Image.fromarray(grey)])
-    assert "holds several pictures" in refusal(path, DIGITS)
+def npz(save: Callable[..., None] = np.savez, **arrays: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    save(file, **arrays)
+    return file.getvalue()
+
+
+def turned() -> Image.Exif:
     exif = Image.Exif()
     exif[0x0112] = 6
-    path = draw(tmp_path / "a.jpg", grey, exif=exif)
-    assert "is marked as turned" in refusal(path, DIGITS)
-    path = tmp_path / "deep.png"
-    path.write_bytes(deep_png(6, 4))
-    assert "has 16 bits a channel" in refusal(path, PHOTOS)
-    path = tmp_path / "a.png"
-    path.write_bytes(draw(path, grey).read_bytes()[:42])
-    assert "cannot be read as a picture" in refusal(path, DIGITS)
+    return exif
 
 
-@pytest.mark.parametrize(
-    ("content", "fits"),
-    [
-        (b"P5\n8 8\n255\n" + bytes(64), True),
-        (b"P5 # a note\n8 8\n# another\n255\n" + bytes(range(10)) * 6 + bytes(4), True),
-        (b"P5\n8 8\n16\n" + bytes(range(16)) * 4, False),
-        (b"P5\n8 8\n255\n" + bytes(64) + b"P5\n8 8\n255\n" + bytes(64), False),
-        (b"P2\n8 8\n255\n" + b"0 " * 64, False),
-    ],
-)
-@pytest.mark.parametrize("name", ["a.pgm", "a.png"])
-def test_pgm_files(tmp_path: Path, out: Path, content: bytes, fits: bool, name: str) -> None:
-    """pillow reads more than it tells of: other maxima are stretched, second pictures ignored."""
-    path = tmp_path / name
-    path.write_bytes(content)
-    if fits:
-        there_and_back([path], DIGITS, out)
-        assert np.array_equal(pixels_of(out / name), pixels_of(path))
-    else:
-        assert "single picture with 256 levels" in refusal(path, DIGITS)
-        there_and_back([path], DIGITS, out, allow_fallback=True)
-        assert (out / name).read_bytes() == content
+GOOD = np.zeros((4, 1, 8, 8), np.uint8)
+CLASSES = translation(ArrayFormat((8,), forms.Discrete(27, 27)))
+SINGLE = "single picture with 256 levels"
+MISFITS: list[tuple[str, bytes, Translation, str]] = [
+    ("a.txt", b"lower case Only", TEXT, "holds 'O' at position 11, which is not one of"),
+    ("a.txt", "αβ".encode()[:-1], GREEK, "is not UTF-8"),
+    ("a.txt", b"\xef\xbb\xbf" + "αβγ".encode(), GREEK, "'\\ufeff' at position 0"),
+    ("a.txt", "αβγ\r\n".encode(), GREEK, "'\\r' at position 3"),
+    ("a.txt", b"abc", DIGITS, "not a file of this model's kind, a picture"),
+    ("a.txt", b"abc", CLASSES, "an array (.npy, .npz)"),
+    ("a.npy", npy(np.zeros((4, 1, 9, 9), np.uint8)), DIGITS, "has the shape (4, 1, 9, 9)"),
+    ("a.npy", npy(GOOD + 17), DIGITS, "holds the value 17; expected 0 to 16"),
+    ("a.npy", npy(GOOD.astype(int) - 1), DIGITS, "holds the value -1"),
+    ("a.npy", npy(GOOD.astype(float)), DIGITS, "holds float64 values"),
+    ("a.npy", npy(np.asfortranarray(GOOD[:, 0])), DIGITS, "Fortran order"),
+    ("a.npy", npy(GOOD.astype("<c8")), DIGITS, "expected numbers"),
+    ("a.npy", npy(GOOD)[:-1], DIGITS, "is cut off"),
+    ("a.npy", b"nothing of the kind", DIGITS, "is not a .npy array"),
+    ("a.npy", npy(CENTRES + 0.1), REAL, f", which would come back as {CENTRES[0, 0]}"),
+    # Zero has two signs, of which a bin keeps one.
+    ("a.npy", npy(-np.zeros((2, 3), np.float32)), ZERO, "would come back as 0.0"),
+    ("a.npy", npy(np.full((2, 3), np.nan)), ZERO, "NaN"),
+    *(
+        ("a.npy", with_header(header), DIGITS, told)
+        for told, headers in {
+            UNREADABLE: [
+                *(HEADER.replace("2, 8", sizes) for sizes in ("-2, -8", "True, 8", "2L, 8")),
+                *(HEADER.replace("2, 8", sizes) for sizes in ("2.0, 8", "9" * 5000 + ", 8")),
+                HEADER.replace("(2, 8, 8)", "((((" * 50),
+                HEADER.replace("False", "'\x1b[2J'"),
+                HEADER.replace("|u1", "\x1b[2J"),
+                HEADER.replace("'|u1'", "('|u1', 8)"),
+                *(HEADER[:-1], "", "\4" + HEADER),
+            ],
+            "is cut off": [HEADER.replace("2, 8", sizes) for sizes in ("9" * 18 + ", 8", "3, 8")],
+            "has the shape (1, 2, 8, 8)": [HEADER.replace("2, 8", "1, 2, 8")],
+            "has the shape ()": [HEADER.replace("(2, 8, 8)", "()")],
+            "expected numbers": [HEADER.replace("|u1", kind) for kind in ("|O8", "|V1")],
+        }.items()
+        for header in headers
+    ),
+    ("a.npz", npz(np.savez_compressed, a=GOOD), DIGITS, "is a compressed .npz"),
+    ("a.npz", npz(a=GOOD)[:-30], DIGITS, "is not an intact .npz"),
+    ("a.npz", npz(**{"\x1b[2J": np.zeros((3, 3), np.uint8)}), DIGITS, "which has the shape (3, 3)"),
+    ("a.png", png(np.zeros((8, 9), np.uint8)), DIGITS, "has 9 x 8 pixels"),
+    ("a.png", png(np.zeros((8, 8), np.uint16)), DIGITS, "the mode I;16"),
+    ("a.png", png(GREY, transparency=0), DIGITS, "with transparency"),
+    ("a.png", png(np.where(LEVELS % 2, SHADES, LEVELS)), DIGITS, "holds the value"),
+    ("a.png", png(GREY)[:42], DIGITS, "cannot be read as a picture"),
+    ("a.png", deep_png(6, 4), PHOTOS, "has 16 bits a channel"),
+    (
+        "a.tif",
+        png(GREY, "tiff", save_all=True, append_images=[Image.fromarray(GREY)]),
+        DIGITS,
+        "holds several pictures",
+    ),
+    ("a.jpg", png(GREY, "jpeg", exif=turned()), DIGITS, "is marked as turned"),
+    # pillow stretches other maxima, and ignores second pictures.
+    ("a.pgm", b"P5\n8 8\n16\n" + bytes(range(16)) * 4, DIGITS, SINGLE),
+    ("a.png", b"P5\n8 8\n16\n" + bytes(range(16)) * 4, DIGITS, SINGLE),
+    ("a.pgm", (b"P5\n8 8\n255\n" + bytes(64)) * 2, DIGITS, SINGLE),
+    ("a.pgm", b"P2\n8 8\n255\n" + b"0 " * 64, DIGITS, SINGLE),
+]
 
 
-def test_a_picture_that_is_not_saved_exactly_is_an_error(tmp_path: Path) -> None:
-    noise = np.random.default_rng(0).integers(0, 256, (16, 16, 3)).astype(np.uint8)
-    part = Picture("jpeg", True)  # no archive can say so: its formats are lossless ones
-    with pytest.raises(BFNError, match="could not be saved exactly"):
-        files.write_picture(tmp_path / "a.jpg", part, noise)
+@pytest.mark.parametrize("number", range(len(MISFITS)))
+def test_what_does_not_fit(tmp_path: Path, out: Path, number: int) -> None:
+    """Is refused by name, or stored without the model."""
+    name, content, by, told = MISFITS[number]
+    (tmp_path / name).write_bytes(content)
+    said = refusal(tmp_path / name, by)
+    assert told in said
+    assert said.isprintable()
+    there_and_back([tmp_path / name], by, out, allow_fallback=True)
+    assert (out / name).read_bytes() == content
+
+
+def refusal(path: Path, by: Translation) -> str:
+    with pytest.raises(BFNError) as caught:
+        files.scan(files.find([path]), by)
+    assert path.name in str(caught.value)
+    return str(caught.value)
 
 
 # Folders, names, mistakes.
 
 
 def test_folders_keep_their_structure(tmp_path: Path, out: Path) -> None:
-    folder = tmp_path / "pictures"
-    grey = np.full((8, 8), 16, np.uint8)
-    for name in ("b.png", "a.png", "x/c.png", "x/y/.hidden.png"):
-        draw(folder / name, grey)
-    draw(tmp_path / "alone.png", grey)
-    items = there_and_back([folder, tmp_path / "alone.png"], DIGITS, out)
     names = ["pictures/a.png", "pictures/b.png", "pictures/x/c.png", "pictures/x/y/.hidden.png"]
-    assert [item.name for item in items] == [*names, "alone.png"]
-    assert all((out / name).is_file() for name in names)
+    names.append("alone.png")
+    for name in reversed(names):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(png(GREY))
+    items = there_and_back([tmp_path / "pictures", tmp_path / "alone.png"], DIGITS, out)
+    assert [item.name for item in items] == names
 
 
 def test_what_cannot_be_found(tmp_path: Path) -> None:
-    with pytest.raises(BFNError, match=r"there is no file '.*nothing'"):
-        files.find([tmp_path / "nothing"])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(BFNError, match="holds no files"):
-        files.find([tmp_path / "empty"])
-    os.mkfifo(tmp_path / "empty" / "pipe")
-    for path in (tmp_path / "empty", tmp_path / "empty" / "pipe"):
-        with pytest.raises(BFNError, match="is not an ordinary file"):
-            files.find([path])
-    (tmp_path / "a\\b").write_text("x")
-    with pytest.raises(BFNError, match="not a safe path"):
-        files.find([tmp_path / "a\\b"])
-    (tmp_path / os.fsdecode(b"\xff.txt")).write_text("x")
-    with pytest.raises(BFNError, match="not a safe path"):
-        files.find([tmp_path / os.fsdecode(b"\xff.txt")])
+    (tmp_path / "odd").mkdir()
+    os.mkfifo(tmp_path / "odd" / "pipe")
+    strange = os.fsdecode(b"\xff.txt")
+    for name in ("a\\b", strange):
+        (tmp_path / name).write_text("x")
+    for name, told in {
+        "nothing": r"there is no file '.*nothing'",
+        "empty": "holds no files",
+        "odd": "is not an ordinary file",
+        "odd/pipe": "is not an ordinary file",
+        "a\\b": "not a safe path",
+        strange: "not a safe path",
+    }.items():
+        with pytest.raises(BFNError, match=told):
+            files.find([tmp_path / name])
 
 
 def test_names_that_collide(tmp_path: Path) -> None:
@@ -517,27 +475,19 @@ def test_names_that_collide(tmp_path: Path) -> None:
         files.scan(files.find([tmp_path / "one", tmp_path / "two" / "one"]), TEXT)
 
 
-def test_files_of_another_kind(tmp_path: Path, out: Path) -> None:
-    (tmp_path / "a.txt").write_text("abc")
+def test_classes_of_letters_may_lie_in_an_array(tmp_path: Path, out: Path) -> None:
     np.save(tmp_path / "b.npy", np.zeros((3, 8), np.int64))
-    assert "not a file of this model's kind, a picture" in refusal(tmp_path / "a.txt", DIGITS)
-    by = translation(ArrayFormat((8,), forms.Discrete(27, 27)))
-    assert "an array (.npy, .npz)" in refusal(tmp_path / "a.txt", by)
-    there_and_back([tmp_path / "b.npy"], TEXT, out)  # classes of letters
-    assert (out / "b.npy").read_bytes() == (tmp_path / "b.npy").read_bytes()
+    there_and_back([tmp_path / "b.npy"], TEXT, out)
 
 
 def test_a_file_that_changes_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("abcdefgh" * 3)
     (source,) = files.scan(files.find([path]), TEXT)
-    for content in ("abcdefgh" * 2, "ABCDEFGH" * 3):
-        path.write_text(content)
+    for content in ("abcdefgh" * 2, "ABCDEFGH" * 3, None):
+        path.write_text(content) if content else path.unlink()
         with pytest.raises(BFNError, match="changed while it was being stored"):
             list(source.fragments())
-    path.unlink()
-    with pytest.raises(BFNError, match="changed while it was being stored"):
-        list(source.fragments())
 
 
 def test_forged_parts_are_refused() -> None:
@@ -555,14 +505,8 @@ def test_forged_parts_are_refused() -> None:
 
 
 def test_neighbours_are_joined() -> None:
-    parts = [
-        Plain(1),
-        Plain(2),
-        rows(1, "|u1"),
-        rows(2, "|u1"),
-        rows(2, "<i4"),
-        rows(1, "<i4", 9),
-    ]
-    assert joined(parts) == (Plain(3), rows(3, "|u1"), rows(2, "<i4"), rows(1, "<i4", 9))
+    first, *others = rows(1, "|u1"), rows(2, "<i4"), rows(1, "<i4", 9)
+    found = joined([Plain(1), Plain(2), first, rows(2, "|u1"), *others])
+    assert found == (Plain(3), rows(3, "|u1"), *others)
     assert joined([Windows(2, 0), Windows(1, 3), Windows(1, 0)]) == (Windows(3, 3), Windows(1, 0))
     assert joined([Picture("png", True)] * 2) == (Picture("png", True),) * 2

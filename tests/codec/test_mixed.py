@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -67,41 +68,32 @@ def test_files_of_arrays(
         assert Path(name).read_bytes() == Path(Path(name).name).read_bytes()
 
 
-MISTAKES: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "holds no array 'age': the model's variables are sex, gene": lambda x: x.pop("age"),
-    "holds 'more.npy', which is none of the model's variables": lambda x: x.update(more=x["sex"]),
-    "different numbers of examples, 5 of 'sex', 4 of 'gene'": lambda x: x.update(
-        gene=x["gene"][1:]
-    ),
-    "'gene.npy', which has the shape (5, 3, 2)": lambda x: x.update(
-        gene=x["gene"].transpose(0, 2, 1).copy()
-    ),
-    "in 'gene' the value 4, which would come back as 3: it is lost when rounded to the model's 4": (
-        lambda x: x.update(gene=x["gene"] * 0 + 4)
-    ),
-    "in 'sex' the value 0.5, which would come back as 0.0": lambda x: x.update(
-        sex=x["sex"] * 0 + 0.5
-    ),
-    "in 'age' the value 0.05, which would come back as 0.1": lambda x: x.update(
-        age=x["age"] * 0 + 0.05
-    ),
-    "'height.npy', which holds NaN": lambda x: x.update(height=x["height"] * np.nan),
-    "'age.npy', which holds values of the type": lambda x: x.update(age=x["age"].astype(str)),
+X = data(5)
+MISTAKES: dict[str, dict[str, Any]] = {
+    "holds no array 'age': the model's variables are sex, gene": {"age": None},
+    "holds 'more.npy', which is none of the model's variables": {"more": X["sex"]},
+    "different numbers of examples, 5 of 'sex', 4 of 'gene'": {"gene": X["gene"][1:]},
+    "'gene.npy', which has the shape (5, 3, 2)": {"gene": X["gene"].reshape(5, 3, 2)},
+    "in 'gene' the value 4, which would come back as 3: it is lost when rounded to the model's 4": {
+        "gene": X["gene"] * 0 + 4
+    },
+    "in 'sex' the value 0.5, which would come back as 0.0": {"sex": X["sex"] * 0 + 0.5},
+    "in 'age' the value 0.05, which would come back as 0.1": {"age": X["age"] * 0 + 0.05},
+    "'height.npy', which holds NaN": {"height": X["height"] * np.nan},
+    "'age.npy', which holds values of the type": {"age": X["age"].astype(str)},
 }
 
 
 def test_files_that_do_not_fit(run: Path, say: Callable[..., str]) -> None:
     for told, change in MISTAKES.items():
-        x: dict[str, Any] = data(5)
-        change(x)
+        x = {name: values for name, values in (X | change).items() if values is not None}
         np.savez("a.npz", **x)
         assert told in say("compress", run, "a.npz", "-o", "x.bfn", *SMALL, code=2)
         assert os.listdir(".") == ["a.npz"]
         say("compress", run, "a.npz", "-o", "x.bfn", *SMALL, "--allow-fallback")
+        stored = Path("a.npz").read_bytes()
         say("decompress", "x.bfn", "--run", run, "-o", ".", "--force")
-        np.savez("b.npz", **x)
-        assert Path("a.npz").read_bytes() == Path("b.npz").read_bytes()
-        os.unlink("b.npz")
+        assert Path("a.npz").read_bytes() == stored
         os.unlink("x.bfn")
     np.save("a.npy", data(5)["sex"])
     told = say("compress", run, "a.npy", "-o", "x.bfn", code=2)
@@ -117,16 +109,15 @@ def test_numbers_without_bins(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["mixed", "classes", "bins", "tensors"])
 def test_data_become_bytes(kind: str) -> None:
-    if kind in ("mixed", "tensors"):
-        model, x = mixed(), data(9)
-        if kind == "tensors":
-            x = {name: torch.from_numpy(values) for name, values in x.items()}
+    model, x = mixed(), data(9)
+    if kind == "tensors":
+        x = {name: torch.from_numpy(values) for name, values in x.items()}
     elif kind == "classes":
         net = bfn.nn.MLP(6, 4, 4, width=8, layers=1)
-        model, x = bfn.discrete(net, K=4), {"": data(9)["gene"].reshape(9, 6)}
-    else:
+        model, x = bfn.discrete(net, K=4), {"": x["gene"].reshape(9, 6)}
+    elif kind == "bins":
         net = bfn.nn.MLP(2, 1, 2, width=8, layers=1)
-        model, x = bfn.discretised(net, K=8), {"": data(9)["height"]}
+        model, x = bfn.discretised(net, K=8), {"": x["height"]}
     stored = bfn.codec.compress(model, x.get("", x), steps=2)
     found: Any = bfn.codec.decompress(model, stored)
     found = {"": found} if "" in x else found
@@ -180,11 +171,9 @@ def test_arrays_that_do_not_lie_in_their_file() -> None:
     ):
         rows = Rows(3, tuple(Array(start, "|u1") for start in starts))
         entry = Entry("a.npz", (Plain(plain), rows) if plain else (rows,))
-        if fits:
+        told = pytest.raises(BFNError, match=r"the arrays of 'a\.npz' do not lie in it")
+        with contextlib.nullcontext() if fits else told:
             files.check_parts([entry], format)
-        else:
-            with pytest.raises(BFNError, match=r"the arrays of 'a\.npz' do not lie in it"):
-                files.check_parts([entry], format)
     assert len(Translation.of(model, format).symbols) == 2
 
 
