@@ -27,7 +27,7 @@ import math
 import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
 from typing import Any
@@ -79,22 +79,6 @@ class Coded:
     payload: bytes
     bits: dict[str, Any]
     startup_examples: int = 0
-
-
-@dataclass
-class _Block:
-    """A block that is being coded in a lane."""
-
-    place: int
-    x: Integers
-    places: Integers | None = None
-    padding: int = 0
-    startup: int = 0
-    way: int = 0
-    startup_bits: float = 0.0
-    left: int = 0
-    steps: Floats = field(default_factory=lambda: np.zeros(0))
-    reconstruction: float = 0.0
 
 
 class Codec:
@@ -179,61 +163,56 @@ class Codec:
         if isinstance(blocks, Mapping):
             raise BFNError("the blocks are a dict; expected a list of blocks: for one, give [x]")
         results: dict[int, Coded] = {}
-        width = self.width
+        width, variables, report = self.width, self.chain.variables, progress or _silent
 
-        def begin(stacks: Stacks, lane: int, place: int) -> _Block:
-            block = _Block(place, *self._indices(blocks[place], place))
-            start(stacks, lane, block)
-            return block
-
-        def start(stacks: Stacks, lane: int, block: _Block) -> None:
-            block.steps = np.zeros(self.steps)
-            stacks.put(lane, padding(block.padding))
-            below = float(stacks.bits()[lane])
-            if self.exact is not None and block.places is not None:
-                self.exact.push(stacks.coders[lane], block.places)
-            block.reconstruction = float(stacks.bits()[lane]) - below
-            if len(block.x):
-                there = block.reconstruction
-                block.startup, block.way = self.startup.push(stacks, lane, block.x, there)
-            block.startup_bits = float(stacks.bits()[lane]) - block.reconstruction
-            block.left = len(block.x) - block.startup
-
-        def step(stacks: Stacks, current: dict[int, _Block]) -> None:
-            x = np.zeros((self.lanes, width, self.chain.variables), np.int64)
-            index = np.zeros(self.lanes, np.int64)
-            for lane, block in current.items():
-                index[lane] = block.left // width - 1
-                x[lane] = block.x[block.left - width : block.left]
-            x = x.reshape(-1, self.chain.variables)
-            steps, reconstruction = self.chain.encode(stacks, x, index)
-            for lane, block in current.items():
-                if lane in stacks.dry:
-                    words = width * (math.isqrt(self.chain.numbers) // 32 + 1)
-                    block.padding = 2 * block.padding or words
-                    start(stacks, lane, block)
-                else:
-                    block.steps += steps[lane]
-                    block.reconstruction += float(reconstruction[lane])
-                    block.left -= width
-
-        def finish(stacks: Stacks, lane: int, block: _Block) -> None:
-            if len(block.x):
+        def block(stacks: Stacks, lane: int, place: int) -> Iterator[Any]:
+            x, places = self._indices(blocks[place], place)
+            more, left = 0, 1
+            while left:
+                stacks.put(lane, padding(more))
+                below = float(stacks.bits()[lane])
+                if self.exact is not None and places is not None:
+                    self.exact.push(stacks.coders[lane], places)
+                reconstruction = float(stacks.bits()[lane]) - below
+                taken = way = 0
+                if len(x):
+                    taken, way = self.startup.push(stacks, lane, x, reconstruction)
+                startup = float(stacks.bits()[lane]) - reconstruction
+                steps, left = np.zeros(self.steps), len(x) - taken
+                while left:
+                    messages, data = yield left // width - 1, x[left - width : left]
+                    if lane in stacks.dry:  # begin again
+                        report(left + taken - len(x))
+                        more = 2 * more or width * (math.isqrt(self.chain.numbers) // 32 + 1)
+                        break
+                    steps += messages
+                    reconstruction += float(data)
+                    left -= width
+                    report(width)
+            if len(x):
                 header = np.zeros((self.lanes, 2), np.int64)
-                header[lane] = block.startup, block.way
+                header[lane] = taken, way
                 with stacks.only(lane):
-                    self._header(len(block.x)).push(stacks, header)
+                    self._header(len(x)).push(stacks, header)
+            report(taken)
             payload = stacks.bytes(lane)
-            used = float(block.steps.sum()) + block.reconstruction + block.startup_bits
             bits = {
-                "steps": block.steps.tolist(),
-                "reconstruction": block.reconstruction,
-                "startup": block.startup_bits,
-                "overhead": 8.0 * len(payload) - used,
+                "steps": steps.tolist(),
+                "reconstruction": reconstruction,
+                "startup": startup,
+                "overhead": 8.0 * len(payload) - (float(steps.sum()) + reconstruction + startup),
             }
-            results[block.place] = Coded(payload, bits, block.startup)
+            results[place] = Coded(payload, bits, taken)
 
-        self._run(range(len(blocks)), begin, step, finish, progress)
+        def step(stacks: Stacks, asked: dict[int, Any]) -> dict[int, Any]:
+            x = np.zeros((self.lanes, width, variables), np.int64)
+            index = np.zeros(self.lanes, np.int64)
+            for lane, each in asked.items():
+                index[lane], x[lane] = each
+            steps, data = self.chain.encode(stacks, x.reshape(-1, variables), index)
+            return {lane: (steps[lane], data[lane]) for lane in asked}
+
+        self._run(range(len(blocks)), block, step)
         return [results[place] for place in range(len(blocks))]
 
     def decode(
@@ -253,88 +232,74 @@ class Codec:
         places = range(len(payloads)) if places is None else places
         number_of = {place: j for j, place in enumerate(places)}
         results: dict[int, Any] = {}
-        width = self.width
+        width, report = self.width, progress or _silent
 
-        def begin(stacks: Stacks, lane: int, place: int) -> _Block:
+        def block(stacks: Stacks, lane: int, place: int) -> Iterator[Any]:
             j = number_of[place]
             stacks.put(lane, payloads[j])
-            block = _Block(place, np.zeros((counts[j], self.chain.variables), np.int64))
-            if counts[j]:
+            x, taken, way = np.zeros((counts[j], self.chain.variables), np.int64), 0, 0
+            if len(x):
                 with stacks.only(lane):
-                    block.startup, block.way = self._header(counts[j]).pop(stacks)[lane].tolist()
-            block.left = len(block.x) - block.startup
-            if block.startup > self.startup.most(block.way) + width or block.left % width:
+                    taken, way = self._header(len(x)).pop(stacks)[lane].tolist()
+            chained = len(x) - taken
+            if taken > self.startup.most(way) + width or chained % width:
                 raise damaged(f"block {place} begins with too many examples")
-            return block
-
-        def step(stacks: Stacks, current: dict[int, _Block]) -> None:
-            index = np.zeros(self.lanes, np.int64)
-            for lane, block in current.items():
-                index[lane] = (len(block.x) - block.startup - block.left) // width
-            x = self.chain.decode(stacks, index).reshape(self.lanes, width, -1)
-            for lane, block in current.items():
-                first = index[lane] * width
-                block.x[first : first + width] = x[lane]
-                block.left -= width
-
-        def finish(stacks: Stacks, lane: int, block: _Block) -> None:
-            if block.startup:
-                rest = self.startup.pop(stacks, lane, block.startup, block.way)
-                block.x[len(block.x) - block.startup :] = rest
+            for first in range(0, chained, width):
+                x[first : first + width] = yield first // width
+                report(width)
+            if taken:
+                x[chained:] = self.startup.pop(stacks, lane, taken, way)
             if self.exact is not None:
-                data = torch.from_numpy(self.exact.pop(stacks.coders[lane], block.x))
+                data = torch.from_numpy(self.exact.pop(stacks.coders[lane], x))
             else:
-                data = self.model.flow.unpack(self.chain.data(block.x))
+                data = self.model.flow.unpack(self.chain.data(x))
             rest = stacks.bytes(lane)
             if rest != padding(len(rest) // 4):
-                raise damaged(f"block {block.place} has bits left over")
-            results[block.place] = data
+                raise damaged(f"block {place} has bits left over")
+            results[place] = data
             if confirm is not None:
-                confirm(block.place, data)
+                confirm(place, data)
+            report(taken)
 
-        self._run(places, begin, step, finish, progress)
+        def step(stacks: Stacks, asked: dict[int, Any]) -> dict[int, Any]:
+            index = np.zeros(self.lanes, np.int64)
+            index[list(asked)] = list(asked.values())
+            x = self.chain.decode(stacks, index)
+            return dict(enumerate(x.reshape(self.lanes, width, -1)))
+
+        self._run(places, block, step)
         return [results[place] for place in places]
 
     def _run(
         self,
         places: Sequence[int],
-        begin: Callable[[Stacks, int, int], _Block],
-        step: Callable[[Stacks, dict[int, _Block]], None],
-        finish: Callable[[Stacks, int, _Block], None],
-        progress: Progress | None,
+        block: Callable[[Stacks, int, int], Iterator[Any]],
+        step: Callable[[Stacks, dict[int, Any]], dict[int, Any]],
     ) -> None:
-        """Take every block through its lane, one example of each lane at a time."""
-        queues: list[list[int]] = [[] for _ in range(self.lanes)]
-        for place in sorted(places, reverse=True):
-            queues[place % self.lanes].append(place)
-        stacks, current = Stacks(self.lanes), dict[int, _Block]()
+        """Take every block through its lane.
 
-        def end(lane: int, block: _Block) -> int:
-            finish(stacks, lane, block)
-            stacks.put(lane, None)
-            return block.startup
+        A block is a generator that yields what the chain is to do for it next; `step` does that for
+        all lanes at once, and what it returns for the lane is sent back to the block.
+        """
+        stacks = Stacks(self.lanes)
+
+        def through(lane: int) -> Iterator[Any]:
+            for place in sorted(place for place in places if place % self.lanes == lane):
+                yield from block(stacks, lane, place)
+                stacks.put(lane, None)
 
         with exact_arithmetic(self.model):
-            while True:
-                done = 0
-                for lane, queue in enumerate(queues):
-                    while lane not in current and queue:
-                        block = begin(stacks, lane, queue.pop())
-                        if block.left:
-                            current[lane] = block
-                        else:
-                            done += end(lane, block)
-                if current:
-                    done += sum(block.left + block.startup for block in current.values())
-                    step(stacks, current)
-                    done -= sum(block.left + block.startup for block in current.values())
-                    for lane, block in list(current.items()):
-                        if not block.left:
-                            done += end(lane, current.pop(lane))
-                if progress is not None and done:
-                    progress(done)
-                if not current and not any(queues):
-                    break
+            working: dict[int, Any] = {lane: through(lane) for lane in range(self.lanes)}
+            answers: dict[int, Any] = {}
+            while working:
+                asked = {}
+                for lane, work in list(working.items()):
+                    try:
+                        asked[lane] = work.send(answers.get(lane))
+                    except StopIteration:
+                        del working[lane]
+                if asked:
+                    answers = step(stacks, asked)
 
     def _header(self, count: int) -> Distribution:
         """The number of start-up examples of a block, and the way they are coded."""
@@ -467,6 +432,9 @@ class Startup:
         if (chain, way) not in self._marginals:
             self._marginals[chain, way] = chain.marginal(TIMES[way])
         return self._marginals[chain, way]
+
+
+def _silent(count: int) -> None: ...
 
 
 def padding(words: int) -> bytes:
