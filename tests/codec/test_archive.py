@@ -182,13 +182,13 @@ def test_plain_bytes_expand_no_further_than_deflated_ones(tmp_path: Path) -> Non
     for payload, fits in ((deflated, True), (packed, False)):
         lengths, check = [-len(payload)], struct.pack("<I", zlib.crc32(zeros))
         raw = archives.fields(f13=[["a", [0, len(zeros)]]], f14=lengths, f15=check)
+        path.write_bytes(archives.seal(payload, raw))
         if fits:
-            path.write_bytes(archives.seal(payload, raw))
             with Archive(path) as found:
                 assert found.plain_block(0) == zeros
         else:
-            message = complaint(tmp_path, archives.seal(payload, raw))
-            assert "more plain bytes than its blocks can hold" in message
+            told = "more plain bytes than its blocks can hold"
+            assert told in complaint(tmp_path, path.read_bytes())
 
 
 def test_counts_that_contradict_one_another(tmp_path: Path) -> None:
@@ -235,12 +235,8 @@ def test_what_fits_into_the_contents() -> None:
 
 def test_where_deflating_begins_stays_the_same() -> None:
     """Archives that were written before could not be read otherwise."""
-    words = (
-        b"aarch64\xa7DEFAULT\xa4cuda\xa4AVX2\xa4text<f4<i8\x93\x03\x20\x20"
-        b".txt\x93\x02.png\x92\x93\x03\xa3png\xc3.npy\x95\x01\xa3|u1\xc2\x94"
-        b"\x97\xa50.1.0\xaa2.13.0+cpu\xa52.4.6\xa50.5.0\xa6x86_64\xa6AVX512\xa3cpu\xa6digits\xa5image"
-    )
-    assert expand(bytes.fromhex("014b1c78270000"), len(words)) == words
+    words = expand(bytes.fromhex("014b1c78270000"), 1000)
+    assert (len(words), zlib.crc32(words)) == (131, 0x2D75569B)
 
 
 def test_squeezed_bytes_come_back() -> None:

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-import bfn
 from bfn.codec import stack
 from bfn.codec.messages import POPPED, CutGaussianBins, Grid
 from bfn.codec.stack import Distribution, Stacks
 from bfn.flow import BayesianFlow, BinaryFlow, CategoricalFlow, GaussianFlow
 from bfn.schedule import Exponential, Quadratic
+from support.mistakes import assert_refused
 
 LANES, NUMBER = 3, 40
 
@@ -88,14 +88,6 @@ def test_the_ends_of_a_cut_gaussian_have_the_tails() -> None:
         np.testing.assert_allclose(bits, -math.log2(mass), rtol=0.005)
 
 
-def test_an_empty_stack_takes_its_first_symbol_for_nothing() -> None:
-    stacks = filled(0)
-    stack.table(WEIGHTS).push(stacks, np.zeros((LANES, NUMBER), np.int64))
-    assert stacks.bytes(0) == b""
-    assert not stack.table(WEIGHTS).pop(stacks).any()
-    assert stacks.bytes(0) == b""
-
-
 def test_fine_bins_equal_one_alphabet() -> None:
     """In tight alphabets a bin costs no more than in the whole one, and a sample of it less."""
     K, mask = 65536, np.ones((1, 2000), bool)
@@ -142,20 +134,21 @@ def test_random_words_are_random() -> None:
 
 
 def test_mistakes_are_told() -> None:
-    stacks = filled()
-    with pytest.raises(bfn.BFNError, match="damaged"):
-        stack.gaussian(MEAN, 2.5, 20).push(stacks, np.rint(MEAN).astype(np.int64) + 21)
-    with pytest.raises(bfn.BFNError, match="damaged"):  # beyond its own size, not the largest
-        stack.uniform(np.array([[5, 9]] * LANES)).push(stacks, np.array([[7, 3]] * LANES))
-    with pytest.raises(bfn.BFNError, match="damaged"):
-        Stacks(1).put(0, b"\1\2\3\4\0\0\0\0")
-    for make in (
-        lambda: stack.gaussian(MEAN * np.nan, 2.5, 20),
-        lambda: stack.cut_gaussian(MEAN, STD * np.inf, 17),
-        lambda: stack.table(WEIGHTS * np.nan),
+    cell, pair = np.rint(MEAN).astype(np.int64), np.array([[5, 9]] * LANES)
+    for told, call in (
+        ("damaged", lambda: stack.gaussian(MEAN, 2.5, 20).push(filled(), cell + 21)),
+        # It does not wrap round to a symbol of the alphabet.
+        ("damaged", lambda: stack.gaussian(MEAN, 2.5, 20).push(filled(), cell + 2**32)),
+        # Beyond its own size, not the largest.
+        ("damaged", lambda: stack.uniform(pair).push(filled(), pair[:, ::-1] - 2)),
+        ("damaged", lambda: Stacks(1).put(0, b"\1\2\3\4\0\0\0\0")),
+        ("not finite", lambda: stack.gaussian(MEAN * np.nan, 2.5, 20)),
+        ("not finite", lambda: stack.cut_gaussian(MEAN, STD * np.inf, 17)),
+        ("not finite", lambda: stack.table(WEIGHTS * np.nan)),
+        ("too fine", lambda: Grid.of(GaussianFlow(Exponential(0.02)), 5, spacing=1e-9)),
+        ("more steps", lambda: Grid.of(GaussianFlow(Exponential(1e-8)), 1, 0.5).pushed(1, 2.0)),
     ):
-        with pytest.raises(bfn.BFNError, match="not finite"):
-            make()
+        assert_refused(call, told)
 
 
 # Grids against the formulas retyped, and the bound on how far V can stray.
@@ -214,10 +207,3 @@ def test_the_utmost_symbols_stay_within_the_alphabets(
             cells = abs(message - grid.alpha[i] * other) / grid.delta[i]
             assert cells <= grid.pushed(i, 2.0) - 1
         k = earlier
-
-
-def test_what_cannot_be_coded_is_told() -> None:
-    with pytest.raises(bfn.BFNError, match="too fine"):
-        Grid.of(GaussianFlow(Exponential(0.02)), 5, spacing=1e-9)
-    with pytest.raises(bfn.BFNError, match="more steps"):
-        Grid.of(GaussianFlow(Exponential(1e-8)), 1, 0.5).pushed(1, 2.0)
