@@ -52,37 +52,6 @@ def test_examples_do_not_mix(kind: str, name: str) -> None:
         torch.testing.assert_close(apart, together[batch], rtol=1e-5, atol=1e-6)
 
 
-class Apart(nn.Module):
-    """A network that treats variables alike and apart."""
-
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, features: Tensor, t: Tensor) -> Tensor:
-        return torch.cat([self.net(features[:, [d]], t) for d in range(features.shape[1])], 1)
-
-
-@every_kind
-@every_loss
-def test_losses_add_over_variables(kind: str, name: str) -> None:
-    bfn_model, x, N = model(kind), data(kind, (1, 3)), 2000
-    bfn_model.net = Apart(bfn_model.net)
-    options: dict[str, Any] = {}
-    if name in ("continuous_time", "discrete_time"):
-        options["times"] = torch.full((N,), 0.5)
-    with torch.no_grad():
-        whole, *parts = (
-            LOSSES[name](
-                bfn_model, x[:, d].expand(N, len(d)), generator=generator(1 + d[0]), **options
-            )
-            for d in ([0, 1, 2], [0], [1], [2])
-        )
-    error = math.hypot(standard_error(whole), *(standard_error(p) for p in parts))
-    difference = float(whole.mean() - sum(p.mean() for p in parts))
-    assert abs(difference) < 4 * error + 1e-5
-
-
 @every_kind
 @every_loss
 def test_seeds_conditions_and_gradients(kind: str, name: str) -> None:

@@ -220,14 +220,14 @@ def test_files_that_do_not_fit(
     np.savez("words.npz", types=np.array(["a", "b", "c"]))
     for command, part in (
         (["sample", str(run), "--out", "x.npy"], "expected a name ending in .npz"),
-        (["sample", str(run), "--prefix", "a"], "data are mixed"),
+        (["sample", str(run), "--prefix", "a"], "a model of mixed data"),
         (["infill", str(run), "all.npz"], "leaves nothing to fill in"),
         (["infill", str(run), "unknown.npz"], "the model's variables are sex, types, place, age"),
         (["infill", str(run), "shape.npz"], "has shape (2,); expected (3,)"),
         (["infill", str(run), "range.npz"], "'types': x contains 9"),
         (["infill", str(run), "fraction.npz"], "holds fractions; expected classes, 0 to 3"),
         (["infill", str(run), "words.npz"], "has type <U1; expected real numbers"),
-        (["infill", str(run), "all.npz", "--resize"], "these data are mixed"),
+        (["infill", str(run), "all.npz", "--resize"], "a model of mixed data"),
     ):
         assert main(command) == 2, command
         assert part in capsys.readouterr().err.replace("\n", " "), command

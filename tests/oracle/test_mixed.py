@@ -1,7 +1,6 @@
-"""Joint sources over a bit, a class, a bin and a number, with the exact posterior as network.
+"""A joint source over a bit, a class, a bin and a number, with the exact posterior as network.
 
-Losses are integrated over a scrambled Sobol sequence of data and noise, which `prescribed` feeds
-to the library; standard errors are those of independent scrambles.
+Its losses are those of its variables alone: see tests/flow/test_side_by_side.py.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -19,131 +17,7 @@ from torch import Tensor, nn
 import bfn
 from bfn.guidance import ClassifierFree, Guided
 from bfn.schedule import Exponential, Quadratic, Schedule
-from support.joint import NAMES, SCHEDULES, Joint, Posterior, joint, variables
-
-from . import joint_reference as reference
-from .quadrature import prescribed
-
-SOURCES = {
-    "a number": ("number",),
-    "a class and a number": ("class", "number"),
-    "all": NAMES[::-1],
-}
-OTHER: dict[str, Schedule] = {
-    "bit": Exponential(5.0**-0.5),
-    "class": Quadratic(2.5),
-    "bin": Quadratic(99.0),
-    "number": Exponential(0.1),
-}
-"""Other ways to the accuracies at which SCHEDULES end."""
-
-
-def betas(schedules: dict[str, Schedule]) -> reference.Schedules:
-    return {
-        name: lambda t, schedule=schedule: float(schedule.beta(torch.tensor(t)))
-        for name, schedule in schedules.items()
-    }
-
-
-def ends(source: Joint, schedules: dict[str, Schedule]) -> dict[str, float]:
-    return {name: betas(schedules)[name](1.0) for name in source.names}
-
-
-def found(source: Joint, model: bfn.BFN, n: int | str | None, log_2: int, scrambles: int) -> Tensor:
-    """L^n by name (for n = None L^r) of the library, for each scramble: (scrambles, P)."""
-    times, weights = np.polynomial.legendre.leggauss(16)
-    if n is None:
-        times, weights = np.ones(1), np.ones(1)
-    elif n == "inf":
-        times, weights = 0.5 + 0.5 * times, 0.5 * weights
-    else:
-        times, weights = (np.arange(n) + 0.5) / n, np.full(n, 1.0 / n)
-    state = sum({"bit": 1, "class": 3, "bin": 1, "number": 1}[name] for name in source.names)
-    # Divergences of classes and bins are means over messages.
-    messages = {"class": (1, 3), "bin": ()} if isinstance(n, int) else {}
-    rows = []
-    for seed in range(scrambles):
-        u = reference.sobol(2 + state + 4, log_2, seed)
-        noise = torch.special.ndtri(u[:, 2:])
-        row, *rest = noise.split([state, 3, 1], 1)
-        drawn = dict(zip(("class", "bin"), rest, strict=True))
-        more = [
-            drawn[name].reshape(-1, *messages[name]) for name in source.names if name in messages
-        ]
-        x, loss = source.quantiles(u[:, :2]), torch.zeros(len(source.names))
-        for t, weight in zip(times.tolist(), weights.tolist(), strict=True):
-            every = torch.full((len(u),), t)
-            with prescribed(row, *more):
-                if n is None:
-                    nats = bfn.loss.reconstruction(model, x, by_variable=True)
-                else:
-                    nats = bfn.loss.n_step(model, x, n, every, by_variable=True)
-            loss += weight * nats.mean(0)
-        rows.append(loss)
-    return torch.stack(rows)
-
-
-def assert_losses(
-    source: Joint,
-    n: int | str | None,
-    schedules: dict[str, Schedule] = SCHEDULES,
-    log_2: int = 10,
-    scrambles: int = 8,
-) -> Tensor:
-    """The library's losses by name; they agree with the reference within 4.5 standard errors."""
-    if n is None:
-        expected = reference.reconstruction(source, ends(source, schedules))
-    elif n == "inf":
-        expected = reference.continuous_time(source, betas(schedules))
-    else:
-        expected = reference.discrete_time(source, betas(schedules), int(n))
-    rows = found(source, source.model(schedules), n, log_2, scrambles)
-    mean, error = rows.mean(0), rows.std(0) / scrambles**0.5
-    assert float(error.max()) < 0.006 * float(mean.sum().clamp_min(1.0))
-    # The reference is itself a mean over Sobol points.
-    assert bool(((mean - torch.from_numpy(expected)).abs() < 4.5 * error + 2e-3).all()), (
-        mean,
-        expected,
-        error,
-    )
-    return mean
-
-
-@pytest.mark.parametrize("n", [1, 3, 10, "inf", None])
-@pytest.mark.parametrize("name", SOURCES)
-def test_losses(name: str, n: int | str | None) -> None:
-    assert_losses(joint(SOURCES[name]), n)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("n", [1, 3, 10, "inf", None])
-def test_losses_to_more_digits(n: int | str | None) -> None:
-    for schedules in (SCHEDULES, OTHER):
-        assert_losses(joint(), n, schedules, log_2=13, scrambles=12)
-
-
-@pytest.mark.parametrize("n", [1, 3, 10, "inf"])
-@pytest.mark.parametrize("name", ["bit", "class", "bin"])
-def test_one_variable_costs_its_entropy(name: str, n: int | str) -> None:
-    source, scrambles = joint((name,)), 8
-    model = source.model()
-    rows = found(source, model, n, 9, scrambles) + found(source, model, None, 11, scrambles)
-    error = float(rows.std() / scrambles**0.5)
-    assert error < 0.005
-    entropy = reference.entropy(source.P.numpy())
-    assert float(rows.mean()) == pytest.approx(entropy, abs=4.5 * error)
-
-
-def test_schedules_of_their_own() -> None:
-    """L^inf is an integral along the path of all accuracies: its sum knows only their ends."""
-    source = joint()
-    information = reference.information(source, ends(source, SCHEDULES))
-    mean = assert_losses(source, "inf", OTHER)
-    assert float(mean.sum()) == pytest.approx(information, rel=4e-3)
-    before = reference.continuous_time(source, betas(SCHEDULES))
-    assert before.sum() == pytest.approx(information, rel=2e-3)
-    assert float((mean - torch.from_numpy(before)).abs().max()) > 0.02 * information
-
+from support.joint import Posterior, joint, variables
 
 # Samples
 
@@ -154,7 +28,7 @@ SHARP: dict[str, Schedule] = {
     "number": Exponential(0.05),
 }
 SOURCE = joint()
-LAST = ends(SOURCE, SHARP)["number"]
+LAST = float(SHARP["number"].beta(torch.ones(())))
 N = 2_000
 
 

@@ -50,38 +50,30 @@ B, D, K = 2, 32, 5_000
 SIZE = 4 * B * D * K
 
 
-def logits() -> torch.Tensor:
-    return torch.randn(B, D, K, generator=generator(0))
-
-
 @pytest.mark.parametrize("loss", ["rate", "divergence", "log_prob"])
-def test_a_loss_and_its_gradient_hold_three(loss: str) -> None:
-    values = logits().requires_grad_()
-    x = torch.randint(0, K, (B, D), generator=generator(1))
-    alpha = torch.tensor([1e-3, 4e-3])
-    output = CategoricalOutput(values, chunk=2)
-    with PeakMemory() as memory:
-        arguments = {"rate": (x, alpha), "divergence": (x, alpha, None, 1, 4e-3), "log_prob": (x,)}
-        getattr(output, loss)(*arguments[loss]).sum().backward()
-    # The derivative, its slices on the way back, and the gradient; a chunk is 1/16 of the logits.
-    assert memory.peak < 3.9 * SIZE
-
-
-@pytest.mark.parametrize("loss", ["rate", "divergence", "log_prob"])
-def test_a_large_vocabulary_is_taken_in_chunks_by_default(loss: str) -> None:
-    """50,000 classes: five variables at a time, of 32."""
-    values = torch.randn(1, 32, 50_000, generator=generator(0))
-    x = torch.randint(0, 50_000, (1, 32), generator=generator(1))
-    alpha = torch.tensor([1e-4])
-    output = CategoricalOutput(values.requires_grad_())
+@pytest.mark.parametrize(
+    ("K", "chunk", "most"),
+    [
+        # The derivative, its slices on the way back, and the gradient; a chunk is 1/16 of all.
+        (5_000, 2, 3.9),
+        # By default five variables at a time, of 32.
+        (50_000, None, 3 + 12 * 5 / 32),
+    ],
+)
+def test_a_loss_and_its_gradient_hold_three(
+    loss: str, K: int, chunk: int | None, most: float
+) -> None:
+    values = torch.randn(1, D, K, generator=generator(0)).requires_grad_()
+    x, alpha = torch.randint(0, K, (1, D), generator=generator(1)), torch.tensor([1e-4])
+    output = CategoricalOutput(values, chunk)
     with PeakMemory() as memory:
         arguments = {"rate": (x, alpha), "divergence": (x, alpha, None, 1, 1e-4), "log_prob": (x,)}
         getattr(output, loss)(*arguments[loss]).sum().backward()
-    assert memory.peak < (3 + 12 * 5 / 32) * 4 * values.numel()
+    assert memory.peak < most * 4 * values.numel()
 
 
 def test_a_draw_holds_four() -> None:
-    values = logits()
+    values = torch.randn(B, D, K, generator=generator(0))
     with PeakMemory() as memory:
         CategoricalOutput(values).sample(generator(3))
     assert memory.peak < 4.1 * SIZE

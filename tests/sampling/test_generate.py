@@ -196,8 +196,18 @@ def test_conditions_reach_the_network() -> None:
 @pytest.mark.parametrize("solver", solvers.SOLVERS)
 @pytest.mark.parametrize("grid", [None, *solvers.GRIDS])
 def test_every_solver_on_every_grid(kind: str, solver: str, grid: str | None) -> None:
-    """Data of the right kind from the first step on, reproducibly, and example by example."""
+    """Data of the right kind from the first step on, reproducibly, and example by example.
+
+    Theta's beta is the schedule's at the time the network is told.
+    """
     bfn_model, keys = model(kind).double(), [noise.seed(3, i) for i in range(4)]
+    schedule, times = bfn_model.flow.schedule, []
+
+    def look(i: int, t: torch.Tensor, theta: Theta, output: Output) -> None:
+        times.append(float(t[0]))
+        expected = schedule.beta(t)
+        torch.testing.assert_close(theta.beta.flatten(), expected, rtol=1e-10, atol=1e-12)
+
     for steps in (1, 3):
         options: dict[str, Any] = {"solver": solver, "grid": grid, "final": "mode"}
         a, b = (
@@ -207,33 +217,12 @@ def test_every_solver_on_every_grid(kind: str, solver: str, grid: str | None) ->
         bfn_model.check(a)
         assert torch.equal(a, b)
         last = noise.Keyed(keys[-1:])
-        alone = bfn.generate(bfn_model, (1, 3), steps, generator=last, **options)
+        alone = bfn.generate(bfn_model, (1, 3), steps, generator=last, callback=look, **options)
+        assert times[0] == solvers.SOLVERS[solver].first
+        assert times == sorted(set(times))
+        assert times.pop() == pytest.approx(1.0, abs=1e-12)
+        times.clear()
         torch.testing.assert_close(alone, a[-1:], rtol=1e-9, atol=1e-9)
-
-
-@every_kind
-@pytest.mark.parametrize("grid", solvers.GRIDS)
-def test_times_accuracies_and_coordinates_of_a_run_agree(kind: str, grid: str) -> None:
-    """Theta's beta is the schedule's at the time the network is told, whatever the grid."""
-    bfn_model, seen = model(kind).double(), []
-    for solver in ("sde", "ode"):
-        bfn.generate(
-            bfn_model,
-            (2, 3),
-            6,
-            solver=solver,
-            grid=grid,
-            first=1e-3,
-            callback=lambda i, t, theta, output: seen.append((t, theta.beta.flatten())),
-        )
-        for t, beta in seen:
-            expected = bfn_model.flow.schedule.beta(t)
-            torch.testing.assert_close(beta, expected, rtol=1e-10, atol=1e-12)
-        times = torch.stack([t[0] for t, _ in seen])
-        assert float(times[0]) == 1e-3
-        assert bool((times.diff() > 0).all())
-        assert float(times[-1]) == pytest.approx(1.0, abs=1e-12)
-        seen.clear()
 
 
 def test_steps_of_a_users_solver_add_up_to_the_schedule() -> None:

@@ -92,24 +92,6 @@ def test_density_learns_where_the_loss_is() -> None:
     assert float((q - expected).abs().max()) < 0.05 * float(expected.max())
 
 
-def test_importance_has_less_variance() -> None:
-    """A noisy loss z^2 peak(t): per example E[w l^2] - I^2 is 0.25, 0.18 and 0.03 in theory."""
-
-    def variance(sampler: times.Times) -> float:
-        g = generator(3)
-        means = []
-        for _ in range(2_000):
-            t, weight = sampler(8, g, dtype=torch.float64)
-            z = torch.randn(8, generator=g, dtype=torch.float64)
-            means.append((weight * z.square() * peak(t)).mean())
-        return 8 * float(torch.stack(means).var())
-
-    plain, even, important = map(variance, (times.independent, times.stratified, learned()))
-    assert plain == pytest.approx(0.25, rel=0.15)
-    assert even == pytest.approx(0.177, rel=0.15)
-    assert important < 0.05
-
-
 def test_untrained_importance_is_stratified() -> None:
     a, weight = times.ImportanceTimes()(16, generator(4))
     b, _ = times.stratified(16, generator(4))
