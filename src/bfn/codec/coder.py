@@ -167,8 +167,8 @@ class Codec:
 
         def block(stacks: Stacks, lane: int, place: int) -> Iterator[Any]:
             x, places = self._indices(blocks[place], place)
-            more, left = 0, 1
-            while left:
+            more = 0
+            while True:
                 stacks.put(lane, padding(more))
                 below = float(stacks.bits()[lane])
                 if self.exact is not None and places is not None:
@@ -189,6 +189,8 @@ class Codec:
                     reconstruction += float(data)
                     left -= width
                     report(width)
+                else:  # all of the block is on the stack
+                    break
             if len(x):
                 header = np.zeros((self.lanes, 2), np.int64)
                 header[lane] = taken, way

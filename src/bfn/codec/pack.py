@@ -59,6 +59,9 @@ WIDTH, WIDE = 256, 1 << 16
 MAX_VARIABLES = 1 << 25
 """The most variables that are coded at once: bounds the memory of both sides."""
 
+_OTHERS = ("reconstruction", "startup", "overhead", "startup_examples")
+"""What is counted of a block beside the bits of its steps."""
+
 Report = Callable[[int, int], None]
 """Called with how much is done, and of how much."""
 
@@ -179,9 +182,14 @@ def store(
     try:
         with replacing(out) as aside:
             with Writer(aside) as writer:
-                packing = _Packing(codec, translation, writer, block, 2 * examples, report)
-                packing.store(sources)
+                digest, spent = _Digest(), np.zeros(steps + 4)
+                advance = _counter(report, 2 * examples)
+                for x in _batches(sources, codec.lanes * block, writer, digest):
+                    for bits in _write(x.split(block), codec, translation, writer, advance):
+                        spent += bits
+                writer.keep(b"", end=True)
                 made_with, probe = environment(codec)
+                others = dict(zip(_OTHERS, map(round, spent[steps:]), strict=True))
                 contents = Contents(
                     made_with,
                     printable(run)[:255],
@@ -194,8 +202,8 @@ def store(
                     codec.lanes,
                     block,
                     input_bytes=sum(source.size for source in sources),
-                    content=packing.content,
-                    bits=packing.account(),
+                    content=digest.value,
+                    bits=Bits.round(spent[:steps].tolist() if examples else [], **others),
                     entries=entries,
                     blocks=writer.blocks,
                 )
@@ -216,65 +224,55 @@ def _fair_block(codec: Codec, format: Format, examples: int) -> int:
     return max(1, math.ceil(examples / max(1, round(examples / wanted))))
 
 
-class _Packing:
-    """Gathers examples into batches of blocks, codes them, and writes them once they decode."""
+class _Digest:
+    """CRC-32 of all it is called with, one after another."""
 
-    def __init__(
-        self,
-        codec: Codec,
-        translation: Translation,
-        writer: Writer,
-        block: int,
-        total: int,
-        report: Report,
-    ) -> None:
-        self.codec, self.translation, self.writer, self.block = codec, translation, writer, block
-        self.content = 0
-        self._steps = np.zeros(codec.steps)
-        self._others = dict.fromkeys(("reconstruction", "startup", "overhead"), 0.0)
-        self._startup_examples = 0
-        self._advance = _counter(report, total)
+    value = 0
 
-    def store(self, sources: Sequence[Source]) -> None:
-        waiting, batch = torch.zeros(0), self.codec.lanes * self.block
-        for source in sources:
-            for fragment in source.fragments():
-                self.content = zlib.crc32(fragment.content, self.content)
-                self.writer.keep(fragment.beside)
-                if isinstance(fragment.data, bytes):
-                    self.writer.keep(fragment.data)
-                    continue
-                waiting = torch.cat([waiting, fragment.data]) if len(waiting) else fragment.data
-                while len(waiting) >= batch:
-                    self._store(waiting[:batch])
-                    waiting = waiting[batch:].clone()
-        if len(waiting):
-            self._store(waiting)
-        self.writer.keep(b"", end=True)
+    def __call__(self, data: bytes) -> None:
+        self.value = zlib.crc32(data, self.value)
 
-    def _store(self, x: Tensor) -> None:
-        blocks = list(x.split(self.block))
-        coded = self.codec.encode(blocks, self._advance)
-        counts = [len(each) for each in blocks]
-        payloads = [each.payload for each in coded]
-        decoded = map(self.codec.model.pack, self.codec.decode(payloads, counts, self._advance))
-        for before, after, each in zip(blocks, decoded, coded, strict=True):
-            same = map(np.array_equal, *map(self.translation.values, (before, after)))
-            if not all(same):
-                raise BFNError(
-                    "the coded data did not decode to the same; nothing was written: this machine "
-                    "does not compute the same digits twice"
-                )
-            self.writer.add(each.payload, len(before), self.translation.check_value(before))
-            self._steps += np.array(each.bits["steps"])
-            for name in self._others:
-                self._others[name] += each.bits[name]
-            self._startup_examples += each.startup_examples
 
-    def account(self) -> Bits:
-        others = {name: round(bits) for name, bits in self._others.items()}
-        steps = self._steps.tolist() if any(block.model for block in self.writer.blocks) else []
-        return Bits.round(steps, **others, startup_examples=self._startup_examples)
+def _batches(
+    sources: Sequence[Source], size: int, writer: Writer, digest: _Digest
+) -> Iterator[Tensor]:
+    """The examples of all files, `size` at a time; the writer keeps what is not one."""
+    waiting = torch.zeros(0)
+    for source in sources:
+        for fragment in source.fragments():
+            digest(fragment.content)
+            writer.keep(fragment.beside)
+            if isinstance(fragment.data, bytes):
+                writer.keep(fragment.data)
+                continue
+            waiting = torch.cat([waiting, fragment.data]) if len(waiting) else fragment.data
+            while len(waiting) >= size:
+                yield waiting[:size]
+                waiting = waiting[size:].clone()
+    if len(waiting):
+        yield waiting
+
+
+def _write(
+    blocks: Sequence[Tensor],
+    codec: Codec,
+    translation: Translation,
+    writer: Writer,
+    advance: Callable[[int], None],
+) -> Iterator[list[float]]:
+    """Code blocks, and write them once they decode; yields where the bits of each went."""
+    coded = codec.encode(blocks, advance)
+    payloads, counts = [each.payload for each in coded], [len(x) for x in blocks]
+    decoded = map(codec.model.pack, codec.decode(payloads, counts, advance))
+    for before, after, each in zip(blocks, decoded, coded, strict=True):
+        if not all(map(np.array_equal, *map(translation.values, (before, after)))):
+            raise BFNError(
+                "the coded data did not decode to the same; nothing was written: this machine "
+                "does not compute the same digits twice"
+            )
+        writer.add(each.payload, len(before), translation.check_value(before))
+        others = (each.bits[name] for name in _OTHERS[:3])
+        yield [*each.bits["steps"], *others, each.startup_examples]
 
 
 def _counter(report: Report, total: int) -> Callable[[int], None]:
@@ -391,12 +389,7 @@ def unpack(
     examples = _Row(archive.contents.block, decoder.block)
     places = [i for i, block in enumerate(blocks) if not block.model]
     plain = _Row(PIECE, lambda number: archive.plain_block(places[number]))
-    content = 0
-
-    def digest(data: bytes) -> None:
-        nonlocal content
-        content = zlib.crc32(data, content)
-
+    digest = _Digest()
     # In the folder, if there is one: its parent may be another disk, or not writable.
     token = secrets.token_hex(4)
     aside = out / f".{token}.part" if out.is_dir() else out.with_name(f".{out.name}.{token}.part")
@@ -408,7 +401,7 @@ def unpack(
                 files.restore(entry, place, translation, examples.take, plain.take, digest)
             else:
                 examples.at, plain.at = examples.at + entry.examples, plain.at + entry.plain
-        if all(chosen) and content != archive.contents.content:
+        if all(chosen) and digest.value != archive.contents.content:
             raise archive.damaged("what was restored is not what was stored")
         _move(aside, out, wanted)
     except OSError as error:
