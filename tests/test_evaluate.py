@@ -322,8 +322,8 @@ def test_the_table_is_in_the_datas_unit_beside_the_published_one(
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"steps": [0]}, "whole numbers of at least 1"),
-        ({"steps": ["many"]}, "whole numbers of at least 1"),
+        ({"steps": [0]}, "expected inf, or a whole number, at least 1"),
+        ({"steps": ["many"]}, "expected inf, or a whole number, at least 1"),
         ({"steps": []}, "steps is empty"),
         ({"steps": 5}, "steps = 5; expected several, as in [10, 25, 'inf']"),
         ({"steps": "inf"}, "steps = 'inf'; expected several"),

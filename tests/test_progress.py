@@ -31,7 +31,7 @@ def shown(console: dict[str, Any], follow: Callable[[progress.Display], None]) -
 
 def test_a_bar_shows_loss_rate_and_time_left() -> None:
     def follow(display: progress.Display) -> None:
-        display.begin(40, 100)
+        display.advance(40, 100)
         display.show({**LINE, "loss": 2.0, "validation": 1.5})
         display.show(LINE)
         display.advance(50, 100)
@@ -52,7 +52,7 @@ def test_a_bar_shows_loss_rate_and_time_left() -> None:
 )
 def test_nothing_is_cut_in_a_narrow_terminal(step: int, steps: int, numbers: str) -> None:
     def follow(display: progress.Display) -> None:
-        display.begin(0, steps)
+        display.advance(0, steps)
         display.show({**LINE, "validation": 2.899})
         display.advance(step, steps)
 
@@ -64,7 +64,7 @@ def test_nothing_is_cut_in_a_narrow_terminal(step: int, steps: int, numbers: str
 
 def test_a_log_gets_ten_lines() -> None:
     def follow(display: progress.Display) -> None:
-        display.begin(0, 100)
+        display.advance(0, 100)
         for step in range(1, 101):
             display.show({**LINE, "step": step})
             display.advance(step, 100)
@@ -82,7 +82,7 @@ def test_time_left(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
 
     def follow(display: progress.Display) -> None:
         nonlocal now
-        display.begin(40, 100)
+        display.advance(40, 100)
         now = 130.0
         display.show(LINE)
 
@@ -118,7 +118,7 @@ def test_what_cannot_be_written_is_dropped(
 ) -> None:
     console = Console(file=Broken(error), force_terminal=terminal, width=150)
     with progress.choose(console) as display:
-        display.begin(0, 10)
+        display.advance(0, 10)
         display.show(LINE)
         display.advance(10, 10)
         display.say("a message")

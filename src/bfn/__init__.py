@@ -14,36 +14,30 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "BFN": "bfn.model",
-    "BFNError": "bfn.errors",
-    "Bins": "bfn.output",
-    "Exponential": "bfn.schedule",
-    "Lengths": "bfn.output",
-    "Logarithmic": "bfn.schedule",
-    "MeasurementNoise": "bfn.output",
-    "Quadratic": "bfn.schedule",
-    "Retimed": "bfn.schedule",
-    "Table": "bfn.tables.table",
-    "Theta": "bfn.flow",
-    "Variable": "bfn.model",
-    "bin_centre": "bfn.output.bins",
-    "bin_index": "bfn.output.bins",
-    "continuous": "bfn.model",
-    "discrete": "bfn.model",
-    "discretise": "bfn.output.bins",
-    "discretised": "bfn.model",
-    "generate": "bfn.sampling.loop",
-    "infill": "bfn.sampling.infill",
-    "mixed": "bfn.model",
-    "register_kind": "bfn.model",
-    "register_schedule": "bfn.schedule",
-    "retimed": "bfn.sampling.retime",
-    "show": "bfn.plots.sheets",
-    "suggest_beta_1": "bfn.suggest",
-    "suggest_sigma_1": "bfn.suggest",
-    "view": "bfn.web.film",
+_NAMES = {
+    "bfn.errors": ("BFNError",),
+    "bfn.flow": ("Theta",),
+    "bfn.model": (
+        "BFN",
+        "Variable",
+        "continuous",
+        "discrete",
+        "discretised",
+        "mixed",
+        "register_kind",
+    ),
+    "bfn.output": ("Bins", "Lengths", "MeasurementNoise"),
+    "bfn.output.bins": ("bin_centre", "bin_index", "discretise"),
+    "bfn.plots.sheets": ("show",),
+    "bfn.sampling.infill": ("infill",),
+    "bfn.sampling.loop": ("generate",),
+    "bfn.sampling.retime": ("retimed",),
+    "bfn.schedule": ("Exponential", "Logarithmic", "Quadratic", "Retimed", "register_schedule"),
+    "bfn.suggest": ("suggest_beta_1", "suggest_sigma_1"),
+    "bfn.tables.table": ("Table",),
+    "bfn.web.film": ("view",),
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names}
 _MODULES = {"card": "bfn.saving.card", "solvers": "bfn.sampling.solvers"}
 """The modules that are not called bfn.NAME."""
 

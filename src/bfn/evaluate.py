@@ -221,10 +221,7 @@ def evaluate(
     if not counts:
         raise BFNError("steps is empty; give at least one n of L^n, such as 25 or inf")
     batch, repeats = whole("batch", batch, 1), whole("repeats", repeats, 1)
-    if not isinstance(data, DataSet) or lengths is not None:
-        data, split = as_data_set(model, data, lengths=lengths), "train"
-        if not data.repeatable:
-            raise BFNError("batches have no fixed number of examples; give an array or a Dataset")
+    data, split = as_split(model, data, lengths, split)
     examples, keys = _examples(data, split, crops, seed)
     N, variables = len(examples), data.dimensions(split)
     given: dict[str, Any] = {}
@@ -238,7 +235,7 @@ def evaluate(
                 "everything is known; leave some variables out of the mask to measure them"
             )
         variables -= int(given["known"].sum())
-    order = torch.randperm(N, generator=_generator(seed, "order"))
+    order = torch.randperm(N, generator=noise.generator("evaluation", seed, "order"))
     times = torch.empty(repeats, N, dtype=torch.float64)
     losses = {n: torch.empty_like(times) for n in counts}
     reconstructions = torch.empty_like(times)
@@ -276,7 +273,8 @@ def evaluate(
 
     with model.evaluating():
         for repeat in range(repeats):
-            u = torch.rand((), generator=_generator(seed, "times", repeat), dtype=torch.float64)
+            source = noise.generator("evaluation", seed, "times", repeat)
+            u = torch.rand((), generator=source, dtype=torch.float64)
             times[repeat] = ((u + order / N) % 1.0).clamp_max(BELOW_ONE)
 
             def part(start: int, stop: int, _: int, repeat: int = repeat) -> None:
@@ -303,6 +301,16 @@ def evaluate(
             for p, name in enumerate(names)
         },
     )
+
+
+def as_split(model: BFN, data: Any, lengths: Any, split: str) -> tuple[DataSet, str]:
+    """A data set and its split; the examples of an array or of a Dataset are one."""
+    if isinstance(data, DataSet) and lengths is None:
+        return data, split
+    data = as_data_set(model, data, lengths=lengths)
+    if not data.repeatable:
+        raise BFNError("batches have no fixed number of examples; give an array or a Dataset")
+    return data, "train"
 
 
 def _aligned(table: list[list[str]]) -> list[str]:
@@ -336,11 +344,9 @@ def _examples(
 
 def step_count(n: Steps, name: str = "steps") -> float:
     """n of L^n as a number: a whole one of at least 1, or math.inf."""
-    value = math.inf if n == "inf" else n
-    if isinstance(value, str) or not (value == math.inf or (value >= 1 and value == int(value))):
-        expected = "whole numbers" if name == "steps" else "a whole number"
-        raise BFNError(f"{name} = {n!r}; expected {expected} of at least 1, or inf")
-    return value if value == math.inf else int(value)
+    if n in ("inf", math.inf):
+        return math.inf
+    return whole(name, n, 1, "expected inf, or")
 
 
 def baselines(data: DataSet, split: str = "test", K: int | None = None) -> dict[str, float]:
@@ -387,7 +393,7 @@ def _places(data: DataSet, split: str, K: int) -> Iterator[tuple[Tensor, Tensor]
     """The examples of a split, some at a time, as places (B, D) in a table of D rows of K, and
     which of them exist."""
     D = data.format.dimensions
-    generator = _generator(0, "levels")
+    generator = noise.generator("evaluation", 0, "levels")
     for some in data.examples(split).split(max(1, 2**22 // D)):
         x, cond = data.batch(split, some, generator)
         k = bin_index(x, K) if x.is_floating_point() else x  # bin centres or classes
@@ -412,7 +418,3 @@ def _estimate(values: Tensor, order: Tensor) -> Estimate:
     if repeats > 1:
         noise_error = float(values.mean(1).std() / repeats**0.5)
     return Estimate(float(mean.mean()), error, noise_error)
-
-
-def _generator(*key: int | str) -> torch.Generator:
-    return torch.Generator().manual_seed(noise.seed("evaluation", *key))

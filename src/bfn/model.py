@@ -261,7 +261,7 @@ class BFN(nn.Module):
         model = cls(
             serialise.build_network(config["net"], trust=trust) if net is None else net,
             flow,
-            serialise.build_head(config["head"], flow, trust=trust),
+            serialise.build(config["head"], Head, trust=trust, flow=flow),
         )
         model.data_format = config.get("data")
         known = config.get("train_known")

@@ -28,6 +28,11 @@ def seed(*parts: int | str) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
+def generator(*parts: int | str) -> torch.Generator:
+    """A generator on the CPU, seeded by such a key."""
+    return torch.Generator().manual_seed(seed(*parts))
+
+
 def splitmix64(counter: np.ndarray) -> np.ndarray:
     """SplitMix64 of uint64 numbers: 64 well mixed bits each, the same with every library."""
     with np.errstate(over="ignore"):

@@ -32,11 +32,8 @@ class Display:
     def __exit__(self, *error: object) -> None:
         """The work is over."""
 
-    def begin(self, step: int, steps: int) -> None:
-        """The run goes from `step` to `steps`."""
-
     def advance(self, step: int, steps: int) -> None:
-        """A step is done, of `steps` as far as is known."""
+        """The run is at this step, of `steps` as far as is known; called first when it begins."""
 
     def show(self, line: Mapping[str, Any]) -> None:
         """A line of metrics was logged."""
@@ -66,22 +63,21 @@ class Lines(_Written):
     def __init__(self, console: Console) -> None:
         super().__init__(console)
         self._began = self._last = time.monotonic()
-        self._first = self._shown = 0
-        self._steps = 1
-
-    def begin(self, step: int, steps: int) -> None:
-        self._first = self._shown = step
-        self._began, self._steps = time.monotonic(), steps
+        self._first: int | None = None
+        self._shown, self._steps = 0, 1
 
     def advance(self, step: int, steps: int) -> None:
         self._steps = steps
+        if self._first is None:
+            self._first = self._shown = step
+            self._began = time.monotonic()
 
     def show(self, line: Mapping[str, Any]) -> None:
         step = line["step"]
         if step >= self._shown + max(1, self._steps // 10) or step == self._steps:
             self._shown = step
             left = ""
-            if self._first < step < self._steps:
+            if self._first is not None and self._first < step < self._steps:
                 left = f"  {self._left(step - self._first, self._steps - step)} left"
             self.say(f"step {step}/{self._steps}  {describe(line)}{left}")
 
@@ -120,12 +116,9 @@ class Bar(_Written):
     def __exit__(self, *error: object) -> None:
         self.progress.stop()
 
-    def begin(self, step: int, steps: int) -> None:
-        self.progress.update(self._task, total=steps, completed=step)
-        self.progress.start_task(self._task)
-
     def advance(self, step: int, steps: int) -> None:
         self.progress.update(self._task, completed=step, total=steps)
+        self.progress.start_task(self._task)
 
     def show(self, line: Mapping[str, Any]) -> None:
         # The last validation stays in sight.

@@ -114,7 +114,6 @@ MISTAKES = [
     (f"{TRAIN} --train.steps 1.5", "expected a whole number"),
     (f"{TRAIN} --train.steps 0", "train.steps = 0 on the command line is too small; expected 1"),
     (f"{TRAIN} --train.batch 10000001", "is too large; expected 10000000 or less"),
-    (f"{TRAIN} --train.batch 9 --train.accumulate 2", "shared evenly by train.accumulate = 2"),
     (f"{TRAIN} --train.patience 2", "give train.validate_every too"),
     (f"{TRAIN} --eval.split tests", "validation or test; did you mean 'test'?"),
     (f"{TRAIN} --sample.solver sed", "unknown solver 'sed'"),
@@ -275,7 +274,7 @@ RECIPES = [
     ('name = "../up"', "name = '../up' in bad.toml is not a valid run name"),
     ('name = ""', "is not a valid run name"),
     ("[train]\nsteps = 1", "the recipe 'bad' has no data.source"),
-    ('[train]\nsteps = "x"', "train.steps = 'x' in bad.toml is not right; expected a whole number"),
+    ('[train]\nsteps = "x"', "train.steps = 'x' in bad.toml is not right; expected a whole"),
     ("[train]\nlearning_rate = 0", "train.learning_rate = 0.0 in bad.toml is too small"),
     ("[train]\nlearning_rate = inf", "is too large; expected a finite number"),
     ("[train]\nclip = nan", "train.clip = nan in bad.toml is not a number; expected one"),
@@ -290,6 +289,11 @@ RECIPES = [
     ("[eval]\nsteps = [0]", "eval.steps = 0 in bad.toml is too small; expected 1 or more"),
     ('[sample]\nfinal = "mod"', "did you mean 'mode'"),
     ("[published]\nsteps = [1]", "published.total has 0 results for 1 numbers of steps"),
+    ('[published]\nunti = "nats"', "unknown key published.unti in bad.toml; did you mean 'publish"),
+    (
+        'parameters = "many"',
+        "parameters = 'many' in bad.toml is not right; expected a whole number",
+    ),
     ('[data]\nsource = "digits"', "has no flow.kind"),
     ('[data]\nsource = "digits"\n[flow]\nkind = "discretised"', "flow.K is missing"),
     (

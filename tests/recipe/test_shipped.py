@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ import bfn
 from bfn import recipe as config
 from bfn.cli import main
 from bfn.data.forms import Real
-from bfn.errors import BFNError
 from bfn.output import BinnedHead, Bins, PointHead
 from bfn.recipe import build, fitted
 from bfn.recipe import shipped as recipes
@@ -141,19 +139,6 @@ def test_what_was_published_is_dropped_with_other_data_or_networks() -> None:
     other = config.read("cifar10_discretized_256bins", {"data.bins": 16})
     assert other.published == config.Published()
     assert "published" not in other.document()
-
-
-@pytest.mark.parametrize(
-    ("document", "words"),
-    [
-        ({"published": {"steps": [1, 2], "total": [3.0]}}, "1 results for 2 numbers"),
-        ({"published": {"unti": "nats"}}, r"unknown key published\.unti.*did you mean.*unit"),
-        ({"parameters": "many"}, "parameters = 'many' is not right"),
-    ],
-)
-def test_damaged_published_results(document: dict[str, Any], words: str) -> None:
-    with pytest.raises(BFNError, match=words):
-        config.resolve(document, {}, name="x")
 
 
 def test_pictures_and_texts_fill_in_the_recipe(

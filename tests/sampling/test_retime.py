@@ -98,7 +98,7 @@ def test_retiming_twice_and_saving(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("n", "options", "words"),
     [
-        (0, {}, "n = 0; expected a whole number"),
+        (0, {}, "n = 0; expected inf, or a whole number, at least 1"),
         ("ten", {}, "n = 'ten'"),
         (4, {"examples": 0}, "examples = 0; expected a whole number, at least 1"),
     ],

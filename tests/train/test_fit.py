@@ -98,13 +98,6 @@ def test_hidden_labels(x: Tensor, tmp_path: Path) -> None:
         bfn.train.fit(model(), data, label_dropout=1.5, display=False)
 
 
-def test_arguments_that_need_a_folder(x: Tensor) -> None:
-    with pytest.raises(BFNError, match=r"resume=True continues .* with out="):
-        bfn.train.fit(model(), x, steps=2, resume=True, display=False)
-    with pytest.raises(BFNError, match="writes into a run folder; give one with out="):
-        bfn.train.fit(model(), x, tensorboard=True, display=False)
-
-
 class Own(Dataset):
     """Examples that are read one by one; what is random in them comes from torch."""
 
@@ -266,7 +259,17 @@ MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
     (lambda x: x, {"augment": lambda x: x + 9}, "augment left the range of the data: "),
     (lambda x: x, {"stepz": 3}, "unknown key train.stepz; did you mean 'train.steps'?"),
     (lambda x: x, {"learning_rate": -1}, "learning_rate = -1.0 is too small"),
-    (lambda x: x, {"accumulate": 3}, "batch = 4 cannot be shared evenly by train.accumulate = 3"),
+    (
+        lambda x: x,
+        {"resume": True},
+        "resume=True continues a run in a folder; give its folder with",
+    ),
+    (lambda x: x, {"tensorboard": True}, "writes into a run folder; give one with out="),
+    (
+        lambda x: as_data_set(model(), x),
+        {"labels": [0] * 500},
+        "a data set has labels, lengths and a validation split",
+    ),
 ]
 
 
@@ -282,24 +285,10 @@ def test_a_network_without_parameters(x: Tensor) -> None:
     assert_refused(lambda: bfn.train.fit(fixed, x), "Identity has no parameters to train")
 
 
-def test_labels_beside_a_data_set() -> None:
-    net = bfn.nn.UNet(outputs=2, width=16, multipliers=(1,), blocks=1, groups=8, image_size=8)
-    with pytest.raises(BFNError, match="a data set has labels, lengths and a validation split"):
-        bfn.train.fit(
-            bfn.discretised(net, K=17, sigma_1=0.1), bfn.data.load("digits"), steps=1, batch=4,
-            labels=torch.zeros(1797, dtype=torch.int64), display=False,
-        )  # fmt: skip
-
-
-def test_a_device_of_torch(x: Tensor) -> None:
-    fit = bfn.train.fit(model(), x, steps=1, batch=4, device=torch.device("cpu"), display=False)
-    assert fit.step == 1
-
-
 def test_network_that_cannot_be_saved_says_so_first(x: Tensor, tmp_path: Path) -> None:
     nameless = model()
     del nameless.net.arguments
     with pytest.raises(BFNError, match="does not remember how it was built"):
         bfn.train.fit(nameless, x, out=tmp_path / "run", steps=1, display=False)
     assert not (tmp_path / "run").exists()
-    bfn.train.fit(nameless, x, steps=1, batch=4, display=False)
+    bfn.train.fit(nameless, x, steps=1, batch=4, device=torch.device("cpu"), display=False)

@@ -146,10 +146,15 @@ def test_muons_steps_have_singular_values_near_one() -> None:
 
 
 def test_the_rate_follows_steps_or_seconds_whichever_is_further() -> None:
+    """A linear rise, a plateau, and a linear fall; constant where neither is asked for."""
+    constant = Train(steps=100, learning_rate=2.0)
+    assert {learning_rate(constant, step, 1e9) for step in range(100)} == {2.0}
     settings = Train(steps=100, seconds=10.0, warmup=10, decay=0.5, learning_rate=2.0)
     for step, seconds, rate in [
         (0, 0.0, 0.2),
         (9, 0.0, 2.0),
+        (50, 0.0, 2.0),
+        (99, 0.0, 0.04),
         (40, 3.0, 2.0),
         (40, 7.5, 1.0),
         (75, 2.0, 1.0),

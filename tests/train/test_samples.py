@@ -36,15 +36,9 @@ def test_a_missing_extra_leaves_the_samples_out(
     assert any("no samples will be drawn during training: " in said for said in heard.said)
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "sentence"),
-    [("sample__solver", "bogus", "solver 'bogus'"), ("sample__label", "3", "without labels")],
-)
-def test_samples_that_cannot_be_drawn_say_so_first(
-    key: str, value: str, sentence: str, tmp_path: Path
-) -> None:
-    recipe = tiny_runs.read(tmp_path, "text", train__sample_every=3, **{key: value})
-    with pytest.raises(BFNError, match=sentence):
+def test_samples_that_cannot_be_drawn_say_so_first(tmp_path: Path) -> None:
+    recipe = tiny_runs.read(tmp_path, "text", train__sample_every=3, sample__label="3")
+    with pytest.raises(BFNError, match="without labels"):
         run(recipe, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

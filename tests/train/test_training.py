@@ -158,12 +158,6 @@ def test_what_would_be_lost_is_refused(
     ("kind", "overrides", "sentence"),
     [
         ("discretised", {"net__outputs": 1}, r"the network returned shape"),
-        ("discretised", {"flow__K": 16}, r"flow.K = 16 .*, which has 17 bins"),
-        (
-            "discretised",
-            {"data__form": "binary"},
-            r"digits, whose values are discrete",
-        ),
         ("discretised", {"net__image_size": 16}, r"images are 8 x 8"),
         (
             "discretised",
@@ -171,7 +165,6 @@ def test_what_would_be_lost_is_refused(
             r"the network Linear failed on examples of the data \(TypeError in .*: .*forward",
         ),
         ("text", {"train__device": "warp"}, r"train.device = 'warp' is not available"),
-        ("text", {"train__device": "meta"}, r"train.device = 'meta' is not available"),
         ("text", {"train__tensorboard": True}, r"tensorboard, which is not installed; .*bfn\[tens"),
         ("text", {"train__init": "nowhere"}, r"there is no run folder 'nowhere'"),
     ],

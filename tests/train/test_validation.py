@@ -9,9 +9,7 @@ import pytest
 import torch
 
 import bfn
-from bfn.data.tensors import as_data_set
-from bfn.errors import BFNError
-from bfn.recipe import Train, build
+from bfn.recipe import build
 from bfn.runs.folder import RunFolder
 from bfn.train import Diverged, checkpoint
 from bfn.train.monitor import Found, Validation
@@ -196,42 +194,40 @@ def test_a_validation_that_is_not_a_number(totals: list[float], tmp_path: Path) 
     assert status(tmp_path / "run")["status"] == "diverged"
 
 
-def test_patience_with_infinite_losses_is_remembered(totals: list[float], tmp_path: Path) -> None:
-    totals += [float("inf")] * 3
-    recipe = tiny_runs.read(tmp_path, "text", train__validate_every=2, train__patience=3)
-    run(recipe, tmp_path / "run", stop=after(5))
-    assert run(recipe, tmp_path / "run", resume=True).step == 6
-    assert not totals
-
-
 def test_patience(totals: list[float], tmp_path: Path) -> None:
-    totals += [9.0, 5.0, 5.0, 6.0]
-    recipe = tiny_runs.read(tmp_path, "text", train__validate_every=2, train__patience=2)
-    assert run(recipe, tmp_path / "run").step == 8
-    assert status(tmp_path / "run")["status"] == "finished"
-    heard = tiny_runs.Heard()
-    assert run(recipe, tmp_path / "run", resume=True, display=heard).step == 8
-    (said,) = heard.said
-    assert said == "the run is finished: step 8; to train on, give a larger train.patience"
-    more = tiny_runs.read(tmp_path, "text", train__validate_every=2, train__patience=3)
-    totals += [6.0]
-    assert run(more, tmp_path / "run", resume=True).step == 10
-    last = tiny_runs.read(tmp_path, "text", train__validate_every=2)
-    totals += [6.0]
-    assert run(last, tmp_path / "run", resume=True).step == 12
-
-
-def test_tolerance_keeps_the_last_weights_that_are_nearly_the_best(
-    totals: list[float], tmp_path: Path
-) -> None:
-    totals += [5.0, 5.4, 5.49, 5.6, 5.6]
-    recipe = tiny_runs.read(
-        tmp_path, "text", train__validate_every=2, train__patience=2, train__tolerance=0.1
-    )
-    run(recipe, tmp_path / "run", stop=after(7))
+    """Counted on when a run is resumed; a validation within the tolerance is no waste."""
+    totals += [9.0, 5.0, 5.4, 6.0, 6.0]
+    given = {"train__validate_every": 2, "train__patience": 2, "train__tolerance": 0.1}
+    recipe = tiny_runs.read(tmp_path, "text", **given)
+    run(recipe, tmp_path / "run", stop=after(9))
     assert run(recipe, tmp_path / "run", resume=True).step == 10
     assert status(tmp_path / "run")["exported_step"] == 6
-    assert not totals
+    assert status(tmp_path / "run")["status"] == "finished"
+    heard = tiny_runs.Heard()
+    assert run(recipe, tmp_path / "run", resume=True, display=heard).step == 10
+    (said,) = heard.said
+    assert said == "the run is finished: step 10; to train on, give a larger train.patience"
+    more = tiny_runs.read(tmp_path, "text", train__validate_every=2, train__patience=3)
+    totals += [6.0]
+    assert run(more, tmp_path / "run", resume=True).step == 12
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "totals", "step", "since"),
+    [
+        (0.0, [9.0, 5.0, 5.0, 6.0], 2, 2),
+        (0.0, [math.inf] * 3, 0, 3),
+        # The last that is nearly as good as the lowest, not as the last of these.
+        (0.1, [5.0, 5.4, 5.49, 5.6, 5.6], 3, 2),
+        (0.1, [-5.0, -4.6, -4.4], 2, 1),
+    ],
+)
+def test_the_best_so_far(tolerance: float, totals: list[float], step: int, since: int) -> None:
+    best = checkpoint.Best()
+    for i, total in enumerate(totals, start=1):
+        best, better = best.after(i, total, tolerance)
+        assert better == (best.step == i)
+    assert (best.step, best.since) == (step, since)
 
 
 def test_without_a_folder(totals: list[float]) -> None:
@@ -256,9 +252,3 @@ def test_without_a_folder(totals: list[float]) -> None:
     totals += [3.0]
     bfn.train.fit(halfway, data, steps=4, batch=4, validate_every=4, display=False)
     assert torch.equal(result.model.net.weight, halfway.net.weight)  # pyright: ignore
-
-
-def test_nothing_to_validate() -> None:
-    model = bfn.discretised(torch.nn.Identity(), K=17, sigma_1=0.1)
-    with pytest.raises(BFNError, match=r"validate_every = 2, but the data holds no examples out"):
-        Validation(as_data_set(model, torch.zeros(4, 3)), Train(validate_every=2), World())

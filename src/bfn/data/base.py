@@ -281,7 +281,7 @@ def _taken(rows: Tensor | Mapped, indices: Tensor) -> Tensor:
 
 @functools.lru_cache(maxsize=4)
 def _permutation(count: int, seed: int, epoch: int) -> Tensor:
-    generator = torch.Generator().manual_seed(noise.seed(seed, "epoch", epoch))
+    generator = noise.generator(seed, "epoch", epoch)
     return torch.randperm(count, generator=generator)
 
 
@@ -354,7 +354,7 @@ class Stream(DataSet):
         return torch.arange(0, len(self.split(split)) - length + 1, length)
 
     def indices(self, seed: int, step: int, batch: int, split: str = "train") -> Tensor:
-        generator = torch.Generator().manual_seed(noise.seed(seed, "crops", step))
+        generator = noise.generator(seed, "crops", step)
         last = len(self.split(split)) - self.shape[0]
         return torch.randint(last + 1, (batch,), generator=generator)
 

@@ -49,7 +49,7 @@ class Run:
         return x.to(device), {key: value.to(device) for key, value in cond.items()}
 
     def generator(self, *use: int | str) -> torch.Generator:
-        return torch.Generator().manual_seed(noise.seed("figures", self.seed, *use))
+        return noise.generator("figures", self.seed, *use)
 
 
 def real_and_generated(run: Run, count: int) -> tuple[Tensor, Tensor]:

@@ -251,8 +251,6 @@ class RunFolder:
         try:
             serialise.save(self.path, model, weights)
         except (OSError, SafetensorError) as error:
-            for name in (serialise.CONFIG, serialise.WEIGHTS):
-                (self.path / f"{name}.part").unlink(missing_ok=True)
             raise Unwritten(
                 f"the model could not be written to {str(self.path)!r} ({error}); make room and "
                 "resume the run"

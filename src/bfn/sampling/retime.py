@@ -28,9 +28,9 @@ from torch.utils.data import Dataset
 
 from bfn import noise
 from bfn.data.base import DataSet
-from bfn.data.tensors import Array, as_data_set
-from bfn.errors import BFNError, whole
-from bfn.evaluate import Steps, step_count
+from bfn.data.tensors import Array
+from bfn.errors import whole
+from bfn.evaluate import Steps, as_split, step_count
 from bfn.model import BFN
 from bfn.output import Output
 from bfn.output.base import total
@@ -70,18 +70,15 @@ def retimed(
         seed: of the choice of the examples, and of the noise.
     """
     count = step_count(n, "n")
-    if not isinstance(data, DataSet) or lengths is not None:
-        data, split = as_data_set(model, data, lengths=lengths), "train"
-        if not data.repeatable:
-            raise BFNError("batches have no fixed number of examples; give an array or a Dataset")
+    data, split = as_split(model, data, lengths, split)
     every = data.examples(split)
-    order = torch.randperm(len(every), generator=_generator(seed, "order"))
+    order = torch.randperm(len(every), generator=noise.generator("retimed", seed, "order"))
     chosen = every[order[: whole("examples", examples, 1)]].split(whole("batch", batch, 1))
 
     def looks(times: Tensor) -> Iterator[Look]:
         """The network's output at every one of the times, batch by batch."""
         for number, some in enumerate(chosen):
-            x, labels = data.batch(split, some, _generator(seed, "data", number))
+            x, labels = data.batch(split, some, noise.generator("retimed", seed, "data", number))
             x = model.flow.pack(x, model.dtype).to(model.device)
             cond = {name: value.to(model.device) for name, value in labels.items()}
             x = model.without_padding(x, cond)
@@ -89,7 +86,7 @@ def retimed(
             for j, time in enumerate(times.tolist()):
                 t = torch.full((len(x),), time, device=x.device, dtype=dtype)
                 # The same noise at all times, so that losses are smooth in t.
-                theta = model.flow.sample(x, t, _generator(seed, "noise", number))
+                theta = model.flow.sample(x, t, noise.generator("retimed", seed, "noise", number))
                 yield Look(j, x, t, model(theta, t, **cond))
 
     with model.evaluating():
@@ -138,7 +135,9 @@ def _lowest(schedule: Schedule, looks: Looks, n: int) -> Tensor:
             for k in range(j + 1, min(j + reach, last) + 1):
                 alpha_i = schedule.increment(fine[j], fine[k])
                 each = alpha_i.to(t).expand(len(x), *alpha_i.shape)
-                pair = output.divergence(x, each, _generator(0, "message"), 1, alpha_i.tolist())
+                pair = output.divergence(
+                    x, each, noise.generator("retimed", 0, "message"), 1, alpha_i.tolist()
+                )
                 cost[j, k] += float(total(pair).sum())
         times = fine[_shortest(cost, n)].numpy()
     return torch.from_numpy(times)
@@ -159,7 +158,3 @@ def _shortest(cost: Tensor, n: int) -> list[int]:
     for where in reversed(before):
         path.append(int(where[path[-1]]))
     return path[::-1]
-
-
-def _generator(seed: int, *key: int | str) -> torch.Generator:
-    return torch.Generator().manual_seed(noise.seed("retimed", seed, *key))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,15 +94,13 @@ def _batch(format: Mapping[str, Any] | None) -> str:
     """What to ask `bfn.generate` for: 16 examples."""
     if format is None:
         return "(16, ...)"
-    return "16" if format.get("medium") == "mixed" else f"(16, {_sizes(_shape(format))})"
+    if format.get("medium") == "mixed":
+        return "16"
+    return f"(16, {format['length'] if format.get('medium') == 'text' else _sizes(format)})"
 
 
-def _shape(format: Mapping[str, Any]) -> list[int]:
-    return [format["length"]] if format.get("medium") == "text" else list(format["shape"])
-
-
-def _sizes(shape: Iterable[int]) -> str:
-    return ", ".join(map(str, shape))
+def _sizes(variable: Mapping[str, Any]) -> str:
+    return ", ".join(map(str, variable["shape"]))
 
 
 def _sentence(format: Mapping[str, Any] | None) -> str:
@@ -116,14 +114,13 @@ def _sentence(format: Mapping[str, Any] | None) -> str:
         return f"An example is {some}{format['length']} {of}."
     if format.get("medium") == "mixed":
         each = (
-            f"{name} of shape ({_sizes(variable['shape'])})"
+            f"{name} of shape ({_sizes(variable)})"
             + (f" with {variable['K']} classes" if variable["K"] else "")
             for name, variable in format["variables"].items()
         )
         return f"An example has the variables {', '.join(each)}."
     if format.get("medium") == "table":
         return f"An example is a row with the columns {', '.join(format['names'])}."
-    form = dict(format["form"])
-    name, K = form.pop("name"), form.get("K")
-    what = f"{name}, K = {K}" if K else name
-    return f"An example has the shape ({_sizes(_shape(format))}) and is {what}."
+    form = format["form"]
+    bins = f", K = {form['K']}" if form.get("K") else ""
+    return f"An example has the shape ({_sizes(format)}) and is {form['name']}{bins}."

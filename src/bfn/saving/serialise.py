@@ -12,7 +12,6 @@ the (JSON) arguments it was built with in `net.arguments`.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import math
 import shutil
@@ -29,7 +28,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from bfn.errors import BFNError, import_name, is_ours
-from bfn.files import replacing
+from bfn.files import replacing, sha256
 from bfn.flow import BayesianFlow
 from bfn.output import Head
 from bfn.recipe.values import signature, typed
@@ -73,15 +72,10 @@ def describe(value: Any) -> Any:
     return [describe(each) for each in value] if isinstance(value, tuple) else value
 
 
-def build_head(description: Any, flow: BayesianFlow, *, trust: bool) -> Head:
-    """The head of a model with this flow."""
-    return build(description, Head, trust=trust, flow=flow)
-
-
 def build(description: Any, kind: type[T] | tuple[type[T], ...], *, trust: bool, **own: Any) -> T:
     """The inverse of `describe`; refuses anything that is not a dataclass of the given kind.
 
-    `own` are arguments that were left out, for a class that has them.
+    `own` are arguments that were left out, such as a head's flow, for a class that has them.
     """
     name, arguments = _parts(description)
     cls = find_class(name, trust=trust)
@@ -208,14 +202,9 @@ def save(
         tensors |= {k: _narrowed(k, t, store) for k, t in floats.items()}
     with replacing(folder / WEIGHTS) as filled, replacing(folder / CONFIG) as described:
         save_file(tensors, filled, metadata={"format": "pt"})
-        config = {**config, "sha256": _digest(filled)}
+        config = {**config, "sha256": sha256(filled)}
         described.write_text(json.dumps(config, indent=2) + "\n")
         shutil.copymode(described, filled)  # save_file makes files that only their owner can read
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _narrowed(name: str, tensor: Tensor, store: torch.dtype) -> Tensor:
@@ -256,7 +245,7 @@ def read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
         raise BFNError(f"{str(folder)!r} holds no {WEIGHTS}; it is not a finished run")
     try:
         weights = load_file(path)
-        if "sha256" in config and _digest(path) != config["sha256"]:
+        if "sha256" in config and sha256(path) != config["sha256"]:
             raise ValueError(f"its SHA-256 is not the one in {CONFIG}")
     except (SafetensorError, OSError, ValueError) as error:
         raise BFNError(
@@ -273,7 +262,11 @@ def read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
 
 def fill(net: nn.Module, weights: Mapping[str, Tensor], dtype: str | None = None) -> None:
     """Fill a network, in `dtype` if config.json names one, else in the type of the weights."""
-    _check_fit(net, weights)
+    if reason := misfit(net, weights):
+        raise BFNError(
+            f"the weights in {WEIGHTS} do not fit the network {type(net).__name__}: {reason}; "
+            f"restore {CONFIG} and {WEIGHTS}, or give the network that was saved as net=..."
+        )
     kinds = {weight.dtype for weight in weights.values() if weight.is_floating_point()}
     if dtype is not None:
         if str(dtype) not in DTYPES:
@@ -282,14 +275,6 @@ def fill(net: nn.Module, weights: Mapping[str, Tensor], dtype: str | None = None
     elif len(kinds) == 1:
         net.to(kinds.pop())  # a float64 network comes back as one
     net.load_state_dict(weights)
-
-
-def _check_fit(net: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    if reason := misfit(net, weights):
-        raise BFNError(
-            f"the weights in {WEIGHTS} do not fit the network {type(net).__name__}: {reason}; "
-            f"restore {CONFIG} and {WEIGHTS}, or give the network that was saved as net=..."
-        )
 
 
 def misfit(net: nn.Module, weights: Mapping[str, Tensor]) -> str:

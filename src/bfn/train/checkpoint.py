@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from bfn.device import ran_out
 from bfn.errors import BFNError, Unwritten
+from bfn.files import sha256
 from bfn.runs.folder import checkpoint_steps
 from bfn.times import ImportanceTimes, Times
 from bfn.train.monitor import Window
@@ -139,10 +140,8 @@ def save(
 ) -> dict[str, Tensor]:
     """Save the state of a training; returns the averaged weights, in the first process.
 
-    Args:
-        folder: where step-N goes; only its newest `keep` stay, and the best of each.
-        identity: what the run is trained from, to be compared when it is resumed.
-        world: its processes must all call this.
+    All processes must call this. `identity` is what the run is trained from, to be compared when
+    it is resumed; of the folder's checkpoints the newest `keep` stay, and the best of each.
     """
     tensors = state.tensors(world)
     values = {**identity, "best": asdict(state.best), "seconds": state.seconds}
@@ -165,7 +164,7 @@ def write(folder: Path, step: int, tensors: Tensors, values: Mapping[str, Any], 
             save_file(
                 {key: value.detach().cpu().contiguous() for key, value in group.items()}, file
             )
-            hashes[file.name] = _hash(file)
+            hashes[file.name] = sha256(file)
             _flush(file)
         body = {"format_version": FORMAT_VERSION, "step": step, "files": hashes, **values}
         (aside / STATE).write_text(json.dumps({**body, "sha256": _digest(body)}, indent=1) + "\n")
@@ -318,7 +317,7 @@ def load(path: Path) -> Checkpoint:
             )
         tensors = {}
         for name, expected in body["files"].items():
-            if _hash(path / name) != expected:
+            if sha256(path / name) != expected:
                 raise Damaged(f"the checkpoint {str(path)!r} is damaged: {name} was changed")
             tensors[Path(name).stem] = load_file(path / name)
     except (OSError, ValueError, KeyError, AttributeError, TypeError, SafetensorError) as error:
@@ -334,11 +333,6 @@ def _best_of(path: Path) -> int | None:
         return json.loads((path / STATE).read_text())["best"]["step"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _digest(body: Mapping[str, Any]) -> str:

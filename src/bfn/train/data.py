@@ -43,11 +43,8 @@ class Fetched(NamedTuple):
 class Loader:
     """Places the data, and hands out the stored values of each step's examples.
 
-    Args:
-        data: moved to the device or to the host's memory, as `settings.data_memory` says.
-        rows: this process's slices of a step's batch, one for each micro-batch.
-        device: where batches are wanted.
-        say: called with a sentence when the data are too large for the device.
+    `rows` are this process's slices of a step's batch, one for each micro-batch, and `device` is
+    where they are wanted. The data are moved as `settings.data_memory` says.
     """
 
     def __init__(

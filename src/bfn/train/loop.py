@@ -36,14 +36,9 @@ _HANGUP = getattr(signal, "SIGHUP", None)  # the terminal is closed; Windows has
 class Loop:
     """Trains from the present step to the last, and keeps a record.
 
-    Args:
-        trainer: makes the steps.
-        folder: where checkpoints, metrics and the exported model go; None keeps all in memory.
-        identity: what the run is trained from, as `checkpoint.save` wants it.
-        display: shows progress and messages.
-        samples: drawn every `sample_every` steps with the averaged weights.
-        stop: called after every step; when it returns True, the run ends there as if it had
-            finished.
+    Without a folder all is kept in memory. `identity` is what the run is trained from, as
+    `checkpoint.save` wants it. `stop` is called after every step; when it returns True, the run
+    ends there as if it had finished.
     """
 
     def __init__(
@@ -143,7 +138,7 @@ class Loop:
             self.display,
             contextlib.closing(trainer.loader),
         ):
-            self.display.begin(state.step, self.settings.steps)
+            self.display.advance(state.step, self.settings.steps)
             over, began = self.finished(), time.monotonic() - state.seconds
             while not over:
                 trainer.advance()
@@ -233,12 +228,9 @@ class Loop:
 
     def _log(self, measured: dict[str, float]) -> None:
         """Begin a line of metrics: means over the steps since the last line, and measurements."""
-        line = {
-            "step": self.state.step,
-            "learning_rate": self.state.optimiser.param_groups[0]["lr"],
-            "measured": measured,
-        }
-        self._unread.append((line, self.state.window.read(self.world)))
+        rate = self.state.optimiser.param_groups[0]["lr"]
+        begun = {"step": self.state.step, **measured, "learning_rate": rate}
+        self._unread.append((begun, self.state.window.read(self.world)))
         # A line waits for nothing; but processes must stop together, and validation has waited.
         if self.world.size > 1 or measured:
             self._write_lines()
@@ -266,9 +258,8 @@ class Loop:
             "loss": nats * self.scale,
             "unit": self.trainer.data.unit,
             "nats": nats,
-            **begun["measured"],
+            **begun,
             "gradient_norm": values.norm,
-            "learning_rate": begun["learning_rate"],
             "loss_by_time": values.by_time(self.scale),
             "examples_per_second": round(steps * self.settings.batch / seconds, 1),
         }

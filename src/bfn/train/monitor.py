@@ -186,11 +186,13 @@ class Validation:
         self.data, self.settings, self.world = data, settings, world
         self.scale = data.scale(SPLIT)
         self.examples = data.examples(SPLIT)
-        chosen = torch.randperm(len(self.examples), generator=_generator("examples"))
+        chosen = torch.randperm(
+            len(self.examples), generator=noise.generator("validation", "examples")
+        )
         self.examples = self.examples[chosen[: settings.validate_examples or None]]
         count = len(self.examples)
-        order = torch.randperm(count, generator=_generator("order"))
-        u = torch.rand((), generator=_generator("times"), dtype=torch.float64)
+        order = torch.randperm(count, generator=noise.generator("validation", "order"))
+        u = torch.rand((), generator=noise.generator("validation", "times"), dtype=torch.float64)
         self.times = ((u + order / count) % 1.0).clamp_max(BELOW_ONE)
         self.batch = len(world.rows(settings.batch, settings.accumulate)[0])
 
@@ -225,10 +227,6 @@ class Validation:
         nats = loss.n_step(model, x, n, t, keyed("loss"), **cond)
         last = loss.reconstruction(model, x, generator=keyed("reconstruction"), **cond)
         return torch.stack([nats, last])
-
-
-def _generator(use: str) -> torch.Generator:
-    return torch.Generator().manual_seed(noise.seed("validation", use))
 
 
 class _Interrupted(Exception):

@@ -97,10 +97,7 @@ class Muon(torch.optim.AdamW):
     An orthogonal matrix of r rows and c columns is scaled by 0.2 sqrt(max(r, c)), so that its
     numbers are as large as the steps of AdamW usually are.
 
-    Args:
-        groups: of parameters; the last one holds the matrices.
-        matrices: for each of these, the number of matrices that are stacked in it.
-        options: of AdamW.
+    The last group of parameters holds the matrices; `matrices` says how many are stacked in each.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ from bfn import loss
 from bfn.data.base import DataSet
 from bfn.errors import BFNError, Diverged, is_ours
 from bfn.model import BFN
-from bfn.output import Lengths
+from bfn.output import Head, Lengths
 from bfn.recipe import Recipe
 from bfn.runs.folder import RunFolder
 from bfn.sampling.draw import check_names
@@ -66,7 +66,7 @@ def look_at_data(model: BFN, data: DataSet, resumed: RunFolder | None) -> None:
         head = before["head"]
         # Heads that differ in more than that are refused when the checkpoint is read.
         if is_ours(head["class"]) and in_words(head) == in_words(serialise.describe(model.head)):
-            model.head = serialise.build_head(head, model.flow, trust=False)
+            model.head = serialise.build(head, Head, trust=False, flow=model.flow)
         if "lengths" in before:
             model.lengths = serialise.build(before["lengths"], Lengths, trust=False)
 

@@ -43,13 +43,8 @@ class Micro(NamedTuple):
 class Trainer:
     """A model, its data, and the state that training steps change.
 
-    Args:
-        model: trained in place, on settings.device.
-        data: moved to that device too, if it fits (settings.data_memory).
-        settings: the [train] section of a recipe.
-        world: the processes that train together.
-        augment: applied to the x of every training batch, after it is encoded.
-        say: called with a sentence when the data stay in the host's memory.
+    The model is trained in place, on settings.device; the data are moved there too, if they fit.
+    `augment` is applied to the x of every training batch, after it is encoded.
     """
 
     def __init__(
@@ -123,8 +118,7 @@ class Trainer:
     ) -> Micro:
         """Add a micro-batch's part of the gradient of the step's mean objective.
 
-        It is per variable, so that one limit on the gradient's norm suits examples of any
-        size.
+        It is per variable, so that one limit on the gradient's norm suits examples of any size.
         """
         drawn: list[tuple[Tensor, Tensor]] = []
 
