@@ -61,23 +61,6 @@ def test_continuous_time_and_reconstruction(name: str) -> None:
     assert_mean(cost, L_inf, seed=seed("binned", name))
 
 
-@pytest.mark.parametrize("K", [2, 3])
-def test_output_is_the_exact_posterior(K: int) -> None:
-    """Bin by bin, the cut Gaussian has the probabilities of the head with free ones."""
-    source = TWO if K == 3 else TWO_HALVES
-    cut, free = source.binned(SIGMA_1), source.discretised(SIGMA_1)
-    generator = torch.Generator().manual_seed(0)
-    x = cut.sample(1000, generator)
-    t = torch.linspace(0.001, 1.0, 1000)
-    theta = cut.model.flow.sample(x, t, generator)
-    outputs = [toy.model(theta, t) for toy in (cut, free)]
-    for k in source.table:
-        x = cut.data(k.expand(1000, 2))
-        a, b = (output.log_prob(x) for output in outputs)
-        assert torch.allclose(a, b, rtol=1e-6, atol=1e-7)
-    assert torch.allclose(outputs[0].m, outputs[1].m, atol=1e-8)
-
-
 @pytest.mark.parametrize("n", [1, 4])
 @pytest.mark.parametrize("K", [2, 3])
 def test_law_of_n_steps(K: int, n: int) -> None:

@@ -66,15 +66,3 @@ def test_mean_is_that_of_the_tilted_posterior(kind: str) -> None:
     found = Guided(model, known.log_h, of="theta")(theta, t)
     torch.testing.assert_close(found.m, expected, atol=1e-6, rtol=1e-6)
     assert not torch.allclose(model(theta, t).m, expected, atol=1e-2)
-
-
-@pytest.mark.parametrize("kind", ["binary", "discrete", "discretised"])
-def test_draws_have_the_mean_of_the_output(kind: str) -> None:
-    """What `ancestral` draws and what the other solvers follow are one distribution."""
-    known = tilted(kind, "bent", 1.0)
-    model = known.toy.model
-    theta = model.flow.prior((4_000, known.toy.source.D), dtype=torch.float64)
-    output = Guided(model, known.log_h, of="theta")(theta, torch.zeros(4_000))
-    drawn = model.flow.embed(output.sample(torch.Generator().manual_seed(0))).double()
-    error = drawn.std(0) / 4_000**0.5
-    assert ((drawn.mean(0) - output.m.mean(0)).abs() <= 4.5 * error + 1e-9).all()

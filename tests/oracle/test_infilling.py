@@ -86,16 +86,6 @@ def test_nothing_observed_is_plain_generation(kind: str) -> None:
         assert known.source.total_variation(found) < reach(kind)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_everything_observed_comes_back(kind: str) -> None:
-    known = toy(kind, SKEW)
-    x = known.data(known.source.sample(20, torch.Generator().manual_seed(0)))
-    ways: list[dict[str, Any]] = [{}, {"particles": 4}, {"resample": 1}, {"observed": "known"}]
-    for options in ways:
-        filled = bfn.infill(known.model, x, torch.ones_like(x, dtype=torch.bool), 5, **options)
-        assert torch.equal(filled, x)
-
-
 @pytest.mark.parametrize("kind", ["binary", "discrete"])
 def test_particles_where_messages_leave_doubt(kind: str) -> None:
     """With a small beta(1) it is the last weight that ties the rest to what was observed.

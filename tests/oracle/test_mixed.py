@@ -6,7 +6,6 @@ Its losses are those of its variables alone: see tests/flow/test_side_by_side.py
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -163,28 +162,3 @@ def test_classifier_free_guidance() -> None:
     drawn = bfn.generate(model, 50, 5, label=0, guidance=w, generator=generator())
     plain = bfn.generate(model, 50, 5, label=0, generator=generator())
     assert not torch.equal(drawn["number"], plain["number"])
-
-
-# Keyed noise
-
-
-def test_results_do_not_depend_on_the_batch() -> None:
-    model, keys = SOURCE.model(), list(range(7))
-    x = SOURCE.sample(7, generator())
-
-    def results(n: int) -> Iterator[dict[str, Tensor] | Tensor]:
-        first = {name: value[:n] for name, value in x.items()}
-        for steps in (1, 3, "inf"):
-            yield bfn.loss.n_step(model, first, steps, generator=bfn.noise.Keyed(keys[:n]))
-        yield bfn.loss.reconstruction(model, first, generator=bfn.noise.Keyed(keys[:n]))
-        for solver in ("ancestral", "sde2", "ode2"):
-            yield bfn.generate(model, n, 3, solver=solver, seed=5)
-        for options in ({}, {"particles": 3}, {"observed": "known"}, {"resample": 1}):
-            yield bfn.infill(model, {"bin": first["bin"]}, None, 3, seed=5, **options)
-
-    for few, many in zip(results(3), results(7), strict=True):
-        if isinstance(many, Tensor):
-            many = many[:3]
-        else:
-            many = {name: value[:3] for name, value in many.items()}
-        torch.testing.assert_close(few, many)

@@ -110,36 +110,6 @@ def test_any_schedule_on_any_grid(solver: str, grid: str) -> None:
     assert many < at_floor(known.source, n)
 
 
-def test_first_call_asks_the_network() -> None:
-    """With first = 0 the paper's rule puts out 0; with first > 0 the source's own mean."""
-    known = toy("discretised", SKEW)
-    c = (2 * torch.arange(12, dtype=torch.float64) + 1 - 12) / 12
-    expected = {0.0: torch.zeros(2), 1e-3: known.source.marginals @ c}
-    for first, mean in expected.items():
-        seen: list[Tensor] = []
-
-        def look(i: int, t: Tensor, theta: bfn.Theta, output, seen: list = seen) -> None:
-            seen.append(output.m[0].double())
-
-        bfn.generate(known.model, (1, 2), 1, solver="ode2", first=first, callback=look)
-        torch.testing.assert_close(seen[0], mean, atol=1e-2 if first else 1e-6, rtol=0)
-
-
-@pytest.mark.parametrize("solver", SOLVERS)
-def test_calls_are_counted_to_the_last(solver: str) -> None:
-    known, count = toy("binary", 0.0), 0
-
-    def counted(module: torch.nn.Module, inputs: object) -> None:
-        nonlocal count
-        count += 1
-
-    with known.model.net.register_forward_pre_hook(counted):
-        for calls in (2, 3, 20):
-            count = 0
-            bfn.generate(known.model, (2, 6), calls=calls, solver=solver)
-            assert count == calls
-
-
 @pytest.mark.parametrize("grid", ["time", "power", "geometric"])
 @pytest.mark.parametrize("n", [1, 2, 400])
 def test_grids(grid: str, n: int) -> None:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 import bfn
 from bfn.flow import Theta
-from bfn.noise import Keyed
 from bfn.output import BinnedOutput, FreeBinnedHead, Output, PointOutput
 from support.toys import KINDS, PARAMETERS, K, data, generator, model, standard_error
 
@@ -164,20 +163,6 @@ def test_float32_agrees_with_float64(case: str) -> None:
     for a, b in pairs:
         assert a.dtype == torch.float32
         torch.testing.assert_close(a.double(), b, rtol=2e-5, atol=2e-5)
-
-
-@every_case
-def test_keyed_draws_belong_to_the_example(case: str) -> None:
-    kind = kind_of(case)
-    x = data(kind, (3, 2), dtype=torch.float64)
-    output = output_of(case, numbers(case), x)
-    theta = state(case, x)
-    alone = bfn_model(case).head(numbers(case)[1:2], Theta(theta.V[1:2], theta.beta[1:2]), T[1:2])
-    assert torch.equal(output.sample(Keyed([1, 2, 3]))[1:2], alone.sample(Keyed([2])))
-    torch.testing.assert_close(
-        output.divergence(x, ALPHA, Keyed([1, 2, 3]), 2)[1:2],
-        alone.divergence(x[1:2], ALPHA[1:2], Keyed([2]), 2, alpha_max=float(ALPHA.max())),
-    )
 
 
 @every_case

@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from bfn.errors import BFNError, did_you_mean
+from bfn.errors import BFNError, did_you_mean, some
 from bfn.guidance.base import Wrapper, innermost
 from bfn.model import BFN
 
@@ -62,10 +62,9 @@ def _number(text: str, named: list[str]) -> int:
         raise BFNError(
             f"label = {text!r} is not a label; expected a whole number, several as in 3,7, or each"
         )
-    some = ", ".join(named[:20]) + (f" and {len(named) - 20} more" if len(named) > 20 else "")
     near = "" if text.isdecimal() else did_you_mean(text, named)
     hint = near or "; give one of them, several with commas, or each"
-    raise BFNError(f"label = {text!r} is not one of the model's labels ({some}){hint}")
+    raise BFNError(f"label = {text!r} is not one of the model's labels ({some(named, 20)}){hint}")
 
 
 def prepare(model: BFN | Wrapper, label: Tensor | Sequence[int] | int | str, batch: int) -> Tensor:

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bfn.errors import BFNError
-from bfn.nn.shapes import check_known, check_labels
+from bfn.nn.shapes import check_labels, check_mask
 
 
 class TimeSinusoid(nn.Module):
@@ -97,7 +97,7 @@ class Conditioning(nn.Module):
         self.sinusoid = sinusoid
         self.hidden = nn.Linear(width, features)
         self.output = nn.Linear(features, features)
-        self.labels = label_embedding(labels, features)
+        self.labels = LabelEmbedding(labels, features) if labels else None
 
     def forward(self, t: Tensor, label: Tensor | None) -> Tensor:
         waves = self.sinusoid(t).to(self.hidden.weight.dtype)
@@ -105,11 +105,6 @@ class Conditioning(nn.Module):
         if label is not None:
             vector = vector + embed_labels(self.labels, label, t.shape[0])
         return F.silu(vector)
-
-
-def label_embedding(labels: int, width: int) -> LabelEmbedding | None:
-    """None for labels=0, which adds no parameters."""
-    return LabelEmbedding(labels, width) if labels else None
 
 
 def embed_labels(embedding: LabelEmbedding | None, label: Tensor, batch: int) -> Tensor:
@@ -143,8 +138,12 @@ def mark_known(
     `axis` lists the variables at one place, and becomes the width; None for one variable each,
     which puts the width last.
     """
-    check_known(known, marker is not None, shape)
-    assert marker is not None
+    if marker is None:
+        raise BFNError(
+            "the network cannot see which variables are known; build it with known=True (net.known "
+            "in a recipe) and train it with train.known"
+        )
+    check_mask("known", known, shape, "is known")
     if axis is None:
         return marker(known.unsqueeze(-1))
     return marker(known.movedim(axis, -1)).movedim(-1, axis)

@@ -94,15 +94,6 @@ def check_times(t: Tensor, batch: int) -> None:
         )
 
 
-def check_known(known: Tensor, able: bool, shape: Sequence[int]) -> None:
-    if not able:
-        raise BFNError(
-            "the network cannot see which variables are known; build it with known=True (net.known "
-            "in a recipe) and train it with train.known"
-        )
-    check_mask("known", known, shape, "is known")
-
-
 def check_mask(name: str, mask: Tensor, shape: Sequence[int], does: str) -> None:
     if mask.dtype != torch.bool or tuple(mask.shape) != tuple(shape):
         raise BFNError(

@@ -10,13 +10,7 @@ from torch import Tensor, nn
 
 from bfn.errors import BFNError
 from bfn.nn.blocks import AddNorm, SelfAttention, apart, linear_gelu
-from bfn.nn.embed import (
-    embed_labels,
-    known_marker,
-    label_embedding,
-    mark_known,
-    positions,
-)
+from bfn.nn.embed import LabelEmbedding, embed_labels, known_marker, mark_known, positions
 from bfn.nn.shapes import check_mask, check_times, json_arguments
 
 
@@ -99,7 +93,7 @@ class Transformer(nn.Module):
         self.last_norm = AddNorm(width)
         self.readout = nn.Linear(2 * width, (channels or 1) * outputs)
         self.reset_parameters()
-        self.labels = label_embedding(labels, width)
+        self.labels = LabelEmbedding(labels, width) if labels else None
 
     def reset_parameters(self) -> None:
         """N(0, std^2), and N(0, std^2 / (2 layers)) for what is added to the residual stream.

@@ -217,19 +217,29 @@ def _solve(mean: Callable[[Tensor], Tensor], target: Tensor, K: int, reach: Tens
     return 0.5 * (low + high)
 
 
-def _check_centres(x: Tensor, K: int) -> None:
-    require_values(x, -1.0, 1.0, "the bins, [-1, 1]")
-    distance = (x - bins.discretise(x, K)).abs().reshape(-1)
-    worst = int(distance.argmax())
-    if float(distance[worst]) > 1e-3 * 2.0 / K:
-        raise BFNError(
-            f"x contains {float(x.reshape(-1)[worst])}, which is not the centre of one of "
-            f"K = {K} bins; use bfn.discretise(x, K)"
-        )
+class _BinsHead(Head):
+    """Data are the centres of K bins."""
+
+    K: int
+    kind = "discretised"
+    objective = "mixture"
+
+    def check(self, x: Tensor) -> None:
+        require_values(x, -1.0, 1.0, "the bins, [-1, 1]")
+        distance = (x - bins.discretise(x, self.K)).abs().reshape(-1)
+        worst = int(distance.argmax())
+        if float(distance[worst]) > 1e-3 * 2.0 / self.K:
+            raise BFNError(
+                f"x contains {float(x.reshape(-1)[worst])}, which is not the centre of one of "
+                f"K = {self.K} bins; use bfn.discretise(x, K)"
+            )
+
+    def symbols(self, values: Sequence[float] | None = None) -> Symbols:
+        return bins.BinValues(self.K)
 
 
 @dataclass(frozen=True)
-class BinnedHead(Head):
+class BinnedHead(_BinsHead):
     """Two numbers per variable: the noise's mean and log deviation.
 
     The paper sets no bounds on them; the defaults only keep float32 arithmetic finite. Deviations
@@ -241,8 +251,6 @@ class BinnedHead(Head):
     ln_sigma_epsilon: tuple[float, float] = (-20.0, 20.0)
     sigma_x: tuple[float, float] = (1e-6, 1e6)
     parameters = 2
-    kind = "discretised"
-    objective = "mixture"
 
     def __post_init__(self) -> None:
         bins.check_K(self.K)
@@ -259,15 +267,9 @@ class BinnedHead(Head):
         sigma = torch.where(early, 1.0, sigma.clamp(*self.sigma_x))
         return BinnedOutput(mu, sigma, self.K)
 
-    def check(self, x: Tensor) -> None:
-        _check_centres(x, self.K)
-
-    def symbols(self, values: Sequence[float] | None = None) -> Symbols:
-        return bins.BinValues(self.K)
-
 
 @dataclass(frozen=True)
-class FreeBinnedHead(ClassHead):
+class FreeBinnedHead(_BinsHead, ClassHead):
     """K numbers per variable: the logits of the bins.
 
     With t_min > 0 the paper's rule holds: below t_min the output is N(0, 1) cut into bins.
@@ -278,8 +280,6 @@ class FreeBinnedHead(ClassHead):
     posterior: bool = False
     marginals: Marginals | None = None
     inputs: str = "theta"
-    kind = "discretised"
-    objective = "mixture"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -306,9 +306,3 @@ class FreeBinnedHead(ClassHead):
         centres = bins.bin_centre(torch.arange(self.K, device=beta.device), self.K, theta.V.dtype)
         received = theta.V.unsqueeze(-1) / torch.where(beta > 0, beta, 1.0)
         return -0.5 * beta * (centres - received).square()
-
-    def check(self, x: Tensor) -> None:
-        _check_centres(x, self.K)
-
-    def symbols(self, values: Sequence[float] | None = None) -> Symbols:
-        return bins.BinValues(self.K)

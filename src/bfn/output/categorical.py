@@ -292,29 +292,10 @@ def normal_nodes(alpha_max: float, like: Tensor) -> tuple[Tensor, Tensor]:
     return xi, weight / weight.sum()
 
 
-@dataclass(frozen=True)
-class CategoricalHead(ClassHead):
-    """K numbers per variable: logits. `chunk` variables at a time go through a loss."""
+class _ClassesHead(ClassHead):
+    """Classes are their own indices, and V their evidence."""
 
-    K: int
-    chunk: int | None = None
-    posterior: bool = False
-    marginals: Marginals | None = None
-    inputs: str = "theta"
-    kind = "discrete"
     objective = "log_prob"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not isinstance(self.K, int) or not 3 <= self.K < 2**31:
-            raise BFNError(f"K = {self.K!r} classes; a categorical head needs at least 3")
-
-    @property
-    def parameters(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.K
-
-    def __call__(self, net_output: Tensor, theta: Theta, t: Tensor) -> Output:
-        return CategoricalOutput(self.logits(net_output, theta), self.chunk)
 
     def index(self, x: Tensor) -> Tensor:
         return x
@@ -330,7 +311,31 @@ class CategoricalHead(ClassHead):
 
 
 @dataclass(frozen=True)
-class BernoulliHead(ClassHead):
+class CategoricalHead(_ClassesHead):
+    """K numbers per variable: logits. `chunk` variables at a time go through a loss."""
+
+    K: int
+    chunk: int | None = None
+    posterior: bool = False
+    marginals: Marginals | None = None
+    inputs: str = "theta"
+    kind = "discrete"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.K, int) or not 3 <= self.K < 2**31:
+            raise BFNError(f"K = {self.K!r} classes; a categorical head needs at least 3")
+
+    @property
+    def parameters(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.K
+
+    def __call__(self, net_output: Tensor, theta: Theta, t: Tensor) -> Output:
+        return CategoricalOutput(self.logits(net_output, theta), self.chunk)
+
+
+@dataclass(frozen=True)
+class BernoulliHead(_ClassesHead):
     """One number per variable: the logit of class 1."""
 
     posterior: bool = False
@@ -339,23 +344,10 @@ class BernoulliHead(ClassHead):
     K = 2
     parameters = 1
     kind = "binary"
-    objective = "log_prob"
 
     def __call__(self, net_output: Tensor, theta: Theta, t: Tensor) -> Output:
         return BernoulliOutput(self.logits(net_output, theta))
 
-    def index(self, x: Tensor) -> Tensor:
-        return x
-
-    def evidence(self, theta: Theta) -> Tensor:
-        return theta.V
-
     def prior(self, logits: Tensor) -> Tensor:
         log_p = super().prior(logits)
         return log_p[..., 1] - log_p[..., 0]
-
-    def check(self, x: Tensor) -> None:
-        """The flow has checked the classes."""
-
-    def symbols(self, values: Sequence[float] | None = None) -> Symbols:
-        return Classes(2)

@@ -128,7 +128,8 @@ def stream_generations(
     def send(i: int, header: dict[str, Any], row: int, shown: messages.Look) -> None:
         planes = messages.planes(subject, shown)
         if i == 0:
-            emit("start", _start(subject, request, places[row], planes, row, lengths))
+            again = _again(subject, request, row, lengths)
+            emit("start", _start(subject, request, places[row], planes, **again))
         emit("last" if i == steps else "frame", pack(header, messages.body(planes)))
 
     def see(i: int, t: float, theta: Theta, output: Output) -> None:
@@ -253,8 +254,7 @@ def _stream_example(subject: Subject, request: Examine, emit: Emit, run: int, pa
         header["rate"] = finite(float(rate.sum()) * BITS)
         planes = messages.planes(subject, shown)
         if i == 0:
-            given = {"exists": exists}
-            emit("start", _header(subject, request, place, planes, **given))
+            emit("start", _start(subject, request, place, planes, exists=exists))
         emit("last" if i == request.steps else "frame", pack(header, messages.body(planes)))
 
     shown = _watch_example(subject, model, request, see)
@@ -284,7 +284,7 @@ def _frame(
     return {"kind": "frame", **place, "step": i, "t": t, "bits": bits, "entropy": entropy}
 
 
-def _header(
+def _start(
     subject: Subject,
     request: Generate | Examine,
     place: dict[str, Any],
@@ -310,28 +310,18 @@ def _header(
     return pack(header)
 
 
-def _start(
-    subject: Subject,
-    request: Generate,
-    place: dict[str, Any],
-    planes: list[messages.Plane],
-    row: int,
-    lengths: Tensor | None,
-) -> bytes:
+def _again(subject: Subject, request: Generate, row: int, lengths: Tensor | None) -> dict[str, Any]:
+    """How to make the sample again, and how much of it exists."""
     length, text = None if lengths is None else int(lengths[row]), subject.format.medium == "text"
     line, why = command(subject, request, row + 1, length)
-    return _header(
-        subject,
-        request,
-        place,
-        planes,
-        approximate=request.since > 0,
-        command=line,
-        why=why,
-        needs=KNOWN.get(subject.format.medium, []) if line and request.pins else [],
-        exists=length if text and length is not None else subject.D,
-        pins=request.describe()["pins"],
-    )
+    return {
+        "approximate": request.since > 0,
+        "command": line,
+        "why": why,
+        "needs": KNOWN.get(subject.format.medium, []) if line and request.pins else [],
+        "exists": length if text and length is not None else subject.D,
+        "pins": request.describe()["pins"],
+    }
 
 
 def _end(
