@@ -1,6 +1,6 @@
 """What parity with the published networks does not show of the parts.
 
-Their formulas are compared there, in test_published.py, but the small VDM network hardly depends
+Their formulas are compared in tests/published, but the small VDM network there hardly depends
 on the time, and nothing is differentiated.
 """
 
