@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from support.sources import Source, Toy
+
+from .reference import Array, bin_points, class_points, exponential, quadratic
 
 COUPLED = [
     [0.20, 0.03, 0.01, 0.01],
@@ -22,10 +25,15 @@ COUPLED = [
 
 @dataclass(frozen=True)
 class Row:
-    """One source seen through one flow; `total` is L^n + L^r by n."""
+    """One source seen through one flow; `total` is L^n + L^r by n.
+
+    `points` and `accuracies` are those of `reference`.
+    """
 
     name: str
     make: Callable[[], Toy]
+    points: Array
+    accuracies: Callable[[int], Array]
     H: float
     L_r: float
     L_inf: float
@@ -41,53 +49,63 @@ def _entropy(H: float) -> dict[int, float]:
     return dict.fromkeys((1, 2, 10), H)
 
 
-BIT = Row(
-    "a bit",
-    lambda: Source([0.3, 0.7]).binary(beta_1=4.0),
+def _bits(name: str, P: list[Any], *values: Any) -> Row:
+    return Row(
+        *(name, lambda: Source(P).binary(4.0), class_points(2), lambda n: quadratic(4.0, n)),
+        *values,
+    )
+
+
+def _classes(name: str, P: list[Any], beta_1: float, *values: Any, **options: float) -> Row:
+    made = class_points(len(P)), lambda n: quadratic(beta_1, n)
+    return Row(name, lambda: Source(P).discrete(beta_1), *made, *values, **options)
+
+
+def _bins(name: str, P: list[Any], *values: Any, **options: float) -> Row:
+    made = bin_points(len(P)), lambda n: exponential(0.2, n)
+    return Row(name, lambda: Source(P).discretised(0.2), *made, *values, **options)
+
+
+BIT = _bits(
+    *("a bit", [0.3, 0.7]),
     *(0.61086430, 0.05471462, 0.55614968),
     _entropy(0.61086430),
 )
-TWO_BITS = Row(
-    "two bits",
-    lambda: Source([[0.4, 0.1], [0.15, 0.35]]).binary(beta_1=4.0),
+TWO_BITS = _bits(
+    *("two bits", [[0.4, 0.1], [0.15, 0.35]]),
     *(1.248781, 0.103220, 1.146220),
     {1: 1.363996, 2: 1.308535, 5: 1.275532, 10: 1.262811, 50: 1.252136},
 )
-EQUAL_BITS = Row(
-    "equal bits",
-    lambda: Source([[0.5, 0.0], [0.0, 0.5]]).binary(beta_1=4.0),
+EQUAL_BITS = _bits(
+    *("equal bits", [[0.5, 0.0], [0.0, 0.5]]),
     *(0.693147, 0.013223, 0.686536),
     {1: 1.278663, 10: 0.769565},
 )
-CLASS = Row(
-    "three classes",
-    lambda: Source([0.5, 0.3, 0.2]).discrete(beta_1=2.0),
+CLASS = _classes(
+    *("three classes", [0.5, 0.3, 0.2], 2.0),
     *(1.02965301, 0.18460774, 0.84504527),
     _entropy(1.02965301),
 )
-SKEWED_CLASS = Row(
-    "five skewed classes",
-    lambda: Source([0.55, 0.25, 0.10, 0.07, 0.03]).discrete(beta_1=1.0),
+SKEWED_CLASS = _classes(
+    *("five skewed classes", [0.55, 0.25, 0.10, 0.07, 0.03], 1.0),
     *(1.196987, 0.324489, 0.872498),
     _entropy(1.196987),
     digits=5.0,
 )
-TWO_CLASSES = Row(
+TWO_CLASSES = _classes(
     "two variables of three classes",
-    lambda: Source([[0.25, 0.05, 0.02], [0.03, 0.20, 0.05], [0.02, 0.08, 0.30]]).discrete(1.0),
+    *([[0.25, 0.05, 0.02], [0.03, 0.20, 0.05], [0.02, 0.08, 0.30]], 1.0),
     *(1.792962, 0.721079, 1.130616),
     {1: 1.997242, 2: 1.929952, 5: 1.884672, 10: 1.868309},
     digits=4.0,
 )
-BIN = Row(
-    "four bins",
-    lambda: Source([0.1, 0.2, 0.3, 0.4]).discretised(sigma_1=0.2),
+BIN = _bins(
+    *("four bins", [0.1, 0.2, 0.3, 0.4]),
     *(1.27985423, 0.38169802, 0.89815621),
     _entropy(1.27985423),
 )
-TWO_BINS = Row(
-    "two variables in four bins",
-    lambda: Source(COUPLED).discretised(sigma_1=0.2),
+TWO_BINS = _bins(
+    *("two variables in four bins", COUPLED),
     *(2.181280, 0.610131, 1.611482),
     {1: 2.597389, 2: 2.440125, 5: 2.313423, 10: 2.267857},
     digits=8.0,

@@ -19,6 +19,7 @@ from support.sources import Source, Toy
 
 from . import reference, rows
 from .monte_carlo import seed
+from .rows import Row
 
 SKEWED = [0.62, 0.20, 0.10, 0.05, 0.03]
 ONE_VARIABLE = {
@@ -51,24 +52,12 @@ def test_one_variable_is_exact_for_every_n(name: str, n: int) -> None:
     assert test.pvalue > 1e-3
 
 
-LAWS = {
-    "two bits": (rows.TWO_BITS, reference.class_points(2), lambda n: reference.quadratic(4.0, n)),
-    "equal bits": (
-        rows.EQUAL_BITS,
-        reference.class_points(2),
-        lambda n: reference.quadratic(4.0, n),
-    ),
-    "two bins": (rows.TWO_BINS, reference.bin_points(4), lambda n: reference.exponential(0.2, n)),
-}
-
-
 @pytest.mark.parametrize("n", [1, 2, 6])
-@pytest.mark.parametrize("name", LAWS)
-def test_law_of_n_steps(name: str, n: int) -> None:
+@pytest.mark.parametrize("row", [rows.TWO_BITS, rows.EQUAL_BITS, rows.TWO_BINS], ids=str)
+def test_law_of_n_steps(row: Row, n: int) -> None:
     """n steps have a known law of their own, further from the source the fewer they are."""
-    row, points, accuracies = LAWS[name]
     toy, N = row.make(), 80_000
-    law = reference.generated_law(toy.source.joint.numpy(), points, accuracies(n))
+    law = reference.generated_law(toy.source.joint.numpy(), row.points, row.accuracies(n))
     share = toy.source.frequencies(draw(toy, N, n)).numpy()
     assert scipy.stats.chisquare(N * share.ravel(), N * law.ravel()).pvalue > 1e-3
     assert law.sum() == pytest.approx(1.0, abs=1e-9)
