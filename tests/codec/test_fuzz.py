@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +22,7 @@ from bfn.data.formats import Format
 from bfn.errors import BFNError
 from bfn.model import BFN
 from bfn.runs.folder import RunFolder
-from support import archives
+from support import archives, processes
 
 pytestmark = pytest.mark.slow
 
@@ -170,46 +167,27 @@ def test_mutated_contents(
 # Processes.
 
 
-def start(*arguments: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "bfn", *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-
-
-@pytest.fixture
-def many(tmp_path: Path, levels: np.ndarray) -> Path:
-    np.save(tmp_path / "many.npy", np.concatenate([levels] * 10))
-    return tmp_path / "many.npy"
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_stopped_run_leaves_what_was_there(
-    tiny_run: Run, tmp_path: Path, many: Path, number: signal.Signals
+    tiny_run: Run, tmp_path: Path, levels: np.ndarray, number: signal.Signals
 ) -> None:
-    out = tmp_path / "a.bfn"
+    out, many = tmp_path / "a.bfn", tmp_path / "many.npy"
     out.write_bytes(b"older")
-    process = start(
+    np.save(many, np.concatenate([levels] * 10))
+    process = processes.start(
         *("compress", tiny_run("discretised"), many, "-o", out, "--force"),
         *("--steps", 20, "--block", 4),
     )
-    until = time.monotonic() + 120
 
     def asides() -> list[Path]:
         return list(tmp_path.glob(".a.bfn.*.part"))
 
     # Until it is in the midst of writing blocks.
-    while not asides() or asides()[0].stat().st_size < 10:
-        assert time.monotonic() < until
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.02)
+    assert processes.wait(process, lambda: any(p.stat().st_size >= 10 for p in asides()))
     time.sleep(0.5)
     process.send_signal(number)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == (130 if number == signal.SIGINT else -number)
+    code, _, err = processes.finish(process)
+    assert code == (130 if number == signal.SIGINT else -number)
     assert "Traceback" not in err
     assert out.read_bytes() == b"older"
     if number == signal.SIGINT:
