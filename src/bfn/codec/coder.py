@@ -26,7 +26,7 @@ import hashlib
 import math
 import platform
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -162,10 +162,9 @@ class Codec:
         """
         if isinstance(blocks, Mapping):
             raise BFNError("the blocks are a dict; expected a list of blocks: for one, give [x]")
-        results: dict[int, Coded] = {}
         width, variables, report = self.width, self.chain.variables, progress or _silent
 
-        def block(stacks: Stacks, lane: int, place: int) -> Iterator[Any]:
+        def block(stacks: Stacks, lane: int, place: int) -> Generator[Any, Any, Coded]:
             x, places = self._indices(blocks[place], place)
             more = 0
             while True:
@@ -204,7 +203,7 @@ class Codec:
                 "startup": startup,
                 "overhead": 8.0 * len(payload) - (float(steps.sum()) + reconstruction + startup),
             }
-            results[place] = Coded(payload, bits, taken)
+            return Coded(payload, bits, taken)
 
         def step(stacks: Stacks, asked: dict[int, Any]) -> dict[int, Any]:
             x = np.zeros((self.lanes, width, variables), np.int64)
@@ -214,8 +213,7 @@ class Codec:
             steps, data = self.chain.encode(stacks, x.reshape(-1, variables), index)
             return {lane: (steps[lane], data[lane]) for lane in asked}
 
-        self._run(range(len(blocks)), block, step)
-        return [results[place] for place in range(len(blocks))]
+        return self._run(range(len(blocks)), block, step)
 
     def decode(
         self,
@@ -233,10 +231,9 @@ class Codec:
         """
         places = range(len(payloads)) if places is None else places
         number_of = {place: j for j, place in enumerate(places)}
-        results: dict[int, Any] = {}
         width, report = self.width, progress or _silent
 
-        def block(stacks: Stacks, lane: int, place: int) -> Iterator[Any]:
+        def block(stacks: Stacks, lane: int, place: int) -> Generator[Any, Any, Any]:
             j = number_of[place]
             stacks.put(lane, payloads[j])
             x, taken, way = np.zeros((counts[j], self.chain.variables), np.int64), 0, 0
@@ -258,10 +255,10 @@ class Codec:
             rest = stacks.bytes(lane)
             if rest != padding(len(rest) // 4):
                 raise damaged(f"block {place} has bits left over")
-            results[place] = data
             if confirm is not None:
                 confirm(place, data)
             report(taken)
+            return data
 
         def step(stacks: Stacks, asked: dict[int, Any]) -> dict[int, Any]:
             index = np.zeros(self.lanes, np.int64)
@@ -269,25 +266,24 @@ class Codec:
             x = self.chain.decode(stacks, index)
             return dict(enumerate(x.reshape(self.lanes, width, -1)))
 
-        self._run(places, block, step)
-        return [results[place] for place in places]
+        return self._run(places, block, step)
 
     def _run(
         self,
         places: Sequence[int],
-        block: Callable[[Stacks, int, int], Iterator[Any]],
+        block: Callable[[Stacks, int, int], Generator[Any, Any, Any]],
         step: Callable[[Stacks, dict[int, Any]], dict[int, Any]],
-    ) -> None:
-        """Take every block through its lane.
+    ) -> list[Any]:
+        """Take every block through its lane; returns what each of them does.
 
         A block is a generator that yields what the chain is to do for it next; `step` does that for
         all lanes at once, and what it returns for the lane is sent back to the block.
         """
-        stacks = Stacks(self.lanes)
+        stacks, results = Stacks(self.lanes), dict[int, Any]()
 
         def through(lane: int) -> Iterator[Any]:
             for place in sorted(place for place in places if place % self.lanes == lane):
-                yield from block(stacks, lane, place)
+                results[place] = yield from block(stacks, lane, place)
                 stacks.put(lane, None)
 
         with exact_arithmetic(self.model):
@@ -302,6 +298,7 @@ class Codec:
                         del working[lane]
                 if asked:
                     answers = step(stacks, asked)
+        return [results[place] for place in places]
 
     def _header(self, count: int) -> Distribution:
         """The number of start-up examples of a block, and the way they are coded."""
