@@ -34,9 +34,11 @@ def sha256(path: Path) -> str:
 
 
 def check_free(
-    path: Path, force: bool, *, folder: bool = False, endings: Sequence[str] = ()
+    path: Path | None, force: bool, *, folder: bool = False, endings: Sequence[str] = ()
 ) -> None:
     """Refuse an existing file (or filled folder), or a place that cannot be written to."""
+    if path is None:  # nothing is to be written
+        return
     if endings and path.suffix not in endings:
         raise BFNError(f"{str(path)!r} has the wrong ending; expected {' or '.join(endings)}")
     if path.is_dir() and not folder:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bfn.cli import main, tables
+from bfn.cli import main, results
 from bfn.cli.app import COMMANDS, app
 
 
@@ -54,10 +54,10 @@ def test_tables_wrap_words_and_keep_numbers(capsys: pytest.CaptureFixture[str]) 
     long = "a description of " + 20 * "many words "
     path = "/".join(20 * ["folder"])
     columns = ["name", "a heading of words", "what", "where"]
-    text = tables.show(columns, [["one", "123,456", long, path], ["two", "1", "", ""]])
+    text = results.show(columns, [["one", "123,456", long, path], ["two", "1", "", ""]])
     assert text == capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
     assert " 123,456 " in text
     assert "".join(text.split()).count("folder") > 5, "paths are folded, not cut"
-    wide = tables.show([f"{i}" for i in range(30)], [["123456"] * 30])
+    wide = results.show([f"{i}" for i in range(30)], [["123456"] * 30])
     assert wide.count("123456") == 30

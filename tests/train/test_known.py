@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 import bfn
 from bfn.flow import BayesianFlow
-from bfn.noise import Part
 from bfn.recipe import build
 from bfn.recipe.fitted import fitted
 from bfn.runs.folder import RunFolder
@@ -143,18 +142,6 @@ def test_a_network_that_was_never_given_anything_says_so(tmp_path: Path) -> None
     for taught in (unknown, bfn.BFN.from_pretrained(out)):
         assert taught.train_known == 0.5
         bfn.generate(taught, 3, 2, known=known)
-
-
-def test_parts_of_the_masks_are_the_masks() -> None:
-    """So that accumulation and several processes change nothing."""
-    x = torch.zeros(12, 3, 2)
-    whole = draw_known(FLOW, x, 0.7, generator(3))
-    parts = [
-        draw_known(FLOW, x[i : i + 4], 0.7, Part(generator(3), range(i, i + 4), 12))
-        for i in (0, 4, 8)
-    ]
-    assert torch.equal(torch.cat(parts), whole)
-    assert bool(whole.any())
 
 
 def test_a_step_is_the_loss_given_the_known(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import torch
 
 import bfn
 from bfn.errors import BFNError
-from bfn.noise import Part
 from bfn.recipe import build
 from bfn.times import ImportanceTimes
 from bfn.train import monitor
@@ -68,13 +67,6 @@ def test_loss_steps_trains_on_the_discrete_time_loss(tmp_path: Path) -> None:
 
 
 # Batches in parts.
-
-
-@pytest.mark.parametrize("sampler", [bfn.times.stratified, bfn.times.independent])
-def test_parts_of_times_are_the_times(sampler) -> None:
-    whole, _ = sampler(12, generator())
-    parts = [sampler(4, Part(generator(), range(i, i + 4), 12))[0] for i in (0, 4, 8)]
-    assert torch.equal(torch.cat(parts), whole)
 
 
 def trained(folder: Path, kind: str, accumulate: int, **overrides: object) -> tuple[dict, list]:

@@ -138,23 +138,15 @@ def test_the_best_is_kept_and_exported(totals: list[float], tmp_path: Path) -> N
     assert found["best"] == {"step": 4, "validation": pytest.approx(5.0 * scale)}
     assert (found["status"], found["step"], found["exported_step"]) == ("finished", 12, 4)
     # Without validation the newest takes its place, also when no step is left to take.
-    run(tiny_runs.read(tmp_path, "text", train__keep=1), folder.path, resume=True)
+    heard = tiny_runs.Heard()
+    without = tiny_runs.read(tmp_path, "text", train__keep=1)
+    run(without, folder.path, resume=True, display=heard)
+    assert "validation is off now: the best model so far, of step 4, is replaced" in heard.said[0]
     newest = checkpoint.load(folder.checkpoints / "step-12").tensors["ema"]
     exported = folder.load_model().net.state_dict()
     assert all(torch.equal(value, newest[n]) for n, value in exported.items())
     found = status(folder.path)
     assert (found["status"], found["step"], found["exported_step"]) == ("finished", 12, 12)
-
-
-def test_a_resumed_run_remembers_the_best(totals: list[float], tmp_path: Path) -> None:
-    recipe = tiny_runs.read(tmp_path, "text", train__validate_every=2, train__keep=1)
-    totals += [9.0, 5.0, 7.0]
-    run(recipe, tmp_path / "run", stop=after(7))
-    totals += [8.0, 6.0, 7.0]
-    result = run(recipe, tmp_path / "run", resume=True)
-    best = checkpoint.load(tmp_path / "run" / "checkpoints" / "step-4").tensors["ema"]
-    assert all(torch.equal(v, best[n]) for n, v in result.model.net.state_dict().items())
-    assert status(tmp_path / "run")["best"]["step"] == 4
 
 
 def test_a_lost_best_is_said(totals: list[float], tmp_path: Path) -> None:
@@ -173,19 +165,6 @@ def test_a_lost_best_is_said(totals: list[float], tmp_path: Path) -> None:
     assert status(tmp_path / "run")["best"]["step"] == 10
 
 
-def test_a_best_that_is_dropped_is_said(totals: list[float], tmp_path: Path) -> None:
-    totals += [9.0, 5.0, 7.0]
-    recipe = tiny_runs.read(tmp_path, "text", train__validate_every=2, train__steps=6)
-    run(recipe, tmp_path / "run")
-    without = tiny_runs.read(tmp_path, "text", train__steps=8)
-    display = tiny_runs.Heard()
-    run(without, tmp_path / "run", resume=True, display=display)
-    assert any(
-        "validation is off now: the best model so far, of step 4" in said for said in display.said
-    )
-    assert status(tmp_path / "run")["exported_step"] == 8
-
-
 def test_a_validation_that_is_not_a_number(totals: list[float], tmp_path: Path) -> None:
     totals += [9.0, float("nan")]
     recipe = tiny_runs.read(tmp_path, "text", train__validate_every=2)
@@ -200,8 +179,13 @@ def test_patience(totals: list[float], tmp_path: Path) -> None:
     given = {"train__validate_every": 2, "train__patience": 2, "train__tolerance": 0.1}
     recipe = tiny_runs.read(tmp_path, "text", **given)
     run(recipe, tmp_path / "run", stop=after(9))
-    assert run(recipe, tmp_path / "run", resume=True).step == 10
-    assert status(tmp_path / "run")["exported_step"] == 6
+    result = run(recipe, tmp_path / "run", resume=True)
+    assert result.step == 10
+    assert (
+        status(tmp_path / "run")["exported_step"] == status(tmp_path / "run")["best"]["step"] == 6
+    )
+    best = checkpoint.load(tmp_path / "run" / "checkpoints" / "step-6").tensors["ema"]
+    assert all(torch.equal(v, best[n]) for n, v in result.model.net.state_dict().items())
     assert status(tmp_path / "run")["status"] == "finished"
     heard = tiny_runs.Heard()
     assert run(recipe, tmp_path / "run", resume=True, display=heard).step == 10

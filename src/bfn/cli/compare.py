@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bfn.cli import tables
+from bfn.cli import results
 from bfn.cli.options import Force, Json, Out, Whole
 from bfn.files import check_free, replacing
 
@@ -34,16 +34,15 @@ def compare(
     from bfn.compare.measures import compare as compare_tables
     from bfn.compare.report import page
 
-    if out is not None:
-        check_free(out, force, endings=(".html",))
-    tables.check_json(json, force)
+    check_free(out, force, endings=(".html",))
+    results.check_json(json, force)
     found = compare_tables(real, new, holdout, target, seed=seed)
     if out is not None:
         with replacing(out) as path:
             path.write_text(page(found), encoding="utf-8")
-    if tables.write_json(json, found.as_dict()):
+    if results.write_json(json, found.as_dict()):
         return
-    tables.show(*found.table(), title=found.note())
+    results.show(*found.table(), title=found.note())
     for warning in found.warnings:
         print(warning)
     if out is not None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bfn.cli import tables
+from bfn.cli import results
 from bfn.cli.options import EvalKeys, Force, Json, Overrides, Run, Trust, chosen
 from bfn.errors import BFNError, plural, some
 from bfn.files import check_free
@@ -54,9 +54,8 @@ def evaluate(
     folder = RunFolder(locate(run), trust=trust)
     recipe = recipe_with_data(folder, overrides)
     settings = recipe.eval.updated(**chosen(keys))
-    tables.check_json(json, force)
-    if per_example is not None:
-        check_free(per_example, force, endings=(".csv",))
+    results.check_json(json, force)
+    check_free(per_example, force, endings=(".csv",))
     model = folder.load_model().to(find_device(settings.device, "device"))
     if table.is_table(folder.format()):
         table.refuse(steps=chosen(keys).get("steps"), **{"per-example": per_example})
@@ -84,7 +83,7 @@ def evaluate(
         document["published"] = {name: getattr(published, name) for name in names}
         for line, row in zip(document["rows"], result.rows, strict=True):
             line["published"] = published.result(row.n)
-    if tables.write_json(json, document):
+    if results.write_json(json, document):
         return
     title = f"{run}, {settings.split} split: {plural(result.examples, 'example')}"
     show(result, title, compared, published)
@@ -185,7 +184,7 @@ def show(
 ) -> str:
     """Print the baselines and the table, with the totals in nats or bits too; returns the table."""
     in_nats = result.unit.startswith("nats")
-    own, other = tables.short(result.unit), "bits/dim" if in_nats else "nats"
+    own, other = results.short(result.unit), "bits/dim" if in_nats else "nats"
 
     def in_other(nats: float) -> str:
         return f"{result.bits(nats):.4f}" if in_nats else f"{nats:.3f}"
@@ -197,10 +196,10 @@ def show(
         rows.append([name, "", "", result.in_unit(nats), *between, in_other(nats)])
     for line, row in zip(lines, result.rows, strict=True):
         rows.append([*line, in_other(row.total.nats)])
-    text = tables.show([*columns, f"total in {other}"], rows, f"{title}, in {own}")
+    text = results.show([*columns, f"total in {other}"], rows, f"{title}, in {own}")
     if result.variables:
         columns, *rows = result.table_by_variable()
-        tables.show(columns, rows, f"by variable, in {own}")
+        results.show(columns, rows, f"by variable, in {own}")
     if published is not None:
         updates = f", after {published.updates:,} updates" if published.updates else ""
         print(f"published: L^r {published.reconstruction:g} {own}, included{updates}")

@@ -30,8 +30,7 @@ def inspect(
     from bfn.codec.archive import Archive
     from bfn.files import FIGURES, check_free
 
-    if plot is not None:
-        check_free(plot, force, endings=FIGURES)
+    check_free(plot, force, endings=FIGURES)
     with Archive(file) as archive:
         account = describe(archive)
         if plot is not None:
@@ -85,7 +84,7 @@ def describe(archive: Archive) -> dict[str, Any]:
 
 
 def _show(account: dict[str, Any]) -> None:
-    from bfn.cli import tables
+    from bfn.cli import results
     from bfn.data import bits_of
     from bfn.plots.bits import parts
 
@@ -96,7 +95,7 @@ def _show(account: dict[str, Any]) -> None:
         *([key, str(account[key])] for key in ("steps", "lanes", "block")),
         *([key, value] for key, value in account["made_with"].items()),
     ]
-    tables.show(["made with", ""], made, f"{account['file']}: {account['bytes']} bytes")
+    results.show(["made with", ""], made, f"{account['file']}: {account['bytes']} bytes")
     variables = account["examples"] * account["dimensions"]
 
     def row(name: str, count: int) -> list[str]:
@@ -106,10 +105,10 @@ def _show(account: dict[str, Any]) -> None:
 
     rows = [row(*part) for part in parts(account).items()]
     rows.append(row("all", 8 * account["bytes"]))
-    rate = tables.short(bits_of(account["data"]["medium"]))
-    tables.show(["where the bits went", "bytes", "share", rate], rows)
+    rate = results.short(bits_of(account["data"]["medium"]))
+    results.show(["where the bits went", "bytes", "share", rate], rows)
     files = account["files"]
     names = [[f["name"], str(f["examples"]), str(f["plain_bytes"])] for f in files[:LISTED]]
-    tables.show(["file", "examples", "bytes without the model"], names)
+    results.show(["file", "examples", "bytes without the model"], names)
     if len(files) > LISTED:
         print(f"and {len(files) - LISTED} more files; --json lists them all")

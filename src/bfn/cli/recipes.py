@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_format
 
-from bfn.cli import tables
+from bfn.cli import results
 from bfn.recipe import read, shipped
 
 
@@ -29,4 +29,4 @@ def recipes(recipe: str | None = None, /, *, json: bool = False) -> None:
         for each in map(read, shipped.names()):
             parameters = f"{each.parameters:,}" if each.parameters else ""
             rows.append([each.name, each.description, parameters, f"{each.train.steps:,}"])
-        tables.show(["recipe", "description", "parameters", "steps"], rows)
+        results.show(["recipe", "description", "parameters", "steps"], rows)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bfn.cli import tables
+from bfn.cli import results
 from bfn.errors import BFNError
 from bfn.runs import status
 
@@ -30,7 +30,7 @@ def runs(folder: Path = Path("runs"), /, *, json: bool = False) -> None:
         print(json_format.dumps(found, indent=2))
     elif found:
         columns = ["run", "status", "step", "loss", "best validation", "when"]
-        tables.show(columns, [_row(each) for each in found])
+        results.show(columns, [_row(each) for each in found])
     else:
         print(f"no runs in {folder}")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json as json_format
 import math
 
-from bfn.cli import tables
+from bfn.cli import results
 from bfn.cli.options import Force, Out, Whole
 from bfn.errors import BFNError
 from bfn.files import FIGURES, check_free
@@ -43,8 +43,7 @@ def schedule(
     """
     from bfn import suggest
 
-    if out is not None:
-        check_free(out, force, endings=FIGURES)
+    check_free(out, force, endings=FIGURES)
     if K > MOST:
         raise BFNError(f"K = {K} is larger than {MOST}; give a smaller number")
     if bins:
@@ -71,7 +70,7 @@ def schedule(
         [f"{t:.3g}", f"{beta:.4g}", f"{h:.4f}", f"{h / LN2:.4f}", f"{h / math.log(K):.3f}"]
         for t, beta, h in points
     ]
-    tables.show(["t", "beta(t)", "entropy (nats)", "entropy (bits)", "fraction"], table)
+    results.show(["t", "beta(t)", "entropy (nats)", "entropy (bits)", "fraction"], table)
     if out is not None:
         print(f"{out}: the entropy curve")
 

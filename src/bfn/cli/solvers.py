@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bfn.cli import tables
+from bfn.cli import results
 from bfn.cli.options import Force, Json, Out, Overrides, Run, SolverKeys, Trust, Whole, chosen
 from bfn.errors import BFNError, plural
 from bfn.files import FIGURES, check_free
@@ -70,7 +70,7 @@ def solvers(
     settings = recipe.sample.updated(**given)
     out = out or Path(f"{run.resolve().name}-solvers.png")
     check_free(out, force, endings=FIGURES)
-    tables.check_json(json, force)
+    results.check_json(json, force)
     style.load("matplotlib")
     listed = None
     if words is not None:  # however they are separated
@@ -105,7 +105,7 @@ def solvers(
     samples = f"{repeats} x " * (repeats > 1) + plural(found.samples, "sample")
     draw(out, found, f"{run.name}: {samples}")
     document = {"run": str(run), "split": split, **found.to_json()}
-    if not tables.write_json(json, document):
+    if not results.write_json(json, document):
         show(found, f"{run}, {samples} a row, against the {split} split")
         print(f"{out}: the same as curves")
 
@@ -137,4 +137,4 @@ def show(found: Comparison, title: str) -> None:
     """One row per solver and number of calls."""
     lines = [[row.solver, str(row.calls), *map(str, row.scores)] for row in found.rows]
     lines.append(["real data", "", *map(str, found.real)])
-    tables.show(["solver", "calls", *(column.name for column in found.columns)], lines, title)
+    results.show(["solver", "calls", *(column.name for column in found.columns)], lines, title)

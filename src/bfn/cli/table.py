@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bfn.cli import tables
+from bfn.cli import results
 from bfn.cli.sampling import summary
 from bfn.data.formats import Format
 from bfn.errors import BFNError, plural
@@ -129,7 +129,7 @@ def evaluate(
             for name, a, b in zip(names, cost.mean(0), alone.mean(0), strict=True)
         },
     }
-    if tables.write_json(json, document):
+    if results.write_json(json, document):
         return
     lines = [
         [name, f"{each['nats']:.3f}", f"{each['independent']:.3f}"]
@@ -137,7 +137,7 @@ def evaluate(
     ]
     lines.append(["all columns", f"{document['total']:.3f}", f"{document['independent']:.3f}"])
     title = f"{run}, {what}: {plural(count, 'row')}, in nats per row"
-    tables.show(["column", "model", "independent columns"], lines, title)
+    results.show(["column", "model", "independent columns"], lines, title)
     print(f"the standard error of the total is {error:.3f}")
     if beyond:
         print(

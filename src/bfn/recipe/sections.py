@@ -229,11 +229,6 @@ class Eval(Section):
     seed: int = option(0, "random seed for the noise")
     device: str = option("auto", _DEVICE)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.steps:
-            raise BFNError("eval.steps is empty; expected numbers of steps, as in 10,25,inf")
-
 
 @dataclass(frozen=True)
 class Sample(Section):
