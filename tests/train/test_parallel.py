@@ -22,7 +22,8 @@ from bfn.cli.app import app
 from bfn.errors import Diverged, Stranded
 from bfn.train import checkpoint, parallel
 from bfn.train.parallel import World
-from support import drawing_along, processes, several_trainings, tiny_runs
+from support import processes, tiny_runs
+from support.training import drawing_along, several_trainings
 
 PLAIN = {"net.dropout": 0.0, "train.log_every": 1, "train.steps": 3, "train.clip": 0.1}
 EVERYTHING = {
@@ -78,7 +79,7 @@ def _train(folder: Path) -> None:
     sharded = {**last, "train.sharding": "full"}
     jobs.append({"recipe": recipe, "overrides": sharded, "out": str(folder / "one-then-two")})
     (folder / "jobs.json").write_text(json.dumps(jobs))
-    script = Path(__file__).parents[1] / "support" / "two_processes.py"
+    script = Path(__file__).parents[1] / "support/training/two_processes.py"
     result = subprocess.run(
         torchrun(script, folder),
         capture_output=True, text=True, timeout=240, env=environment(),

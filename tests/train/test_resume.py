@@ -18,8 +18,9 @@ from bfn.recipe import Recipe, read
 from bfn.runs.folder import RunFolder
 from bfn.train.optim import EMA
 from bfn.train.step import Trainer
-from support import faults, tiny_runs
+from support import tiny_runs
 from support.tiny_runs import after, assert_same, contents, metrics, run, status, tensors
+from support.training import faults
 
 EVERYTHING = {
     "train__times": "importance", "train__accumulate": 2, "train__validate_every": 3,

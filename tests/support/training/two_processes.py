@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 import bfn
 from bfn import recipe as config
-from support import several_trainings
+from support.training import several_trainings
 
 torch.set_num_threads(1)
 torch.set_default_dtype(torch.float64)
