@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 import bfn
 from bfn.nn import Transformer
-from support.posteriors import CategoricalPosterior
-from support.sources import Source
+from support.sources import CategoricalPosterior, Source
 from support.toys import PARAMETERS, K
 
 LONGEST = 6
