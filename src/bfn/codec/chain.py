@@ -148,8 +148,7 @@ class Chain:
         """Push x, indices (rows, variables), lane by lane; returns the bits of each part.
 
         index says which examples of their blocks these are, (lanes,): from `width` times it on.
-        Lanes that had too few bits
-        are in `stacks.dry`; what they hold now would not be decoded.
+        Lanes that had too few bits are in `stacks.dry`; what they hold now would not be decoded.
 
         The bits are those of the steps, (lanes, n), and of the data, (lanes,). Step i is charged
         with pushing V_i less popping it. To compare with its term of L^n it is also charged with
@@ -245,10 +244,9 @@ class Chain:
         return k * self.per_number([part.grid.delta[i] for part in self.parts])
 
     def _key(self, index: Integers, i: int) -> NDArray[np.int32]:
-        """Random words for the bits that V_i is popped from: (rows, words).
+        """Random words for the bits that V_i is popped from, of each example: (rows, words).
 
-        They are different for every example of a block. (The bits from which
-        components are chosen need none: what a component costs does not depend on the choice.)
+        The bits from which components are chosen need none: the choice does not change the cost.
         """
         first, end = self._words[i - 1 : i + 1].tolist()
         examples = index[:, None] * self.width + np.arange(self.width)

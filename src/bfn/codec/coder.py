@@ -11,8 +11,8 @@ to do more at a time to one stack than to have more stacks.
 A stack must hold some bits before the chain can begin. They are what the model does not say of
 exact values (exact.py), if there are any, and the block's last examples, coded symbol by symbol
 (`Startup`). So a block costs no random bits; it only pays for what that way is worse than the chain
-on a handful of examples. Should they not suffice, the block begins again on
-top of `padding`. A stack that runs dry while the chain decodes is therefore none of ours.
+on a handful of examples. Should they not suffice, the block begins again on top of `padding`. A
+stack that runs dry while the chain decodes is therefore none of ours.
 
 Sender and receiver compute the same probabilities only if their networks give the same numbers bit
 by bit. What can be fixed is fixed while coding (`exact_arithmetic`); what cannot is digested into a

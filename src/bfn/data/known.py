@@ -75,12 +75,10 @@ def digits(form: str = "discretised", bins: int | None = None, labels: bool = Fa
         arrays = np.load(file, allow_pickle=False)
         images, numbers = arrays["images"][:, None], arrays["labels"]
     rows = {"train": slice(0, 1400), "validation": slice(1400, 1500), "test": slice(1500, 1797)}
-    return Rows(
-        "digits",
-        _image_format("digits", form, bins),
+    return _images(
+        *("digits", form, bins),
         {split: images[part] for split, part in rows.items()},
-        labels={split: numbers[part] for split, part in rows.items()} if labels else None,
-        label_names=tuple("0123456789") if labels else (),
+        {split: numbers[part] for split, part in rows.items()} if labels else None,
     )
 
 
@@ -100,8 +98,9 @@ def mnist(
     train, test = (_read_idx(f"{part}-images-idx3-ubyte", 3, dir) for part in ("train", "t10k"))
     numbers = None
     if labels:
-        numbers = [_read_idx(f"{part}-labels-idx1-ubyte", 1, dir) for part in ("train", "t10k")]
-    return _images("mnist", form, bins, train[:, None], test[:, None], numbers)
+        parts = ("train", "t10k")
+        numbers = _splits(*(_read_idx(f"{part}-labels-idx1-ubyte", 1, dir) for part in parts))
+    return _images("mnist", form, bins, _splits(train[:, None], test[:, None]), numbers)
 
 
 def cifar10(
@@ -120,8 +119,8 @@ def cifar10(
     *batches, test = _read_cifar10(dir)
     train = np.concatenate(batches)
     pixels = [part[:, 1:].reshape(-1, 3, 32, 32) for part in (train, test)]
-    numbers = [train[:, 0], test[:, 0]] if labels else None
-    return _images("cifar10", form, bins, pixels[0], pixels[1], numbers, CIFAR10_CLASSES)
+    numbers = _splits(train[:, 0], test[:, 0]) if labels else None
+    return _images("cifar10", form, bins, _splits(*pixels), numbers, CIFAR10_CLASSES)
 
 
 def text8(length: int = 256, dir: str | None = None) -> Stream:
@@ -177,24 +176,19 @@ def _images(
     name: str,
     form: str,
     bins: int | None,
-    train: np.ndarray,
-    test: np.ndarray,
-    labels: list[np.ndarray] | None,
+    splits: dict[str, np.ndarray],
+    labels: dict[str, np.ndarray] | None,
     label_names: tuple[str, ...] = tuple("0123456789"),
 ) -> Rows:
-    """Training images, 1% of them held out for validation, and test images."""
+    label_names = label_names if labels else ()
+    format = _image_format(name, form, bins)
+    return Rows(name, format, splits, labels=labels, label_names=label_names)
+
+
+def _splits(train: np.ndarray, test: np.ndarray) -> dict[str, np.ndarray]:
+    """1% of the training set is held out for validation, always the same rows."""
     rows = hold_out(train, validation=0.01, split_by="number")
-
-    def splits(train: np.ndarray, test: np.ndarray) -> dict[str, np.ndarray]:
-        return {s: train[rows[s]] for s in ("train", "validation")} | {"test": test}
-
-    return Rows(
-        name,
-        _image_format(name, form, bins),
-        splits(train, test),
-        labels=splits(*labels) if labels else None,
-        label_names=label_names if labels else (),
-    )
+    return {split: train[rows[split]] for split in ("train", "validation")} | {"test": test}
 
 
 def _text(name: str, content: str | bytes, length: int, where: str) -> Stream:
