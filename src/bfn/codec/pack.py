@@ -134,9 +134,8 @@ def pack(
         inputs: files and folders.
         out: the archive; an existing file is replaced when all is done.
         steps: n of the messages: more are slower and need fewer bits.
-        block: examples that share a stack. Fewer give quicker access to one of them and keep more
-            lanes busy; every block codes some of its examples at a higher rate, to begin with.
-            By default it is made long enough for these to be few.
+        block: examples that are coded together: fewer give quicker access to one of them, but every
+            block costs some bits to begin with; by default so many that these are few.
         run: what error messages call the model.
         allow_fallback: store files that the model cannot represent without it.
         resize: crop and resize pictures to the model's size; they come back so.
