@@ -26,6 +26,7 @@ from bfn.recipe import build
 from support import angles
 from support.angles import JOINT, angle, directions, draws, index, on_circle
 from support.mistakes import assert_refused
+from support.toys import generator
 
 K, BETA_1, N = 6, 60.0, 3_000
 ENTROPY = -float((JOINT * JOINT.log()).sum())
@@ -47,10 +48,6 @@ def distance(x: Tensor, joint: Tensor) -> float:
 def floor(joint: Tensor, n: int = N) -> float:
     """What n true draws may show, with a margin."""
     return 1.5 * 0.5 * float((2 / math.pi * joint * (1 - joint) / n).sqrt().sum())
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def test_losses_are_the_entropy() -> None:

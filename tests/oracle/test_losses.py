@@ -69,20 +69,6 @@ def test_options(row: Row, name: str) -> None:
     assert_mean(cost, expected, seed=seed(name, row), precision=0.008)
 
 
-@each_kind
-def test_float32(row: Row) -> None:
-    """The types that users have."""
-    torch.set_default_dtype(torch.float32)
-    toy = row.make()
-    for loss, arguments, expected in (
-        (bfn.loss.discrete_time, (10,), L_n(row, 10)),
-        (bfn.loss.continuous_time, (), row.L_inf),
-    ):
-        cost = averaged(toy, loss, *arguments)
-        assert cost(torch.Generator()).dtype == torch.float32
-        assert_mean(cost, expected, seed=seed("float32", row), precision=0.01)
-
-
 @pytest.mark.parametrize("alpha", [0.05, 1.0])
 @each_kind
 def test_pairs_of_messages_are_antithetic(

@@ -17,6 +17,7 @@ import bfn
 from bfn.guidance import ClassifierFree, Guided
 from bfn.schedule import Exponential, Quadratic, Schedule
 from support.joint import Posterior, joint, variables
+from support.toys import generator
 
 # Samples
 
@@ -29,10 +30,6 @@ SHARP: dict[str, Schedule] = {
 SOURCE = joint()
 LAST = float(SHARP["number"].beta(torch.ones(())))
 N = 2_000
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 @functools.cache
