@@ -250,6 +250,10 @@ def cost(result: Any = None, **changes: Any) -> Callable[[], Tensor]:
     return lambda: bfn.loss.continuous_time(model, x)
 
 
+def infill(**mask: Tensor) -> Callable[[], Any]:
+    return lambda: bfn.infill(untrained(), X, mask)
+
+
 X = data(4)
 
 
@@ -267,10 +271,7 @@ X = data(4)
         (lambda: bfn.loss.continuous_time(untrained(), X["age"]), "expected a dict of tensors"),
         (cost(torch.zeros(4)), "the network returned a Tensor; expected a dict"),
         (cost({"sex": torch.zeros(4)}), "returned nothing for the variable 'types'"),
-        (
-            cost(dict.fromkeys(VARIABLES, torch.zeros(4))),
-            "in the variable 'types': the network returned shape (4,)",
-        ),
+        (cost(dict.fromkeys(VARIABLES, X["age"])), "'types': the network returned shape (4,)"),
         (lambda: bfn.mixed(Wrong(1), {}), "expected a dict with at least one"),
         (lambda: bfn.Variable("integer"), "unknown kind 'integer'"),
         (lambda: bfn.Variable("discrete", K=1), "K = 1 classes"),
@@ -282,18 +283,12 @@ X = data(4)
         (lambda: bfn.Variable("continuous", (0,)), "shape = 0"),
         (lambda: bfn.mixed(Wrong(1), {"a": {"kind": "nope"}}), "in the variable 'a'"),
         (lambda: bfn.infill(untrained(), {}), "no variable is given"),
-        (
-            lambda: bfn.infill(untrained(), data(2), {"sex": torch.ones(2)}),
-            "in the variable 'sex': the mask is torch.float",
-        ),
-        (
-            lambda: bfn.infill(untrained(), data(2), {"sex": torch.ones(3) > 0}),
-            "in the variable 'sex': the mask has shape (3,)",
-        ),
+        (infill(sex=torch.ones(4)), "in the variable 'sex': the mask is torch.float"),
+        (infill(sex=torch.ones(3) > 0), "in the variable 'sex': the mask has shape (3,)"),
         (lambda: bfn.generate(untrained(), 0), "the number of examples must be"),
         (lambda: bfn.generate(untrained(), (4, 3)), "shape = (4, 3); the number of examples must"),
         (
-            lambda: bfn.train.fit(untrained(), data(4)["types"], steps=1),
+            lambda: bfn.train.fit(untrained(), X["types"], steps=1),
             "an object of type Tensor was given for the data; expected a dict of tensors",
         ),
     ],

@@ -15,6 +15,18 @@ SUBJECTS = pages.subjects()
 RGB = base64.b64encode(bytes(3 * 64)).decode()
 
 
+def pinned(i: int, v: float, **message: Any) -> dict[str, Any]:
+    return {"pins": {"i": [i], "v": [v]}, **message}
+
+
+def examined(model: str = "discretised", **message: Any) -> dict[str, Any]:
+    return {"do": "examine", "model": model, **message}
+
+
+def picture(side: int, rgb: str = RGB) -> dict[str, Any]:
+    return {"width": side, "height": side, "rgb": rgb}
+
+
 def read(message: dict[str, Any]) -> requests.Request:
     return requests.read(message, SUBJECTS)
 
@@ -36,49 +48,25 @@ def read(message: dict[str, Any]) -> requests.Request:
         ({"pins": [1]}, "pins = [1]; expected a table"),
         ({"pins": {"i": [0]}}, "v = None; expected a list of at most 64 numbers"),
         ({"pins": {"i": [0], "v": []}}, "pins need a value for each variable, numbered 0 to 63"),
-        ({"pins": {"i": [64], "v": [1]}}, "numbered 0 to 63"),
-        ({"pins": {"i": [0.5], "v": [1]}}, "numbered 0 to 63"),
-        ({"pins": {"i": [0], "v": [17]}}, "is not possible; expected whole numbers 0 to 16"),
-        ({"pins": {"i": [0], "v": [float("nan")]}}, "a list of finite numbers"),
+        (pinned(64, 1), "numbered 0 to 63"),
+        (pinned(0.5, 1), "numbered 0 to 63"),  # pyright: ignore
+        (pinned(0, 17), "is not possible; expected whole numbers 0 to 16"),
+        (pinned(0, float("nan")), "a list of finite numbers"),
         ({"pins": {"i": [*range(64)], "v": [0] * 64}}, "everything is pinned"),
         ({"particles": 4}, "particles compete for what is pinned; pin something first"),
-        (
-            {"particles": 4, "pins": {"i": [0], "v": [0]}, "since": 0.5},
-            "particles cannot go on from the middle",
-        ),
+        (pinned(0, 0, particles=4, since=0.5), "particles cannot go on from the middle"),
         ({"since": 1.5}, "since = 1.5; expected a number from 0 to 1"),
         ({"guidance": float("inf")}, "guidance = inf; expected a number from 0 to 20"),
-        (
-            {"model": "array", "pins": {"i": [0], "v": [5]}},
-            "a value lies outside the range of the data, -0.98",
-        ),
-        (
-            {"model": "mixed", "pins": {"i": [2], "v": [3]}},
-            "a value of the variable 'colour' is not possible; expected whole numbers 0 to 2",
-        ),
-        ({"do": "examine"}, "values = None; expected a list of at most 64 numbers"),
-        ({"do": "examine", "values": [0]}, "the example has 1 values; expected 64"),
-        ({"do": "examine", "text": "hello"}, "the data of 'discretised' are no texts; give a pic"),
-        (
-            {"do": "examine", "picture": {"width": 28, "height": 28, "rgb": ""}},
-            "the picture has 28 x 28 pixels, but those of 'discretised' have 8 x 8; crop",
-        ),
-        (
-            {"do": "examine", "picture": {"width": 8, "height": 8, "rgb": "AAAA"}},
-            "the picture's pixels are damaged; drop it again",
-        ),
-        (
-            {"do": "examine", "model": "text", "text": "Straße und so"[:12]},
-            "holds 'S' at position 0 and 1 more characters, not in the alphabet",
-        ),
-        (
-            {"do": "examine", "model": "text", "text": "short"},
-            "the text has 5 characters; this model's texts have 12",
-        ),
-        (
-            {"do": "examine", "model": "text", "picture": {"width": 8, "height": 8, "rgb": RGB}},
-            "the data of 'text' are no pictures; give a text",
-        ),
+        (pinned(0, 5, model="array"), "a value lies outside the range of the data, -0.98"),
+        (pinned(2, 3, model="mixed"), "variable 'colour' is not possible; expected whole numbers"),
+        (examined(), "values = None; expected a list of at most 64 numbers"),
+        (examined(values=[0]), "the example has 1 values; expected 64"),
+        (examined(text="hello"), "the data of 'discretised' are no texts; give a pic"),
+        (examined(picture=picture(28)), "28 x 28 pixels, but those of 'discretised' have 8 x 8"),
+        (examined(picture=picture(8, "AAAA")), "the picture's pixels are damaged; drop it again"),
+        (examined("text", text="Straße und s"), "holds 'S' at position 0 and 1 more characters"),
+        (examined("text", text="short"), "the text has 5 characters; this model's texts have 12"),
+        (examined("text", picture=picture(8)), "the data of 'text' are no pictures; give a text"),
         ({"do": "download", "what": "sample"}, "do = None; expected one of"),
         (
             {"do": "download", "what": "x", "request": {"do": "generate", "model": "text"}},
@@ -114,12 +102,10 @@ def test_defaults_are_the_models() -> None:
 
 def test_pictures_become_levels() -> None:
     shades = bytes(value for k in range(64) for value in [k * 4] * 3)
-    picture = {"width": 8, "height": 8, "rgb": base64.b64encode(shades).decode()}
-    found = read({"do": "examine", "model": "discretised", "picture": picture})
+    found = read(examined(picture=picture(8, base64.b64encode(shades).decode())))
     assert isinstance(found, requests.Examine)
     assert found.values == tuple(round(4 * k / 255 * 16) for k in range(64))
     red = bytes(value for _ in range(64) for value in (255, 0, 0))
-    picture["rgb"] = base64.b64encode(red).decode()
-    found = read({"do": "examine", "model": "discretised", "picture": picture})
+    found = read(examined(picture=picture(8, base64.b64encode(red).decode())))
     assert isinstance(found, requests.Examine)
     assert set(found.values) == {round(0.299 * 16)}
