@@ -383,11 +383,9 @@ class MixedFormat(Format):
     form = forms.Encoded()
 
     def __post_init__(self) -> None:
-        for variable in self.variables.values():
-            for size in variable["shape"]:
-                whole("shape", size, 1, "a variable has sizes, each")
-            if variable["K"] is not None:
-                whole("K", variable["K"], 2)
+        for part in self.parts.values():
+            if part.K is not None:
+                whole("K", part.K, 2)
 
     @cached_property
     def parts(self) -> dict[str, Format]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -405,7 +403,7 @@ class MixedFormat(Format):
         return (sum(self._sizes),)
 
     def dimensions_of(self, length: float) -> float:
-        shapes = [tuple(variable["shape"]) for variable in self.variables.values()]
+        shapes = [part.shape for part in self.parts.values()]
         longest = next((shape[0] for shape in shapes if shape), 1)
         shares = (length / longest if shape[:1] == (longest,) else 1.0 for shape in shapes)
         return sum(size * share for size, share in zip(self._sizes, shares, strict=True))
@@ -440,10 +438,10 @@ class MixedFormat(Format):
     def shades(self, values: Tensor) -> Tensor:
         """Means of numbers and probabilities of classes, side by side, as shades from 0 to 1."""
         parts = []
-        for size, variable in zip(self._sizes, self.variables.values(), strict=True):
-            K = variable["K"] or 1
-            part, values = values.tensor_split([size * (K if K > 2 else 1)], -1)
-            parts.append(part if K > 1 else 0.5 * (part + 1.0))
+        for part in self.parts.values():
+            K = part.K or 1
+            shade, values = values.tensor_split([part.dimensions * (K if K > 2 else 1)], -1)
+            parts.append(shade if K > 1 else 0.5 * (shade + 1.0))
         return torch.cat(parts, -1).clamp(0.0, 1.0)
 
     def read_example(
@@ -454,15 +452,14 @@ class MixedFormat(Format):
             raise self._refused("resize" if blank is None else "blank")
         values, known = (self._read(Path(file)) if file else {} for file in (what, mask))
         parts, masks = [], []
-        for name, variable in self.variables.items():
-            shape = tuple(variable["shape"])
-            if variable["K"] and name in values and np.any(values[name] % 1 != 0):
+        for name, part in self.parts.items():
+            if part.K and name in values and np.any(values[name] % 1 != 0):
                 raise BFNError(
-                    f"{name!r} in {what!r} holds fractions; expected classes, 0 to "
-                    f"{variable['K'] - 1}"
+                    f"{name!r} in {what!r} holds fractions; expected classes, 0 to {part.K - 1}"
                 )
-            parts.append(torch.as_tensor(values.get(name, np.zeros(shape))).reshape(-1).float())
-            missing = known.get(name, np.full(shape, name not in values))
+            given = values.get(name, np.zeros(part.shape))
+            parts.append(torch.as_tensor(given).reshape(-1).float())
+            missing = known.get(name, np.full(part.shape, name not in values))
             masks.append(torch.as_tensor(missing != 0).reshape(-1) | (name not in values))
         if not bool(torch.cat(masks).any()):
             raise BFNError(
@@ -480,7 +477,7 @@ class MixedFormat(Format):
                     f"{str(path)!r} holds an array {name!r}; the model's variables are "
                     f"{', '.join(self.variables)}"
                 )
-            expected = tuple(self.variables[name]["shape"])
+            expected = self.parts[name].shape
             if array.shape != expected:
                 raise BFNError(
                     f"{name!r} in {str(path)!r} has shape {array.shape}; expected {expected}"
