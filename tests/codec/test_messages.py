@@ -110,29 +110,6 @@ def test_fine_bins_equal_one_alphabet() -> None:
     assert costs[1] - costs[0] == pytest.approx(2.0**-8 / math.log(2.0), rel=0.1)
 
 
-def test_scrambling_twice_changes_nothing() -> None:
-    stacks = filled()
-    before, bits = [stacks.bytes(lane) for lane in range(LANES)], stacks.bits()
-    key = stack.random_words(np.arange(LANES), 0, 20)
-    stacks.scramble(key)
-    assert all(stacks.bytes(lane) != old for lane, old in enumerate(before))
-    np.testing.assert_allclose(stacks.bits(), bits, atol=2.0)
-    stacks.scramble(key)
-    assert [stacks.bytes(lane) for lane in range(LANES)] == before
-
-
-def test_random_words_are_random() -> None:
-    words = stack.random_words(np.arange(100), 0, 500)
-    assert np.array_equal(stack.random_words(np.arange(100), 120, 7), words[:, 120:127])
-    assert words.min() >= 0
-    assert words.max() < 2**16
-    bits = (words[..., None] >> np.arange(16)) & 1
-    assert bits.mean() == pytest.approx(0.5, abs=4 * 0.5 / math.sqrt(bits.size))
-    # Neither the words of one seed nor those of two are related.
-    for a, b in ((bits[:, 1:], bits[:, :-1]), (bits[1:], bits[:-1])):
-        assert (a ^ b).mean() == pytest.approx(0.5, abs=4 * 0.5 / math.sqrt(a.size))
-
-
 def test_mistakes_are_told() -> None:
     cell, pair = np.rint(MEAN).astype(np.int64), np.array([[5, 9]] * LANES)
     for told, call in (
