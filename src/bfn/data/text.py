@@ -20,7 +20,7 @@ from bfn.data.base import Rows, Stream
 from bfn.data.formats import TextFormat
 from bfn.data.reading import absent, read_bytes
 from bfn.data.splits import cut_text, hashed, hashes, hold_out, numbered
-from bfn.errors import BFNError
+from bfn.errors import BFNError, plural
 
 TOKENS = ("characters", "letters", "bytes")
 
@@ -144,9 +144,9 @@ def _lines(
         chosen={**chosen, "length": length},
     )
     empty, long = int((counts == 0).sum()), int((counts > length).sum())
-    parts = [f"{empty:,} empty line{'s' * (empty > 1)}" * bool(empty)]
-    parts += [f"{long:,} line{'s' * (long > 1)} of more than {length} characters" * bool(long)]
-    found.left_out = " and ".join(filter(None, parts))
+    parts = [plural(empty, "empty line")] if empty else []
+    parts += [f"{plural(long, 'line')} of more than {length} characters"] if long else []
+    found.left_out = " and ".join(parts)
     return found
 
 
