@@ -119,33 +119,62 @@ class TableHead(MixedHead):
     def _said(self, parts: Mapping[str, Theta], like: Tensor) -> dict[tuple[str, str], Tensor]:
         """ln p(V_e | x_d = k) - ln p(V_e) by (e, d): (B, K_d)."""
         found = {}
-        for e, ratios in self._ratios(like).items():
-            q = _posteriors(self._heads[e], parts[e])[0] @ ratios
-            sizes = [_classes(self._heads[d]) for d in self._partners[e]]
-            for d, each in zip(self._partners[e], q.log().split(sizes, -1), strict=True):
-                found[e, d] = each
+        groups, ratios = self._groups(like.device), self._ratios(like)
+        for e, partners in self._partners.items():
+            if partners:
+                q, _ = _posteriors(self._heads[e], parts[e])
+                sizes = [self._counted[d, e].shape[0] for d in partners]
+                said = (q @ ratios[e]).log().split(sizes, -1)
+                for d, each in zip(partners, said, strict=True):
+                    found[e, d] = each[..., groups[d]]
         return found
 
     def _ratios(self, like: Tensor) -> dict[str, Tensor]:
-        """For each column e with partners d, p(x_e = j | x_d = k) / p(x_e = j): (K_e, sum K_d)."""
+        """For each column e and its partners d, p(j | g) / p(j), where g is a group of d and j the
+        group of a bin of e: (K_e, groups of all d)."""
         key = "ratios", like.device, like.dtype
         if key not in self._kept:
+            groups = self._groups(torch.device("cpu"))
             nothing = self.flow.unpack_theta(self.flow.prior((1, *self.flow.shape)))
-            blocks: dict[tuple[str, str], Tensor] = {}
-            for pair in self.pairs:
-                a, b = pair.columns
-                sizes = [_classes(self._heads[name]) for name in pair.columns]
-                counts = torch.tensor(pair.counts, dtype=torch.float64).reshape(sizes)
-                for d, e, n in ((a, b, counts), (b, a, counts.T)):
-                    p = _posteriors(self._heads[e], nothing[e])[1].double()
+            found: dict[str, list[Tensor]] = {}
+            for e, partners in self._partners.items():
+                for d in partners:
+                    n = self._counted[d, e]
+                    _, pi = _posteriors(self._heads[e], nothing[e])
+                    p = n.new_zeros(n.shape[1]).index_add_(0, groups[e], pi.to(n))
                     ratio = (n / p + SMOOTHING) / (n.sum(1, keepdim=True) + SMOOTHING)
-                    blocks[d, e] = ratio.T.to(like)
+                    found.setdefault(e, []).append(ratio.T[groups[e]].to(like))
+            self._kept[key] = {e: torch.cat(each, 1) for e, each in found.items()}
+        return self._kept[key]
+
+    def _groups(self, device: torch.device) -> dict[str, Tensor]:
+        """The group of each bin or class of the columns that have a pair: (K,)."""
+        key = "groups", device
+        if key not in self._kept:
+            starts = {
+                name: torch.tensor(each)
+                for pair in self.pairs
+                for name, each in zip(pair.columns, pair.starts, strict=True)
+            }
             self._kept[key] = {
-                e: torch.cat([blocks[d, e] for d in partners], 1)
-                for e, partners in self._partners.items()
-                if partners
+                name: (
+                    torch.searchsorted(each, torch.arange(_classes(self._heads[name])), right=True)
+                    - 1
+                ).to(device)
+                for name, each in starts.items()
             }
         return self._kept[key]
+
+    @cached_property
+    def _counted(self) -> dict[tuple[str, str], Tensor]:
+        """The rows in each group of d and each of e, by (d, e)."""
+        found = {}
+        for pair in self.pairs:
+            counts = torch.tensor(pair.counts, dtype=torch.float64).reshape(
+                [len(each) for each in pair.starts]
+            )
+            found[pair.columns], found[pair.columns[::-1]] = counts, counts.T
+        return found
 
     @cached_property
     def _partners(self) -> dict[str, list[str]]:

@@ -5,15 +5,19 @@ How much two columns say about each other is their mutual information,
     I = sum_jk p_jk ln(p_jk / (p_j p_k)),
 
 less twice what independent columns of K and L values seem to have among N rows, (K - 1) (L - 1) /
-(2 N). Each column is in a pair with those that say most about it.
+(2 N). Each column is in a pair with those that say most about it. The bins of a fine column of
+numbers are put together in groups of about equally many rows, so that every two groups meet often
+enough to be counted.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
+from bfn.tables.column import Column
 from bfn.tables.columns import Columns
 
 PARTNERS = 3
@@ -22,6 +26,10 @@ LEAST = 0.03
 """Nats that one column must say about another."""
 WORK = 2**31
 """Pairs of columns times rows to look at."""
+FINE, GROUPS = 128, 64
+"""Columns of more than FINE bins are in at most GROUPS groups."""
+ROWS = 16
+"""Rows in which two groups meet on average, at least."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -30,11 +38,13 @@ class Pair:
 
     Args:
         columns: their names.
-        counts: the number of training rows with each bin or class of the first and each of the
-            second, (K, L), flattened.
+        starts: the first bin or class of each group, of either column.
+        counts: the number of training rows in each group of the first and each of the second
+            column, flattened.
     """
 
     columns: tuple[str, str]
+    starts: tuple[tuple[int, ...], tuple[int, ...]]
     counts: tuple[int, ...]
 
     def __repr__(self) -> str:
@@ -44,9 +54,11 @@ class Pair:
 def find_pairs(columns: Columns, codes: np.ndarray) -> tuple[Pair, ...]:
     """The pairs among the columns of a table with these bins and classes in training, (N, D)."""
     N, D = codes.shape
-    K = [column.K for column in columns.variables]
+    starts = [_starts(column, N) for column in columns.variables]
+    groups = np.stack([np.searchsorted(s, codes[:, d], "right") - 1 for d, s in enumerate(starts)])
+    K = [len(each) for each in starts]
     some = np.linspace(0, N - 1, min(N, WORK // D**2)).astype(int)
-    looked = np.ascontiguousarray(codes[some].T)
+    looked = groups[:, some]
     said = np.zeros((D, D))
     for d in range(D):
         for e in range(d):
@@ -63,10 +75,20 @@ def find_pairs(columns: Columns, codes: np.ndarray) -> tuple[Pair, ...]:
     return tuple(
         Pair(
             (names[d], names[e]),
-            tuple(_counts(codes[:, d], codes[:, e], K[d], K[e]).flatten().tolist()),
+            (starts[d], starts[e]),
+            tuple(_counts(groups[d], groups[e], K[d], K[e]).flatten().tolist()),
         )
         for d, e in sorted(chosen)
     )
+
+
+def _starts(column: Column, N: int) -> tuple[int, ...]:
+    """The first bin or class of each group: all of them, unless the column is fine."""
+    if not column.ordered or column.K <= FINE:
+        return tuple(range(column.K))
+    share = column.counts.sum() / min(GROUPS, max(2, math.isqrt(N // ROWS)))
+    before = np.cumsum(column.counts) - column.counts
+    return tuple(np.flatnonzero(np.diff(before // share, prepend=-1)).tolist())
 
 
 def _counts(k: np.ndarray, j: np.ndarray, K: int, L: int) -> np.ndarray:
