@@ -68,12 +68,6 @@ class Plane:
     group: int
     values: np.ndarray
 
-    def describe(self, offset: int) -> dict[str, Any]:
-        count, per = self.values.shape
-        kind = f"u{8 * self.values.itemsize}"
-        where = {"name": self.name, "group": self.group, "offset": offset}
-        return {**where, "type": kind, "per": per, "count": count}
-
 
 def planes(subject: Subject, look: Look) -> list[Plane]:
     """What a frame shows."""
@@ -88,7 +82,9 @@ def describe(planes: Sequence[Plane]) -> list[dict[str, Any]]:
     """Where each plane is in the body."""
     found, offset = [], 0
     for plane in planes:
-        found.append(plane.describe(offset))
+        (count, per), kind = plane.values.shape, f"u{8 * plane.values.itemsize}"
+        where = {"name": plane.name, "group": plane.group, "offset": offset}
+        found.append({**where, "type": kind, "per": per, "count": count})
         offset += plane.values.nbytes + plane.values.nbytes % 2
     return found
 

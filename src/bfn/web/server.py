@@ -284,9 +284,6 @@ class Server:
             self,
         )
 
-    def knows(self, token: str) -> bool:
-        return hmac.compare_digest(token.encode(), self.token.encode())
-
     async def _file(self, request: HttpRequest) -> Response:
         name = request.path_params.get("name", "index.html")
         if name not in pages.files():
@@ -359,8 +356,9 @@ class Guard:
             return False
         if origins not in ([], [f"http://{hosts[0].lower()}"]):
             return False
-        token = scope["path"].split("/")[1:2]
-        return bool(token) and self.server.knows(token[0])
+        _, _, path = scope["path"].partition("/")
+        token = path.partition("/")[0]
+        return hmac.compare_digest(token.encode(), self.server.token.encode())
 
 
 def hosts(host: str, port: int) -> set[str]:
