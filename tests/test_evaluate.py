@@ -22,7 +22,7 @@ from bfn.data.formats import TextFormat
 from bfn.data.splits import SPLITS
 from bfn.evaluate import LN2, Estimate, Evaluation, Row
 from bfn.recipe import build
-from support import tiny_runs
+from support import tiny_runs, untrained
 from support.mistakes import assert_refused
 
 
@@ -134,6 +134,14 @@ def test_standard_errors_are_right(double: None) -> None:
     spread = torch.tensor(fixed).std()
     found = float(torch.tensor(noise_errors).square().mean().sqrt())
     assert found == pytest.approx(float(spread), rel=0.25)
+
+
+def test_even_times_leave_little_error() -> None:
+    """A loss that depends on the time alone is known far better than its spread would say."""
+    model = bfn.discrete(untrained.Constant(), K=2, beta_1=4.0, head="plain")
+    found = evaluate.evaluate(model, BITS, steps=["inf"])
+    spread = float(found.losses[math.inf].std()) / math.sqrt(len(BITS))
+    assert found.rows[0].loss.standard_error < 0.3 * spread
 
 
 def test_independent_entropy_retyped() -> None:
