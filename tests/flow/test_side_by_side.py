@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import bfn
 from bfn.guidance import Guided
 from bfn.schedule import Retimed
-from oracle.quadrature import prescribed
+from oracle.exact.quadrature import prescribed
 from support.toys import Toy, data, generator
 
 pytestmark = pytest.mark.usefixtures("double")

@@ -16,8 +16,8 @@ import torch
 import bfn
 from support.sources import Source, fine_gaussian
 
-from . import quadrature, reference
-from .monte_carlo import assert_mean, averaged, seed
+from .exact import quadrature, reference
+from .exact.monte_carlo import assert_mean, averaged, seed
 
 SIGMA_1 = 0.2
 ONE = Source([0.5, 0.2, 0.3])

@@ -15,7 +15,7 @@ from torch import Tensor
 import bfn
 from support.sources import Source, Toy, chain
 
-from .monte_carlo import assert_mean, averaged, seed
+from .exact.monte_carlo import assert_mean, averaged, seed
 
 BITS = chain([0.3, 0.7], 0.8, 3)
 CLASSES = chain([0.2, 0.3, 0.5], 0.7, 3)

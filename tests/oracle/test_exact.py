@@ -8,8 +8,8 @@ import torch
 import bfn
 from support.sources import Source
 
-from . import quadrature, rows
-from .rows import Row
+from .exact import quadrature, rows
+from .exact.rows import Row
 
 
 def tolerance(row: Row) -> float:

@@ -23,8 +23,8 @@ from torch import Tensor
 import bfn
 from support.sources import GaussianSource
 
-from .monte_carlo import seed
-from .quadrature import prescribed
+from .exact.monte_carlo import seed
+from .exact.quadrature import prescribed
 
 ONE = GaussianSource([[0.25]])
 CORRELATED = GaussianSource([[0.25, 0.15], [0.15, 0.16]])

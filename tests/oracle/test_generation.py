@@ -17,9 +17,9 @@ import bfn
 from support.known import at_floor
 from support.sources import Source, Toy
 
-from . import reference, rows
-from .monte_carlo import seed
-from .rows import Row
+from .exact import reference, rows
+from .exact.monte_carlo import seed
+from .exact.rows import Row
 
 SKEWED = [0.62, 0.20, 0.10, 0.05, 0.03]
 ONE_VARIABLE = {

@@ -12,9 +12,9 @@ from torch import Tensor
 import bfn
 from support.sources import Source
 
-from . import rows
-from .monte_carlo import assert_mean, averaged, seed
-from .rows import Row
+from .exact import rows
+from .exact.monte_carlo import assert_mean, averaged, seed
+from .exact.rows import Row
 
 every_row = pytest.mark.parametrize("row", rows.ROWS, ids=str)
 each_kind = pytest.mark.parametrize(

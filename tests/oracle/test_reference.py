@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from . import reference, rows
-from .rows import Row
+from .exact import reference, rows
+from .exact.rows import Row
 
 TOLERANCE = {9.0: 7e-7, 8.0: 7e-7, 5.0: 2e-6, 4.0: 1e-5}
 """By the digits of the library's own quadrature; here there is one more of few."""

@@ -1,0 +1,1 @@
+"""Exact values of losses and laws, and ways to compare with them."""
