@@ -120,9 +120,10 @@ def test_one_of_many(
         before = pixels(pictures.parent)
         assert all(np.array_equal(after[name], before[name]) for name in names)
         assert decoded == blocks
-    told = say("decompress", "a.bfn", "--run", packed, "-o", "new", "--only", "4.png", code=2)
-    assert "holds no file '4.png'; it holds 'pictures/0.png'" in told
-    assert "and 5 more" in told
+    for name in ("4.png", "pictures/od"):
+        told = say("decompress", "a.bfn", "--run", packed, "-o", "new", "--only", name, code=2)
+        assert f"holds no file {name!r}; it holds 'pictures/0.png'" in told
+        assert "and 5 more" in told
 
 
 def test_what_does_not_fit(run: Path, pictures: Path, say: Say) -> None:
@@ -159,6 +160,16 @@ def test_inspecting(run: Path, pictures: Path, say: Say) -> None:
     assert "pictures/odd/9.png" in told
     assert Path("bits.png").read_bytes().startswith(b"\x89PNG")
     assert "exists" in say("inspect", "a.bfn", "--plot", "bits.png", code=2)
+
+
+def test_the_bits_of_all_blocks_are_counted(run: Path, levels: np.ndarray, say: Say) -> None:
+    bits = []
+    for times in (1, 2):
+        np.save("a.npy", np.tile(levels[:40], (times, 1, 1, 1)))
+        say("compress", run, "a.npy", "-o", "a.bfn", "--steps", 2, "--block", 40, "--force")
+        bits.append(json.loads(say("inspect", "a.bfn", "--json"))["bits"])
+    for name in ("startup", "startup_examples", "reconstruction"):
+        assert bits[1][name] == pytest.approx(2 * bits[0][name], rel=0.05)
 
 
 def test_names_do_not_speak_to_the_terminal(packed: Path, say: Say) -> None:
