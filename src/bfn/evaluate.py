@@ -237,19 +237,10 @@ def evaluate(
         variables -= int(given["known"].sum())
     order = torch.randperm(N, generator=noise.generator("evaluation", seed, "order"))
     times = torch.empty(repeats, N, dtype=torch.float64)
-    losses = {n: torch.empty_like(times) for n in counts}
-    reconstructions = torch.empty_like(times)
     names = list(model.flow.variables)
-    if names and model.lengths is not None:
-        names.append("the length")
-    parts = {n: torch.zeros(*times.shape, len(names), dtype=torch.float64) for n in [*counts, 0]}
-
-    def keep(nats: Tensor, n: float, repeat: int, rows: slice) -> Tensor:
-        """Keep what each variable of mixed data costs; returns the sum over all, (B,)."""
-        nats = nats.double().cpu()
-        if names:
-            parts[n][repeat, rows, : nats.shape[1]] = nats
-        return nats.sum(1)
+    # What each variable costs, and the length, which is part of L^r alone; L^r is under n = 0.
+    P = max(len(names), 1) + (model.lengths is not None)
+    parts = {n: torch.zeros(*times.shape, P, dtype=torch.float64) for n in (*counts, 0)}
 
     def measure(repeat: int, rows: slice) -> None:
         """Fill in the given rows of one repeat."""
@@ -264,12 +255,12 @@ def evaluate(
         done = (repeat * N + rows.start) * len(counts)
         for i, n in enumerate(counts):
             nats = loss.n_step(model, x, n, t, keyed("loss"), by_variable=True, **cond)
-            losses[n][repeat, rows] = keep(nats, n, repeat, rows)
+            parts[n][repeat, rows, : nats.shape[1]] = nats.double().cpu()
             if progress is not None:
                 progress(done + (i + 1) * len(x), repeats * N * len(counts))
         source = keyed("reconstruction")
         nats = loss.reconstruction(model, x, generator=source, by_variable=True, **cond)
-        reconstructions[repeat, rows] = keep(nats, 0, repeat, rows)
+        parts[0][repeat, rows, : nats.shape[1]] = nats.double().cpu()
 
     with model.evaluating():
         for repeat in range(repeats):
@@ -281,6 +272,11 @@ def evaluate(
                 measure(repeat, slice(start, stop))
 
             batch = in_parts(N, batch, part, say=say)
+
+    if names and model.lengths is not None:
+        names.append("the length")
+    losses = {n: each.sum(-1) for n, each in parts.items()}
+    reconstructions = losses.pop(0)
 
     def row(n: float, loss: Tensor, reconstruction: Tensor) -> Row:
         values = (loss, reconstruction, loss + reconstruction)

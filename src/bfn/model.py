@@ -239,17 +239,17 @@ class BFN(nn.Module):
 
     def config(self) -> dict[str, Any]:
         """All that is needed, apart from the weights, to build this model again."""
-        data = {} if self.data_format is None else {"data": self.data_format}
-        lengths = {} if self.lengths is None else {"lengths": serialise.describe(self.lengths)}
-        known = {} if self.train_known is None else {"train_known": self.train_known}
+        optional = {
+            "lengths": serialise.describe(self.lengths),
+            "train_known": self.train_known,
+            "data": self.data_format,
+        }
         return {
             "format_version": serialise.FORMAT_VERSION,
             "net": serialise.describe_network(self.net),
             "flow": serialise.describe(self.flow),
             "head": serialise.describe(self.head),
-            **lengths,
-            **known,
-            **data,
+            **{key: value for key, value in optional.items() if value is not None},
         }
 
     @classmethod
