@@ -255,7 +255,7 @@ def test_a_killed_process_ends_the_others(rank: int, sharding: str, tmp_path: Pa
     assert code == 0, err
 
 
-SHEET = ("--train.sample_every", 3, "--sample.steps", 1_000_000)
+SHEET = ("--train.sample_every", 3, "--sample.steps", 100_000)
 
 
 @pytest.mark.slow

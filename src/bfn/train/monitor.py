@@ -11,7 +11,6 @@ how many there are.
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -82,7 +81,7 @@ class Window:
 
     def read(self, world: World) -> Reading:
         """Start to copy the window to the host; nothing waits for it yet."""
-        return Reading(torch.cat(list(self.tensors(world).values())))
+        return Reading(list(self.tensors(world).values()))
 
 
 @dataclass(frozen=True)
@@ -120,8 +119,9 @@ class Values:
 class Reading:
     """The numbers of a window on their way from the device."""
 
-    def __init__(self, numbers: Tensor) -> None:
-        self._event = None
+    def __init__(self, parts: list[Tensor]) -> None:
+        numbers = torch.cat(parts)
+        self._sizes, self._event = list(map(len, parts)), None
         if numbers.device.type == "cuda":
             self._host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
             self._host.copy_(numbers, non_blocking=True)
@@ -137,10 +137,7 @@ class Reading:
         """The numbers; waits until they have arrived."""
         if self._event is not None:
             self._event.synchronize()
-        numbers = self._host.tolist()
-        steps = (len(numbers) - 2 * BINS) // 2
-        cuts = (0, steps, 2 * steps, 2 * steps + BINS, 2 * steps + 2 * BINS)
-        return Values(*(numbers[a:b] for a, b in itertools.pairwise(cuts)))
+        return Values(*(part.tolist() for part in self._host.split(self._sizes)))
 
 
 def summary_writer() -> Any:
