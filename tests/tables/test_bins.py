@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bfn.tables.bins import Bins
+from bfn.tables.columns.bins import Bins
 
 
 def literal(u: list[int], c: list[int], low: int, high: int) -> dict[int, float]:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bfn.tables.grid import Grid
+from bfn.tables.columns.grid import Grid
 
 DAY = datetime.datetime(2020, 1, 1)
 YEARS = datetime.timedelta(100_000)

@@ -1,9 +1,9 @@
 """Exact values of which a model codes only the bins or classes.
 
 A bin of a table's column may hold many values. Which of them it is, is coded by the law that the
-column has inside the bin (`bfn.tables.column.Pieces`): first a piece by its share, then one of its
-places, all of which are equally probable. These symbols lie at the bottom of a block's stack: they
-are popped last, when the bins are known, and they are bits to begin with.
+column has inside the bin (`Pieces` in bfn/tables/columns): first a piece by its share, then one of
+its places, all of which are equally probable. These symbols lie at the bottom of a block's stack:
+they are popped last, when the bins are known, and they are bits to begin with.
 """
 
 from __future__ import annotations

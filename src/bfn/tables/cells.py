@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from bfn.errors import BFNError, require_extra, some
-from bfn.tables.column import ABSENT, Column
 from bfn.tables.columns import Columns
+from bfn.tables.columns.column import ABSENT, Column
 from bfn.tables.csvfile import (
     DELIMITERS,
     MISSING,

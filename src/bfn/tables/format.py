@@ -19,8 +19,8 @@ from bfn.data.forms import Form
 from bfn.errors import BFNError
 from bfn.model import Variable
 from bfn.tables import cells
-from bfn.tables.column import Column
 from bfn.tables.columns import Columns
+from bfn.tables.columns.column import Column
 from bfn.tables.frame import read, write
 
 

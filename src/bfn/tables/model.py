@@ -20,8 +20,8 @@ from bfn.output import BernoulliOutput, CategoricalOutput, FreeBinnedOutput, Mix
 from bfn.sampling.batches import in_batches
 from bfn.sampling.pinned import Pinned
 from bfn.tables import likelihood
-from bfn.tables.column import Column, Number
 from bfn.tables.columns import Columns
+from bfn.tables.columns.column import Column, Number
 from bfn.tables.format import TableFormat
 from bfn.tables.frame import Frame, read
 from bfn.tables.likelihood import Estimate

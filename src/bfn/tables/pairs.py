@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bfn.tables.column import Column
 from bfn.tables.columns import Columns
+from bfn.tables.columns.column import Column
 
 PARTNERS = 3
 """Columns that are chosen for each column at most."""

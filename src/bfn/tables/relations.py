@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from bfn.tables.column import Number
 from bfn.tables.columns import Columns
+from bfn.tables.columns.column import Number
 from bfn.tables.frame import Frame, pa
 
 ROWS = 20_000

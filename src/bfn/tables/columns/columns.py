@@ -22,10 +22,10 @@ import numpy as np
 
 from bfn import noise
 from bfn.errors import BFNError, did_you_mean, plural, some, whole
-from bfn.tables.column import Column, Number, build, convert, unfit
+from bfn.tables.columns.column import Column, Number, build, convert, unfit
+from bfn.tables.columns.recognise import recognise
 from bfn.tables.csvfile import pa, pc
 from bfn.tables.frame import Frame, Origin, read
-from bfn.tables.recognise import recognise
 
 KINDS = ("number", "category", "ordered", "text-id", "drop")
 MOST_KNOTS, ALL_KNOTS = 32, 2**20

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bfn.errors import BFNError, plural
-from bfn.tables.column import Category, Column, Number, finite, unfit
+from bfn.tables.columns.column import Category, Column, Number, finite, unfit
 from bfn.tables.csvfile import REAL, pa, pc
 
 MANY = 20

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from bfn.errors import BFNError, did_you_mean, some
-from bfn.tables.bins import Bins
+from bfn.tables.columns.bins import Bins
+from bfn.tables.columns.grid import Grid
 from bfn.tables.csvfile import REAL, TEXT, pa, pc
-from bfn.tables.grid import Grid
 
 MOST_CLASSES = 1000
 """Classes of a column of categories; the values beyond the most frequent share one."""
