@@ -107,26 +107,25 @@ class TableHead(MixedHead):
     def __call__(self, net_output: Tensor, theta: Theta, t: Tensor) -> Output:
         numbers, parts = self._outputs.split(net_output), self.flow.unpack_theta(theta)
         said, found = self._said(parts, theta.V), {}
+        groups = self._groups(theta.V.device)
         for name, head, _ in self._each():
             own, weights = numbers[name].split([head.parameters, len(self._partners[name])], -1)
             output = head(own.squeeze(-1) if head.parameters == 1 else own, parts[name], t)
             if self._partners[name]:
                 heard = torch.stack([said[e, name] for e in self._partners[name]], -2)
-                output = add_logits(output, (weights.unsqueeze(-2) @ heard).squeeze(-2))
+                more = (weights.unsqueeze(-2) @ heard).squeeze(-2)
+                output = add_logits(output, more.index_select(-1, groups[name]))
             found[name] = output
         return MixedOutput(found, self.flow)
 
     def _said(self, parts: Mapping[str, Theta], like: Tensor) -> dict[tuple[str, str], Tensor]:
-        """ln p(V_e | x_d = k) - ln p(V_e) by (e, d): (B, K_d)."""
+        """ln p(V_e | x_d in g) - ln p(V_e) by (e, d), for each group g of d."""
         found = {}
-        groups, ratios = self._groups(like.device), self._ratios(like)
-        for e, partners in self._partners.items():
-            if partners:
-                q, _ = _posteriors(self._heads[e], parts[e])
-                sizes = [self._counted[d, e].shape[0] for d in partners]
-                said = (q @ ratios[e]).log().split(sizes, -1)
-                for d, each in zip(partners, said, strict=True):
-                    found[e, d] = each[..., groups[d]]
+        for e, ratios in self._ratios(like).items():
+            q, _ = _posteriors(self._heads[e], parts[e])
+            sizes = [len(self._counted[d, e]) for d in self._partners[e]]
+            said = (q @ ratios).log().split(sizes, -1)
+            found |= {(e, d): each for d, each in zip(self._partners[e], said, strict=True)}
         return found
 
     def _ratios(self, like: Tensor) -> dict[str, Tensor]:

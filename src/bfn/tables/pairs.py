@@ -55,7 +55,9 @@ def find_pairs(columns: Columns, codes: np.ndarray) -> tuple[Pair, ...]:
     """The pairs among the columns of a table with these bins and classes in training, (N, D)."""
     N, D = codes.shape
     starts = [_starts(column, N) for column in columns.variables]
-    groups = np.stack([np.searchsorted(s, codes[:, d], "right") - 1 for d, s in enumerate(starts)])
+    groups = np.empty((D, N), np.int16)
+    for d, each in enumerate(starts):
+        groups[d] = np.searchsorted(each, codes[:, d], "right") - 1
     K = [len(each) for each in starts]
     some = np.linspace(0, N - 1, min(N, WORK // D**2)).astype(int)
     looked = groups[:, some]
