@@ -19,6 +19,7 @@ import ast
 import functools
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,12 @@ def test_every_part_has_its_place() -> None:
     parts = {module.split(".")[0] for module in modules()}
     assert parts <= set(RANK) | set(ASIDE)
     assert {"model", "flow", "nn", "data", "cli"} <= parts
+
+
+def test_no_room_is_too_large() -> None:
+    """A stranger looks through fourteen modules at most; the commands have a file each."""
+    sizes = Counter(path.parent for path in SOURCE.rglob("*.py"))
+    assert {room: size for room, size in sizes.items() if size > 14}.keys() == {SOURCE / "cli"}
 
 
 def test_imports_point_downwards() -> None:
