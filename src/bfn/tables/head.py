@@ -150,18 +150,13 @@ class TableHead(MixedHead):
         """The group of each bin or class of the columns that have a pair: (K,)."""
         key = "groups", device
         if key not in self._kept:
-            starts = {
-                name: torch.tensor(each)
-                for pair in self.pairs
-                for name, each in zip(pair.columns, pair.starts, strict=True)
-            }
-            self._kept[key] = {
-                name: (
-                    torch.searchsorted(each, torch.arange(_classes(self._heads[name])), right=True)
-                    - 1
-                ).to(device)
-                for name, each in starts.items()
-            }
+            found = {}
+            for pair in self.pairs:
+                for name, starts in zip(pair.columns, pair.starts, strict=True):
+                    k = torch.arange(_classes(self._heads[name]))
+                    after = torch.bucketize(k, torch.tensor(starts), right=True)
+                    found[name] = (after - 1).to(device)
+            self._kept[key] = found
         return self._kept[key]
 
     @cached_property

@@ -16,7 +16,7 @@ from bfn.errors import BFNError, plural, some, whole
 from bfn.flow import Theta
 from bfn.guidance import Wrapper
 from bfn.model import BFN
-from bfn.output import BernoulliOutput, CategoricalOutput, FreeBinnedOutput, MixedOutput, Output
+from bfn.output import MixedOutput, Output
 from bfn.sampling.batches import in_batches
 from bfn.sampling.pinned import Pinned
 from bfn.tables import likelihood
@@ -24,6 +24,7 @@ from bfn.tables.columns import Columns
 from bfn.tables.columns.column import Column, Number
 from bfn.tables.format import TableFormat
 from bfn.tables.frame import Frame, read
+from bfn.tables.head import add_logits
 from bfn.tables.likelihood import Estimate
 
 NEVER = -1e4
@@ -391,9 +392,6 @@ class Present(Wrapper):
 
 
 def _without_last(output: Output) -> Output:
-    if isinstance(output, BernoulliOutput):
-        return BernoulliOutput(output.logit.new_full(output.logit.shape, NEVER))
-    assert isinstance(output, CategoricalOutput | FreeBinnedOutput)
-    logits = output.logits.clone()
-    logits[..., -1] = NEVER
-    return type(output)(logits)
+    never = torch.zeros_like(output.law().logits)  # pyright: ignore[reportAttributeAccessIssue]
+    never[..., -1] = NEVER
+    return add_logits(output, never)
