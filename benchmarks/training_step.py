@@ -23,7 +23,7 @@ from bfn import recipe as config
 from bfn.data.base import DataSet
 from bfn.model import BFN
 from bfn.recipe import build
-from bfn.recipe.fitted import fitted
+from bfn.recipe.build import fitted
 from bfn.train.step import Trainer
 
 RECIPES = ("digits", "digits-binary", "digits-continuous", "manual-text")

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 import bfn
-from bfn.cli.solvers import read_calls, read_solvers
+from bfn.cli.evaluate import read_calls, read_solvers
 from bfn.errors import whole
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))

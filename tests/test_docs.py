@@ -17,11 +17,10 @@ import torch
 
 import bfn
 from bfn import recipe as config
-from bfn.cli import keys, main
-from bfn.cli.app import app
+from bfn.cli import main
+from bfn.cli.app import app, split
 from bfn.recipe import build
 from bfn.recipe import keys as recipe_keys
-from bfn.recipe import shipped as recipes
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -43,7 +42,7 @@ COMMANDS = [(page.name, line) for page in PAGES for line in lines(page, "bfn")]
 
 
 def read(line: str) -> tuple[list[str], dict]:
-    return keys.split(shlex.split(line.partition(" > ")[0], comments=True)[1:])
+    return split(shlex.split(line.partition(" > ")[0], comments=True)[1:])
 
 
 @pytest.mark.parametrize(("page", "line"), COMMANDS, ids=[f"{p}: {c}" for p, c in COMMANDS])
@@ -60,7 +59,7 @@ def test_command_lines_parse(page: str, line: str) -> None:
         if str(recipe).endswith(".csv"):
             recipe = "table"
         if not str(recipe).endswith(".toml"):
-            assert recipe in recipes.names()
+            assert recipe in config.names()
             config.read(recipe, overrides)
             own = config.read(recipe)
             for key in overrides:
@@ -91,7 +90,7 @@ def test_inline_options_and_recipes_exist(name: str) -> None:
     for command in (name for name in app if not name.startswith("-")):
         for argument in app[command].assemble_argument_collection():
             known |= set(argument.names)
-    for recipe in recipes.names():
+    for recipe in config.names():
         sections = recipe_keys.keys(config.read(recipe)).values()
         known |= {f"--{key.name}" for section in sections for key in section}
     for source in bfn.data.SOURCES:
@@ -102,7 +101,7 @@ def test_inline_options_and_recipes_exist(name: str) -> None:
         assert option in known or inner in known, option
     names = r"`((?:mnist|cifar10|text8)_\w+|(?:digits|cifar10)-\w+|manual-text)`"
     for recipe in re.findall(names, text):
-        assert recipe in recipes.names(), recipe
+        assert recipe in config.names(), recipe
 
 
 def test_published_numbers_are_the_recipes() -> None:
@@ -113,7 +112,7 @@ def test_published_numbers_are_the_recipes() -> None:
         (row,) = re.findall(r"^\| published.*$", page, re.M)
         assert [float(cell) for cell in row.split("|")[2:-1]] == list(results)
     page = (DOCS / "experiments" / "cifar10.md").read_text()
-    for name in (each for each in recipes.names() if each.startswith("cifar10_")):
+    for name in (each for each in config.names() if each.startswith("cifar10_")):
         found = config.read(name).published
         (row,) = re.findall(rf"^\| `{name}` \|.*$", page, re.M)
         cells = [cell.strip() for cell in row.split("|")[2:-1]]
@@ -121,7 +120,7 @@ def test_published_numbers_are_the_recipes() -> None:
         expected = [*found.total, found.reconstruction, found.updates]
         assert [float(cell) for cell in (*cells[:-1], updates)] == expected
     overview = (DOCS / "experiments" / "index.md").read_text()
-    for name in recipes.names():
+    for name in config.names():
         recipe = config.read(name)
         if recipe.published.steps:
             (row,) = re.findall(rf"^\| `{name}` \|.*$", overview, re.M)

@@ -36,7 +36,7 @@ LAYERS: list[set[str]] = [
     {"model", "saving"},
     {"sampling", "loss", "guidance"},
     {
-        *("recipe.build", "recipe.fitted", "recipe.keys", "runs", "evaluate", "quality", "plots"),
+        *("recipe.build", "recipe.keys", "runs", "evaluate", "quality", "plots"),
         *("published", "train", "codec", "sampling.draw", "sampling.retime", "tables", "compare"),
     },
     {"web"},
@@ -120,9 +120,9 @@ def test_every_part_has_its_place() -> None:
 
 
 def test_no_room_is_too_large() -> None:
-    """A stranger looks through fourteen modules at most; the commands have a file each."""
-    sizes = Counter(path.parent for path in SOURCE.rglob("*.py"))
-    assert {room: size for room, size in sizes.items() if size > 14}.keys() == {SOURCE / "cli"}
+    """A stranger looks through fourteen modules at most."""
+    sizes = Counter(path.parent for path in SOURCE.rglob("*.py") if path.parent != SOURCE)
+    assert not {room: size for room, size in sizes.items() if size > 14}
 
 
 def test_imports_point_downwards() -> None:
@@ -179,7 +179,7 @@ def run(code: str) -> str:
     ).stdout.strip()
 
 
-@pytest.mark.parametrize("command", ["sample", "evaluate", "infill", "compress", "serve", "view"])
+@pytest.mark.parametrize("command", ["sample", "evaluate", "archives", "serve"])
 def test_commands_that_use_a_model_never_load_training(command: str) -> None:
     """Nothing that they import, even inside a function, leads to bfn.train."""
     seen, todo = {"cli", "cli.app"}, [f"cli.{command}"]  # app loads the command that is called

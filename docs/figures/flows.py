@@ -20,7 +20,7 @@ from torch import Tensor
 from bfn import noise
 from bfn.flow import BinaryFlow, CategoricalFlow, GaussianFlow, Theta
 from bfn.plots import style as s
-from bfn.plots.distributions import path
+from bfn.plots.figures import path
 from bfn.schedule import Exponential, Quadratic
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ _NAMES = {
     "bfn.web.film": ("view",),
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
-_MODULES = {"card": "bfn.saving.card", "solvers": "bfn.sampling.solvers"}
+_MODULES = {"card": "bfn.saving.hub", "solvers": "bfn.sampling.solvers"}
 """The modules that are not called bfn.NAME."""
 
 __all__ = [
@@ -130,7 +130,7 @@ if TYPE_CHECKING:
     from bfn.sampling.infill import infill
     from bfn.sampling.loop import generate
     from bfn.sampling.retime import retimed
-    from bfn.saving import card
+    from bfn.saving import hub as card
     from bfn.schedule import (
         Exponential,
         Logarithmic,

@@ -40,7 +40,7 @@ from bfn.output import (
 )
 from bfn.output.lengths import as_lengths
 from bfn.saving import hub, serialise
-from bfn.saving.card import README, Card
+from bfn.saving.hub import README, Card
 from bfn.schedule import Exponential, Quadratic, Schedule
 from bfn.schedule import find as find_schedule
 from bfn.suggest import suggest_beta_1, suggest_sigma_1

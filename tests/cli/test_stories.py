@@ -14,7 +14,7 @@ from PIL import Image
 import bfn
 from bfn import evaluate
 from bfn.cli import main
-from bfn.recipe import build, read, shipped
+from bfn.recipe import build, names, read
 from bfn.runs.folder import RunFolder
 from support import tiny_runs
 
@@ -24,7 +24,7 @@ Output = Callable[..., str]
 def test_recipes(output: Output) -> None:
     table = output("recipes")
     document = json.loads(output("recipes", "--json"))
-    assert [recipe["name"] for recipe in document] == shipped.names()
+    assert [recipe["name"] for recipe in document] == names()
     for recipe in document:
         (line,) = [line for line in table.splitlines() if line.startswith(f" {recipe['name']} ")]
         assert line.endswith(f" {recipe['train']['steps']:,} ")

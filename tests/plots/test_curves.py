@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bfn.cli import main
-from bfn.plots import curves, style
+from bfn.plots import charts, style
 
 
 def write_metrics(folder: Path, unit: str = "nats per image", validated: bool = True) -> Path:
@@ -27,13 +27,13 @@ def write_metrics(folder: Path, unit: str = "nats per image", validated: bool = 
 
 
 def test_smoothing() -> None:
-    assert curves.smoothed([4.0] * 5, 3) == pytest.approx([4.0] * 5)
-    assert curves.smoothed([1.0, 2.0], 1) == [1.0, 2.0]
+    assert charts.smoothed([4.0] * 5, 3) == pytest.approx([4.0] * 5)
+    assert charts.smoothed([1.0, 2.0], 1) == [1.0, 2.0]
     # One line more on either side from the fifth on, two from the ninth; fewer at the end.
     values = [float(i * i) for i in range(12)]
     around = [0] * 4 + [1] * 4 + [2] * 2 + [1, 0]
     expected = [v + (0.0, 2 / 3, 2.0)[half] for v, half in zip(values, around, strict=True)]
-    assert curves.smoothed(values, 5) == pytest.approx(expected)
+    assert charts.smoothed(values, 5) == pytest.approx(expected)
 
 
 @pytest.fixture
@@ -47,9 +47,10 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_the_picture_shows_what_was_logged(tmp_path: Path, figures: list[Any]) -> None:
     names = [f"run-{i}" for i in range(8)]
     found = [
-        curves.read(write_metrics(tmp_path / name, validated=name == "run-1")) for name in names
+        charts.read_curve(write_metrics(tmp_path / name, validated=name == "run-1"))
+        for name in names
     ]
-    curves.draw(tmp_path / "c.png", found)
+    charts.draw_curves(tmp_path / "c.png", found)
     left, right = figures[0].axes
     lines = [line for line in left.lines if line.get_label() in names]
     for line in lines:

@@ -16,9 +16,8 @@ from bfn.data.alphabet import Alphabet
 from bfn.data.formats import ArrayFormat, Format, ImageFormat, TextFormat
 from bfn.flow import Theta
 from bfn.output import Output
-from bfn.plots import film, style
-from bfn.plots.film import Film
-from bfn.plots.sheets import grid
+from bfn.plots import sheets, style
+from bfn.plots.sheets import Film, grid
 from support import angles, toys
 
 FORMATS: dict[str, Format] = {
@@ -27,13 +26,13 @@ FORMATS: dict[str, Format] = {
     "discrete": ImageFormat((1, 4, 4), forms.Discrete(4, 4)),
     "binary": ImageFormat((1, 4, 4), forms.Binary(17)),
 }
-TOP = film.SIZE + 2 * film.MARGIN
+TOP = sheets.SIZE + 2 * sheets.MARGIN
 
 
 def lefts(frame: np.ndarray) -> tuple[int, int]:
     """Where the two panels of a frame begin."""
-    panel = (frame.shape[1] - film.GAP - 2 * film.MARGIN) // 2
-    return film.MARGIN, film.MARGIN + panel + film.GAP
+    panel = (frame.shape[1] - sheets.GAP - 2 * sheets.MARGIN) // 2
+    return sheets.MARGIN, sheets.MARGIN + panel + sheets.GAP
 
 
 def shot(model: bfn.BFN, format: Format, n: int, steps: int, **options):
@@ -70,14 +69,14 @@ def test_pictures_are_the_means_of_both_sides(kind: str) -> None:
 
 def test_titles_name_the_side_and_the_time() -> None:
     made, _ = shot(toys.model("binary"), FORMATS["binary"], 2, 1)
-    font = ImageFont.truetype(font_manager.findfont(style.FONT), film.SIZE)
-    height = film.SIZE + film.MARGIN
+    font = ImageFont.truetype(font_manager.findfont(style.FONT), sheets.SIZE)
+    height = sheets.SIZE + sheets.MARGIN
     for frame, t in zip(made.frames, ("0.000", "1.000"), strict=True):
         for left, name in zip(lefts(frame), ("input", "output"), strict=True):
-            title = Image.new("RGB", (film.WIDTH, height), (film.GROUND,) * 3)
+            title = Image.new("RGB", (sheets.WIDTH, height), (sheets.DARK,) * 3)
             pen = ImageDraw.Draw(title)
-            pen.text((0, film.MARGIN // 2), f"{name}, t = {t}", fill=(film.INK,) * 3, font=font)
-            assert (frame[:height, left : left + film.WIDTH] == np.asarray(title)).all()
+            pen.text((0, sheets.MARGIN // 2), f"{name}, t = {t}", fill=(sheets.INK,) * 3, font=font)
+            assert (frame[:height, left : left + sheets.WIDTH] == np.asarray(title)).all()
 
 
 @pytest.mark.parametrize("steps", [1, 4, 59, 1000])
@@ -85,7 +84,7 @@ def test_a_bounded_number_of_frames_up_to_the_last(steps: int) -> None:
     made = Film(toys.model("continuous").flow, FORMATS["continuous"], steps)
     wanted = sorted(made.wanted)
     assert (wanted[0], wanted[-1]) == (0, steps)
-    assert len(wanted) == min(steps + 1, film.FRAMES)
+    assert len(wanted) == min(steps + 1, sheets.FRAMES)
     gaps = np.diff(wanted)
     assert gaps.max() - gaps.min() <= 1
 
@@ -103,9 +102,9 @@ def test_text_is_as_bright_as_it_is_probable() -> None:
         first, second = (
             int(frame[TOP:, left + i * across : left + (i + 1) * across].max()) for i in (0, 1)
         )
-        assert first == film.INK
-        floor = film.GROUND + 25
-        assert second == pytest.approx(floor + (film.INK - floor) / 2, abs=12)
+        assert first == sheets.INK
+        floor = sheets.DARK + 25
+        assert second == pytest.approx(floor + (sheets.INK - floor) / 2, abs=12)
 
 
 def test_arrays_and_long_texts_are_drawn() -> None:
@@ -137,4 +136,4 @@ def test_a_file_that_plays(tmp_path: Path) -> None:
             durations.append(gif.info["duration"])
             shown = np.asarray(gif.convert("RGB")).astype(int)
             assert np.abs(shown - made.frames[i]).mean() < 4  # a palette of 256
-    assert durations == [film.MILLISECONDS] * 5 + [film.LAST]
+    assert durations == [sheets.MILLISECONDS] * 5 + [sheets.LAST]

@@ -10,10 +10,9 @@ import pytest
 import torch
 
 from bfn import files
-from bfn.plots import distributions, losses, style
-from bfn.plots.distributions import flow_through_time, probabilities, shades
-from bfn.plots.losses import loss_curves
-from bfn.plots.run import draw_samples, real_and_generated
+from bfn.plots import figures, style
+from bfn.plots.figures import draw_samples, flow_through_time, loss_curves, real_and_generated
+from bfn.plots.sheets import probabilities, shades
 from plots.drawings import check, share
 from support import untrained
 
@@ -102,7 +101,7 @@ RUNS = {
 def test_samples_and_distributions_are_drawn(kind: str) -> None:
     run = RUNS[kind]()
     check(lambda: draw_samples(run))
-    pixels = check(lambda: distributions.draw_distributions(run))
+    pixels = check(lambda: figures.draw_distributions(run))
     if kind == "text":  # some characters are right at t = 0.75, others not yet
         assert share(pixels, style.BLUE, within=40) > 1e-4
         assert share(pixels, style.RED, within=100) > 1e-4
@@ -110,9 +109,9 @@ def test_samples_and_distributions_are_drawn(kind: str) -> None:
 
 @pytest.mark.parametrize("form", ["binary", "continuous"])
 def test_losses_are_drawn(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(losses, "loss_curves", lambda run: loss_curves(run, 6, 6))
+    monkeypatch.setattr(figures, "loss_curves", lambda run: loss_curves(run, 6, 6))
     run = untrained.images(form)
-    pixels = check(lambda: losses.draw_losses(run))
+    pixels = check(lambda: figures.draw_losses(run))
     assert share(pixels, style.BLUE) > 1e-3
     assert share(pixels, style.RED) > 1e-4
 

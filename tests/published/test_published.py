@@ -25,7 +25,7 @@ from bfn.flow import Theta
 from bfn.model import BFN
 from bfn.nn import Transformer, UNet, VDMUNet
 from bfn.output import BernoulliOutput
-from bfn.published.names import load_published, published_names
+from bfn.published import load_published, published_names
 from bfn.runs.folder import RunFolder
 from published.checkpoints import FAMILY, SHAPES, SIZES, example, full_size
 
@@ -218,7 +218,7 @@ def test_import_eval_sample(
     weights, _ = example("mnist")
     torch.save(weights, "published.pt")
     # The published recipe with data at hand.
-    text = bfn.recipe.shipped.find("mnist_discrete").read_text()
+    text = bfn.recipe.find("mnist_discrete").read_text()
     digits = "[data]\nsource = 'digits'\nform = 'binary'\n[net]"
     Path("small.toml").write_text(re.sub(r"(?s)\[data\].*?\[net\]", digits, text))
     sizes = as_options(SIZES["mnist"])

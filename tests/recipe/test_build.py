@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import bfn
-from bfn.recipe import build, read, shipped
+from bfn.recipe import build, names, read
 from support import tiny_runs
 
 
-@pytest.mark.parametrize("name", [n for n in shipped.names() if n.startswith(("digits", "manual"))])
+@pytest.mark.parametrize("name", [n for n in names() if n.startswith(("digits", "manual"))])
 def test_shipped_recipes_fit_together(name: str) -> None:
     recipe = read(name)
     data, model = build.data(recipe), build.model(recipe)

@@ -10,7 +10,7 @@ import pytest
 from torch import nn
 
 from bfn.cli import main
-from bfn.recipe import read, shipped
+from bfn.recipe import names, read
 from bfn.recipe.keys import Key, keys
 from support import tiny_runs
 
@@ -20,7 +20,7 @@ def found(recipe: str | Path, **overrides: object) -> dict[str, Key]:
     return {key.name: key for each in keys(read(recipe, given)).values() for key in each}
 
 
-@pytest.mark.parametrize("name", shipped.names())
+@pytest.mark.parametrize("name", names())
 def test_every_key_has_a_meaning(name: str) -> None:
     listed = found(name)
     for key in listed.values():

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from bfn.recipe import read, resolve, shipped
+from bfn.recipe import names, read, resolve
 from bfn.recipe.values import Text
 from support import tiny_runs
 
 
-@pytest.mark.parametrize("name", shipped.names())
+@pytest.mark.parametrize("name", names())
 def test_shipped_recipes_survive_writing(name: str, tmp_path: Path) -> None:
     recipe = read(name)
     assert recipe.name == name

@@ -15,8 +15,7 @@ from bfn import recipe as config
 from bfn.cli import main
 from bfn.data.forms import Real
 from bfn.output import BinnedHead, Bins, PointHead
-from bfn.recipe import build, fitted
-from bfn.recipe import shipped as recipes
+from bfn.recipe import build
 from bfn.runs.folder import RunFolder
 from bfn.schedule import Exponential, Quadratic
 from published.checkpoints import FAMILY, SHAPES
@@ -53,7 +52,7 @@ text8_discrete 1.70 1.52 1.47 1.43 1.42 1.41 1.41 .006
 """
 
 
-@pytest.mark.parametrize("name", [name for name in recipes.names() if name not in OPEN])
+@pytest.mark.parametrize("name", [name for name in config.names() if name not in OPEN])
 def test_parameters_are_those_of_the_network(name: str) -> None:
     recipe = config.read(name)
     with torch.device("meta"):
@@ -181,7 +180,7 @@ def test_pictures_and_texts_fill_in_the_recipe(
     assert (recipe.data["path"], recipe.data["alphabet"]) == (str(tmp_path / "20,24"), alphabet)
     assert recipe.flow == {"kind": "discrete", "K": 29, "beta_1": bfn.suggest_beta_1(29)}
     assert (recipe.net["length"], recipe.net["inputs"], recipe.net["outputs"]) == (16, 29, 29)
-    assert recipe == fitted.fitted(recipe, build.data(recipe))
+    assert recipe == build.fitted(recipe, build.data(recipe))
 
 
 def array(shape: tuple[int, ...], dtype: str) -> np.ndarray:
@@ -214,7 +213,7 @@ def test_an_array_s_shape_and_type_choose_network_and_flow(
     small = {"net.width": 32} | ({} if network == "UNet" else {"net.layers": 1})
     recipe = config.read("array", {"data.path": str(tmp_path / "x.npy"), **small})
     data = build.data(recipe)
-    complete = fitted.fitted(recipe, data)
+    complete = build.fitted(recipe, data)
     assert (complete.net["class"], complete.flow["kind"]) == (f"bfn.nn:{network}", kind)
     assert (complete.net["width"], data.medium) == (32, medium)
     model, again = build.model(complete), build.data(complete)

@@ -17,7 +17,7 @@ from bfn.errors import BFNError
 from bfn.recipe import build
 from bfn.runs.folder import RunFolder
 from bfn.saving import hub
-from bfn.saving.card import Card
+from bfn.saving.hub import Card
 from saving.fake_hub import FakeHub
 from support import tiny_runs
 

@@ -11,8 +11,8 @@ from bfn.data import from_arrays, load
 from bfn.data.alphabet import Alphabet
 from bfn.data.base import Stream
 from bfn.data.formats import TextFormat
-from bfn.plots.run import Run
-from bfn.recipe.sections import Sample
+from bfn.plots.figures import Run
+from bfn.recipe import Sample
 
 
 class Constant(nn.Module):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import bfn
 from bfn.flow import BayesianFlow
 from bfn.recipe import build
-from bfn.recipe.fitted import fitted
+from bfn.recipe.build import fitted
 from bfn.runs.folder import RunFolder
 from bfn.train.known import draw_known
 from bfn.train.step import Trainer

@@ -17,8 +17,7 @@ import torch
 
 import bfn
 from bfn import recipe as config
-from bfn.cli import keys
-from bfn.cli.app import app
+from bfn.cli.app import app, split
 from bfn.errors import Diverged, Stranded
 from bfn.train import checkpoint, parallel
 from bfn.train.parallel import World
@@ -172,7 +171,7 @@ def test_documented_commands_parse() -> None:
     for line in lines:
         launcher, _, command = line.partition("-m bfn ")
         assert "--nproc_per_node=8" in launcher
-        rest, overrides = keys.split(shlex.split(command))
+        rest, overrides = split(shlex.split(command))
         _, bound, _ = app.parse_args(rest, print_error=False, exit_on_error=False)
         config.read(bound.args[0], overrides)
 

@@ -12,7 +12,7 @@ import torch
 import bfn
 from bfn.data.alphabet import LETTERS, Alphabet
 from bfn.data.formats import MixedFormat, TextFormat
-from bfn.recipe.sections import Sample
+from bfn.recipe import Sample
 from bfn.tables.columns import Columns
 from bfn.tables.format import TableFormat, variable
 from bfn.web import messages, requests, work

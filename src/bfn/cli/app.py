@@ -1,5 +1,6 @@
-"""The commands. Each declares its own parameters in its own file, which is imported when used.
+"""The commands, and the command line: recipe keys are taken out of it, cyclopts parses the rest.
 
+A command declares its parameters where it is defined, in a file that is imported when it is used.
 Those files import torch only inside their functions, so that --help is quick.
 """
 
@@ -20,31 +21,34 @@ from cyclopts import (
 )
 
 import bfn
-from bfn.cli import keys
+from bfn.cli.options import is_own
 from bfn.errors import BFNError, did_you_mean
+from bfn.recipe import Recipe, names, read
 from bfn.recipe.values import Text
 
+KEY = r"""--([A-Za-z_]+\.[\w-]+)((?:\.(?:"[^"]+"|[^".=]+))*)(?:=(.*))?"""
+"""--section.key, and the names below it, such as those of columns, as they are."""
 COMMANDS = {
-    "demo": "demo:demo",
-    "recipes": "recipes:recipes",
+    "demo": "train:demo",
+    "recipes": "train:recipes",
     "train": "train:train",
     "runs": "runs:runs",
-    "plot": "plot:plot",
+    "plot": "runs:plot",
     "eval": "evaluate:evaluate",
     "sample": "sample:sample",
-    "infill": "infill:infill",
+    "infill": "sample:infill",
     "serve": "serve:serve",
-    "view": "view:view",
-    "solvers": "solvers:solvers",
-    "compress": "compress:compress",
-    "decompress": "decompress:decompress",
-    "inspect": "inspect:inspect",
-    "compare": "compare:compare",
+    "view": "serve:view",
+    "solvers": "evaluate:solvers",
+    "compress": "archives:compress",
+    "decompress": "archives:decompress",
+    "inspect": "archives:inspect",
+    "compare": "evaluate:compare",
     "schedule": "schedule:schedule",
-    "figures": "figures:figures",
-    "import": "import_:import_",
-    "card": "card:card",
-    "push": "push:push",
+    "figures": "runs:figures",
+    "import": "share:import_",
+    "card": "share:card",
+    "push": "share:push",
 }
 
 
@@ -70,7 +74,7 @@ def run(arguments: list[str]) -> None:
     # A shell expands ~ only at the beginning of a word, and not within quotes.
     home = str(Path.home())
     arguments = [re.sub(r"^(--[\w.-]+=)?~(?=/)", rf"\1{home}", word) for word in arguments]
-    rest, overrides = keys.split(arguments)
+    rest, overrides = split(arguments)
     name = rest[0] if rest else "--help"
     if name in ("--help", "-h", "--version"):
         for each in COMMANDS:
@@ -94,9 +98,41 @@ def run(arguments: list[str]) -> None:
         )
     command(*bound.args, **bound.kwargs)
     if command == app.help_print and name == "train":
-        recipe = keys.recipe_in(rest[1:], overrides)
+        recipe = _named_recipe(rest[1:], overrides)
         if recipe is not None:
-            keys.show(recipe, app.console)
+            _show_keys(recipe)
+
+
+def split(arguments: list[str]) -> tuple[list[str], dict[str, Text]]:
+    """Take `--section.key value` and `--section.key=value` out of a command line."""
+    rest: list[str] = []
+    overrides: dict[str, Text] = {}
+    queue = list(arguments)
+    while queue:
+        token = queue.pop(0)
+        match = re.fullmatch(KEY, token, re.DOTALL)
+        if match is None:
+            rest.append(token)
+            if token == "--resume" and queue[:1] == ["auto"]:  # which is what --resume means
+                queue.pop(0)
+            continue
+        key, value = match[1].replace("-", "_") + match[2], match[3]
+        if value is None:
+            if not queue or queue[0].startswith("--"):
+                raise BFNError(f"{token} has no value; write {token} VALUE")
+            value = queue.pop(0)
+        if key in overrides:
+            raise BFNError(f"{token} is given twice; give it once")
+        overrides[key] = Text(value)
+    return rest, overrides
+
+
+def _named_recipe(words: list[str], overrides: Mapping[str, Text]) -> Recipe | None:
+    """The recipe that the words after `bfn train` name."""
+    for i, word in enumerate(words):
+        if word in names() or word.endswith(".toml") or (i == 0 and word[:1] != "-"):
+            return read(word, overrides, trust="--trust" in words or is_own(word))
+    return None
 
 
 def _sentence(error: CycloptsError, words: list[str], overrides: Mapping[str, Text]) -> str:
@@ -125,12 +161,34 @@ def _sentence(error: CycloptsError, words: list[str], overrides: Mapping[str, Te
 
 def _bare(words: list[str], overrides: Mapping[str, Text]) -> dict[str, str]:
     """The options --section.key of the recipe that the words name, by key alone."""
-    recipe = keys.recipe_in(words, overrides)
+    recipe = _named_recipe(words, overrides)
     if recipe is None:
         return {}
-    from bfn.recipe.keys import keys as keys_of
+    from bfn.recipe.keys import keys
 
-    sections = keys_of(recipe)
+    sections = keys(recipe)
     first = sections.pop("train")
     found = [*first, *(key for section in sections.values() for key in section)]
     return {key.name.partition(".")[2]: f"--{key.name}" for key in reversed(found)}
+
+
+def _show_keys(recipe: Recipe) -> None:
+    """Print the keys of a recipe as cyclopts prints options, one panel for each section."""
+    from cyclopts.help import DefaultFormatter, HelpEntry, HelpPanel, InlineText
+
+    from bfn.recipe.keys import keys
+
+    for section, found in keys(recipe).items():
+        entries = [
+            HelpEntry(
+                positive_names=(f"--{key.name}",),
+                description=InlineText.from_format(key.meaning, "markdown"),
+                choices=key.choices,
+                default=key.value or None,
+                required=key.value is None,
+            )
+            for key in found
+        ]
+        title = f"Section {section} of {recipe.name}"
+        panel = HelpPanel(format="parameter", title=title, entries=entries)
+        DefaultFormatter()(app.console, app.console.options, panel)

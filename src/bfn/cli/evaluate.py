@@ -1,4 +1,4 @@
-"""`bfn eval`."""
+"""`bfn eval`, `bfn solvers` and `bfn compare`: how good a model, its samples or new rows are."""
 
 from __future__ import annotations
 
@@ -6,15 +6,27 @@ import contextlib
 import csv
 import dataclasses
 import json as json_format
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bfn.cli import results
-from bfn.cli.options import EvalKeys, Force, Json, Overrides, Run, Trust, chosen
+from bfn.cli.options import (
+    EvalKeys,
+    Force,
+    Json,
+    Out,
+    Overrides,
+    Run,
+    SolverKeys,
+    Trust,
+    Whole,
+    chosen,
+)
 from bfn.errors import BFNError, plural, some
-from bfn.files import check_free
+from bfn.files import FIGURES, check_free, replacing
 from bfn.recipe import PLACES, Eval, Published, Recipe
 from bfn.recipe.recipe import FORGIVING
 from bfn.recipe.values import Text
@@ -23,7 +35,11 @@ if TYPE_CHECKING:
     from bfn.data.base import DataSet
     from bfn.evaluate import Evaluation
     from bfn.model import BFN
+    from bfn.quality import Comparison
     from bfn.runs.folder import RunFolder
+
+MOST_SAMPLES = 1000
+"""Samples of `bfn solvers` by default, unless the split has fewer examples."""
 
 
 def evaluate(
@@ -215,3 +231,162 @@ def write_per_example(path: Path, result: Evaluation) -> None:
         writer = csv.writer(file)
         writer.writerow(["example", *(f"n={row.name}" for row in result.rows)])
         writer.writerows(zip(result.indices.tolist(), *columns, strict=True))
+
+
+def solvers(
+    run: Run,
+    /,
+    *,
+    calls: str = "5,10,20,50,100",
+    solver: str | None = None,
+    n: Whole | None = None,
+    split: str = "test",
+    words: Path | None = None,
+    repeats: Whole = 1,
+    keys: SolverKeys = None,
+    out: Out | None = None,
+    json: Json = None,
+    force: Force = False,
+    trust: Trust = False,
+    overrides: Overrides,
+) -> None:
+    """Compare the quality of samples by solver and network calls.
+
+    Text is measured by its words, pictures and arrays by their distance from held-out data; the
+    last row measures real data in the same way. If the data have moved, say where they are with
+    --data.dir or --data.path.
+
+    Args:
+        calls: Numbers of network calls, as in 5,10,20.
+        solver: Solvers, as in ancestral,ode2; all by default.
+        n: Samples per row; by default as many as the split has examples, at most 1,000.
+        split: The held-out data: validation or test.
+        words: A file of words; also show what fraction of the words is in it.
+        repeats: How often to draw every row, with consecutive seeds from --seed on; the table shows
+            means and their standard errors.
+        out: The picture, a .png, .svg or .pdf; named after the run by default.
+    """
+    from bfn import quality
+    from bfn.plots import charts, style
+    from bfn.progress import waiting
+    from bfn.recipe import build
+    from bfn.runs.folder import RunFolder
+    from bfn.sampling import draw as drawing
+    from bfn.saving.hub import locate
+
+    counts = read_calls(calls)
+    names = read_solvers(solver)
+    folder = RunFolder(locate(run), trust=trust)
+    recipe = recipe_with_data(folder, overrides)
+    given = chosen(keys)
+    settings = recipe.sample.updated(**given)
+    out = out or Path(f"{run.resolve().name}-solvers.png")
+    check_free(out, force, endings=FIGURES)
+    results.check_json(json, force)
+    style.load("matplotlib")
+    listed = None
+    if words is not None:  # however they are separated
+        listed = set(re.findall(r"[^\W_]+", words.read_text(errors="replace").lower()))
+    model = folder.load_model()
+    data = build.data(recipe)
+    count = min(len(data.examples(split)), MOST_SAMPLES) if n is None else n
+    settings = dataclasses.replace(settings, n=count, label="")
+    if "guidance" in given and not data.labels:
+        raise BFNError(
+            f"--guidance {given['guidance']} changes the effect of a label, but the data of this "
+            "run have no labels; leave it out"
+        )
+    options = drawing.options(model, settings)
+    del options["solver"]
+    with drawing.on_device(model, settings.device), waiting("sampling") as (report, say):
+        found = quality.compare(
+            model,
+            data,
+            names,
+            counts,
+            n=settings.n,
+            split=split,
+            words=listed,
+            repeats=repeats,
+            batch=settings.batch,
+            seed=settings.seed,
+            progress=report,
+            say=say,
+            **options,
+        )
+    samples = f"{repeats} x " * (repeats > 1) + plural(found.samples, "sample")
+    charts.draw_solvers(out, found, f"{run.name}: {samples}")
+    document = {"run": str(run), "split": split, **found.to_json()}
+    if not results.write_json(json, document):
+        _show_solvers(found, f"{run}, {samples} a row, against the {split} split")
+        print(f"{out}: the same as curves")
+
+
+def read_calls(text: str) -> list[int]:
+    try:
+        counts = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        raise BFNError(f"--calls {text} is not right; expected numbers, as in 5,10,20") from None
+    if counts[0] < 2:
+        raise BFNError(
+            f"--calls {counts[0]} is too few; one step and the final output need at least 2"
+        )
+    return counts
+
+
+def read_solvers(text: str | None) -> list[str]:
+    from bfn.sampling.solvers import SOLVERS, find
+
+    if text is None:
+        return list(SOLVERS)
+    names = [part.strip() for part in text.split(",")]
+    for name in names:
+        find("solver", name, SOLVERS)
+    return list(dict.fromkeys(names))
+
+
+def _show_solvers(found: Comparison, title: str) -> None:
+    """One row per solver and number of calls."""
+    lines = [[row.solver, str(row.calls), *map(str, row.scores)] for row in found.rows]
+    lines.append(["real data", "", *map(str, found.real)])
+    results.show(["solver", "calls", *(column.name for column in found.columns)], lines, title)
+
+
+def compare(
+    real: Path,
+    new: Path,
+    /,
+    *,
+    holdout: Path | None = None,
+    target: str | None = None,
+    seed: Whole = 0,
+    json: Json = None,
+    out: Out | None = None,
+    force: Force = False,
+) -> None:
+    """Compare new rows with real ones: how alike they are, and whether they are copies.
+
+    Args:
+        real: The table that a model was trained on, a .csv or .parquet.
+        new: A table of new rows.
+        holdout: Real rows that the model was not trained on; they show what real rows would get.
+        target: A column that is predicted from the others, after learning from new rows.
+        seed: Of the classifiers, and of which rows are chosen.
+        out: Also write a page with what the numbers mean and pictures to this .html.
+    """
+    from bfn.compare.measures import compare as compare_tables
+    from bfn.compare.report import page
+
+    check_free(out, force, endings=(".html",))
+    results.check_json(json, force)
+    found = compare_tables(real, new, holdout, target, seed=seed)
+    if out is not None:
+        with replacing(out) as path:
+            path.write_text(page(found), encoding="utf-8")
+    if results.write_json(json, found.as_dict()):
+        return
+    results.show(*found.table(), title=found.note())
+    for warning in found.warnings:
+        print(warning)
+    if out is not None:
+        print(f"look at {out}")

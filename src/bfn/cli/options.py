@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from bfn.recipe import Eval, Sample
-from bfn.recipe.sections import Section
+from bfn.recipe.recipe import Section
 from bfn.recipe.values import Text
 
 

@@ -1,17 +1,25 @@
-"""`bfn runs`."""
+"""`bfn runs`, `bfn plot` and `bfn figures`: trained runs as a list and as pictures."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json as json_format
 import tomllib
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
 
 from bfn.cli import results
+from bfn.cli.options import Force, Out, Overrides, Run, Trust, Whole
 from bfn.errors import BFNError
+from bfn.files import FIGURES, check_free
 from bfn.runs import status
+
+Figure = Literal["samples", "distributions", "losses"]
 
 
 def runs(folder: Path = Path("runs"), /, *, json: bool = False) -> None:
@@ -102,3 +110,74 @@ def _row(run: dict[str, Any]) -> list[str]:
         f"{best['validation']:.4f} at {best['step']}" if best else "",
         when.strftime("%Y-%m-%d %H:%M"),
     ]
+
+
+def plot(
+    *runs: Annotated[Path, Parameter(required=True)],
+    out: Out = Path("curves.png"),
+    force: Force = False,
+) -> None:
+    """Draw the learning curves of runs, and their loss over time t.
+
+    Args:
+        runs: The run folders.
+        out: The .png, .pdf or .svg to write.
+    """
+    from bfn.plots import charts
+
+    check_free(out, force, endings=FIGURES)
+    names = Counter(run.name for run in runs)
+    found = [charts.read_curve(run, None if names[run.name] == 1 else str(run)) for run in runs]
+    charts.draw_curves(out, found)
+    print(f"look at {out}")
+
+
+def figures(
+    run: Run,
+    /,
+    *,
+    out: Out = Path("figures"),
+    only: Annotated[list[Figure] | None, Parameter(consume_multiple=True)] = None,
+    format: Literal["png", "pdf", "svg"] = "png",
+    split: str = "test",
+    seed: Whole = 0,
+    force: Force = False,
+    trust: Trust = False,
+    overrides: Overrides,
+) -> None:
+    """Draw a run's samples, distributions through time, and losses.
+
+    Args:
+        out: The folder for the figures.
+        only: Draw only these of samples, distributions and losses.
+        format: The kind of file; pdf and svg are vector graphics.
+        split: The data to draw and to measure the losses on: train, validation or test.
+        seed: Random seed for the noise.
+    """
+    from bfn.cli.evaluate import recipe_with_data
+    from bfn.device import find_device
+    from bfn.plots import figures, style
+    from bfn.progress import waiting
+    from bfn.recipe import build
+    from bfn.runs.folder import RunFolder
+    from bfn.saving.hub import locate
+
+    style.load("matplotlib")
+    paths = {name: out / f"{name}.{format}" for name in only or figures.FIGURES}
+    for path in paths.values():
+        if path.exists() and not force:
+            raise BFNError(f"{str(path)!r} exists; give --force to replace it, or another --out")
+    folder = RunFolder(locate(run), trust=trust)
+    recipe = recipe_with_data(folder, overrides)
+    model, data = folder.load_model().to(find_device("auto")), build.data(recipe)
+    if data.medium == "table":
+        raise BFNError(
+            "figures show pictures, texts and arrays; compare new rows of a table with bfn compare"
+        )
+    data.examples(split)  # refuses an unknown or empty split
+    out.mkdir(parents=True, exist_ok=True)
+    loaded = figures.Run(model, data, recipe.sample, split, seed)
+    for name, path in paths.items():
+        with waiting(f"drawing {name}") as (report, _):
+            figures.draw(name, dataclasses.replace(loaded, progress=report), path)
+        print(f"{path}: {figures.FIGURES[name]}")

@@ -1,8 +1,10 @@
-"""`bfn sample`."""
+"""`bfn sample` and `bfn infill`."""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
+from typing import Any, Literal
 
 from bfn.cli.options import Calls, Force, OutOrPrint, Run, SampleKeys, Trust, Whole, chosen
 from bfn.errors import BFNError
@@ -41,7 +43,6 @@ def sample(
     from bfn.cli import sampling, table
     from bfn.files import check_free
     from bfn.plots import sheets
-    from bfn.plots.film import Film
     from bfn.recipe import Sample
     from bfn.sampling.draw import on_device, options
 
@@ -79,7 +80,7 @@ def sample(
     else:
         ending = sampling.check_out(out, format, force)
     gif = out.with_suffix(".gif")
-    moving = Film(model.flow, format, settings.steps) if film else None
+    moving = sheets.Film(model.flow, format, settings.steps) if film else None
     if film:
         check_free(gif, force)
     sampling.warn_of_labels(recipe, settings)
@@ -95,3 +96,103 @@ def sample(
     if moving:
         moving.write(gif)
         print(f"{gif}: {len(moving.frames)} frames from noise to samples")
+
+
+def infill(
+    run: Run,
+    what: str,
+    /,
+    *,
+    mask: Path | None = None,
+    blank: str | None = None,
+    resize: bool = False,
+    out: OutOrPrint | None = None,
+    keys: SampleKeys = None,
+    calls: Calls = None,
+    observed: Literal["schedule", "known", "learned"] | None = None,
+    resample: Whole = 0,
+    jump: Whole = 1,
+    particles: Whole = 1,
+    since: float = 0.0,
+    length: Whole | None = None,
+    whole: bool = False,
+    force: Force = False,
+    trust: Trust = False,
+) -> None:
+    """Fill in what is missing from a picture, a text, an array or a table.
+
+    There are 8 completions unless --n gives another number. Particles need the ancestral solver,
+    and count as one network call.
+
+    Args:
+        what: A picture, a text with blanks as in "the ____ of the", a .npy file, or for mixed data
+            a .npz file of the known variables, for tables a .csv or .parquet file with empty cells,
+            whichever the run's data are.
+        mask: A picture of the same size, white where to fill in; for arrays, a .npy or .npz file
+            that is true there.
+        blank: The character that stands for a missing one in a text; _ by default.
+        resize: Crop and resize the picture and the mask to the model's size, as training did.
+        out: The file to write: a .png sheet, .txt or .npy; - for standard output. By default texts
+            are printed, and other completions are written to a file named after the run.
+        observed: How the network sees what is given: message by message on schedule, known from the
+            start, or as it has learned to see it in training with train.known. By default what it
+            has learned; else texts are known. Particles and repeated steps need the messages.
+        resample: How many times each group of steps is taken back and repeated.
+        jump: Number of steps that are taken back together.
+        particles: Candidates that compete for each completion; exact in the limit of many.
+        since: The time from 0 to 1 from which what is given is known: generation goes on from the
+            middle, which is approximate.
+        length: How long the completions are, for a run whose examples have different lengths; by
+            default as long as the text, otherwise drawn.
+        whole: If a text is shorter than the model's window, show the whole window.
+    """
+    from bfn.cli import sampling, table
+    from bfn.plots import sheets
+    from bfn.recipe import Sample
+    from bfn.sampling.draw import observed as how
+    from bfn.sampling.draw import on_device
+    from bfn.sampling.pinned import has_learned
+
+    folder, model, format = sampling.open_run(run, trust)
+    recipe = folder.recipe() if folder.is_run() else None
+    own = recipe.sample if recipe else Sample()
+    own, given = dataclasses.replace(own, n=8), chosen(keys)
+    if "label" not in given:
+        # A recipe's labels are for its sheet of samples, and may not fit this example.
+        own = dataclasses.replace(own, label="", guidance=1.0)
+    if particles > 1 and "solver" not in given:
+        own = dataclasses.replace(own, solver="ancestral", grid="auto")
+    settings = sampling.with_calls(own.updated(**given), calls, given.get("steps"), resample)
+    if table.is_table(format):
+        table.refuse(mask=mask, blank=blank, resize=resize, length=length, whole=whole)
+        table.refuse(particles=particles > 1, resample=resample, since=since, n=given.get("n"))
+        table.infill(run, model, settings, what, out, force)
+        return
+    sampling.check_length(model, length)
+    x, seen = format.read_example(what, mask, blank=blank, resize=resize)
+    is_text = format.medium == "text"
+    if out is None:
+        name = f"{run.resolve().name}-infilled{sheets.suffix(format)}"
+        out = Path("-" if is_text else name)
+    ending = sampling.check_out(out, format, force)
+    if observed == "learned" and not has_learned(model):
+        raise BFNError(
+            "--observed learned is for runs that were trained with train.known, and this one was "
+            "not; leave it out"
+        )
+    if observed is None:
+        observed = how(model, format, particles, resample)
+    sampling.warn_of_labels(recipe, settings)
+    options: dict[str, Any] = {"observed": observed, "resample": resample, "jump": jump}
+    options |= {"particles": particles, "since": since}
+    if model.lengths is not None and (length is not None or is_text):
+        options["length"] = len(what) if length is None else length
+    with on_device(model, settings.device):
+        filled = sampling.draw(model, format, settings, known=(x, seen), **options)
+    if ending == ".txt":
+        end = None if whole or length is not None else len(what)
+        content = sheets.joined([text[:end] for text in format.render(filled)]).encode()
+    else:
+        content = sheets.sheet(format, filled, ending)
+    said = sampling.summary("completion", len(filled), settings.steps, resample)
+    sampling.write(out, content, said)

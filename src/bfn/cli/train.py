@@ -1,19 +1,24 @@
-"""`bfn train`."""
+"""`bfn train`, `bfn demo` and `bfn recipes`."""
 
 from __future__ import annotations
 
+import dataclasses
+import json as json_format
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bfn.cli import rank
-from bfn.cli.options import Out, Overrides, Trust, is_own
-from bfn.errors import BFNError
-from bfn.recipe import Recipe, read
+from bfn.cli import rank, results
+from bfn.cli.options import Force, Out, Overrides, Trust, is_own
+from bfn.errors import BFNError, plural
+from bfn.recipe import Recipe, find, names, read
 from bfn.recipe.values import Text
 
 TABLES = (".csv", ".tsv", ".parquet", ".gz", ".xlsx", ".xls", ".json", ".feather")
 """The endings of tables; reading one that cannot be read says so."""
+
+_DEMO_FILES = ("samples.png", "loss-by-time.png", "results.json", "results.txt")
 
 if TYPE_CHECKING:
     from bfn.runs.folder import RunFolder
@@ -73,8 +78,7 @@ def train(
 
 def _resumed(asked: Recipe, folder: RunFolder, overrides: dict[str, Text]) -> Recipe:
     """The run's own recipe, with what the command line may change for a resumed run."""
-    from bfn.recipe.build import settled
-    from bfn.recipe.fitted import is_open
+    from bfn.recipe.build import is_open, settled
 
     before = folder.recipe()
     if before.name != asked.name:
@@ -95,3 +99,83 @@ def _resumed(asked: Recipe, folder: RunFolder, overrides: dict[str, Text]) -> Re
             file=sys.stderr,
         )
     return own
+
+
+def demo(
+    *,
+    out: Out = Path("demo"),
+    seconds: float = 150.0,
+    force: Force = False,
+    overrides: Overrides,
+) -> None:
+    """Train on the digits for three minutes, evaluate, and draw samples.
+
+    Keys of the recipe `digits` can be changed as `--section.key VALUE`.
+
+    Args:
+        out: The folder for the pictures, the table and the run.
+        seconds: The longest time to train; a slow machine takes fewer steps.
+    """
+    from bfn import train as training
+    from bfn.cli import evaluate, sampling
+    from bfn.evaluate import baselines
+    from bfn.plots import figures, sheets, style
+    from bfn.recipe import build
+    from bfn.runs.folder import RunFolder
+
+    if not seconds > 0:
+        raise BFNError(f"--seconds {seconds:g} leaves no time to train; give a positive number")
+    recipe = read("digits", overrides)
+    # Pictures along the way would take time from the training.
+    train = dataclasses.replace(recipe.train, sample_every=0, seconds=seconds)
+    recipe = dataclasses.replace(recipe, train=train)
+    folder = RunFolder(out / "run")
+    if not force and any((out / name).exists() for name in (*_DEMO_FILES, folder.path.name)):
+        raise BFNError(f"{str(out)!r} holds a demo already; give --force to replace it, or --out")
+    folder.check_free(force=force)
+    style.load("PIL.Image")
+    style.load("matplotlib")
+    data = build.data(recipe)
+    began = time.monotonic()
+    fit = training.run(recipe, folder.path, force=force)
+    trained = time.monotonic() - began
+    result = evaluate.measure(fit.model, data, recipe.eval)
+    x = sampling.draw(fit.model, data.format, recipe.sample)
+    sheets.write_sheet(out / "samples.png", data.format, x)
+    run = figures.Run(fit.model, data, recipe.sample, recipe.eval.split)
+    figures.draw("losses", run, out / "loss-by-time.png")
+    compared = baselines(data)
+    title = f"{plural(result.examples, 'held-out digit')}, {fit.step} steps in {trained:.0f} s"
+    (out / "results.txt").write_text(evaluate.show(result, title, compared))
+    document = {
+        "steps": fit.step,
+        "seconds": round(trained, 1),
+        "baselines": {name: nats * result.scale for name, nats in compared.items()},
+        **result.to_json(),
+    }
+    (out / "results.json").write_text(json_format.dumps(document, indent=2) + "\n")
+    print(f"look at {out / 'samples.png'} and {out / 'loss-by-time.png'}")
+
+
+def recipes(recipe: str | None = None, /, *, json: bool = False) -> None:
+    """List the shipped recipes, or print one of them.
+
+    `bfn recipes text > mine.toml` begins a recipe of your own.
+
+    Args:
+        recipe: Print the TOML file of this recipe: a name, or a path.
+        json: Print JSON instead, with every key.
+    """
+    if json:
+        found = [read(name) for name in ([recipe] if recipe else names())]
+        documents = [each.document() for each in found]
+        print(json_format.dumps(documents[0] if recipe else documents, indent=2))
+    elif recipe:
+        read(recipe)  # refuses what is not a recipe
+        print(find(recipe).read_text(encoding="utf-8"), end="")
+    else:
+        rows = []
+        for each in map(read, names()):
+            parameters = f"{each.parameters:,}" if each.parameters else ""
+            rows.append([each.name, each.description, parameters, f"{each.train.steps:,}"])
+        results.show(["recipe", "description", "parameters", "steps"], rows)

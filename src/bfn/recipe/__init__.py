@@ -3,8 +3,19 @@
 recipe = bfn.recipe.read("digits", {"train.steps": 500})
 """
 
-from bfn.recipe.recipe import FREE, PLACES, Recipe, read, resolve
-from bfn.recipe.sections import Eval, Published, Sample, Train
+from bfn.recipe.recipe import (
+    FREE,
+    PLACES,
+    Eval,
+    Published,
+    Recipe,
+    Sample,
+    Train,
+    find,
+    names,
+    read,
+    resolve,
+)
 
 __all__ = [
     "FREE",
@@ -14,6 +25,8 @@ __all__ = [
     "Recipe",
     "Sample",
     "Train",
+    "find",
+    "names",
     "read",
     "resolve",
 ]

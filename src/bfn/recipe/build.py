@@ -1,24 +1,53 @@
-"""Build a recipe's data set and model. Nothing here depends on the data type."""
+"""Build a recipe's data set and model, and fill in what depends on the data.
+
+Nothing here depends on the data type. In the sections net and flow a value may be left to the data:
+
+    "data.K"         the number of bins or classes of a variable
+    "data.length"    the number of variables of a sequence
+    "data.channels"  the first axis of an example
+    "suggested"      for sigma_1 or beta_1: what `bfn.suggest_sigma_1` or `bfn.suggest_beta_1` says;
+                     for flow.kind: the type of the data; for net.class: a network for their shape.
+                     Either comes with all of its arguments, unless the recipe gives them.
+
+Where the data have labels and the recipe says nothing of them, `net.labels` is how many there are,
+and `train.label_dropout` is 0.1, so that samples can be drawn without labels and guided by them.
+With `train.known`, `net.known` is true unless the recipe says otherwise.
+
+The recipe in a run folder has numbers instead, the arguments that the data's source chose itself,
+and whole paths, so that it works from every folder.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from bfn import data as data_sets
-from bfn import noise
+from bfn import noise, suggest
 from bfn.data.base import DataSet
 from bfn.errors import BFNError, did_you_mean, import_name
 from bfn.model import BFN, KINDS
-from bfn.recipe.recipe import FREE, SUGGESTED, Recipe
-from bfn.recipe.sections import COMMAND_LINE, SECTIONS
+from bfn.recipe.recipe import COMMAND_LINE, FREE, PLACES, SECTIONS, SUGGESTED, Recipe
 from bfn.recipe.values import signature, typed
 from bfn.saving import serialise
+
+FROM_DATA: dict[str, Callable[[DataSet], int | None]] = {
+    "data.K": lambda data: data.K,
+    "data.length": lambda data: data.shape[0],
+    "data.channels": lambda data: data.shape[0],
+}
+LABEL_DROPOUT = 0.1
+_OPEN_SECTIONS = ("net", "flow")
+SUGGESTIONS: dict[str, Callable[[int], float]] = {
+    "beta_1": suggest.suggest_beta_1,
+    "sigma_1": suggest.suggest_sigma_1,
+}
 
 
 def settled(recipe: Recipe) -> Recipe:
@@ -162,3 +191,193 @@ def _construct(recipe: Recipe, key: str, value: Any) -> Any:
             f"{key} = {dict(value)}{recipe.origin.get(key, '')} does not describe an object "
             f"({error}); expected a table with its class and the class's arguments"
         ) from None
+
+
+# Values that depend on the data.
+
+
+def fitted(recipe: Recipe, data: DataSet) -> Recipe:
+    """The recipe with every such value filled in."""
+    if data.format.form.kind == "table":
+        if data.format.dimensions == 1:  # of a single column nothing can be given
+            recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, known=0.0))
+        return _placed(recipe, data)  # the data bring the model
+    texts = {path: text for path, text in recipe.texts.items() if not is_open(recipe, path)}
+    flow = _table("flow", _suggested_flow(recipe.flow, data), data)
+    recipe = dataclasses.replace(recipe, texts=texts, flow=flow)
+    _check_kind(recipe, data)
+    _check_K(recipe, data)
+    net = _table("net", _suggested_network(recipe, data), data)
+    recipe = dataclasses.replace(recipe, net=net)
+    return _placed(settled(_with_known(_with_labels(recipe, data))), data)
+
+
+def _placed(complete: Recipe, data: DataSet) -> Recipe:
+    """The recipe with whole paths, and the arguments that the data's source chose itself."""
+    places = {key: _whole(complete.data[key]) for key in PLACES if key in complete.data}
+    # A source of one's own may leave choices to `bfn.data.from_arrays`, and take no such keys.
+    chosen = {k: v for k, v in data.chosen.items() if takes(complete, "data", k)}
+    return dataclasses.replace(complete, data=complete.data | places | chosen)
+
+
+def is_open(recipe: Recipe, name: str) -> bool:
+    """Whether the value of section.key depends on the data."""
+    section, _, key = name.partition(".")
+    if name in ("net.labels", "net.known", "train.label_dropout"):
+        return name not in recipe.origin
+    if section == "data":
+        return key not in recipe.data
+    if section not in _OPEN_SECTIONS:
+        return False
+    table = getattr(recipe, section)
+    return _is_open(table.get(key)) or (table.get(FREE[section]) == SUGGESTED and key not in table)
+
+
+def _whole(place: str) -> str:
+    """The whole path of what is there; anything else, such as an address, as it is."""
+    path = Path(place).expanduser()
+    return str(path.absolute()) if path.exists() else place
+
+
+def _is_open(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_is_open, value.values()))
+    return isinstance(value, str) and (value in FROM_DATA or value == SUGGESTED)
+
+
+def _continuous(sigma_1: float = 0.01, **given: Any) -> dict[str, Any]:
+    # L^r in as many bins as a byte has; a Gaussian of deviation sigma_1 is what is left at t = 1.
+    bins = {"class": "bfn:Bins", "K": 256, "sigma": sigma_1}
+    return {"sigma_1": sigma_1, "reconstruction": bins, **given}
+
+
+FLOWS: dict[str, Callable[..., dict[str, Any]]] = {
+    "continuous": _continuous,
+    "discretised": lambda **given: {"K": "data.K", "sigma_1": SUGGESTED, **given},
+    "discrete": lambda **given: {"K": "data.K", "beta_1": SUGGESTED, **given},
+}
+"""The arguments suggested for each kind of flow, given some."""
+
+
+def _suggested_flow(flow: dict[str, Any], data: DataSet) -> dict[str, Any]:
+    if flow.get("kind") != SUGGESTED:
+        return flow
+    kind = data.format.form.kind
+    if kind not in FLOWS:
+        raise BFNError(f"no flow can be suggested for {kind} data; name one with --flow.kind")
+    return {"kind": kind, **FLOWS[kind](**{k: v for k, v in flow.items() if k != "kind"})}
+
+
+def _suggested_network(recipe: Recipe, data: DataSet) -> dict[str, Any]:
+    if recipe.net.get("class") != SUGGESTED:
+        return recipe.net
+    model = around(recipe, lambda _: nn.Identity())
+    features = model.flow.features(model.flow.prior((1, *data.shape)))
+    inputs = features.shape[-1] if features.dim() > 1 + len(data.shape) else 1
+    numbers = {"inputs": inputs, "outputs": model.head.parameters}
+    given = {key: value for key, value in recipe.net.items() if key != "class"}
+    sequences = {"class": "bfn.nn:Transformer", "width": 256, "layers": 6, "heads": 8}
+    match data.shape:
+        case (variables,) if inputs == 1:
+            net = {"class": "bfn.nn:MLP", "variables": variables, "width": 256, "layers": 4}
+        case (length,):
+            net = {**sequences, "length": length, "dropout": 0.1}
+        case (length, channels):
+            net = {**sequences, "length": length, "channels": channels, "dropout": 0.1}
+        case (channels, height, width):
+            net = {"class": "bfn.nn:UNet", "channels": channels, "width": 64, "blocks": 2}
+            net |= {"multipliers": _multipliers(height, width), "dropout": 0.1}
+        case shape:
+            raise BFNError(
+                f"{data.name} has examples of shape {shape}, for which there is no network; "
+                "flatten them, or name one of your own with --net.class"
+            )
+    return net | numbers | given
+
+
+def _multipliers(height: int, width: int) -> list[int]:
+    """A U-Net's levels: sides are halved while they stay whole and at least 4, up to 4 times."""
+    multipliers = [1]
+    while not (height % 2 or width % 2) and min(height, width) >= 8 and len(multipliers) < 5:
+        height, width = height // 2, width // 2
+        multipliers.append(2)
+    return multipliers
+
+
+def _check_kind(recipe: Recipe, data: DataSet) -> None:
+    """Refuse classes in a flow for real numbers, and the other way round."""
+    kind, needed = recipe.flow.get("kind"), data.format.form.kind
+    if kind in FLOWS and kind != needed and "discrete" in (kind, needed):
+        raise BFNError(
+            f"flow.kind = {kind!r}{recipe.origin.get('flow.kind', '')} does not fit {data.name}, "
+            f"whose values are {needed}; give another data.form, or --flow.kind suggested and "
+            "--net.class suggested"
+        )
+
+
+def _check_K(recipe: Recipe, data: DataSet) -> None:
+    """Refuse a number of bins or classes that the data do not have."""
+    K = recipe.flow.get("K")
+    if recipe.flow.get("kind") not in FLOWS or not isinstance(K, int) or K == data.K:
+        return  # K means something else to a flow of the user's own
+    found = "no bins or classes" if data.K is None else f"{data.K} bins or classes"
+    where = recipe.origin.get("flow.K", "")
+    ways = [f"--flow.K {data.K}"] * (data.K is not None)
+    ways += [f"--data.bins {K}"] * takes(recipe, "data", "bins")
+    raise BFNError(
+        f"flow.K = {K}{where} does not fit {data.name}, which has {found}; give "
+        f"{' or '.join(ways) or 'another flow.kind'}"
+    )
+
+
+def _table(path: str, table: Mapping[str, Any], data: DataSet) -> dict[str, Any]:
+    return {key: _value(f"{path}.{key}", key, value, data) for key, value in table.items()}
+
+
+def _value(path: str, key: str, value: Any, data: DataSet) -> Any:
+    if isinstance(value, Mapping):
+        return _table(path, value, data)
+    if not _is_open(value):
+        return value
+    if value == SUGGESTED and key not in SUGGESTIONS:
+        raise BFNError(
+            f"{path} = {value!r} cannot be suggested; expected a number, or this word for "
+            f"{' or '.join(SUGGESTIONS)}"
+        )
+    number = FROM_DATA["data.K" if value == SUGGESTED else value](data)
+    if number is None:
+        raise BFNError(
+            f"{path} = {value!r} needs data in bins or classes, but {data.name} is continuous; "
+            "give data.bins a number, or choose another flow.kind"
+        )
+    return SUGGESTIONS[key](number) if value == SUGGESTED else number
+
+
+def _with_labels(recipe: Recipe, data: DataSet) -> Recipe:
+    """The recipe with the number of labels; refuses a number that does not fit the data."""
+    given, count = recipe.net.get("labels"), data.label_count
+    if isinstance(given, int) and given and count == 0:
+        raise BFNError(
+            f"net.labels = {given}, but {data.name} comes without labels; give --data.labels true "
+            "if it has them, or leave net.labels out"
+        )
+    if isinstance(given, int) and given < count:
+        raise BFNError(
+            f"net.labels = {given}, but {data.name} has {count} labels; leave net.labels out, and "
+            "it is filled in"
+        )
+    # A network of the user's own may do without the number.
+    if not count or given is not None or not takes(recipe, "net", "labels"):
+        return recipe
+    train = recipe.train
+    if "train.label_dropout" not in recipe.origin:
+        train = dataclasses.replace(train, label_dropout=LABEL_DROPOUT)
+    net = {**recipe.net, "labels": count}
+    return dataclasses.replace(recipe, net=net, train=train, parameters=0)
+
+
+def _with_known(recipe: Recipe) -> Recipe:
+    """The recipe with a network that sees which variables are known, if some are to be."""
+    if not recipe.train.known or "known" in recipe.net or not takes(recipe, "net", "known"):
+        return recipe
+    return dataclasses.replace(recipe, net={**recipe.net, "known": True}, parameters=0)

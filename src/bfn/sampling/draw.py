@@ -15,7 +15,7 @@ from bfn.guidance import Wrapper, labels
 from bfn.guidance.base import innermost
 from bfn.model import BFN
 from bfn.nn.accelerate import Accelerated
-from bfn.recipe.sections import Sample
+from bfn.recipe import Sample
 from bfn.sampling import solvers
 from bfn.sampling.batches import in_batches
 from bfn.sampling.pinned import Observed, has_learned

@@ -15,7 +15,7 @@ from bfn import noise
 from bfn.errors import BFNError, number
 from bfn.recipe import Recipe, Train
 from bfn.recipe import read as read_recipe
-from bfn.recipe.fitted import fitted
+from bfn.recipe.build import fitted
 from bfn.runs.folder import RunFolder
 from bfn.tables.columns import Columns
 from bfn.tables.format import TableFormat

@@ -22,7 +22,6 @@ from bfn.model import BFN
 from bfn.nn.accelerate import compiling
 from bfn.progress import Display
 from bfn.recipe import Recipe, build, resolve
-from bfn.recipe.fitted import fitted
 from bfn.runs import status
 from bfn.runs.folder import RunFolder
 from bfn.train import parallel, prepare
@@ -135,7 +134,7 @@ def run(
 
     def build_all() -> tuple[Recipe, BFN, DataSet]:
         data = build.data(recipe)
-        complete = fitted(recipe, data)
+        complete = build.fitted(recipe, data)
         return complete, data.model(complete) or build.model(complete), data
 
     return _train(build_all, RunFolder(out), resume=resume, force=force, display=display, stop=stop)

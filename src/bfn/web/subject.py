@@ -29,7 +29,7 @@ from bfn.flow import BayesianFlow, Theta
 from bfn.guidance import labels
 from bfn.model import BFN
 from bfn.output.bins import bin_centre, bin_index
-from bfn.recipe.sections import Sample
+from bfn.recipe import Sample
 from bfn.runs.folder import RunFolder
 from bfn.sampling import draw
 from bfn.saving.hub import locate

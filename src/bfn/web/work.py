@@ -35,7 +35,7 @@ from bfn.model import BFN
 from bfn.output import Output
 from bfn.output.base import by_part
 from bfn.plots import sheets, style
-from bfn.plots.distributions import path
+from bfn.plots.figures import path
 from bfn.sampling import draw
 from bfn.sampling.pinned import has_learned
 from bfn.tables import frame as tables

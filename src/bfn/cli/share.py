@@ -1,17 +1,19 @@
-"""`bfn card`."""
+"""`bfn card`, `bfn push` and `bfn import`: models for others, and from others."""
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bfn.cli.options import EvalKeys, Force, Trust, Whole, chosen
+from bfn.cli.options import EvalKeys, Force, Out, Overrides, Trust, Whole, chosen, is_own
 from bfn.errors import BFNError, plural
 
 if TYPE_CHECKING:
     from bfn.evaluate import Evaluation
     from bfn.recipe import Published, Recipe
-    from bfn.saving.card import Card
+    from bfn.saving.hub import Card
 
 
 def card(
@@ -68,7 +70,7 @@ def card_of_run(
 
     The summary says how much data there is in each split.
     """
-    from bfn.saving.card import Card
+    from bfn.saving.hub import Card
 
     sentences = [f"{recipe.description}."] if recipe.description else []
     if source := recipe.data.get("source"):
@@ -90,3 +92,68 @@ def in_markdown(result: Evaluation, split: str, published: Published | None) -> 
     passes = "one pass" if repeats == 1 else f"{repeats} passes"
     examples = plural(result.examples, "example")
     return f"In {result.unit}: {examples} of the {split} split, {passes}.\n\n{text}"
+
+
+def push(
+    run: Path,
+    repository: str,
+    /,
+    *,
+    private: bool = False,
+    token: str | None = None,
+    trust: Trust = False,
+) -> None:
+    """Upload a run's model, recipe and card to the Hugging Face hub.
+
+    Args:
+        run: The run folder.
+        repository: owner/name; it is created if it does not exist.
+        private: Create it as a private repository.
+        token: A token for the hub, unless you have logged in.
+    """
+    from bfn.cli.evaluate import recipe_with_data
+    from bfn.runs.folder import RunFolder
+    from bfn.saving import hub
+
+    folder = RunFolder(run, trust=trust)
+    recipe = recipe_with_data(folder)
+    model = folder.load_model()
+    with tempfile.TemporaryDirectory() as name:
+        copy = Path(name)
+        for pattern in hub.SHARED:
+            for file in run.glob(pattern):
+                shutil.copyfile(file, copy / file.name)
+        (copy / hub.RECIPE).write_text(recipe.without_places().to_toml())
+        if not (run / hub.README).exists():
+            card = card_of_run(recipe, repository, folder.data().get("data", ""))
+            card.write(copy, model.net, model.head, model.data_format)
+        address = hub.upload(copy, repository, private=private or None, token=token)
+    print(f"{run} is at {address}")
+
+
+def import_(
+    checkpoint: Path,
+    recipe: str,
+    /,
+    *,
+    out: Out | None = None,
+    force: Force = False,
+    trust: Trust = False,
+    overrides: Overrides,
+) -> None:
+    """Turn a published checkpoint into a run.
+
+    Args:
+        checkpoint: A published .pt file, which holds tensors by name.
+        recipe: The recipe it was trained with: a name (see `bfn recipes`) or the path of a .toml
+            file. Its keys can be overridden as --section.key VALUE.
+        out: The run folder; runs/NAME by default.
+    """
+    from bfn import published
+    from bfn import recipe as config
+
+    resolved = config.read(recipe, overrides, trust=trust or is_own(recipe))
+    folder = out or Path("runs") / resolved.name
+    model = published.import_run(checkpoint, resolved, folder, force=force)
+    count = sum(p.numel() for p in model.net.parameters())
+    print(f"{folder}: {count:,} parameters; next: bfn eval {folder} or bfn sample {folder}")

@@ -1,4 +1,4 @@
-"""Learning curves of one run or several, from their metrics.jsonl, as a picture."""
+"""Charts of numbers: learning curves, solvers compared, schedules, and the bits of an archive."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from bfn.plots import style
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from bfn.quality import Comparison
+
 LINES = ("-", ":", "-.")
 """When the colours are used up, they start again with the next kind of line."""
 
@@ -34,7 +36,7 @@ class Curve:
     """Loss in equal intervals of time, over the last tenth of the log; None without examples."""
 
 
-def read(folder: Path, name: str | None = None) -> Curve:
+def read_curve(folder: Path, name: str | None = None) -> Curve:
     path = folder / "metrics.jsonl"
     if not path.is_file():
         raise BFNError(f"{str(folder)!r} holds no metrics.jsonl; give the folder of a run")
@@ -86,7 +88,7 @@ def smoothed(values: Sequence[float], lines: int) -> list[float]:
     return result
 
 
-def draw(path: Path, curves: Sequence[Curve]) -> None:
+def draw_curves(path: Path, curves: Sequence[Curve]) -> None:
     """Draw training loss (faint, and smoothed) and validation; beside them the loss by time."""
     units = dict.fromkeys(curve.unit for curve in curves)
     if len(units) > 1:
@@ -147,3 +149,109 @@ def _draw_by_time(axes: Axes, curve: Curve, colour: str, line: str) -> None:
     values = [math.nan if value is None else value for value in curve.by_time]
     edges = [i / len(values) for i in range(len(values) + 1)]
     axes.stairs(values, edges, color=colour, linestyle=line, linewidth=1.3, baseline=None)
+
+
+def draw_solvers(path: Path, found: Comparison, title: str) -> None:
+    """One panel per measure: its value against the number of calls, with a line per solver."""
+    with style.styled():
+        figure = style.new(3.3)
+        panels = figure.subplots(1, len(found.columns), squeeze=False)[0]
+        solvers = list(dict.fromkeys(row.solver for row in found.rows))
+        better = {
+            True: "higher is better",
+            False: "lower is better",
+            None: "closest to real data is best",
+        }
+        for i, (axes, column) in enumerate(zip(panels, found.columns, strict=True)):
+            for j, solver in enumerate(solvers):
+                rows = [row for row in found.rows if row.solver == solver]
+                axes.errorbar(
+                    [row.calls for row in rows],
+                    [row.scores[i].value for row in rows],
+                    [row.scores[i].error or 0.0 for row in rows],
+                    label=solver,
+                    color=style.COLOURS[j % len(style.COLOURS)],
+                    marker="o^sDv"[j % 5],
+                    markersize=4,
+                    capsize=2,
+                )
+            axes.axhline(found.real[i].value, color="0.4", linestyle="--", label="real data")
+            axes.set(xscale="log", xlabel="network calls")
+            axes.set_title(f"{column.name}\n{better[column.higher]}")
+            ticks = sorted({row.calls for row in found.rows})
+            axes.set_xticks(ticks, labels=[str(each) for each in ticks])
+            axes.minorticks_off()
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=6)
+        figure.suptitle(title, fontsize=10)
+        style.save(figure, path)
+
+
+def draw_schedule(path: Path, title: str, curve: Sequence[tuple[float, float]]) -> None:
+    """The expected entropy of the input distribution: points (t, nats), beside a straight line."""
+    times, nats = zip(*curve, strict=True)
+    with style.styled():
+        figure = style.new(2.7, 4.5)
+        axes = figure.subplots()
+        axes.plot(times, nats, color=style.BLUE, label="expected entropy")
+        straight = (nats[0], nats[-1])
+        axes.plot((0, 1), straight, color=style.GREY, linestyle="--", label="linear")
+        axes.set(xlim=(0, 1), ylim=(0, None), xlabel="time $t$", ylabel="nats per variable")
+        axes.set_title(title)
+        axes.legend()
+        style.save(figure, path)
+
+
+def draw_bits(path: Path, account: dict[str, Any]) -> None:
+    """Where an archive's bits went, from an account as `bfn inspect --json` prints it."""
+    from bfn.data import bits_of  # which loads torch
+
+    bits, variables = account["bits"], account["examples"] * account["dimensions"]
+    if not bits["steps"]:
+        raise BFNError(
+            f"{account['file']!r} holds nothing that a model has coded; there is nothing to draw"
+        )
+    n, group = account["steps"], bits["steps_per_group"]
+    with style.styled():
+        figure = style.new(3.1)
+        left, right = figure.subplots(1, 2)
+        _draw_steps(left, bits["steps"], n, group, variables)
+        left.set_ylabel(bits_of(account["data"]["medium"]))
+        _draw_parts(right, account)
+        style.save(figure, path)
+
+
+def _draw_steps(axes: Any, steps: list[float], n: int, group: int, variables: int) -> None:
+    edges = [*(0.5 + group * i for i in range(len(steps))), n + 0.5]
+    heights = [
+        count / (stop - start) / variables
+        for count, start, stop in zip(steps, edges, edges[1:], strict=False)
+    ]
+    axes.stairs(heights, edges, fill=True, color=style.BLUE, alpha=0.75)
+    axes.axhline(0.0, color="0.4", linewidth=0.6)
+    axes.set(xlim=(0.5, n + 0.5), xlabel="step $i$")
+    axes.set_title(f"The {n} messages: {sum(steps) / variables:.3f} together")
+
+
+def parts(account: dict[str, Any]) -> dict[str, int]:
+    """The bits of every part of an archive, by its name."""
+    bits = account["bits"]
+    return {
+        "messages": sum(bits["steps"]),
+        "reconstruction": bits["reconstruction"],
+        f"start-up, {bits['startup_examples']} of {account['examples']}": bits["startup"],
+        "ends of blocks": bits["overhead"],
+        "without the model": bits["plain"],
+        "container": bits["container"],
+    }
+
+
+def _draw_parts(axes: Any, account: dict[str, Any]) -> None:
+    sizes = [count / 8 for count in parts(account).values()]
+    axes.barh(list(parts(account)), sizes, color=style.COLOURS, alpha=0.75)
+    axes.invert_yaxis()
+    axes.axvline(0.0, color="0.4", linewidth=0.6)
+    for place, size in enumerate(sizes):
+        text = f" {size:,.0f} ({size / account['bytes']:.1%})"
+        axes.annotate(text, (max(size, 0.0), place), va="center", fontsize=8)
+    axes.set(xlabel="bytes", xlim=(min(0.0, *sizes), 1.6 * max(sizes)))
+    axes.set_title(f"All {account['bytes']:,} bytes")

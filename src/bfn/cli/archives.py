@@ -1,0 +1,227 @@
+"""`bfn compress`, `bfn decompress` and `bfn inspect`: files stored without loss."""
+
+from __future__ import annotations
+
+import json as json_format
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from bfn.cli.options import Out, Trust, Whole
+
+if TYPE_CHECKING:
+    from bfn.codec.archive import Archive
+
+LISTED = 1000
+"""The most files that `bfn inspect` shows."""
+
+
+def compress(
+    run: Path,
+    /,
+    *inputs: Annotated[Path, Parameter(required=True)],
+    out: Out,
+    steps: Whole = 25,
+    block: Whole | None = None,
+    allow_fallback: bool = False,
+    resize: bool = False,
+    device: str = "cpu",
+    force: bool = False,
+    trust: Trust = False,
+) -> None:
+    """Store files without loss, at the rate of a model's loss.
+
+    Every bit comes back: of pictures their pixels, of texts, arrays (.npy, .npz) and tables (.csv)
+    their bytes.
+
+    Args:
+        run: The run folder, the name of a shipped model (digits), or owner/name on the hub.
+        inputs: Files and folders of files of the model's kind of data.
+        out: The archive to write, a name ending in .bfn.
+        steps: Number n of messages: more take longer and need fewer bits, down to L^n + L^r.
+        block: Examples (pictures, rows, windows of text) that are coded together. Short blocks give
+            quicker access to a single file (--only), and many of them are coded faster; but every
+            block costs some bits to begin with. By default these are few.
+        allow_fallback: Store files that the model cannot represent exactly without the model
+            (LZMA).
+        resize: Crop and resize pictures to the model's size, as training did; they come back so.
+        device: cpu, cuda, ...; the archive can only be decompressed on the same kind.
+        force: Replace the archive if it exists.
+    """
+    from bfn.cli.sampling import open_run
+    from bfn.codec.archive import ENDING
+    from bfn.codec.pack import pack
+    from bfn.device import find_device
+    from bfn.errors import plural
+    from bfn.files import check_free
+    from bfn.progress import waiting
+
+    check_free(out, force, endings=(ENDING,))
+    _, model, format = open_run(run, trust)
+    model.to(find_device(device, "device"))
+    with waiting("reading") as (report, _):
+        contents = pack(
+            model,
+            format,
+            inputs,
+            out,
+            steps=steps,
+            block=block,
+            run=run.resolve().name,
+            allow_fallback=allow_fallback,
+            resize=resize,
+            reading=report,
+            report=lambda done, total: report(done, total, "compressing and checking"),
+        )
+    files, examples = plural(len(contents.entries), "file"), contents.examples
+    rate = ""
+    if examples:
+        per = 8 * contents.coded / (examples * format.dimensions)
+        rate = f", {per:.3f} {format.bits} in {plural(examples, 'example')}"
+    size = out.stat().st_size
+    print(f"{out}: {files}, {contents.input_bytes} bytes become {size}{rate}")
+
+
+def decompress(
+    file: Path,
+    /,
+    *,
+    run: Path,
+    out: Out,
+    only: Annotated[list[str] | None, Parameter(negative="")] = None,
+    anyway: bool = False,
+    force: bool = False,
+    trust: Trust = False,
+) -> None:
+    """Restore the files of an archive.
+
+    Args:
+        file: The archive.
+        run: The run it was made with: a folder, the name of a shipped model, or owner/name on the
+            hub.
+        out: The folder for the files.
+        only: Restore only this file or folder of the archive; may be given several times.
+        anyway: Try even if versions or processors differ; what is restored is still checked.
+        force: Restore into a folder that holds files, replacing those of the same names.
+    """
+    from bfn.cli.sampling import open_run
+    from bfn.codec.archive import Archive
+    from bfn.codec.pack import choose, open_codec, unpack
+    from bfn.codec.translation import Translation
+    from bfn.device import find_device
+    from bfn.errors import plural
+    from bfn.files import check_free
+    from bfn.progress import waiting
+
+    with Archive(file) as archive:
+        choose(archive.contents.entries, only)
+        check_free(out, force, folder=True)
+        _, model, format = open_run(run, trust)
+        model.to(find_device(archive.contents.made_with["device"], "device"))
+        codec = open_codec(archive, model, format, run=str(run), anyway=anyway)
+        translation = Translation.of(model, format)
+        with waiting("decompressing") as (report, _):
+            restored = unpack(archive, codec, translation, out, only=only, report=report)
+    print(f"{out}: {plural(len(restored), 'file')}")
+
+
+def inspect(
+    file: Path, /, *, json: bool = False, plot: Path | None = None, force: bool = False
+) -> None:
+    """Show what an archive holds and where its bits went.
+
+    This needs no model, and checks every stored byte.
+
+    Args:
+        file: The archive.
+        json: Print JSON instead of tables.
+        plot: Also draw where the bits went to this .png, .svg or .pdf.
+        force: Replace that file if it exists.
+    """
+    from bfn.codec.archive import Archive
+    from bfn.files import FIGURES, check_free
+
+    check_free(plot, force, endings=FIGURES)
+    with Archive(file) as archive:
+        account = describe(archive)
+        if plot is not None:
+            from bfn.plots.charts import draw_bits
+
+            draw_bits(plot, account)
+    if json:
+        print(json_format.dumps(account, indent=2))
+        return
+    _show(account)
+    if plot is not None:
+        print(f"{plot}: where the bits went")
+
+
+def describe(archive: Archive) -> dict[str, Any]:
+    """All that an archive says of itself, as JSON values."""
+    from bfn.codec.archive import group_size
+
+    contents = archive.contents
+    bits, coded = contents.bits, 8 * contents.coded
+    return {
+        "file": archive.name,
+        "bytes": archive.size,
+        "input_bytes": contents.input_bytes,
+        "run": contents.run,
+        "fingerprint": f"{contents.fingerprint:016x}",
+        "probe": f"{contents.probe:08x}",
+        "data": {"medium": contents.medium, "shape": list(contents.shape), "K": contents.K},
+        "made_with": contents.made_with,
+        "steps": contents.steps,
+        "lanes": contents.lanes,
+        "examples": contents.examples,
+        "dimensions": math.prod(contents.shape),
+        "block": contents.block,
+        "blocks": sum(block.model for block in contents.blocks),
+        "bits": {
+            "steps": bits.by_step(coded),
+            "steps_per_group": group_size(contents.steps),
+            "reconstruction": bits.reconstruction,
+            "startup": bits.startup,
+            "startup_examples": bits.startup_examples,
+            "overhead": bits.overhead,
+            "plain": 8 * sum(block.length for block in contents.blocks if not block.model),
+            "container": 8 * archive.overhead,
+        },
+        "files": [
+            {"name": entry.name, "examples": entry.examples, "plain_bytes": entry.plain}
+            for entry in contents.entries
+        ],
+    }
+
+
+def _show(account: dict[str, Any]) -> None:
+    from bfn.cli import results
+    from bfn.data import bits_of
+    from bfn.plots.charts import parts
+
+    made = [
+        ["run", account["run"]],
+        ["fingerprint of the model", account["fingerprint"]],
+        *([key, json_format.dumps(value)] for key, value in account["data"].items()),
+        *([key, str(account[key])] for key in ("steps", "lanes", "block")),
+        *([key, value] for key, value in account["made_with"].items()),
+    ]
+    results.show(["made with", ""], made, f"{account['file']}: {account['bytes']} bytes")
+    variables = account["examples"] * account["dimensions"]
+
+    def row(name: str, count: int) -> list[str]:
+        share = f"{count / (8 * account['bytes']):.1%}"
+        each = f"{count / variables:.4f}" if variables else ""
+        return [name, f"{count / 8:,.0f}", share, each]
+
+    rows = [row(*part) for part in parts(account).items()]
+    rows.append(row("all", 8 * account["bytes"]))
+    rate = results.short(bits_of(account["data"]["medium"]))
+    results.show(["where the bits went", "bytes", "share", rate], rows)
+    files = account["files"]
+    names = [[f["name"], str(f["examples"]), str(f["plain_bytes"])] for f in files[:LISTED]]
+    results.show(["file", "examples", "bytes without the model"], names)
+    if len(files) > LISTED:
+        print(f"and {len(files) - LISTED} more files; --json lists them all")
