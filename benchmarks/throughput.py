@@ -28,11 +28,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import bfn
 from bfn import recipe as config
-from bfn.data.alphabet import Alphabet
-from bfn.data.base import DataSet, Rows, Stream
+from bfn.data.base import SPLITS, DataSet, Rows, Stream
 from bfn.data.formats import ImageFormat, TextFormat
-from bfn.data.forms import choose
-from bfn.data.splits import SPLITS
+from bfn.data.forms import Alphabet, choose
 from bfn.nn.accelerate import Accelerated
 from bfn.recipe import build
 from bfn.train.step import Trainer

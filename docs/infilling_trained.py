@@ -23,9 +23,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import bfn
+from bfn.guidance import Pinned
 from bfn.recipe import build
 from bfn.runs.folder import RunFolder
-from bfn.sampling.pinned import Pinned
 
 WAYS: dict[str, dict[str, Any]] = {
     "plain": {},

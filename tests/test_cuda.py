@@ -8,8 +8,7 @@ import pytest
 import torch
 
 import bfn
-from bfn.sampling.batches import in_batches
-from bfn.sampling.draw import on_device
+from bfn.sampling.batches import in_batches, on_device
 from support.toys import KINDS, data, generator, model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -16,10 +16,9 @@ import bfn
 from bfn import evaluate, noise
 from bfn.cli import main
 from bfn.cli.evaluate import show
-from bfn.data.alphabet import Alphabet
-from bfn.data.base import Stream
+from bfn.data.base import SPLITS, Stream
 from bfn.data.formats import TextFormat
-from bfn.data.splits import SPLITS
+from bfn.data.forms import Alphabet
 from bfn.evaluate import LN2, Estimate, Evaluation, Row
 from bfn.recipe import build
 from support import tiny_runs, untrained

@@ -36,8 +36,8 @@ LAYERS: list[set[str]] = [
     {"model", "saving"},
     {"sampling", "loss", "guidance"},
     {
-        *("recipe.build", "recipe.keys", "runs", "evaluate", "quality", "plots"),
-        *("published", "train", "codec", "sampling.draw", "sampling.retime", "tables", "compare"),
+        *("recipe.build", "recipe.keys", "runs", "evaluate", "quality", "plots", "published"),
+        *("train", "codec", "sampling.batches", "sampling.retime", "tables", "compare"),
     },
     {"web"},
     {"cli", "__main__"},

@@ -12,9 +12,9 @@ from torch import Tensor
 
 import bfn
 from bfn import quality
-from bfn.data.alphabet import LETTERS, Alphabet
 from bfn.data.base import DataSet, Stream
 from bfn.data.formats import TextFormat
+from bfn.data.forms import LETTERS, Alphabet
 from support import toys
 from support.mistakes import assert_refused
 

@@ -30,7 +30,7 @@ _NAMES = {
     "bfn.output.bins": ("bin_centre", "bin_index", "discretise"),
     "bfn.plots.sheets": ("show",),
     "bfn.sampling.infill": ("infill",),
-    "bfn.sampling.loop": ("generate",),
+    "bfn.sampling.generate": ("generate",),
     "bfn.sampling.retime": ("retimed",),
     "bfn.schedule": ("Exponential", "Logarithmic", "Quadratic", "Retimed", "register_schedule"),
     "bfn.suggest": ("suggest_beta_1", "suggest_sigma_1"),
@@ -127,8 +127,8 @@ if TYPE_CHECKING:
     from bfn.output.bins import bin_centre, bin_index, discretise
     from bfn.plots.sheets import show
     from bfn.sampling import solvers
+    from bfn.sampling.generate import generate
     from bfn.sampling.infill import infill
-    from bfn.sampling.loop import generate
     from bfn.sampling.retime import retimed
     from bfn.saving import hub as card
     from bfn.schedule import (

@@ -35,7 +35,7 @@ from bfn.data.tensors import Array, as_data_set
 from bfn.device import in_parts
 from bfn.errors import BFNError, plural, whole
 from bfn.flow.base import checked_mask
-from bfn.guidance.base import innermost
+from bfn.guidance import innermost
 from bfn.model import BFN
 from bfn.output import Lengths
 from bfn.output.bins import bin_index

@@ -36,11 +36,11 @@ from bfn import noise
 from bfn.device import accurate
 from bfn.errors import BFNError, whole
 from bfn.flow.base import checked_mask, per_example
+from bfn.guidance import Pinned
 from bfn.model import BFN
 from bfn.noise import Source
 from bfn.output.base import Output, by_part, total
 from bfn.output.lengths import as_lengths
-from bfn.sampling.pinned import Pinned
 from bfn.times import Times, independent, stratified
 
 __all__ = [

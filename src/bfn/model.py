@@ -396,7 +396,7 @@ def discretised(
             that class and its arguments, in place of sigma_1.
         head: "plain" is the paper's Gaussian cut into bins, whose cost does not depend on K;
             "posterior" gives every bin a logit, to which what was received is added; "smooth" does
-            the same with few numbers per variable (`bfn.output.smooth`).
+            the same with few numbers per variable (`bfn.output.binned`).
         options: t_min, below which the network's output is not used; for the plain head the bounds
             ln_sigma_epsilon and sigma_x of the predicted deviation; for the posterior head inputs,
             as in `discrete`; for the smooth one its spikes and cosines.

@@ -19,11 +19,11 @@ from bfn.codec import files
 from bfn.codec.archive import Array, Entry, Picture, Plain, Rows, Windows, check_size
 from bfn.codec.translation import Translation, bin_values, joined
 from bfn.data import forms
-from bfn.data.alphabet import LETTERS, Alphabet
 from bfn.data.formats import ArrayFormat, Format, ImageFormat, TextFormat
+from bfn.data.forms import LETTERS, Alphabet
 from bfn.errors import BFNError
+from bfn.output.base import Classes
 from bfn.output.bins import BinValues
-from bfn.output.symbols import Classes
 
 
 def translation(format: Format) -> Translation:

@@ -12,10 +12,9 @@ import torch
 
 from bfn import data
 from bfn.data import forms
-from bfn.data.alphabet import LETTERS, Alphabet
-from bfn.data.base import Rows, Stream
+from bfn.data.base import SPLITS, Rows, Stream
 from bfn.data.formats import ArrayFormat, TextFormat
-from bfn.data.splits import SPLITS
+from bfn.data.forms import LETTERS, Alphabet
 from support.mistakes import assert_refused
 
 

@@ -11,9 +11,8 @@ import torch
 from PIL import Image
 
 from bfn import data
-from bfn.data.alphabet import Alphabet
 from bfn.data.formats import ArrayFormat, Format, ImageFormat, TextFormat
-from bfn.data.forms import Discretised, Real
+from bfn.data.forms import Alphabet, Discretised, Real
 from support.mistakes import assert_refused
 
 WORDS = TextFormat(Alphabet(" abc"), 6)

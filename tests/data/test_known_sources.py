@@ -14,7 +14,7 @@ import torch
 
 from bfn import data
 from bfn.data import known
-from bfn.data.splits import SPLITS, hold_out
+from bfn.data.base import SPLITS, hold_out
 from support.mistakes import assert_refused
 
 

@@ -14,8 +14,8 @@ from PIL import Image
 
 import bfn
 from bfn import data
-from bfn.data import reading
-from bfn.data.splits import SPLITS, hold_out
+from bfn.data import base, reading
+from bfn.data.base import SPLITS, hold_out
 from support.mistakes import assert_refused
 
 
@@ -334,7 +334,7 @@ def test_a_large_file_stays_on_the_disk(
     np.save(path, values)
     loaded = data.load("array", path=path)
     monkeypatch.setattr(reading, "MAPPED_FROM", 0)
-    monkeypatch.setattr(reading, "CHUNK", 100)
+    monkeypatch.setattr(base, "CHUNK", 100)
     mapped = data.load("array", path=path).to("cpu")
     assert mapped.digest() == loaded.digest()
     assert np.array_equal(mapped.fingerprints(), loaded.fingerprints())

@@ -11,9 +11,8 @@ import pytest
 from PIL import Image
 
 from bfn import data
-from bfn.data.alphabet import LETTERS, Alphabet
-from bfn.data.base import DataSet
-from bfn.data.splits import SPLITS, cut_text, hashes, hold_out
+from bfn.data.base import SPLITS, DataSet, cut_text, hashes, hold_out
+from bfn.data.forms import LETTERS, Alphabet
 from support.mistakes import assert_refused
 
 RNG = np.random.default_rng(0)

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 import bfn
-from bfn.guidance import ClassifierFree, Guided
-from bfn.guidance.labels import count, prepare, read
+from bfn.guidance import ClassifierFree, Guided, label_count, label_tensor, read_labels
 from bfn.nn.accelerate import Accelerated
 from support.mistakes import assert_refused
 from support.toys import KINDS, generator, model
@@ -50,24 +49,28 @@ def unet(labels: int) -> bfn.BFN:
 
 def test_labels_on_a_command_line() -> None:
     labelled = unet(3)
-    assert count(labelled) == count(ClassifierFree(labelled, 2.0)) == 3
-    assert read(labelled, "each") == [0, 1, 2]
-    assert read(labelled, "2") == [2]
-    assert read(labelled, "2, 0,-1") == [2, 0, -1]
+    assert label_count(labelled) == label_count(ClassifierFree(labelled, 2.0)) == 3
+    assert read_labels(labelled, "each") == [0, 1, 2]
+    assert read_labels(labelled, "2") == [2]
+    assert read_labels(labelled, "2, 0,-1") == [2, 0, -1]
     for text in ("", "two", "1.5", "1,,2", "all"):
-        assert_refused(lambda text=text: read(labelled, text), "is not a label; expected a whole")
-    assert count(model("binary")) is None  # a network that does not say
-    assert_refused(lambda: read(model("binary"), "each"), "'each' needs the number of labels")
+        assert_refused(
+            lambda text=text: read_labels(labelled, text), "is not a label; expected a whole"
+        )
+    assert label_count(model("binary")) is None  # a network that does not say
+    assert_refused(
+        lambda: read_labels(model("binary"), "each"), "'each' needs the number of labels"
+    )
     labelled.data_format = {"labels": ["disc", "a, b", "ring"]}
-    assert read(labelled, "ring,disc") == [2, 0]
-    assert read(labelled, "a, b") == [1]
-    assert prepare(labelled, "ring", 2).tolist() == [2, 2]
+    assert read_labels(labelled, "ring,disc") == [2, 0]
+    assert read_labels(labelled, "a, b") == [1]
+    assert label_tensor(labelled, "ring", 2).tolist() == [2, 2]
     for damaged in ("disc", [1, 2], {"disc": 0}):
         labelled.data_format = {"labels": damaged}
-        assert_refused(lambda: read(labelled, "disc"), "the names of the labels are damaged")
+        assert_refused(lambda: read_labels(labelled, "disc"), "the names of the labels are damaged")
     labelled.data_format = None
     labelled.net = Accelerated(labelled.net)
-    assert count(labelled) == 3
+    assert label_count(labelled) == 3
 
 
 MISTAKES: list[tuple[int, dict[str, Any], str]] = [

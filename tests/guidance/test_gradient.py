@@ -11,7 +11,7 @@ from torch import Tensor
 
 import bfn
 from bfn.flow import Theta
-from bfn.guidance.gradient import Guided
+from bfn.guidance import Guided
 from bfn.output import bins
 from bfn.output.binned import BinnedOutput, FreeBinnedOutput
 from bfn.output.categorical import BernoulliOutput, CategoricalOutput

@@ -12,7 +12,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 import bfn
-from bfn.nn import accelerate, graphs
+from bfn.nn import accelerate
 from bfn.nn.accelerate import Accelerated, choose_dtype
 
 NO_GPU = not torch.cuda.is_available()
@@ -236,7 +236,7 @@ def test_recording_is_not_counted_as_calls(
     class Warm(Fake):
         def __init__(self, call, given, *more) -> None:
             super().__init__(call, given, *more)
-            for _ in range(graphs.WARM_UP):
+            for _ in range(accelerate.WARM_UP):
                 call(*given)
 
     class Counting(torch.nn.BatchNorm1d):
@@ -327,9 +327,9 @@ def test_gradients_of_stand_ins_are_the_parameters_own(
         touched.extend(p for p, g in zip(leaves, found, strict=True) if g is not None)
         return found
 
-    monkeypatch.setattr(graphs, "hand_over", lambda own, given: None)  # same input
-    monkeypatch.setattr(graphs, "warm_up", lambda call: call())
-    monkeypatch.setattr(graphs, "record", lambda call, _=None: ((t := Tape(call)), t.results))
+    monkeypatch.setattr(accelerate, "hand_over", lambda own, given: None)  # same input
+    monkeypatch.setattr(accelerate, "warm_up", lambda call: call())
+    monkeypatch.setattr(accelerate, "record", lambda call, _=None: ((t := Tape(call)), t.results))
     monkeypatch.setattr(torch, "compile", lambda function, dynamic: function)
     torch.manual_seed(0)
     net = Aside() if name == "aside" else network(name, dropout=0.0)

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from bfn.nn import MLP, Transformer, UNet, VDMUNet, blocks
-from bfn.nn.blocks import ResidualBlock
-from bfn.nn.embed import LabelEmbedding, vdm_times
+from bfn.nn.blocks import LabelEmbedding, ResidualBlock, vdm_times
 from support.mistakes import assert_refused
 
 

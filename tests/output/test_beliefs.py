@@ -16,8 +16,7 @@ from bfn.output import (
     FreeBinnedOutput,
     PointOutput,
 )
-from bfn.output.base import Output
-from bfn.output.beliefs import MOST
+from bfn.output.base import MOST_BINS, Output
 from support.toys import generator
 
 
@@ -64,7 +63,7 @@ def test_beliefs_are_sums_over_all_values(kind: str) -> None:
 
 def test_many_bins_are_seen_as_the_gaussian_that_they_cut() -> None:
     """Against the sum over all bins, where hardly anything lies beyond the ends."""
-    K, sigma = 4 * MOST, 0.1
+    K, sigma = 4 * MOST_BINS, 0.1
     mu = torch.tensor([[0.2]], dtype=torch.float64)
     belief = BinnedOutput(mu, torch.full_like(mu, sigma), K).belief()
     values = bfn.bin_centre(torch.arange(K), K, torch.float64)

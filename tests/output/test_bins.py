@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from bfn import bin_centre, bin_index, discretise
-from bfn.output import bins, cut_gaussian
+from bfn.output import bins
 from bfn.output.binned import FEW_BINS, BinnedOutput, FreeBinnedOutput
-from bfn.output.cut_gaussian import log_mixture, residual, squared_residual
+from bfn.output.bins import log_mixture, residual, squared_residual
 from support.mistakes import assert_refused
 from support.toys import generator
 
@@ -288,9 +288,9 @@ def test_both_sides_of_the_switch_agree() -> None:
     alpha = torch.logspace(-2, 2, 7, dtype=torch.float64)
     log_p = bins.log_prob(torch.arange(K), mu[..., None], sigma[..., None], K)
     expected = FreeBinnedOutput(log_p).divergence(x, alpha, generator(5))
-    for chunk in (4, cut_gaussian.CHUNK):
+    for chunk in (4, bins.CHUNK):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(cut_gaussian, "CHUNK", chunk)
+            patch.setattr(bins, "CHUNK", chunk)
             found = BinnedOutput(mu, sigma, K).divergence(x, alpha, generator(5))
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 

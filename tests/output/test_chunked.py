@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bfn.flow import CategoricalFlow, Theta
+from bfn.output.base import sum_in_chunks
 from bfn.output.categorical import CategoricalOutput
-from bfn.output.chunks import sum_in_chunks
 from bfn.schedule import Quadratic
 from support.toys import generator
 

@@ -12,8 +12,8 @@ from PIL import Image, ImageDraw, ImageFont
 
 import bfn
 from bfn.data import forms
-from bfn.data.alphabet import Alphabet
 from bfn.data.formats import ArrayFormat, Format, ImageFormat, TextFormat
+from bfn.data.forms import Alphabet
 from bfn.flow import Theta
 from bfn.output import Output
 from bfn.plots import sheets, style

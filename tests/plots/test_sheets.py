@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 
 import bfn
-from bfn.data.alphabet import Alphabet
 from bfn.data.formats import TextFormat
+from bfn.data.forms import Alphabet
 from bfn.errors import BFNError
 from bfn.plots import sheets, style
 from support.mistakes import assert_refused

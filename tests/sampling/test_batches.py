@@ -10,8 +10,7 @@ import torch
 import bfn
 from bfn import noise
 from bfn.nn.accelerate import Accelerated
-from bfn.sampling.batches import in_batches
-from bfn.sampling.draw import on_device
+from bfn.sampling.batches import in_batches, on_device
 from support.mistakes import assert_refused
 from support.toys import KINDS, model
 

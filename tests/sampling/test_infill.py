@@ -14,11 +14,11 @@ from torch import Tensor
 
 import bfn
 from bfn.flow import Theta
-from bfn.guidance.gradient import Guided
+from bfn.guidance import Guided
 from bfn.output.binned import BinnedOutput, FreeBinnedOutput
 from bfn.output.categorical import BernoulliOutput, CategoricalOutput
 from bfn.output.point import PointOutput
-from bfn.sampling.particles import redrawn, systematic
+from bfn.sampling.infill import redrawn, systematic
 from support.toys import generator, model
 
 

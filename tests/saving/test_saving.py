@@ -22,7 +22,7 @@ from bfn.flow import GaussianFlow
 from bfn.output import FreeBinnedHead
 from bfn.recipe import Sample
 from bfn.runs.folder import RunFolder
-from bfn.sampling.draw import draw
+from bfn.sampling.batches import draw
 from support.mistakes import assert_refused
 from support.toys import KINDS, Linear, Toy, data, generator, model
 

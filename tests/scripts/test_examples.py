@@ -120,7 +120,7 @@ def test_guided_text(tmp_path: Path) -> None:
 
 def test_expected_number_of_a_word() -> None:
     """Two places for "ab" in three letters: p_1(a) p_2(b) + p_2(a) p_3(b)."""
-    format = bfn.data.formats.TextFormat(bfn.data.alphabet.Alphabet(" ab"), 3)
+    format = bfn.data.formats.TextFormat(bfn.data.forms.Alphabet(" ab"), 3)
     p = torch.softmax(torch.randn(4, 3, 3, generator=torch.Generator().manual_seed(0)), -1)
     count = p[:, 0, 1] * p[:, 1, 2] + p[:, 1, 1] * p[:, 2, 2]
     found = load("examples/guided_text").expected("ab", format)(p)

@@ -19,7 +19,7 @@ from bfn import noise
 from bfn.data.forms import Form
 from bfn.flow import BayesianFlow, Theta
 from bfn.output import Head, Output
-from bfn.output.symbols import Symbols, Table
+from bfn.output.base import Symbols, Table
 from bfn.schedule import Schedule
 
 

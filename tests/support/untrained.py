@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 import bfn
 from bfn.data import from_arrays, load
-from bfn.data.alphabet import Alphabet
 from bfn.data.base import Stream
 from bfn.data.formats import TextFormat
+from bfn.data.forms import Alphabet
 from bfn.plots.figures import Run
 from bfn.recipe import Sample
 

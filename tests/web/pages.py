@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 import bfn
-from bfn.data.alphabet import LETTERS, Alphabet
 from bfn.data.formats import MixedFormat, TextFormat
+from bfn.data.forms import LETTERS, Alphabet
 from bfn.recipe import Sample
 from bfn.tables.columns import Columns
 from bfn.tables.format import TableFormat, variable

@@ -15,8 +15,8 @@ import torch
 import bfn
 from bfn.cli import main
 from bfn.data import from_arrays
-from bfn.data.alphabet import LETTERS, Alphabet
 from bfn.data.formats import MixedFormat, TextFormat
+from bfn.data.forms import LETTERS, Alphabet
 from bfn.web import messages, requests, work
 from bfn.web.subject import Subject, load, of_model
 from web import pages

@@ -271,7 +271,7 @@ def solvers(
     from bfn.progress import waiting
     from bfn.recipe import build
     from bfn.runs.folder import RunFolder
-    from bfn.sampling import draw as drawing
+    from bfn.sampling import batches
     from bfn.saving.hub import locate
 
     counts = read_calls(calls)
@@ -296,9 +296,9 @@ def solvers(
             f"--guidance {given['guidance']} changes the effect of a label, but the data of this "
             "run have no labels; leave it out"
         )
-    options = drawing.options(model, settings)
+    options = batches.options(model, settings)
     del options["solver"]
-    with drawing.on_device(model, settings.device), waiting("sampling") as (report, say):
+    with batches.on_device(model, settings.device), waiting("sampling") as (report, say):
         found = quality.compare(
             model,
             data,

@@ -44,7 +44,7 @@ def sample(
     from bfn.files import check_free
     from bfn.plots import sheets
     from bfn.recipe import Sample
-    from bfn.sampling.draw import on_device, options
+    from bfn.sampling.batches import on_device, options
 
     folder, model, format = sampling.open_run(run, trust)
     recipe = folder.recipe() if folder.is_run() else None
@@ -147,11 +147,11 @@ def infill(
         whole: If a text is shorter than the model's window, show the whole window.
     """
     from bfn.cli import sampling, table
+    from bfn.guidance import has_learned
     from bfn.plots import sheets
     from bfn.recipe import Sample
-    from bfn.sampling.draw import observed as how
-    from bfn.sampling.draw import on_device
-    from bfn.sampling.pinned import has_learned
+    from bfn.sampling.batches import observed as how
+    from bfn.sampling.batches import on_device
 
     folder, model, format = sampling.open_run(run, trust)
     recipe = folder.recipe() if folder.is_run() else None

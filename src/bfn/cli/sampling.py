@@ -12,21 +12,20 @@ from torch import Tensor
 from bfn.data.formats import Format
 from bfn.errors import BFNError, plural
 from bfn.files import check_free
-from bfn.guidance import labels
+from bfn.guidance import label_tensor, read_labels
 from bfn.model import BFN
 from bfn.plots import sheets
 from bfn.progress import waiting
 from bfn.recipe import Recipe, Sample
 from bfn.runs.folder import RunFolder
-from bfn.sampling import draw as drawing
-from bfn.sampling import solvers
+from bfn.sampling import batches, solvers
 from bfn.saving.hub import locate
 
 
 def draw(model: BFN, format: Format, settings: Sample, **options: Any) -> Tensor:
-    """Samples as the settings ask for them, with progress; options of `bfn.sampling.draw.draw`."""
+    """Samples as the settings ask for them, with progress; options as in `batches.draw`."""
     with waiting("sampling") as (report, say):
-        return drawing.draw(model, format.shape, settings, progress=report, say=say, **options)
+        return batches.draw(model, format.shape, settings, progress=report, say=say, **options)
 
 
 def open_run(run: Path, trust: bool) -> tuple[RunFolder, BFN, Format]:
@@ -74,8 +73,8 @@ def with_labels(model: BFN, settings: Sample, n_given: bool) -> tuple[Sample, in
     """Settings with equally many samples of each label, and a sheet's columns, one per label."""
     if not settings.label:
         return settings, None
-    chosen = labels.read(model, settings.label)
-    labels.prepare(model, chosen, len(chosen))
+    chosen = read_labels(model, settings.label)
+    label_tensor(model, chosen, len(chosen))
     if len(chosen) == 1:
         return settings, None
     if n_given and settings.n < len(chosen):

@@ -71,7 +71,7 @@ def view(
     from bfn.cli import sampling
     from bfn.errors import plural
     from bfn.files import check_free
-    from bfn.guidance import labels
+    from bfn.guidance import label_tensor, read_labels
     from bfn.web import film, subject
 
     found, given = subject.load(run, trust=trust), chosen(keys)
@@ -79,9 +79,9 @@ def view(
     settings = sampling.with_calls(settings, calls, given.get("steps"))
     out = out or Path(f"{run.resolve().name}.html")
     check_free(out, force, endings=(".html",))
-    wanted = labels.read(found.model, settings.label) if settings.label else []
+    wanted = read_labels(found.model, settings.label) if settings.label else []
     if wanted:
-        labels.prepare(found.model, wanted, len(wanted))
+        label_tensor(found.model, wanted, len(wanted))
     made = film.record(dataclasses.replace(found, settings=settings), settings.n, wanted)
     made.save(out)
     said = plural(settings.n * max(1, len(wanted)), "generation")

@@ -17,7 +17,7 @@ from bfn.files import check_free
 from bfn.model import BFN
 from bfn.progress import waiting
 from bfn.recipe import Eval, Recipe, Sample
-from bfn.sampling.draw import on_device, options
+from bfn.sampling.batches import on_device, options
 
 ENDINGS = (".csv", ".tsv", ".parquet")
 

@@ -45,7 +45,7 @@ from bfn.codec.stack import (
 from bfn.errors import BFNError
 from bfn.flow import BayesianFlow
 from bfn.output import Output
-from bfn.output.symbols import CutGaussian, Law, Point, Symbols, Table
+from bfn.output.base import CutGaussian, Law, Point, Symbols, Table
 
 SPACING = 0.85
 """Distance of a grid's points, in deviations. Finer grids need more bits to begin with, coarser

@@ -22,7 +22,7 @@ from bfn.data.formats import Format
 from bfn.data.forms import Encoded
 from bfn.errors import BFNError
 from bfn.model import BFN
-from bfn.output.symbols import Symbols
+from bfn.output.base import Symbols
 
 
 class Unfit(Exception):

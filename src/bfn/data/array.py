@@ -17,10 +17,19 @@ import torch
 from torch import Tensor
 
 from bfn.data import forms
-from bfn.data.base import Rows, as_labels, as_tensor
+from bfn.data.base import (
+    SPLITS,
+    Mapped,
+    Rows,
+    as_labels,
+    as_tensor,
+    chunks,
+    hashes,
+    hold_out,
+    numbered,
+)
 from bfn.data.formats import ArrayFormat, ImageFormat
-from bfn.data.reading import Mapped, chunks, read_arrays
-from bfn.data.splits import SPLITS, hashes, hold_out, numbered
+from bfn.data.reading import read_arrays
 from bfn.errors import BFNError
 
 Range = float | Sequence[Any] | None

@@ -21,8 +21,7 @@ from torch import Tensor
 
 from bfn import noise
 from bfn.data import bits_of, forms
-from bfn.data.alphabet import Alphabet
-from bfn.data.forms import Form
+from bfn.data.forms import Alphabet, Form
 from bfn.data.reading import levels, open_picture, read_arrays, read_bytes
 from bfn.errors import BFNError, whole
 

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bfn.data import forms
-from bfn.data.base import Rows
+from bfn.data.base import SPLITS, Rows, hold_out
 from bfn.data.formats import ImageFormat
 from bfn.data.reading import Unreadable, absent, levels, open_picture
-from bfn.data.splits import SPLITS, hold_out
 from bfn.errors import BFNError, some, whole
 
 if TYPE_CHECKING:

@@ -6,13 +6,11 @@ import io
 import shlex
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from bfn.errors import BFNError, require_extra
 
@@ -22,8 +20,6 @@ if TYPE_CHECKING:
 
 MAPPED_FROM = 2**30
 """Size of a .npy file, in bytes, from which on it stays on the disk."""
-CHUNK = 2**24
-"""Values of a mapped file that are in memory at a time, when all are looked at."""
 
 
 class Unreadable(BFNError):
@@ -84,43 +80,6 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
             f"{str(path)!r} cannot be read as .npy or .npz: {reason}; save an array of numbers "
             "with numpy.save or numpy.savez"
         ) from None
-
-
-class Mapped:
-    """Some rows of an array that stays in its file: what the batches need of a tensor (N, ...)."""
-
-    device = torch.device("cpu")
-
-    def __init__(self, array: np.ndarray, rows: np.ndarray) -> None:
-        self.values, self.rows = torch.from_numpy(array), torch.from_numpy(rows)
-        self.dtype = self.values.dtype
-        self.shape = torch.Size((len(rows), *self.values.shape[1:]))
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def nbytes(self) -> int:
-        return self.shape.numel() * self.values.element_size()
-
-    def index_select(self, _: int, indices: Tensor) -> Tensor:
-        return self.values.index_select(0, self.rows[indices])
-
-    def to(self, device: torch.device | str) -> Tensor | Mapped:
-        """Itself on the CPU; elsewhere a copy of all rows."""
-        if torch.device(device).type == "cpu":
-            return self
-        return self.index_select(0, torch.arange(len(self))).to(device)
-
-
-def chunks(values: Tensor | Mapped) -> Iterator[Tensor]:
-    """The rows of a split in order; those of a mapped one a few at a time."""
-    if isinstance(values, Tensor):
-        yield values
-        return
-    some = max(1, CHUNK // max(1, values.shape[1:].numel()))
-    for indices in torch.arange(len(values)).split(some):
-        yield values.index_select(0, indices)
 
 
 def open_picture(read: Callable[[], bytes], name: str) -> Image:

@@ -1,6 +1,6 @@
 """A user's own text: a UTF-8 file, or a folder of .txt files read in alphabetical order.
 
-It is cut into splits by position, as `bfn.data.splits.cut_text` says; its lines, if they are the
+It is cut into splits by position, as `bfn.data.base.cut_text` says; its lines, if they are the
 examples, by a hash of each and of how often it came before, as the rows of arrays are.
 """
 
@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 
 from bfn import noise
-from bfn.data.alphabet import LETTERS, Alphabet, to_letters
-from bfn.data.base import Rows, Stream
+from bfn.data.base import Rows, Stream, cut_text, hashed, hashes, hold_out, numbered
 from bfn.data.formats import TextFormat
+from bfn.data.forms import LETTERS, Alphabet, to_letters
 from bfn.data.reading import absent, read_bytes
-from bfn.data.splits import cut_text, hashed, hashes, hold_out, numbered
 from bfn.errors import BFNError, plural
 
 TOKENS = ("characters", "letters", "bytes")

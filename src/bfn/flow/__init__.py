@@ -1,8 +1,6 @@
 """The Bayesian half of the model: prior, sender, update, flow distribution. Nothing is learned."""
 
-from bfn.flow.base import BayesianFlow, Theta
-from bfn.flow.categorical import BinaryFlow, CategoricalFlow
-from bfn.flow.gaussian import GaussianFlow
+from bfn.flow.base import BayesianFlow, BinaryFlow, CategoricalFlow, GaussianFlow, Theta
 from bfn.flow.mixed import Layout, MixedFlow
 
 __all__ = [

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from bfn.nn.mlp import MLP, MixedMLP
 from bfn.nn.transformer import Transformer
-from bfn.nn.unet import UNet
-from bfn.nn.vdm import VDMUNet
+from bfn.nn.unet import UNet, VDMUNet
 
 __all__ = ["MLP", "MixedMLP", "Transformer", "UNet", "VDMUNet"]

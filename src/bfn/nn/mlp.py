@@ -11,9 +11,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bfn.errors import BFNError
-from bfn.nn.blocks import zeroed
-from bfn.nn.embed import Conditioning, known_marker, mark_known, unet_times
-from bfn.nn.shapes import check_mask, check_times, json_arguments
+from bfn.nn.blocks import (
+    Conditioning,
+    check_mask,
+    check_times,
+    json_arguments,
+    known_marker,
+    mark_known,
+    unet_times,
+    zeroed,
+)
 
 
 class MLPLayer(nn.Module):

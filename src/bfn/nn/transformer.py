@@ -9,9 +9,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bfn.errors import BFNError
-from bfn.nn.blocks import AddNorm, SelfAttention, apart, linear_gelu
-from bfn.nn.embed import LabelEmbedding, embed_labels, known_marker, mark_known, positions
-from bfn.nn.shapes import check_mask, check_times, json_arguments
+from bfn.nn.blocks import (
+    AddNorm,
+    LabelEmbedding,
+    SelfAttention,
+    apart,
+    check_mask,
+    check_times,
+    embed_labels,
+    json_arguments,
+    known_marker,
+    linear_gelu,
+    mark_known,
+    positions,
+)
 
 
 class TransformerLayer(nn.Module):

@@ -1,8 +1,13 @@
 """Output distributions p_O(. | theta; t): what the network's numbers mean."""
 
-from bfn.output.base import Head, Output
-from bfn.output.beliefs import Belief
-from bfn.output.binned import BinnedHead, BinnedOutput, FreeBinnedHead, FreeBinnedOutput
+from bfn.output.base import Belief, Head, Output
+from bfn.output.binned import (
+    BinnedHead,
+    BinnedOutput,
+    FreeBinnedHead,
+    FreeBinnedOutput,
+    SmoothBinnedHead,
+)
 from bfn.output.categorical import (
     BernoulliHead,
     BernoulliOutput,
@@ -13,7 +18,6 @@ from bfn.output.lengths import Lengths
 from bfn.output.marginals import Marginals
 from bfn.output.mixed import MixedHead, MixedOutput
 from bfn.output.point import Bins, MeasurementNoise, PointHead, PointOutput
-from bfn.output.smooth import SmoothBinnedHead
 
 __all__ = [
     "Belief",

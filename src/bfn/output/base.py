@@ -11,12 +11,18 @@ m = E[m(x')] under p_O and v from the flow,
 
 A `Head` turns the network's numbers into an `Output`. It reads the accuracy beta from theta and
 not from t, so that variables may know more than the schedule says.
+
+Lossless coding needs data as symbols 0 .. K-1: `Head.symbols` says which values a variable can
+take, and `Output.law` how probable they are, as a `Table` or a `CutGaussian`. A type of data that
+has neither method can be trained and sampled, but not compressed.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import torch
@@ -26,8 +32,11 @@ from bfn.device import accurate
 from bfn.errors import BFNError, plural
 from bfn.flow.base import BayesianFlow, Theta, per_example
 from bfn.noise import Source
-from bfn.output.beliefs import Belief
-from bfn.output.symbols import Law, Point, Symbols
+
+MOST_BINS = 64
+"""With more bins a belief shows the Gaussian that they cut, and not every bin."""
+MOST_SYMBOLS = 2**22
+"""With more symbols, probabilities in multiples of 2^-24 would be too coarse."""
 
 
 def total(values: Tensor) -> Tensor:
@@ -47,6 +56,144 @@ def refuse_second_derivatives() -> None:
             "this loss can be differentiated once, but create_graph=True asks for more; "
             "leave it out"
         )
+
+
+def sum_in_chunks(
+    function: Callable[..., Tensor],
+    inputs: Sequence[Tensor],
+    rest: Sequence[Tensor] = (),
+    chunk: int | None = None,
+) -> Tensor:
+    """The sum over chunks of function(*inputs, *rest), each result (B,).
+
+    A loss may need K logits, or dozens of quadrature nodes, for every variable. Here function sees
+    the variables of each example a few at a time: (B, d, ...) slices, d <= chunk, of tensors
+    (B, D, ...). Value and derivative are computed together, so that only the derivative with
+    respect to the inputs, of their own size, is kept for the backward pass, which can be taken
+    once. The function must treat examples independently.
+    """
+    size = max(1, chunk or inputs[0].shape[1])
+    slices = zip(*(tensor.split(size, 1) for tensor in (*inputs, *rest)), strict=True)
+    parts = [_PerExample.apply(function, len(inputs), *tensors) for tensors in slices]
+    return torch.stack(parts).sum(0)  # pyright: ignore[reportArgumentType]
+
+
+class _PerExample(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, function: Callable[..., Tensor], inputs: int, *tensors: Tensor) -> Tensor:
+        wanted = any(ctx.needs_input_grad)
+        leaves = [tensor.detach().requires_grad_(wanted) for tensor in tensors[:inputs]]
+        with torch.set_grad_enabled(wanted):
+            value = function(*leaves, *tensors[inputs:])
+            if wanted:
+                ctx.save_for_backward(*torch.autograd.grad(value.sum(), leaves))
+        ctx.others = len(tensors) - inputs
+        return value.detach()
+
+    @staticmethod
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grad_outputs: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        refuse_second_derivatives()
+        (grad,) = grad_outputs
+        slopes = (slope * per_example(grad, slope).to(slope.dtype) for slope in ctx.saved_tensors)
+        return None, None, *slopes, *([None] * ctx.others)
+
+
+@dataclass(frozen=True)
+class Belief:
+    """What an output says about each variable, to look at; None where it does not apply.
+
+    Args:
+        p: the probabilities of classes or bins, (B, *shape, K).
+        mean, deviation: of numbers, (B, *shape).
+        entropy: in nats, (B, *shape).
+    """
+
+    p: Tensor | None = None
+    mean: Tensor | None = None
+    deviation: Tensor | None = None
+    entropy: Tensor | None = None
+
+
+def of_classes(log_p: Tensor) -> Belief:
+    """Classes without order; log_p is (B, *shape, K)."""
+    p = log_p.exp()
+    return Belief(p=p, entropy=torch.special.entr(p).sum(-1))
+
+
+def of_values(log_p: Tensor, values: Tensor) -> Belief:
+    """Classes that stand for the numbers `values`, (K,)."""
+    p = log_p.exp()
+    mean = p @ values
+    variance = (p * (values - mean.unsqueeze(-1)).square()).sum(-1)
+    return Belief(p, mean, variance.sqrt(), torch.special.entr(p).sum(-1))
+
+
+def of_gaussian(mean: Tensor, sigma: Tensor, K: int) -> Belief:
+    """A Gaussian cut into many bins of [-1, 1], as if it were not cut."""
+    entropy = (sigma * (0.5 * K)).log() + 0.5 * math.log(2.0 * math.pi * math.e)
+    return Belief(None, mean, sigma.clamp_max(1.0), entropy.clamp(0.0, math.log(K)))
+
+
+@dataclass(frozen=True)
+class Table:
+    """Any probabilities: logits (B, *shape, K)."""
+
+    logits: Tensor
+
+
+@dataclass(frozen=True)
+class CutGaussian:
+    """The mass of N(mu, sigma^2) in K bins of [-1, 1], ends with their tails: (B, *shape) each."""
+
+    mu: Tensor
+    sigma: Tensor
+    K: int
+
+
+@dataclass(frozen=True)
+class Point:
+    """All mass at m, in the shape of V."""
+
+    m: Tensor
+
+
+Law = Table | CutGaussian
+
+
+class Symbols(ABC):
+    """K symbols: index(data(k)) = k, and data(index(x)) = x for all x that can be coded."""
+
+    def __init__(self, K: int) -> None:
+        if K > MOST_SYMBOLS:
+            raise BFNError(f"K = {K} symbols are too many to code; at most 2^22 are possible")
+        self.K = K
+
+    @abstractmethod
+    def index(self, x: Tensor) -> Tensor:
+        """The indices of data, int64; raises `BFNError` if x would not come back unchanged."""
+
+    @abstractmethod
+    def data(self, k: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
+        """The data with these indices; dtype is for data that are real numbers."""
+
+    @abstractmethod
+    def nearest(self, x: Tensor) -> Tensor:
+        """The data nearest to x that can be coded."""
+
+
+class Classes(Symbols):
+    """Classes are their own indices."""
+
+    def index(self, x: Tensor) -> Tensor:
+        return x
+
+    def data(self, k: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
+        return k
+
+    def nearest(self, x: Tensor) -> Tensor:
+        return x.long().clamp(0, self.K - 1)
 
 
 class Output(ABC):

@@ -37,11 +37,17 @@ from bfn.device import accurate, accurate_dtype
 from bfn.errors import BFNError
 from bfn.flow.base import Theta, per_example
 from bfn.noise import Source
-from bfn.output.base import Output, total
-from bfn.output.beliefs import Belief, of_classes
-from bfn.output.chunks import sum_in_chunks
+from bfn.output.base import (
+    Belief,
+    Classes,
+    Output,
+    Symbols,
+    Table,
+    of_classes,
+    sum_in_chunks,
+    total,
+)
 from bfn.output.marginals import ClassHead, Marginals
-from bfn.output.symbols import Classes, Symbols, Table
 
 CHUNK = 1 << 18
 """Logits of one example at a time in a loss on a CPU; 16 times as many keep a GPU busy."""

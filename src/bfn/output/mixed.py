@@ -18,8 +18,7 @@ from bfn.errors import BFNError
 from bfn.flow.base import BayesianFlow, Theta, require
 from bfn.flow.mixed import Layout, MixedFlow, naming
 from bfn.noise import Source
-from bfn.output.base import Head, Output
-from bfn.output.symbols import Symbols
+from bfn.output.base import Head, Output, Symbols
 
 
 class MixedOutput(Output):

@@ -23,9 +23,18 @@ from bfn.errors import BFNError
 from bfn.flow.base import Theta, per_example, require_values
 from bfn.noise import Source
 from bfn.output import bins
-from bfn.output.base import Head, Output, data_from_noise, is_early, total, uncodable
-from bfn.output.beliefs import Belief
-from bfn.output.symbols import CutGaussian, Point, Symbols
+from bfn.output.base import (
+    Belief,
+    CutGaussian,
+    Head,
+    Output,
+    Point,
+    Symbols,
+    data_from_noise,
+    is_early,
+    total,
+    uncodable,
+)
 
 
 @dataclass(frozen=True)

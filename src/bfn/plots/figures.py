@@ -22,7 +22,7 @@ from bfn.model import BFN
 from bfn.plots import style
 from bfn.plots.sheets import grid, probabilities, shades
 from bfn.recipe import Sample
-from bfn.sampling.draw import draw as draw_from
+from bfn.sampling.batches import draw as draw_from
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

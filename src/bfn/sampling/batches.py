@@ -1,22 +1,25 @@
-"""Many samples, as many at once as memory holds."""
+"""Many samples, as many at once as memory holds, and those that a recipe's [sample] asks for."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bfn.device import in_parts
-from bfn.errors import whole
-from bfn.guidance import Wrapper, labels
-from bfn.guidance.base import innermost
+from bfn.data.formats import Format
+from bfn.device import find_device, in_parts
+from bfn.errors import BFNError, whole
+from bfn.guidance import Observed, Wrapper, has_learned, innermost, label_tensor, read_labels
 from bfn.model import BFN
-from bfn.sampling import arguments, solvers
+from bfn.nn.accelerate import Accelerated
+from bfn.recipe import Sample
+from bfn.sampling import solvers
+from bfn.sampling.generate import Callback, generate, noise_source
 from bfn.sampling.infill import infill
-from bfn.sampling.loop import Callback, generate
 
 
 def in_batches(
@@ -53,7 +56,7 @@ def in_batches(
         say: called with a sentence when the batch is halved.
     """
     n, batch = whole("n", n, 1), whole("batch", batch, 1)
-    label = None if label is None else labels.prepare(model, label, n)
+    label = None if label is None else label_tensor(model, label, n)
     length = length if length is None or isinstance(length, int) else torch.as_tensor(length)
     resample = whole("resample", options.get("resample", 0), 0)
     particles = whole("particles", options.get("particles", 1), 1)
@@ -76,7 +79,7 @@ def in_batches(
 
         each = {"label": label, "length": length}
         given = {k: v if isinstance(v, int) else v[rows] for k, v in each.items() if v is not None}
-        keys = arguments.source(None, seed, rows)
+        keys = noise_source(None, seed, rows)
         if known is None:
             how = functools.partial(generate, model, (size, *shape))
         else:
@@ -97,3 +100,80 @@ def _rows(each: Tensor, rows: list[int], shape: Sequence[int]) -> Tensor:
     if each.dim() > len(shape) and len(each) > 1:
         return each[rows]
     return each.expand(len(rows), *shape)
+
+
+@contextlib.contextmanager
+def on_device(model: BFN, device: str, compile: bool = False) -> Iterator[None]:
+    """Move the model to a device; meanwhile its network runs there in its fastest form."""
+    model.to(find_device(device, "device"))
+    if model.device.type != "cuda":
+        if compile:
+            raise BFNError(
+                f"--compile pays off only on a GPU, and this is a {model.device.type}; leave it out"
+            )
+        yield
+        return
+    net = model.net
+    model.net = Accelerated(net, compile=compile)
+    try:
+        yield
+    finally:
+        model.net = net
+
+
+def draw(
+    model: BFN,
+    shape: Sequence[int],
+    settings: Sample,
+    *,
+    known: tuple[Tensor, Tensor] | None = None,
+    **given: Any,
+) -> Tensor:
+    """settings.n examples of the given shape; other arguments are those of `in_batches`."""
+    if known is not None:
+        # The right posterior of discrete data does not depend on t, so a prefix is known from the
+        # start: a small model of text continued "functio" correctly in 98% of all cases, and in
+        # 83% with messages on schedule. A network that has learned it needs no such excuse.
+        given = {"observed": "learned" if has_learned(model) else "known", **given}
+    x = in_batches(
+        model,
+        settings.n,
+        shape,
+        settings.steps,
+        batch=settings.batch,
+        seed=settings.seed,
+        known=known,
+        **options(model, settings),
+        **given,
+    )
+    return innermost(model).pack(x)
+
+
+def observed(model: BFN, format: Format, particles: int = 1, resample: int = 0) -> Observed:
+    """How infilling shows the network what is known, where the user does not say."""
+    if particles == 1 and not resample and has_learned(model):
+        return "learned"
+    # Texts are known from the start, for the reason that `draw` has.
+    return "known" if particles == 1 and format.medium == "text" else "schedule"
+
+
+def check_names(settings: Sample) -> None:
+    """Refuse an unknown solver or grid at once, and not after a long training."""
+    solvers.find("solver", settings.solver, solvers.SOLVERS)
+    if settings.grid != "auto":
+        solvers.find("grid", settings.grid, solvers.GRIDS)
+
+
+def options(model: BFN | Wrapper, settings: Sample) -> dict[str, Any]:
+    """The arguments that solver, grid, final, label and guidance stand for."""
+    given: dict[str, Any] = {
+        "solver": settings.solver,
+        "grid": None if settings.grid == "auto" else settings.grid,
+        "final": settings.final,
+    }
+    if settings.label:
+        chosen = read_labels(model, settings.label)
+        given["label"] = [chosen[i % len(chosen)] for i in range(settings.n)]
+    if settings.guidance != 1.0:  # 1 is what a label does by itself
+        given["guidance"] = settings.guidance
+    return given

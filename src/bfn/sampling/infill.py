@@ -1,7 +1,7 @@
 """Infilling: some variables are given, and generation fills in the rest.
 
-`pinned` is a model that knows some variables; `particles` is sequential Monte Carlo over the
-observed variables' messages.
+Either of a model that knows the given variables (`bfn.guidance.Pinned`), or by sequential Monte
+Carlo over the messages about them (`Particles`).
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from bfn import noise
+from bfn.device import accurate_dtype
 from bfn.errors import BFNError, number, whole
-from bfn.flow import Theta
-from bfn.guidance import Wrapper
-from bfn.guidance.base import innermost
-from bfn.guidance.gradient import Guide
+from bfn.flow import BayesianFlow, Theta
+from bfn.guidance import Guide, Observed, Pinned, Wrapper, check_known, innermost
 from bfn.model import BFN
-from bfn.noise import Source
+from bfn.noise import Keyed, Source
 from bfn.output import Output
-from bfn.sampling import arguments, solvers
-from bfn.sampling.loop import Callback, run
-from bfn.sampling.particles import Particles
-from bfn.sampling.pinned import Observed, Pinned, checked
+from bfn.output.base import total
+from bfn.sampling import solvers
+from bfn.sampling.generate import Callback, existing, finished, noise_source, prepare, run
+from bfn.sampling.solvers import Step
 
-__all__ = ["infill"]
+NO_ACCURACY = 1e-12
+"""The accuracy of a message that says nothing."""
 
 
 def infill(
@@ -71,7 +72,7 @@ def infill(
             particles at once; repeated steps and the last look at the output count.
         observed: how the network sees the observed values: by messages on schedule, all at once
             ("known"), or as it has learned to see them ("learned", the same as `known` in
-            `bfn.generate`); see `bfn.sampling.pinned` for what that means.
+            `bfn.generate`); `bfn.guidance.Pinned` says what that means.
         resample: how many times each group of `jump` steps is taken back and repeated, so that
             the rest sees more of what was observed. Multiplies the calls by 1 + resample.
         jump: the number of steps that are taken back together.
@@ -87,9 +88,9 @@ def infill(
         cond: conditions for the network, such as label.
     """
     innermost(model)
-    x, mask = checked(model, x, mask)
-    model, cond = arguments.prepare(infill, model, len(x), final, guidance, guide, scale, cond)
-    generator = arguments.source(generator, seed, range(len(x)))
+    x, mask = check_known(model, x, mask)
+    model, cond = prepare(infill, model, len(x), final, guidance, guide, scale, cond)
+    generator = noise_source(generator, seed, range(len(x)))
     resample, jump = whole("resample", resample, 0), whole("jump", jump, 1)
     particles = whole("particles", particles, 1)
     steps = solvers.count(solver, steps, calls, resample)
@@ -100,7 +101,7 @@ def infill(
     number("since", since, "a time of at least 0 and below 1", lambda t: 0.0 <= t < 1.0)
     pinned = Pinned(model, x, mask, observed, since)
     options: dict[str, Any] = {"grid": grid, "first": first, "dtype": dtype, "generator": generator}
-    exists = arguments.existing(model, x.shape, None, length, generator, mask)
+    exists = existing(model, x.shape, None, length, generator, mask)
     if exists is not None:
         cond["mask"] = exists
     with model.evaluating():
@@ -117,7 +118,7 @@ def infill(
             chosen, shape = dataclasses.replace(chosen, rule=rule), tuple(rule.x.shape)
             output = run(model, shape, chosen, steps, callback=callback, cond=cond, **options)
             x = rule.completions(model.flow, output, dtype or model.dtype, final, generator)
-            return model.flow.unpack(x if exists is None else model.flow.padded(x, exists))
+            return finished(model, x, exists)
 
         def look(i: int, t: Tensor, theta: Theta, output: Output) -> None:
             if callback is not None:
@@ -126,4 +127,108 @@ def infill(
         options |= {"callback": look, "cond": cond, "repeats": resample, "jump": jump}
         output = run(pinned, tuple(x.shape), chosen, steps, **options)
         x = output.sample(generator) if final == "sample" else output.mode()
-        return model.flow.unpack(x if exists is None else model.flow.padded(x, exists))
+        return finished(model, x, exists)
+
+
+class Particles:
+    """A step rule for infilling that is exact as the number of particles grows.
+
+    Sequential Monte Carlo with P particles for each of B completions, as B P rows of theta. All
+    particles of a completion get the same messages about the observed values, drawn once from the
+    sender, and each draws its own about the rest, from its own output (the receiver). The model's
+    probability of the observed messages tells good particles from bad,
+
+        w <- w p_R(y_O | theta_{i-1}) / p_S(y_O | x_O),
+
+    because a model that generated the observed variables as well would have sent these messages
+    with density p_R. (p_S is the same for all particles and drops out.) When the effective number
+    of particles, 1 / sum w^2, falls below P / 2 they are redrawn in proportion to their weights,
+    evenly (systematic resampling). At the end one more message about the observed values weighs the
+    last outputs; its accuracy is the flow's `decisive_accuracy`. For classes that message is
+    certain, so the weight is p_O(x_O); for numbers, whose outputs may be points, it is as accurate
+    as all messages before it. Then one particle is drawn, and its output sampled.
+
+    As P grows the result tends to p(x_U | x_O), averaged over messages; for numbers, with x_O known
+    to within sigma_1. Two errors remain that particles do not reduce: that of the n steps and that
+    of the network.
+    """
+
+    def __init__(self, pinned: Pinned, P: int, generator: Source) -> None:
+        self.pinned, self.P = pinned, P
+        self.x, self.mask, self.state_mask = (
+            tensor.repeat_interleave(P, 0) for tensor in (pinned.x, pinned.mask, pinned.state_mask)
+        )
+        device = self.x.device
+        self.log_w = torch.zeros(len(pinned.x), P, device=device, dtype=accurate_dtype(device))
+        self.own = _own_noise(generator, P)
+
+    def __call__(self, flow: BayesianFlow, theta: Theta, output: Output, step: Step) -> Theta:
+        sent = self._send(flow, step.alpha_i, step.generator)
+        guessed = flow.send(output.sample(self.own), step.alpha_i, self.own)
+        self._weigh(flow, output, sent, step.alpha_i)
+        theta = flow.update(theta, torch.where(self.state_mask, sent, guessed), step.alpha_i)
+        theta, self.log_w = redrawn(theta, self.log_w, step.generator)
+        return theta
+
+    def completions(
+        self, flow: BayesianFlow, output: Output, dtype: torch.dtype, final: str, generator: Source
+    ) -> Tensor:
+        """One completion for each row of x, from the last output."""
+        accuracy = torch.as_tensor(flow.decisive_accuracy, device=self.x.device, dtype=dtype)
+        accuracy = accuracy.expand(len(self.x), *accuracy.shape)
+        self._weigh(flow, output, self._send(flow, accuracy, generator), accuracy)
+        x = output.sample(self.own) if final == "sample" else output.mode()
+        chosen = x[drawn(self.log_w, generator)]
+        return torch.where(self.pinned.mask, self.pinned.x.to(chosen.dtype), chosen)
+
+    def _send(self, flow: BayesianFlow, alpha_i: Tensor, generator: Source) -> Tensor:
+        """A message about the observed values, one for all particles of a completion."""
+        message = flow.send(self.pinned.x, alpha_i[:: self.P], generator)
+        return message.repeat_interleave(self.P, 0)
+
+    def _weigh(self, flow: BayesianFlow, output: Output, sent: Tensor, alpha_i: Tensor) -> None:
+        """Add ln p_R - ln p_S of the message about the observed variables."""
+        message = torch.where(self.state_mask, sent, 0.0)
+        alpha_i = torch.where(self.mask, flow.over_data(alpha_i, self.x), NO_ACCURACY)
+        log_ratio = total(output.log_ratio(self.x, message, alpha_i))
+        self.log_w = self.log_w - log_ratio.reshape(self.log_w.shape).to(self.log_w.dtype)
+
+
+def redrawn(theta: Theta, log_w: Tensor, generator: Source) -> tuple[Theta, Tensor]:
+    """Particles redrawn by weight in those completions where fewer than half of them count."""
+    B, P = log_w.shape
+    w = torch.softmax(log_w, 1)
+    few = (1.0 / w.square().sum(1) < 0.5 * P).unsqueeze(1)
+    kept = torch.where(few, systematic(w, generator), torch.arange(P, device=w.device))
+    rows = (kept + P * torch.arange(B, device=w.device).unsqueeze(1)).reshape(-1)
+    beta = theta.beta[rows] if len(theta.beta) == B * P else theta.beta
+    return Theta(theta.V[rows], beta), torch.where(few, 0.0, log_w)
+
+
+def systematic(w: Tensor, generator: Source) -> Tensor:
+    """P particles for each row of weights (B, P): each P w times, rounded up or down."""
+    P = w.shape[1]
+    u = noise.uniform((len(w), 1), generator, device=w.device, dtype=w.dtype)
+    return _by_weight(w, (u + torch.arange(P, device=w.device)) / P)
+
+
+def drawn(log_w: Tensor, generator: Source) -> Tensor:
+    """One particle of each completion in proportion to its weight: its row among all B P."""
+    B, P = log_w.shape
+    u = noise.uniform((B, 1), generator, device=log_w.device, dtype=log_w.dtype)
+    which = _by_weight(torch.softmax(log_w, 1), u).squeeze(1)
+    return which + P * torch.arange(B, device=log_w.device)
+
+
+def _by_weight(w: Tensor, u: Tensor) -> Tensor:
+    """The particles at the quantiles u of the weights."""
+    sums = w.cumsum(1)
+    return torch.searchsorted(sums / sums[:, -1:], u, right=True).clamp_max(w.shape[1] - 1)
+
+
+def _own_noise(generator: Source, P: int) -> Source:
+    """Where noise is keyed by example, a source for each of its P particles."""
+    if not isinstance(generator, Keyed):
+        return generator
+    seeds = [g.initial_seed() for g in generator.generators]
+    return Keyed([noise.seed("particle", seed, j) for seed in seeds for j in range(P)])

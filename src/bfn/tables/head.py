@@ -25,12 +25,11 @@ from torch import Tensor
 from bfn.flow.base import BayesianFlow, Theta
 from bfn.flow.mixed import Layout
 from bfn.output.base import Output
-from bfn.output.binned import FreeBinnedOutput
+from bfn.output.binned import FreeBinnedOutput, SmoothBinnedHead
 from bfn.output.bins import bin_centre
 from bfn.output.categorical import BernoulliOutput, CategoricalOutput
 from bfn.output.marginals import ClassHead
 from bfn.output.mixed import MixedHead, MixedOutput
-from bfn.output.smooth import SmoothBinnedHead
 from bfn.tables.pairs import Pair
 from bfn.tables.relations import Relation
 

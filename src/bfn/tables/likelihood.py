@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from bfn import noise
+from bfn.guidance import Pinned
 from bfn.model import BFN
 from bfn.output.base import by_part
-from bfn.sampling.pinned import Pinned
 
 
 class Estimate(NamedTuple):

@@ -14,11 +14,10 @@ from torch import Tensor
 from bfn import noise
 from bfn.errors import BFNError, plural, some, whole
 from bfn.flow import Theta
-from bfn.guidance import Wrapper
+from bfn.guidance import Pinned, Wrapper
 from bfn.model import BFN
 from bfn.output import MixedOutput, Output
 from bfn.sampling.batches import in_batches
-from bfn.sampling.pinned import Pinned
 from bfn.tables import likelihood
 from bfn.tables.columns import Columns
 from bfn.tables.columns.column import Column, Number

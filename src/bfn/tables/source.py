@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bfn import noise
-from bfn.data.base import Rows
-from bfn.data.splits import SPLITS, hold_out
+from bfn.data.base import SPLITS, Rows, hold_out
 from bfn.errors import BFNError, whole
 from bfn.flow import MixedFlow
 from bfn.model import BFN, mixed

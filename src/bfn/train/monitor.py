@@ -28,7 +28,7 @@ from bfn.model import BFN
 from bfn.plots import sheets
 from bfn.recipe import Recipe, Train
 from bfn.runs.folder import RunFolder
-from bfn.sampling.draw import draw
+from bfn.sampling.batches import draw
 from bfn.times import BELOW_ONE
 from bfn.train.parallel import World
 

@@ -17,7 +17,7 @@ from bfn.model import BFN
 from bfn.output import Head, Lengths
 from bfn.recipe import Recipe
 from bfn.runs.folder import RunFolder
-from bfn.sampling.draw import check_names
+from bfn.sampling.batches import check_names
 from bfn.saving import hub, serialise
 from bfn.train.checkpoint import in_words
 from bfn.train.known import draw_known

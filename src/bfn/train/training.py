@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from bfn import progress
-from bfn.data.base import DataSet
-from bfn.data.splits import SPLITS
+from bfn.data.base import SPLITS, DataSet
 from bfn.data.tensors import Array, as_data_set
 from bfn.device import needed
 from bfn.errors import BFNError, Diverged

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bfn.errors import BFNError, whole
-from bfn.guidance import labels
+from bfn.guidance import label_tensor
 from bfn.model import BFN
 from bfn.web import messages, pages, requests, work
 from bfn.web.subject import Subject, load, of_model
@@ -68,7 +68,7 @@ def view(
     found: Sequence[int | str] = () if label is None else [label]  # pyright: ignore
     if isinstance(label, Sequence) and not isinstance(label, str):
         found = label
-    numbers = [int(labels.prepare(subject.model, each, 1)) for each in found]
+    numbers = [int(label_tensor(subject.model, each, 1)) for each in found]
     return record(replace(subject, settings=settings), n, numbers)
 
 

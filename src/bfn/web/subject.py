@@ -26,12 +26,12 @@ from bfn.data.formats import Format, TextFormat
 from bfn.device import find_device
 from bfn.errors import BFNError, plural, some
 from bfn.flow import BayesianFlow, Theta
-from bfn.guidance import labels
+from bfn.guidance import label_count, label_names
 from bfn.model import BFN
 from bfn.output.bins import bin_centre, bin_index
 from bfn.recipe import Sample
 from bfn.runs.folder import RunFolder
-from bfn.sampling import draw
+from bfn.sampling import batches
 from bfn.saving.hub import locate
 from bfn.tables.format import TableFormat
 
@@ -145,8 +145,8 @@ class Subject:
     @property
     def labels(self) -> list[str] | None:
         """The names of the labels; None for a model without."""
-        count = labels.count(self.model)
-        return (labels.names(self.model) or [str(i) for i in range(count)]) if count else None
+        count = label_count(self.model)
+        return (label_names(self.model) or [str(i) for i in range(count)]) if count else None
 
     @property
     def title(self) -> str:
@@ -199,7 +199,7 @@ class Subject:
             "groups": [group.describe() for group in self.groups],
             "labels": self.labels,
             "lengths": None if lengths is None else {"least": 1, "most": lengths.longest},
-            "known": draw.observed(self.model, self.format),
+            "known": batches.observed(self.model, self.format),
             "defaults": {
                 "solver": self.settings.solver,
                 "steps": self.settings.steps,
@@ -235,7 +235,7 @@ def subject(id: str, model: BFN, format: Format, settings: Sample) -> Subject:
             f"an example of {id!r} has {format.dimensions:,} variables, and the page can draw "
             f"{MOST:,}; use bfn sample"
         )
-    draw.check_names(settings)
+    batches.check_names(settings)
     groups, shape = _groups(model, format), (1, *format.shape)
     theta = model.flow.prior(shape, device=model.device, dtype=model.dtype)
     # What the head makes of any numbers tells what kind of beliefs the model has.

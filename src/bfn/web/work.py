@@ -1,6 +1,6 @@
 """Generations, and examples that somebody gives, as streams of messages.
 
-A generation is `bfn.sampling.draw`, as the command line uses it, seen through its callback; so the
+A generation is `bfn.sampling.batches.draw`, as for the command line, seen by its callback; so the
 same seed gives the same sample there. To an example of one's own messages are sent at even times,
 and the model's loss is the integral of
 
@@ -31,13 +31,13 @@ from bfn import noise
 from bfn.data.formats import TextFormat
 from bfn.errors import BFNError
 from bfn.flow import Theta
+from bfn.guidance import has_learned
 from bfn.model import BFN
 from bfn.output import Output
 from bfn.output.base import by_part
 from bfn.plots import sheets, style
 from bfn.plots.figures import path
-from bfn.sampling import draw
-from bfn.sampling.pinned import has_learned
+from bfn.sampling import batches
 from bfn.tables import frame as tables
 from bfn.tables.format import TableFormat
 from bfn.web import messages
@@ -175,13 +175,13 @@ def _generate(
     given: dict[str, Any] = {} if lengths is None else {"length": lengths}
     if request.pins:
         given["known"] = subject.example(list(request.pins), list(request.pins.values()))
-        given["observed"] = draw.observed(model, subject.format, request.particles)
+        given["observed"] = batches.observed(model, subject.format, request.particles)
         given |= {"particles": request.particles, "since": request.since}
 
     def callback(i: int, t: Tensor, theta: Theta, output: Output) -> None:
         see(i, float(t[0]), theta, output)
 
-    return draw.draw(model, subject.format.shape, settings, callback=callback, **given)
+    return batches.draw(model, subject.format.shape, settings, callback=callback, **given)
 
 
 def _lengths(subject: Subject, request: Generate, count: int) -> Tensor | None:

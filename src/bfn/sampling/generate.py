@@ -1,7 +1,8 @@
 """Sample generation: updates from the prior to t = 1, then one last look at the output.
 
 One loop, `run`, serves `bfn.generate`, all ways of infilling (`bfn.infill`) and films, which are
-callbacks.
+callbacks; `prepare`, `noise_source`, `existing` and `finished` treat the arguments that these have
+in common.
 
 The loop may also turn back and repeat some steps. V_s given V_t does not depend on x (the bridge),
 so a state that has the right distribution at t has it at s as well. On the way forward again the
@@ -11,22 +12,30 @@ repeated often enough, the state forgets how little was known earlier.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from bfn.errors import BFNError, number, plural, whole
+from bfn import noise
+from bfn.errors import BFNError, did_you_mean, number, plural, whole
 from bfn.flow import Theta
-from bfn.guidance import Wrapper
-from bfn.guidance.base import innermost
-from bfn.guidance.gradient import Guide
+from bfn.guidance import (
+    ClassifierFree,
+    Guide,
+    Guided,
+    Pinned,
+    Wrapper,
+    check_known,
+    innermost,
+    label_tensor,
+)
 from bfn.model import BFN
 from bfn.noise import Source
 from bfn.output import Output
-from bfn.sampling import arguments, solvers
-from bfn.sampling.pinned import Pinned, checked
+from bfn.sampling import solvers
 
 Callback = Callable[[int, Tensor, Theta, Output], None]
 
@@ -89,14 +98,14 @@ def generate(
     and once more with the last output as i = steps. Dropout is off during generation.
     """
     shape = _sizes(model, shape)
-    model, cond = arguments.prepare(generate, model, shape[0], final, guidance, guide, scale, cond)
+    model, cond = prepare(generate, model, shape[0], final, guidance, guide, scale, cond)
     steps = solvers.count(solver, steps, calls)
-    generator = arguments.source(generator, seed, range(shape[0]))
-    seen = None
+    generator = noise_source(generator, seed, range(shape[0]))
+    observed = None
     if known is not None:
-        x, seen = _known(model, known, shape)
-        model = Pinned(model, x, seen, "learned")
-    exists = arguments.existing(model, shape, mask, length, generator, seen)
+        x, observed = _known(model, known, shape)
+        model = Pinned(model, x, observed, "learned")
+    exists = existing(model, shape, mask, length, generator, observed)
     with model.evaluating():
         output = run(
             model,
@@ -111,7 +120,7 @@ def generate(
             cond=cond if exists is None else {**cond, "mask": exists},
         )
         x = output.sample(generator) if final == "sample" else output.mode()
-        return model.flow.unpack(x if exists is None else model.flow.padded(x, exists))
+        return finished(model, x, exists)
 
 
 def run(
@@ -158,6 +167,92 @@ def run(
     return look(steps, theta)
 
 
+def prepare(
+    function: Callable[..., Any],
+    model: BFN | Wrapper,
+    batch: int,
+    final: str,
+    guidance: float | None,
+    guide: Guide | None,
+    scale: float | None,
+    cond: dict[str, Any],
+) -> tuple[BFN | Wrapper, dict[str, Any]]:
+    """The model in the wrappers that the arguments ask for, and its conditions, all checked.
+
+    Any argument that `function` does not have is taken for a condition, misspelt ones included.
+    """
+    net = innermost(model).net
+    takes = inspect.signature(net.forward).parameters
+    if not any(each.kind is each.VAR_KEYWORD for each in takes.values()):
+        for name in sorted(set(cond) - set(takes)):
+            hint = did_you_mean(name, [*inspect.signature(function).parameters, *takes])
+            raise BFNError(
+                f"{name!r} is not an argument of {function.__name__}, and the network, "
+                f"{type(net).__name__}, does not take it as a condition{hint or '; leave it out'}"
+            )
+    if final not in ("sample", "mode"):
+        raise BFNError(f'final = {final!r}; expected "sample" or "mode"')
+    if cond.get("label") is not None:
+        cond = {**cond, "label": label_tensor(model, cond["label"], batch)}
+    if guidance is not None:
+        model = ClassifierFree(model, guidance)  # pyright: ignore[reportArgumentType]
+    if guide is not None:
+        model = Guided(model, guide, 1.0 if scale is None else scale)
+    elif scale is not None:
+        raise BFNError(f"scale = {scale!r} has no effect without a guide; give one, or drop it")
+    return model, cond
+
+
+def noise_source(generator: Source, seed: int | None, examples: Iterable[int]) -> Source:
+    """The noise of the examples: from a generator, or each from its own, seeded by its number."""
+    if seed is None:
+        return generator
+    if generator is not None:
+        raise BFNError(f"seed = {seed!r} and a generator are two sources of noise; give one")
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise BFNError(f"seed = {seed!r}; expected a whole number")
+    return noise.Keyed([noise.seed("sample", seed, i) for i in examples])
+
+
+def existing(
+    model: BFN | Wrapper,
+    shape: Sequence[int],
+    mask: Any,
+    length: Any,
+    generator: Source,
+    observed: Tensor | None = None,
+) -> Tensor | None:
+    """Which variables of data of that shape are to exist, (B, *shape); None if all are.
+
+    Where the model's examples have different lengths and none is given, lengths are drawn that hold
+    all that is observed.
+    """
+    inner = innermost(model)
+    law, like = inner.lengths, torch.empty(tuple(shape), device=model.device)
+    if mask is None and length is None:
+        if law is None:
+            return None
+        if law.longest > (longest := model.flow.longest(shape[1:])):
+            raise BFNError(
+                f"the model's examples are up to {law.longest} long, but the shape has room for "
+                f"{longest}; give a larger shape, or length="
+            )
+        least = 1 if observed is None else model.flow.reach(observed).cpu()
+        length = law.sample(shape[0], generator, least)
+    mask = inner.existing(like, mask, length)
+    if observed is not None and bool((observed & ~mask).any()):
+        raise BFNError(
+            f"x is observed beyond the length {int(torch.as_tensor(length).min())}; give a larger "
+            "length, or a mask that is false there"
+        )
+    return mask
+
+
+def finished(model: BFN | Wrapper, x: Tensor, exists: Tensor | None) -> Any:
+    """Generated data as users see them, padded where nothing exists."""
+    return model.flow.unpack(x if exists is None else model.flow.padded(x, exists))
+
+
 def _known(model: BFN | Wrapper, known: Any, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """The data that are known and their mask, in the given shape."""
     if isinstance(known, tuple | list) and len(known) != 2:
@@ -176,7 +271,7 @@ def _known(model: BFN | Wrapper, known: Any, shape: tuple[int, ...]) -> tuple[Te
         )
     if isinstance(mask, Tensor) and mask.shape == x.shape:
         mask = mask.expand(shape)
-    return checked(model, x.expand(shape), mask)
+    return check_known(model, x.expand(shape), mask)
 
 
 def _sizes(model: BFN | Wrapper, shape: Sequence[int] | int) -> tuple[int, ...]:
