@@ -40,7 +40,7 @@ def trained(recipe: config.Recipe, repeats: int) -> tuple[Evaluation, int]:
     while state.seconds < settings.seconds:
         trainer.advance()
         state.seconds = time.process_time() - began
-        state.window.clear()
+        trainer.window.clear()
     with state.ema.in_place(state.net):
         return evaluate(trainer.model, data, steps=MEASURED, repeats=repeats), state.step
 

@@ -120,7 +120,7 @@ def measure(case: Case, device: str, peak: float, repeats: int, scale: float) ->
     compiling = time.perf_counter() - start
     step = milliseconds(trainer.advance, device, repeats)
     memory = torch.cuda.max_memory_reserved() / 2**30 if device == "cuda" else 0.0
-    loss = float(trainer.state.window.losses[-1]) * data.format.dimensions * data.format.scale
+    loss = float(trainer.window.losses[-1]) * data.format.dimensions * data.format.scale
     rate = work / step / 1e9
     del trainer
     gc.collect()

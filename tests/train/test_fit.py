@@ -188,7 +188,7 @@ def test_batches_resume_with_other_ones_and_say_so(x: Tensor, tmp_path: Path) ->
     assert again.step == 4
     assert again.model.head == first.model.head
     assert RunFolder(tmp_path / "run").recipe().train.batch == 50
-    told = "resuming from step 2, with the batches that come now, not those of then"
+    told = "resuming from step 2, with whatever batches the source gives next"
     assert heard.said[-1] == told
 
 

@@ -15,7 +15,7 @@ from bfn.flow import BayesianFlow
 from bfn.recipe import build
 from bfn.recipe.build import fitted
 from bfn.runs.folder import RunFolder
-from bfn.train.known import draw_known
+from bfn.train.data import draw_known
 from bfn.train.step import Trainer
 from support import tiny_runs
 from support.mistakes import assert_refused
@@ -153,7 +153,7 @@ def test_a_step_is_the_loss_given_the_known(tmp_path: Path) -> None:
     source = generator(bfn.noise.seed(0, 0, 0))
     mask = draw_known(plain.flow, x, 0.8, source)
     _, bound = bfn.loss.objective(plain, x, generator=source, known=mask)
-    assert torch.equal(trainer.state.window.losses[0], bound.mean() / 8)
+    assert torch.equal(trainer.window.losses[0], bound.mean() / 8)
     assert 0 < int(mask.any(1).sum()) < 8
 
 

@@ -19,7 +19,7 @@ import bfn
 from bfn import recipe as config
 from bfn.cli.app import app, split
 from bfn.errors import Diverged, Stranded
-from bfn.train import checkpoint, parallel
+from bfn.train import checkpoint, step
 from bfn.train.parallel import World
 from support import processes, tiny_runs
 from support.training import drawing_along, several_trainings
@@ -154,13 +154,13 @@ def test_looking_for_unused_weights_leaves_the_network_as_it_was() -> None:
     model = bfn.continuous(Normalised(), sigma_1=0.1).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     data = bfn.data.load("digits", form="continuous")
-    assert parallel.has_unused_weights(model, data)
+    assert step.has_unused_weights(model, data)
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name])
     assert model.net.training
     assert all(p.grad is None for p in model.parameters())
     del model.net.unused
-    assert not parallel.has_unused_weights(model, data)
+    assert not step.has_unused_weights(model, data)
 
 
 def test_documented_commands_parse() -> None:

@@ -58,7 +58,7 @@ def test_loss_steps_trains_on_the_discrete_time_loss(tmp_path: Path) -> None:
         data, model = build.data(recipe), build.model(recipe)
         trainer = Trainer(model, data, recipe.train)
         trainer.advance()
-        found[n] = trainer.state.window.losses[0]
+        found[n] = trainer.window.losses[0]
     x, _ = data.batch("train", data.indices(0, 0, 8))
     source = generator(bfn.noise.seed(0, 0, 0))
     expected = bfn.loss.discrete_time(build.model(recipe), x, 5, generator=source).mean() / 8
@@ -138,27 +138,12 @@ def test_loss_by_time() -> None:
             assert mean is None
     assert by_time[9] is None
     window.clear()
-    assert window.losses == window.norms == []
-    assert window.read(World()).values().by_time(1.0) == [None] * BINS
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_one_process_continues_the_sums_of_an_unfinished_window(rank: int) -> None:
-    """They are those of all processes; the losses are means, which all of them have."""
-    world = World()
-    world.rank = rank
-    window = Window(torch.device("cpu"))
-    saved = {
-        "losses": torch.tensor([0.5, 0.25]),
-        "norms": torch.tensor([1.5, 2.5]),
-        "sums": torch.full((BINS,), 6.0),
-        "counts": torch.full((BINS,), 2.0),
-    }
-    window.load(saved, world)
-    values = window.read(world).values()
-    assert (values.losses, values.norms) == ([0.5, 0.25], [1.5, 2.5])
-    assert values.sums == ([6.0] * BINS if rank == 0 else [0.0] * BINS)
-    assert values.counts == ([2.0] * BINS if rank == 0 else [0.0] * BINS)
+    window.add(nats[0].mean(), torch.tensor(5.0), t[0, :1], nats[0, :1])  # at t = 0
+    cleared = window.read(World()).values()
+    assert (cleared.norm, cleared.by_time(1.0)) == (
+        5.0,
+        [pytest.approx(float(nats[0, 0])), *[None] * 9],
+    )
 
 
 def test_the_loss_at_a_time_goes_without_the_weight_of_the_time(tmp_path: Path) -> None:
@@ -183,7 +168,7 @@ def test_the_loss_at_a_time_goes_without_the_weight_of_the_time(tmp_path: Path) 
 def test_a_rate_counts_the_steps_of_its_own_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A resumed run's first line holds losses of steps that were taken long ago."""
+    """Not the seconds between the stop of a run and its resumption."""
     seconds = 0.0
     monkeypatch.setattr("bfn.train.loop.time.monotonic", lambda: seconds)
 
@@ -217,7 +202,7 @@ def test_tensorboard_gets_the_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         def close(self) -> None:
             self.closed = True
 
-    for module in ("loop", "prepare"):
+    for module in ("loop", "training"):
         monkeypatch.setattr(f"bfn.train.{module}.summary_writer", lambda: Writer)
     recipe = tiny_runs.read(
         tmp_path, "text", train__tensorboard=True, train__validate_every=4,

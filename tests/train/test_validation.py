@@ -12,7 +12,7 @@ import bfn
 from bfn.recipe import build
 from bfn.runs.folder import RunFolder
 from bfn.train import Diverged, checkpoint
-from bfn.train.monitor import Found, Validation
+from bfn.train.monitor import Validation
 from bfn.train.parallel import World
 from support import tiny_runs
 from support.tiny_runs import after, metrics, run, status
@@ -22,7 +22,7 @@ from support.tiny_runs import after, metrics, run, status
 def totals(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The totals that validations will find, one after another, in nats."""
     values: list[float] = []
-    monkeypatch.setattr(Validation, "measure", lambda *_: Found(values.pop(0), 0.0))
+    monkeypatch.setattr(Validation, "measure", lambda *_: (values.pop(0), 0.0))
     return values
 
 
@@ -61,8 +61,8 @@ def test_the_loss_of_chosen_examples_with_their_own_noise(
         nats.append(value.item())
         value = bfn.loss.reconstruction(model, x, generator=keyed("reconstruction"))
         reconstructions.append(value.item())
-    assert found.loss == pytest.approx(math.fsum(nats) / 11, rel=1e-5)
-    assert found.reconstruction == pytest.approx(math.fsum(reconstructions) / 11, rel=1e-5)
+    expected = (math.fsum(nats) / 11, math.fsum(reconstructions) / 11)
+    assert found == pytest.approx(expected, rel=1e-5)
     assert len({*nats}) > 5
 
 
@@ -104,8 +104,7 @@ def test_every_call_has_one_size(batch: int, sizes: list[int], tmp_path: Path) -
         tmp_path, train__validate_every=1, train__validate_examples=20, train__batch=3
     )
     again = Validation(data, alone.train, World()).measure(model)
-    assert found.loss == pytest.approx(again.loss, rel=1e-5)
-    assert found.reconstruction == pytest.approx(again.reconstruction, rel=1e-5)
+    assert found == pytest.approx(again, rel=1e-5)
 
 
 def test_the_average_is_validated_and_lines_come_at_its_steps(tmp_path: Path) -> None:
@@ -121,7 +120,7 @@ def test_the_average_is_validated_and_lines_come_at_its_steps(tmp_path: Path) ->
     data = build.data(recipe)
     model.net.load_state_dict(kept.tensors["ema"])
     again = Validation(data, recipe.train, World()).measure(model)
-    assert again.total * data.format.scale == best["validation"]
+    assert sum(again) * data.format.scale == best["validation"]
 
 
 def test_the_best_is_kept_and_exported(totals: list[float], tmp_path: Path) -> None:

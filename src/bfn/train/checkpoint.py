@@ -30,7 +30,6 @@ from bfn.errors import BFNError, Unwritten
 from bfn.files import sha256
 from bfn.runs.folder import checkpoint_steps
 from bfn.times import ImportanceTimes, Times
-from bfn.train.monitor import Window
 from bfn.train.optim import EMA
 from bfn.train.parallel import World, gathered, like, load_weights
 
@@ -67,16 +66,15 @@ class Best:
 class State:
     """A training after `step` steps, which took `seconds`.
 
-    `net` has the present weights and `ema` their average; both may be sharded. `window` holds the
-    steps since the last line of metrics. `best_weights` are the averaged weights of the best
-    validation, whole and on the host; a checkpoint only says which step they are of.
+    `net` has the present weights and `ema` their average; both may be sharded. `best_weights` are
+    the averaged weights of the best validation, whole and on the host; a checkpoint only says which
+    step they are of.
     """
 
     net: nn.Module
     ema: EMA
     optimiser: torch.optim.AdamW
     times: Times
-    window: Window
     step: int = 0
     seconds: float = 0.0
     best: Best = Best()
@@ -93,13 +91,12 @@ class State:
                 for i, entry in moments.items()
                 for name, value in entry.items()
             },
-            "window": self.window.tensors(world),
         }
         if isinstance(self.times, ImportanceTimes):
             groups["times"] = self.times.state_dict()
         return {name: gathered(group, keep=world.main) for name, group in groups.items()}
 
-    def load(self, tensors: Mapping[str, Mapping[str, Tensor]], step: int, world: World) -> None:
+    def load(self, tensors: Mapping[str, Mapping[str, Tensor]], step: int) -> None:
         """Continue from the tensors of a checkpoint."""
         load_weights(self.net, tensors["weights"])
         self.ema.restore(tensors["ema"])
@@ -113,7 +110,6 @@ class State:
         self.optimiser.load_state_dict(state)
         if isinstance(self.times, ImportanceTimes):
             self.times.load_state_dict(dict(tensors["times"]))
-        self.window.load(tensors["window"], world)
         self.step = step
 
     def exported(self) -> Mapping[str, Tensor]:
@@ -218,7 +214,7 @@ def restore(
         return False
     found = found or load(folder / f"step-{step}")
     try:
-        state.load(found.tensors, found.step, world)
+        state.load(found.tensors, found.step)
     except (RuntimeError, KeyError, ValueError) as error:
         if ran_out(error):
             raise

@@ -1,4 +1,4 @@
-"""The batches of training steps, also of data that do not fit on the device.
+"""The batches of training steps, and what of them is hidden or known.
 
 Batches of data that the device holds are cut there, when a step asks for them, and those of a torch
 Dataset or a DataLoader are read then. Data in the host's memory are cut by a thread, which copies
@@ -8,13 +8,26 @@ and on a stream of its own, so that neither waits for the other.
 What is fetched ahead are stored values and labels, a function of (seed, step) alone. Everything
 random is drawn later, on the device and from the step's own generator, so the result does not
 depend on where the data are.
+
+With `train.known`, an example is given a random subset of its variables with some probability. Each
+variable has a score, and those whose scores lie below a random place between the lowest and the
+highest are known: never all of them. Scores are, for one half of these examples each,
+
+    random numbers         variables known here and there, any share of them alike;
+    u . position           variables on one side of a line: the upper half of a picture, the
+                           beginning or the end of a text, a subset of the named variables of
+                           mixed data.
+
+u is a random direction, more often than not nearly along one axis. Where groups of the named
+variables of mixed data are given (`train.known_groups`), each group has one random score instead,
+and is known whole or not at all; variables in none of them are never known.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -24,6 +37,7 @@ from torch import Tensor
 from bfn import noise
 from bfn.data.base import DataSet, Stored
 from bfn.errors import BFNError
+from bfn.flow import BayesianFlow
 from bfn.recipe import Train
 
 AHEAD = 3
@@ -159,3 +173,29 @@ def check_labels(data: DataSet, settings: Train) -> None:
             f"train.label_dropout = {settings.label_dropout} hides labels, but {data.name} comes "
             "without labels; leave it out, or train on data that has them"
         )
+
+
+def draw_known(
+    flow: BayesianFlow,
+    x: Tensor,
+    probability: float,
+    generator: noise.Source,
+    groups: Sequence[Sequence[str]] = (),
+) -> Tensor:
+    """A mask in the shape of the data, (B, *shape), true where a variable is known."""
+    batch, device = len(x), x.device
+    chosen, scattered, place = noise.uniform((batch, 3), generator, device=device).T
+    if groups:
+        each = noise.uniform((batch, len(groups)), generator, device=device)
+        # A score of 1, for what is in no group, lies below no place.
+        each = torch.cat([each, each.new_ones(batch, 1)], 1)
+        score = each[:, flow.grouped(groups).to(device)]
+    else:
+        anywhere = noise.uniform(x.shape, generator, device=device).flatten(1)
+        positions = flow.positions(x.shape[1:], device)
+        towards = noise.uniform((batch, positions.shape[-1]), generator, device=device)
+        aside = (2.0 * towards - 1.0).pow(3) @ positions.flatten(0, -2).T
+        score = torch.where((scattered < 0.5)[:, None], anywhere, aside)
+    low, high = score.amin(1), score.amax(1)
+    known = score < (low + place * (high - low))[:, None]
+    return (known & (chosen < probability)[:, None]).reshape(x.shape)

@@ -2,7 +2,8 @@
 
 No step waits for the one before it. Losses are checked when they have arrived from the device, and
 always before a checkpoint is written, so that none holds weights that follow a loss or a gradient
-that is not finite.
+that is not finite. A line of metrics ends at every checkpoint, so a resumed run writes the lines
+that it would have written without a stop.
 
 Ctrl-C, SIGTERM and SIGHUP end a training after the present step, when its state is saved.
 """
@@ -20,13 +21,17 @@ from typing import Any
 
 import torch
 
+from bfn.data.base import SPLITS
+from bfn.device import needed
 from bfn.errors import Diverged, Interrupted, Unwritten
+from bfn.nn.accelerate import compiling
 from bfn.progress import Display
+from bfn.recipe import Recipe
 from bfn.runs import status
 from bfn.runs.folder import BOARD, RunFolder
 from bfn.train import checkpoint
 from bfn.train.monitor import Reading, Samples, Validation, Values, scalars, summary_writer
-from bfn.train.parallel import gathered, local
+from bfn.train.parallel import gathered, load_weights, local
 from bfn.train.step import Trainer
 
 _ECHO = 3.0  # seconds within which a launcher may repeat the signal that it was sent itself
@@ -66,20 +71,31 @@ class Loop:
         self._board: Any = None
         """TensorBoard's writer."""
         self._unread: deque[tuple[dict[str, Any], Reading]] = deque()
-        self._clock, self._timed = time.monotonic(), 0
+        self._clock = time.monotonic()
         self._signals: list[int] = []
         self._steps_ahead: deque[torch.cuda.Event] = deque()
 
     # Before and after.
 
-    def restore(self) -> None:
+    def open(self, recipe: Recipe, *, resume: bool, force: bool) -> None:
+        """Make the folder the run's own; with `force`, a run that is there is renamed first."""
+        folder = self.folder
+        if folder is None:
+            return
+        replaced = self.world.on_main(lambda: folder.open(recipe, resume=resume, force=force))
+        if replaced is not None:
+            self.display.say(f"the run that was there is now in {str(replaced)!r}")
+
+    def restore(self, recipe: Recipe, *, resume: bool) -> None:
         """Continue from the newest whole checkpoint of the folder, if there is one."""
         folder, state = self.folder, self.state
-        assert folder is not None
-        found = checkpoint.restore(
-            folder.checkpoints, state, self.identity, self.world, self.display.say,
-            validating=self.validation is not None,
-        )  # fmt: skip
+        if folder is None:
+            return
+        with needed(lambda: "the model and its checkpoint are too large for it"):
+            found = checkpoint.restore(
+                folder.checkpoints, state, self.identity, self.world, self.display.say,
+                validating=self.validation is not None,
+            )  # fmt: skip
 
         def open_files() -> None:
             folder.open_metrics(state.step)
@@ -94,6 +110,12 @@ class Loop:
             self.history = folder.metrics()
             # A kill may have come between the checkpoint and its export.
             self._export(gathered(state.ema.weights, keep=self.world.main))
+        elif resume:
+            self.display.say(
+                f"{str(folder.path)!r} has no checkpoint to resume from: a new run begins"
+            )
+        if resume:  # only now: a run that cannot be resumed keeps its recipe
+            self.world.on_main(lambda: folder.write_recipe(recipe))
 
     def finished(self) -> bool:
         state, settings = self.state, self.settings
@@ -120,18 +142,68 @@ class Loop:
         status.write(self.folder.path, what, values)
 
     def close(self) -> None:
+        """Give the model the weights that the run ends with, and close the files."""
+        model = self.trainer.model
+        if not self.world.lost:  # a GPU might wait for ever for a process that is gone
+            load_weights(model.net, self.state.exported())
+        model.eval()
+        model.train_known = self.settings.known
         if self._board is not None:
             self._board.close()
+        if self.folder is not None:
+            self.folder.close()
 
     # The loop.
 
     def run(self) -> None:
-        """Train to the last step, or until patience runs out, `stop` says so or a signal comes."""
+        """Train from the present step to the last; the run's status says how that ended."""
+        state, settings, data, say = self.state, self.settings, self.trainer.data, self.display.say
+        if self.finished():
+            limit = "seconds" if 0.0 < settings.seconds <= state.seconds else "patience"
+            more = f"; to train on, give a larger train.{limit}"
+            say(f"the run is finished: step {state.step}{more * (state.step < settings.steps)}")
+            self.report(status.FINISHED)
+            return
+        parameters = sum(p.numel() for p in state.net.parameters())
+        say(f"{data.name}: {data.summary()}; {parameters:,} parameters on {self.trainer.device}")
+        self.world.on_main(self._record_data)
+        if state.step:
+            others = "" if data.repeatable else ", with whatever batches the source gives next"
+            say(f"resuming from step {state.step}{others}")
+        self.report(status.RUNNING)
+        try:
+            with self.world.guard(), needed(self.trainer.memory_advice), compiling():
+                self._take_steps()
+        except BaseException as error:
+            ending, at = status.FAILED, None
+            if isinstance(error, Diverged):
+                ending, at = status.DIVERGED, error.step
+            elif isinstance(error, KeyboardInterrupt):
+                ending = status.INTERRUPTED
+            self.report(ending, message=str(error), step=at)
+            raise
+        self.report(status.FINISHED)
+
+    def _record_data(self) -> None:
+        """Write down what is trained on, and say how much of it the held-out examples repeat."""
+        if self.folder is None:
+            return
+        data = self.trainer.data
+        fingerprints = data.fingerprints()
+        self.folder.write_data(self.identity["data"], data.summary(), fingerprints)
+        for split in SPLITS[1:]:
+            seen = data.seen(split, fingerprints)
+            if seen.any():
+                self.display.say(
+                    f"{seen.sum()} of the {len(seen)} {split} examples repeat what is trained on"
+                )
+
+    def _take_steps(self) -> None:
+        """Train until the last step, or until patience, `stop` or a signal ends the training."""
         trainer, state, world = self.trainer, self.state, self.world
         devices = [] if trainer.device.type == "cpu" else [trainer.device]
         trainer.model.train()
-        # The first window may hold steps of an earlier process, which this clock has not timed.
-        self._clock, self._timed = time.monotonic(), state.step
+        self._clock = time.monotonic()
         with (
             torch.random.fork_rng(devices),
             signals(launched=world.size > 1) as self._signals,
@@ -171,8 +243,8 @@ class Loop:
         settings, state = self.settings, self.state
         if not settings.seconds:
             return settings.steps
-        share = min(1.0, state.seconds / settings.seconds)
-        return min(settings.steps, math.ceil(state.step / max(share, 1e-9)))
+        spent = min(1.0, state.seconds / settings.seconds)
+        return min(settings.steps, math.ceil(state.step / max(spent, 1e-9)))
 
     def _after_step(self, interrupted: bool, asked: bool) -> bool:
         """Do all that is due after a step; returns whether training is over."""
@@ -182,14 +254,12 @@ class Loop:
         if self.validation is not None and step % settings.validate_every == 0:
             measured, better = self._validate(self.validation)
         over = asked or self.finished()
-        if step % settings.log_every == 0 or measured:
+        saving = over or interrupted or better or step % settings.checkpoint_every == 0
+        if saving or measured or step % settings.log_every == 0:
             self._log(measured)
-            self.state.window.clear()
-        elif over:
-            self._log({})  # an unfinished window, which a longer run would continue
-        if self.world.size == 1:
-            self._write_lines(wait=False)
-        if over or interrupted or better or step % settings.checkpoint_every == 0:
+        # A line waits for nothing; but processes must stop together, and validation has waited.
+        self._write_lines(wait=self.world.size > 1 or bool(measured))
+        if saving:
             self._save()
         due = settings.sample_every and step % settings.sample_every == 0
         if self.folder and self.samples and due and not interrupted:
@@ -201,16 +271,17 @@ class Loop:
     def _validate(self, validation: Validation) -> tuple[dict[str, float], bool]:
         """Measure the averaged weights; says whether they are the best so far."""
         state, unit = self.state, self.trainer.data.unit
-        self._check()  # weights that broke are never the best
+        # Weights that broke are never the best.
+        self._checked(self.trainer.window.read(self.world), state.step)
         with state.ema.in_place(state.net):
-            found = validation.measure(self.trainer.fast)
-        if math.isnan(found.total):
+            bound, reconstruction = validation.measure(self.trainer.fast)
+        if math.isnan(bound + reconstruction):
             raise self._diverged("the validation loss became nan", state.step, state.step)
         scale = validation.scale
         measured = {
-            "validation": found.total * scale,
-            "validation_loss": found.loss * scale,
-            "validation_reconstruction": found.reconstruction * scale,
+            "validation": (bound + reconstruction) * scale,
+            "validation_loss": bound * scale,
+            "validation_reconstruction": reconstruction * scale,
         }
         state.best, better = state.best.after(
             state.step, measured["validation"], self.settings.tolerance
@@ -230,10 +301,8 @@ class Loop:
         """Begin a line of metrics: means over the steps since the last line, and measurements."""
         rate = self.state.optimiser.param_groups[0]["lr"]
         begun = {"step": self.state.step, **measured, "learning_rate": rate}
-        self._unread.append((begun, self.state.window.read(self.world)))
-        # A line waits for nothing; but processes must stop together, and validation has waited.
-        if self.world.size > 1 or measured:
-            self._write_lines()
+        self._unread.append((begun, self.trainer.window.read(self.world)))
+        self.trainer.window.clear()
 
     def _write_lines(self, *, wait: bool = True) -> None:
         """Write the lines whose numbers have arrived, or wait for all of them."""
@@ -251,7 +320,7 @@ class Loop:
     def _line(self, begun: dict[str, Any], values: Values) -> dict[str, Any]:
         now = time.monotonic()
         seconds, self._clock = max(now - self._clock, 1e-9), now
-        steps, self._timed = begun["step"] - self._timed, begun["step"]
+        examples = len(values.losses) * self.settings.batch
         nats = values.loss * self.format.dimensions
         return {
             "step": begun["step"],
@@ -261,12 +330,8 @@ class Loop:
             **begun,
             "gradient_norm": values.norm,
             "loss_by_time": values.by_time(self.scale),
-            "examples_per_second": round(steps * self.settings.batch / seconds, 1),
+            "examples_per_second": round(examples / seconds, 1),
         }
-
-    def _check(self) -> None:
-        """Stop the training if a number of the unfinished window is not finite."""
-        self._checked(self.state.window.read(self.world), self.state.step)
 
     def _checked(self, reading: Reading, step: int) -> Values:
         """The numbers of a window that ends with a step; raises `Diverged` if one is not finite."""
@@ -299,7 +364,6 @@ class Loop:
     def _save(self) -> None:
         """Write a checkpoint, and export the run's model."""
         self._write_lines()
-        self._check()
         state = self.state
         learned = [p for p in state.net.parameters() if p.requires_grad]
         finite = torch.stack([local(p).isfinite().all() for p in learned]).all()

@@ -59,29 +59,11 @@ class Window:
         self.losses, self.norms = [], []
         self.sums, self.counts = torch.zeros_like(self.sums), torch.zeros_like(self.counts)
 
-    def tensors(self, world: World) -> dict[str, Tensor]:
-        """The window over all processes, which must all call this."""
-        none = self.sums[:0]
-        sums, counts = world.sum(torch.stack([self.sums, self.counts]))
-        return {
-            "losses": world.sum(torch.stack(self.losses)) / world.size if self.losses else none,
-            "norms": torch.stack(self.norms) if self.norms else none,
-            "sums": sums,
-            "counts": counts,
-        }
-
-    def load(self, tensors: Mapping[str, Tensor], world: World) -> None:
-        self.clear()
-        device = self.sums.device
-        self.losses = list(tensors["losses"].to(device))
-        self.norms = list(tensors["norms"].to(device))
-        if world.main:  # the sums are those of all processes
-            self.sums.copy_(tensors["sums"])
-            self.counts.copy_(tensors["counts"])
-
     def read(self, world: World) -> Reading:
-        """Start to copy the window to the host; nothing waits for it yet."""
-        return Reading(list(self.tensors(world).values()))
+        """Start to copy the window of all processes, which must all call this, to the host."""
+        losses = world.sum(torch.stack(self.losses)) / world.size
+        by_time = world.sum(torch.stack([self.sums, self.counts]))
+        return Reading([losses, torch.stack(self.norms), *by_time])
 
 
 @dataclass(frozen=True)
@@ -159,18 +141,6 @@ def scalars(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
             yield f"{group}/{name}", value
 
 
-@dataclass(frozen=True)
-class Found:
-    """Means over the examples, in nats per example."""
-
-    loss: float
-    reconstruction: float
-
-    @property
-    def total(self) -> float:
-        return self.loss + self.reconstruction
-
-
 class Validation:
     """The examples to measure, with their times, and the batch size."""
 
@@ -193,7 +163,8 @@ class Validation:
         self.times = ((u + order / count) % 1.0).clamp_max(BELOW_ONE)
         self.batch = len(world.rows(settings.batch, settings.accumulate)[0])
 
-    def measure(self, model: BFN) -> Found:
+    def measure(self, model: BFN) -> tuple[float, float]:
+        """The mean loss and the mean reconstruction loss, in nats per example."""
         count, world = len(self.examples), self.world
         # All processes gather sharded weights together, so each makes the same number of calls.
         own = -(-count // world.size)
@@ -205,11 +176,11 @@ class Validation:
             for start in range(first, first + own, size):
                 rows = torch.arange(start, start + size).clamp_max(count - 1)
                 stop = min(start + size, first + own)
-                found = self._nats(model, rows).double().cpu()
-                nats[:, start:stop] = found[:, : stop - start]
+                nats[:, start:stop] = self._nats(model, rows).double().cpu()[:, : stop - start]
         # Rows beyond the last example repeat it and do not count.
         nats = world.sum(nats)[:, :count]
-        return Found(*nats.mean(1).tolist())
+        bound, reconstruction = nats.mean(1).tolist()
+        return bound, reconstruction
 
     def _nats(self, model: BFN, rows: Tensor) -> Tensor:
         """The loss and the reconstruction loss of some examples: (2, B)."""

@@ -29,13 +29,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from bfn import loss
-from bfn.data.base import DataSet
 from bfn.errors import BFNError, Diverged, Stranded, Unwritten
 from bfn.model import BFN
-from bfn.nn.accelerate import Accelerated
-from bfn.recipe import Train
-from bfn.train.known import draw_known
 
 PATIENCE = datetime.timedelta(minutes=10)
 """How long a process waits for the others before it gives up."""
@@ -265,24 +260,6 @@ def _reason(error: BaseException) -> str:
 # Networks of several processes.
 
 
-def join(model: BFN, data: DataSet, settings: Train, world: World) -> tuple[BFN, BFN]:
-    """The model with shared weights, twice: fast, for this process; and joined, for training."""
-    compile = {"auto": None, "yes": True, "no": False}[settings.compile]
-    if world.shards(settings.sharding):
-        # A compiled function would bypass the hooks that gather a sharded network's weights.
-        net: nn.Module = Accelerated(model.net, settings.precision, False)
-        _shard(model.net, world)
-        joined = net
-    else:
-        unused = world.size > 1 and has_unused_weights(model, data, settings.known)
-        joined = net = Accelerated(model.net, settings.precision, compile)
-        if world.size > 1:
-            joined = DistributedDataParallel(net, find_unused_parameters=unused)
-    fast, together = BFN(net, model.flow, model.head), BFN(joined, model.flow, model.head)
-    fast.lengths = together.lengths = model.lengths
-    return fast, together
-
-
 @contextlib.contextmanager
 def whole_afterwards(model: BFN, sharding: str, world: World) -> Iterator[None]:
     """Give the model an ordinary network again after it was sharded."""
@@ -293,22 +270,7 @@ def whole_afterwards(model: BFN, sharding: str, world: World) -> Iterator[None]:
         model.net = whole.to(model.device).eval()
 
 
-def has_unused_weights(model: BFN, data: DataSet, known: float = 0.0) -> bool:
-    """Whether some weights take no part in the loss, which DDP must be told."""
-    generator = torch.Generator(model.device).manual_seed(0)
-    x, labels = data.batch("train", data.indices(0, 0, 1), generator)
-    cond: dict[str, Any] = {"generator": generator, **labels}
-    if known:
-        cond["known"] = draw_known(model.flow, x, known, generator)
-    # Not in training mode, where one example may be too few and statistics would be updated.
-    with model.evaluating(), torch.enable_grad():
-        loss.continuous_time(model, x, **cond).sum().backward()
-    unused = any(p.grad is None for p in model.parameters() if p.requires_grad)
-    model.zero_grad(set_to_none=True)
-    return unused
-
-
-def _shard(net: nn.Module, world: World) -> None:
+def shard(net: nn.Module, world: World) -> None:
     """Spread the weights over all processes: every innermost repeated block, then the rest."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard

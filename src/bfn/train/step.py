@@ -11,20 +11,21 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from bfn import loss, noise
 from bfn.data.base import DataSet
 from bfn.device import find_device
 from bfn.model import BFN
+from bfn.nn.accelerate import Accelerated
 from bfn.recipe import Train
 from bfn.times import ImportanceTimes
 from bfn.train.checkpoint import State
-from bfn.train.data import Loader, check_labels, hide_labels
-from bfn.train.known import draw_known
+from bfn.train.data import Loader, check_labels, draw_known, hide_labels
 from bfn.train.monitor import Window
 from bfn.train.optim import EMA, learning_rate, optimiser, time_sampler
-from bfn.train.parallel import World, full, join
+from bfn.train.parallel import World, full, shard
 
 
 class Micro(NamedTuple):
@@ -64,14 +65,14 @@ class Trainer:
         self.rows = self.world.rows(settings.batch, settings.accumulate)
         self.loader = Loader(data, settings, self.rows, self.device, say)
         # Before anything copies the weights: it may change how they lie in memory.
-        self.fast, self.joined = join(self.model, self.data, settings, self.world)
+        self.fast, self.joined = _join(self.model, self.data, settings, self.world)
         self.state = State(
             net=model.net,
             ema=EMA(model.net, settings.ema_decay),
             optimiser=optimiser(model, settings),
             times=time_sampler(settings.times),
-            window=Window(self.device),
         )
+        self.window = Window(self.device)
 
     def advance(self) -> None:
         """One step: batch, loss, gradient, update, average."""
@@ -102,7 +103,7 @@ class Trainer:
             state.times.learn(
                 self.world.concatenate(batch.t), self.world.concatenate(batch.minimised)
             )
-        state.window.add(batch.loss, full(norm).detach(), batch.t, batch.nats)
+        self.window.add(batch.loss, full(norm).detach(), batch.t, batch.nats)
 
     def _source(self, rows: range) -> noise.Source:
         """The noise of some rows of the step's batch."""
@@ -163,3 +164,36 @@ def _joined(parts: tuple[Tensor, ...]) -> Tensor:
     if len(parts) == 1:
         return parts[0]
     return torch.stack(parts).mean() if parts[0].dim() == 0 else torch.cat(parts)
+
+
+def _join(model: BFN, data: DataSet, settings: Train, world: World) -> tuple[BFN, BFN]:
+    """The model with shared weights, twice: fast, for this process; and joined, for training."""
+    compile = {"auto": None, "yes": True, "no": False}[settings.compile]
+    if world.shards(settings.sharding):
+        # A compiled function would bypass the hooks that gather a sharded network's weights.
+        net: nn.Module = Accelerated(model.net, settings.precision, False)
+        shard(model.net, world)
+        joined = net
+    else:
+        unused = world.size > 1 and has_unused_weights(model, data, settings.known)
+        joined = net = Accelerated(model.net, settings.precision, compile)
+        if world.size > 1:
+            joined = DistributedDataParallel(net, find_unused_parameters=unused)
+    fast, together = BFN(net, model.flow, model.head), BFN(joined, model.flow, model.head)
+    fast.lengths = together.lengths = model.lengths
+    return fast, together
+
+
+def has_unused_weights(model: BFN, data: DataSet, known: float = 0.0) -> bool:
+    """Whether some weights take no part in the loss, which DDP must be told."""
+    generator = torch.Generator(model.device).manual_seed(0)
+    x, labels = data.batch("train", data.indices(0, 0, 1), generator)
+    cond: dict[str, Any] = {"generator": generator, **labels}
+    if known:
+        cond["known"] = draw_known(model.flow, x, known, generator)
+    # Not in training mode, where one example may be too few and statistics would be updated.
+    with model.evaluating(), torch.enable_grad():
+        loss.continuous_time(model, x, **cond).sum().backward()
+    unused = any(p.grad is None for p in model.parameters() if p.requires_grad)
+    model.zero_grad(set_to_none=True)
+    return unused

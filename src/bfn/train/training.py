@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,21 +13,24 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from bfn import progress
-from bfn.data.base import SPLITS, DataSet
+from bfn import loss, progress
+from bfn.data.base import DataSet
 from bfn.data.tensors import Array, as_data_set
 from bfn.device import needed
-from bfn.errors import BFNError, Diverged
+from bfn.errors import BFNError, Diverged, is_ours
 from bfn.model import BFN
-from bfn.nn.accelerate import compiling
+from bfn.output import Head, Lengths
 from bfn.progress import Display
 from bfn.recipe import Recipe, build, resolve
-from bfn.runs import status
 from bfn.runs.folder import RunFolder
-from bfn.train import parallel, prepare
+from bfn.sampling.batches import check_names
+from bfn.saving import hub, serialise
+from bfn.train import parallel
+from bfn.train.checkpoint import in_words
+from bfn.train.data import draw_known
 from bfn.train.loop import Loop
-from bfn.train.monitor import Samples
-from bfn.train.parallel import World, load_weights
+from bfn.train.monitor import Samples, summary_writer
+from bfn.train.parallel import World
 from bfn.train.step import Trainer
 
 
@@ -149,62 +153,26 @@ def _train(
     stop: Callable[[], bool] | None,
     augment: Callable[[Tensor], Tensor] | None = None,
 ) -> Fit:
+    """Resolve, open, restore, loop, close."""
     with parallel.world() as world:
-        # Resolve. Whatever is wrong is said before anything is written; and that the folder cannot
-        # be used, before the data are loaded.
+        display = _display(display, world)
+        # Whatever is wrong is said before anything is written; and that the folder cannot be used,
+        # before the data are loaded.
         if folder is not None:
             world.on_main(lambda: folder.check_free(resume=resume, force=force))
         recipe, model, data = build_all()
-        model.train_known = None  # of an earlier training
-        display = _display(display, world)
         resumed = folder if resume and folder is not None and folder.steps() else None
-        if recipe.train.init and resumed is None:
-            prepare.start_from(model, recipe.train.init, folder, display.say)
-        with torch.random.fork_rng([]):  # a torch Dataset and an augmentation may draw from it
-            torch.manual_seed(recipe.train.seed)
-            prepare.look_at_data(model, data, resumed)
-            prepare.check(recipe, model, data, folder, augment)
+        _prepare(recipe, model, data, folder, resumed, augment, display.say)
         with parallel.whole_afterwards(model, recipe.train.sharding, world):
-            model.data_format = data.describe()
-            identity, samples = {}, None
             with needed(lambda: "the model and the data are too large for it"):
-                if folder is not None:
-                    # Before the data are on a GPU, and sharding changes the network's class.
-                    identity["data"] = data.digest() if world.main else ""
-                    identity["model"] = json.loads(json.dumps(model.config()))
-                    if recipe.train.sample_every:
-                        samples = Samples(folder, model, data, recipe, world, display.say)
-                trainer = Trainer(model, data, recipe.train, world, augment, display.say)
-                loop = Loop(trainer, folder, identity, display, samples, stop)
-            # Open.
-            if folder is not None:
-                replaced = world.on_main(lambda: folder.open(recipe, resume=resume, force=force))
-                if replaced is not None:
-                    display.say(f"the run that was there is now in {str(replaced)!r}")
+                loop = _loop(recipe, model, data, folder, world, display, stop, augment)
+            loop.open(recipe, resume=resume, force=force)
             try:
                 with world.guard():
-                    # Restore. A run that cannot be resumed keeps its recipe.
-                    if folder is not None:
-                        with needed(lambda: "the model and its checkpoint are too large for it"):
-                            loop.restore()
-                        if resume:
-                            world.on_main(lambda: folder.write_recipe(recipe))
-                        if resume and not loop.state.step:
-                            display.say(
-                                f"{str(folder.path)!r} has no checkpoint to resume from: a new run "
-                                "begins"
-                            )
-                    # Loop.
-                    _run(loop)
+                    loop.restore(recipe, resume=resume)
+                    loop.run()
             finally:
-                # Close. A GPU might wait for ever for a process that is gone.
-                if not world.lost:
-                    load_weights(model.net, loop.state.exported())
-                model.eval()
-                model.train_known = recipe.train.known
                 loop.close()
-                if folder is not None:
-                    folder.close()
     return Fit(model, loop.state.step, loop.history, folder.path if folder else None)
 
 
@@ -214,47 +182,163 @@ def _display(display: Display | bool, world: World) -> Display:
     return progress.choose() if display is True else display
 
 
-def _keep_record(folder: RunFolder, data: DataSet, digest: str, say: Callable[[str], None]) -> None:
-    """Write down what is trained on, and say how much of it the held-out examples repeat."""
-    fingerprints = data.fingerprints()
-    folder.write_data(digest, data.summary(), fingerprints)
-    for split in SPLITS[1:]:
-        seen = data.seen(split, fingerprints)
-        if seen.any():
-            say(f"{seen.sum()} of the {len(seen)} {split} examples repeat what is trained on")
-
-
-def _run(loop: Loop) -> None:
-    """Train from the restored step to the last; the run's status says how that ended."""
-    state, settings = loop.state, loop.settings
-    folder, data, display = loop.folder, loop.trainer.data, loop.display
-    if loop.finished():
-        limit = "seconds" if 0.0 < settings.seconds <= state.seconds else "patience"
-        more = f"; to train on, give a larger train.{limit}"
-        display.say(
-            f"the run is finished: step {state.step}{more if state.step < settings.steps else ''}"
-        )
-        loop.report(status.FINISHED)
-        return
-    parameters = sum(p.numel() for p in state.net.parameters())
-    on = loop.trainer.device
-    display.say(f"{data.name}: {data.summary()}; {parameters:,} parameters on {on}")
+def _loop(
+    recipe: Recipe,
+    model: BFN,
+    data: DataSet,
+    folder: RunFolder | None,
+    world: World,
+    display: Display,
+    stop: Callable[[], bool] | None,
+    augment: Callable[[Tensor], Tensor] | None,
+) -> Loop:
+    """The training at its first step, on its device."""
+    identity, samples = {}, None
     if folder is not None:
-        digest = loop.identity["data"]
-        loop.world.on_main(lambda: _keep_record(folder, data, digest, display.say))
-    if state.step:
-        others = "" if data.repeatable else ", with the batches that come now, not those of then"
-        display.say(f"resuming from step {state.step}{others}")
-    loop.report(status.RUNNING)
+        # Before the data are on a GPU, and sharding changes the network's class.
+        identity["data"] = data.digest() if world.main else ""
+        identity["model"] = json.loads(json.dumps(model.config()))
+        if recipe.train.sample_every:
+            samples = Samples(folder, model, data, recipe, world, display.say)
+    trainer = Trainer(model, data, recipe.train, world, augment, display.say)
+    return Loop(trainer, folder, identity, display, samples, stop)
+
+
+# What is settled and checked before training.
+
+
+def _prepare(
+    recipe: Recipe,
+    model: BFN,
+    data: DataSet,
+    folder: RunFolder | None,
+    resumed: RunFolder | None,
+    augment: Callable[[Tensor], Tensor] | None,
+    say: Callable[[str], None],
+) -> None:
+    """Give the model what it takes from another run and from the data, and try two examples."""
+    model.train_known = None  # of an earlier training
+    if recipe.train.init and resumed is None:
+        _start_from(model, recipe.train.init, folder, say)
+    with torch.random.fork_rng([]):  # a torch Dataset and an augmentation may draw from it
+        torch.manual_seed(recipe.train.seed)
+        _fit_to_data(model, data, resumed)
+        _check(recipe, model, data, folder, augment)
+    model.data_format = data.describe()
+
+
+def _start_from(
+    model: BFN, name: str, folder: RunFolder | None, say: Callable[[str], None]
+) -> None:
+    """Load the weights of another run, of a shipped model, or of one on the hub."""
+    if folder is not None and Path(name).is_dir() and Path(name).resolve() == folder.path.resolve():
+        raise BFNError(
+            f"{str(folder.path)!r} is both the run to start from and the new one; give another "
+            "folder"
+        )
+    source = hub.locate(name)
+    config = serialise.load_config(source)
+    weights = serialise.read_weights(source, config)
+    if reason := serialise.misfit(model.net, weights):
+        raise BFNError(
+            f"the weights of {name!r} do not fit this network ({reason}); give it the same "
+            "arguments as that model's network has in its config.json"
+        )
+    model.net.load_state_dict(weights)
+    for part in ("flow", "head"):
+        mine, old = serialise.describe(getattr(model, part)), config[part]
+        if mine != old:
+            say(f"the model in {name} had another {part}: {in_words(old)}, now {in_words(mine)}")
+
+
+def _fit_to_data(model: BFN, data: DataSet, resumed: RunFolder | None) -> None:
+    """Let the head and the law of lengths follow from a few million values of the data.
+
+    They are the same in every process. A resumed run goes on with what it knew, because other
+    examples may come first now.
+    """
+    count = min(len(data.examples("train")), 2**22 // data.format.dimensions + 1)
+    generator = torch.Generator(model.device).manual_seed(0)
+    x, cond = data.batch("train", data.indices(0, 0, count), generator)
+    seen: dict[str, Any] = {"alike": data.format.alike}
+    if "length" in cond:
+        seen["mask"] = model.existing(x.to(model.device), None, cond["length"]).to(x.device)
+        if model.lengths is None:
+            model.lengths = Lengths.of(cond["length"].cpu(), model.flow.longest(data.shape))
+    model.head = model.head.fitted(x, **seen)
+    if resumed is not None and (resumed.path / serialise.CONFIG).is_file():
+        before = serialise.load_config(resumed.path)
+        head = before["head"]
+        # Heads that differ in more than that are refused when the checkpoint is read.
+        if is_ours(head["class"]) and in_words(head) == in_words(serialise.describe(model.head)):
+            model.head = serialise.build(head, Head, trust=False, flow=model.flow)
+        if "lengths" in before:
+            model.lengths = serialise.build(before["lengths"], Lengths, trust=False)
+
+
+def _check(
+    recipe: Recipe,
+    model: BFN,
+    data: DataSet,
+    folder: RunFolder | None,
+    augment: Callable[[Tensor], Tensor] | None,
+) -> None:
+    """Find what does not fit together; two examples go through the model."""
+    if not any(p.requires_grad for p in model.parameters()):
+        raise BFNError(
+            f"the network {type(model.net).__name__} has no parameters to train; give one that has"
+        )
+    if recipe.train.tensorboard:
+        if folder is None:
+            raise BFNError("train.tensorboard writes into a run folder; give one with out=")
+        summary_writer()
+    check_names(recipe.sample)
+    generator = torch.Generator().manual_seed(0)
+    x, labels = data.batch("train", data.indices(0, 0, 2), generator)
+    if augment is not None:
+        x = _augmented(model, x, augment)
+    cond: dict[str, Any] = {name: value.to(model.device) for name, value in labels.items()}
+    if recipe.train.known:
+        if data.format.dimensions == 1:
+            raise BFNError(
+                f"train.known = {recipe.train.known}, but an example of {data.name} is a single "
+                "variable, of which nothing else could be known; leave it out"
+            )
+        known = draw_known(model.flow, x, 1.0, generator, recipe.train.known_groups)
+        cond["known"] = known.to(model.device)
     try:
-        with loop.world.guard(), needed(loop.trainer.memory_advice), compiling():
-            loop.run()
-    except BaseException as error:
-        ending, at = status.FAILED, None
-        if isinstance(error, Diverged):
-            ending, at = status.DIVERGED, error.step
-        elif isinstance(error, KeyboardInterrupt):
-            ending = status.INTERRUPTED
-        loop.report(ending, message=str(error), step=at)
+        with model.evaluating():
+            loss.objective(
+                model, x.to(model.device), recipe.train.objective, generator=generator, **cond
+            )
+    except (BFNError, Diverged):
         raise
-    loop.report(status.FINISHED)
+    except Exception as error:
+        *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+        where = f"{Path(frame.f_code.co_filename).name}, line {line}"
+        raise BFNError(
+            f"the network {type(model.net).__name__} failed on examples of the data "
+            f"({type(error).__name__} in {where}: {error}); expected forward(features, t) to take "
+            "them, and label too if the data have labels"
+        ) from error
+
+
+def _augmented(model: BFN, x: Tensor, augment: Callable[[Tensor], Tensor]) -> Tensor:
+    """The augmented x, if it is still data of the model."""
+    if not callable(augment):
+        raise BFNError(f"augment = {augment!r}; expected a function of a batch")
+    given = model.flow.unpack(x.clone())
+    found: Any = augment(given)
+    if isinstance(found, type(given)):
+        found = model.pack(found)
+    shape, kind = tuple(getattr(found, "shape", ())), getattr(found, "dtype", type(found).__name__)
+    if not isinstance(found, Tensor) or (shape, kind) != (tuple(x.shape), x.dtype):
+        raise BFNError(
+            f"augment made {kind} {shape} of a batch of {x.dtype} {tuple(x.shape)}; it must keep "
+            "the type and the shape"
+        )
+    try:
+        model.check(found)
+    except BFNError as error:
+        raise BFNError(f"augment left the range of the data: {error}") from None
+    return found
