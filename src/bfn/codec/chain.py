@@ -1,25 +1,30 @@
-"""The message of one example, as operations on a stack of bits (bits-back coding).
+"""The messages of examples as operations on a stack of bits: bits-back coding.
 
-With V_i the sum of the first i messages, the sender
+V_i, the sum of the first i of n messages about data x, has the laws
+
+    V_i | x        ~  N(beta_i m(x), v beta_i)
+    V_{i-1} | V_i  ~  N((beta_{i-1} / beta_i) V_i, v beta_{i-1} alpha_i / beta_i),  whatever x is,
+
+and the receiver expects a mixture over the values m' that the data might have,
+
+    p_R(V_i | V_{i-1}) = sum_m' p_O(m') N(V_i | V_{i-1} + alpha_i m', v alpha_i).
+
+The sender
 
     pops V_n | x,  pushes x | V_n  (the network's output at t = 1),  and for i = n .. 1
     pops V_{i-1} | V_i  (V_0 = 0: nothing to pop),  pushes V_i | V_{i-1}  (the receiver's mixture).
 
-Pushing costs bits and popping gives them back, so that the stack grows by
-
-    log2 q(V_n | x) prod_i q(V_{i-1} | V_i) / (p(x | V_n) prod_i p(V_i | V_{i-1}))
-
-whose mean over V is L^n + L^r, as far as the grid is fine. The receiver goes through it backwards:
-for i = 1 .. n it pops V_i | V_{i-1} and pushes V_{i-1} | V_i; then it pops x | V_n and pushes
-V_n | x. Because a bridge V_{i-1} | V_i does not depend on x, never more than two of the V have to
-be on the stack: a few bits per number are enough to begin with, whatever n is.
+Pushing costs bits and popping gives them back, so that the stack grows by a number of bits whose
+mean is L^n + L^r, as far as the grids of the V are fine (`Grid`). The receiver goes through it
+backwards. Because V_{i-1} | V_i does not depend on x, at most two of the V are on the stack at the
+same time: a few bits per number are enough to begin with, whatever n is.
 
 Any bits decode to something. So the sender pushes a zero of four bits now and then, where the
 receiver will have called the network 1, 4, 16, ... times (`CHECKED`). False bits have something
 else there; they are hardly ever decoded for more than three times as long as the true ones above.
 
-Where data have parts of different kinds, each has grids and alphabets of its own: every push and
-pop above goes through the parts, and the network is called once for all of them.
+Data may have parts of different kinds. Each part has its own grids and alphabets: every push and
+pop goes through the parts, and the network is called once for all of them.
 """
 
 from __future__ import annotations
@@ -34,34 +39,378 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bfn.codec.messages import Grid, Receiver, Step
 from bfn.codec.stack import (
+    LEAST,
     Distribution,
     Floats,
     Integers,
     Joined,
+    Mask,
     Stacks,
+    cut_gaussian,
     damaged,
     gaussian,
     random_words,
+    table,
     uniform,
 )
-from bfn.flow import Theta
+from bfn.errors import BFNError
+from bfn.flow import BayesianFlow, Theta
 from bfn.model import BFN
 from bfn.output import Output
+from bfn.output.base import CutGaussian, Law, Point, Symbols, Table
 
 CHECKED = (1, 4, 16, 64, 256, 1024)
 """Checks come after these calls of the network since a block began, and after every multiple of the
 last."""
+SPACING = 0.85
+"""Distance of a grid's points, in deviations. Finer grids need more bits to begin with, coarser
+ones cost bits at every step."""
+POPPED = 5.5
+"""Deviations to either side in the alphabet of what is popped; more would be wasted on 2^-24s."""
+MOST = 2**23 - 2
+"""The most symbols to either side of a mean: alphabets have fewer than 2^24."""
+GROUPS = 256
+"""The most bins of a table; more bins are gathered into this number of groups."""
+SURPRISE = 2.0**-14
+"""The weight of the even component in a mixture over groups."""
+REACHES = (2**8, 2**12)
+"""Alphabets of bins around the mean: the full alphabet of 2^16 bins costs 0.006 bits each time."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Where the V live: V_i is a multiple of delta_i, and coded as k = V_i / delta_i.
+
+    delta_i is SPACING times the smaller of the two deviations that V_i meets: that of a message,
+    sqrt(v alpha_i), and that of the bridge V_i | V_{i+1}. Arrays have n + 1 entries, and entry 0 is
+    0. Entry i belongs to V_i: alpha, the accuracy of step i; beta; delta; the deviation sd with
+    which V_i is popped (from its bridge; for i = n from V_n | x); the reach of that alphabet in
+    units of delta; and the stray of V_i - V_{i-1} from alpha_i m(x).
+
+    What is popped stays within POPPED deviations of its mean, which bounds all that is pushed:
+
+        |V_n - beta_n m| <= B_n,  |V_i - beta_i m| <= B_i = (beta_i / beta_{i+1}) B_{i+1} + reach,
+        V_i - V_{i-1} = alpha_i m + (alpha_i / beta_i) (V_i - beta_i m) - (the bridge's deviation).
+
+    So no message can fall outside the alphabet it is pushed with, even when an empty stack pops the
+    utmost symbol every time.
+    """
+
+    n: int
+    v: float
+    alpha: Floats
+    beta: Floats
+    delta: Floats
+    sd: Floats
+    reach: Integers
+    stray: Floats
+
+    @classmethod
+    def of(cls, flow: BayesianFlow, n: int, spacing: float = SPACING) -> Grid:
+        t = torch.arange(n + 1, dtype=torch.float64) / n
+        v, beta = float(flow.v), flow.schedule.beta(t).numpy()
+        alpha = np.concatenate([[0.0], flow.schedule.step_sizes(n).numpy()])
+        if not (np.isfinite(beta).all() and (alpha[1:] > 0.0).all()):
+            raise BFNError(
+                f"the schedule's {n} steps are not all positive and finite; use fewer steps"
+            )
+        sd, delta, message = np.zeros(n + 1), np.zeros(n + 1), np.sqrt(v * alpha)
+        sd[1:n] = np.sqrt(v * beta[1:n] * alpha[2:] / beta[2:])
+        delta[1:n] = spacing * np.minimum(message[1:n], sd[1:n])
+        sd[n], delta[n] = math.sqrt(v * beta[n]), spacing * message[n]
+        reach, unit = np.zeros(n + 1, np.int64), np.where(delta > 0.0, delta, 1.0)
+        # The quotient is often a whole number but for its last digit.
+        reach[1:] = np.ceil(POPPED * sd[1:] / delta[1:] - 1e-6) + 1
+        furthest, stray = np.zeros(n + 1), np.zeros(n + 1)
+        step = (reach + 1) * delta
+        for i in range(n, 0, -1):
+            above = beta[i] / beta[i + 1] * furthest[i + 1] if i < n else 0.0
+            furthest[i] = above + step[i]
+            stray[i] = alpha[i] / beta[i] * furthest[i] + step[i - 1]
+        if max(reach) > MOST or (stray / unit).max() > MOST:
+            raise BFNError(f"the grids of {n} steps are too fine to be coded; use fewer steps")
+        return cls(n, v, alpha, beta, delta, sd, reach, stray)
+
+    def pushed(self, i: int, span: float) -> int:
+        """The reach of the alphabet of V_i | V_{i-1}, m', with m(x) and m' at most span apart."""
+        reach = math.ceil((self.stray[i] + self.alpha[i] * span) / self.delta[i]) + 2
+        if reach > MOST:
+            raise BFNError(
+                f"step {i} of {self.n} is too accurate to be coded (its messages have more than "
+                f"2^24 values); use more steps"
+            )
+        return reach
+
+    def popped_bits(self) -> Floats:
+        """The mean bits that popping one number of V_i takes, entry by entry."""
+        return _entropy(self.sd[1:] / self.delta[1:])
+
+    def message_bits(self) -> Floats:
+        """The entropy of V_i | V_{i-1}, x; on fine grids its sum over i is that of popped_bits."""
+        return _entropy(np.sqrt(self.v * self.alpha[1:]) / self.delta[1:])
+
+
+def _entropy(deviation: Floats) -> Floats:
+    """Bits of a Gaussian's cells. A cell is as wide as if evenly spread noise were added."""
+    return 0.5 * np.log2(2.0 * math.pi * math.e * (deviation * deviation + 1.0 / 12.0))
+
+
+@dataclass(frozen=True)
+class Step:
+    """Step i of a grid: from V_{i-1} = before, (lanes, numbers), to cells of V_i."""
+
+    grid: Grid
+    i: int
+    before: Floats
+
+    def gaussian(self, m: Floats, reach: int, mask: Mask = None) -> Distribution:
+        """Cells of V_i if the data's value is m."""
+        grid, delta = self.grid, self.grid.delta[self.i]
+        mean = (self.before + grid.alpha[self.i] * m) / delta
+        return gaussian(mean, math.sqrt(grid.v * grid.alpha[self.i]) / delta, reach, mask)
+
+    def message(self, k: Integers) -> Tensor:
+        """Delta = V_i - V_{i-1} of cells k."""
+        return torch.from_numpy(k * self.grid.delta[self.i] - self.before)
+
+
+class Mixture(Distribution):
+    """Cells of V_i by way of a component m', one of the data's symbols.
+
+    No cumulative distribution is needed: to push k, pop a component from its posterior
+
+        p(m' | V_i) ~ p_O(m') exp((Delta . m' - alpha_i |m'|^2 / 2) / v),   Delta = V_i - V_{i-1},
+
+    push k as a cell of that one Gaussian, and push m' with p_O. What was popped pays back what the
+    choice cost: together -log2 p_R bits. Popping k does the same backwards. The posterior only has
+    to be the same on both sides; where it is not exact, it costs its divergence from the exact one.
+    """
+
+    def __init__(self, part: Part, law: Law, step: Step) -> None:
+        self.part, self.step = part, step
+        self.prior = _distribution(law)
+        # What the coder makes of probabilities below 2^-24. So no symbol has weight 0.
+        self.p = _probabilities(law).clamp_min(LEAST)
+        self.reach = step.grid.pushed(step.i, part.span)
+
+    def push(self, stacks: Stacks, symbols: Integers) -> None:
+        choice = self._posterior(symbols).pop(stacks)
+        self._component(choice).push(stacks, symbols)
+        self.prior.push(stacks, choice)
+
+    def pop(self, stacks: Stacks) -> Integers:
+        choice = self.prior.pop(stacks)
+        symbols = self._component(choice).pop(stacks)
+        self._posterior(symbols).push(stacks, choice)
+        return symbols
+
+    def _component(self, choice: Integers) -> Distribution:
+        return self.step.gaussian(self.part.embed(choice), self.reach)
+
+    def _posterior(self, k: Integers) -> Distribution:
+        flow, step = self.part.flow, self.step
+        lanes, variables, _ = self.p.shape
+        # (lanes, variables), with a last axis where V has several numbers per variable
+        message = step.message(k).reshape(flow.state_shape((lanes, variables)))
+        weight = flow.evidence(message, float(step.grid.alpha[step.i]), self.part.values)
+        weight -= weight.amax(-1, keepdim=True)
+        return table(weight.exp_().mul_(self.p).numpy())
+
+
+def _distribution(law: Law) -> Distribution:
+    """p_O as a distribution of the data's symbols, (lanes, variables)."""
+    match law:
+        case Table(logits):
+            logits = _numbers(logits, logits.shape[-1])
+            # Unnormalised: the coder divides by the sum.
+            return table(torch.exp(logits - logits.amax(-1, keepdim=True)).numpy())
+        case CutGaussian(mu, sigma, K):
+            mean, std = (_numbers(mu) + 1.0) * (0.5 * K) - 0.5, _numbers(sigma) * (0.5 * K)
+            return cut_gaussian(mean.numpy(), std.numpy(), K)
+
+
+def _probabilities(law: Law) -> Tensor:
+    """(lanes, variables, K)."""
+    match law:
+        case Table(logits):
+            return torch.softmax(_numbers(logits, logits.shape[-1]), -1)
+        case CutGaussian(mu, sigma, K):
+            edges = torch.arange(2 - K, K, 2, dtype=torch.float64) / K
+            scale = math.sqrt(0.5) / _numbers(sigma)
+            u = (edges - _numbers(mu).unsqueeze(-1)) * scale.unsqueeze(-1)
+            # Twice the distribution, less 1.
+            p = torch.nn.functional.pad(u.erf_(), (1, 1), value=1.0)
+            p[..., 0] = -1.0
+            return 0.5 * p.diff(dim=-1)
+
+
+def _numbers(tensor: Tensor, *last: int) -> Tensor:
+    """(lanes, *shape, *last) as (lanes, variables, *last), in float64 on the CPU."""
+    return tensor.detach().to("cpu", torch.float64).reshape(tensor.shape[0], -1, *last)
+
+
+class CutGaussianBins(Distribution):
+    """0 .. K-1 with the mass of N(mean, std^2) within half a unit, in as tight alphabets as fit."""
+
+    def __init__(self, mean: Floats, std: Floats, K: int, mask: np.ndarray) -> None:
+        self.parts: list[Distribution] = []
+        for reach in REACHES:
+            inside = (mean >= reach) & (mean <= K - 1 - reach)
+            fits = mask & inside & (10.0 * std + 2.0 <= reach)
+            self.parts.append(gaussian(mean, std, reach, fits))
+            mask = mask & ~fits
+        self.parts.append(cut_gaussian(mean, std, K, mask))
+
+    def push(self, stacks: Stacks, symbols: Integers) -> None:
+        for part in self.parts:
+            part.push(stacks, symbols)
+
+    def pop(self, stacks: Stacks) -> Integers:
+        # Every symbol belongs to one part, and is 0 in the others.
+        return np.sum([part.pop(stacks) for part in reversed(self.parts)], 0)
+
+
+class FineMixture(Distribution):
+    """Cells of V_i over more bins than a table can hold; mu and sigma are (lanes, variables).
+
+    In units of bins let M and s be the mean and deviation of the cut Gaussian p_O, and Y = (Delta /
+    alpha_i + 1) K / 2 - 1/2 where the message points, with deviation l = K / (2 sqrt(alpha_i)).
+    Given the message, the components follow about N(kappa, tau^2), where
+
+        1 / tau^2 = 1 / s^2 + 1 / l^2,    kappa / tau^2 = M / s^2 + Y / l^2.
+
+    A window of 13 tau around kappa, but at least GROUPS bins, is divided into GROUPS groups; the
+    first and the last bin are alone, as they may be the ends, which have the tails. A group is
+    chosen from a table, (mass of the group under p_O) x (likelihood of its middle), and a bin
+    within it evenly: groups are at most tau / 19 wide, which costs 1e-4 bits.
+
+    The alphabet of V_i given a bin covers its window only. A network that is certain of something
+    wrong may leave no bin near the message; for that there is one more component, SURPRISE of the
+    mixture, that spreads V_i evenly over all it can be.
+    """
+
+    def __init__(self, mu: Tensor, sigma: Tensor, K: int, step: Step) -> None:
+        self.step, self.K = step, K
+        self.M, self.s = (mu + 1.0) * (0.5 * K) - 0.5, sigma * (0.5 * K)
+        alpha, delta = step.grid.alpha[step.i], step.grid.delta[step.i]
+        self.scale = K / (2.0 * alpha)  # bins per unit of V
+        self.spread = K / (2.0 * math.sqrt(alpha))
+        self.cell = self.scale * delta
+        # Half the least window, 7 deviations of the message, and how far it may be from the data.
+        far = (GROUPS + 14.0 * self.spread) / self.cell
+        self.reach = math.ceil(far) + step.grid.pushed(step.i, 0.0)
+        self.whole = step.grid.pushed(step.i, 2.0)
+        self.middle = np.rint(step.before / delta).astype(np.int64)
+        self.prior = table(np.tile([1.0 - SURPRISE, SURPRISE], (*self.M.shape, 1)))
+
+    def push(self, stacks: Stacks, symbols: Integers) -> None:
+        choice = _Choice(self, symbols)
+        surprised = ~choice.possible
+        surprised |= choice.surprise.pop(stacks) == 1
+        model = ~surprised
+        group = choice.groups(model).pop(stacks)
+        bin_ = choice.first(group) + choice.within(group, model).pop(stacks)
+        self._cells(bin_, model).push(stacks, symbols)
+        self._anywhere(surprised).push(stacks, symbols - self.middle + self.whole)
+        self._bins(model).push(stacks, bin_)
+        self.prior.push(stacks, surprised.astype(np.int64))
+
+    def pop(self, stacks: Stacks) -> Integers:
+        surprised = self.prior.pop(stacks) == 1
+        model = ~surprised
+        bin_ = self._bins(model).pop(stacks)
+        anywhere = self._anywhere(surprised).pop(stacks) + self.middle - self.whole
+        symbols = np.where(surprised, anywhere, self._cells(bin_, model).pop(stacks))
+        choice = _Choice(self, symbols)
+        group = choice.group_of(bin_)
+        choice.within(group, model).push(stacks, bin_ - choice.first(group))
+        choice.groups(model).push(stacks, group)
+        choice.surprise.push(stacks, surprised.astype(np.int64))
+        return symbols
+
+    def _cells(self, bin_: Integers, mask: np.ndarray) -> Distribution:
+        centre = (2.0 * bin_ + 1.0 - self.K) / self.K
+        return self.step.gaussian(centre, self.reach, mask)
+
+    def _anywhere(self, mask: np.ndarray) -> Distribution:
+        return uniform(np.full(mask.shape, 2 * self.whole + 1), mask)
+
+    def _bins(self, mask: np.ndarray) -> Distribution:
+        return CutGaussianBins(self.M.numpy(), self.s.numpy(), self.K, mask)
+
+
+class _Choice:
+    """The posterior of the components given cells of V_i."""
+
+    def __init__(self, mixture: FineMixture, symbols: Integers) -> None:
+        K, M, s, spread = mixture.K, mixture.M, mixture.s, mixture.spread
+        self.mixture = mixture
+        self.Y = (mixture.step.message(symbols) * mixture.scale) + (0.5 * K - 0.5)
+        share = 1.0 / (1.0 + (spread / s).square())  # of the message in kappa
+        kappa = M + share * (self.Y - M)
+        tau = spread * share.sqrt()
+        width = (13.0 * tau).ceil().clamp(GROUPS, K)
+        # As many bins below kappa as above it, inside 0 .. K-1.
+        low = (kappa - 0.5 * width).round().clamp_min(0.0).minimum(K - width)
+        self.low, self.width = low.long().numpy(), width.long().numpy()
+        distance = torch.maximum((self.Y - low).abs(), (self.Y - low - width).abs())
+        self.possible = (distance / mixture.cell < mixture.reach - 2.0).numpy()
+        # ln p_R of a cell up to what the three parts have in common: all bins as one Gaussian, and
+        # the two ends, where the tails are.
+        total = s.square() + spread**2
+        inner = -0.5 * (self.Y - M).square() / total - 0.5 * total.log()
+        low_end = torch.special.log_ndtr((0.5 - M) / s) - 0.5 * (self.Y / spread).square()
+        high_end = torch.special.log_ndtr((M - K + 1.5) / s)
+        high_end = high_end - 0.5 * ((self.Y - (K - 1)) / spread).square()
+        ends = torch.logaddexp(low_end, high_end) - math.log(spread)
+        log_model = torch.logaddexp(inner, ends) + math.log(mixture.cell / math.sqrt(2.0 * math.pi))
+        odds = math.log(SURPRISE / (2 * mixture.whole + 1)) - log_model
+        weights = torch.stack([torch.sigmoid(-odds), torch.sigmoid(odds)], -1)
+        self.surprise = table(weights.numpy(), self.possible)
+
+    def first(self, group: Integers) -> Integers:
+        """The first bin of a group; group GROUPS is the end of the last."""
+        inner = 1 + (group - 1) * (self.width - 2) // (GROUPS - 2)
+        return self.low + np.where(group == 0, 0, np.where(group == GROUPS, self.width, inner))
+
+    def group_of(self, bin_: Integers) -> Integers:
+        inside = np.clip(bin_ - self.low, 0, self.width - 1)
+        inner = 1 + (inside * (GROUPS - 2) - 1) // (self.width - 2)
+        last = inside == self.width - 1
+        return np.where(inside == 0, 0, np.where(last, GROUPS - 1, inner))
+
+    def groups(self, mask: np.ndarray) -> Distribution:
+        mixture, K = self.mixture, self.mixture.K
+        low, width = (torch.from_numpy(a).double().unsqueeze(-1) for a in (self.low, self.width))
+        # As `first` has them: rounding cannot carry a quotient of such numbers over an integer.
+        inner = torch.arange(-1.0, GROUPS, dtype=torch.float64) * (width - 2.0) / (GROUPS - 2.0)
+        edges = inner.floor_() + (low + 0.5)
+        edges[..., 0], edges[..., -1] = low[..., 0] - 0.5, (low + width)[..., 0] - 0.5
+        u = (edges - mixture.M.unsqueeze(-1)) * (math.sqrt(0.5) / mixture.s).unsqueeze(-1)
+        u.erf_()  # twice the distribution, less 1
+        # The ends have the tails.
+        u[..., 0].masked_fill_(edges[..., 0] < 0.0, -1.0)
+        u[..., -1].masked_fill_(edges[..., -1] > K - 1.0, 1.0)
+        mass = (0.5 * u.diff(dim=-1)).clamp_min_(LEAST)
+        # The middle of every group, in deviations of the message; then its likelihood.
+        z = (0.5 * (edges[..., 1:] + edges[..., :-1]) - self.Y.unsqueeze(-1)) / mixture.spread
+        weight = z.square_().mul_(-0.5)
+        weight -= weight.amax(-1, keepdim=True)
+        return table(weight.exp_().mul_(mass).numpy(), mask)
+
+    def within(self, group: Integers, mask: np.ndarray) -> Distribution:
+        size = self.first(group + 1) - self.first(group)
+        return uniform(size, mask & (size > 1))
 
 
 @dataclass(frozen=True)
 class Part:
     """Variables of one kind: where they are in an example and in V, and how they are coded."""
 
-    shape: tuple[int, ...]
+    flow: BayesianFlow
+    symbols: Symbols
     grid: Grid
-    receiver: Receiver
     variables: slice
     numbers: slice
 
@@ -69,6 +418,37 @@ class Part:
     def size(self) -> int:
         """The number of entries of V."""
         return self.numbers.stop - self.numbers.start
+
+    @cached_property
+    def values(self) -> Tensor:
+        """All values that a variable can have: (K,)."""
+        return self.symbols.data(torch.arange(self.symbols.K))
+
+    @cached_property
+    def span(self) -> float:
+        """How far apart two values of m(x) can be, in any of its numbers."""
+        # In pieces: a class has as many numbers as there are classes.
+        m = [self.flow.embed(values).double() for values in self.values.split(256)]
+        high, low = (torch.stack([f(each, 0) for each in m]) for f in (torch.amax, torch.amin))
+        return float((high.amax(0) - low.amin(0)).max())
+
+    def index(self, x: Tensor) -> Tensor:
+        """The symbols of data; where data have parts of several kinds, classes are numbers, too."""
+        return self.symbols.index(x.long() if self.flow.integers else x)
+
+    def embed(self, k: Integers) -> Floats:
+        """m(x) of symbols (lanes, variables): (lanes, numbers)."""
+        x = self.symbols.data(torch.from_numpy(k))
+        return self.flow.embed(x).double().reshape(len(k), -1).numpy()
+
+    def message(self, output: Output, step: Step) -> Distribution:
+        """p_R as a distribution of the cells of V_i, (lanes, numbers)."""
+        law = output.message_law()
+        if isinstance(law, Point):
+            return step.gaussian(_numbers(law.m).numpy(), step.grid.pushed(step.i, 2.0))
+        if isinstance(law, CutGaussian) and law.K > GROUPS:
+            return FineMixture(_numbers(law.mu), _numbers(law.sigma), law.K, step)
+        return Mixture(self, law, step)
 
     def bridge(self, k: Integers, i: int) -> Distribution:
         """Cells of V_{i-1} given those of V_i."""
@@ -81,7 +461,7 @@ class Part:
         """Cells of V_n given the data."""
         grid, n = self.grid, self.grid.n
         return gaussian(
-            self.receiver.embed(x) * (grid.beta[n] / grid.delta[n]),
+            self.embed(x) * (grid.beta[n] / grid.delta[n]),
             float(grid.sd[n] / grid.delta[n]),
             int(grid.reach[n]),
         )
@@ -107,36 +487,32 @@ class Chain:
         self.variables = self.numbers = 0
         symbols = model.head.part_symbols(values)
         kinds = zip(model.flow.parts, symbols, model.flow.part_shapes(shape), strict=True)
+        self.even_bits = 0.0
+        """The bits of an example of which nothing is known."""
         for flow, alphabet, own in kinds:
-            variables = slice(self.variables, self.variables + math.prod(own))
-            state = math.prod(flow.state_shape((1, *own)))
+            count, state = math.prod(own), math.prod(flow.state_shape((1, *own)))
+            variables = slice(self.variables, self.variables + count)
             numbers = slice(self.numbers, self.numbers + state)
-            receiver = Receiver(flow, alphabet)
-            self.parts.append(Part(own, Grid.of(flow, steps), receiver, variables, numbers))
+            self.parts.append(Part(flow, alphabet, Grid.of(flow, steps), variables, numbers))
             self.variables, self.numbers = variables.stop, numbers.stop
-        self.K = max(part.receiver.symbols.K for part in self.parts)
+            self.even_bits += count * math.log2(alphabet.K)
+        self.K = max(part.symbols.K for part in self.parts)
         """The size of the largest alphabet."""
         popped = sum(part.size * part.grid.popped_bits() for part in self.parts)
         self._popped: Floats = np.asarray(popped)
         words = np.ceil(self._popped / 16.0) + 1
         self._words = np.concatenate([[0], np.cumsum(words)]).astype(np.int64)
 
-    @property
-    def even_bits(self) -> float:
-        """The bits of an example of which nothing is known."""
-        parts = ((part, part.receiver.symbols.K) for part in self.parts)
-        return sum(math.prod(part.shape) * math.log2(K) for part, K in parts)
-
     def indices(self, x: Tensor) -> Integers:
         """Data (N, *shape) as indices of symbols, (N, variables)."""
         rows = x.reshape(len(x), self.variables)
-        found = [part.receiver.index(rows[:, part.variables]) for part in self.parts]
+        found = [part.index(rows[:, part.variables]) for part in self.parts]
         return torch.cat(found, 1).numpy()
 
     def data(self, k: Integers) -> Tensor:
         """The inverse of `indices`."""
         dtype, rows = self.model.dtype, torch.from_numpy(k)
-        found = [p.receiver.symbols.data(rows[:, p.variables], dtype) for p in self.parts]
+        found = [p.symbols.data(rows[:, p.variables], dtype) for p in self.parts]
         x = torch.cat(found, 1).reshape(len(k), *self.shape[1:])
         return x if self.model.flow.integers else x.to(dtype)
 
@@ -279,7 +655,7 @@ class Chain:
         before, outputs = self._state(k, i - 1), self.output(k, i - 1).each()
         return Joined(
             [
-                (p.numbers, p.receiver.message(output, Step(p.grid, i, before[:, p.numbers])))
+                (p.numbers, p.message(output, Step(p.grid, i, before[:, p.numbers])))
                 for p, output in zip(self.parts, outputs, strict=True)
             ]
         )
@@ -295,4 +671,4 @@ class Chain:
     def _data(self, output: Output) -> Distribution:
         """The data's symbols by the network's output."""
         outputs = zip(self.parts, output.each(), strict=True)
-        return Joined([(p.variables, p.receiver.data(each)) for p, each in outputs])
+        return Joined([(p.variables, _distribution(each.law())) for p, each in outputs])

@@ -9,7 +9,7 @@ Where a block is long, several of its examples go through the chain together (`w
 to do more at a time to one stack than to have more stacks.
 
 A stack must hold some bits before the chain can begin. They are what the model does not say of
-exact values (exact.py), if there are any, and the block's last examples, coded symbol by symbol
+exact values (`Exact`), if there are any, and the block's last examples, coded symbol by symbol
 (`Startup`). So a block costs no random bits; it only pays for what that way is worse than the chain
 on a handful of examples. Should they not suffice, the block begins again on top of `padding`. A
 stack that runs dry while the chain decodes is therefore none of ours.
@@ -37,9 +37,9 @@ import torch
 
 import bfn
 from bfn.codec.chain import Chain
-from bfn.codec.exact import Exact
 from bfn.codec.stack import (
     Distribution,
+    Exact,
     Floats,
     Integers,
     Stacks,

@@ -42,8 +42,8 @@ from bfn.codec.archive import (
     check_size,
 )
 from bfn.codec.coder import LANES, Codec
-from bfn.codec.exact import Exact
 from bfn.codec.files import Source
+from bfn.codec.stack import Exact
 from bfn.codec.translation import Translation, bin_values
 from bfn.data.formats import Format
 from bfn.errors import BFNError, printable, some
