@@ -17,7 +17,14 @@ from torch import Tensor
 
 from bfn.codec import files
 from bfn.codec.archive import Array, Entry, Picture, Plain, Rows, Windows, check_size
-from bfn.codec.translation import Translation, bin_values, joined
+from bfn.codec.translation import (
+    Translation,
+    bin_values,
+    check_parts,
+    joined,
+    restore,
+    write_picture,
+)
 from bfn.data import forms
 from bfn.data.formats import ArrayFormat, Format, ImageFormat, TextFormat
 from bfn.data.forms import LETTERS, Alphabet
@@ -54,17 +61,16 @@ def rows(
 
 def there_and_back(inputs: list[Path], by: Translation, out: Path, **keywords: bool) -> list[Entry]:
     """Scan files, gather what they are stored as, and restore the same from that alone."""
-    sources = files.scan(files.find(inputs), by, **keywords)
+    sources = files.scan(inputs, by, **keywords)
     examples: list[Tensor] = []
     plain = bytearray()
     content = bytearray()
     for source in sources:
         for fragment in source.fragments():
             content += fragment.content
-            if isinstance(fragment.data, bytes):
-                plain += fragment.data
-            else:
-                examples.append(fragment.data)
+            plain += fragment.plain
+            if fragment.x is not None:
+                examples.append(fragment.x)
     row = torch.cat(examples) if examples else torch.zeros(0, *by.format.shape)
     at = kept = 0
     seen = bytearray()
@@ -81,7 +87,7 @@ def there_and_back(inputs: list[Path], by: Translation, out: Path, **keywords: b
 
     for source in sources:
         restored = out / source.entry.name
-        files.restore(source.entry, restored, by, take, keep, seen.extend)
+        restore(source.entry, restored, by, take, keep, seen.extend)
         if any(isinstance(part, Picture) for part in source.entry.parts):
             assert np.array_equal(pixels_of(restored), pixels_of(source.path))
         else:
@@ -89,7 +95,7 @@ def there_and_back(inputs: list[Path], by: Translation, out: Path, **keywords: b
     assert at == len(row)
     assert kept == len(plain)
     assert seen == content
-    files.check_parts([source.entry for source in sources], by.format)
+    check_parts([source.entry for source in sources], by.format)
     return [source.entry for source in sources]
 
 
@@ -134,7 +140,7 @@ def test_the_windows_are_the_text(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("abcdefgh" + "ijklmnop" + "qrstu")
     found = list(files.read_text(path, TEXT.format))
-    windows = [TEXT.format.decode(f.data) for f in found]
+    windows = [TEXT.format.decode(f.x) for f in found]
     assert windows == [["abcdefgh", "ijklmnop"], ["nopqrstu"]]
     assert [f.content for f in found] == [b"abcdefghijklmnop", b"qrstu"]
 
@@ -147,7 +153,7 @@ def test_long_texts_are_read_in_pieces(
     path.write_text("".join("αβγ \n"[i * i % 5] for i in range(203)))
     (item,) = there_and_back([path], GREEK, out)
     assert item.parts == (Windows(26, 5),)
-    assert max(len(f.data) for f in files.read_text(path, GREEK.format)) == 3
+    assert max(len(f.x) for f in files.read_text(path, GREEK.format)) == 3
 
 
 @pytest.mark.parametrize("content", [b"\r\n" * 20, b"\xff\xfe\0" * 7, bytes(range(256)), b"\n"])
@@ -172,9 +178,9 @@ def test_arrays(tmp_path: Path, out: Path, dtype: str, shape: tuple[int, ...]) -
     count = levels.size // 64
     assert item.parts == ((rows(count, dtype, shape=shape),) if count else (Plain(128),))
     for found in files.read_arrays(path, DIGITS):
-        if isinstance(found.data, Tensor):
+        if found.x is not None:
             expected = (2 * torch.from_numpy(levels).double().reshape(-1, 1, 8, 8) + 1 - 17) / 17
-            torch.testing.assert_close(found.data.double(), expected, rtol=0, atol=1e-7)
+            torch.testing.assert_close(found.x.double(), expected, rtol=0, atol=1e-7)
 
 
 HEADER = "{'descr': '|u1', 'fortran_order': False, 'shape': (2, 8, 8), }"
@@ -212,8 +218,8 @@ def test_channels_may_come_last(tmp_path: Path, out: Path) -> None:
     assert a.parts == (rows(5, "|u1", 0, True, (5, 4, 6, 3)),)
     assert b.parts == (rows(1, "|u1", 0, True, (4, 6, 3)),)
     (found,) = files.read_arrays(tmp_path / "a.npy", PHOTOS)
-    assert isinstance(found.data, Tensor)
-    assert np.array_equal(PHOTOS.values(found.data)[0], np.moveaxis(values, -1, 1))
+    assert found.x is not None
+    assert np.array_equal(PHOTOS.values(found.x)[0], np.moveaxis(values, -1, 1))
 
 
 def test_archives_of_arrays(tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,7 +267,7 @@ def test_levels_that_bins_lose(tmp_path: Path) -> None:
         for value in range(256):
             np.save(tmp_path / "a.npy", np.array([value], np.uint8))
             try:
-                files.scan(files.find([tmp_path / "a.npy"]), by)
+                files.scan([tmp_path / "a.npy"], by)
                 found.add(value)
             except BFNError:
                 pass
@@ -289,7 +295,7 @@ def test_jpegs_come_back_as_png(tmp_path: Path, out: Path) -> None:
     assert item.name == "a.png"
     (tmp_path / "a.png").write_bytes(png(PIXELS))
     with pytest.raises(BFNError, match=r"two files would be restored as 'a\.png'"):
-        files.scan(files.find([tmp_path / "a.jpg", tmp_path / "a.png"]), PHOTOS)
+        files.scan([tmp_path / "a.jpg", tmp_path / "a.png"], PHOTOS)
 
 
 LEVELS = (np.arange(64).reshape(8, 8) % 17).astype(np.uint8)
@@ -303,8 +309,8 @@ def test_levels_and_shades(tmp_path: Path, out: Path, pixels: np.ndarray, shades
     (item,) = there_and_back([tmp_path / "a.png"], DIGITS, out)
     assert item.parts == (Picture("png", shades),)
     (fragment,) = files.read_picture(tmp_path / "a.png", DIGITS)
-    assert isinstance(fragment.data, Tensor)
-    assert np.array_equal(DIGITS.values(fragment.data)[0][0, 0], LEVELS)
+    assert fragment.x is not None
+    assert np.array_equal(DIGITS.values(fragment.x)[0][0, 0], LEVELS)
 
 
 @pytest.mark.parametrize("name", ["a.pgm", "a.png"])
@@ -317,7 +323,7 @@ def test_pgm_files(tmp_path: Path, out: Path, header: bytes, name: str) -> None:
 def test_a_picture_that_is_not_saved_exactly_is_an_error(tmp_path: Path) -> None:
     part = Picture("jpeg", True)  # no archive can say so: its formats are lossless ones
     with pytest.raises(BFNError, match="could not be saved exactly"):
-        files.write_picture(tmp_path / "a.jpg", part, PIXELS)
+        write_picture(tmp_path / "a.jpg", part, PIXELS)
 
 
 # What does not fit.
@@ -425,7 +431,7 @@ def test_what_does_not_fit(tmp_path: Path, out: Path, number: int) -> None:
 
 def refusal(path: Path, by: Translation) -> str:
     with pytest.raises(BFNError) as caught:
-        files.scan(files.find([path]), by)
+        files.scan([path], by)
     assert path.name in str(caught.value)
     return str(caught.value)
 
@@ -459,20 +465,20 @@ def test_what_cannot_be_found(tmp_path: Path) -> None:
         strange: "not a safe path",
     }.items():
         with pytest.raises(BFNError, match=told):
-            files.find([tmp_path / name])
+            files.scan([tmp_path / name], TEXT)
 
 
 def test_names_that_collide(tmp_path: Path) -> None:
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "a.txt").write_text("abc")
-    found = files.find([tmp_path / "one" / "a.txt", tmp_path / "two" / "a.txt"])
+    both = [tmp_path / "one" / "a.txt", tmp_path / "two" / "a.txt"]
     with pytest.raises(BFNError, match=r"two files would be restored as 'a\.txt'; rename one"):
-        files.scan(found, TEXT)
-    files.scan(files.find([tmp_path / "one", tmp_path / "two"]), TEXT)
+        files.scan(both, TEXT)
+    files.scan([tmp_path / "one", tmp_path / "two"], TEXT)
     (tmp_path / "two" / "one").write_text("abc")
     with pytest.raises(BFNError, match="both a file and a folder"):
-        files.scan(files.find([tmp_path / "one", tmp_path / "two" / "one"]), TEXT)
+        files.scan([tmp_path / "one", tmp_path / "two" / "one"], TEXT)
 
 
 def test_classes_of_letters_may_lie_in_an_array(tmp_path: Path, out: Path) -> None:
@@ -483,7 +489,7 @@ def test_classes_of_letters_may_lie_in_an_array(tmp_path: Path, out: Path) -> No
 def test_a_file_that_changes_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("abcdefgh" * 3)
-    (source,) = files.scan(files.find([path]), TEXT)
+    (source,) = files.scan([path], TEXT)
     for content in ("abcdefgh" * 2, "ABCDEFGH" * 3, None):
         path.write_text(content) if content else path.unlink()
         with pytest.raises(BFNError, match="changed while it was being stored"):
@@ -501,7 +507,7 @@ def test_forged_parts_are_refused() -> None:
         (Picture("png", False), translation(ArrayFormat((1, 8, 8), forms.Discretised(17, 17)))),
     ):
         with pytest.raises(BFNError, match="not data of this model's kind"):
-            files.check_parts([Entry("a", (part,))], by.format)
+            check_parts([Entry("a", (part,))], by.format)
 
 
 def test_neighbours_are_joined() -> None:

@@ -16,8 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bfn.codec.archive import Archive, Contents
-from bfn.codec.pack import open_codec, pack, unpack
-from bfn.codec.translation import Translation
+from bfn.codec.pack import pack, unpack
 from bfn.data.formats import Format
 from bfn.errors import BFNError
 from bfn.model import BFN
@@ -55,8 +54,7 @@ def real(text: tuple[BFN, Format], tmp_path_factory: pytest.TempPathFactory) -> 
 def restore(path: Path, out: Path, text: tuple[BFN, Format]) -> dict[str, bytes]:
     shutil.rmtree(out, ignore_errors=True)
     with Archive(path) as archive:
-        codec = open_codec(archive, *text)
-        unpack(archive, codec, Translation.of(*text), out)
+        unpack(archive, *text, out)
     return {p.name: p.read_bytes() for p in out.rglob("*") if p.is_file()}
 
 

@@ -15,7 +15,7 @@ import torch
 import bfn
 from bfn.codec import files
 from bfn.codec.archive import Array, Entry, Plain, Rows
-from bfn.codec.translation import Translation
+from bfn.codec.translation import Translation, check_parts
 from bfn.data.formats import MixedFormat
 from bfn.errors import BFNError
 
@@ -170,7 +170,7 @@ def test_arrays_that_do_not_lie_in_their_file() -> None:
         entry = Entry("a.npz", (Plain(plain), rows) if plain else (rows,))
         told = pytest.raises(BFNError, match=r"the arrays of 'a\.npz' do not lie in it")
         with contextlib.nullcontext() if fits else told:
-            files.check_parts([entry], format)
+            check_parts([entry], format)
     assert len(Translation.of(model, format).symbols) == 2
 
 

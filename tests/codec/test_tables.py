@@ -16,9 +16,9 @@ import torch
 import bfn
 from bfn.codec import Codec
 from bfn.codec.archive import Entry, Lines, Rows
-from bfn.codec.files import check_parts
 from bfn.codec.pack import pack
 from bfn.codec.stack import Exact, constriction
+from bfn.codec.translation import check_parts
 from bfn.tables.columns import Columns
 from bfn.tables.format import TableFormat
 from bfn.tables.source import build

@@ -108,22 +108,27 @@ def decompress(
     """
     from bfn.cli.sampling import open_run
     from bfn.codec.archive import Archive
-    from bfn.codec.pack import choose, open_codec, unpack
-    from bfn.codec.translation import Translation
+    from bfn.codec.pack import unpack
     from bfn.device import find_device
     from bfn.errors import plural
     from bfn.files import check_free
     from bfn.progress import waiting
 
     with Archive(file) as archive:
-        choose(archive.contents.entries, only)
         check_free(out, force, folder=True)
         _, model, format = open_run(run, trust)
         model.to(find_device(archive.contents.made_with["device"], "device"))
-        codec = open_codec(archive, model, format, run=str(run), anyway=anyway)
-        translation = Translation.of(model, format)
         with waiting("decompressing") as (report, _):
-            restored = unpack(archive, codec, translation, out, only=only, report=report)
+            restored = unpack(
+                archive,
+                model,
+                format,
+                out,
+                run=str(run),
+                anyway=anyway,
+                only=only,
+                report=report,
+            )
     print(f"{out}: {plural(len(restored), 'file')}")
 
 

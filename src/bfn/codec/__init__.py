@@ -10,10 +10,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bfn.codec.arrays import compress, decompress
     from bfn.codec.coder import Codec, Coded
+    from bfn.codec.pack import compress, decompress
 
-_HOMES = {"Codec": "coder", "Coded": "coder", "compress": "arrays", "decompress": "arrays"}
+_HOMES = {"Codec": "coder", "Coded": "coder", "compress": "pack", "decompress": "pack"}
 __all__ = ["Codec", "Coded", "compress", "decompress"]
 
 

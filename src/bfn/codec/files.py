@@ -1,15 +1,15 @@
-"""Files in, files out: which files a model can take, and how they come back.
+"""Finding and reading files: which ones a model can take, and what they are stored as.
 
 A file fits a model if the examples made from it give back the very same bytes (texts, arrays) or
 pixels (pictures). That is tried, value by value, before anything is written.
 
     text files      windows of the model's length; a short rest is stored without the model, a
                     longer one lies at the end of a window that overlaps the one before
-    .npy, .npz      the rows of every array, for mixed data of all arrays together; what else the
-                    file holds is stored without the model
-    pictures        one example each; the pixels are kept, what else the file says is not
-    .csv            rows of a table, in pieces; what their values do not say is stored without the
-                    model
+    .npy, .npz      the rows of every array, for mixed data of all arrays together; everything else
+                    in the file is stored without the model
+    pictures        one example each; the pixels are kept, other contents of the file are not
+    .csv            rows of a table, in pieces; what does not follow from their values is stored
+                    without the model
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from typing import IO, Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from bfn.codec.archive import (
     MOST_BESIDE,
@@ -36,7 +35,6 @@ from bfn.codec.archive import (
     Array,
     Entry,
     Lines,
-    Part,
     Picture,
     Plain,
     Rows,
@@ -44,7 +42,16 @@ from bfn.codec.archive import (
     check_name,
     check_names,
 )
-from bfn.codec.translation import Fragment, Translation, Unfit, by_row, joined, npy_header
+from bfn.codec.translation import (
+    MODES,
+    Fragment,
+    Translation,
+    Unfit,
+    joined,
+    npy_header,
+    row_sizes,
+    without_channel,
+)
 from bfn.data.formats import Format, ImageFormat, TextFormat
 from bfn.errors import BFNError, require_extra
 
@@ -59,11 +66,9 @@ _HEADER = re.compile(
     rb"\{'descr': '([\w|<>=]+)', 'fortran_order': (True|False), "
     rb"'shape': \(((?:\d{1,18}, ?)*(?:\d{1,18})?)\),? ?\}\s*"
 )
-_MODES = {1: "L", 3: "RGB"}
 _ORIENTATION = 0x0112
 
-
-# Finding and reading files.
+Read = Callable[[], Iterator[Fragment]]
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,7 @@ class Source:
     path: Path
     entry: Entry
     size: int
-    read: Callable[[], Iterator[Fragment]]
+    read: Read
 
     def fragments(self) -> Iterator[Fragment]:
         """The file's fragments once more; it must not have changed."""
@@ -93,51 +98,19 @@ class Source:
         )
 
 
-def find(inputs: Sequence[Path]) -> list[tuple[str, Path]]:
-    """The name in the archive and the place of every file; folders are walked in order.
-
-    A file is stored under its own name, a file of a folder under the folder's name and its path
-    below it.
-    """
-    found: list[tuple[str, Path]] = []
-    for given in inputs:
-        path = given.expanduser()
-        if path.is_dir():
-            below = sorted(_walk(path))
-            if not below:
-                raise BFNError(f"the folder {str(given)!r} holds no files; give another one")
-            top = path.resolve().name
-            found += [(f"{top}/{inner}" if top else inner, path / inner) for inner in below]
-        elif path.exists() or path.is_symlink():
-            found.append((path.name, path))
-        else:
-            raise BFNError(f"there is no file {str(given)!r}; give files and folders of files")
-    for name, path in found:
-        if not path.is_file():
-            raise BFNError(f"{str(path)!r} is not an ordinary file; leave it out")
-        check_name(name)
-    return found
-
-
-def _walk(folder: Path) -> Iterator[str]:
-    def refuse(error: OSError) -> None:
-        raise BFNError(f"cannot read {str(error.filename)!r}: {error.strerror}")
-
-    for place, _, files in os.walk(folder, onerror=refuse):
-        for name in files:
-            yield (Path(place) / name).relative_to(folder).as_posix()
-
-
 def scan(
-    found: Sequence[tuple[str, Path]],
+    inputs: Sequence[Path],
     translation: Translation,
     *,
     allow_fallback: bool = False,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Source]:
-    """Read every file once; refuse those the model cannot represent, in one sentence."""
-    sources: list[Source] = []
-    unfit: list[str] = []
+    """Read every file once; refuse those the model cannot represent, in one sentence.
+
+    A file is stored under its own name, a file of a folder under the folder's name and its path
+    below it.
+    """
+    found, sources, unfit = _find(inputs), list[Source](), list[str]()
     for done, (name, path) in enumerate(found):
         report(done, len(found))
         try:
@@ -153,6 +126,37 @@ def scan(
         )
     check_names([source.entry.name for source in sources])
     return sources
+
+
+def _find(inputs: Sequence[Path]) -> list[tuple[str, Path]]:
+    """The name in the archive and the place of every file; folders are walked in order."""
+    found: list[tuple[str, Path]] = []
+    for listed in inputs:
+        path = listed.expanduser()
+        if path.is_dir():
+            below = sorted(_walk(path))
+            if not below:
+                raise BFNError(f"the folder {str(listed)!r} holds no files; give another one")
+            top = path.resolve().name
+            found += [(f"{top}/{inner}" if top else inner, path / inner) for inner in below]
+        elif path.exists() or path.is_symlink():
+            found.append((path.name, path))
+        else:
+            raise BFNError(f"there is no file {str(listed)!r}; give files and folders of files")
+    for name, path in found:
+        if not path.is_file():
+            raise BFNError(f"{str(path)!r} is not an ordinary file; leave it out")
+        check_name(name)
+    return found
+
+
+def _walk(folder: Path) -> Iterator[str]:
+    def refuse(error: OSError) -> None:
+        raise BFNError(f"cannot read {str(error.filename)!r}: {error.strerror}")
+
+    for place, _, files in os.walk(folder, onerror=refuse):
+        for name in files:
+            yield (Path(place) / name).relative_to(folder).as_posix()
 
 
 def _source(name: str, path: Path, translation: Translation, allow_fallback: bool) -> Source:
@@ -171,9 +175,7 @@ def _source(name: str, path: Path, translation: Translation, allow_fallback: boo
         return Source(path, Entry(name, parts), size, lambda: _read_plain(path))
 
 
-def _reader(
-    name: str, path: Path, translation: Translation, lenient: bool
-) -> tuple[str, Callable[[], Iterator[Fragment]]]:
+def _reader(name: str, path: Path, translation: Translation, lenient: bool) -> tuple[str, Read]:
     """The name under which a file comes back, and how it is read for this kind of data."""
     format, ending = translation.format, path.suffix.lower()
     array = ending in ARRAYS
@@ -195,6 +197,7 @@ def _reader(
 
 
 def _read_plain(path: Path) -> Iterator[Fragment]:
+    """A file that is stored without the model."""
     with path.open("rb") as file:
         yield from _plain(file, 0, file.seek(0, os.SEEK_END))
 
@@ -203,10 +206,7 @@ def _plain(file: IO[bytes], start: int, stop: int) -> Iterator[Fragment]:
     for at in range(start, stop, CHUNK):
         file.seek(at)
         raw = file.read(min(CHUNK, stop - at))
-        yield Fragment(Plain(len(raw)), raw, [raw])
-
-
-# Texts.
+        yield Fragment(Plain(len(raw)), [raw], plain=raw)
 
 
 def read_text(path: Path, format: TextFormat) -> Iterator[Fragment]:
@@ -220,17 +220,17 @@ def read_text(path: Path, format: TextFormat) -> Iterator[Fragment]:
     with opened as file:
         while text := _characters(file, at_once):
             _check_characters(text, characters, position)
-            whole = len(text) // length * length
-            if whole:
-                windows = [text[i : i + length] for i in range(0, whole, length)]
+            full = len(text) // length * length
+            if full:
+                windows = [text[i : i + length] for i in range(0, full, length)]
                 yield _windows(format, windows, 0)
                 before = windows[-1]
             position += len(text)
-            rest = text[whole:]
-            if rest:  # the end: reads in between are of whole windows
+            rest = text[full:]
+            if rest:  # the end: reads in between are of full windows
                 if before is None or len(rest) <= length // 4:
                     raw = rest if isinstance(rest, bytes) else rest.encode()
-                    yield Fragment(Plain(len(raw)), raw, [raw])
+                    yield Fragment(Plain(len(raw)), [raw], plain=raw)
                 else:
                     skip = length - len(rest)
                     yield _windows(format, [before[-skip:] + rest], skip)
@@ -239,7 +239,7 @@ def read_text(path: Path, format: TextFormat) -> Iterator[Fragment]:
 def _windows(format: TextFormat, windows: list, skip: int) -> Fragment:
     text = windows[0][:0].join([*windows[:-1], windows[-1][skip:]])
     raw = text if isinstance(text, bytes) else text.encode()
-    return Fragment(Windows(len(windows), skip), format.encode(windows), [raw])
+    return Fragment(Windows(len(windows), skip), [raw], format.encode(windows))
 
 
 def _characters(file: IO[Any], count: int) -> Any:
@@ -260,12 +260,9 @@ def _check_characters(text: Any, characters: str | None, position: int) -> None:
         )
 
 
-# Arrays.
-
-
 @dataclass(frozen=True)
-class _Found:
-    """An array in a file: its place, and where its numbers begin and end."""
+class _Located:
+    """An array in a file, and where its numbers begin and end."""
 
     place: Array
     begin: int
@@ -278,9 +275,9 @@ def read_arrays(path: Path, translation: Translation, lenient: bool = False) -> 
     """The fragments of a file; if lenient, arrays that do not fit are plain bytes."""
     with path.open("rb") as file:
         groups = list(_groups(file, path, translation, lenient))
-        found = sorted((array.place.start, array.end) for group in groups for array in group)
+        arrays = sorted((array.place.start, array.end) for group in groups for array in group)
         at = 0
-        for start, end in [*found, (file.seek(0, os.SEEK_END), 0)]:
+        for start, end in [*arrays, (file.seek(0, os.SEEK_END), 0)]:
             yield from _plain(file, at, start)
             at = end
         for group in groups:
@@ -289,7 +286,7 @@ def read_arrays(path: Path, translation: Translation, lenient: bool = False) -> 
 
 def _groups(
     file: IO[bytes], path: Path, translation: Translation, lenient: bool
-) -> Iterator[list[_Found]]:
+) -> Iterator[list[_Located]]:
     """The arrays that hold examples together, one for each part of the data."""
     format, members = translation.format, _members(file, path)
     names = [name.removesuffix(".npy") for _, _, name in members]
@@ -306,16 +303,16 @@ def _groups(
     for group in groups:
         parts = zip(group, format.parts.values(), strict=True)
         try:
-            found = [_array(file, *members[number], part) for number, part in parts]
+            arrays = [_array(file, *members[number], part) for number, part in parts]
             if lenient:  # tried before it is promised
-                for fragment in _rows(file, found, translation):
+                for fragment in _rows(file, arrays, translation):
                     translation.check(fragment)
         except Unfit:
             if not lenient:
                 raise
         else:
-            if found[0].end > found[0].begin:
-                yield found
+            if arrays[0].end > arrays[0].begin:
+                yield arrays
 
 
 def _members(file: IO[bytes], path: Path) -> list[tuple[int, int, str]]:
@@ -346,14 +343,14 @@ def _members(file: IO[bytes], path: Path) -> list[tuple[int, int, str]]:
     return found
 
 
-def _array(file: IO[bytes], start: int, stop: int, name: str, format: Format) -> _Found:
+def _array(file: IO[bytes], start: int, stop: int, name: str, format: Format) -> _Located:
     prefix = f"holds {name!r}, which " if name else ""
     file.seek(start)
     first = file.read(12)
     wide = first[6:8] in (b"\2\0", b"\3\0")  # versions with more room for the header
-    begin = start + (12 if wide else 10)
-    begin += int.from_bytes(first[8 : 12 if wide else 10], "little")
-    file.seek(start + (12 if wide else 10))
+    size = 4 if wide else 2
+    begin = start + 8 + size + int.from_bytes(first[8 : 8 + size], "little")
+    file.seek(start + 8 + size)
     header = _HEADER.fullmatch(file.read(min(begin - file.tell(), 1 << 16)))
     if header is None or first[:6] != b"\x93NUMPY" or not (wide or first[6:8] == b"\1\0"):
         raise Unfit(f"{prefix}is not a .npy array with a header as numpy writes it")
@@ -366,42 +363,28 @@ def _array(file: IO[bytes], start: int, stop: int, name: str, format: Format) ->
         raise Unfit(f"{prefix}is cut off: its header promises {end - begin} bytes of numbers")
     if fortran == "True" and len(shape) > 1:
         raise Unfit(f"{prefix}is in Fortran order: save it through numpy.ascontiguousarray")
-    try:
-        last = _channels_last(shape, format)
-    except Unfit as reason:
-        raise Unfit(f"{prefix}{reason}") from None
+    # Examples may lack the axis of a single channel, and an array may be a single example.
+    own, last = format.shape, (*format.shape[1:], *format.shape[:1])
+    plain = [own, own[1:]] if own[:1] == (1,) else [own]
+    usual = any(shape == one or (shape[1:] == one and len(shape) > len(one)) for one in plain)
+    if not usual and not (format.medium == "image" and last in (shape, shape[1:])):
+        raise Unfit(f"{prefix}has the shape {shape}, but the model's examples have the shape {own}")
     file.seek(start)
     standard = file.read(begin - start) == npy_header(shape, kind)
-    place = Array(start, kind, last, shape) if standard else Array(begin, kind, last)
-    return _Found(place, begin, end, prefix)
+    place = Array(start, kind, not usual, shape) if standard else Array(begin, kind, not usual)
+    return _Located(place, begin, end, prefix)
 
 
-def _channels_last(shape: tuple[int, ...], format: Format) -> bool:
-    """Whether examples end with their channels; an array may also be a single example."""
-    own = format.shape
-    plain = [own, own[1:]] if own[:1] == (1,) else [own]
-    if any(shape == one or (shape[1:] == one and len(shape) > len(one)) for one in plain):
-        return False
-    last = (*own[1:], *own[:1])
-    if format.medium == "image" and (shape == last or shape[1:] == last):
-        return True
-    raise Unfit(f"has the shape {shape}, but the model's examples have the shape {own}")
-
-
-def _row_sizes(arrays: Sequence[Array], format: Format) -> list[int]:
-    """The bytes of one example in each array."""
-    parts = zip(arrays, format.parts.values(), strict=True)
-    return [np.dtype(array.dtype).itemsize * part.dimensions for array, part in parts]
-
-
-def _rows(file: IO[bytes], group: Sequence[_Found], translation: Translation) -> Iterator[Fragment]:
+def _rows(
+    file: IO[bytes], group: Sequence[_Located], translation: Translation
+) -> Iterator[Fragment]:
     """The rows of arrays that belong together, piece by piece."""
     arrays, parts = tuple(each.place for each in group), translation.format.parts
-    sizes = _row_sizes(arrays, translation.format)
+    sizes = row_sizes(arrays, translation.format)
     counts = [(a.end - a.begin) // size for a, size in zip(group, sizes, strict=True)]
     if len(set(counts)) > 1:
-        found = ", ".join(f"{n} of {name!r}" for name, n in zip(parts, counts, strict=True))
-        raise Unfit(f"holds different numbers of examples, {found}")
+        listed = ", ".join(f"{n} of {name!r}" for name, n in zip(parts, counts, strict=True))
+        raise Unfit(f"holds different numbers of examples, {listed}")
     at_once = max(1, CHUNK // sum(sizes))
     for first in range(0, counts[0], at_once):
         count, raw, columns = min(at_once, counts[0] - first), [], []
@@ -416,11 +399,7 @@ def _rows(file: IO[bytes], group: Sequence[_Found], translation: Translation) ->
                 columns.append(translation.encode(p, values))
             except Unfit as reason:
                 raise Unfit(f"{array.prefix}{reason}") from None
-        x = translation.format.join(columns)
-        yield Fragment(Rows(count, arrays), x, raw)
-
-
-# Tables.
+        yield Fragment(Rows(count, arrays), raw, translation.format.join(columns))
 
 
 def read_table(path: Path, format: Format) -> Iterator[Fragment]:
@@ -430,12 +409,9 @@ def read_table(path: Path, format: Format) -> Iterator[Fragment]:
             if len(piece.beside) > MOST_BESIDE:
                 raise Unfit("has lines that are too long for a table")
             part = Lines(len(piece.places), len(piece.beside))
-            yield Fragment(part, torch.from_numpy(piece.places), [piece.raw], piece.beside)
+            yield Fragment(part, [piece.raw], torch.from_numpy(piece.places), piece.beside)
     except BFNError as error:
         raise Unfit(str(error)) from None
-
-
-# Pictures.
 
 
 def read_picture(path: Path, translation: Translation) -> Iterator[Fragment]:
@@ -447,7 +423,7 @@ def read_picture(path: Path, translation: Translation) -> Iterator[Fragment]:
     values = levels if shades else pixels
     values = values[None] if values.ndim == 2 else np.moveaxis(values, -1, 0)
     part = Picture(KINDS[path.suffix.lower()], shades)
-    yield Fragment(part, translation.examples(values[None]), [pixels.tobytes()])
+    yield Fragment(part, [pixels.tobytes()], translation.examples(values[None]))
 
 
 def _resized(path: Path, format: Format) -> np.ndarray:
@@ -458,8 +434,9 @@ def _resized(path: Path, format: Format) -> np.ndarray:
     except BFNError:
         raise Unfit("cannot be read as a picture") from None
     # A binary model draws its pixels: the same ones whenever the file is read.
-    shown = format.render(format.encode(levels[None], torch.Generator().manual_seed(0)))[0]
-    return np.ascontiguousarray(shown[..., 0] if shown.shape[-1] == 1 else shown)
+    return without_channel(
+        format.render(format.encode(levels[None], torch.Generator().manual_seed(0)))[0]
+    )
 
 
 def _pixels(path: Path, shape: tuple[int, ...]) -> np.ndarray:
@@ -473,7 +450,7 @@ def _pixels(path: Path, shape: tuple[int, ...]) -> np.ndarray:
                     f"has {picture.size[0]} x {picture.size[1]} pixels, but the model's pictures "
                     f"have {width} x {height} (--resize crops and resizes it as in training)"
                 )
-            wanted = _MODES.get(channels)
+            wanted = MODES.get(channels)
             if picture.mode != wanted or "transparency" in picture.info:
                 raise Unfit(
                     f"has pixels of the mode {picture.mode}"
@@ -491,159 +468,10 @@ def _pixels(path: Path, shape: tuple[int, ...]) -> np.ndarray:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise Unfit(f"cannot be read as a picture ({reason})") from None
     if pnm or KINDS[path.suffix.lower()] == "ppm":
-        _check_pnm(path.read_bytes(), pixels)
+        # pillow stretches levels other than 256, and ignores a second picture.
+        raw = path.read_bytes()
+        header = re.sub(rb"#[^\n]*\n", b"\n", raw[: len(raw) - pixels.nbytes])
+        right = re.fullmatch(rb"P[56]\s+\d+\s+\d+\s+255\s", header)
+        if not right or not raw.endswith(pixels.tobytes()):
+            raise Unfit("is not a binary PGM or PPM file of a single picture with 256 levels")
     return pixels
-
-
-def _check_pnm(raw: bytes, pixels: np.ndarray) -> None:
-    """One picture of 256 levels: pillow stretches others, and ignores what comes behind."""
-    header = raw[: len(raw) - pixels.nbytes]
-    if not raw.endswith(pixels.tobytes()) or not re.fullmatch(
-        rb"P[56]\s+\d+\s+\d+\s+255\s", re.sub(rb"#[^\n]*\n", b"\n", header)
-    ):
-        raise Unfit("is not a binary PGM or PPM file of a single picture with 256 levels")
-
-
-def write_picture(path: Path, part: Picture, pixels: np.ndarray) -> None:
-    """Save the pixels, and check that they are in the file."""
-    Image = require_extra("PIL.Image", "data", "writing pictures")
-    options = {"lossless": True, "exact": True} if part.kind == "webp" else {}
-    Image.fromarray(pixels).save(path, part.kind.upper(), **options)
-    with Image.open(path) as saved:
-        if not np.array_equal(np.asarray(saved), pixels):
-            raise BFNError(
-                f"{path.name!r} could not be saved exactly as {part.kind}; restore it where "
-                "another version of pillow is installed"
-            )
-
-
-# Restoring.
-
-Take = Callable[[int], Iterator[Tensor]]
-Keep = Callable[[int], Iterator[bytes]]
-
-
-def check_parts(entries: Sequence[Entry], format: Format) -> None:
-    """Refuse entries that are not data of this format: the archive is damaged or forged."""
-    for entry in entries:
-        for part in entry.parts:
-            match part:
-                case Windows(_, skip):
-                    right = isinstance(format, TextFormat) and skip < format.length
-                case Rows(_, arrays):
-                    last = any(array.channels_last for array in arrays)
-                    right = len(arrays) == len(format.parts) and not format.laws
-                    right = right and (not last or format.medium == "image")
-                case Picture():
-                    right = format.medium == "image" and format.shape[0] in _MODES
-                case Lines():
-                    right = bool(format.laws)
-                case _:
-                    right = True
-            if not right:
-                raise BFNError(f"{entry.name!r} is not data of this model's kind")
-        _places(entry, format)
-
-
-def _places(entry: Entry, format: Format) -> list[tuple[int, int]]:
-    """Where the arrays of a file begin and end, in order; its plain bytes lie around them."""
-    found = []
-    for part in entry.parts:
-        if isinstance(part, Rows):
-            for array, size in zip(part.arrays, _row_sizes(part.arrays, format), strict=True):
-                numbers = array.start + len(_header(array))
-                found.append((array.start, numbers + part.examples * size))
-    found.sort()
-    gaps = [start - end for (start, _), (_, end) in zip(found, [(0, 0), *found], strict=False)]
-    if min(gaps, default=0) < 0 or sum(gaps) > entry.plain:
-        raise BFNError(f"the arrays of {entry.name!r} do not lie in it")
-    return found
-
-
-def _header(array: Array) -> bytes:
-    return b"" if array.shape is None else npy_header(array.shape, array.dtype)
-
-
-def restore(
-    entry: Entry,
-    path: Path,
-    translation: Translation,
-    take: Take,
-    keep: Keep,
-    digest: Callable[[bytes], object],
-) -> None:
-    """Write an entry to a new file.
-
-    Args:
-        take: returns the next examples, of a given number, in pieces.
-        keep: returns the next plain bytes, of a given number, in pieces.
-        digest: is called with everything that was restored, in order.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if len(entry.parts) == 1 and isinstance(entry.parts[0], Picture):
-        (x,) = take(1)
-        digest(*translation.restored(entry.parts[0], x))
-        write_picture(path, entry.parts[0], translation.pixels(entry.parts[0], x))
-        return
-    with path.open("xb") as file:
-        around = _Around(file, _places(entry, translation.format))
-        for part in entry.parts:
-            if isinstance(part, Rows):
-                _restore_rows(file, part, translation, take(part.examples), digest)
-                continue
-            for data in _restored(part, translation, take, keep):
-                digest(data)
-                around.write(data)
-
-
-def _restored(part: Part, translation: Translation, take: Take, keep: Keep) -> Iterator[bytes]:
-    """The bytes of a part that lie one after another."""
-    match part:
-        case Plain(size):
-            yield from keep(size)
-        case Lines(examples, size):
-            none = torch.zeros(0, *translation.format.shape).long()
-            x = torch.cat([none, *take(examples)])
-            yield from translation.restored(part, x, b"".join(keep(size)))
-        case Windows(left, skip):
-            for x in take(left):
-                left -= len(x)
-                # The skip belongs to the last window.
-                yield from translation.restored(Windows(len(x), 0 if left else skip), x)
-
-
-def _restore_rows(
-    file: IO[bytes],
-    part: Rows,
-    translation: Translation,
-    pieces: Iterator[Tensor],
-    digest: Callable[[bytes], object],
-) -> None:
-    """Write the rows of arrays, each in its place."""
-    at = []
-    for array in part.arrays:
-        file.seek(array.start)
-        file.write(_header(array))
-        at.append(file.tell())
-    for x in pieces:
-        columns = translation.restored(part, x)
-        digest(by_row(columns, len(x)))
-        for p, data in enumerate(columns):
-            file.seek(at[p])
-            at[p] += file.write(data)
-
-
-class _Around:
-    """Writes bytes one after another, but not into the places that are left for arrays."""
-
-    def __init__(self, file: IO[bytes], places: Sequence[tuple[int, int]]) -> None:
-        self._file, self._places, self._at = file, list(places), 0
-
-    def write(self, data: bytes) -> None:
-        while data:
-            while self._places and self._places[0][0] == self._at:
-                self._at = self._places.pop(0)[1]
-            room = self._places[0][0] - self._at if self._places else len(data)
-            self._file.seek(self._at)
-            self._at += self._file.write(data[:room])
-            data = data[room:]

@@ -20,6 +20,7 @@ import math
 import os
 import secrets
 import shutil
+import tempfile
 import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
@@ -30,22 +31,33 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bfn.codec import files
 from bfn.codec.archive import (
     MADE_WITH,
     PIECE,
     Archive,
+    Array,
     Bits,
     Contents,
     Entry,
+    Rows,
     Writer,
     check_size,
 )
+from bfn.codec.chain import Chain
 from bfn.codec.coder import LANES, Codec
-from bfn.codec.files import Source
+from bfn.codec.files import Source, scan
 from bfn.codec.stack import Exact
-from bfn.codec.translation import Translation, bin_values
+from bfn.codec.translation import (
+    Fragment,
+    Translation,
+    Unfit,
+    bin_values,
+    check_parts,
+    npy_header,
+    restore,
+)
 from bfn.data.formats import Format
+from bfn.data.tensors import format_of, packed
 from bfn.errors import BFNError, printable, some
 from bfn.files import replacing
 from bfn.model import BFN
@@ -58,6 +70,8 @@ WIDTH, WIDE = 256, 1 << 16
 """The most examples of a block that are coded at a time, and variables of all blocks."""
 MAX_VARIABLES = 1 << 25
 """The most variables that are coded at once: bounds the memory of both sides."""
+NAME = "data.npy"
+"""The only entry of an archive of arrays: one array after another, each with numpy's header."""
 
 _OTHERS = ("reconstruction", "startup", "overhead", "startup_examples")
 """What is counted of a block beside the bits of its steps."""
@@ -69,14 +83,17 @@ Report = Callable[[int, int], None]
 def _silent(*_: object) -> None: ...
 
 
+# What both sides must agree on.
+
+
 def fingerprint(model: BFN) -> int:
     """64 bits of a model's configuration and weights."""
-    found = hashlib.blake2b(digest_size=8)
-    found.update(json.dumps(_stated(model.config()), sort_keys=True).encode())
+    digest = hashlib.blake2b(digest_size=8)
+    digest.update(json.dumps(_stated(model.config()), sort_keys=True).encode())
     for name, tensor in sorted(model.net.state_dict().items()):
-        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    return int.from_bytes(found.digest(), "big")
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return int.from_bytes(digest.digest(), "big")
 
 
 def _stated(config: Any) -> Any:
@@ -86,31 +103,35 @@ def _stated(config: Any) -> Any:
     return {key: _stated(value) for key, value in config.items() if value not in (None, False)}
 
 
-def environment(codec: Codec) -> tuple[dict[str, str], int]:
+def _environment(codec: Codec) -> tuple[dict[str, str], int]:
     """What an archive was made with, and the probe."""
     settings = codec.settings
     return {key: str(settings[key]) for key in MADE_WITH}, int(settings["probe"][:8], 16)
 
 
-def make_codec(model: BFN, format: Format, steps: int, lanes: int = 1, width: int = 1) -> Codec:
-    values, exact = bin_values(format), Exact(format.laws) if format.laws else None
+def _codec(
+    model: BFN, format: Format, steps: int, block: int = 1, examples: int = 1, width: int = 1
+) -> Codec:
+    lanes = min(LANES, -(-examples // block), MAX_VARIABLES // (block * format.dimensions))
+    exact = Exact(format.laws) if format.laws else None
+    values, lanes = bin_values(format), max(1, lanes)
     return Codec(model, format.shape, steps, lanes=lanes, values=values, width=width, exact=exact)
 
 
-def lanes_for(examples: int, block: int, dimensions: int) -> int:
-    """The number of blocks that are coded side by side."""
-    return max(1, min(LANES, -(-examples // block), MAX_VARIABLES // (block * dimensions)))
+def codec_for(model: BFN, format: Format, steps: int, block: int, examples: int) -> Codec:
+    """The codec of some examples in blocks: lanes and width follow from their numbers."""
+    codec = _codec(model, format, steps, block, examples)
+    most = min(WIDTH, WIDE // (codec.lanes * codec.chain.variables))
+    width = max(1, min(most, int(block / _fair_length(codec.chain))))
+    return _codec(model, format, steps, block, examples, width) if width > 1 else codec
 
 
-def width_for(codec: Codec, block: int, lanes: int) -> int:
-    """The number of examples of a block that are coded at a time; each takes bits to begin with."""
-    most = min(WIDTH, WIDE // (lanes * codec.chain.variables))
-    return max(1, min(most, int(block / _begun(codec))))
-
-
-def _begun(codec: Codec) -> float:
+def _fair_length(chain: Chain) -> float:
     """The length of a block in which beginning it with one example costs little."""
-    return BLOCK * max(1.0, codec.chain.startup_bits() / codec.chain.even_bits)
+    return BLOCK * max(1.0, chain.startup_bits() / chain.even_bits)
+
+
+# Packing.
 
 
 def pack(
@@ -135,49 +156,50 @@ def pack(
         out: the archive; an existing file is replaced when all is done.
         steps: n of the messages: more are slower and need fewer bits.
         block: examples that are coded together: fewer give quicker access to one of them, but every
-            block costs some bits to begin with; by default so many that these are few.
+            block costs some bits to begin with; by default it is long enough for these to be few.
         run: what error messages call the model.
         allow_fallback: store files that the model cannot represent without it.
-        resize: crop and resize pictures to the model's size; they come back so.
+        resize: crop and resize pictures to the model's size; they come back resized.
         reading, report: called with the files that were read, then with the examples that were
             encoded and decoded again.
     """
 
     def read(translation: Translation) -> list[Source]:
-        found = files.find(inputs)
-        return files.scan(found, translation, allow_fallback=allow_fallback, report=reading)
+        return scan(inputs, translation, allow_fallback=allow_fallback, report=reading)
 
-    return store(model, format, read, out, steps, block, run, resize, report)
+    return _store(
+        model, Translation.of(model, format, resize), read, out, steps, block, run, report
+    )
 
 
-def store(
+def _store(
     model: BFN,
-    format: Format,
+    translation: Translation,
     read: Callable[[Translation], list[Source]],
     out: Path,
     steps: int,
-    block: int | None = None,
+    block: int | None,
     run: str = "",
-    resize: bool = False,
     report: Report = _silent,
 ) -> Contents:
-    """`pack`, of whatever `read` finds."""
+    """`pack`, of the sources that `read` returns."""
+    format = translation.format
     most = max(1, MAX_VARIABLES // format.dimensions)
     if block is not None and not 1 <= block <= most:
         raise BFNError(f"block = {block} examples; give 1 to {most}")
     if not 1 <= steps <= MAX_STEPS:
         raise BFNError(f"steps = {steps}; give 1 to {MAX_STEPS}")
-    translation = Translation.of(model, format, resize)
     # A model that cannot code says so here, before files are read.
-    single = make_codec(model, format, steps)
+    chain = _codec(model, format, steps).chain
     sources = read(translation)
     entries = [source.entry for source in sources]
     examples = sum(entry.examples for entry in entries)
-    if block is None:
-        block = min(most, _fair_block(single, format, examples))
+    if block is None:  # blocks of one length
+        wanted = format.block or _fair_length(chain)
+        length = math.ceil(examples / max(1, round(examples / wanted)))
+        block = min(most, max(1, length))
     check_size(entries, -(-examples // block))
-    lanes = lanes_for(examples, block, format.dimensions)
-    codec = make_codec(model, format, steps, lanes, width_for(single, block, lanes))
+    codec = codec_for(model, format, steps, block, examples)
     try:
         with replacing(out) as aside:
             with Writer(aside) as writer:
@@ -187,7 +209,7 @@ def store(
                     for bits in _write(x.split(block), codec, translation, writer, advance):
                         spent += bits
                 writer.keep(b"", end=True)
-                made_with, probe = environment(codec)
+                made_with, probe = _environment(codec)
                 others = dict(zip(_OTHERS, map(round, spent[steps:]), strict=True))
                 contents = Contents(
                     made_with,
@@ -217,12 +239,6 @@ def store(
     return contents
 
 
-def _fair_block(codec: Codec, format: Format, examples: int) -> int:
-    """Blocks of one length, so long that what they begin with is little."""
-    wanted = format.block or _begun(codec)
-    return max(1, math.ceil(examples / max(1, round(examples / wanted))))
-
-
 class _Digest:
     """CRC-32 of all it is called with, one after another."""
 
@@ -235,16 +251,15 @@ class _Digest:
 def _batches(
     sources: Sequence[Source], size: int, writer: Writer, digest: _Digest
 ) -> Iterator[Tensor]:
-    """The examples of all files, `size` at a time; the writer keeps what is not one."""
+    """The examples of all files, `size` at a time; the writer keeps the plain bytes."""
     waiting = torch.zeros(0)
     for source in sources:
         for fragment in source.fragments():
             digest(fragment.content)
-            writer.keep(fragment.beside)
-            if isinstance(fragment.data, bytes):
-                writer.keep(fragment.data)
+            writer.keep(fragment.plain)
+            if fragment.x is None:
                 continue
-            waiting = torch.cat([waiting, fragment.data]) if len(waiting) else fragment.data
+            waiting = torch.cat([waiting, fragment.x]) if len(waiting) else fragment.x
             while len(waiting) >= size:
                 yield waiting[:size]
                 waiting = waiting[size:].clone()
@@ -269,7 +284,7 @@ def _write(
                 "the coded data did not decode to the same; nothing was written: this machine "
                 "does not compute the same digits twice"
             )
-        writer.add(each.payload, len(before), translation.check_value(before))
+        writer.add(each.payload, len(before), translation.checksum(before))
         others = (each.bits[name] for name in _OTHERS[:3])
         yield [*each.bits["steps"], *others, each.startup_examples]
 
@@ -286,6 +301,8 @@ def _counter(report: Report, total: int) -> Callable[[int], None]:
     return advance
 
 
+# Unpacking.
+
 _PROGRAMS = ("torch", "numpy", "constriction")
 _PROCESSOR = ("machine", "instructions")
 _ANYWAY = (
@@ -293,99 +310,34 @@ _ANYWAY = (
 )
 
 
-def open_codec(
-    archive: Archive, model: BFN, format: Format, *, run: str = "", anyway: bool = False
-) -> Codec:
-    """The codec that decodes an archive, or the reason why this model or machine cannot.
-
-    Args:
-        run: what error messages call the model.
-        anyway: try even if versions or processors differ; what is decoded is still checked.
-    """
-    contents, name = archive.contents, archive.name
-    if fingerprint(model) != contents.fingerprint:
-        raise BFNError(
-            f"{name!r} was made with another model ({contents.run or 'unnamed'!r}, fingerprint "
-            f"{contents.fingerprint:016x}) than {run!r} (fingerprint {fingerprint(model):016x}); "
-            "give the run it was made with"
-        )
-    if not 1 <= contents.steps <= MAX_STEPS:
-        raise archive.damaged(f"steps = {contents.steps}")
-    block = max(1, contents.block)
-    if block * format.dimensions > MAX_VARIABLES:
-        raise archive.damaged(f"{block} examples in a block are too many")
-    if contents.lanes != lanes_for(contents.examples, block, format.dimensions):
-        raise archive.damaged(f"lanes = {contents.lanes}")
-    try:
-        files.check_parts(contents.entries, format)
-    except BFNError as error:
-        raise archive.damaged(str(error)) from None
-    single = make_codec(model, format, contents.steps)
-    width = width_for(single, block, contents.lanes)
-    codec = make_codec(model, format, contents.steps, contents.lanes, width)
-    made_with, probe = environment(codec)
-    _compare(name, contents.made_with, made_with, anyway)
-    if probe != contents.probe and not anyway:
-        raise BFNError(
-            f"{name!r} was made where the network's last digits come out differently, though "
-            f"versions are the same: decode it on the kind of processor it was made on{_ANYWAY}"
-        )
-    return codec
-
-
-def _compare(name: str, there: dict[str, str], here: dict[str, str], anyway: bool) -> None:
-    """Versions and processors must agree, but for bfn's own: the archive's format is its own."""
-    if there["device"] != here["device"]:
-        raise BFNError(
-            f"{name!r} was made on the device {there['device']!r}, not {here['device']!r}, which "
-            f"computes other last digits; decode it on {there['device']!r}"
-        )
-    different = [key for key in (*_PROGRAMS, *_PROCESSOR) if there[key] != here[key]]
-    if different and not anyway:
-        remedy = (
-            "install the versions it was made with"
-            if different[0] in _PROGRAMS
-            else "decode it on such a processor"
-        )
-        theirs, ours = (", ".join(f"{k} {made[k]}" for k in different) for made in (there, here))
-        raise BFNError(f"{name!r} was made with {theirs}, but this is {ours}; {remedy}{_ANYWAY}")
-
-
-def choose(entries: Sequence[Entry], only: Sequence[str] | None) -> list[bool]:
-    """Which entries are asked for: by name, or by the folder they lie in."""
-    if not only:
-        return [True] * len(entries)
-    chosen = np.zeros(len(entries), bool)
-    for name in only:
-        place = name.rstrip("/")
-        found = [f"{entry.name}/".startswith(f"{place}/") for entry in entries]
-        if not any(found):
-            held = some(repr(entry.name) for entry in entries) or "no files"
-            raise BFNError(f"the archive holds no file {name!r}; it holds {held}")
-        chosen |= found
-    return chosen.tolist()
-
-
 def unpack(
     archive: Archive,
-    codec: Codec,
-    translation: Translation,
+    model: BFN,
+    format: Format,
     out: Path,
     *,
+    run: str = "",
+    anyway: bool = False,
     only: Sequence[str] | None = None,
     report: Report = _silent,
 ) -> list[Entry]:
     """Restore an archive's files below a folder, replacing those of the same names; returns which.
 
     Args:
+        model, format: those that the archive was made with.
+        run: what error messages call the model.
+        anyway: try even if versions or processors differ; what is decoded is still checked.
         only: the names of files or folders; by default all are restored.
         report: called with the examples that were decoded.
     """
     entries, blocks = archive.contents.entries, archive.contents.blocks
-    chosen = choose(entries, only)
+    chosen = _choose(entries, only)
     wanted = [entry for entry, asked in zip(entries, chosen, strict=True) if asked]
-    decoder = _Decoder(archive, codec, translation, chosen, report)
-    examples = _Row(archive.contents.block, decoder.block)
+    codec = _open_codec(archive, model, format, run, anyway)
+    translation = Translation.of(model, format)
+    examples = _Row(
+        max(1, archive.contents.block), _decoder(archive, codec, translation, chosen, report)
+    )
     places = [i for i, block in enumerate(blocks) if not block.model]
     plain = _Row(PIECE, lambda number: archive.plain_block(places[number]))
     digest = _Digest()
@@ -396,8 +348,7 @@ def unpack(
         aside.mkdir()
         for entry, asked in zip(entries, chosen, strict=True):
             if asked:
-                place = aside / entry.name
-                files.restore(entry, place, translation, examples.take, plain.take, digest)
+                restore(entry, aside / entry.name, translation, examples.take, plain.take, digest)
             else:
                 examples.at, plain.at = examples.at + entry.examples, plain.at + entry.plain
         if all(chosen) and digest.value != archive.contents.content:
@@ -413,22 +364,63 @@ def unpack(
     return wanted
 
 
-def _move(aside: Path, out: Path, entries: Sequence[Entry]) -> None:
-    """Give the restored files their place: the whole folder at once if there is none yet."""
-    if not out.exists():
-        os.replace(aside, out)
-        return
-    for entry in entries:
-        target = out / entry.name
-        for folder in (target, *target.parents):
-            if folder == out:
-                break
-            # A link in the way could lead out of the folder.
-            if folder.is_symlink() or (folder.is_dir() if folder == target else folder.is_file()):
-                raise BFNError(f"{str(folder)!r} is in the way; remove it or give another folder")
-    for entry in entries:
-        (out / entry.name).parent.mkdir(parents=True, exist_ok=True)
-        os.replace(aside / entry.name, out / entry.name)
+def _choose(entries: Sequence[Entry], only: Sequence[str] | None) -> list[bool]:
+    """Which entries are asked for: by name, or by the folder they lie in."""
+    chosen = np.full(len(entries), not only)
+    for name in only or ():
+        place = name.rstrip("/")
+        found = [f"{entry.name}/".startswith(f"{place}/") for entry in entries]
+        if not any(found):
+            held = some(repr(entry.name) for entry in entries) or "no files"
+            raise BFNError(f"the archive holds no file {name!r}; it holds {held}")
+        chosen |= found
+    return chosen.tolist()
+
+
+def _open_codec(archive: Archive, model: BFN, format: Format, run: str, anyway: bool) -> Codec:
+    """The codec that decodes an archive, or the reason why this model or machine cannot."""
+    contents, name, own = archive.contents, archive.name, fingerprint(model)
+    if own != contents.fingerprint:
+        raise BFNError(
+            f"{name!r} was made with another model ({contents.run or 'unnamed'!r}, fingerprint "
+            f"{contents.fingerprint:016x}) than {run!r} (fingerprint {own:016x}); give the run it "
+            "was made with"
+        )
+    if not 1 <= contents.steps <= MAX_STEPS:
+        raise archive.damaged(f"steps = {contents.steps}")
+    block = max(1, contents.block)
+    if block * format.dimensions > MAX_VARIABLES:
+        raise archive.damaged(f"{block} examples in a block are too many")
+    try:
+        check_parts(contents.entries, format)
+    except BFNError as error:
+        raise archive.damaged(str(error)) from None
+    codec = codec_for(model, format, contents.steps, block, contents.examples)
+    if contents.lanes != codec.lanes:
+        raise archive.damaged(f"lanes = {contents.lanes}")
+    here, probe = _environment(codec)
+    there = contents.made_with
+    if there["device"] != here["device"]:
+        raise BFNError(
+            f"{name!r} was made on the device {there['device']!r}, not {here['device']!r}, which "
+            f"computes other last digits; decode it on {there['device']!r}"
+        )
+    # Not bfn's own version: the archive's format says whether its code has changed.
+    different = [key for key in (*_PROGRAMS, *_PROCESSOR) if there[key] != here[key]]
+    if different and not anyway:
+        remedy = (
+            "install the versions it was made with"
+            if different[0] in _PROGRAMS
+            else "decode it on such a processor"
+        )
+        theirs, ours = (", ".join(f"{k} {made[k]}" for k in different) for made in (there, here))
+        raise BFNError(f"{name!r} was made with {theirs}, but this is {ours}; {remedy}{_ANYWAY}")
+    if probe != contents.probe and not anyway:
+        raise BFNError(
+            f"{name!r} was made where the network's last digits come out differently, though "
+            f"versions are the same: decode it on the kind of processor it was made on{_ANYWAY}"
+        )
+    return codec
 
 
 class _Row:
@@ -450,59 +442,129 @@ class _Row:
             yield piece
 
 
-class _Decoder:
-    """The examples of a block; those that are needed are decoded, a batch at a time."""
+def _decoder(
+    archive: Archive,
+    codec: Codec,
+    translation: Translation,
+    chosen: Sequence[bool],
+    report: Report,
+) -> Callable[[int], Tensor]:
+    """Returns the examples of a block; those of chosen entries are decoded, a batch at a time."""
+    contents, model = archive.contents, codec.model
+    places = [i for i, block in enumerate(contents.blocks) if block.model]
+    needed, start, size = set[int](), 0, max(1, contents.block)
+    for entry, asked in zip(contents.entries, chosen, strict=True):
+        stop = start + entry.examples
+        if asked and stop > start:
+            needed.update(range(start // size, -(-stop // size)))
+        start = stop
+    order, decoded = sorted(needed), dict[int, Tensor]()
+    advance = _counter(report, sum(contents.blocks[places[b]].count for b in order))
 
-    def __init__(
-        self,
-        archive: Archive,
-        codec: Codec,
-        translation: Translation,
-        chosen: Sequence[bool],
-        report: Report,
-    ) -> None:
-        contents = archive.contents
-        self.archive, self.codec, self.translation = archive, codec, translation
-        self.places = [i for i, block in enumerate(contents.blocks) if block.model]
-        needed, start, size = set[int](), 0, max(1, contents.block)
-        for entry, asked in zip(contents.entries, chosen, strict=True):
-            stop = start + entry.examples
-            if asked and stop > start:
-                needed.update(range(start // size, -(-stop // size)))
-            start = stop
-        self.needed = sorted(needed)
-        total = sum(contents.blocks[self.places[b]].count for b in self.needed)
-        self._advance, self._decoded = _counter(report, total), dict[int, Tensor]()
+    def confirm(number: int, x: Any) -> None:
+        if translation.checksum(model.pack(x)) != contents.blocks[places[number]].check:
+            raise BFNError(f"block {number} holds something else")
 
-    def block(self, number: int) -> Tensor:
-        if number not in self._decoded:
-            first = bisect_left(self.needed, number)
-            batch = self.needed[first : first + self.codec.lanes]
-            self._decoded = {}
-            self._decoded = dict(zip(batch, self._decode(batch), strict=True))
-        return self._decoded[number]
-
-    def _decode(self, batch: Sequence[int]) -> list[Tensor]:
-        payloads = [self.archive.payload(self.places[b]) for b in batch]
-        blocks = [self.archive.contents.blocks[self.places[b]] for b in batch]
-        elsewhere = BFNError(
-            f"{self.archive.name!r} does not decode to what was stored: this machine computes "
-            "other digits than the one it was made on, or the archive is forged; decode it where "
-            "it was made"
-        )
-        checks = dict(zip(batch, (block.check for block in blocks), strict=True))
-
-        def confirm(number: int, x: Any) -> None:
-            if self.translation.check_value(self.codec.model.pack(x)) != checks[number]:
-                raise self.archive.damaged(f"block {number} holds something else")
-
+    def load(number: int) -> Tensor:
+        if number in decoded:
+            return decoded[number]
+        decoded.clear()
+        first = bisect_left(order, number)
+        batch = order[first : first + codec.lanes]
+        payloads = [archive.payload(places[b]) for b in batch]
+        counts = [contents.blocks[places[b]].count for b in batch]
         try:
-            counts = [block.count for block in blocks]
-            found = self.codec.decode(payloads, counts, self._advance, batch, confirm)
-            return [self.codec.model.pack(x) for x in found]
+            found = codec.decode(payloads, counts, advance, batch, confirm)
         except BaseException as error:
             # constriction panics at input that it cannot process, with an error of its own.
             panic = type(error).__name__ == "PanicException"
             if panic or isinstance(error, ValueError | ArithmeticError | IndexError):
-                raise elsewhere from error
+                raise BFNError(
+                    f"{archive.name!r} does not decode to what was stored: this machine computes "
+                    "other digits than the one it was made on, or the archive is forged; decode "
+                    "it where it was made"
+                ) from error
             raise
+        decoded.update(zip(batch, map(model.pack, found), strict=True))
+        return decoded[number]
+
+    return load
+
+
+def _move(aside: Path, out: Path, entries: Sequence[Entry]) -> None:
+    """Give the restored files their place: the folder itself if there is none yet."""
+    if not out.exists():
+        os.replace(aside, out)
+        return
+    for entry in entries:
+        target = out / entry.name
+        for folder in (target, *target.parents):
+            if folder == out:
+                break
+            # A link in the way could lead out of the folder.
+            if folder.is_symlink() or (folder.is_dir() if folder == target else folder.is_file()):
+                raise BFNError(f"{str(folder)!r} is in the way; remove it or give another folder")
+    for entry in entries:
+        (out / entry.name).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(aside / entry.name, out / entry.name)
+
+
+# Arrays in Python.
+
+
+def compress(model: BFN, x: Any, *, steps: int = 25, block: int | None = None) -> bytes:
+    """Data as bytes, at the rate of the model's loss; `decompress` gives the same data back.
+
+    Args:
+        model: of data that can be coded: discrete, discretised, continuous with
+            reconstruction=bfn.Bins(K, sigma), or mixed of such variables.
+        x: (N, *shape) in the model's convention, an array or a tensor of any type of numbers; for
+            mixed data a dict of these, with as many examples of each variable.
+        steps: n of the messages: more are slower and need fewer bits, down to L^n + L^r.
+        block: examples that are coded together; by default enough to make the cost of beginning a
+            block small.
+    """
+    rows = packed(model, x)
+    model.check(rows)
+    format, parts = format_of(model, rows.shape[1:]), x if model.flow.variables else {"": x}
+    columns = [_array(parts[name]) for name in format.parts]
+
+    def read(translation: Translation) -> list[Source]:
+        arrays, size = [], 0
+        for column in columns:
+            arrays.append(Array(size, column.dtype.str, False, column.shape))
+            size += len(npy_header(column.shape, column.dtype.str)) + column.nbytes
+        part, raw = Rows(len(columns[0]), tuple(arrays)), [column.tobytes() for column in columns]
+        try:
+            fragment = Fragment(part, raw, translation.examples(*columns))
+            translation.check(fragment)
+        except Unfit as reason:
+            raise BFNError(f"x {reason}") from None
+        return [Source(Path(NAME), Entry(NAME, (part,)), size, lambda: iter([fragment]))]
+
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "data.bfn"
+        _store(model, Translation.of(model, format), read, out, steps, block)
+        return out.read_bytes()
+
+
+def _array(values: Any) -> np.ndarray:
+    return np.ascontiguousarray(values.detach().cpu() if isinstance(values, Tensor) else values)
+
+
+def decompress(model: BFN, data: bytes) -> Any:
+    """What `compress` was given, as numpy arrays of the same types."""
+    with tempfile.TemporaryDirectory() as folder:
+        path, out = Path(folder) / "data.bfn", Path(folder) / "data"
+        path.write_bytes(data)
+        with Archive(path, name="the data") as archive:
+            if [entry.name for entry in archive.contents.entries] != [NAME]:
+                raise BFNError("the data are an archive of files; restore them with bfn decompress")
+            format = format_of(model, archive.contents.shape)
+            unpack(archive, model, format, out, run="the model")
+            try:
+                with (out / NAME).open("rb") as file:
+                    found = {name: np.load(file, allow_pickle=False) for name in format.parts}
+            except (ValueError, EOFError):
+                raise archive.damaged("it does not hold one array for each variable") from None
+    return found if model.flow.variables else found[""]

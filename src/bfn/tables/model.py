@@ -315,13 +315,10 @@ class TableModel:
     def decompress(self, archive: str | Path, folder: str | Path) -> None:
         """Restore the file of an archive, with its name and byte for byte, into a folder."""
         from bfn.codec.archive import Archive
-        from bfn.codec.pack import open_codec, unpack
-        from bfn.codec.translation import Translation
+        from bfn.codec.pack import unpack
 
-        model, format = self._model, self._format
         with Archive(Path(archive)) as opened:
-            codec = open_codec(opened, model, format, run="the table")
-            unpack(opened, codec, Translation.of(model, format), Path(folder))
+            unpack(opened, self._model, self._format, Path(folder), run="the table")
 
     def save(self, folder: str | Path) -> None:
         """Write the model and its columns to a folder."""
