@@ -23,6 +23,7 @@ import re
 import struct
 import zlib
 from array import array
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, fields
 from itertools import accumulate
@@ -47,7 +48,6 @@ PICTURES = ("png", "webp", "bmp", "tiff", "ppm")
 """Formats that keep every pixel, as pillow calls them; their order is part of the file format."""
 NUMBERS = re.compile(r"\|[biu]1|[<>][iuf][248]")
 """The types of numbers that arrays may hold."""
-_FOOTER = struct.Struct("<II")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -162,12 +162,12 @@ class Bits:
 
     def by_step(self, total: int) -> list[int]:
         """Bits of each group of steps, where all blocks of the model have `total` bits."""
-        found = [self.unit * weight for weight in array("b", self.steps)]
-        if found:  # what rounding has lost is least where there is most
-            largest = max(range(len(found)), key=lambda i: abs(found[i]))
+        steps = [self.unit * weight for weight in array("b", self.steps)]
+        if steps:  # what rounding has lost is least where there is most
+            largest = max(range(len(steps)), key=lambda i: abs(steps[i]))
             others = self.reconstruction + self.startup + self.overhead
-            found[largest] += total - others - sum(found)
-        return found
+            steps[largest] += total - others - sum(steps)
+        return steps
 
 
 def group_size(steps: int) -> int:
@@ -216,8 +216,7 @@ class Contents:
         lengths = [b.length if b.model else -b.length for b in self.blocks]
         checks = struct.pack(f"<{len(lengths)}I", *(block.check for block in self.blocks))
         entries = [_entry_fields(entry) for entry in self.entries]
-        found = [made_with, *others, astuple(self.bits), entries, lengths, checks]
-        return _msgpack().packb(found)
+        return _msgpack().packb([made_with, *others, astuple(self.bits), entries, lengths, checks])
 
     @classmethod
     def unpack(cls, raw: bytes) -> Self:
@@ -227,7 +226,7 @@ class Contents:
                 _msgpack().unpackb(raw)
             )
             fingerprint, probe, steps, lanes, block, input_bytes, content = map(_whole, numbers)
-            found = [_entry(*entry) for entry in entries]
+            entries = [_entry(*entry) for entry in entries]
             return cls(
                 dict(zip(MADE_WITH, map(_text, made_with), strict=True)),
                 _text(run),
@@ -236,8 +235,8 @@ class Contents:
                 None if K is None else _whole(K),
                 *(fingerprint, probe, steps, lanes, block, input_bytes, content),
                 bits=_bits(*bits),
-                entries=found,
-                blocks=_blocks(found, block, lengths, checks),
+                entries=entries,
+                blocks=_blocks(entries, block, lengths, checks),
             )
         except (TypeError, ValueError, IndexError, RecursionError, struct.error) as error:
             raise BFNError(str(error) or type(error).__name__) from None
@@ -296,10 +295,10 @@ def _entry(name: Any, *parts: Any) -> Entry:
     if not isinstance(name, str):
         raise ValueError("a name is not a text")
     check_name(name)
-    found = tuple(_part(*part) for part in parts)
-    if len(found) > 1 and any(isinstance(part, Picture) for part in found):
+    entry = Entry(name, tuple(_part(*part) for part in parts))
+    if len(parts) > 1 and any(isinstance(part, Picture) for part in entry.parts):
         raise ValueError(f"{name!r} is more than a picture")
-    return Entry(name, found)
+    return entry
 
 
 def _part(kind: Any, *fields: Any) -> Part:
@@ -350,30 +349,28 @@ def _blocks(entries: list[Entry], size: int, lengths: Any, checks: Any) -> list[
 
 def check_names(names: Sequence[str]) -> None:
     """Refuse names that would overwrite one another."""
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
+    counts = Counter(names)
+    for name, count in counts.items():
+        if count > 1:
             raise BFNError(
                 f"two files would be restored as {name!r}; rename one, or give the folder they "
                 "lie in"
             )
-        seen.add(name)
-    for name in names:
         for folder in map(str, PurePosixPath(name).parents):
-            if folder in seen:
+            if folder in counts:
                 raise BFNError(f"{folder!r} is both a file and a folder; rename one of them")
 
 
 def check_name(name: str) -> None:
     """Refuse names other than a relative path of ordinary parts, joined by single slashes."""
     parts = name.split("/", 65)
-    harmless = len(parts) <= 64 and all(
+    ordinary = len(parts) <= 64 and all(
         part not in ("", ".", "..") and len(part.encode("utf-8", "replace")) <= 255
         for part in parts
     )
     # Backslashes, drives and control characters mean other things on other systems.
     odd = re.search(r"[\\\ud800-\udfff]|^[A-Za-z]:", name) or _CONTROL.search(name)
-    if not harmless or odd or len(name) > 4096:
+    if not ordinary or odd or len(name) > 4096:
         shown = ascii(name if len(name) <= 80 else name[:77] + "...")
         raise BFNError(f"the name {shown} is not a safe path below a folder; rename the file")
 
@@ -523,21 +520,14 @@ class Archive:
                 f"{name!r} is not an archive of bfn, or its beginning is damaged; give a file that "
                 "bfn compress has written"
             )
-        version = 1 if first[-1:] == b"\r" else first[-1]
-        if version < VERSION:
+        if first[-1] != VERSION:
             raise BFNError(
-                f"{name!r} is an archive of format {version}, which only the development versions "
-                "of bfn 0.1.0 until 16 November 2026 read; decompress it with the version that "
-                "wrote it"
-            )
-        if version != VERSION:
-            raise BFNError(
-                f"{name!r} has format {version}, but this version of bfn reads {VERSION}; use "
+                f"{name!r} has format {first[-1]}, but this version of bfn reads {VERSION}; use "
                 "the version that wrote it, or fetch the file again if it is damaged"
             )
-        end = self.size - _FOOTER.size
+        end = self.size - 8
         self._file.seek(max(0, end))
-        length, crc = _FOOTER.unpack(self._file.read()) if end >= start else (0, None)
+        length, crc = struct.unpack("<II", self._file.read()) if end >= start else (0, None)
         if crc != self._checksum():
             raise self.damaged("it is cut off, or some of its bytes have changed")
         if not 0 < length <= end - start:

@@ -10,9 +10,9 @@ to do more at a time to one stack than to have more stacks.
 
 A stack must hold some bits before the chain can begin. They are what the model does not say of
 exact values (`Exact`), if there are any, and the block's last examples, coded symbol by symbol
-(`Startup`). So a block costs no random bits; it only pays for what that way is worse than the chain
-on a handful of examples. Should they not suffice, the block begins again on top of `padding`. A
-stack that runs dry while the chain decodes is therefore none of ours.
+(`Startup`). So a block costs no random bits; it only pays for coding a handful of examples at a
+higher rate than the chain's. Should they not suffice, the block begins again on top of `padding`. A
+stack that runs dry while the chain decodes was therefore not written by this code.
 
 Sender and receiver compute the same probabilities only if their networks give the same numbers bit
 by bit. What can be fixed is fixed while coding (`exact_arithmetic`); what cannot is digested into a
@@ -28,7 +28,7 @@ import platform
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import version
 from typing import Any
 
@@ -328,15 +328,15 @@ class Startup:
         what the network puts out at some time t when no message has come (V = 0);
         for small alphabets, what followed the same symbols before (`Counts`).
 
-    The block's examples are taken from its end, first so many that the chain can go through the
-    rest by its width. Counting goes on in the order in which they decode.
+    The block's examples are taken from its end, first enough of them to leave a multiple of the
+    chain's width. Counting goes on in the order in which they decode.
     """
 
     def __init__(self, chain: Chain, single: Chain | None = None) -> None:
         """`single` is the chain with a width of 1."""
         self.chain, self.width, self.single = chain, chain.width, single or chain
         self.ways = len(TIMES) + (chain.K <= FEW and chain.variables * chain.K <= SMALL)
-        self._marginals: dict[tuple[Chain, int], Distribution] = {}
+        self._marginal = cache(lambda chain, way: chain.marginal(TIMES[way]))
 
     def most(self, way: int) -> int:
         """The most examples of a block. Where they are worth too little, the chain begins on less,
@@ -349,19 +349,21 @@ class Startup:
         return enough if way < len(TIMES) else min(enough, counted)
 
     def push(self, stacks: Stacks, lane: int, x: Integers, there: float = 0.0) -> tuple[int, int]:
-        """Push the last examples until the chain can begin: how many, and in which way.
+        """Push the last examples until the chain can begin: returns how many, and in which way.
 
-        Some bits are there already.
+        There are some bits on the stack already.
         """
         needed, below = self.width * self.chain.startup_bits(x[0]) - there, stacks.bytes(lane)
         trials = []
         for way in range(self.ways):
+            stacks.put(lane, below)
             taken, bits = self.push_way(stacks, lane, x, way, needed)
             enough = taken == len(x) or bits >= needed
-            trials.append((bits / max(1, taken) if enough else math.inf, way))
-            stacks.put(lane, below)
-        _, way = min(trials)
-        return self.push_way(stacks, lane, x, way, needed)[0], way
+            cost = bits / max(1, taken) if enough else math.inf
+            trials.append((cost, way, taken, stacks.bytes(lane)))
+        _, way, taken, payload = min(trials)
+        stacks.put(lane, payload)
+        return taken, way
 
     def pop(self, stacks: Stacks, lane: int, number: int, way: int) -> Integers:
         """The start-up examples, in the order of the block."""
@@ -426,11 +428,6 @@ class Startup:
     def _rows(self, rows: Floats) -> Floats:
         """The same table for every lane, of which one is at work."""
         return np.broadcast_to(rows, (self.chain.lanes, *rows.shape))
-
-    def _marginal(self, chain: Chain, way: int) -> Distribution:
-        if (chain, way) not in self._marginals:
-            self._marginals[chain, way] = chain.marginal(TIMES[way])
-        return self._marginals[chain, way]
 
 
 def _silent(count: int) -> None: ...
