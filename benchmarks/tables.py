@@ -350,8 +350,8 @@ IMPUTERS: dict[str, Callable[[Task, pd.DataFrame], pd.DataFrame]] = {
 def predict(given: argparse.Namespace) -> None:
     from sklearn.metrics import log_loss, roc_auc_score
 
-    from bfn.compare.aligned import align
     from bfn.compare.measures import Boosting, Features
+    from bfn.compare.scores import align
 
     for name in given.table:
         task = read(name, given)

@@ -26,9 +26,9 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 import bfn
 from bfn.cli import main
-from bfn.compare.aligned import align
 from bfn.compare.measures import Boosting, Features, c2st
 from bfn.compare.report import page, png
+from bfn.compare.scores import align
 from bfn.tables import compare
 
 

@@ -1,7 +1,7 @@
 """How like real rows new rows are, and whether they are copies.
 
-Beside Shape and Trend (`similarity`) and copies (`copies`) there are two measures by gradient
-boosting, with XGBoost if it is installed and scikit-learn's HistGradientBoosting otherwise:
+Beside Shape, Trend and copies (`scores`) there are two measures by gradient boosting, with
+XGBoost if it is installed and scikit-learn's HistGradientBoosting otherwise:
 
     C2ST    a classifier learns to tell new rows from as many real ones; the mean over three
             stratified folds of 1 - (2 max(1/2, AUC) - 1), so 1 is indistinguishable
@@ -18,15 +18,27 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from bfn.compare import copies, similarity
-from bfn.compare.aligned import SIDES, Aligned, Values, align
-from bfn.compare.copies import pick
 from bfn.compare.report import Comparison, Measure
-from bfn.compare.similarity import Trend, mean, shape, trends
+from bfn.compare.scores import (
+    ASSOCIATED,
+    CORRELATED,
+    SIDES,
+    Aligned,
+    Trend,
+    Values,
+    align,
+    distances,
+    matches,
+    mean,
+    pick,
+    shape,
+    trends,
+)
 from bfn.errors import BFNError, did_you_mean, plural, require_extra, some, whole
 
 FOLDS = 3
@@ -55,7 +67,7 @@ def compare(
         target: A column to predict from the others, by a model of the new rows that is tested on
             the held-out rows.
         rows: The most rows of a table that a classifier is given.
-        seed: Of the folds, of the classifiers, and of which rows are chosen.
+        seed: Random seed for the folds, the classifiers and the choice of rows.
     """
     rows, seed = whole("rows", rows, 2 * FOLDS), whole("seed", seed, 0)
     tables = {"train": train, "new": new, "holdout": holdout}
@@ -75,7 +87,16 @@ def compare(
 
     shapes = {side: {c.name: shape(c, "train", side) for c in columns} for side in size}
     pairs = {side: trends(columns, "train", side, seed) for side in size if side != "train"}
-    found = [_shape(shapes), *_trends(pairs)]
+    found = [
+        Measure(
+            "Shape",
+            mean(shapes["new"].values()),
+            mean(shapes["holdout"].values()) if "holdout" in shapes else None,
+            "How alike the columns are, one by one: 1 where every value is as frequent as in the "
+            "training rows. Columns drawn independently of one another get 1 too.",
+        ),
+        *_trends(pairs),
+    ]
     real = detect("train", "holdout") if "holdout" in size else None
     found.append(
         Measure(
@@ -131,17 +152,6 @@ def _check(size: Mapping[str, int], target: str | None, names: list[str]) -> Non
         raise BFNError(f"there is no other column to predict {target!r} from; give no target")
 
 
-def _shape(shapes: Mapping[str, Mapping[str, float]]) -> Measure:
-    real = mean(shapes["holdout"].values()) if "holdout" in shapes else None
-    return Measure(
-        "Shape",
-        mean(shapes["new"].values()),
-        real,
-        "How alike the columns are, one by one: 1 where every value is as frequent as in the "
-        "training rows. Columns drawn independently of one another get 1 too.",
-    )
-
-
 def _trends(pairs: Mapping[str, Mapping[tuple[str, str], Trend]]) -> list[Measure]:
     """The Trend over all pairs, and over those that depend on each other."""
     found = []
@@ -150,7 +160,7 @@ def _trends(pairs: Mapping[str, Mapping[tuple[str, str], Trend]]) -> list[Measur
          "training rows. Many pairs are nearly independent, and easy to get right."),
         ("Trend of dependent pairs", True, "The same for the pairs that depend on each other in "
          "the training rows: those with a correlation above "
-         f"{similarity.CORRELATED} or a Cramér's V above {similarity.ASSOCIATED}."),
+         f"{CORRELATED} or a Cramér's V above {ASSOCIATED}."),
     ):  # fmt: skip
         scores = {
             side: mean(t.score for t in each.values() if t.dependent or not which)
@@ -166,7 +176,7 @@ def _copies(
 ) -> tuple[list[Measure], list[str]]:
     """What tells copies of training rows, and warnings if there are more than by chance."""
     found, warnings = [], []
-    for each in copies.matches(columns):
+    for each in matches(columns):
         but = f" without {some(each.left_out, 3)}" if each.left_out else ""
         except_for = " but for those whose values hardly ever repeat" if but else ""
         found.append(
@@ -189,7 +199,7 @@ def _copies(
                 )
     if "holdout" not in size:
         return found, warnings
-    near = copies.distances(columns, rng)
+    near = distances(columns, rng)
     found += [
         Measure(
             "nearer to training rows",
@@ -223,26 +233,22 @@ class Boosting:
         sklearn = require_extra("sklearn", "compare", "comparing tables")
         self.seed = seed
         try:
-            self._xgboost: Any = importlib.import_module("xgboost")
-            self.name, self.version = "XGBoost", f"XGBoost {self._xgboost.__version__}"
+            xgboost: Any = importlib.import_module("xgboost")
+            self.name, self.version = "XGBoost", f"XGBoost {xgboost.__version__}"
+            self._classifier = partial(xgboost.XGBClassifier, eval_metric="logloss")
+            self._regressor = xgboost.XGBRegressor
         except ImportError:
-            self._xgboost = None
+            ensemble = importlib.import_module("sklearn.ensemble")
             self.name = "HistGradientBoosting"
             self.version = f"{self.name} of scikit-learn {sklearn.__version__}"
+            self._classifier = ensemble.HistGradientBoostingClassifier
+            self._regressor = ensemble.HistGradientBoostingRegressor
 
     def classifier(self) -> Any:
-        if self._xgboost is not None:
-            return self._xgboost.XGBClassifier(eval_metric="logloss", random_state=self.seed)
-        from sklearn.ensemble import HistGradientBoostingClassifier
-
-        return HistGradientBoostingClassifier(random_state=self.seed)
+        return self._classifier(random_state=self.seed)
 
     def regressor(self) -> Any:
-        if self._xgboost is not None:
-            return self._xgboost.XGBRegressor(random_state=self.seed)
-        from sklearn.ensemble import HistGradientBoostingRegressor
-
-        return HistGradientBoostingRegressor(random_state=self.seed)
+        return self._regressor(random_state=self.seed)
 
 
 class Features:

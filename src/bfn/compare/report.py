@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from bfn.compare.aligned import SIDES, Aligned, Values
-from bfn.compare.similarity import Trend
+from bfn.compare.scores import SIDES, Aligned, Trend, Values
 from bfn.errors import BFNError, did_you_mean, plural
 
 MOST_COLUMNS = 60
