@@ -251,7 +251,11 @@ MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
     (lambda x: [], {"batch": None}, "the list gives no batch; expected at least one"),
     (lambda x: [x], {}, "batch = 4, but the list makes the batches itself; leave batch out"),
     (lambda x: [x, x[:, :1]], {"batch": None}, "have examples of shape (1,), the first ones have"),
-    (lambda x: [x, (x, x[:, 0])], {"batch": None}, "have labels only now and then"),
+    (
+        lambda x: [x, (x, x[:, 0])],
+        {"batch": None},
+        "only some of the examples of a batch have labels",
+    ),
     (lambda x: [x], {"batch": None, "accumulate": 2}, "nor cut by train.accumulate; give"),
     (lambda x: x, {"augment": 3}, "augment = 3; expected a function of a batch"),
     (lambda x: x, {"augment": lambda x: x[:, 0]}, "of a batch of torch.int64 (2, 2); it must keep"),

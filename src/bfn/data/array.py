@@ -35,12 +35,9 @@ from bfn.errors import BFNError
 Range = float | Sequence[Any] | None
 Arrays = Tensor | np.ndarray | Mapping[str, Tensor | np.ndarray]
 
-
-_KEPT = tuple(map(np.dtype, ("f2", "f4", "f8", "u1", "i1", "i2", "i4", "i8")))
-"""Types that tensors have too."""
-
+TENSOR_TYPES = tuple(map(np.dtype, ("f2", "f4", "f8", "u1", "i1", "i2", "i4", "i8")))
 MOST_BEYOND = 0.1
-"""The share of values that may lie beyond a given range, as new data do a little."""
+"""The fraction of values that may lie beyond a given range, as a few new values do."""
 
 
 def array(
@@ -89,20 +86,10 @@ def array(
     numbers = {split: arrays[f"{split}_labels"] for split in SPLITS if f"{split}_labels" in arrays}
     if labels and not numbers:
         raise BFNError(f"{path} holds no labels; save them as labels, or as train_labels and so on")
-    return from_arrays(
-        {split: arrays[split] for split in SPLITS if split in arrays},
-        form=form,
-        bins=bins,
-        levels=levels,
-        low=low,
-        high=high,
-        image=image,
-        labels=numbers if labels else None,
-        validation=validation,
-        test=test,
-        split_by=split_by,
-        name=str(path),
-    )
+    splits = {split: arrays[split] for split in SPLITS if split in arrays}
+    own = {"labels": numbers if labels else None, "split_by": split_by, "name": str(path)}
+    own |= {"validation": validation, "test": test}
+    return from_arrays(splits, form, bins, levels, low, high, image, **own)
 
 
 def from_arrays(
@@ -133,22 +120,28 @@ def from_arrays(
     if not isinstance(labels, Mapping):
         labels = {} if labels is None else {"train": labels}
     if labels and set(labels) != set(arrays):
-        told = f"{name} has labels for {', '.join(labels)} but data for {', '.join(arrays)}"
-        raise BFNError(f"{told}; give labels to all or none")
+        raise BFNError(
+            f"{name} has labels for {', '.join(labels)} but data for {', '.join(arrays)}; give "
+            "labels to all or none"
+        )
     numbers = {s: as_labels(f"{s} in {name}", a, len(arrays[s])) for s, a in labels.items()}
     content = numbered(hashes(arrays["train"]))
     fractions = {"validation": validation, "test": test}
     missing = {s: 0.0 if s in arrays else fraction for s, fraction in fractions.items()}
     rows = hold_out(content, **missing, split_by=split_by)
-    picture = _is_picture(arrays["train"]) if image is None else image
+    shape = arrays["train"].shape
+    picture = image
+    if picture is None:
+        channels = len(shape) == 4 and (shape[1] in (1, 3) or shape[3] in (1, 3))
+        picture = channels or (arrays["train"].dtype == np.uint8 and len(shape) in (3, 4))
     if picture:
         arrays = {split: _pictures(a, name) for split, a in arrays.items()}
 
-    def split_up(found: Mapping[str, Any]) -> dict[str, Any]:
-        whole = found["train"]
-        part = Mapped if isinstance(whole, np.memmap) else lambda a, rows: as_tensor(a[rows])
-        held_out = {s: part(whole, rows[s]) for s in SPLITS}
-        return held_out | {s: as_tensor(a) for s, a in found.items() if s != "train"}
+    def split_up(stored: Mapping[str, Any]) -> dict[str, Any]:
+        train = stored["train"]
+        part = Mapped if isinstance(train, np.memmap) else lambda a, rows: as_tensor(a[rows])
+        held_out = {s: part(train, rows[s]) for s in SPLITS}
+        return held_out | {s: as_tensor(a) for s, a in stored.items() if s != "train"}
 
     splits = split_up(arrays)
     every = list(arrays.values())
@@ -179,15 +172,9 @@ def _numbers(values: Any, split: str, name: str) -> np.ndarray:
             f"the {split} array of {name} is {a.dtype} of shape {a.shape}; expected real or whole "
             "numbers with one example per row"
         )
-    if a.dtype not in _KEPT:
+    if a.dtype not in TENSOR_TYPES:
         a = a.astype({"b": np.uint8, "f": np.float64}.get(a.dtype.kind, np.int64))
     return a[:, None] if a.ndim == 1 else a
-
-
-def _is_picture(a: np.ndarray) -> bool:
-    if a.ndim == 4 and (a.shape[1] in (1, 3) or a.shape[3] in (1, 3)):
-        return True
-    return a.dtype == np.uint8 and a.ndim in (3, 4)
 
 
 def _pictures(a: np.ndarray, name: str) -> np.ndarray:

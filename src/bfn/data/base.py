@@ -73,8 +73,8 @@ def chunks(values: Tensor | Mapped) -> Iterator[Tensor]:
     if isinstance(values, Tensor):
         yield values
         return
-    some = max(1, CHUNK // max(1, values.shape[1:].numel()))
-    for indices in torch.arange(len(values)).split(some):
+    rows = max(1, CHUNK // max(1, values.shape[1:].numel()))
+    for indices in torch.arange(len(values)).split(rows):
         yield values.index_select(0, indices)
 
 
@@ -223,8 +223,8 @@ class DataSet(ABC):
     def stored(self, split: str, indices: Tensor) -> Stored:
         """The examples of the given indices as stored, on the device that holds the splits."""
         indices = torch.as_tensor(indices).to(self.split(split).device, non_blocking=True)
-        given = {"label": self.labels, "length": self.lengths}
-        cond = {name: of[split][indices] for name, of in given.items() if split in of}
+        groups = {"label": self.labels, "length": self.lengths}
+        cond = {name: of[split][indices] for name, of in groups.items() if split in of}
         return self._cut(split, indices), cond
 
     def step(self, seed: int, step: int, batch: int, parts: Sequence[range]) -> Iterator[Stored]:
@@ -235,7 +235,7 @@ class DataSet(ABC):
 
     @property
     def ended(self) -> bool:
-        """Whether there are no more steps to be had."""
+        """Whether the data have run out of steps."""
         return False
 
     def to(self, device: torch.device | str, *, hold: bool = True) -> Self:
@@ -259,17 +259,17 @@ class DataSet(ABC):
 
     def digest(self) -> str:
         """SHA-256 of everything stored and of the format."""
-        found = hashlib.sha256(json.dumps(self.format.describe(), sort_keys=True).encode())
+        digest = hashlib.sha256(json.dumps(self.format.describe(), sort_keys=True).encode())
         for group in (self._splits, self.labels, self.lengths):
             for split, values in sorted(group.items()):
-                found.update(f"{split} {values.dtype} {tuple(values.shape)} ".encode())
+                digest.update(f"{split} {values.dtype} {tuple(values.shape)} ".encode())
                 for chunk in chunks(values):
-                    found.update(chunk.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-        return found.hexdigest()
+                    digest.update(chunk.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        return digest.hexdigest()
 
     @abstractmethod
     def fingerprints(self) -> np.ndarray:
-        """64-bit hashes of what the training split holds, sorted: `seen` knows it again by them."""
+        """Sorted 64-bit hashes of what the training split holds, which `seen` looks up."""
 
     @abstractmethod
     def seen(self, split: str, fingerprints: np.ndarray) -> np.ndarray:
@@ -407,7 +407,7 @@ class Stream(DataSet):
 
     @property
     def _block(self) -> int:
-        return max(32, (self.shape[0] + 1) // 2)  # shorter ones would be mere turns of phrase
+        return max(32, (self.shape[0] + 1) // 2)  # shorter ones would match common phrases
 
     def fingerprints(self) -> np.ndarray:
         text, block = self.split("train").cpu().numpy(), self._block

@@ -23,7 +23,7 @@ MAPPED_FROM = 2**30
 
 
 class Unreadable(BFNError):
-    """A file is no picture, or damaged."""
+    """A file is not a picture, or it is damaged."""
 
 
 def absent(path: Path, expected: str) -> BFNError:

@@ -1,10 +1,10 @@
-"""One's own data in Python as a data set: arrays, a torch Dataset, or batches that come ready made.
+"""A user's data in Python as a data set: arrays, a torch Dataset, or ready-made batches.
 
 All are in the model's own convention, which is checked as they are read. Arrays are held as they
 are. The examples of a torch Dataset are read when a step asks for them, in the same order as the
 rows of an array, a function of (seed, step); what it draws with torch's global generator follows
-the seed of the step. So training on either can be resumed exactly. A DataLoader or an iterator
-goes its own way, and a resumed training goes on with whatever it gives then.
+the seed of the step. So training on either can be resumed exactly. The order of a DataLoader or an
+iterator is its own, and a resumed training continues with the batches that it then returns.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bfn.errors import BFNError, plural
 
 Array = Tensor | np.ndarray
 CONDITIONS = {"label", "length"}
-"""What is said of an example beside its values."""
+"""What an example may have besides its values."""
 Model = Any
 """A `bfn.BFN`, which nothing in this package may import."""
 
@@ -36,7 +36,7 @@ def as_data_set(
     validation: Any = None,
     lengths: Array | Sequence[int] | None = None,
 ) -> DataSet:
-    """The data set of whatever `bfn.train.fit` takes; a data set as it is.
+    """The data set of anything that `bfn.train.fit` takes; a data set is returned unchanged.
 
     Args:
         labels: of an array, integers (N,); the others give pairs of x and labels.
@@ -79,16 +79,16 @@ def as_data_set(
     )
 
 
-def _read(model: Model, what: str, given: Any) -> Stored:
+def _read(model: Model, what: str, data: Any) -> Stored:
     """x (N, *shape) and perhaps labels (N,), as tensors that suit the model."""
-    x, *rest = given if isinstance(given, tuple | list) and given else (given,)
+    x, *rest = data if isinstance(data, tuple | list) and data else (data,)
     cond = dict(rest[0] if isinstance(rest[0], Mapping) else {"label": rest[0]}) if rest else {}
     x = packed(model, x) if model.flow.variables else _number(x)
     if not isinstance(x, Tensor) or x.is_complex() or len(rest) > 1:
-        wrong = given if len(rest) > 1 else x
-        found = getattr(wrong, "dtype", type(wrong).__name__)
+        wrong = data if len(rest) > 1 else x
+        kind = getattr(wrong, "dtype", type(wrong).__name__)
         raise BFNError(
-            f"{what} are of type {found}; expected real or whole numbers (N, *shape), or a "
+            f"{what} are of type {kind}; expected real or whole numbers (N, *shape), or a "
             "pair of them and their labels (N,), or of them and a dict with label and length"
         )
     if unknown := cond.keys() - CONDITIONS:
@@ -127,8 +127,8 @@ def _number(x: Any) -> Any:
 def _widened(x: Any) -> Any:
     """As `_number`, and small whole numbers as int64."""
     x = _number(x)
-    whole = isinstance(x, Tensor) and not (x.is_floating_point() or x.is_complex())
-    return x.long() if whole else x
+    integral = isinstance(x, Tensor) and not (x.is_floating_point() or x.is_complex())
+    return x.long() if integral else x
 
 
 def format_of(model: Model, shape: Sequence[int]) -> Format:
@@ -150,9 +150,9 @@ def _splits(model: Model, train: Stored, held: Stored | None) -> dict[str, Any]:
     }
 
 
-def _like(first: DataSet, what: str, found: Stored, device: torch.device | None) -> Stored:
+def _like(first: DataSet, what: str, stored: Stored, device: torch.device | None) -> Stored:
     """What a step takes; refuses examples of another shape than the first ones."""
-    x, cond = found
+    x, cond = stored
     if tuple(x.shape[1:]) != first.shape:
         raise BFNError(
             f"{what} have examples of shape {tuple(x.shape[1:])}, the first ones have "
@@ -160,7 +160,7 @@ def _like(first: DataSet, what: str, found: Stored, device: torch.device | None)
         )
     for name, of in (("label", first.labels), ("length", first.lengths)):
         if (name in cond) != ("train" in of):
-            raise BFNError(f"{what} have {name}s only now and then; give all or none of them")
+            raise BFNError(f"only some of {what} have {name}s; give all of them one, or none")
     return x.to(device, non_blocking=True), {key: v.to(device) for key, v in cond.items()}
 
 
@@ -190,7 +190,7 @@ class Items(Rows):
         return f"{plural(self._length, 'example')} to train on and {held:,} for validation"
 
     def digest(self) -> str:
-        """In words: to read all examples might take hours, and they may be random."""
+        """A description only: reading all examples might take hours, and they may be random."""
         return f"{self._length} examples of shape {self.shape}"
 
     def _count(self, split: str) -> int:
@@ -199,9 +199,9 @@ class Items(Rows):
 
 @final
 class Batches(Rows):
-    """Batches x (B, *shape), or pairs (x, labels), that come ready made; the first one is held.
+    """Ready-made batches x (B, *shape), or pairs (x, labels); the first one is held.
 
-    What can be gone through again, such as a DataLoader, is; an iterator ends.
+    A DataLoader, or anything else that can be iterated over again, begins again at its end.
     """
 
     in_memory = False

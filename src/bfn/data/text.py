@@ -120,7 +120,7 @@ def _lines(
     length: int | None,
     chosen: dict[str, Any],
 ) -> Lines:
-    """The data set of lines that have so many characters each, one after the other."""
+    """The data set of lines, given all their characters and the number of each line's."""
     if length is None:
         length = int(counts.max())
     format = TextFormat(alphabet, length, lines=True)

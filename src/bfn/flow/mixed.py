@@ -215,16 +215,6 @@ class MixedFlow(BayesianFlow):
         )
         return self.layout.join(parts, dtype)
 
-    def pack_mask(self, mask: Mapping[str, Tensor], like: Tensor) -> Tensor:
-        """Masks by variable, (B, *shape) or (*shape), as rows; false where none is given."""
-        mask = self._checked(mask, "mask", complete=False)
-        rows = torch.zeros_like(like, dtype=torch.bool)
-        for name, part in self.layout.split(rows).items():
-            if name in mask:
-                with naming(name):
-                    part.copy_(checked_mask(mask[name], part))
-        return rows
-
     def pack_known(self, x: Any, mask: Any, dtype: torch.dtype) -> tuple[Any, Any]:
         """Data of which some variables, or some of their values, are known."""
         if isinstance(x, Tensor):
@@ -236,9 +226,13 @@ class MixedFlow(BayesianFlow):
         if mask is None:
             mask = {name: torch.ones_like(value, dtype=torch.bool) for name, value in x.items()}
         mask = self._checked(mask, "mask", complete=False)
-        for name in mask:
-            require(name in x, f"the mask speaks of {name!r}, which is not given; add its values")
-        return self.pack({**self.unpack(nothing), **x}, dtype), self.pack_mask(mask, nothing)
+        rows = torch.zeros_like(nothing, dtype=torch.bool)
+        parts = self.layout.split(rows)
+        for name, own in mask.items():
+            require(name in x, f"the mask names {name!r}, which is not given; add its values")
+            with naming(name):
+                parts[name].copy_(checked_mask(own, parts[name]))
+        return self.pack({**self.unpack(nothing), **x}, dtype), rows
 
     def _checked(self, x: Any, what: str, *, complete: bool) -> Mapping[str, Tensor]:
         """x, if it is a dict of the model's variables."""
@@ -328,14 +322,18 @@ class MixedFlow(BayesianFlow):
         V, beta = self.state.split(theta.V), self.state.split(theta.beta)
         return {name: Theta(V[name], beta[name]) for name in V}
 
-    def _joined(self, function: Callable[..., Tensor], *parts: Mapping[str, Any]) -> Tensor:
-        """function(flow, *parts of a variable) for every variable, side by side as in V."""
-        return self.state.join(
-            {name: function(flow, *(part[name] for part in parts)) for name, flow, _ in self._each}
-        )
+    def _joined(
+        self, method: str, *parts: Mapping[str, Any], dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """flow.method(*parts of a variable) for every variable, side by side as in V."""
+        calls = {
+            name: getattr(flow, method)(*(part[name] for part in parts))
+            for name, flow, _ in self._each
+        }
+        return self.state.join(calls, dtype)
 
     def embed(self, x: Tensor) -> Tensor:
-        return self._joined(lambda flow, x_p: flow.embed(x_p).to(x.dtype), self.unpack(x))
+        return self._joined("embed", self.unpack(x), dtype=x.dtype)
 
     def features(self, theta: Theta) -> Any:
         parts = self.unpack_theta(theta)
@@ -360,17 +358,14 @@ class MixedFlow(BayesianFlow):
         return (*theta.V.shape[:-1], self.layout.size)
 
     def expected_data(self, m: Tensor) -> Tensor:
-        return self._joined(lambda flow, m_p: flow.expected_data(m_p), self.state.split(m))
+        return self._joined("expected_data", self.state.split(m))
 
     def expected_input(self, theta: Theta) -> Tensor:
-        return self._joined(lambda f, theta_p: f.expected_input(theta_p), self.unpack_theta(theta))
+        return self._joined("expected_input", self.unpack_theta(theta))
 
     def known_state(self, m: Tensor, beta: Tensor) -> Tensor:
-        return self._joined(
-            lambda flow, m_p, beta_p: flow.known_state(m_p, beta_p),
-            self.state.split(m),
-            self.state.split(beta.expand_as(m)),
-        )
+        betas = self.state.split(beta.expand_as(m))
+        return self._joined("known_state", self.state.split(m), betas)
 
     def positions(self, shape: Sequence[int], device: torch.device) -> Tensor:
         # Every variable is an axis of its own, so that on one side of a line are some of them.

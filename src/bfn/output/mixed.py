@@ -6,7 +6,7 @@ is kept by part, (B, P) nats, and added up where a loss is made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -30,25 +30,27 @@ class MixedOutput(Output):
     def each(self) -> Sequence[Output]:
         return tuple(self.parts.values())
 
-    def _stack(self, function: Callable[..., Tensor], *given: Any) -> Tensor:
-        """function(output, *given of the part) for every part, as (B, P)."""
-        columns = zip(self.parts.values(), *given, strict=True)
-        return torch.stack([function(*column) for column in columns], -1)
+    def _call(self, method: str, *columns: Iterable[Any]) -> list[Any]:
+        """part.method(*arguments) for every part; a column holds one argument for all parts."""
+        rows = zip(self.parts.values(), *columns, strict=True)
+        return [getattr(part, method)(*arguments) for part, *arguments in rows]
 
-    def _data(self, x: Tensor) -> list[Tensor]:
-        return list(self.flow.unpack(x).values())
+    def _nats(self, method: str, *columns: Iterable[Any]) -> Tensor:
+        """A cost of every part, (B, P)."""
+        return torch.stack(self._call(method, *columns), -1)
 
-    def _state(self, V: Tensor) -> list[Tensor]:
-        return list(self.flow.unpack_state(V).values())
+    def _data(self, x: Tensor) -> Iterable[Tensor]:
+        return self.flow.unpack(x).values()
+
+    def _state(self, V: Tensor) -> Iterable[Tensor]:
+        return self.flow.unpack_state(V).values()
 
     @property
     def m(self) -> Tensor:
         return self.flow.state.join({name: part.m for name, part in self.parts.items()})
 
     def rate(self, x: Tensor, alpha_t: Tensor) -> Tensor:
-        return self._stack(
-            lambda part, x_p, alpha: part.rate(x_p, alpha), self._data(x), alpha_t.unbind(-1)
-        )
+        return self._nats("rate", self._data(x), alpha_t.unbind(-1))
 
     def divergence(
         self,
@@ -58,51 +60,47 @@ class MixedOutput(Output):
         draws: int = 1,
         alpha_max: Any = None,
     ) -> Tensor:
+        P = len(self.parts)
         if alpha_max is None:
-            alpha_max = alpha_i.reshape(-1, len(self.parts)).amax(0).tolist()
-        return self._stack(
-            lambda part, x_p, alpha, most: part.divergence(x_p, alpha, generator, draws, most),
-            *(self._data(x), alpha_i.unbind(-1), alpha_max),
-        )
+            alpha_max = alpha_i.reshape(-1, P).amax(0).tolist()
+        noise = [generator] * P, [draws] * P
+        return self._nats("divergence", self._data(x), alpha_i.unbind(-1), *noise, alpha_max)
 
     def log_ratio(self, x: Tensor, message: Tensor, alpha_i: Tensor) -> Tensor:
         alphas = self.flow.layout.split(alpha_i).values()
-        return self._stack(
-            lambda part, x_p, message_p, alpha: part.log_ratio(x_p, message_p, alpha),
-            *(self._data(x), self._state(message), alphas),
-        )
+        return self._nats("log_ratio", self._data(x), self._state(message), alphas)
 
     def log_prob(self, x: Tensor) -> Tensor:
-        return self._stack(lambda part, x_p: part.log_prob(x_p), self._data(x))
+        return self._nats("log_prob", self._data(x))
 
     def reconstruction(self, x: Tensor) -> Tensor:
-        return self._stack(lambda part, x_p: part.reconstruction(x_p), self._data(x))
+        return self._nats("reconstruction", self._data(x))
 
-    def _rows(self, draw: Callable[[Output], Tensor]) -> Tensor:
+    def _rows(self, drawn: Sequence[Tensor]) -> Tensor:
         """Data of every part, as rows in the type of m."""
-        drawn = {name: draw(part) for name, part in self.parts.items()}
-        return self.flow.layout.join(drawn, next(iter(self.parts.values())).m.dtype)
+        named = dict(zip(self.parts, drawn, strict=True))
+        return self.flow.layout.join(named, next(iter(self.parts.values())).m.dtype)
 
     def sample(self, generator: Source = None) -> Tensor:
-        return self._rows(lambda part: part.sample(generator))
+        return self._rows(self._call("sample", [generator] * len(self.parts)))
 
     def mode(self) -> Tensor:
-        return self._rows(lambda part: part.mode())
+        return self._rows(self._call("mode"))
+
+    def _changed(self, outputs: Sequence[Output]) -> Output:
+        return MixedOutput(dict(zip(self.parts, outputs, strict=True)), self.flow)
 
     def pin(self, x: Tensor, mask: Tensor) -> Output:
-        x_p, mask_p = self.flow.unpack(x), self.flow.layout.split(mask)
-        parts = {name: part.pin(x_p[name], mask_p[name]) for name, part in self.parts.items()}
-        return MixedOutput(parts, self.flow)
+        return self._changed(
+            self._call("pin", self._data(x), self.flow.layout.split(mask).values())
+        )
 
     def shift(self, J: Tensor, exact: bool) -> Output:
-        J_p = self.flow.unpack_state(J)
-        parts = {name: part.shift(J_p[name], exact) for name, part in self.parts.items()}
-        return MixedOutput(parts, self.flow)
+        return self._changed(self._call("shift", self._state(J), [exact] * len(self.parts)))
 
     def tilt(self, u: Tensor, theta: Theta) -> Output:
-        u_p, theta_p = self.flow.unpack_state(u), self.flow.unpack_theta(theta)
-        parts = {name: part.tilt(u_p[name], theta_p[name]) for name, part in self.parts.items()}
-        return MixedOutput(parts, self.flow)
+        thetas = self.flow.unpack_theta(theta).values()
+        return self._changed(self._call("tilt", self._state(u), thetas))
 
 
 @dataclass(frozen=True)
@@ -170,11 +168,11 @@ class MixedHead(Head):
                 head.check(x_p[name])
 
     def part_symbols(self, values: Sequence[float] | None = None) -> list[Symbols]:
-        found = []
+        symbols = []
         for name, head, _ in self._each():
             with naming(name):
-                found.append(head.symbols(values))
-        return found
+                symbols.append(head.symbols(values))
+        return symbols
 
     def fitted(self, x: Tensor, *, alike: bool = False, mask: Tensor | None = None) -> MixedHead:
         x_p, masks = self.flow.unpack(x), {} if mask is None else self.flow.unpack_mask(mask)

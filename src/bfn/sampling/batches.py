@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -61,45 +60,42 @@ def in_batches(
     resample = whole("resample", options.get("resample", 0), 0)
     particles = whole("particles", options.get("particles", 1), 1)
     solver = options.get("solver", "ancestral")
-    count = solvers.count(solver, steps, options.get("calls"), resample)
-    calls = (1 + resample) * count + 1
+    calls = (1 + resample) * solvers.count(solver, steps, options.get("calls"), resample) + 1
     parts: list[Tensor] = []
 
-    def draw(start: int, stop: int, most: int) -> None:
-        size, looks = most if static else stop - start, 0
+    def sample(start: int, stop: int, most: int) -> None:
+        size, done = most if static else stop - start, 0
         rows = [min(i, n - 1) for i in range(start, start + size)]
 
-        def look(*seen: Any) -> None:
-            nonlocal looks
-            looks += 1
+        def count_call(*step: Any) -> None:
+            nonlocal done
+            done += 1
             if callback is not None and start == 0:
-                callback(*seen)
+                callback(*step)
             if progress is not None:
-                progress(start * calls + looks * (stop - start), n * calls)
+                progress(start * calls + done * (stop - start), n * calls)
 
-        each = {"label": label, "length": length}
-        given = {k: v if isinstance(v, int) else v[rows] for k, v in each.items() if v is not None}
+        def of_rows(each: Tensor) -> Tensor:
+            """The rows of what is given for each of n examples, or for all of them."""
+            if each.dim() > len(shape) and len(each) > 1:
+                return each[rows]
+            return each.expand(size, *shape)
+
+        cond = {"label": label, "length": length}
+        cond = {k: v if isinstance(v, int) else v[rows] for k, v in cond.items() if v is not None}
         keys = noise_source(None, seed, rows)
-        if known is None:
-            how = functools.partial(generate, model, (size, *shape))
-        else:
-            how = functools.partial(infill, model, *(_rows(each, rows, shape) for each in known))
-        x = how(steps, generator=keys, callback=look, **given, **options)
+        function, first = generate, ((size, *shape),)
+        if known is not None:
+            function, first = infill, tuple(map(of_rows, known))
+        x = function(model, *first, steps, generator=keys, callback=count_call, **cond, **options)
         parts.append(innermost(model).pack(x)[: stop - start].cpu())
 
     what, advice = "example", "free some, or use another device"
     if known is not None:
         what, advice = "completion", "use fewer particles, or another device"
     size = min(n, max(1, batch // particles))
-    in_parts(n, size, draw, say=say, what=what, advice=advice)
+    in_parts(n, size, sample, say=say, what=what, advice=advice)
     return model.flow.unpack(torch.cat(parts))
-
-
-def _rows(each: Tensor, rows: list[int], shape: Sequence[int]) -> Tensor:
-    """Some rows of what is given for each of n examples, or for all of them."""
-    if each.dim() > len(shape) and len(each) > 1:
-        return each[rows]
-    return each.expand(len(rows), *shape)
 
 
 @contextlib.contextmanager
@@ -127,33 +123,24 @@ def draw(
     settings: Sample,
     *,
     known: tuple[Tensor, Tensor] | None = None,
-    **given: Any,
+    **arguments: Any,
 ) -> Tensor:
     """settings.n examples of the given shape; other arguments are those of `in_batches`."""
     if known is not None:
         # The right posterior of discrete data does not depend on t, so a prefix is known from the
         # start: a small model of text continued "functio" correctly in 98% of all cases, and in
         # 83% with messages on schedule. A network that has learned it needs no such excuse.
-        given = {"observed": "learned" if has_learned(model) else "known", **given}
-    x = in_batches(
-        model,
-        settings.n,
-        shape,
-        settings.steps,
-        batch=settings.batch,
-        seed=settings.seed,
-        known=known,
-        **options(model, settings),
-        **given,
-    )
+        arguments = {"observed": "learned" if has_learned(model) else "known", **arguments}
+    own = {"batch": settings.batch, "seed": settings.seed, **options(model, settings)}
+    x = in_batches(model, settings.n, shape, settings.steps, known=known, **own, **arguments)
     return innermost(model).pack(x)
 
 
 def observed(model: BFN, format: Format, particles: int = 1, resample: int = 0) -> Observed:
-    """How infilling shows the network what is known, where the user does not say."""
+    """How infilling shows the network what is known, unless the user chooses."""
     if particles == 1 and not resample and has_learned(model):
         return "learned"
-    # Texts are known from the start, for the reason that `draw` has.
+    # Texts are known from the start, for the reason given in `draw`.
     return "known" if particles == 1 and format.medium == "text" else "schedule"
 
 
@@ -166,14 +153,11 @@ def check_names(settings: Sample) -> None:
 
 def options(model: BFN | Wrapper, settings: Sample) -> dict[str, Any]:
     """The arguments that solver, grid, final, label and guidance stand for."""
-    given: dict[str, Any] = {
-        "solver": settings.solver,
-        "grid": None if settings.grid == "auto" else settings.grid,
-        "final": settings.final,
-    }
+    grid = None if settings.grid == "auto" else settings.grid
+    chosen: dict[str, Any] = {"solver": settings.solver, "grid": grid, "final": settings.final}
     if settings.label:
-        chosen = read_labels(model, settings.label)
-        given["label"] = [chosen[i % len(chosen)] for i in range(settings.n)]
+        labels = read_labels(model, settings.label)
+        chosen["label"] = [labels[i % len(labels)] for i in range(settings.n)]
     if settings.guidance != 1.0:  # 1 is what a label does by itself
-        given["guidance"] = settings.guidance
-    return given
+        chosen["guidance"] = settings.guidance
+    return chosen
