@@ -1,23 +1,29 @@
-"""Infilling with exact networks: exact where it should be, as wrong as documented elsewhere."""
+"""Infilling and guidance of exact networks: exact where they should be, else as documented."""
 
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import bfn
+from bfn.guidance import Guided
 from support.known import (
     KINDS,
     SKEW,
     at_floor,
     filled_distance,
+    tilted,
     toy,
     unrelated_distance,
 )
-from support.sources import Source, chain
+from support.sources import Source, Toy, chain
+
+from .exact.monte_carlo import assert_mean, averaged, seed
 
 N = 600
 STEPS = 25
@@ -115,3 +121,123 @@ def test_learned_conditionals_are_exact(kind: str, solver: str, steps: int) -> N
     """For numbers too, which messages on schedule never make certain."""
     found = filled_distance(kind, N, steps=steps, solver=solver, observed="learned")
     assert found < 1.1 * at_floor(toy(kind, SKEW).source, N)
+
+
+# Bounds of conditionals with exact networks: what is left costs its entropy given what is known.
+
+
+BITS = chain([0.3, 0.7], 0.8, 3)
+CLASSES = chain([0.2, 0.3, 0.5], 0.7, 3)
+TOYS: dict[str, Toy] = {
+    "binary": BITS.binary(4.0),
+    "discrete": CLASSES.discrete(3.0),
+    "discretised": CLASSES.discretised(0.1),
+    "cut Gaussian": CLASSES.binned(0.1),
+}
+
+
+def conditional_entropy(source: Source, known: Tensor) -> float:
+    """H(x) - H(x_O), summed over the table."""
+    place = source.K ** torch.arange(int(known.sum()))
+    group = (source.table[:, known] * place).sum(1)
+    p_O = torch.zeros(source.K ** int(known.sum()), dtype=torch.float64)
+    p_O.index_add_(0, group, source.probabilities)
+    return source.entropy + float(torch.special.xlogy(p_O, p_O).sum())
+
+
+def total(model: bfn.BFN, x: Tensor, n: float, **options: object) -> Tensor:
+    return bfn.loss.n_step(model, x, n, **options) + bfn.loss.reconstruction(model, x, **options)  # pyright: ignore
+
+
+@pytest.mark.parametrize("kind", ["binary", "discrete", "discretised"])
+@pytest.mark.parametrize("n", [1, 3, math.inf])
+def test_one_variable_costs_its_conditional_entropy(kind: str, n: float) -> None:
+    toy, known = TOYS[kind], torch.tensor([True, False, True])
+    H = conditional_entropy(toy.source, known)
+    assert 0.75 * float(torch.special.entr(toy.source.marginals[1]).sum()) > H
+    cost = averaged(toy, total, n, batch=1024, known=known)
+    assert_mean(cost, H, seed=seed("conditional", kind, n), precision=0.02)
+
+
+@pytest.mark.parametrize("kind", TOYS)
+def test_several_variables_cost_their_joint_conditional_entropy(kind: str) -> None:
+    toy, known = TOYS[kind], torch.tensor([False, True, False])
+    H = conditional_entropy(toy.source, known)
+    cost = averaged(toy, total, math.inf, batch=1024, known=known)
+    assert_mean(cost, H, seed=seed("conditional", kind), precision=0.02)
+
+
+def test_an_evaluation_of_the_rest_given_the_known() -> None:
+    """In bits per variable of the rest."""
+    toy, known = TOYS["discretised"], torch.tensor([True, True, False])
+    x = toy.sample(4_000, torch.Generator().manual_seed(0))
+    found = bfn.evaluate.evaluate(toy.model, x, steps=[2, "inf"], known=known, repeats=2)
+    H = conditional_entropy(toy.source, known)
+    for row in found.rows:
+        assert row.total.standard_error < 0.05
+        assert abs(row.total.nats - H) < 4 * row.total.standard_error
+    assert found.dimensions == 1
+    assert found.in_unit(H) == f"{H / math.log(2):.4f}"
+    apart = bfn.evaluate.evaluate(toy.model, x, steps=["inf"])
+    assert abs(apart.rows[0].total.nats - toy.source.entropy) < 0.1
+
+
+# Guided samples follow the tilted law p(x) exp(s g(x)) / Z, exactly or by a stated error.
+
+
+SAMPLES = 1_500
+
+
+@pytest.mark.parametrize(("solver", "steps"), [("ancestral", 40), ("sde2", 24), ("ode2", 24)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_exact_guide_reaches_the_tilted_law(kind: str, solver: str, steps: int) -> None:
+    """ln h(theta) itself as the guide: nothing but sampling noise and the solver's bias is left."""
+    known = tilted(kind, "bent", 1.0)
+    assert known.gap > 0.4
+    model = Guided(known.toy.model, known.log_h, of="theta")
+    assert known.distance(model, solver, steps, SAMPLES) < 1.1 * at_floor(known.target, SAMPLES)
+
+
+@pytest.mark.parametrize(("kind", "share"), [(k, 0.2 if k == "discrete" else 0.1) for k in KINDS])
+def test_straight_score_of_the_expected_data(kind: str, share: float) -> None:
+    """Through the network, by its first order only: what is left is at most this share."""
+    known = tilted(kind, "straight", 1.0)
+    floor, _ = known.target.sampling_floor(SAMPLES)
+    model = Guided(known.toy.model, known.score, 1.0)
+    assert known.distance(model, "sde2", 30, SAMPLES) < share * known.gap + 1.15 * floor
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bent_score_gets_most_of_the_way(kind: str) -> None:
+    """The mean of the data stands in for the data, so this far only; the way there is halved."""
+    known = tilted(kind, "bent", 0.5)
+    before = known.distance(known.toy.model, "ancestral", 30, SAMPLES)
+    share = {"discrete": 0.8, "continuous": 0.6}.get(kind, 0.5)
+    for through in (True, False):
+        model = Guided(known.toy.model, known.score, 0.5, through=through)
+        assert known.distance(model, "sde2", 30, SAMPLES) < share * before
+
+
+def test_fixed_network_is_exact_for_independent_classes() -> None:
+    source = Source(torch.tensor([0.5, 0.3, 0.2]).unsqueeze(1) * torch.tensor([0.1, 0.6, 0.3]))
+    known, gains = source.discrete(3.0), torch.tensor([[1.0, 0.0, -1.0], [0.5, -1.0, 2.0]])
+    weight = source.joint * (gains[0].unsqueeze(1) + gains[1]).exp()
+    target = Source(weight / weight.sum())
+    for through in (True, False):
+        model = Guided(known.model, lambda p: (p * gains).sum((-1, -2)), through=through)
+        x = bfn.generate(model, (12_000, 2), 20, generator=torch.Generator().manual_seed(0))
+        assert target.total_variation(x) < at_floor(target, 12_000)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_mean_is_that_of_the_tilted_posterior(kind: str) -> None:
+    """At one theta, to many digits: m' = E[m(x) | V] under the tilted source."""
+    known = tilted(kind, "bent", 1.0)
+    model, t = known.toy.model, torch.full((5,), 0.4)
+    x = known.toy.sample(5, torch.Generator().manual_seed(0))
+    theta = model.flow.sample(x, t, torch.Generator().manual_seed(1))
+    end = {"binary": 6.0, "discrete": 4.0}.get(kind, 0.02)
+    expected = getattr(known.target, kind)(end).model(theta, t).m
+    found = Guided(model, known.log_h, of="theta")(theta, t)
+    torch.testing.assert_close(found.m, expected, atol=1e-6, rtol=1e-6)
+    assert not torch.allclose(model(theta, t).m, expected, atol=1e-2)

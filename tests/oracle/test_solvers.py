@@ -1,4 +1,4 @@
-"""Solvers on exact networks: quality against steps, orders of convergence, convergence."""
+"""Solvers on exact networks: quality against steps, orders of convergence, laws of samples."""
 
 from __future__ import annotations
 
@@ -8,15 +8,21 @@ import sys
 from pathlib import Path
 
 import pytest
+import scipy.stats
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import bfn
 from bfn.flow import BinaryFlow
+from bfn.schedule import Quadratic, Retimed, Schedule
 from support.known import KINDS, SKEW, N, at_floor, distance, toy
 from support.scripts import load
-from support.sources import Toy, chain
+from support.sources import Source, Toy, chain
 from support.toys import Linear
+
+from .exact import reference, rows
+from .exact.monte_carlo import seed
+from .exact.rows import Row
 
 SOLVERS = ["ancestral", "sde", "sde2", "ode", "ode2"]
 
@@ -160,3 +166,135 @@ def test_the_table_of_the_documentation(
         with pytest.raises(SystemExit):
             script.main(wrong)
         assert sentence in capsys.readouterr().err
+
+
+# Samples of exact models follow the source: at the sampling floor where theory says so.
+
+
+SKEWED = [0.62, 0.20, 0.10, 0.05, 0.03]
+ONE_VARIABLE = {
+    "bit": lambda: Source([0.3, 0.7]).binary(4.0),
+    "skewed bit": lambda: Source([0.96, 0.04]).binary(0.5),
+    "five classes": lambda: Source([0.1, 0.3, 0.2, 0.25, 0.15]).discrete(2.0),
+    "skewed classes": lambda: Source(SKEWED).discrete(0.4),
+    "four bins": lambda: Source([0.1, 0.2, 0.3, 0.4]).discretised(0.2),
+    "skewed bins": lambda: Source(SKEWED[:4] + [0.0] * 11 + [0.03]).discretised(0.02),
+}
+
+
+def draw(toy: Toy, N: int, n: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """N generated samples as values of the source."""
+    generator = torch.Generator().manual_seed(seed(N, n, toy.source.entropy))
+    x = bfn.generate(toy.model, (N, toy.source.D), n, generator=generator, dtype=dtype)
+    return toy.classes(x)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("name", ONE_VARIABLE)
+def test_one_variable_is_exact_for_every_n(name: str, n: int) -> None:
+    toy, N = ONE_VARIABLE[name](), 80_000
+    k = draw(toy, N, n)
+    assert toy.source.total_variation(k) < at_floor(toy.source, N)
+    possible = toy.source.joint.numpy() > 0
+    share = toy.source.frequencies(k).numpy()
+    assert share[~possible].sum() == 0.0
+    test = scipy.stats.chisquare(N * share[possible], N * toy.source.joint.numpy()[possible])
+    assert test.pvalue > 1e-3
+
+
+@pytest.mark.parametrize("n", [1, 2, 6])
+@pytest.mark.parametrize("row", [rows.TWO_BITS, rows.EQUAL_BITS, rows.TWO_BINS], ids=str)
+def test_law_of_n_steps(row: Row, n: int) -> None:
+    """n steps have a known law of their own, further from the source the fewer they are."""
+    toy, N = row.make(), 80_000
+    law = reference.generated_law(toy.source.joint.numpy(), row.points, row.accuracies(n))
+    share = toy.source.frequencies(draw(toy, N, n)).numpy()
+    assert scipy.stats.chisquare(N * share.ravel(), N * law.ravel()).pvalue > 1e-3
+    assert law.sum() == pytest.approx(1.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_law_of_the_mode(n: int) -> None:
+    """One bit: its mode is 1 where V > ln(p_0 / p_1), and V ~ N(+-2 beta, 4 beta)."""
+    p, beta_1, N = 0.35, 0.5, 80_000
+    toy = Source([1.0 - p, p]).binary(beta_1)
+    generator = torch.Generator().manual_seed(n)
+    x = bfn.generate(toy.model, (N, 1), n, final="mode", generator=generator)
+    threshold = math.log((1.0 - p) / p)
+
+    def above(mean: float) -> float:
+        return 0.5 * math.erfc((threshold - mean) / math.sqrt(8.0 * beta_1))
+
+    expected = (1.0 - p) * above(-2.0 * beta_1) + p * above(2.0 * beta_1)
+    error = math.sqrt(expected * (1.0 - expected) / N)
+    assert abs(expected - p) > 20.0 * error  # a drawn sample has another law
+    assert float(x.double().mean()) == pytest.approx(expected, abs=4.0 * error)
+
+
+# Which variable comes first: schedules of mixed variables change a wrong network's bound.
+
+
+AGREE, BETA_1, PAIRS = 0.9, 20.0, 2**16
+FIRST, LAST = (0.0, 1.0 - 1e-6, 1.0), (0.0, 1e-6, 1.0)
+ONE = math.log(2.0)
+BOTH = ONE - AGREE * math.log(AGREE) - (1 - AGREE) * math.log(1 - AGREE)
+
+
+class TwoBits(nn.Module):
+    """The exact posterior of b, and of a with or without what was said of b."""
+
+    def __init__(self, backwards: bool) -> None:
+        super().__init__()
+        self.backwards = backwards
+
+    def forward(self, features: dict[str, Tensor], t: Tensor) -> dict[str, Tensor]:
+        a, b = (2.0 * torch.atanh(features[name].clamp(-1 + 1e-15, 1 - 1e-15)) for name in "ab")
+        return {"a": a + _told(b) if self.backwards else a, "b": b + _told(a)}
+
+
+def _told(V: Tensor) -> Tensor:
+    """What the logit V of one bit says of the other."""
+    same, other = math.log(AGREE), math.log(1 - AGREE)
+    return torch.logaddexp(V + same, V.new_tensor(other)) - torch.logaddexp(
+        V + other, V.new_tensor(same)
+    )
+
+
+def L_inf(backwards: bool, a: Schedule, b: Schedule) -> tuple[float, float]:
+    """The mean and its standard error."""
+    variables = {
+        "a": bfn.Variable("discrete", K=2, schedule=a),
+        "b": bfn.Variable("discrete", K=2, schedule=b),
+    }
+    model = bfn.mixed(TwoBits(backwards), variables)
+    generator = torch.Generator().manual_seed(0)
+    first = torch.randint(2, (PAIRS,), generator=generator)
+    agree = torch.rand(PAIRS, generator=generator) < AGREE
+    x = {"a": first, "b": torch.where(agree, first, 1 - first)}
+    cost = bfn.loss.continuous_time(model, x, bfn.loss.independent, generator)
+    return float(cost.mean()), float(cost.std()) / PAIRS**0.5
+
+
+@pytest.mark.parametrize(
+    ("backwards", "a", "b", "expected"),
+    [
+        (True, FIRST, LAST, BOTH),
+        (True, LAST, FIRST, BOTH),
+        (False, FIRST, LAST, BOTH),
+        (False, LAST, FIRST, 2 * ONE),
+    ],
+)
+def test_one_after_the_other(
+    backwards: bool, a: tuple[float, ...], b: tuple[float, ...], expected: float
+) -> None:
+    quadratic = Quadratic(BETA_1)
+    mean, error = L_inf(backwards, Retimed(quadratic, a), Retimed(quadratic, b))
+    assert error < 0.025
+    assert mean == pytest.approx(expected, abs=4.0 * error)
+
+
+def test_both_at_once() -> None:
+    mean, error = L_inf(True, Quadratic(BETA_1), Quadratic(BETA_1))
+    assert mean == pytest.approx(BOTH, abs=4.0 * error)
+    mean, error = L_inf(False, Quadratic(BETA_1), Quadratic(BETA_1))
+    assert BOTH + 6.0 * error < mean < 2 * ONE - 6.0 * error

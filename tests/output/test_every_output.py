@@ -7,11 +7,22 @@ from typing import Any
 
 import pytest
 import torch
+from scipy import stats
 from torch import Tensor
 
 import bfn
 from bfn.flow import Theta
-from bfn.output import BinnedOutput, FreeBinnedHead, Output, PointOutput
+from bfn.output import (
+    BernoulliOutput,
+    BinnedOutput,
+    CategoricalOutput,
+    FreeBinnedHead,
+    FreeBinnedOutput,
+    Output,
+    PointHead,
+    PointOutput,
+)
+from bfn.output.base import MOST_BINS
 from support.toys import KINDS, PARAMETERS, K, data, generator, model, standard_error
 
 CASES = (*KINDS, "free")
@@ -242,3 +253,129 @@ def test_a_pinned_point_is_known_in_every_measure(measure: Any) -> None:
     pinned = output.pin(x, torch.ones(1, 4, dtype=torch.bool))
     assert float(pinned.reconstruction(x)) == 0.0
     assert float(output.pin(x, x > 0.9).reconstruction(x)) > 0.0
+
+
+# What the page draws of an output: against sums over all values, written out.
+
+
+def probabilities(output: Output, values: Tensor) -> Tensor:
+    """e^log_prob of every value of a single variable."""
+    return torch.stack([output.log_prob(value.reshape(1, 1)).exp() for value in values], -1)
+
+
+def of_one(kind: str) -> tuple[Output, Tensor]:
+    """An output for one variable in float64, and all its values."""
+    g = generator(0)
+    if kind == "classes":
+        logits = torch.randn(1, 1, 5, generator=g, dtype=torch.float64)
+        return CategoricalOutput(logits), torch.arange(5)
+    if kind == "binary":
+        return BernoulliOutput(torch.tensor([[0.7]], dtype=torch.float64)), torch.arange(2)
+    centres = bfn.bin_centre(torch.arange(6), 6, torch.float64)
+    if kind == "free bins":
+        logits = torch.randn(1, 1, 6, generator=g, dtype=torch.float64)
+        return FreeBinnedOutput(logits), centres
+    mu, sigma = torch.tensor([[0.3]]).double(), torch.tensor([[0.4]]).double()
+    return BinnedOutput(mu, sigma, 6), centres
+
+
+@pytest.mark.parametrize("kind", ["classes", "binary", "free bins", "bins"])
+def test_beliefs_are_sums_over_all_values(kind: str) -> None:
+    output, values = of_one(kind)
+    belief, p = output.belief(), probabilities(output, values)[0]
+    assert belief.p is not None
+    assert belief.entropy is not None
+    torch.testing.assert_close(belief.p[0, 0], p)
+    entropy = -sum(each * math.log(each) for each in p.tolist())
+    assert float(belief.entropy) == pytest.approx(entropy)
+    if not values.is_floating_point():
+        assert belief.mean is None
+        return
+    mean = sum(each * value for each, value in zip(p.tolist(), values.tolist(), strict=True))
+    square = sum(each * value**2 for each, value in zip(p.tolist(), values.tolist(), strict=True))
+    assert belief.mean is not None
+    assert belief.deviation is not None
+    assert float(belief.mean) == pytest.approx(mean)
+    assert float(belief.deviation) == pytest.approx(math.sqrt(square - mean**2))
+
+
+def test_many_bins_are_seen_as_the_gaussian_that_they_cut() -> None:
+    """Against the sum over all bins, where hardly anything lies beyond the ends."""
+    K, sigma = 4 * MOST_BINS, 0.1
+    mu = torch.tensor([[0.2]], dtype=torch.float64)
+    belief = BinnedOutput(mu, torch.full_like(mu, sigma), K).belief()
+    values = bfn.bin_centre(torch.arange(K), K, torch.float64)
+    p = probabilities(BinnedOutput(mu, torch.full_like(mu, sigma), K), values)[0]
+    assert belief.p is None
+    assert belief.entropy is not None
+    assert belief.deviation is not None
+    assert float(belief.entropy) == pytest.approx(float(torch.special.entr(p).sum()), abs=1e-3)
+    assert float(belief.deviation) == pytest.approx(sigma)
+    narrow = BinnedOutput(mu, torch.full_like(mu, 1e-9), K).belief().entropy
+    assert float(narrow) == 0.0  # pyright: ignore[reportArgumentType]
+
+
+def test_a_point_has_a_mean_and_nothing_else() -> None:
+    belief = PointOutput(torch.tensor([[0.5]])).belief()
+    assert (float(belief.mean), belief.p, belief.deviation, belief.entropy) == (  # pyright: ignore
+        0.5, None, None, None,
+    )  # fmt: skip
+
+
+# The point mass of continuous data, and its heads' rules.
+
+
+def test_x_hat_is_clipped_and_gradients_stop_there() -> None:
+    noise = torch.tensor([[-5.0, 0.1, 5.0]], requires_grad=True)
+    output = PointHead(x_min=-0.5, x_max=0.75)(
+        noise, Theta(torch.zeros(1, 3), torch.ones(1, 1)), torch.ones(1)
+    )
+    assert output.m.tolist() == [[0.75, pytest.approx(-0.1), -0.5]]
+    (gradient,) = torch.autograd.grad(output.m.sum(), noise)
+    assert gradient.tolist() == [[0.0, -1.0, 0.0]]
+
+
+def test_early_times_per_example() -> None:
+    """Each example has its own time; below t_min theta may hold beta = 0 without harm."""
+    V, beta = torch.tensor([[0.0], [2.0], [2.0]]), torch.tensor([[0.0], [4.0], [4.0]])
+    net_output = torch.ones(3, 1, requires_grad=True)
+    output = PointHead(t_min=0.1)(net_output, Theta(V, beta), torch.tensor([0.0, 0.0999, 0.1]))
+    assert output.m.flatten().tolist() == [0.0, 0.0, 0.0]  # 2 / 4 - 1 / 2 at the last
+    (gradient,) = torch.autograd.grad(output.m.sum(), net_output)
+    assert gradient.flatten().tolist() == [0.0, 0.0, -0.5]
+
+
+def test_x_hat_is_formed_in_float64() -> None:
+    """V / beta and epsilon / sqrt(beta) of a far-off prediction nearly cancel."""
+    beta = torch.full((1, 1), 1e-3)
+    V, noise = torch.full((1, 1), 0.4), torch.full((1, 1), 12.64)
+    exact = V.double() / beta.double() - noise.double() / beta.double().sqrt()
+    output = PointHead(x_min=-math.inf, x_max=math.inf)(noise, Theta(V, beta), torch.ones(1))
+    assert abs(float(exact)) < 0.5
+    assert float(output.m) == float(exact.float())
+
+
+def test_one_accuracy_per_variable() -> None:
+    """The head reads beta from theta, not from t."""
+    beta = torch.tensor([[1.0, 4.0, 16.0]])
+    V = 0.5 * beta
+    output = PointHead()(torch.full((1, 3), 0.4), Theta(V, beta), torch.full((1,), 0.2))
+    torch.testing.assert_close(output.m, 0.5 - 0.4 / beta.sqrt())
+
+
+@pytest.mark.parametrize("deviations", [0.5, 30.0, 1e5, 1e7, 1e9, 1e12])
+def test_bins_have_right_gradients_however_far_off(deviations: float) -> None:
+    """-ln p grows like z^2 / 2 and its gradient like z / sigma, also where torch's own fails."""
+    sigma = 1e-6
+    for sign in (1.0, -1.0):
+        x_hat = torch.tensor([[sign * sigma * deviations]], dtype=torch.float64, requires_grad=True)
+        output = PointOutput(x_hat, bfn.Bins(2, sigma))
+        x = torch.tensor([[-0.5 * sign]], dtype=torch.float64)  # the bin on the other side of 0
+        value = output.reconstruction(x)
+        (gradient,) = torch.autograd.grad(value.sum(), x_hat)
+        exact = -stats.norm.logsf(deviations)
+        assert value.item() == pytest.approx(exact, rel=1e-12)
+        # phi / (1 - Phi), which is the number of deviations once there are many
+        density = stats.norm.logpdf(deviations)
+        hazard = deviations if deviations > 1e3 else math.exp(density + exact)
+        assert float(gradient) == pytest.approx(sign * hazard / sigma, rel=1e-6)

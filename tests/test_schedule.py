@@ -1,21 +1,25 @@
-"""Schedules as numbers: digits kept in float32, inverses, sums of steps, refusals."""
+"""Schedules, time samplers and suggestions: digits in float32, inverses, laws, refusals."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from mpmath import mp
+from scipy import stats
 from torch import Tensor
 
 import bfn
+from bfn import BFNError, noise, suggest_beta_1, suggest_sigma_1, times
 from bfn.guidance import ClassifierFree
 from bfn.schedule import Exponential, Logarithmic, Quadratic, Retimed, Schedule
+from bfn.suggest import cost_of_bins, cost_of_classes
+from support.mistakes import assert_refused
 from support.toys import KINDS, data, generator, model
 
 TOLD = (0.0, 0.1, 0.15, 0.6, 1.0)
@@ -203,3 +207,179 @@ def test_mixed_variables_are_retimed_together() -> None:
     torch.testing.assert_close((theta.V, theta.beta), (expected.V, expected.beta))
     torch.testing.assert_close(told(theta, t).m, original(theta, original_t).m)
     assert not torch.allclose(told(theta, t).m, original(theta, t).m)
+
+
+# Time samplers: each time has the right law, and weights keep every estimate unbiased.
+
+
+def peak(t: Tensor) -> Tensor:
+    """A loss concentrated in time; its integral over [0, 1] is known."""
+    return torch.exp(-0.5 * ((t - 0.7) / 0.05) ** 2)
+
+
+INTEGRAL = (
+    0.05 * math.sqrt(2 * math.pi) * 0.5 * (math.erf(6 / math.sqrt(2)) + math.erf(14 / math.sqrt(2)))
+)
+
+
+def learned() -> times.ImportanceTimes:
+    sampler = times.ImportanceTimes()
+    g = generator(0)
+    for _ in range(300):
+        t, weight = sampler(32, g, dtype=torch.float64)
+        sampler.update(weight * peak(t))
+    return sampler
+
+
+@pytest.mark.parametrize("sampler", [times.independent, times.stratified, learned()])
+def test_unbiased(sampler: times.Times) -> None:
+    g = generator(1)
+    means = []
+    for _ in range(2_000):
+        t, weight = sampler(16, g, dtype=torch.float64)
+        assert t.min() >= 0
+        assert t.max() < 1
+        means.append((weight * peak(t)).mean())
+    estimate = torch.stack(means)
+    error = float(estimate.std()) / math.sqrt(len(estimate))
+    assert abs(float(estimate.mean()) - INTEGRAL) < 4 * error
+    assert error < 0.03 * INTEGRAL
+
+
+@pytest.mark.parametrize("batch", [1, 2, 7, 64])
+def test_stratified_times_are_even(batch: int) -> None:
+    for seed in range(5):
+        t, weight = times.stratified(batch, generator(seed), dtype=torch.float64)
+        assert torch.equal(weight, torch.ones(batch, dtype=torch.float64))
+        assert sorted((t * batch).floor().long().tolist()) == list(range(batch))
+        gaps = t.sort().values.diff()
+        torch.testing.assert_close(gaps, torch.full_like(gaps, 1 / batch), rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("sampler", [times.stratified, times.independent])
+def test_each_time_is_uniform(sampler: times.Times) -> None:
+    g = generator(6)
+    t = torch.stack([sampler(5, g, dtype=torch.float64)[0] for _ in range(2000)])
+    for column in t.T:
+        assert stats.kstest(column.numpy(), "uniform").pvalue > 1e-3
+    if sampler is times.independent:
+        apart = torch.corrcoef(t.T) - torch.eye(5)
+        assert float(apart.abs().max()) < 4.5 / math.sqrt(2000)
+
+
+def test_times_never_reach_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float32 u + i / B may round to 1, which has no step in the discrete-time loss."""
+
+    def nearly_one(shape, source, **options):
+        return torch.full(tuple(shape), 1 - 2**-24, dtype=options["dtype"])
+
+    monkeypatch.setattr(noise, "uniform", nearly_one)
+    for batch in (1, 3, 1000):
+        t, _ = times.stratified(batch)
+        assert 0 <= float(t.min()) <= float(t.max()) < 1
+
+
+def test_density_learns_where_the_loss_is() -> None:
+    """q ~ sqrt(E[loss^2 | t]) but for the floor, in every interval."""
+    sampler = learned()
+    q = sampler.density()
+    torch.testing.assert_close(q.mean(), torch.tensor(1.0))
+    assert q.min() >= sampler.floor
+    t = (torch.arange(6400) + 0.5) / 6400
+    root = peak(t).square().reshape(64, 100).mean(1).sqrt()
+    expected = sampler.floor + (1 - sampler.floor) * root / root.mean()
+    assert float((q - expected).abs().max()) < 0.05 * float(expected.max())
+
+
+def test_untrained_importance_is_stratified() -> None:
+    a, weight = times.ImportanceTimes()(16, generator(4))
+    b, _ = times.stratified(16, generator(4))
+    torch.testing.assert_close(a, b)
+    torch.testing.assert_close(weight, torch.ones(16))
+
+
+def test_state_goes_with_a_checkpoint() -> None:
+    sampler = learned()
+    other = times.ImportanceTimes()
+    other.load_state_dict(sampler.state_dict())
+    a = sampler(8, generator(5))
+    b = other(8, generator(5))
+    assert torch.equal(a[0], b[0])
+    assert torch.equal(a[1], b[1])
+    with pytest.raises(BFNError, match="64 intervals, these 10"):
+        times.ImportanceTimes(bins=10).load_state_dict(sampler.state_dict())
+
+
+def test_wrong_use() -> None:
+    with pytest.raises(BFNError, match="before any times"):
+        times.ImportanceTimes().update(torch.ones(3))
+    with pytest.raises(BFNError, match=r"floor = 0\.0"):
+        times.ImportanceTimes(floor=0.0)
+
+
+# beta_1 and sigma_1 by the cost left at t = 1, against direct integrals and Monte-Carlo.
+
+
+@pytest.mark.parametrize("beta", [0.01, 0.5, 4.0, 9.0])
+def test_two_classes_by_a_single_integral(beta: float) -> None:
+    """E ln(1 + e^-V), V ~ N(2 beta, 4 beta)."""
+    xi = np.linspace(-10, 10, 20_001)
+    weight = np.exp(-0.5 * xi**2) / math.sqrt(2 * math.pi) * 1e-3
+    exact = float(weight @ np.logaddexp(0, -(2 * beta + 2 * math.sqrt(beta) * xi)))
+    assert cost_of_classes(2, beta) == pytest.approx(exact, rel=1e-8)
+
+
+@pytest.mark.parametrize(("K", "beta"), [(3, 1.0), (27, 0.1), (27, 0.5625), (1000, 0.02)])
+def test_many_classes_by_monte_carlo(K: int, beta: float) -> None:
+    g = torch.Generator().manual_seed(0)
+    n = 1_000_000 // K
+    V = math.sqrt(beta * K) * torch.randn(n, K, generator=g, dtype=torch.float64)
+    V[:, 0] += beta * K
+    cost = -torch.log_softmax(V, -1)[:, 0]
+    error = float(cost.std()) / math.sqrt(n)
+    assert abs(cost_of_classes(K, beta) - float(cost.mean())) < 4 * error
+
+
+@pytest.mark.parametrize(("K", "beta"), [(2, 3.0), (4, 24.0), (16, 999.0), (100, 3e4), (256, 1e5)])
+def test_bins_by_monte_carlo(K: int, beta: float) -> None:
+    g = torch.Generator().manual_seed(1)
+    n = 40_000
+    c = (2 * torch.arange(K, dtype=torch.float64) + 1 - K) / K
+    k = torch.randint(0, K, (n,), generator=g)
+    y = c[k] + torch.randn(n, generator=g, dtype=torch.float64) / math.sqrt(beta)
+    cost = -torch.log_softmax(-0.5 * beta * (y[:, None] - c).square(), -1).gather(1, k[:, None])
+    error = float(cost.std()) / math.sqrt(n)
+    assert abs(cost_of_bins(K, beta) - float(cost.mean())) < 4 * error
+
+
+def test_suggestions_meet_their_criterion() -> None:
+    for K in (2, 27, 50_000):
+        assert cost_of_classes(K, suggest_beta_1(K)) == pytest.approx(0.01, rel=1e-3)
+    for K in (2, 17, 65536):
+        beta_1 = suggest_sigma_1(K) ** -2 - 1
+        assert cost_of_bins(K, beta_1) == pytest.approx(0.01, rel=1e-3)
+    assert cost_of_classes(27, suggest_beta_1(27, cost=0.1)) == pytest.approx(0.1, rel=1e-3)
+
+
+def test_measurement_noise() -> None:
+    for deviation in (0.5, 0.1, 1e-3):
+        sigma_1 = suggest_sigma_1(noise=deviation)
+        assert sigma_1 < deviation / 2
+        assert sigma_1**2 / (2 * deviation**2) == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: suggest_beta_1(1), "K = 1;"),
+        (lambda: suggest_beta_1(2.5), "K = 2.5"),
+        (lambda: suggest_beta_1(27, cost=5.0), "cost = 5.0"),
+        (lambda: suggest_sigma_1(0), "K = 0"),
+        (lambda: suggest_sigma_1(), "either K"),
+        (lambda: suggest_sigma_1(4, noise=0.1), "either K"),
+        (lambda: suggest_sigma_1(noise=-1.0), "noise = -1.0"),
+        (lambda: suggest_sigma_1(noise=0.1, cost=0.2), "cost = 0.2"),
+    ],
+)
+def test_mistakes(call: Callable[[], float], words: str) -> None:
+    assert_refused(call, words)
