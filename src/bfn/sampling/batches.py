@@ -83,11 +83,12 @@ def in_batches(
 
         cond = {"label": label, "length": length}
         cond = {k: v if isinstance(v, int) else v[rows] for k, v in cond.items() if v is not None}
-        keys = noise_source(None, seed, rows)
-        function, first = generate, ((size, *shape),)
-        if known is not None:
-            function, first = infill, tuple(map(of_rows, known))
-        x = function(model, *first, steps, generator=keys, callback=count_call, **cond, **options)
+        source = {"generator": noise_source(None, seed, rows), "callback": count_call}
+        if known is None:
+            x = generate(model, (size, *shape), steps, **source, **cond, **options)
+        else:
+            x, mask = map(of_rows, known)
+            x = infill(model, x, mask, steps, **source, **cond, **options)
         parts.append(innermost(model).pack(x)[: stop - start].cpu())
 
     what, advice = "example", "free some, or use another device"
