@@ -144,7 +144,7 @@ def _fill(model: BFN, state_dict: Mapping[str, Tensor]) -> None:
 
 def _fitting(state_dict: Mapping[str, Tensor]) -> list[str]:
     """The published configurations that these tensors fit, by names and shapes."""
-    found = []
+    fitting = []
     with torch.device("meta"):
         shapes = {key: torch.empty(tensor.shape) for key, tensor in state_dict.items()}
         for name in names():
@@ -152,8 +152,8 @@ def _fitting(state_dict: Mapping[str, Tensor]) -> list[str]:
                 _fill(build.model(recipes.read(name)), shapes)
             except BFNError:
                 continue
-            found.append(name)
-    return found
+            fitting.append(name)
+    return fitting
 
 
 def _check_tensors(content: Any, where: str) -> None:
@@ -303,22 +303,22 @@ def load_published(
             published UNet for binary data does.
     """
     names = published_names(net)
-    given = {name.removeprefix("net."): tensor for name, tensor in state_dict.items()}
-    given.pop(UNUSED, None)
-    table = given.pop(POSITIONS, None)
+    tensors = {name.removeprefix("net."): tensor for name, tensor in state_dict.items()}
+    tensors.pop(UNUSED, None)
+    table = tensors.pop(POSITIONS, None)
     own = net.state_dict()
     fitting = {
-        theirs: _reshaped(given[theirs], own[ours])
+        theirs: _reshaped(tensors[theirs], own[ours])
         for theirs, ours in names.items()
-        if theirs in given
+        if theirs in tensors
     }
     _refuse(
         net,
-        missing=[name for name in names if name not in given]
+        missing=[name for name in names if name not in tensors]
         + [name for name in own if name not in names.values()],
-        unexpected=[name for name in given if name not in names],
+        unexpected=[name for name in tensors if name not in names],
         misshapen=[
-            f"{name} {tuple(given[name].shape)} instead of {tuple(own[names[name]].shape)}"
+            f"{name} {tuple(tensors[name].shape)} instead of {tuple(own[names[name]].shape)}"
             for name, tensor in fitting.items()
             if tensor is None
         ],

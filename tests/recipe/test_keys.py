@@ -63,7 +63,7 @@ class Network(nn.Module):
         super().__init__()
 
 
-def test_a_network_of_one_s_own(tmp_path: Path) -> None:
+def test_a_users_own_network(tmp_path: Path) -> None:
     listed = found(tiny_runs.write(tmp_path), net__class=f"{__name__}:Network")
     own = [key for name, key in listed.items() if name.startswith("net.")][1:]
     assert own == [

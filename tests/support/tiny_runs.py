@@ -142,11 +142,11 @@ def assert_same(one: Path, other: Path, step: int = 12) -> None:
     assert metrics(one) == metrics(other)
 
 
-class Heard(Display):
+class Recorder(Display):
     """A display that keeps the messages."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def say(self, message: str) -> None:
-        self.said.append(message)
+        self.messages.append(message)

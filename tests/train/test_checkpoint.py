@@ -25,6 +25,14 @@ def save(folder: Path, step: int, keep: int = 2) -> Path:
     return folder / f"step-{step}"
 
 
+def newest(folder: Path) -> tuple[int, list[str]]:
+    """The step of the newest whole checkpoint, and the messages about others."""
+    messages: list[str] = []
+    found = checkpoint.newest(folder, messages.append)
+    assert found is not None
+    return found.step, messages
+
+
 def test_round_trip(tmp_path: Path) -> None:
     found = checkpoint.load(save(tmp_path, 7))
     assert found.step == 7
@@ -37,24 +45,15 @@ def test_round_trip(tmp_path: Path) -> None:
             assert found.tensors[group][name].dtype == value.dtype
 
 
-def test_keeps_the_last_by_number(tmp_path: Path) -> None:
+def test_the_newest_are_kept_by_number(tmp_path: Path) -> None:
+    assert checkpoint.newest(tmp_path / "none", pytest.fail) is None
     for step in (2, 9, 10, 100):
         save(tmp_path, step)
     assert {path.name for path in tmp_path.iterdir()} == {"step-10", "step-100"}
-    found = checkpoint.newest(tmp_path, pytest.fail)
-    assert found is not None
-    assert found.step == 100
-
-
-def test_other_names_are_no_checkpoints(tmp_path: Path) -> None:
-    save(tmp_path, 3)
+    assert newest(tmp_path) == (100, [])
     for name in ("step-²", "step-07", "step-", "step-9.old"):
         (tmp_path / name).mkdir()
-    assert checkpoint_steps(tmp_path) == [3]
-
-
-def test_nothing_there(tmp_path: Path) -> None:
-    assert checkpoint.newest(tmp_path / "none", pytest.fail) is None
+    assert checkpoint_steps(tmp_path) == [10, 100]
 
 
 def _flip(path: Path) -> None:
@@ -82,16 +81,13 @@ def _empty(path: Path) -> None:
 def test_damage_falls_back_and_says_so(damage, tmp_path: Path) -> None:
     save(tmp_path, 1)
     damage(save(tmp_path, 2))
-    heard: list[str] = []
-    found = checkpoint.newest(tmp_path, heard.append)
-    assert found is not None
-    assert found.step == 1
-    assert len(heard) == 1
-    assert "step-2" in heard[0]
-    assert "trying the one before" in heard[0]
+    step, (message,) = newest(tmp_path)
+    assert step == 1
+    assert "step-2" in message
+    assert "trying the one before" in message
     damage(tmp_path / "step-1")
     with pytest.raises(BFNError, match=r"no checkpoint in .* is intact"):
-        checkpoint.newest(tmp_path, heard.append)
+        newest(tmp_path)
 
 
 def test_a_damaged_one_does_not_count_among_those_kept(tmp_path: Path) -> None:
@@ -101,14 +97,11 @@ def test_a_damaged_one_does_not_count_among_those_kept(tmp_path: Path) -> None:
     _flip(tmp_path / "step-8")
     for step in (6, 7):
         save(tmp_path, step, keep=1)
-        said: list[str] = []
-        found = checkpoint.newest(tmp_path, said.append)
-        assert found is not None
-        assert found.step == step
-        assert len(said) == 1
+        found, messages = newest(tmp_path)
+        assert (found, len(messages)) == (step, 1)
     save(tmp_path, 8, keep=1)
     assert [path.name for path in tmp_path.iterdir()] == ["step-8"]
-    assert checkpoint.newest(tmp_path, pytest.fail) is not None
+    assert newest(tmp_path) == (8, [])
 
 
 def test_what_cannot_be_removed_now_stops_nothing(
@@ -124,38 +117,35 @@ def test_what_cannot_be_removed_now_stops_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint.shutil, "rmtree", busy)
         save(tmp_path, 2, keep=1)
-    found = checkpoint.newest(tmp_path, pytest.fail)
-    assert found is not None
-    assert found.step == 2
+    assert newest(tmp_path) == (2, [])
     assert [path.name for path in tmp_path.iterdir()] == ["step-2"]
 
 
-def test_renamed_checkpoint_is_damaged(tmp_path: Path) -> None:
+def test_a_renamed_one_and_another_version_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     os.replace(save(tmp_path, 3), tmp_path / "step-4")
     with pytest.raises(Damaged):
         checkpoint.load(tmp_path / "step-4")
-
-
-def test_other_format_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "FORMAT_VERSION", 99)
-    path = save(tmp_path, 3)
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "FORMAT_VERSION", 99)
+        path = save(tmp_path, 5)
     with pytest.raises(BFNError, match="format version 99, this program reads 2"):
         checkpoint.load(path)
 
 
-def test_an_argument_that_is_none_may_be_new() -> None:
-    old, new = (
-        {"class": "a.b:Net", "arguments": given} for given in ({"w": 8}, {"v": None, "w": 8})
-    )
-    assert checkpoint.in_words(old) == checkpoint.in_words(new) == "Net(w=8)"
-
-
-def test_what_was_counted_in_the_data_is_no_difference() -> None:
-    """However few the classes are; ready-made batches may begin with other ones."""
-    one, other = (
-        {"class": "a.b:Head", "arguments": {"shape": [2], "log_p": [p, -0.5]}} for p in (-0.9, -1.1)
-    )
-    assert (
-        checkpoint.in_words(one) == checkpoint.in_words(other) == "Head(shape=[2], log_p=2 numbers)"
-    )
+@pytest.mark.parametrize(
+    ("one", "other", "words"),
+    [
+        ({"w": 8}, {"v": None, "w": 8}, "Net(w=8)"),  # an earlier version may not have had v
+        # Counted in the data, however few the classes are.
+        (
+            {"shape": [2], "log_p": [-0.9, -0.5]},
+            {"shape": [2], "log_p": [-1.1, -0.5]},
+            "Net(shape=[2], log_p=2 numbers)",
+        ),
+    ],
+)
+def test_what_is_not_compared(one: dict, other: dict, words: str) -> None:
+    for arguments in (one, other):
+        assert checkpoint.in_words({"class": "a.b:Net", "arguments": arguments}) == words

@@ -13,11 +13,10 @@ import torch
 
 from bfn.data.base import DataSet
 from bfn.recipe import Train, build
-from bfn.train import data as loading
-from bfn.train.data import AHEAD, FRACTION, Loader
+from bfn.train import step as loading
 from bfn.train.loop import Loop
 from bfn.train.parallel import World
-from bfn.train.step import Trainer
+from bfn.train.step import AHEAD, FRACTION, Loader, Trainer
 from support import tiny_runs
 from support.tiny_runs import assert_same, run
 
@@ -128,7 +127,7 @@ from bfn.data.forms import Encoded
 from bfn.data.base import Rows
 from bfn.data.formats import ArrayFormat
 from bfn.recipe import Train
-from bfn.train.data import Loader
+from bfn.train.step import Loader
 x = torch.zeros(64, 3)
 data = Rows("x", ArrayFormat((3,), Encoded()), dict.fromkeys(("train", "validation", "test"), x))
 loader = Loader(data, Train(batch=8, data_memory="host"), [range(8)], torch.device("cpu"))
@@ -165,7 +164,7 @@ def test_auto_asks_how_much_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     recipe = tiny_runs.read(tmp_path, "binary", **LABELLED)
     data = build.data(recipe)
     assert data.nbytes == 1797 * (64 + 8)
-    said: list[str] = []
+    messages: list[str] = []
     settings = Train(batch=8)
     assert settings.data_memory == "auto"
     for free, ahead in (
@@ -173,10 +172,12 @@ def test_auto_asks_how_much_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ):  # fmt: skip
         monkeypatch.setattr(loading, "free_memory", lambda device: free)  # noqa: B023
         there = torch.device("meta")
-        assert Loader(build.data(recipe), settings, [range(8)], there, said.append).ahead == ahead
+        assert (
+            Loader(build.data(recipe), settings, [range(8)], there, messages.append).ahead == ahead
+        )
         # Data that lie there already take nothing away.
-        assert Loader(data, settings, [range(8)], CPU, said.append).ahead == 0
-    (sentence,) = said
+        assert Loader(data, settings, [range(8)], CPU, messages.append).ahead == 0
+    (sentence,) = messages
     assert sentence == (
         "digits stays in the host's memory: its 0.0 GiB are more than 25% of what is free on meta"
     )

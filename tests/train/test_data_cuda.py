@@ -15,8 +15,8 @@ from bfn.data.base import DataSet, Rows
 from bfn.data.formats import ArrayFormat
 from bfn.data.forms import Encoded
 from bfn.recipe import Train
-from bfn.train import data as loading
-from bfn.train.data import AHEAD, Loader
+from bfn.train import step as loading
+from bfn.train.step import AHEAD, Loader
 from support import tiny_runs, toys
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

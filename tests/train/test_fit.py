@@ -72,19 +72,19 @@ def test_learns_a_dependent_source(x: Tensor) -> None:
 
 def test_hidden_labels(x: Tensor, tmp_path: Path) -> None:
     """Each label becomes -1 with the given probability, drawn after nothing but the data."""
-    heard: list[Tensor] = []
+    labels_seen: list[Tensor] = []
 
     class Listening(Net):
         def forward(self, features: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
             assert label is not None
-            heard.extend([label] if self.training else [])
+            labels_seen.extend([label] if self.training else [])
             return super().forward(features, t, label)
 
     trained = bfn.discrete(Listening(), K=K, beta_1=3.0)
     labels = x[:, 0] + 1
     data = as_data_set(trained, x, labels)
     bfn.train.fit(trained, data, steps=3, batch=256, label_dropout=0.3, display=False)
-    for step, label in enumerate(heard):
+    for step, label in enumerate(labels_seen):
         generator = torch.Generator().manual_seed(bfn.noise.seed(0, step, 0))
         hidden = torch.rand(256, generator=generator) < 0.3
         expected = torch.where(hidden, -1, labels[data.indices(0, step, 256)])
@@ -150,15 +150,15 @@ def test_batches_go_on_and_end(x: Tensor) -> None:
     result = bfn.train.fit(model(), DataLoader(Own(x[:120]), 50), steps=7, display=False)
     assert result.step == 7
     few = (x[:50] for _ in range(3))
-    heard = tiny_runs.Heard()
-    result = bfn.train.fit(model(), few, steps=7, log_every=2, display=heard)
+    display = tiny_runs.Recorder()
+    result = bfn.train.fit(model(), few, steps=7, log_every=2, display=display)
     assert (result.step, [line["step"] for line in result.history]) == (3, [2, 3])
-    first, last = heard.said
+    first, last = display.messages
     assert "batches of 50 examples to train on" in first
     assert last == "training ends at step 3, because the batches do"
     exact = (x[:50] for _ in range(3))
-    assert bfn.train.fit(model(), exact, steps=3, display=heard).step == 3
-    assert len(heard.said) == 3
+    assert bfn.train.fit(model(), exact, steps=3, display=display).step == 3
+    assert len(display.messages) == 3
 
 
 def test_a_dataset_resumes_exactly_with_what_it_draws(x: Tensor, tmp_path: Path) -> None:
@@ -178,18 +178,18 @@ def test_a_dataset_resumes_exactly_with_what_it_draws(x: Tensor, tmp_path: Path)
         bfn.train.fit(model(), Own(x[:400]), steps=6, out=tmp_path / "run", resume=True, **settings)
 
 
-def test_batches_resume_with_other_ones_and_say_so(x: Tensor, tmp_path: Path) -> None:
-    loader, heard = DataLoader(Own(x), 50, shuffle=True), tiny_runs.Heard()
+def test_resuming_with_other_batches_is_reported(x: Tensor, tmp_path: Path) -> None:
+    loader, display = DataLoader(Own(x), 50, shuffle=True), tiny_runs.Recorder()
     first = bfn.train.fit(model(), loader, steps=2, out=tmp_path / "run", display=False)
     torch.manual_seed(77)
     again = bfn.train.fit(
-        model(), loader, steps=4, out=tmp_path / "run", resume=True, display=heard
+        model(), loader, steps=4, out=tmp_path / "run", resume=True, display=display
     )
     assert again.step == 4
     assert again.model.head == first.model.head
     assert RunFolder(tmp_path / "run").recipe().train.batch == 50
     told = "resuming from step 2, with whatever batches the source gives next"
-    assert heard.said[-1] == told
+    assert display.messages[-1] == told
 
 
 def test_augmentation_is_of_training_batches_only(x: Tensor) -> None:

@@ -15,8 +15,7 @@ from bfn.flow import BayesianFlow
 from bfn.recipe import build
 from bfn.recipe.build import fitted
 from bfn.runs.folder import RunFolder
-from bfn.train.data import draw_known
-from bfn.train.step import Trainer
+from bfn.train.step import Trainer, draw_known
 from support import tiny_runs
 from support.mistakes import assert_refused
 from support.sources import chain

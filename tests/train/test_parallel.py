@@ -208,7 +208,7 @@ def children(process: subprocess.Popen[str]) -> list[int]:
         ),
     ],
 )
-def test_the_loss_of_a_process_is_said(message: str, reason: str) -> None:
+def test_the_loss_of_a_process_is_reported(message: str, reason: str) -> None:
     world = World()
     with pytest.raises(RuntimeError, match=r"gloo|NCCL") as caught, world.guard():
         raise RuntimeError(message)  # alone, there is none to lose
@@ -243,10 +243,10 @@ def test_a_killed_process_ends_the_others(rank: int, sharding: str, tmp_path: Pa
     finally:
         process.kill()
     assert process.returncode == 1
-    said = [line for line in err.splitlines() if line.startswith("bfn: ")]
-    assert len(said) == 1, err
-    assert f"process {1 - rank} lost another process of this training" in said[0]
-    assert "start all of them again with --resume" in said[0]
+    messages = [line for line in err.splitlines() if line.startswith("bfn: ")]
+    assert len(messages) == 1, err
+    assert f"process {1 - rank} lost another process of this training" in messages[0]
+    assert "start all of them again with --resume" in messages[0]
     saved = checkpoint.newest(run / "checkpoints", pytest.fail)
     assert saved is not None
     again = ["train", *arguments, "--resume", "auto", "--train.steps", saved.step + 1]
@@ -281,7 +281,7 @@ def test_asked_to_stop(more: tuple[object, ...], tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "sharding", "said"),
+    ("kind", "sharding", "messages"),
     [
         ("slow", "none", ("finished", "finished")),
         ("large", "none", ("finished", "finished")),
@@ -289,7 +289,7 @@ def test_asked_to_stop(more: tuple[object, ...], tmp_path: Path) -> None:
     ],
 )
 def test_long_and_large_sheets(
-    kind: str, sharding: str, said: tuple[str, str], tmp_path: Path
+    kind: str, sharding: str, messages: tuple[str, str], tmp_path: Path
 ) -> None:
     """One process draws longer than the other waits; or one has no memory left for its part."""
     script = Path(drawing_along.__file__)
@@ -297,9 +297,9 @@ def test_long_and_large_sheets(
         torchrun(script, kind, sharding, tmp_path),
         capture_output=True, text=True, timeout=120, env=environment(),
     )  # fmt: skip
-    for rank, expected in enumerate(said):
+    for rank, expected in enumerate(messages):
         assert expected in (tmp_path / f"{rank}.txt").read_text(), process.stderr
-    assert (tmp_path / "run" / "samples" / "step-2.npy").exists() == ("finished" in said)
+    assert (tmp_path / "run" / "samples" / "step-2.npy").exists() == ("finished" in messages)
 
 
 def test_several_trainings_in_one_script(trained: Path) -> None:
@@ -319,7 +319,7 @@ def test_several_trainings_in_one_script(trained: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_mistake_is_said_once(tmp_path: Path) -> None:
+def test_a_mistake_is_reported_once(tmp_path: Path) -> None:
     recipe = tiny_runs.write(tmp_path, "text")
     process = start(recipe, "--out", tmp_path / "run", "--train.batch", 7)
     _, err = process.communicate(timeout=60)

@@ -41,19 +41,21 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Recipe, Path]:
 @pytest.mark.parametrize("fault", faults.FAULTS)
 def test_a_fault_loses_nothing(fault: str, whole: tuple[Recipe, Path], tmp_path: Path) -> None:
     recipe, expected = whole
-    said = faults.train(recipe, tmp_path / "run", fault)
+    message = faults.train(recipe, tmp_path / "run", fault)
     if "kill" in fault:
-        assert said == "killed"
+        assert message == "killed"
     elif "SIG" in fault:
-        assert said.startswith("Interrupted: training was interrupted at step 9 of 12; its state")
+        assert message.startswith(
+            "Interrupted: training was interrupted at step 9 of 12; its state"
+        )
         assert RunFolder(tmp_path / "run").steps()[-1] == 9
         assert status(tmp_path / "run")["status"] == "interrupted"
     elif fault == "no memory":
-        assert "step 9 could not be made with 4 examples at once" in said
+        assert "step 9 could not be made with 4 examples at once" in message
     else:
-        assert said.startswith("Unwritten: ")
-        assert "could not be written" in said or "No space" in said
-        assert "make room and resume the run" in said
+        assert message.startswith("Unwritten: ")
+        assert "could not be written" in message or "No space" in message
+        assert "make room and resume the run" in message
         assert status(tmp_path / "run")["status"] == "failed"
     run(recipe, tmp_path / "run", resume=True)
     assert_same(expected, tmp_path / "run")
@@ -147,9 +149,9 @@ def test_more_steps_later(tmp_path: Path) -> None:
     assert RunFolder(tmp_path / "parts").recipe().train.steps == 12
     # A finished run is resumed without a step; a model that a kill left out is exported.
     (tmp_path / "parts" / "model.safetensors").unlink()
-    heard = tiny_runs.Heard()
-    result = run(tiny_runs.read(tmp_path, "text"), tmp_path / "parts", resume=True, display=heard)
-    assert (result.step, len(result.history), heard.said) == (
+    display = tiny_runs.Recorder()
+    result = run(tiny_runs.read(tmp_path, "text"), tmp_path / "parts", resume=True, display=display)
+    assert (result.step, len(result.history), display.messages) == (
         12, 6, ["the run is finished: step 12"],
     )  # fmt: skip
     assert_same(tmp_path / "whole", tmp_path / "parts")

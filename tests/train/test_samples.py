@@ -29,11 +29,13 @@ def test_a_missing_extra_leaves_the_samples_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    heard = tiny_runs.Heard()
+    display = tiny_runs.Recorder()
     recipe = tiny_runs.read(tmp_path, train__sample_every=1, train__steps=2)
-    assert run(recipe, tmp_path / "run", display=heard).step == 2
+    assert run(recipe, tmp_path / "run", display=display).step == 2
     assert not (tmp_path / "run" / "samples").exists()
-    assert any("no samples will be drawn during training: " in said for said in heard.said)
+    assert any(
+        "no samples will be drawn during training: " in message for message in display.messages
+    )
 
 
 def test_samples_that_cannot_be_drawn_say_so_first(tmp_path: Path) -> None:
@@ -51,10 +53,14 @@ def test_a_full_disk_does_not_end_the_training(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(sheets, "write_sheet", full)
-    heard = tiny_runs.Heard()
+    display = tiny_runs.Recorder()
     recipe = tiny_runs.read(tmp_path, "text", train__sample_every=5)
-    assert run(recipe, tmp_path / "run", display=heard).step == 12
-    assert [said for said in heard.said if "step-5.txt' could not be written (No space" in said]
+    assert run(recipe, tmp_path / "run", display=display).step == 12
+    assert [
+        message
+        for message in display.messages
+        if "step-5.txt' could not be written (No space" in message
+    ]
     assert not list((tmp_path / "run" / "samples").iterdir())  # neither whole nor half
 
 

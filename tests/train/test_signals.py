@@ -28,7 +28,7 @@ def handler() -> object:
 
 
 @pytest.fixture(autouse=True)
-def heard() -> Iterator[list[int]]:
+def uncaught() -> Iterator[list[int]]:
     """The hang-ups that nothing else has caught; the tests may themselves run under nohup."""
     assert SIGHUP is not None
     found: list[int] = []
@@ -39,7 +39,7 @@ def heard() -> Iterator[list[int]]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, SIGHUP])
 def test_handlers_are_restored_and_the_last_step_counts(
-    number: signal.Signals, tmp_path: Path, heard: list[int]
+    number: signal.Signals, tmp_path: Path, uncaught: list[int]
 ) -> None:
     before = signal.getsignal(number)
 
@@ -60,11 +60,11 @@ def test_handlers_are_restored_and_the_last_step_counts(
                 tiny_runs.run(recipe, out, stop=interrupt)
             assert (out / "checkpoints" / "step-2").is_dir()
             assert tiny_runs.status(out)["status"] == "interrupted"
-    assert heard == []
+    assert uncaught == []
     assert signal.getsignal(number) is before
 
 
-def test_shell_and_system_may_both_send_it() -> None:
+def test_a_second_hangup_is_ignored() -> None:
     with signals() as caught:
         hang_up()
         try:
@@ -74,13 +74,13 @@ def test_shell_and_system_may_both_send_it() -> None:
         assert caught == [SIGHUP]
 
 
-def test_ctrl_c_after_it_stops_at_once(heard: list[int]) -> None:
+def test_ctrl_c_after_a_hangup_stops_at_once(uncaught: list[int]) -> None:
     with signals() as caught:
         hang_up()
         assert caught == [SIGHUP]
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
-    assert heard == []
+    assert uncaught == []
 
 
 def test_nohup_is_respected() -> None:

@@ -68,9 +68,9 @@ def test_force_keeps_the_old_run_under_another_name(tmp_path: Path) -> None:
         run(recipe, out)
     assert contents(out) == before
     for i in (1, 2):
-        heard = tiny_runs.Heard()
-        run(tiny_runs.read(tmp_path, "text", train__steps=4), out, force=True, display=heard)
-        assert heard.said[0] == f"the run that was there is now in '{out}.replaced-{i}'"
+        display = tiny_runs.Recorder()
+        run(tiny_runs.read(tmp_path, "text", train__steps=4), out, force=True, display=display)
+        assert display.messages[0] == f"the run that was there is now in '{out}.replaced-{i}'"
         assert [line["step"] for line in metrics(out)] == [2, 4]
     assert contents(tmp_path / "run.replaced-1") == before
     assert (tmp_path / "run.replaced-2" / "checkpoints" / "step-4").is_dir()
@@ -169,7 +169,7 @@ def test_what_would_be_lost_is_refused(
         ("text", {"train__init": "nowhere"}, r"there is no run folder 'nowhere'"),
     ],
 )
-def test_what_does_not_fit_says_so_first(
+def test_mismatches_are_reported_before_anything_is_written(
     kind: str, overrides: dict, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard", None)
@@ -280,7 +280,9 @@ def test_a_run_does_not_start_from_itself(tmp_path: Path) -> None:
     assert not (tmp_path / "run.replaced-1").exists()
 
 
-def test_another_flow_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_starting_from_another_flow_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     common = ["train", str(tiny_runs.write(tmp_path)), "--train.steps", "2"]
     first, second = str(tmp_path / "first"), str(tmp_path / "second")
     assert main([*common, "--out", first]) == 0

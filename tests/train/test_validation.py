@@ -137,10 +137,13 @@ def test_the_best_is_kept_and_exported(totals: list[float], tmp_path: Path) -> N
     assert found["best"] == {"step": 4, "validation": pytest.approx(5.0 * scale)}
     assert (found["status"], found["step"], found["exported_step"]) == ("finished", 12, 4)
     # Without validation the newest takes its place, also when no step is left to take.
-    heard = tiny_runs.Heard()
+    display = tiny_runs.Recorder()
     without = tiny_runs.read(tmp_path, "text", train__keep=1)
-    run(without, folder.path, resume=True, display=heard)
-    assert "validation is off now: the best model so far, of step 4, is replaced" in heard.said[0]
+    run(without, folder.path, resume=True, display=display)
+    assert (
+        "validation is off now: the best model so far, of step 4, is replaced"
+        in display.messages[0]
+    )
     newest = checkpoint.load(folder.checkpoints / "step-12").tensors["ema"]
     exported = folder.load_model().net.state_dict()
     assert all(torch.equal(value, newest[n]) for n, value in exported.items())
@@ -148,18 +151,18 @@ def test_the_best_is_kept_and_exported(totals: list[float], tmp_path: Path) -> N
     assert (found["status"], found["step"], found["exported_step"]) == ("finished", 12, 12)
 
 
-def test_a_lost_best_is_said(totals: list[float], tmp_path: Path) -> None:
+def test_a_lost_best_checkpoint_is_reported(totals: list[float], tmp_path: Path) -> None:
     recipe = tiny_runs.read(tmp_path, "text", train__validate_every=2, train__keep=1)
     totals += [9.0, 5.0, 7.0]
     run(recipe, tmp_path / "run", stop=after(7))
     (tmp_path / "run" / "checkpoints" / "step-4" / "ema.safetensors").write_bytes(b"")
     totals += [8.0, 6.0, 7.0]
 
-    display = tiny_runs.Heard()
+    display = tiny_runs.Recorder()
     run(recipe, tmp_path / "run", resume=True, display=display)
     assert any(
-        "step-4' is damaged" in said and "a new search for the best" in said
-        for said in display.said
+        "step-4' is damaged" in message and "a new search for the best" in message
+        for message in display.messages
     )
     assert status(tmp_path / "run")["best"]["step"] == 10
 
@@ -186,10 +189,10 @@ def test_patience(totals: list[float], tmp_path: Path) -> None:
     best = checkpoint.load(tmp_path / "run" / "checkpoints" / "step-6").tensors["ema"]
     assert all(torch.equal(v, best[n]) for n, v in result.model.net.state_dict().items())
     assert status(tmp_path / "run")["status"] == "finished"
-    heard = tiny_runs.Heard()
-    assert run(recipe, tmp_path / "run", resume=True, display=heard).step == 10
-    (said,) = heard.said
-    assert said == "the run is finished: step 10; to train on, give a larger train.patience"
+    display = tiny_runs.Recorder()
+    assert run(recipe, tmp_path / "run", resume=True, display=display).step == 10
+    (message,) = display.messages
+    assert message == "the run is finished: step 10; to train on, give a larger train.patience"
     more = tiny_runs.read(tmp_path, "text", train__validate_every=2, train__patience=3)
     totals += [6.0]
     assert run(more, tmp_path / "run", resume=True).step == 12

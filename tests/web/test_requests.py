@@ -61,12 +61,12 @@ def read(message: dict[str, Any]) -> requests.Request:
         (pinned(2, 3, model="mixed"), "variable 'colour' is not possible; expected whole numbers"),
         (examined(), "values = None; expected a list of at most 64 numbers"),
         (examined(values=[0]), "the example has 1 values; expected 64"),
-        (examined(text="hello"), "the data of 'discretised' are no texts; give a pic"),
+        (examined(text="hello"), "the data of 'discretised' are not texts; give a pic"),
         (examined(picture=picture(28)), "28 x 28 pixels, but those of 'discretised' have 8 x 8"),
         (examined(picture=picture(8, "AAAA")), "the picture's pixels are damaged; drop it again"),
         (examined("text", text="Straße und s"), "holds 'S' at position 0 and 1 more characters"),
         (examined("text", text="short"), "the text has 5 characters; this model's texts have 12"),
-        (examined("text", picture=picture(8)), "the data of 'text' are no pictures; give a text"),
+        (examined("text", picture=picture(8)), "the data of 'text' are not pictures; give a text"),
         ({"do": "download", "what": "sample"}, "do = None; expected one of"),
         (
             {"do": "download", "what": "x", "request": {"do": "generate", "model": "text"}},
@@ -83,7 +83,7 @@ def test_a_wrong_request_gets_a_sentence(message: dict[str, Any], sentence: str)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "null", '"x"', "[" * 100_000, "NaN"])
-def test_what_is_no_request_is_said(text: str) -> None:
+def test_anything_but_a_request_is_refused(text: str) -> None:
     with pytest.raises(BFNError, match="the message is not a JSON object; reload the page"):
         requests.parse(text)
 

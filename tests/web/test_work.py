@@ -133,7 +133,7 @@ def test_state_is_all_of_it(digits: Subject) -> None:
     np.testing.assert_allclose(found["theta"]["V"], seen[2].numpy())
 
 
-def test_a_run_stops_when_it_is_told(digits: Subject) -> None:
+def test_a_run_can_be_stopped(digits: Subject) -> None:
     calls = 0
 
     def emit(kind: str, message: bytes) -> None:
@@ -231,7 +231,7 @@ def test_a_wrong_row_gets_a_sentence_about_its_column(
     assert sentence in str(caught.value)
 
 
-def test_bins_shown_as_classes_are_heard_as_bayes_says(people: Subject) -> None:
+def test_bins_shown_as_classes_follow_bayes_rule(people: Subject) -> None:
     """The posterior of equally probable bins, from the density of the messages themselves."""
     model, group = people.model, people.groups[1]
     flow, g = model.flow, torch.Generator().manual_seed(0)

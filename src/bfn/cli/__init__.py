@@ -56,7 +56,7 @@ def _answer(sentence: str, code: int, *, at_once: bool = False) -> int:
         time.sleep(3.0)
         sentence = f"process {rank()}: {sentence}"
     ending = "" if sentence.endswith((".", "?")) else "."
-    with contextlib.suppress(OSError):  # nobody may be reading any more
+    with contextlib.suppress(OSError):  # the reader may be gone
         print(f"bfn: {sentence}{ending}", file=sys.stderr, flush=True)
     return code
 

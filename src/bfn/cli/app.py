@@ -53,7 +53,7 @@ COMMANDS = {
 
 
 def _default(value: object) -> object:
-    return None if value is False else value  # that a flag is not set goes without saying
+    return None if value is False else value  # flags are off unless they are given
 
 
 app = App(
@@ -155,8 +155,8 @@ def _sentence(error: CycloptsError, words: list[str], overrides: Mapping[str, Te
             return f"{error.keyword} has no value; write {error.keyword} VALUE"
         return f"{command} needs {error.argument.name}; {see}"
     error.verbose = False
-    said = " ".join(str(error).split()).rstrip("., ")
-    return said if said.endswith("?") else f"{said}; {see}"
+    text = " ".join(str(error).split()).rstrip("., ")
+    return text if text.endswith("?") else f"{text}; {see}"
 
 
 def _bare(words: list[str], overrides: Mapping[str, Text]) -> dict[str, str]:
@@ -168,8 +168,8 @@ def _bare(words: list[str], overrides: Mapping[str, Text]) -> dict[str, str]:
 
     sections = keys(recipe)
     first = sections.pop("train")
-    found = [*first, *(key for section in sections.values() for key in section)]
-    return {key.name.partition(".")[2]: f"--{key.name}" for key in reversed(found)}
+    ordered = [*first, *(key for section in sections.values() for key in section)]
+    return {key.name.partition(".")[2]: f"--{key.name}" for key in reversed(ordered)}
 
 
 def _show_keys(recipe: Recipe) -> None:

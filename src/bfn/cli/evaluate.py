@@ -146,22 +146,22 @@ def compare_data(
             )
     seen, names = folder.trained_on(data, split), None
     if seen is None:
-        said = (
-            f"{str(folder.path)!r} keeps no record of what it was trained on: nobody can tell "
-            f"which of these {split} examples it has seen"
+        note = (
+            f"{str(folder.path)!r} has no record of what it was trained on, so it may have "
+            f"seen some of these {split} examples"
         )
     else:
         called = data.names.get(split) or map(str, data.examples(split).tolist())
         names = [name for name, was in zip(called, seen, strict=True) if was]
-        said = (
+        note = (
             f"the run was trained on {len(names)} of these {len(seen)} {split} examples, and does "
             f"better on them than on new ones: {some(names, 8)}"
         )
     if names == []:
-        said = (
+        note = (
             f"these are not the data of the run, which was trained on none of the {split} examples"
         )
-    print(f"note: {said}", file=sys.stderr)
+    print(f"note: {note}", file=sys.stderr)
     return names
 
 
@@ -170,10 +170,10 @@ def measure(model: BFN, data: DataSet, settings: Eval) -> Evaluation:
     from bfn.evaluate import evaluate
     from bfn.progress import waiting
 
-    given = dataclasses.asdict(settings)
-    del given["device"]  # the model is there already
+    options = dataclasses.asdict(settings)
+    del options["device"]  # the model is there already
     with waiting("evaluating") as (report, say):
-        return evaluate(model, data, **given, progress=report, say=say)
+        return evaluate(model, data, **options, progress=report, say=say)
 
 
 def comparable(published: Published, result: Evaluation, settings: Eval) -> Published | None:
@@ -187,8 +187,8 @@ def table(result: Evaluation, published: Published | None) -> list[list[str]]:
     lines = result.table()
     if published is None:
         return lines
-    found = [published.result(row.n) for row in result.rows]
-    beside = ["published", *("" if total is None else f"{total:.2f}" for total in found)]
+    totals = [published.result(row.n) for row in result.rows]
+    beside = ["published", *("" if total is None else f"{total:.2f}" for total in totals)]
     return [[*cells, more] for cells, more in zip(lines, beside, strict=True)]
 
 
@@ -278,8 +278,8 @@ def solvers(
     names = read_solvers(solver)
     folder = RunFolder(locate(run), trust=trust)
     recipe = recipe_with_data(folder, overrides)
-    given = chosen(keys)
-    settings = recipe.sample.updated(**given)
+    asked = chosen(keys)
+    settings = recipe.sample.updated(**asked)
     out = out or Path(f"{run.resolve().name}-solvers.png")
     check_free(out, force, endings=FIGURES)
     results.check_json(json, force)
@@ -291,15 +291,15 @@ def solvers(
     data = build.data(recipe)
     count = min(len(data.examples(split)), MOST_SAMPLES) if n is None else n
     settings = dataclasses.replace(settings, n=count, label="")
-    if "guidance" in given and not data.labels:
+    if "guidance" in asked and not data.labels:
         raise BFNError(
-            f"--guidance {given['guidance']} changes the effect of a label, but the data of this "
+            f"--guidance {asked['guidance']} changes the effect of a label, but the data of this "
             "run have no labels; leave it out"
         )
     options = batches.options(model, settings)
     del options["solver"]
     with batches.on_device(model, settings.device), waiting("sampling") as (report, say):
-        found = quality.compare(
+        comparison = quality.compare(
             model,
             data,
             names,
@@ -314,11 +314,11 @@ def solvers(
             say=say,
             **options,
         )
-    samples = f"{repeats} x " * (repeats > 1) + plural(found.samples, "sample")
-    charts.draw_solvers(out, found, f"{run.name}: {samples}")
-    document = {"run": str(run), "split": split, **found.to_json()}
+    samples = f"{repeats} x " * (repeats > 1) + plural(comparison.samples, "sample")
+    charts.draw_solvers(out, comparison, f"{run.name}: {samples}")
+    document = {"run": str(run), "split": split, **comparison.to_json()}
     if not results.write_json(json, document):
-        _show_solvers(found, f"{run}, {samples} a row, against the {split} split")
+        _show_solvers(comparison, f"{run}, {samples} a row, against the {split} split")
         print(f"{out}: the same as curves")
 
 
@@ -379,14 +379,14 @@ def compare(
 
     check_free(out, force, endings=(".html",))
     results.check_json(json, force)
-    found = compare_tables(real, new, holdout, target, seed=seed)
+    comparison = compare_tables(real, new, holdout, target, seed=seed)
     if out is not None:
         with replacing(out) as path:
-            path.write_text(page(found), encoding="utf-8")
-    if results.write_json(json, found.as_dict()):
+            path.write_text(page(comparison), encoding="utf-8")
+    if results.write_json(json, comparison.as_dict()):
         return
-    results.show(*found.table(), title=found.note())
-    for warning in found.warnings:
+    results.show(*comparison.table(), title=comparison.note())
+    for warning in comparison.warnings:
         print(warning)
     if out is not None:
         print(f"look at {out}")

@@ -78,8 +78,8 @@ def _text(_: Any, tokens: Sequence[Any]) -> Text:
 
 def chosen(keys: Any) -> dict[str, Text]:
     """The keys that the command line gives, for `Section.updated`."""
-    given = {} if keys is None else vars(keys)
-    return {name: value for name, value in given.items() if value is not None}
+    values = {} if keys is None else vars(keys)
+    return {name: value for name, value in values.items() if value is not None}
 
 
 if TYPE_CHECKING:

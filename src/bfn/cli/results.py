@@ -30,11 +30,11 @@ def show(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | Non
     for i, column in enumerate(columns):
         cells = [row[i] for row in rows]
         longest = max(map(len, " ".join((column, *cells)).split()), default=0)
-        whole = max(map(len, cells), default=0) <= longest <= 40  # a longer path may be cut
+        unwrapped = max(map(len, cells), default=0) <= longest <= 40  # a longer path may be cut
         side = "right" if all(map(_is_number, cells)) else "left"
-        header = textwrap.fill(column, longest) if whole else column
-        table.add_column(header, justify=side, no_wrap=whole, overflow="fold")
-        least += 2 + (longest if whole else min(longest, 20))
+        header = textwrap.fill(column, longest) if unwrapped else column
+        table.add_column(header, justify=side, no_wrap=unwrapped, overflow="fold")
+        least += 2 + (longest if unwrapped else min(longest, 20))
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
     width = max(Console().width, least)

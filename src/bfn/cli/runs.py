@@ -33,12 +33,12 @@ def runs(folder: Path = Path("runs"), /, *, json: bool = False) -> None:
         raise BFNError(f"there is no folder {str(folder)!r}; give the folder that holds your runs")
     depths = ("", "*/", "*/*/")
     paths = {path.parent for depth in depths for path in folder.glob(f"{depth}recipe.toml")}
-    found = sorted(map(describe, paths), key=lambda run: (run["updated"], run["run"]))
+    listed = sorted(map(describe, paths), key=lambda run: (run["updated"], run["run"]))
     if json:
-        print(json_format.dumps(found, indent=2))
-    elif found:
+        print(json_format.dumps(listed, indent=2))
+    elif listed:
         columns = ["run", "status", "step", "loss", "best validation", "when"]
-        results.show(columns, [_row(each) for each in found])
+        results.show(columns, [_row(each) for each in listed])
     else:
         print(f"no runs in {folder}")
 
@@ -127,8 +127,8 @@ def plot(
 
     check_free(out, force, endings=FIGURES)
     names = Counter(run.name for run in runs)
-    found = [charts.read_curve(run, None if names[run.name] == 1 else str(run)) for run in runs]
-    charts.draw_curves(out, found)
+    curves = [charts.read_curve(run, None if names[run.name] == 1 else str(run)) for run in runs]
+    charts.draw_curves(out, curves)
     print(f"look at {out}")
 
 

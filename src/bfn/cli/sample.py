@@ -56,7 +56,7 @@ def sample(
         table.sample(run, model, settings, given or [], out, force)
         return
     if given:
-        raise BFNError("--given is for tables, and these data are none; leave it out")
+        raise BFNError("--given is for tables, and this run is not of a table; leave it out")
     settings, columns = sampling.with_labels(model, settings, "n" in asked)
     options(model, settings)  # refuses what cannot be done before a file is touched
     known = format.read_prefix(prefix) if prefix else None
@@ -87,12 +87,12 @@ def sample(
     with on_device(model, settings.device, compile):
         drawn = {"callback": moving, "static": compile, "known": known, "length": length}
         x = sampling.draw(model, format, settings, **drawn)
-    said = sampling.summary("sample", len(x), settings.steps)
+    summary = sampling.summary("sample", len(x), settings.steps)
     if separate:
         sheets.write_separately(out, format, x)
-        print(f"{out}: {said}")
+        print(f"{out}: {summary}")
     else:
-        sampling.write(out, sheets.sheet(format, x, ending, columns), said)
+        sampling.write(out, sheets.sheet(format, x, ending, columns), summary)
     if moving:
         moving.write(gif)
         print(f"{gif}: {len(moving.frames)} frames from noise to samples")
@@ -126,8 +126,7 @@ def infill(
 
     Args:
         what: A picture, a text with blanks as in "the ____ of the", a .npy file, or for mixed data
-            a .npz file of the known variables, for tables a .csv or .parquet file with empty cells,
-            whichever the run's data are.
+            a .npz file of the known variables, for tables a .csv or .parquet file with empty cells.
         mask: A picture of the same size, white where to fill in; for arrays, a .npy or .npz file
             that is true there.
         blank: The character that stands for a missing one in a text; _ by default.
@@ -194,5 +193,5 @@ def infill(
         content = sheets.joined([text[:end] for text in format.render(filled)]).encode()
     else:
         content = sheets.sheet(format, filled, ending)
-    said = sampling.summary("completion", len(filled), settings.steps, resample)
-    sampling.write(out, content, said)
+    summary = sampling.summary("completion", len(filled), settings.steps, resample)
+    sampling.write(out, content, summary)

@@ -59,8 +59,8 @@ def schedule(
         draw_schedule(out, f"{K} {kind}, {name} = {value:.4g}", fine)
     if json:
         entropy = [{"t": t, "beta": beta, "nats": nats} for t, beta, nats in points]
-        found = {"K": K, "kind": kind, name: value, "cost_left_nats": left, "entropy": entropy}
-        print(json_format.dumps(found, indent=2))
+        document = {"K": K, "kind": kind, name: value, "cost_left_nats": left, "entropy": entropy}
+        print(json_format.dumps(document, indent=2))
         return
     print(
         f"{K} {kind}: {name} = {value:.4g} leaves {left:.3g} nats ({left / LN2:.3g} bits) of "
@@ -82,12 +82,12 @@ def curve(K: int, bins: bool, value: float, points: int) -> list[tuple[float, fl
     """
     from bfn import suggest
 
-    found = []
+    rows = []
     for i in range(points):
         t = i / (points - 1)
         if bins:
             beta, cost = math.expm1(-2.0 * t * math.log(value)), suggest.cost_of_bins
         else:
             beta, cost = value * t * t, suggest.cost_of_classes
-        found.append((t, beta, cost(K, beta) if t else math.log(K)))
-    return found
+        rows.append((t, beta, cost(K, beta) if t else math.log(K)))
+    return rows

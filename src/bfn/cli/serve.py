@@ -74,15 +74,15 @@ def view(
     from bfn.guidance import label_tensor, read_labels
     from bfn.web import film, subject
 
-    found, given = subject.load(run, trust=trust), chosen(keys)
-    settings = dataclasses.replace(found.settings, n=1).updated(**given)
-    settings = sampling.with_calls(settings, calls, given.get("steps"))
+    loaded, asked = subject.load(run, trust=trust), chosen(keys)
+    settings = dataclasses.replace(loaded.settings, n=1).updated(**asked)
+    settings = sampling.with_calls(settings, calls, asked.get("steps"))
     out = out or Path(f"{run.resolve().name}.html")
     check_free(out, force, endings=(".html",))
-    wanted = read_labels(found.model, settings.label) if settings.label else []
+    wanted = read_labels(loaded.model, settings.label) if settings.label else []
     if wanted:
-        label_tensor(found.model, wanted, len(wanted))
-    made = film.record(dataclasses.replace(found, settings=settings), settings.n, wanted)
+        label_tensor(loaded.model, wanted, len(wanted))
+    made = film.record(dataclasses.replace(loaded, settings=settings), settings.n, wanted)
     made.save(out)
-    said = plural(settings.n * max(1, len(wanted)), "generation")
-    print(f"{out}: {said}, {plural(made.frames, 'frame')}")
+    count = plural(settings.n * max(1, len(wanted)), "generation")
+    print(f"{out}: {count}, {plural(made.frames, 'frame')}")

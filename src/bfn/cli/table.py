@@ -35,15 +35,15 @@ def refuse(**given: Any) -> None:
 
 def read_given(given: Sequence[str]) -> dict[str, str | None]:
     """--given NAME=VALUE, each; NAME= is a missing value."""
-    found = {}
+    values = {}
     for each in given:
         name, equals, value = each.partition("=")
         if not equals or not name:
             raise BFNError(f"--given {each} has no value; write it as --given NAME=VALUE")
-        if name in found:
+        if name in values:
             raise BFNError(f"--given {name} is given twice; give it once")
-        found[name] = value or None
-    return found
+        values[name] = value or None
+    return values
 
 
 def sample(
@@ -149,10 +149,10 @@ def evaluate(
 @contextlib.contextmanager
 def _spoken() -> Iterator[None]:
     """Print warnings as lines on standard error."""
-    with warnings.catch_warnings(record=True) as heard:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         yield
-    for each in heard:
+    for each in caught:
         print(each.message, file=sys.stderr)
 
 

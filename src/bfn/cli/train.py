@@ -167,8 +167,8 @@ def recipes(recipe: str | None = None, /, *, json: bool = False) -> None:
         json: Print JSON instead, with every key.
     """
     if json:
-        found = [read(name) for name in ([recipe] if recipe else names())]
-        documents = [each.document() for each in found]
+        chosen = [read(name) for name in ([recipe] if recipe else names())]
+        documents = [each.document() for each in chosen]
         print(json_format.dumps(documents[0] if recipe else documents, indent=2))
     elif recipe:
         read(recipe)  # refuses what is not a recipe

@@ -197,23 +197,23 @@ def draw_distributions(run: Run) -> Figure:
     if run.data.medium == "text":
         return _draw_texts(run)
     image = run.data.medium == "image"
-    found = flow_through_time(run, EXAMPLES if image else 1, TIMES, UNTIL)
-    height, width = found.x.shape[-2:] if image else (1, 1)
-    figure = style.new(0.8 + 0.62 * len(found.x) * height / width if image else 3.6)
+    flow = flow_through_time(run, EXAMPLES if image else 1, TIMES, UNTIL)
+    height, width = flow.x.shape[-2:] if image else (1, 1)
+    figure = style.new(0.8 + 0.62 * len(flow.x) * height / width if image else 3.6)
     panels = figure.subplots(2, 1)
     for axes, values, name in zip(
-        panels, (found.inputs, found.outputs), ("input", "output"), strict=True
+        panels, (flow.inputs, flow.outputs), ("input", "output"), strict=True
     ):
-        shade = shades(run.data.format.form, values, found.x).transpose(0, 1)
-        axes.set_title(f"{name}: {_what(values, found.x)}", loc="left", pad=3)
+        shade = shades(run.data.format.form, values, flow.x).transpose(0, 1)
+        axes.set_title(f"{name}: {_what(values, flow.x)}", loc="left", pad=3)
         if image:  # one example below the other, each through time
-            levels = shade.reshape(-1, *found.x.shape[1:]).mul(255).round().to(torch.uint8)
+            levels = shade.reshape(-1, *flow.x.shape[1:]).mul(255).round().to(torch.uint8)
             show_picture(axes, grid(levels.movedim(1, -1).numpy(), TIMES))
         else:  # a row for each variable
             rows = shade[0].flatten(1).T
             axes.imshow(rows.numpy(), cmap="gray", vmin=0, vmax=1, aspect="auto")
             axes.set_ylabel("variable")
-    _mark_times(panels[-1], found.t)
+    _mark_times(panels[-1], flow.t)
     if not image:
         panels[0].set_xticks([])
     return figure
@@ -237,18 +237,18 @@ def _mark_times(axes: Axes, t: Tensor) -> None:
 
 def _draw_texts(run: Run) -> Figure:
     """A line for each time: the most probable characters, as dark as they are probable."""
-    found = flow_through_time(run, 1, ROWS, UNTIL_OF_TEXT)
-    x = found.x[0, :CHARACTERS]
+    flow = flow_through_time(run, 1, ROWS, UNTIL_OF_TEXT)
+    x = flow.x[0, :CHARACTERS]
     figure = style.new(0.9 + 2 * 0.155 * ROWS)
     panels = figure.subplots(2, 1)
     for axes, values, name in zip(
-        panels, (found.inputs, found.outputs), ("input", "output"), strict=True
+        panels, (flow.inputs, flow.outputs), ("input", "output"), strict=True
     ):
-        p, most = probabilities(values, found.x)[:, 0, :CHARACTERS].max(-1)
+        p, most = probabilities(values, flow.x)[:, 0, :CHARACTERS].max(-1)
         axes.set_title(f"{name}: most probable characters; right ones in blue", loc="left")
         axes.set(xlim=(0, len(x)), ylim=(ROWS, 0), ylabel="time $t$", xticks=[])
         axes.set_yticks(
-            [i + 0.5 for i in range(ROWS)], labels=[f"{time:.2f}" for time in found.t.tolist()]
+            [i + 0.5 for i in range(ROWS)], labels=[f"{time:.2f}" for time in flow.t.tolist()]
         )
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
@@ -302,7 +302,7 @@ class LossCurves:
 
 
 def loss_curves(run: Run, intervals: int = 32, examples: int = 256) -> LossCurves:
-    """Evaluate at most so many examples at one time in every interval, and at every edge."""
+    """Evaluate each example at one time in every interval, and at every edge."""
     x, cond = run.batch(examples)
     edges = torch.arange(intervals + 1, dtype=torch.float64) / intervals
     order = [torch.randperm(len(x), generator=run.generator("order", j)) for j in range(intervals)]
@@ -310,11 +310,11 @@ def loss_curves(run: Run, intervals: int = 32, examples: int = 256) -> LossCurve
     def in_batches(cost: Callable[..., Tensor], *use: int | str) -> Tensor:
         """cost(model, x, rows=..., generator=..., **cond) of all examples: (B,)."""
         generator = run.generator(*use)
-        found = []
+        costs = []
         for rows in torch.arange(len(x)).split(BATCH):
-            given = {key: value[rows] for key, value in cond.items()}
-            found.append(cost(run.model, x[rows], rows=rows, generator=generator, **given))
-        return torch.cat(found).double().cpu() * run.data.scale(run.split)
+            labels = {key: value[rows] for key, value in cond.items()}
+            costs.append(cost(run.model, x[rows], rows=rows, generator=generator, **labels))
+        return torch.cat(costs).double().cpu() * run.data.scale(run.split)
 
     def rate(j: int) -> Tensor:
         # The examples' times cover the interval evenly, in random order.
@@ -352,21 +352,21 @@ def loss_curves(run: Run, intervals: int = 32, examples: int = 256) -> LossCurve
 
 def draw_losses(run: Run) -> Figure:
     """Left, L^inf by time; right, its integral up to t, L^r at t, and their sum."""
-    found = loss_curves(run)
+    curves = loss_curves(run)
     figure = style.new(2.7)
     left, right = figure.subplots(1, 2)
-    edges = found.edges.numpy()
-    _draw_rate(left, edges, found.rate.numpy(), found.rate_error.numpy(), found.unit)
+    edges = curves.edges.numpy()
+    _draw_rate(left, edges, curves.rate.numpy(), curves.rate_error.numpy(), curves.unit)
     left.set_title(r"$L^\infty$ by time")
     right.set_title("if the transmission stopped at $t$")
-    right.plot(edges, found.cumulative.numpy(), color=style.BLUE, label=r"cumulative $L^\infty$")
-    remaining, total = found.reconstruction.numpy(), found.total.numpy()
+    right.plot(edges, curves.cumulative.numpy(), color=style.BLUE, label=r"cumulative $L^\infty$")
+    remaining, total = curves.reconstruction.numpy(), curves.total.numpy()
     right.plot(edges, remaining, color=style.RED, linestyle="--", label=r"$L^r$ at $t$")
     right.plot(edges, total, color=style.GREEN, linestyle="-.", label="sum")
     top = None
     if total[0] > HEADROOM * total[-1]:
         top = 0.8 * HEADROOM * float(total[-1])
-    right.set(xlim=(0, 1), ylim=(0, top), xlabel="time $t$", ylabel=found.unit)
+    right.set(xlim=(0, 1), ylim=(0, top), xlabel="time $t$", ylabel=curves.unit)
     right.legend()
     return figure
 

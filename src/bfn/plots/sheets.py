@@ -250,7 +250,7 @@ def _font(family: str) -> Any:
 def shades(form: Form, values: Tensor, x: Tensor) -> Tensor:
     """Means or probabilities as shades from 0 to 1: (T, B, *shape).
 
-    Data types of one's own may have a last axis of coordinates, which stays.
+    A user's own data type may have a last axis of coordinates, which stays.
     """
     if x.is_floating_point():
         values = 0.5 * (values + 1.0)

@@ -53,7 +53,7 @@ SUGGESTIONS: dict[str, Callable[[int], float]] = {
 def settled(recipe: Recipe) -> Recipe:
     """The recipe with the command line's values in the types that they are used in.
 
-    Only what a section names knows that 2024 is a folder, and that "a,b" is no list.
+    Only the function or class that a section names tells whether 2024 is a folder or a number.
     """
     sections = {section: dict(getattr(recipe, section)) for section in FREE}
     for path, text in recipe.texts.items():
@@ -215,7 +215,7 @@ def fitted(recipe: Recipe, data: DataSet) -> Recipe:
 def _placed(complete: Recipe, data: DataSet) -> Recipe:
     """The recipe with whole paths, and the arguments that the data's source chose itself."""
     places = {key: _whole(complete.data[key]) for key in PLACES if key in complete.data}
-    # A source of one's own may leave choices to `bfn.data.from_arrays`, and take no such keys.
+    # A user's own source may leave choices to `bfn.data.from_arrays`, and not take these keys.
     chosen = {k: v for k, v in data.chosen.items() if takes(complete, "data", k)}
     return dataclasses.replace(complete, data=complete.data | places | chosen)
 
@@ -275,7 +275,7 @@ def _suggested_network(recipe: Recipe, data: DataSet) -> dict[str, Any]:
     features = model.flow.features(model.flow.prior((1, *data.shape)))
     inputs = features.shape[-1] if features.dim() > 1 + len(data.shape) else 1
     numbers = {"inputs": inputs, "outputs": model.head.parameters}
-    given = {key: value for key, value in recipe.net.items() if key != "class"}
+    arguments = {key: value for key, value in recipe.net.items() if key != "class"}
     sequences = {"class": "bfn.nn:Transformer", "width": 256, "layers": 6, "heads": 8}
     match data.shape:
         case (variables,) if inputs == 1:
@@ -292,7 +292,7 @@ def _suggested_network(recipe: Recipe, data: DataSet) -> dict[str, Any]:
                 f"{data.name} has examples of shape {shape}, for which there is no network; "
                 "flatten them, or name one of your own with --net.class"
             )
-    return net | numbers | given
+    return net | numbers | arguments
 
 
 def _multipliers(height: int, width: int) -> list[int]:
@@ -320,12 +320,12 @@ def _check_K(recipe: Recipe, data: DataSet) -> None:
     K = recipe.flow.get("K")
     if recipe.flow.get("kind") not in FLOWS or not isinstance(K, int) or K == data.K:
         return  # K means something else to a flow of the user's own
-    found = "no bins or classes" if data.K is None else f"{data.K} bins or classes"
+    has = "no bins or classes" if data.K is None else f"{data.K} bins or classes"
     where = recipe.origin.get("flow.K", "")
     ways = [f"--flow.K {data.K}"] * (data.K is not None)
     ways += [f"--data.bins {K}"] * takes(recipe, "data", "bins")
     raise BFNError(
-        f"flow.K = {K}{where} does not fit {data.name}, which has {found}; give "
+        f"flow.K = {K}{where} does not fit {data.name}, which has {has}; give "
         f"{' or '.join(ways) or 'another flow.kind'}"
     )
 
@@ -355,19 +355,19 @@ def _value(path: str, key: str, value: Any, data: DataSet) -> Any:
 
 def _with_labels(recipe: Recipe, data: DataSet) -> Recipe:
     """The recipe with the number of labels; refuses a number that does not fit the data."""
-    given, count = recipe.net.get("labels"), data.label_count
-    if isinstance(given, int) and given and count == 0:
+    labels, count = recipe.net.get("labels"), data.label_count
+    if isinstance(labels, int) and labels and count == 0:
         raise BFNError(
-            f"net.labels = {given}, but {data.name} comes without labels; give --data.labels true "
+            f"net.labels = {labels}, but {data.name} comes without labels; give --data.labels true "
             "if it has them, or leave net.labels out"
         )
-    if isinstance(given, int) and given < count:
+    if isinstance(labels, int) and labels < count:
         raise BFNError(
-            f"net.labels = {given}, but {data.name} has {count} labels; leave net.labels out, and "
+            f"net.labels = {labels}, but {data.name} has {count} labels; leave net.labels out, and "
             "it is filled in"
         )
     # A network of the user's own may do without the number.
-    if not count or given is not None or not takes(recipe, "net", "labels"):
+    if not count or labels is not None or not takes(recipe, "net", "labels"):
         return recipe
     train = recipe.train
     if "train.label_dropout" not in recipe.origin:

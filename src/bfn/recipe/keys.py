@@ -66,16 +66,16 @@ def _arguments(recipe: Recipe, section: str) -> list[Key]:
         return [Key(f"{section}.{k}", _shown(v), meanings.get(k, "")) for k, v in table.items()]
     name, function, given = build.called(recipe, section)
     explained = explanations(function)
-    found = [Key(f"{section}.{FREE[section]}", name, chooser)]
+    listed = [Key(f"{section}.{FREE[section]}", name, chooser)]
     for key, each in inspect.signature(function).parameters.items():
         meaning = explained.get(key, "")
         if each.kind is each.VAR_KEYWORD:
-            found += [Key(f"{section}.{k}", _shown(v), meaning) for k, v in given.items()]
+            listed += [Key(f"{section}.{k}", _shown(v), meaning) for k, v in given.items()]
         elif (section, key) != ("flow", "net"):
             value = given.pop(key, each.default)
             shown = None if value is each.empty else _shown(value)
-            found.append(Key(f"{section}.{key}", shown, meaning))
-    return found
+            listed.append(Key(f"{section}.{key}", shown, meaning))
+    return listed
 
 
 def explanations(function: Callable[..., Any]) -> dict[str, str]:

@@ -74,17 +74,17 @@ class Section:
         for item in value if isinstance(value, tuple) else (value,):
             if isinstance(item, str):
                 continue
-            given = f"{cls.title()}.{key} = {item}{where}"
+            setting = f"{cls.title()}.{key} = {item}{where}"
             if isinstance(item, float) and math.isnan(item):
-                raise BFNError(f"{given} is not a number; expected one")
+                raise BFNError(f"{setting} is not a number; expected one")
             if least is not None and item < least:
-                raise BFNError(f"{given} is too small; expected {least} or more")
+                raise BFNError(f"{setting} is too small; expected {least} or more")
             if above is not None and item <= above:
-                raise BFNError(f"{given} is too small; expected more than {above}")
+                raise BFNError(f"{setting} is too small; expected more than {above}")
             if most is not None and item > most:
-                raise BFNError(f"{given} is too large; expected {most} or less")
+                raise BFNError(f"{setting} is too large; expected {most} or less")
             if isinstance(item, float) and math.isinf(item) and not bounds["infinite"]:
-                raise BFNError(f"{given} is too large; expected a finite number")
+                raise BFNError(f"{setting} is too large; expected a finite number")
 
     @classmethod
     def read(cls, given: Mapping[str, Any], origin: Mapping[str, str]) -> Self:
@@ -220,7 +220,7 @@ class Train(Section):
             )
         if self.patience and not self.validate_every:
             raise BFNError(
-                f"train.patience = {self.patience} counts validations, but there are none; give "
+                f"train.patience = {self.patience} counts validations, and validation is off; give "
                 "train.validate_every too"
             )
 
@@ -355,9 +355,9 @@ class Recipe:
         for key, value in self.flow.items():
             if isinstance(value, Mapping):
                 classes[f"flow.{key}.class"] = value.get("class")
-        found = {key: name for key, name in called.items() if ":" in str(name)}
-        found |= {key: name for key, name in classes.items() if name and not is_ours(name)}
-        return {key: name for key, name in found.items() if isinstance(name, str)}
+        foreign = {key: name for key, name in called.items() if ":" in str(name)}
+        foreign |= {key: name for key, name in classes.items() if name and not is_ours(name)}
+        return {key: name for key, name in foreign.items() if isinstance(name, str)}
 
     def check_trust(self) -> None:
         """Refuse to run code that a recipe names, unless it is trusted or the user typed it."""

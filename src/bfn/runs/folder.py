@@ -109,7 +109,7 @@ class RunFolder:
         replaced = None
         try:
             if force and self.is_run():
-                self._lock.take()  # nobody trains in it
+                self._lock.take()  # refuses a run that is being trained
                 replaced = self._set_aside()
                 self._lock.release()
             self.path.mkdir(parents=True, exist_ok=True)
@@ -151,7 +151,7 @@ class RunFolder:
         return self._lock.is_here()
 
     def check_here(self) -> None:
-        """Refuse to write where the folder is no more: that would make half a run."""
+        """Refuse to write if the folder was moved or deleted: that would leave half a run."""
         if not self.is_here():
             raise Unwritten(
                 f"the run folder {str(self.path)!r} was moved or deleted while it was trained in; "
@@ -216,7 +216,7 @@ class RunFolder:
             _write(self.path / DATA, json.dumps({"data": summary, "digest": digest}) + "\n")
 
     def data(self) -> dict[str, str]:
-        """What data.json says: the `data` in words and their `digest`; empty if there is none."""
+        """What data.json says: the `data` in words and their `digest`; empty without the file."""
         with self._reading(DATA):
             return dict(json.loads((self.path / DATA).read_text()))
         return {}
@@ -305,15 +305,15 @@ class RunFolder:
 
 def checkpoint_steps(folder: Path) -> list[int]:
     """The steps of all folders step-N in ascending order, whether they are whole or not."""
-    found = (re.fullmatch(r"step-(0|[1-9][0-9]*)", path.name) for path in folder.glob("step-*"))
-    return sorted(int(match[1]) for match in found if match)
+    matches = (re.fullmatch(r"step-(0|[1-9][0-9]*)", path.name) for path in folder.glob("step-*"))
+    return sorted(int(match[1]) for match in matches if match)
 
 
 def _step_of(line: str) -> float:
     """Step of a metrics line, or infinity if it cannot be parsed."""
     try:
-        found = json.loads(line)
-        step, _, _ = (float(found[name]) for name in ("step", "loss", "nats"))
+        values = json.loads(line)
+        step, _, _ = (float(values[name]) for name in ("step", "loss", "nats"))
         return step
     except (ValueError, KeyError, TypeError):
         return float("inf")

@@ -117,18 +117,18 @@ def write(folder: Path, status: str, values: Mapping[str, Any]) -> None:
 def written(folder: Path) -> dict[str, Any]:
     """What status.json says; empty if it is missing or makes no sense."""
     try:
-        found = json.loads((folder / STATUS).read_text())
-        updated = datetime.fromisoformat(found["updated"]).astimezone(UTC)
-        return {**found, "status": str(found["status"]), "updated": updated.isoformat()}
+        body = json.loads((folder / STATUS).read_text())
+        updated = datetime.fromisoformat(body["updated"]).astimezone(UTC)
+        return {**body, "status": str(body["status"]), "updated": updated.isoformat()}
     except (OSError, ValueError, KeyError):
         return {}
 
 
 def read(folder: Path) -> dict[str, Any]:
     """What status.json says, corrected by the lock."""
-    found, locked = written(folder), is_locked(folder)
-    if found and locked:
-        found["status"] = RUNNING
-    elif found.get("status") == RUNNING and locked is False:
-        found["status"] = INTERRUPTED
-    return found
+    body, locked = written(folder), is_locked(folder)
+    if body and locked:
+        body["status"] = RUNNING
+    elif body.get("status") == RUNNING and locked is False:
+        body["status"] = INTERRUPTED
+    return body

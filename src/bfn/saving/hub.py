@@ -2,8 +2,8 @@
 
 A model is in a folder, inside the package, or on the Hugging Face hub. The hub is reached through
 huggingface_hub, an optional extra, for names of the form owner/name that are not folders here. Its
-files are as foreign as those of any other folder: whoever reads them runs no code that they name,
-unless the user trusts them.
+files are no safer than those of any other folder: code that they name is run only if the user
+trusts them.
 
 The card is README.md beside a saved model; it says what the model is and how good it is.
 """
@@ -197,8 +197,8 @@ def _sentence(format: Mapping[str, Any] | None) -> str:
     if format.get("medium") == "text":
         alphabet = format["alphabet"]
         of = "bytes" if alphabet is None else f"characters out of {len(alphabet)}"
-        some = "a line of up to " if format.get("lines") else ""
-        return f"An example is {some}{format['length']} {of}."
+        up_to = "a line of up to " if format.get("lines") else ""
+        return f"An example is {up_to}{format['length']} {of}."
     if format.get("medium") == "mixed":
         each = (
             f"{name} of shape ({_sizes(variable)})"

@@ -52,10 +52,10 @@ def class_name(cls: type) -> str:
 
 def find_class(name: str, *, trust: bool) -> type:
     """The class that "package.module:Class" names; one that is not bfn's own needs trust."""
-    found = import_name(name, trust=trust)
-    if not isinstance(found, type):
+    cls = import_name(name, trust=trust)
+    if not isinstance(cls, type):
         raise BFNError(f"{name!r} is not a class; expected package.module:Class")
-    return found
+    return cls
 
 
 def describe(value: Any) -> Any:
@@ -109,9 +109,9 @@ def _parts(description: Any) -> tuple[Any, dict[str, Any]]:
 def _construct(cls: type[T], name: str, arguments: dict[str, Any]) -> T:
     """An instance, with arguments that have the types of the class's hints."""
     hints, *_ = signature(cls)
-    given = {key: typed(key, value, hints.get(key, Any)) for key, value in arguments.items()}
+    values = {key: typed(key, value, hints.get(key, Any)) for key, value in arguments.items()}
     try:
-        return cls(**given)
+        return cls(**values)
     except BFNError:
         raise
     except Exception as error:  # a constructor may fail in any way

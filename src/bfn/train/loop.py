@@ -347,15 +347,15 @@ class Loop:
 
     def _diverged(self, what: str, step: int, weights: int) -> Diverged:
         """What broke at a step, and what to do; the weights of a step may be the cause."""
-        found = "there is no good checkpoint before it"
+        fallback = "there is no good checkpoint before it"
         if self.folder is not None and self.saved_step is not None:
             good = [s for s in self.folder.steps() if s <= min(weights - 1, self.saved_step)]
             if good:
-                found = f"the last good checkpoint is {self.folder.checkpoints}/step-{good[-1]}"
+                fallback = f"the last good checkpoint is {self.folder.checkpoints}/step-{good[-1]}"
         return Diverged(
-            f"{what} at step {step}; {found}: train again with a smaller train.learning_rate (now "
-            f"{self.settings.learning_rate:g}) or train.clip, or look for extreme examples in the "
-            "data",
+            f"{what} at step {step}; {fallback}: train again with a smaller train.learning_rate "
+            f"(now {self.settings.learning_rate:g}) or train.clip, or look for extreme examples in "
+            "the data",
             step,
         )
 

@@ -125,8 +125,8 @@ class Reading:
 def summary_writer() -> Any:
     """The class that writes TensorBoard's files, if its extra is installed."""
     for module in ("tensorboard", "torch.utils.tensorboard"):
-        found = require_extra(module, "tensorboard", "train.tensorboard")
-    return found.SummaryWriter
+        tensorboard = require_extra(module, "tensorboard", "train.tensorboard")
+    return tensorboard.SummaryWriter
 
 
 def scalars(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

@@ -38,7 +38,7 @@ from bfn.times import ImportanceTimes, Times, independent, stratified
 from bfn.train.parallel import full, like, local
 
 SMALLEST_SIDE = 8
-"""Muon takes matrices with at least so many rows and columns."""
+"""The fewest rows and columns of a matrix that Muon moves."""
 _Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
 
@@ -76,7 +76,7 @@ def _matrices(net: nn.Module) -> dict[Tensor, int]:
     """The weights that Muon moves, and the number of matrices that each is made of.
 
     They are the weights of linear layers and convolutions, but not those of the first and the
-    last layer, which carry data and not features, nor such as are nearly vectors.
+    last layer, which carry data and not features, nor matrices that are nearly vectors.
     """
     layers = [each for each in net.modules() if isinstance(each, nn.Linear | _Convolution)]
     parts = {

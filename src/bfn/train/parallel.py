@@ -175,7 +175,7 @@ class World:
     def leave(self) -> None:
         """Destroy the process group."""
         self._hosts = self._vote = None
-        # Whatever still holds a group, such as DDP, must go first, or it takes the process along.
+        # What still holds a group, such as DDP, must go first, or the process crashes with it.
         gc.collect()
         with contextlib.suppress(Exception):  # the others may be gone
             dist.destroy_process_group()

@@ -27,11 +27,10 @@ from bfn.sampling.batches import check_names
 from bfn.saving import hub, serialise
 from bfn.train import parallel
 from bfn.train.checkpoint import in_words
-from bfn.train.data import draw_known
 from bfn.train.loop import Loop
 from bfn.train.monitor import Samples, summary_writer
 from bfn.train.parallel import World
-from bfn.train.step import Trainer
+from bfn.train.step import Trainer, draw_known
 
 
 @dataclass(frozen=True, repr=False)
@@ -156,8 +155,8 @@ def _train(
     """Resolve, open, restore, loop, close."""
     with parallel.world() as world:
         display = _display(display, world)
-        # Whatever is wrong is said before anything is written; and that the folder cannot be used,
-        # before the data are loaded.
+        # Mistakes are reported before anything is written, and a folder that cannot be used before
+        # the data are loaded.
         if folder is not None:
             world.on_main(lambda: folder.check_free(resume=resume, force=force))
         recipe, model, data = build_all()
@@ -327,18 +326,21 @@ def _augmented(model: BFN, x: Tensor, augment: Callable[[Tensor], Tensor]) -> Te
     """The augmented x, if it is still data of the model."""
     if not callable(augment):
         raise BFNError(f"augment = {augment!r}; expected a function of a batch")
-    given = model.flow.unpack(x.clone())
-    found: Any = augment(given)
-    if isinstance(found, type(given)):
-        found = model.pack(found)
-    shape, kind = tuple(getattr(found, "shape", ())), getattr(found, "dtype", type(found).__name__)
-    if not isinstance(found, Tensor) or (shape, kind) != (tuple(x.shape), x.dtype):
+    unpacked = model.flow.unpack(x.clone())
+    augmented: Any = augment(unpacked)
+    if isinstance(augmented, type(unpacked)):
+        augmented = model.pack(augmented)
+    shape, kind = (
+        tuple(getattr(augmented, "shape", ())),
+        getattr(augmented, "dtype", type(augmented).__name__),
+    )
+    if not isinstance(augmented, Tensor) or (shape, kind) != (tuple(x.shape), x.dtype):
         raise BFNError(
             f"augment made {kind} {shape} of a batch of {x.dtype} {tuple(x.shape)}; it must keep "
             "the type and the shape"
         )
     try:
-        model.check(found)
+        model.check(augmented)
     except BFNError as error:
         raise BFNError(f"augment left the range of the data: {error}") from None
-    return found
+    return augmented

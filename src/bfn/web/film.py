@@ -65,10 +65,10 @@ def view(
     given = {"steps": steps, "solver": solver, "seed": seed}
     given = {name: value for name, value in given.items() if value is not None}
     settings = replace(subject.settings, **given, guidance=guidance)
-    found: Sequence[int | str] = () if label is None else [label]  # pyright: ignore
+    chosen: Sequence[int | str] = () if label is None else [label]  # pyright: ignore
     if isinstance(label, Sequence) and not isinstance(label, str):
-        found = label
-    numbers = [int(label_tensor(subject.model, each, 1)) for each in found]
+        chosen = label
+    numbers = [int(label_tensor(subject.model, each, 1)) for each in chosen]
     return record(replace(subject, settings=settings), n, numbers)
 
 

@@ -52,12 +52,12 @@ def join(messages: Iterable[bytes]) -> bytes:
 
 def split(film: bytes) -> list[bytes]:
     """The inverse of `join`."""
-    found, place = [], 0
+    messages, place = [], 0
     while place < len(film):
         (length,) = struct.unpack_from("<I", film, place)
-        found.append(film[place + 4 : place + 4 + length])
+        messages.append(film[place + 4 : place + 4 + length])
         place += 4 + length
-    return found
+    return messages
 
 
 @dataclass(frozen=True)
@@ -71,22 +71,22 @@ class Plane:
 
 def planes(subject: Subject, look: Look) -> list[Plane]:
     """What a frame shows."""
-    found = []
+    planes = []
     for number, group in enumerate(subject.groups):
         parts = _group_planes(group, look.inputs[number], look.beliefs[number], look.x[number])
-        found += [Plane(name, number, values) for name, values in parts.items()]
-    return found
+        planes += [Plane(name, number, values) for name, values in parts.items()]
+    return planes
 
 
 def describe(planes: Sequence[Plane]) -> list[dict[str, Any]]:
     """Where each plane is in the body."""
-    found, offset = [], 0
+    described, offset = [], 0
     for plane in planes:
         (count, per), kind = plane.values.shape, f"u{8 * plane.values.itemsize}"
         where = {"name": plane.name, "group": plane.group, "offset": offset}
-        found.append({**where, "type": kind, "per": per, "count": count})
+        described.append({**where, "type": kind, "per": per, "count": count})
         offset += plane.values.nbytes + plane.values.nbytes % 2
-    return found
+    return described
 
 
 def body(planes: Sequence[Plane]) -> bytes:
@@ -105,8 +105,8 @@ class Look:
     @property
     def entropy(self) -> float | None:
         """The entropy of all variables together, in nats; None if none has any."""
-        found = [float(each.entropy.sum()) for each in self.beliefs if each.entropy is not None]
-        return sum(found) if found else None
+        entropies = [float(each.entropy.sum()) for each in self.beliefs if each.entropy is not None]
+        return sum(entropies) if entropies else None
 
 
 def look(subject: Subject, theta: Theta, output: Output, x: Tensor, rows: slice) -> Look:
@@ -149,10 +149,10 @@ def _group_planes(group: Group, given: Tensor, belief: Belief, x: Tensor) -> dic
     given = given.reshape(count, -1)
     if group.integers and K == 2:
         given = torch.cat([1 - given, given], 1)
-    found: dict[str, np.ndarray] = {}
+    planes: dict[str, np.ndarray] = {}
     if group.kind == "classes":
         assert p is not None
-        found |= _classes("input_", given) | _classes("", p)
+        planes |= _classes("input_", given) | _classes("", p)
     else:
         if group.integers:
             assert K is not None
@@ -168,14 +168,14 @@ def _group_planes(group: Group, given: Tensor, belief: Belief, x: Tensor) -> dic
                 assert K is not None
                 given, mean = ((K * share - 0.5) / (K - 1) for share in (given, mean))
                 deviation = None if deviation is None else deviation * K / (K - 1)
-        found |= {"input": _bytes(given), "mean": _bytes(mean)}
+        planes |= {"input": _bytes(given), "mean": _bytes(mean)}
         if deviation is not None:
-            found["deviation"] = _bytes(2 * deviation)
+            planes["deviation"] = _bytes(2 * deviation)
         if p is not None and _fits(p):
-            found["p"] = _bytes(p)
+            planes["p"] = _bytes(p)
     if belief.entropy is not None and group.entropy_max:
         nats = belief.entropy.flatten()
-        found["entropy"] = _bytes(nats / (group.entropy_max * np.log(2)))
+        planes["entropy"] = _bytes(nats / (group.entropy_max * np.log(2)))
     own = group.own(x)
     if group.kind == "numbers":
         span = (group.high - group.low).clamp_min(1e-300)
@@ -183,7 +183,7 @@ def _group_planes(group: Group, given: Tensor, belief: Belief, x: Tensor) -> dic
     else:
         own = own.nan_to_num().clamp_min(0).reshape(count, 1).numpy()
         sample = own.astype(np.uint8 if (K or 0) <= 256 else np.uint16)
-    return found | {"sample": sample}
+    return planes | {"sample": sample}
 
 
 def _classes(prefix: str, p: Tensor) -> dict[str, np.ndarray]:

@@ -36,8 +36,8 @@ _SCRIPT = '<script type="module" src="main.js"></script>'
 @functools.cache
 def files() -> dict[str, tuple[str, bytes]]:
     """The type and content of every file, by name; nothing else is ever served."""
-    found = (path for path in sorted(PAGE.iterdir()) if path.suffix in TYPES)
-    return {path.name: (TYPES[path.suffix], path.read_bytes()) for path in found}
+    paths = (path for path in sorted(PAGE.iterdir()) if path.suffix in TYPES)
+    return {path.name: (TYPES[path.suffix], path.read_bytes()) for path in paths}
 
 
 def hello(subjects: Iterable[Subject], *, live: bool) -> bytes:

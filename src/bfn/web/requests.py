@@ -1,4 +1,4 @@
-"""What a page may ask for. Whatever else it sends is answered with a sentence."""
+"""The requests that a page may send; anything else is answered with a sentence."""
 
 from __future__ import annotations
 
@@ -142,12 +142,12 @@ class Reader:
 def parse(message: str) -> dict[str, Any]:
     """A page's message as a table; refuses what is not JSON."""
     try:
-        found = json.loads(message)
+        content = json.loads(message)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        content = None
+    if not isinstance(content, dict):
         raise BFNError("the message is not a JSON object; reload the page")
-    return found
+    return content
 
 
 def read(message: Mapping[str, Any], subjects: Mapping[str, Subject]) -> Request:
@@ -201,10 +201,10 @@ def read(message: Mapping[str, Any], subjects: Mapping[str, Subject]) -> Request
 
 
 def _pins(reader: Reader, subject: Subject) -> dict[int, float]:
-    given = Reader(reader.table("pins"))
-    if not given.message:
+    pins_reader = Reader(reader.table("pins"))
+    if not pins_reader.message:
         return {}
-    i, v = given.numbers("i", subject.D), given.numbers("v", subject.D)
+    i, v = pins_reader.numbers("i", subject.D), pins_reader.numbers("v", subject.D)
     if len(i) != len(v) or any(type(n) is not int or not 0 <= n < subject.D for n in i):
         raise BFNError(f"pins need a value for each variable, numbered 0 to {subject.D - 1}")
     pins = dict(sorted(zip(map(int, i), v, strict=True)))
@@ -227,7 +227,7 @@ def _values(reader: Reader, subject: Subject) -> tuple[float, ...]:
 
 def _picture(picture: Reader, subject: Subject) -> tuple[float, ...]:
     if subject.format.medium != "image":
-        raise BFNError(f"the data of {subject.id!r} are no pictures; give {_wanted(subject)}")
+        raise BFNError(f"the data of {subject.id!r} are not pictures; give {_wanted(subject)}")
     width, height = (picture.whole(side, 1, 4096) for side in ("width", "height"))
     channels, *size = subject.format.shape
     if [height, width] != size:
@@ -257,7 +257,7 @@ def _text(text: Any, subject: Subject) -> tuple[float, ...]:
     if isinstance(format, TableFormat) and isinstance(text, str):
         return _row(text, format)
     if not isinstance(format, TextFormat) or not isinstance(text, str):
-        raise BFNError(f"the data of {subject.id!r} are no texts; give {_wanted(subject)}")
+        raise BFNError(f"the data of {subject.id!r} are not texts; give {_wanted(subject)}")
     count = len(format.alphabet.classes(text, advice="replace what is not in it"))
     least = 1 if format.lines else format.length
     if not least <= count <= format.length:
@@ -281,12 +281,12 @@ def _row(text: str, format: TableFormat) -> tuple[float, ...]:
             f"the row has {plural(len(words), 'value')}; expected {len(columns)}, separated by "
             f"commas: {some(column.name for column in columns)}"
         )
-    given = {
+    values = {
         column.name: None if not word or (column.missing and word == "missing") else word
         for column, word in zip(columns, words, strict=True)
     }
-    rows = format.columns.rows(given, 1)
-    return tuple(format.codes(rows, holes=True, given=given)[0].tolist())
+    rows = format.columns.rows(values, 1)
+    return tuple(format.codes(rows, holes=True, given=values)[0].tolist())
 
 
 def _wanted(subject: Subject) -> str:

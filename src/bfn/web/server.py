@@ -60,7 +60,7 @@ Scope = MutableMapping[str, Any]
 
 
 class Turns:
-    """A lock that is given to whoever has waited longest."""
+    """A lock that goes to the thread that has waited longest."""
 
     def __init__(self) -> None:
         self._lock, self._taken = threading.Lock(), False
@@ -93,7 +93,7 @@ class Mailbox:
 
     def put(self, pane: int, kind: str, message: bytes) -> None:
         with self._lock:
-            if kind == "start":  # what waits is of a run that nobody looks at any more
+            if kind == "start":  # the page no longer shows the run whose messages wait
                 for key in [key for key in self._waiting if key[0] == pane and key[1] != "file"]:
                     del self._waiting[key]
             self._waiting[pane, kind] = message
@@ -380,8 +380,8 @@ def hosts(host: str, port: int) -> set[str]:
 def _addresses() -> set[str]:
     """The addresses of this machine."""
     with contextlib.suppress(OSError):
-        found = {str(each[4][0]) for each in socket.getaddrinfo(socket.gethostname(), None)}
-        return {f"[{name}]" if ":" in name else name for name in found}
+        addresses = {str(each[4][0]) for each in socket.getaddrinfo(socket.gethostname(), None)}
+        return {f"[{name}]" if ":" in name else name for name in addresses}
     return set()
 
 

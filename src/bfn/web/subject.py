@@ -85,7 +85,7 @@ class Group:
         return torch.where(x.isnan(), torch.nan, k.clamp(0, self.K - 1))
 
     def model(self, i: Tensor, own: Tensor) -> Tensor:
-        """The inverse, for some of the group's variables i; refuses what the data cannot be."""
+        """The inverse, for the group's variables i; refuses values that the data cannot have."""
         called = f"the variable {self.name!r}" if self.name else "the data"
         if self.kind == "numbers":
             low, high = self.low[i], self.high[i]
@@ -273,8 +273,8 @@ def _groups(model: BFN, format: Format) -> list[Group]:
         low_p, high_p = low[start:stop].double(), high[start:stop].double()
         if kind != "numbers" and K is not None:
             low_p, high_p = torch.zeros_like(low_p), torch.full_like(low_p, K - 1)
-        given = (name, start, tuple(shape), kind, K, low_p, high_p, symbols.get(name))
-        groups.append(Group(*given, integers=part.integers, binned=binned))
+        described = (name, start, tuple(shape), kind, K, low_p, high_p, symbols.get(name))
+        groups.append(Group(*described, integers=part.integers, binned=binned))
         start = stop
     return groups
 

@@ -1,7 +1,7 @@
-"""Generations, and examples that somebody gives, as streams of messages.
+"""Generations, and examples that a user gives, as streams of messages.
 
 A generation is `bfn.sampling.batches.draw`, as for the command line, seen by its callback; so the
-same seed gives the same sample there. To an example of one's own messages are sent at even times,
+same seed gives the same sample there. Messages about a user's own example are sent at even times,
 and the model's loss is the integral of
 
     rate of variable d  =  alpha(t) / (2 v) |m(x)_d - m_d|^2        nats per unit of time
@@ -172,16 +172,16 @@ def _generate(
         label="" if request.label is None else names[request.label],
         guidance=request.guidance,
     )
-    given: dict[str, Any] = {} if lengths is None else {"length": lengths}
+    options: dict[str, Any] = {} if lengths is None else {"length": lengths}
     if request.pins:
-        given["known"] = subject.example(list(request.pins), list(request.pins.values()))
-        given["observed"] = batches.observed(model, subject.format, request.particles)
-        given |= {"particles": request.particles, "since": request.since}
+        options["known"] = subject.example(list(request.pins), list(request.pins.values()))
+        options["observed"] = batches.observed(model, subject.format, request.particles)
+        options |= {"particles": request.particles, "since": request.since}
 
     def callback(i: int, t: Tensor, theta: Theta, output: Output) -> None:
         see(i, float(t[0]), theta, output)
 
-    return batches.draw(model, subject.format.shape, settings, callback=callback, **given)
+    return batches.draw(model, subject.format.shape, settings, callback=callback, **options)
 
 
 def _lengths(subject: Subject, request: Generate, count: int) -> Tensor | None:
@@ -464,8 +464,8 @@ def _saved(values: Any, known: Any) -> bytes:
     """The first example of arrays; of mixed data those variables of which something is known."""
     file = io.BytesIO()
     if isinstance(known, dict):
-        some = [name for name, mask in known.items() if bool(mask.any())]
-        np.savez(file, **{name: np.asarray(values[name])[0] for name in some})
+        names = [name for name, mask in known.items() if bool(mask.any())]
+        np.savez(file, **{name: np.asarray(values[name])[0] for name in names})
     else:
         np.save(file, np.asarray(values)[0], allow_pickle=False)
     return file.getvalue()
