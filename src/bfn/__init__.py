@@ -35,7 +35,7 @@ _NAMES = {
     "bfn.schedule": ("Exponential", "Logarithmic", "Quadratic", "Retimed", "register_schedule"),
     "bfn.suggest": ("suggest_beta_1", "suggest_sigma_1"),
     "bfn.tables.table": ("Table",),
-    "bfn.web.film": ("view",),
+    "bfn.web.streams": ("view",),
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
 _MODULES = {"card": "bfn.saving.hub", "solvers": "bfn.sampling.solvers"}
@@ -140,7 +140,7 @@ if TYPE_CHECKING:
     )
     from bfn.suggest import suggest_beta_1, suggest_sigma_1
     from bfn.tables.table import Table
-    from bfn.web.film import view
+    from bfn.web.streams import view
 
 
 def __getattr__(name: str) -> Any:

@@ -127,7 +127,7 @@ def test_runs_without_a_record_or_with_a_damaged_one(
     assert (found["examples"], found["trained_on"], said) == (8, None, "")
     found, said = evaluated(capsys, run, "--data.path", trained / "plus")
     assert found["trained_on"] is None
-    assert "keeps no record of what it was trained on" in said
+    assert "has no record of what it was trained on" in said
 
 
 def test_the_card_is_about_the_users_data(

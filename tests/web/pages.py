@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import struct
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ from bfn.data.forms import LETTERS, Alphabet
 from bfn.recipe import Sample
 from bfn.tables.columns import Columns
 from bfn.tables.format import TableFormat, variable
-from bfn.web import messages, requests, work
+from bfn.web import messages, requests, streams
 from bfn.web.requests import Examine, Generate
 from bfn.web.subject import Subject, subject
 from support import untrained
@@ -78,14 +79,24 @@ def ask(given: Subject, **message: Any) -> Generate | Examine:
 def files(given: Subject, what: str, **message: Any) -> list[tuple[str, str, bytes]]:
     """The name, type and content of what a request leads to."""
     download = requests.Download(what, ask(given, **message), 0)
-    return work.files(given, download, lambda: None)
+    return streams.files(given, download, lambda: None)
 
 
 def streamed(given: Subject, **message: Any) -> list[tuple[dict[str, Any], bytes]]:
     """All that a page is told about a request."""
     found: list[bytes] = []
-    work.stream(given, ask(given, **message), lambda kind, message: found.append(message))
+    streams.stream(given, ask(given, **message), lambda kind, message: found.append(message))
     return [messages.unpack(each) for each in found]
+
+
+def split(film: bytes) -> list[bytes]:
+    """The messages of a film, as the page reads them: each after its length."""
+    found, place = [], 0
+    while place < len(film):
+        (length,) = struct.unpack_from("<I", film, place)
+        found.append(film[place + 4 : place + 4 + length])
+        place += 4 + length
+    return found
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from bfn.cli import main
 from bfn.data import from_arrays
 from bfn.data.formats import MixedFormat, TextFormat
 from bfn.data.forms import LETTERS, Alphabet
-from bfn.web import messages, requests, work
+from bfn.web import messages, requests, streams
 from bfn.web.subject import Subject, load, of_model
 from web import pages
 
@@ -225,11 +225,11 @@ def test_the_second_of_several_is_the_last_that_its_command_makes(
 ) -> None:
     given = loaded("table")
     monkeypatch.chdir(tmp_path)
-    streams: list[bytes] = []
+    recorded: list[bytes] = []
     request = pages.ask(given, pins={"i": [0], "v": [1]}, steps=3)
     assert isinstance(request, requests.Generate)
-    work.stream_generations(given, request, lambda _, message: streams.append(message), count=2)
-    headers = [messages.unpack(each)[0] for each in streams]
+    streams.stream_generations(given, request, lambda _, message: recorded.append(message), count=2)
+    headers = [messages.unpack(each)[0] for each in recorded]
     commands = [header["command"] for header in headers if header["kind"] == "start"]
     values = [header["values"] for header in headers if header["kind"] == "end"]
     assert main([*shlex.split(commands[1])[1:], "--out", "rows.csv"]) == 0

@@ -16,12 +16,12 @@ import pytest
 import bfn
 from bfn.cli import main
 from bfn.errors import BFNError
-from bfn.web import film, messages, pages
+from bfn.web import messages, streams
 from bfn.web.subject import MOST
 from support import untrained
 from web import pages as support
 
-PAGE = {name: content.decode() for name, (_, content) in pages.files().items()}
+PAGE = {name: content.decode() for name, (_, content) in messages.page_files().items()}
 MODULES = {name: text for name, text in PAGE.items() if name.endswith(".js")}
 
 
@@ -29,7 +29,7 @@ def recorded(page: str) -> list[tuple[dict[str, Any], bytes]]:
     """What the film in a page holds."""
     (data,) = re.findall(r'<script type="application/octet-stream" id="film">([^<]*)<', page)
     film = zlib.decompress(base64.b64decode(data))
-    return [messages.unpack(message) for message in messages.split(film)]
+    return [messages.unpack(message) for message in support.split(film)]
 
 
 def test_a_film_of_digits_is_one_small_file(
@@ -58,7 +58,7 @@ def test_a_film_of_digits_is_one_small_file(
 def test_a_film_holds_what_a_live_page_gets() -> None:
     subject = support.of(untrained.images(), "digits")
     live = support.streamed(subject, steps=4)
-    _, *rest = recorded(film.record(subject, 1).html)
+    _, *rest = recorded(streams.record(subject, 1).html)
     assert rest[:-1] == live[:-1]
     assert rest[-1][0]["values"] == live[-1][0]["values"]
 
@@ -66,7 +66,7 @@ def test_a_film_holds_what_a_live_page_gets() -> None:
 def test_several_generations_are_those_of_one_seed() -> None:
     """The second is the second of `bfn sample --n 2`, as its command says."""
     subject = support.of(untrained.images(), "digits")
-    _, *rest = recorded(film.record(subject, 3).html)
+    _, *rest = recorded(streams.record(subject, 3).html)
     assert [header["kind"] for header, _ in rest] == 3 * ["start", *["frame"] * 5, "end"]
     ends = [header for header, _ in rest if header["kind"] == "end"]
     starts = [header for header, _ in rest if header["kind"] == "start"]
@@ -77,7 +77,7 @@ def test_several_generations_are_those_of_one_seed() -> None:
 
 
 def test_the_policy_allows_the_films_own_script_and_style_alone() -> None:
-    page = film.record(support.mixed(), 1).html
+    page = streams.record(support.mixed(), 1).html
     (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
     for tag, directive in (("style", "style-src"), ('script type="module"', "script-src")):
         (content,) = re.findall(f"<{tag}>(.*?)</{tag.split()[0]}>", page, re.DOTALL)
@@ -118,7 +118,7 @@ def test_mistakes_with_films() -> None:
     text = support.of(untrained.text(), "text")
     long = replace(text, settings=replace(text.settings, steps=1000))
     with pytest.raises(BFNError, match="64 generations of 1000 steps are too much for one page"):
-        film.record(long, 64)
+        streams.record(long, 64)
 
 
 # The rules by which modules become one script.

@@ -22,8 +22,8 @@ def test_messages_and_films_come_back() -> None:
         assert messages.unpack(message) == (header, body)
         assert (len(message) - size) % 8 == 0
     film = [messages.pack({"n": n}, b"b" * n) for n in range(5)]
-    assert messages.split(messages.join(film)) == film
-    assert messages.split(b"") == []
+    assert pages.split(messages.join(film)) == film
+    assert pages.split(b"") == []
 
 
 def plane(start: dict[str, Any], body: bytes, name: str, group: int = 0) -> np.ndarray:

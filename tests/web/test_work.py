@@ -13,7 +13,7 @@ from torch import Tensor
 
 import bfn
 from bfn.errors import BFNError
-from bfn.web import messages, requests, work
+from bfn.web import messages, requests, streams
 from bfn.web.subject import Subject, load, subject
 from web import pages
 
@@ -53,14 +53,14 @@ def test_the_rates_of_variables_add_up_to_the_loss(id: str) -> None:
     theta = model.flow.sample(x, t, g)
     with model.evaluating():
         output = model(theta, t)
-        rates = work.rates(model, x, 0.6, output)
+        rates = streams.rates(model, x, 0.6, output)
         whole = output.rate(x, model.flow.schedule.alpha(t)).sum()
     assert rates.shape == (given.D,)
     torch.testing.assert_close(rates.sum(), whole, rtol=1e-4, atol=1e-4)
     if x.is_floating_point():  # and each is where its variable is
         moved = x.clone()
         moved.view(-1)[0] += 0.25
-        changed = work.rates(model, moved, 0.6, output) != rates
+        changed = streams.rates(model, moved, 0.6, output) != rates
         assert changed.nonzero().flatten().tolist() == [0]
 
 
@@ -120,7 +120,7 @@ def test_received_bits_are_those_that_are_no_longer_open() -> None:
 
 def test_state_is_all_of_it(digits: Subject) -> None:
     request = pages.ask(digits, steps=4)
-    found = json.loads(json.dumps(work.state(digits, request, 2, lambda: None)))
+    found = json.loads(json.dumps(streams.state(digits, request, 2, lambda: None)))
     assert found["t"] == 0.5
     p = np.array(found["output"][""]["p"])
     assert p.shape == (1, 8, 8, 17)
@@ -140,10 +140,10 @@ def test_a_run_can_be_stopped(digits: Subject) -> None:
         nonlocal calls
         calls += 1
         if calls == 3:
-            raise work.Stopped
+            raise streams.Stopped
 
-    with pytest.raises(work.Stopped):
-        work.stream(digits, pages.ask(digits, steps=50), emit)
+    with pytest.raises(streams.Stopped):
+        streams.stream(digits, pages.ask(digits, steps=50), emit)
     assert calls == 3
 
 

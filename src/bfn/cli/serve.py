@@ -72,7 +72,7 @@ def view(
     from bfn.errors import plural
     from bfn.files import check_free
     from bfn.guidance import label_tensor, read_labels
-    from bfn.web import film, subject
+    from bfn.web import streams, subject
 
     loaded, asked = subject.load(run, trust=trust), chosen(keys)
     settings = dataclasses.replace(loaded.settings, n=1).updated(**asked)
@@ -82,7 +82,7 @@ def view(
     wanted = read_labels(loaded.model, settings.label) if settings.label else []
     if wanted:
         label_tensor(loaded.model, wanted, len(wanted))
-    made = film.record(dataclasses.replace(loaded, settings=settings), settings.n, wanted)
+    made = streams.record(dataclasses.replace(loaded, settings=settings), settings.n, wanted)
     made.save(out)
     count = plural(settings.n * max(1, len(wanted)), "generation")
     print(f"{out}: {count}, {plural(made.frames, 'frame')}")

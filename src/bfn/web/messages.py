@@ -1,27 +1,41 @@
-"""Messages to the page: a header in JSON and a body of bytes; a film is a sequence of them.
+"""The page, and messages to it: a header in JSON and a body of bytes; a film is a list of them.
 
     4 bytes   the length of the header, little-endian
     header    JSON, filled up with spaces so that the body begins at a multiple of 8
     body      for a frame, planes: one number or a few for each variable, in bytes
 
 Numbers in a plane are quantised: probabilities and shades to a byte.
+
+The page itself is a few files, as `bfn serve` sends them, or one file with a film inside. In one
+file the JavaScript modules become one script. They keep to a few rules for that: imports and
+exports on lines of their own, `import { a, b } from "./file.js";` and `export function a`, and no
+name twice at the top of two modules.
 """
 
 from __future__ import annotations
 
+import base64
+import functools
+import hashlib
 import json
+import re
 import struct
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+import bfn
 from bfn.flow import BayesianFlow, Theta
 from bfn.output import Belief, Output
 from bfn.output.bins import bin_centre
+from bfn.sampling import solvers
+from bfn.web.requests import LIMITS
 from bfn.web.subject import Group, Subject, thetas
 
 PROTOCOL = 1
@@ -30,6 +44,17 @@ TABLE, SMALL, LARGEST = 64, 1 << 10, 1 << 17
 more classes, only if it is at most SMALL."""
 TOP = 8
 """Otherwise only the most probable classes are sent, this many of them."""
+
+PAGE = Path(__file__).parent / "page"
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+_IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";$', re.MULTILINE)
+_STYLE = '<link rel="stylesheet" href="page.css">'
+_SCRIPT = '<script type="module" src="main.js"></script>'
 
 
 def pack(header: dict[str, Any], body: bytes = b"") -> bytes:
@@ -48,16 +73,6 @@ def unpack(message: bytes) -> tuple[dict[str, Any], bytes]:
 def join(messages: Iterable[bytes]) -> bytes:
     """A film: every message after its length."""
     return b"".join(struct.pack("<I", len(message)) + message for message in messages)
-
-
-def split(film: bytes) -> list[bytes]:
-    """The inverse of `join`."""
-    messages, place = [], 0
-    while place < len(film):
-        (length,) = struct.unpack_from("<I", film, place)
-        messages.append(film[place + 4 : place + 4 + length])
-        place += 4 + length
-    return messages
 
 
 @dataclass(frozen=True)
@@ -207,3 +222,78 @@ def _numbers(shares: Tensor, kind: type[np.unsignedinteger[Any]]) -> np.ndarray:
     most = int(np.iinfo(kind).max)
     values = shares.double().nan_to_num().clamp(0, 1).mul(most).round()
     return values.reshape(len(shares), -1).numpy().astype(kind)
+
+
+# The page.
+
+
+@functools.cache
+def page_files() -> dict[str, tuple[str, bytes]]:
+    """The type and content of every file, by name; nothing else is ever served."""
+    paths = (path for path in sorted(PAGE.iterdir()) if path.suffix in TYPES)
+    return {path.name: (TYPES[path.suffix], path.read_bytes()) for path in paths}
+
+
+def hello(subjects: Iterable[Subject], *, live: bool) -> bytes:
+    """The first message: what there is."""
+    return pack(
+        {
+            "kind": "hello",
+            "protocol": PROTOCOL,
+            "version": bfn.__version__,
+            "live": live,
+            "models": [subject.describe() for subject in subjects],
+            "solvers": [
+                {"name": name, "about": (solver.rule.__doc__ or "").strip().split("\n")[0]}
+                for name, solver in solvers.SOLVERS.items()
+            ],
+            "limits": LIMITS,
+        }
+    )
+
+
+def film_page(subjects: Sequence[Subject], recorded: Iterable[bytes]) -> str:
+    """One page with a film inside, which needs nothing else."""
+    film = join([hello(subjects, live=False), *recorded])
+    data = base64.b64encode(zlib.compress(film, 9)).decode()
+    style, script = _text("page.css"), _joined_script()
+    policy = (
+        f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+    page = _text("index.html")
+    page = page.replace(
+        '<meta charset="utf-8">',
+        f'<meta charset="utf-8">\n<meta http-equiv="Content-Security-Policy" content="{policy}">',
+        1,
+    )
+    page = page.replace(_STYLE, f"<style>{style}</style>", 1)
+    block = f'<script type="application/octet-stream" id="film">{data}</script>'
+    return page.replace(_SCRIPT, f'{block}\n<script type="module">{script}</script>', 1)
+
+
+def _text(name: str) -> str:
+    return page_files()[name][1].decode()
+
+
+def _digest(content: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"
+
+
+@functools.cache
+def _joined_script() -> str:
+    """All modules as one, each after those that it imports."""
+    done: dict[str, str] = {}
+
+    def add(name: str) -> None:
+        if name in done:
+            return
+        done[name] = ""  # keeps the order where modules import one another
+        source = _text(name)
+        for other in _IMPORT.findall(source):
+            add(other)
+        del done[name]
+        done[name] = re.sub(r"^export ", "", _IMPORT.sub("", source), flags=re.MULTILINE)
+
+    add("main.js")
+    return "\n".join(done.values())

@@ -1,19 +1,31 @@
-"""The requests that a page may send; anything else is answered with a sentence."""
+"""The requests that a page may send, and the command lines that make the same samples.
+
+Anything else that a page sends is answered with a sentence.
+"""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import csv
+import io
 import json
-import math
+import shlex
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
 
 from bfn.data.formats import TextFormat
 from bfn.errors import BFNError, plural, some
+from bfn.guidance import has_learned
+from bfn.plots import sheets, style
 from bfn.sampling import solvers
+from bfn.tables import frame as tables
 from bfn.tables.format import TableFormat
 from bfn.web.subject import Subject
 
@@ -26,6 +38,18 @@ LIMITS = {
     "panes": 2,
 }
 FILES = ("sample", "film", "state", "known")
+KNOWN = {
+    "image": ["known.png", "mask.png"],
+    "array": ["known.npy", "mask.npy"],
+    "mixed": ["known.npz", "mask.npz"],
+}
+"""The files from which `bfn infill` reads what is known; texts and rows are in the command."""
+NONE = "No command line makes the same again: "
+WHOLE = "bfn infill knows pixels whole, and of some only one colour is pinned."
+UNWRITTEN = "what is pinned cannot be written in one."
+ROWS = "bfn sample --given has neither particles nor a time from which values are known."
+MEMORY = "the model is in memory alone; save it to a folder first."
+BLANKS = "_~#*^|=+@$%&"
 
 
 @dataclass(frozen=True)
@@ -293,6 +317,133 @@ def _wanted(subject: Subject) -> str:
     return {"image": "a picture", "text": "a text"}.get(subject.format.medium, "numbers")
 
 
-def finite(value: float | None) -> float | None:
-    """A number that JSON can hold."""
-    return None if value is None or not math.isfinite(value) else value
+# Command lines.
+
+
+def command(
+    subject: Subject, request: Generate, n: int, length: int | None
+) -> tuple[str | None, str | None]:
+    """The command line that makes the same sample again, as the last of n; or why none does."""
+    format = subject.format
+    if not subject.id:
+        return None, NONE + MEMORY
+    verb = "infill" if request.pins and not isinstance(format, TableFormat) else "sample"
+    words = ["bfn", verb, subject.id]
+    if request.pins:
+        known, why = _known_words(subject, request, length)
+        if why:
+            return None, NONE + why
+        words += known
+    words += ["--n", str(n), "--seed", str(request.seed)]
+    words += ["--steps", str(request.steps), "--solver", request.solver]
+    if request.label is not None and subject.labels:
+        words += ["--label", subject.labels[request.label], "--guidance", f"{request.guidance!r}"]
+    elif subject.settings.label and verb == "sample":  # infilling does not heed a recipe's label
+        words += ["--label", "", "--guidance", "1"]
+    if request.particles > 1:
+        words += ["--particles", str(request.particles)]
+    if request.since > 0:
+        # The times of most networks are float32: the shortest decimal that gives the same one.
+        short = np.float32(request.since)
+        words += ["--since", str(short) if short == request.since else repr(request.since)]
+    if length is not None and not (request.pins and format.medium == "text"):
+        words += ["--length", str(length)]
+    return shlex.join(words + ["--trust"] * subject.trust), None
+
+
+def _known_words(
+    subject: Subject, request: Generate, length: int | None
+) -> tuple[list[str], str | None]:
+    """What is pinned, as the command takes it, or why it cannot."""
+    format, pins = subject.format, request.pins
+    if isinstance(format, TableFormat):
+        if request.particles > 1 or request.since > 0 or not has_learned(subject.model):
+            return [], ROWS
+        given = given_of(format, pins)
+        words = [word for name, value in given.items() for word in ("--given", f"{name}={value}")]
+        return words, None if _reads_row(format, given, pins) else UNWRITTEN
+    if isinstance(format, TextFormat):
+        text, blank = _with_blanks(format, pins, length or subject.D)
+        words = [text, *([] if blank == "_" else ["--blank", blank])]
+        return words, None if _reads(subject, pins, text, None, blank) else UNWRITTEN
+    files = known_files(subject, request)
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder) / name for name in files]
+        for path, content in zip(paths, files.values(), strict=True):
+            path.write_bytes(content)
+        same = _reads(subject, pins, str(paths[0]), paths[1], None)
+    example, mask = files
+    why = WHOLE if format.medium == "image" else UNWRITTEN
+    return [example, "--mask", mask], None if same else why
+
+
+def _reads(
+    subject: Subject, pins: Mapping[int, float], what: str, mask: Path | None, blank: str | None
+) -> bool:
+    """Whether `bfn infill` reads from there what is pinned."""
+    x, known = subject.example(list(pins), list(pins.values()))
+    try:
+        read, seen = subject.format.read_example(what, mask, blank=blank)
+    except BFNError:
+        return False
+    return bool((known == seen).all()) and torch.allclose(
+        read[0][known].double(), x[0][known].double(), atol=1e-5
+    )
+
+
+def _with_blanks(format: TextFormat, pins: Mapping[int, float], length: int) -> tuple[str, str]:
+    """The pinned text, and what stands in it for a missing character."""
+    signs = format.render(torch.arange(format.alphabet.K)[:, None])
+    used = "".join(signs[int(k)] for k in pins.values())
+    alphabet = used if format.alphabet.characters is None else "".join(signs)
+    blank = next((sign for sign in BLANKS if sign not in alphabet), "\N{FULL BLOCK}")
+    text = [blank] * length
+    for i, k in pins.items():
+        text[i] = signs[int(k)]
+    return "".join(text), blank
+
+
+def known_files(subject: Subject, request: Generate) -> dict[str, bytes]:
+    """The files that hold what is pinned, by name."""
+    format, flow, pins = subject.format, subject.model.flow, request.pins
+    x, mask = subject.example(list(pins), list(pins.values()))
+    contents = []
+    if format.medium == "image":
+        missing, picture = (~mask).any(0).to(torch.uint8).mul(255).numpy(), io.BytesIO()
+        style.load("PIL.Image").fromarray(missing).save(picture, "PNG")
+        contents = [sheets.sheet(format, x, ".png"), picture.getvalue()]
+    elif format.medium in KNOWN:
+        known, missing = flow.unpack_mask(mask[None]), flow.unpack_mask(~mask[None])
+        contents = [_saved(format.decode(x), known), _saved(missing, known)]
+    return dict(zip(KNOWN.get(format.medium, []), contents, strict=True))
+
+
+def given_of(format: TableFormat, pins: Mapping[int, float]) -> dict[str, str]:
+    """The pinned values of a row as text, by column; nothing for a missing one."""
+    columns = format.columns.variables
+    texts = {i: columns[i].representatives().cast("string") for i in pins}
+    return {columns[i].name: texts[i][int(k)].as_py() or "" for i, k in pins.items()}
+
+
+def row_of(format: TableFormat, given: Mapping[str, str]) -> tables.Frame:
+    return format.columns.rows({name: value or None for name, value in given.items()}, 1)
+
+
+def _reads_row(format: TableFormat, given: Mapping[str, str], pins: Mapping[int, float]) -> bool:
+    """Whether `bfn sample --given` reads what is pinned."""
+    try:
+        codes = format.codes(row_of(format, given), holes=True, given=given)[0].tolist()
+    except BFNError:
+        return False
+    return all(codes[i] == k for i, k in pins.items()) and not any("=" in name for name in given)
+
+
+def _saved(values: Any, known: Any) -> bytes:
+    """The first example of arrays; of mixed data those variables of which something is known."""
+    file = io.BytesIO()
+    if isinstance(known, dict):
+        names = [name for name, mask in known.items() if bool(mask.any())]
+        np.savez(file, **{name: np.asarray(values[name])[0] for name in names})
+    else:
+        np.save(file, np.asarray(values)[0], allow_pickle=False)
+    return file.getvalue()

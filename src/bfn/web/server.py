@@ -23,7 +23,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from typing import Any
 
 import uvicorn
@@ -34,11 +34,11 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from bfn.errors import BFNError, Diverged
-from bfn.web import pages, requests, work
-from bfn.web.messages import pack
+from bfn.web import requests, streams
+from bfn.web.messages import hello, pack, page_files
 from bfn.web.requests import LIMITS, Download, Request, Stop
+from bfn.web.streams import Stopped
 from bfn.web.subject import Subject
-from bfn.web.work import Stopped
 
 PAGES, RATE = 16, 30
 """Tabs at once, and requests of each per second."""
@@ -91,17 +91,13 @@ class Mailbox:
         self._waiting: dict[tuple[Any, ...], bytes] = {}
         self._errors = 0
 
-    def put(self, pane: int, kind: str, message: bytes) -> None:
+    def put(self, pane: int, kind: str, message: bytes, name: str = "") -> None:
+        """Replace the message of that kind that waits; a file, only one of the same name."""
         with self._lock:
             if kind == "start":  # the page no longer shows the run whose messages wait
                 for key in [key for key in self._waiting if key[0] == pane and key[1] != "file"]:
                     del self._waiting[key]
-            self._waiting[pane, kind] = message
-        self._wake()
-
-    def put_file(self, pane: int, name: str, message: bytes) -> None:
-        with self._lock:
-            self._waiting[pane, "file", name] = message
+            self._waiting[pane, kind, name] = message
         self._wake()
 
     def files(self, pane: int) -> int:
@@ -112,7 +108,7 @@ class Mailbox:
     def put_error(self, message: bytes) -> None:
         with self._lock:
             self._errors = (self._errors + 1) % ERRORS
-            self._waiting["error", self._errors] = message
+            self._waiting["error", "", self._errors] = message
         self._wake()
 
     def take(self) -> bytes | None:
@@ -205,13 +201,13 @@ class Pane:
 
         if not isinstance(request, Download):
             subject = page.server.subjects[request.model]
-            work.stream(subject, request, emit, run or 0, self.number)
+            streams.stream(subject, request, emit, run or 0, self.number)
             return
         subject = page.server.subjects[request.request.model]
-        for name, kind, content in work.files(subject, request, self._check):
+        for name, kind, content in streams.files(subject, request, self._check):
             place = {"run": run, "pane": self.number, "what": request.file}
             header = {"kind": "file", **place, "name": name, "type": kind}
-            page.mail.put_file(self.number, name, pack(header, content))
+            page.mail.put(self.number, "file", pack(header, content), name)
 
 
 class Page:
@@ -265,30 +261,48 @@ class Page:
 
 
 class Server:
-    """What all pages share."""
+    """The application: its pages, and what they share."""
 
     def __init__(self, subjects: Iterable[Subject], token: str, hosts: Iterable[str]) -> None:
         self.subjects = {subject.id: subject for subject in subjects}
-        self.hello = pages.hello(self.subjects.values(), live=True)
+        self.hello = hello(self.subjects.values(), live=True)
         self.token, self.hosts = token, set(hosts)
         self.turns = Turns()
         self.pages: set[Page] = set()
-        self.app = Guard(
-            Starlette(
-                routes=[
-                    Route("/{token}/", self._file, methods=["GET"]),
-                    Route("/{token}/{name}", self._file, methods=["GET"]),
-                    WebSocketRoute("/{token}/live", self._live),
-                ]
-            ),
-            self,
+        self._routes = Starlette(
+            routes=[
+                Route("/{token}/", self._file, methods=["GET"]),
+                Route("/{token}/{name}", self._file, methods=["GET"]),
+                WebSocketRoute("/{token}/live", self._live),
+            ]
         )
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        """Let requests through that know the token and come from our own page."""
+        if scope["type"] not in ("http", "websocket") or self._allows(scope):
+            await self._routes(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            await _nothing()(scope, receive, send)
+
+    def _allows(self, scope: Scope) -> bool:
+        headers: dict[str, list[str]] = {}
+        for name, value in scope["headers"]:
+            headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+        hosts, origins = headers.get("host", []), headers.get("origin", [])
+        if len(hosts) != 1 or hosts[0].lower() not in self.hosts:
+            return False
+        if origins not in ([], [f"http://{hosts[0].lower()}"]):
+            return False
+        _, _, path = scope["path"].partition("/")
+        return hmac.compare_digest(path.partition("/")[0].encode(), self.token.encode())
 
     async def _file(self, request: HttpRequest) -> Response:
         name = request.path_params.get("name", "index.html")
-        if name not in pages.files():
-            return Response("There is nothing here.\n", 404, HEADERS, "text/plain")
-        kind, content = pages.files()[name]
+        if name not in page_files():
+            return _nothing()
+        kind, content = page_files()[name]
         return Response(content, 200, HEADERS, kind)
 
     async def _live(self, socket: WebSocket) -> None:
@@ -332,33 +346,8 @@ class Server:
                     await socket.send_bytes(message)
 
 
-class Guard:
-    """Lets requests through that know the token and come from our own page."""
-
-    def __init__(self, app: Callable[..., Awaitable[None]], server: Server) -> None:
-        self.app, self.server = app, server
-
-    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
-        if scope["type"] not in ("http", "websocket") or self._allows(scope):
-            await self.app(scope, receive, send)
-        elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008})
-        else:
-            refusal = Response("There is nothing here.\n", 404, HEADERS, "text/plain")
-            await refusal(scope, receive, send)
-
-    def _allows(self, scope: Scope) -> bool:
-        headers: dict[str, list[str]] = {}
-        for name, value in scope["headers"]:
-            headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
-        hosts, origins = headers.get("host", []), headers.get("origin", [])
-        if len(hosts) != 1 or hosts[0].lower() not in self.server.hosts:
-            return False
-        if origins not in ([], [f"http://{hosts[0].lower()}"]):
-            return False
-        _, _, path = scope["path"].partition("/")
-        token = path.partition("/")[0]
-        return hmac.compare_digest(token.encode(), self.server.token.encode())
+def _nothing() -> Response:
+    return Response("There is nothing here.\n", 404, HEADERS, "text/plain")
 
 
 def hosts(host: str, port: int) -> set[str]:
@@ -414,7 +403,7 @@ def answering(server: Server, started: Callable[[], None]) -> uvicorn.Server:
             started()
 
     config = uvicorn.Config(
-        server.app,
+        server,
         log_level="critical",
         ws="websockets-sansio",
         ws_max_size=LIMITS["message"],

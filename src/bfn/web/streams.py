@@ -1,4 +1,4 @@
-"""Generations, and examples that a user gives, as streams of messages.
+"""Generations, and examples that a user gives, as streams of messages, films and files.
 
 A generation is `bfn.sampling.batches.draw`, as for the command line, seen by its callback; so the
 same seed gives the same sample there. Messages about a user's own example are sent at even times,
@@ -12,56 +12,52 @@ KL(p_S(. | x') || p_R), with x' drawn from the output: as many nats as the model
 
 from __future__ import annotations
 
-import dataclasses
-import io
+import html
 import json
 import math
-import shlex
-import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from bfn import noise
 from bfn.data.formats import TextFormat
-from bfn.errors import BFNError
+from bfn.errors import BFNError, whole
 from bfn.flow import Theta
-from bfn.guidance import has_learned
+from bfn.guidance import label_tensor
 from bfn.model import BFN
 from bfn.output import Output
 from bfn.output.base import by_part
-from bfn.plots import sheets, style
+from bfn.plots import sheets
 from bfn.plots.figures import path
 from bfn.sampling import batches
-from bfn.tables import frame as tables
 from bfn.tables.format import TableFormat
 from bfn.web import messages
-from bfn.web.messages import look, pack
-from bfn.web.pages import html
-from bfn.web.requests import Download, Examine, Generate, finite
-from bfn.web.subject import Subject
+from bfn.web.messages import film_page, look, pack, unpack
+from bfn.web.requests import (
+    KNOWN,
+    Download,
+    Examine,
+    Generate,
+    command,
+    given_of,
+    known_files,
+    read,
+    row_of,
+)
+from bfn.web.subject import Subject, load, of_model
 
 Emit = Callable[[str, bytes], None]
 """Takes a message and its kind: start, frame, last (for the last frame) or end. Raises to stop."""
 See = Callable[[int, float, Theta, Output], None]
 BITS = 1 / math.log(2)
-KNOWN = {
-    "image": ["known.png", "mask.png"],
-    "array": ["known.npy", "mask.npy"],
-    "mixed": ["known.npz", "mask.npz"],
-}
-"""The files from which `bfn infill` reads what is known; texts and rows are in the command."""
-NONE = "No command line makes the same again: "
-WHOLE = "bfn infill knows pixels whole, and of some only one colour is pinned."
-UNWRITTEN = "what is pinned cannot be written in one."
-ROWS = "bfn sample --given has neither particles nor a time from which values are known."
-MEMORY = "the model is in memory alone; save it to a folder first."
-BLANKS = "_~#*^|=+@$%&"
+MOST_GENERATIONS, LARGEST_FILM = 64, 1 << 25
+"""Generations in one film, and its bytes before they are packed."""
+HEIGHT = 760  # of a film in a notebook, in pixels
 TYPES = {
     ".png": "image/png",
     ".txt": "text/plain",
@@ -71,8 +67,13 @@ TYPES = {
 }
 
 
+def finite(value: float | None) -> float | None:
+    """A number that JSON can hold."""
+    return None if value is None or not math.isfinite(value) else value
+
+
 class Stopped(Exception):
-    """Nobody wants the rest any more."""
+    """The page asked for something else, or was closed."""
 
 
 def stream(
@@ -148,7 +149,7 @@ def stream_generations(
     x = _generate(subject, model, request, count, lengths, see)
     for row, (header, shown) in enumerate(held):
         own = [part[row] for part in subject.split(x)]
-        send(steps, header, row, dataclasses.replace(shown, x=own))
+        send(steps, header, row, replace(shown, x=own))
         emit("end", _end(subject, x[row], places[row], begun, steps + 1))
 
 
@@ -162,7 +163,7 @@ def _generate(
 ) -> Tensor:
     """The samples; `see` is shown every step."""
     names = subject.labels or []
-    settings = dataclasses.replace(
+    settings = replace(
         subject.settings,
         n=count,
         batch=count * request.particles,
@@ -339,136 +340,7 @@ def _end(
     return pack({**header, "values": subject.own(x), "text": text, "loss": loss}, body)
 
 
-def command(
-    subject: Subject, request: Generate, n: int, length: int | None
-) -> tuple[str | None, str | None]:
-    """The command line that makes the same sample again, as the last of n; or why none does."""
-    format = subject.format
-    if not subject.id:
-        return None, NONE + MEMORY
-    verb = "infill" if request.pins and not isinstance(format, TableFormat) else "sample"
-    words = ["bfn", verb, subject.id]
-    if request.pins:
-        known, why = _known_words(subject, request, length)
-        if why:
-            return None, NONE + why
-        words += known
-    words += ["--n", str(n), "--seed", str(request.seed)]
-    words += ["--steps", str(request.steps), "--solver", request.solver]
-    if request.label is not None and subject.labels:
-        words += ["--label", subject.labels[request.label], "--guidance", f"{request.guidance!r}"]
-    elif subject.settings.label and verb == "sample":  # infilling does not heed a recipe's label
-        words += ["--label", "", "--guidance", "1"]
-    if request.particles > 1:
-        words += ["--particles", str(request.particles)]
-    if request.since > 0:
-        # The times of most networks are float32: the shortest decimal that gives the same one.
-        short = np.float32(request.since)
-        words += ["--since", str(short) if short == request.since else repr(request.since)]
-    if length is not None and not (request.pins and format.medium == "text"):
-        words += ["--length", str(length)]
-    return shlex.join(words + ["--trust"] * subject.trust), None
-
-
-def _known_words(
-    subject: Subject, request: Generate, length: int | None
-) -> tuple[list[str], str | None]:
-    """What is pinned, as the command takes it, or why it cannot."""
-    format, pins = subject.format, request.pins
-    if isinstance(format, TableFormat):
-        if request.particles > 1 or request.since > 0 or not has_learned(subject.model):
-            return [], ROWS
-        given = _given(format, pins)
-        words = [word for name, value in given.items() for word in ("--given", f"{name}={value}")]
-        return words, None if _reads_row(format, given, pins) else UNWRITTEN
-    if isinstance(format, TextFormat):
-        text, blank = _with_blanks(format, pins, length or subject.D)
-        words = [text, *([] if blank == "_" else ["--blank", blank])]
-        return words, None if _reads(subject, pins, text, None, blank) else UNWRITTEN
-    files = _known_files(subject, request)
-    with tempfile.TemporaryDirectory() as folder:
-        paths = [Path(folder) / name for name in files]
-        for path, content in zip(paths, files.values(), strict=True):
-            path.write_bytes(content)
-        same = _reads(subject, pins, str(paths[0]), paths[1], None)
-    example, mask = files
-    why = WHOLE if format.medium == "image" else UNWRITTEN
-    return [example, "--mask", mask], None if same else why
-
-
-def _reads(
-    subject: Subject, pins: Mapping[int, float], what: str, mask: Path | None, blank: str | None
-) -> bool:
-    """Whether `bfn infill` reads from there what is pinned."""
-    x, known = subject.example(list(pins), list(pins.values()))
-    try:
-        read, seen = subject.format.read_example(what, mask, blank=blank)
-    except BFNError:
-        return False
-    return bool((known == seen).all()) and torch.allclose(
-        read[0][known].double(), x[0][known].double(), atol=1e-5
-    )
-
-
-def _with_blanks(format: TextFormat, pins: Mapping[int, float], length: int) -> tuple[str, str]:
-    """The pinned text, and what stands in it for a missing character."""
-    signs = format.render(torch.arange(format.alphabet.K)[:, None])
-    used = "".join(signs[int(k)] for k in pins.values())
-    alphabet = used if format.alphabet.characters is None else "".join(signs)
-    blank = next((sign for sign in BLANKS if sign not in alphabet), "\N{FULL BLOCK}")
-    text = [blank] * length
-    for i, k in pins.items():
-        text[i] = signs[int(k)]
-    return "".join(text), blank
-
-
 # Files.
-
-
-def _known_files(subject: Subject, request: Generate) -> dict[str, bytes]:
-    """The files that hold what is pinned, by name."""
-    format, flow, pins = subject.format, subject.model.flow, request.pins
-    x, mask = subject.example(list(pins), list(pins.values()))
-    contents = []
-    if format.medium == "image":
-        missing, picture = (~mask).any(0).to(torch.uint8).mul(255).numpy(), io.BytesIO()
-        style.load("PIL.Image").fromarray(missing).save(picture, "PNG")
-        contents = [sheets.sheet(format, x, ".png"), picture.getvalue()]
-    elif format.medium in KNOWN:
-        known, missing = flow.unpack_mask(mask[None]), flow.unpack_mask(~mask[None])
-        contents = [_saved(format.decode(x), known), _saved(missing, known)]
-    return dict(zip(KNOWN.get(format.medium, []), contents, strict=True))
-
-
-def _given(format: TableFormat, pins: Mapping[int, float]) -> dict[str, str]:
-    """The pinned values of a row as text, by column; nothing for a missing one."""
-    columns = format.columns.variables
-    texts = {i: columns[i].representatives().cast("string") for i in pins}
-    return {columns[i].name: texts[i][int(k)].as_py() or "" for i, k in pins.items()}
-
-
-def _row(format: TableFormat, given: Mapping[str, str]) -> tables.Frame:
-    return format.columns.rows({name: value or None for name, value in given.items()}, 1)
-
-
-def _reads_row(format: TableFormat, given: Mapping[str, str], pins: Mapping[int, float]) -> bool:
-    """Whether `bfn sample --given` reads what is pinned."""
-    try:
-        codes = format.codes(_row(format, given), holes=True, given=given)[0].tolist()
-    except BFNError:
-        return False
-    return all(codes[i] == k for i, k in pins.items()) and not any("=" in name for name in given)
-
-
-def _saved(values: Any, known: Any) -> bytes:
-    """The first example of arrays; of mixed data those variables of which something is known."""
-    file = io.BytesIO()
-    if isinstance(known, dict):
-        names = [name for name, mask in known.items() if bool(mask.any())]
-        np.savez(file, **{name: np.asarray(values[name])[0] for name in names})
-    else:
-        np.save(file, np.asarray(values)[0], allow_pickle=False)
-    return file.getvalue()
 
 
 def state(
@@ -513,19 +385,106 @@ def files(
             recorded.append(message)
 
         stream(subject, request, emit)
-        return [(f"{name}.html", "text/html", html([subject], recorded).encode())]
+        return [(f"{name}.html", "text/html", film_page([subject], recorded).encode())]
     if isinstance(request, Examine):
         raise BFNError("an example of your own is in a file already; generate one to download")
     if download.file == "known":
-        found = _known_files(subject, request)
+        found = known_files(subject, request)
         return [(file, TYPES[Path(file).suffix], content) for file, content in found.items()]
     x = _generate(
         *(subject, subject.alone(), request, 1, _lengths(subject, request, 1)),
         lambda *seen: check(),
     )
     if isinstance(subject.format, TableFormat):
-        like = _row(subject.format, _given(subject.format, request.pins)) if request.pins else None
+        like = (
+            row_of(subject.format, given_of(subject.format, request.pins)) if request.pins else None
+        )
         content = subject.format.file(x, seed=request.seed, like=like)
         return [(f"{name}.csv", TYPES[".csv"], content)]
     ending = sheets.suffix(subject.format)
     return [(f"{name}{ending}", TYPES[ending], sheets.sheet(subject.format, x, ending))]
+
+
+# Films.
+
+
+class Film:
+    """A page with recorded generations; a notebook shows it."""
+
+    def __init__(self, page: str, frames: int) -> None:
+        self.html, self.frames = page, frames
+
+    def save(self, path: str | Path) -> None:
+        """Write it to an .html file."""
+        Path(path).write_text(self.html, encoding="utf-8")
+
+    def _repr_html_(self) -> str:
+        page = html.escape(self.html)
+        return (
+            f'<iframe srcdoc="{page}" sandbox="allow-scripts allow-downloads" width="100%" '
+            f'height="{HEIGHT}" style="border:0"></iframe>'
+        )
+
+    def __repr__(self) -> str:
+        size = len(self.html) / 1e6
+        return f"Film({self.frames} frames, {size:.2f} MB); save it with .save('film.html')"
+
+
+def view(
+    of: BFN | str | Path,
+    n: int = 1,
+    *,
+    steps: int | None = None,
+    solver: str | None = None,
+    seed: int | None = None,
+    label: Sequence[int | str] | int | str | None = None,
+    guidance: float = 1.0,
+    trust: bool = False,
+) -> Film:
+    """Record n generations, to look at in a notebook or to save as a page.
+
+    Args:
+        of: a trained model, a run folder, or the name of a shipped model.
+        n: the number of generations; for several labels, of each.
+        steps, solver, seed: as in `bfn.generate`, by default as the run's recipe says.
+        label: a label by number or name, or several.
+        guidance: the strength of the label's effect; 1 is as learned.
+        trust: as in `BFN.from_pretrained`.
+    """
+    subject = of_model(of) if isinstance(of, BFN) else load(of, trust=trust)
+    given = {"steps": steps, "solver": solver, "seed": seed}
+    given = {name: value for name, value in given.items() if value is not None}
+    settings = replace(subject.settings, **given, guidance=guidance)
+    chosen: Sequence[int | str] = () if label is None else [label]  # pyright: ignore
+    if isinstance(label, Sequence) and not isinstance(label, str):
+        chosen = label
+    numbers = [int(label_tensor(subject.model, each, 1)) for each in chosen]
+    return record(replace(subject, settings=settings), n, numbers)
+
+
+def record(subject: Subject, n: int, chosen: Sequence[int] = ()) -> Film:
+    """n generations, or n of each of some labels, with the subject's own settings."""
+    settings, recorded = subject.settings, list[bytes]()
+    count = whole("n", n, 1) * max(len(chosen), 1)
+    if count > MOST_GENERATIONS:
+        raise BFNError(
+            f"a film holds at most {MOST_GENERATIONS} generations, not {count}; record fewer"
+        )
+
+    def emit(kind: str, message: bytes) -> None:
+        recorded.append(message)
+        if len(message) * (settings.steps + 1) * count > LARGEST_FILM:
+            raise BFNError(
+                f"{count} generations of {settings.steps} steps are too much for one page; record "
+                "fewer, or with fewer steps"
+            )
+
+    given = {name: getattr(settings, name) for name in ("steps", "solver", "seed", "guidance")}
+    for i, label in enumerate(chosen or [None]):
+        asked = {"do": "generate", "model": subject.id, "label": label, **given}
+        request = read(asked, {subject.id: subject})
+        assert isinstance(request, Generate)
+        stream_generations(subject, request, emit, run=i * n, count=n)
+    # The steps of several generations came side by side.
+    recorded.sort(key=lambda message: unpack(message)[0]["run"])
+    return Film(film_page([subject], recorded), count * (settings.steps + 1))
