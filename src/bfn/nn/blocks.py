@@ -51,55 +51,6 @@ def check_divides(what: str, divisor: int, name: str, width: int) -> None:
         raise BFNError(f"{what} = {divisor} does not divide {name} = {width}; choose a divisor")
 
 
-def pair(image_size: int | Sequence[int] | None) -> tuple[int, int] | None:
-    """The (height, width) that an image_size argument stands for."""
-    if image_size is None:
-        return None
-    try:
-        height, width = [image_size] * 2 if isinstance(image_size, int) else image_size
-    except (TypeError, ValueError):
-        raise BFNError(
-            f"image_size = {image_size!r}; expected one size, or a height and a width"
-        ) from None
-    return height, width
-
-
-def check_halvings(size: Sequence[int], halvings: int) -> None:
-    """Halving and doubling must come back to the size that went in."""
-    factor = 2**halvings
-    if any(length % factor for length in size):
-        raise BFNError(
-            f"images of {size[0]} x {size[1]} cannot be halved {halvings} times; pad them to "
-            f"multiples of {factor}, or build the network with fewer multipliers"
-        )
-
-
-def images_in(
-    features: Tensor, t: Tensor, channels: int, inputs: int, size: tuple[int, int] | None
-) -> Tensor:
-    """Check (B, C, H, W[, inputs]) and fold the numbers per variable into the channels."""
-    last = "" if inputs == 1 else f", {inputs}"
-    dimensions = 4 if inputs == 1 else 5
-    shape = tuple(features.shape)
-    if len(shape) != dimensions or shape[1] != channels or (inputs > 1 and shape[-1] != inputs):
-        raise BFNError(
-            f"features have shape {shape}, but the network was built for "
-            f"(B, {channels}, H, W{last}); reshape them, or change its channels or inputs"
-        )
-    if size is not None and shape[2:4] != size:
-        raise BFNError(
-            f"images are {shape[2]} x {shape[3]}, but the network was built with "
-            f"image_size={list(size)}; resize them, or build it with image_size=None"
-        )
-    check_times(t, shape[0])
-    return features if inputs == 1 else features.movedim(-1, 2).flatten(1, 2)
-
-
-def images_out(x: Tensor, channels: int, outputs: int) -> Tensor:
-    """(B, C * P, H, W) as a view (B, C, H, W[, P]): a channel's P numbers lie side by side."""
-    return x if outputs == 1 else x.unflatten(1, (channels, outputs)).movedim(2, -1)
-
-
 def check_times(t: Tensor, batch: int) -> None:
     if tuple(t.shape) != (batch,):
         raise BFNError(

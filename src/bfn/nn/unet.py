@@ -11,26 +11,101 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from bfn.errors import BFNError
 from bfn.nn.blocks import (
     Conditioning,
     Doubling,
     FourierFeatures,
     GroupNormAct,
     ImageAttention,
+    KnownMarker,
     Middle,
     ResidualBlock,
-    check_halvings,
+    check_times,
     conv3x3,
-    images_in,
-    images_out,
     json_arguments,
     known_marker,
     mark_known,
-    pair,
     unet_times,
     vdm_times,
     zeroed,
 )
+
+
+class _ImageNetwork(nn.Module):
+    """What the U-Nets have in common: images in, P numbers per variable out."""
+
+    channels: int
+    inputs: int
+    outputs: int
+    conditioning: Conditioning
+    known: KnownMarker | None
+    last_norm: GroupNormAct
+    last_conv: nn.Conv2d | nn.Linear
+    readout: nn.Conv2d
+    halvings = 0
+    """How often the height and the width are halved."""
+
+    def _fit(self, image_size: int | Sequence[int] | None) -> tuple[int, int] | None:
+        """The only (height, width) accepted, as an image_size argument says; None for any."""
+        self.size = None
+        if image_size is not None:
+            try:
+                height, width = [image_size] * 2 if isinstance(image_size, int) else image_size
+            except (TypeError, ValueError):
+                raise BFNError(
+                    f"image_size = {image_size!r}; expected one size, or a height and a width"
+                ) from None
+            self.size = height, width
+        return self.size
+
+    def _check_halvings(self, size: Sequence[int]) -> None:
+        """Halving and doubling must come back to the size that went in."""
+        factor = 2**self.halvings
+        if any(length % factor for length in size):
+            raise BFNError(
+                f"images of {size[0]} x {size[1]} cannot be halved {self.halvings} times; pad them "
+                f"to multiples of {factor}, or build the network with fewer multipliers"
+            )
+
+    def forward(
+        self,
+        features: Tensor,
+        t: Tensor,
+        label: Tensor | None = None,
+        known: Tensor | None = None,
+    ) -> Tensor:
+        """features (B, C, H, W[, inputs]), t and label (B,) -> (B, C, H, W[, outputs]).
+
+        known, (B, C, H, W), is true where a variable is known.
+        """
+        shape, numbers = tuple(features.shape), () if self.inputs == 1 else (self.inputs,)
+        if len(shape) != 4 + len(numbers) or (shape[1], *shape[4:]) != (self.channels, *numbers):
+            last = "".join(f", {number}" for number in numbers)
+            raise BFNError(
+                f"features have shape {shape}, but the network was built for "
+                f"(B, {self.channels}, H, W{last}); reshape them, or change its channels or inputs"
+            )
+        if self.size is not None and shape[2:4] != self.size:
+            raise BFNError(
+                f"images are {shape[2]} x {shape[3]}, but the network was built with "
+                f"image_size={list(self.size)}; resize them, or build it with image_size=None"
+            )
+        check_times(t, shape[0])
+        self._check_halvings(shape[2:4])
+        x = features if self.inputs == 1 else features.movedim(-1, 2).flatten(1, 2)
+        c = self.conditioning(t, label)
+        marks = None if known is None else mark_known(self.known, known, shape[:4], axis=1)
+        x, h = self.run(x, t, c, marks)
+        output = self.readout(torch.cat((x, self.last_conv(self.last_norm(h))), dim=1))
+        # (B, C * P, H, W) as a view (B, C, H, W, P): a channel's P numbers lie side by side.
+        P = self.outputs
+        return output if P == 1 else output.unflatten(1, (self.channels, P)).movedim(2, -1)
+
+    def run(self, x: Tensor, t: Tensor, c: Tensor, marks: Tensor | None) -> tuple[Tensor, Tensor]:
+        """From the checked features, the time, the conditioning and what marks known variables: the
+        image that is read out beside the result, and the result."""
+        raise NotImplementedError
 
 
 class DownLevel(nn.Module):
@@ -76,7 +151,7 @@ class UpLevel(nn.Module):
         return x
 
 
-class UNet(nn.Module):
+class UNet(_ImageNetwork):
     """A convolutional U-Net; as built by default, the published one for 28 x 28 binary images.
 
         x = project(features || 2 t - 1) + W_known known,  h = up(middle(down(conv(x), c), c), c),
@@ -124,11 +199,11 @@ class UNet(nn.Module):
         known: bool = False,
     ) -> None:
         super().__init__()
-        self.size = image_size = pair(image_size)
+        image_size = self._fit(image_size)
         self.arguments = json_arguments(locals())
         self.halvings = len(multipliers) - 1
         if self.size is not None:
-            check_halvings(self.size, self.halvings)
+            self._check_halvings(self.size)
         self.channels, self.inputs, self.outputs = channels, inputs, outputs
         condition = 4 * width
 
@@ -172,35 +247,20 @@ class UNet(nn.Module):
         self.last_conv = zeroed(conv3x3(now, width))
         self.readout = nn.Conv2d(2 * width, channels * outputs, 1)
 
-    def forward(
-        self,
-        features: Tensor,
-        t: Tensor,
-        label: Tensor | None = None,
-        known: Tensor | None = None,
-    ) -> Tensor:
-        """features (B, C, H, W[, inputs]), t and label (B,) -> (B, C, H, W[, outputs]).
-
-        known, (B, C, H, W), is true where a variable is known.
-        """
-        x = images_in(features, t, self.channels, self.inputs, self.size)
-        check_halvings(x.shape[2:], self.halvings)
-        c = self.conditioning(t, label)
+    def run(self, x: Tensor, t: Tensor, c: Tensor, marks: Tensor | None) -> tuple[Tensor, Tensor]:
         time = (2.0 * t - 1.0).to(x.dtype)[:, None, None, None].expand(-1, 1, *x.shape[2:])
         x = self.project(torch.cat((x, time), dim=1))
-        if known is not None:
-            x = x + mark_known(self.known, known, features.shape[:4], axis=1)
+        x = x if marks is None else x + marks
         kept = [self.stem(x)]
         for level in self.down:
             kept += level(kept[-1], c)
         h = self.middle(kept[-1], c)
         for level in self.up:
             h = level(h, c, kept)
-        h = self.last_conv(self.last_norm(h))
-        return images_out(self.readout(torch.cat((x, h), dim=1)), self.channels, self.outputs)
+        return x, h
 
 
-class VDMUNet(nn.Module):
+class VDMUNet(_ImageNetwork):
     """Residual blocks at full resolution with long skips; as built by default, the published one.
 
         x_0 = conv(fourier(features)) + W_known known,  x_i = down_i(x_{i-1}, c),
@@ -242,7 +302,7 @@ class VDMUNet(nn.Module):
         known: bool = False,
     ) -> None:
         super().__init__()
-        self.size = image_size = pair(image_size)
+        image_size = self._fit(image_size)
         self.arguments = json_arguments(locals())
         self.channels, self.inputs, self.outputs = channels, inputs, outputs
         condition = 4 * width
@@ -264,22 +324,9 @@ class VDMUNet(nn.Module):
         self.last_conv = zeroed(conv3x3(width, width))
         self.readout = nn.Conv2d(values + width, channels * outputs, 1)
 
-    def forward(
-        self,
-        features: Tensor,
-        t: Tensor,
-        label: Tensor | None = None,
-        known: Tensor | None = None,
-    ) -> Tensor:
-        """features (B, C, H, W[, inputs]), t and label (B,) -> (B, C, H, W[, outputs]).
-
-        known, (B, C, H, W), is true where a variable is known.
-        """
-        x = images_in(features, t, self.channels, self.inputs, self.size)
-        c = self.conditioning(t, label)
+    def run(self, x: Tensor, t: Tensor, c: Tensor, marks: Tensor | None) -> tuple[Tensor, Tensor]:
         h = self.stem(self.fourier(x))
-        if known is not None:
-            h = h + mark_known(self.known, known, features.shape[:4], axis=1)
+        h = h if marks is None else h + marks
         skips = [h]
         for block in self.down:
             h = block(h, c)
@@ -287,5 +334,4 @@ class VDMUNet(nn.Module):
         h = self.middle(h, c)
         for block in self.up:
             h = block(h, c, skips.pop())
-        h = self.last_conv(self.last_norm(h))
-        return images_out(self.readout(torch.cat((x, h), dim=1)), self.channels, self.outputs)
+        return x, h
