@@ -65,9 +65,9 @@ def ran_out(error: BaseException) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     # The CPU's allocator raises a plain RuntimeError.
-    said = str(error)
+    message = str(error)
     return isinstance(error, RuntimeError) and (
-        "allocate memory" in said or "enough memory" in said
+        "allocate memory" in message or "enough memory" in message
     )
 
 

@@ -224,17 +224,17 @@ def evaluate(
     data, split = as_split(model, data, lengths, split)
     examples, keys = _examples(data, split, crops, seed)
     N, variables = len(examples), data.dimensions(split)
-    given: dict[str, Any] = {}
+    observed: dict[str, Any] = {}
     if known is not None:
         example = model.blank((1, *data.shape))
         x = example if isinstance(known, Tensor) else model.flow.unpack(example)
         mask = model.flow.pack_known(x, known, model.dtype)[1]
-        given["known"] = checked_mask(mask, example)[0]
-        if bool(given["known"].all()):
+        observed["known"] = checked_mask(mask, example)[0]
+        if bool(observed["known"].all()):
             raise BFNError(
                 "everything is known; leave some variables out of the mask to measure them"
             )
-        variables -= int(given["known"].sum())
+        variables -= int(observed["known"].sum())
     order = torch.randperm(N, generator=noise.generator("evaluation", seed, "order"))
     times = torch.empty(repeats, N, dtype=torch.float64)
     names = list(model.flow.variables)
@@ -250,7 +250,7 @@ def evaluate(
 
         x, labels = data.batch(split, examples[rows], keyed("data"))
         x = x.to(model.device)
-        cond = {**given, **{k: v.to(model.device) for k, v in labels.items()}}
+        cond = {**observed, **{k: v.to(model.device) for k, v in labels.items()}}
         t = times[repeat, rows]
         done = (repeat * N + rows.start) * len(counts)
         for i, n in enumerate(counts):
@@ -386,12 +386,12 @@ def independent_entropy(
 
 
 def _places(data: DataSet, split: str, K: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """The examples of a split, some at a time, as places (B, D) in a table of D rows of K, and
-    which of them exist."""
+    """The examples of a split in batches, as places (B, D) in a table of D rows of K, and which of
+    them exist."""
     D = data.format.dimensions
     generator = noise.generator("evaluation", 0, "levels")
-    for some in data.examples(split).split(max(1, 2**22 // D)):
-        x, cond = data.batch(split, some, generator)
+    for indices in data.examples(split).split(max(1, 2**22 // D)):
+        x, cond = data.batch(split, indices, generator)
         k = bin_index(x, K) if x.is_floating_point() else x  # bin centres or classes
         places = k.flatten(1).cpu() + K * torch.arange(D)
         exists = torch.ones_like(places, dtype=torch.bool)

@@ -1,8 +1,8 @@
 """How good samples are, by measures that need no other trained network.
 
 Text: the fraction of words that occur in the training text (or in a list), and the fraction of
-distinct words: lower than in real text if a solver repeats itself, higher if it makes words up.
-Words that the edge of a window may have cut are left out.
+distinct words, which is lower than in real text if a solver repeats itself, and higher if it makes
+words up. Words that the edge of a window may have cut are left out.
 
 Pictures and arrays: generated samples x and held-out examples y are compared as points in space.
 
@@ -103,8 +103,7 @@ class Words(Quality):
 
 def words_of(text: str) -> list[str]:
     """The words of a window in lower case, without those that its edges may have cut."""
-    found = _WORD.finditer(text)
-    return [m[0].lower() for m in found if m.start() > 0 and m.end() < len(text)]
+    return [m[0].lower() for m in _WORD.finditer(text) if m.start() > 0 and m.end() < len(text)]
 
 
 def known_words(lines: Sequence[Sequence[str]], known: set[str]) -> Score:
@@ -141,9 +140,9 @@ class TwoSamples(Quality):
         self.centre, self.axes = principal(points(data.format, train))
 
     def scores(self, x: Tensor) -> list[Score]:
-        found = points(self.data.format, x)
-        near, held = ((p - self.centre) @ self.axes for p in (found, self.held))
-        return [energy(found, self.held), inside(near, held), inside(held, near)]
+        samples = points(self.data.format, x)
+        near, held = ((p - self.centre) @ self.axes for p in (samples, self.held))
+        return [energy(samples, self.held), inside(near, held), inside(held, near)]
 
 
 def points(format: Format, x: Tensor) -> Tensor:
@@ -262,11 +261,10 @@ def compare(
     n, repeats = whole("n", n, 1), whole("repeats", repeats, 1)
     solvers = [solvers] if isinstance(solvers, str) else solvers
     calls = [calls] if isinstance(calls, int) else calls
-    found = quality(data, split, n, words)
+    measure = quality(data, split, n, words)
     _, cond = _examples(data, split, n)
     if "label" in cond:
-        given = cond["label"]
-        options["label"] = given[torch.arange(n) % len(given)]
+        options["label"] = cond["label"][torch.arange(n) % len(cond["label"])]
     rows, done, total = [], 0, len(solvers) * sum(calls) * n * repeats
     for solver in solvers:
         for count in calls:
@@ -285,10 +283,10 @@ def compare(
                     progress=report,
                     **options,
                 )
-                measured.append(found.scores(x))
+                measured.append(measure.scores(x))
                 done += count * n
             rows.append(Row(solver, count, averaged(measured)))
-    return Comparison(found.columns, rows, found.real(n), n, repeats)
+    return Comparison(measure.columns, rows, measure.real(n), n, repeats)
 
 
 def averaged(measured: Sequence[Sequence[Score]]) -> list[Score]:

@@ -14,7 +14,6 @@ import zipfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,9 +22,6 @@ from bfn.data.base import SPLITS, Rows, hold_out
 from bfn.data.formats import ImageFormat
 from bfn.data.reading import Unreadable, absent, levels, open_picture
 from bfn.errors import BFNError, some, whole
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp")
 _MODES = {"rgb": "RGB", "grey": "L"}
@@ -66,22 +62,26 @@ def images(
     numbers, label_names = _labels(inner, names) if labels else (np.zeros(len(names), int), ())
 
     def picture(name: str) -> tuple[np.ndarray, int] | None:
+        """The levels of a picture and 64 bits of its pixels, however its file stores them."""
         try:
-            found = open_picture(lambda: read(name), name)
-            return levels(found, _MODES[colour], sides), _hash(found)
+            opened = open_picture(lambda: read(name), name)
         except Unreadable:
             return None
+        digest = hashlib.blake2b(repr(opened.size).encode(), digest_size=8)
+        digest.update(opened.convert("RGB").tobytes())
+        content = int.from_bytes(digest.digest(), "little")
+        return levels(opened, _MODES[colour], sides), content
 
-    pictures, content, kept = _read_all(names, picture, path, skip_corrupt)
-    rows = _splits(named[kept], content, validation, test, split_by)
+    pictures, content, readable = _read_all(names, picture, path, skip_corrupt)
+    rows = _splits(named[readable], content, validation, test, split_by)
     return Rows(
         str(path),
         ImageFormat(pictures.shape[1:], chosen),
         {split: pictures[part] for split, part in rows.items()},
-        labels={s: numbers[kept][part] for s, part in rows.items()} if labels else None,
+        labels={s: numbers[readable][part] for s, part in rows.items()} if labels else None,
         label_names=label_names,
         chosen={"split_by": split_by},
-        names={split: [names[kept[i]] for i in part] for split, part in rows.items()},
+        names={split: [names[readable[i]] for i in part] for split, part in rows.items()},
     )
 
 
@@ -97,8 +97,7 @@ def _sides(size: int | Sequence[int]) -> tuple[int, int]:
 def _listing(path: Path) -> tuple[list[str], Callable[[str], bytes]]:
     """The names of all pictures in order, and a function that reads one."""
     if path.is_dir():
-        found = (p.relative_to(path) for p in path.rglob("*") if p.is_file())
-        names = sorted(p.as_posix() for p in found)
+        names = sorted(p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file())
 
         def read(name: str) -> bytes:
             return (path / name).read_bytes()
@@ -124,13 +123,6 @@ def _listing(path: Path) -> tuple[list[str], Callable[[str], bytes]]:
     return names, read
 
 
-def _hash(picture: Image) -> int:
-    """64 bits of the pixels of a picture, however its file stores them."""
-    found = hashlib.blake2b(repr(picture.size).encode(), digest_size=8)
-    found.update(picture.convert("RGB").tobytes())
-    return int.from_bytes(found.digest(), "little")
-
-
 def _read_all(
     names: list[str],
     picture: Callable[[str], tuple[np.ndarray, int] | None],
@@ -142,7 +134,7 @@ def _read_all(
 
     out: np.ndarray = np.empty(0, np.uint8)
     content = np.empty(len(names), np.uint64)
-    kept: list[int] = []
+    readable: list[int] = []
     corrupt: list[str] = []
     with (
         ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool,
@@ -155,27 +147,28 @@ def _read_all(
                     corrupt.append(names[i])
                     continue
                 shape = found[0].shape
-                if not kept:
+                if not readable:
                     out = np.empty((len(names), *shape), np.uint8)
                 elif shape != out.shape[1:]:
                     sizes = [f"{a.shape[-1]} x {a.shape[-2]}" for a in (found[0], out)]
                     raise BFNError(
-                        f"{names[i]} has {sizes[0]} pixels but {names[kept[0]]} has {sizes[1]}; "
-                        "give the size to resize them to"
+                        f"{names[i]} has {sizes[0]} pixels but {names[readable[0]]} has {sizes[1]};"
+                        " give the size to resize them to"
                     )
-                out[len(kept)], content[len(kept)] = found
-                kept.append(i)
+                out[len(readable)], content[len(readable)] = found
+                readable.append(i)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-        told = f"{len(corrupt)} of {len(names)} pictures in {where} cannot be read: {some(corrupt)}"
-        if not kept:
-            raise BFNError(f"{told}; repair or remove them")
+        problem = f"{len(corrupt)} of {len(names)} pictures in {where} cannot be read"
+        problem += f": {some(corrupt)}"
+        if not readable:
+            raise BFNError(f"{problem}; repair or remove them")
         if corrupt and not skip_corrupt:
-            raise BFNError(f"{told}; repair or remove them, or give --data.skip_corrupt true")
+            raise BFNError(f"{problem}; repair or remove them, or give --data.skip_corrupt true")
         if corrupt:
-            say(f"{told}; they are left out")
-    return out[: len(kept)], content[: len(kept)], kept
+            say(f"{problem}; they are left out")
+    return out[: len(readable)], content[: len(readable)], readable
 
 
 def _folders(names: list[str], labels: bool) -> tuple[np.ndarray, list[tuple[str, ...]]]:

@@ -75,8 +75,8 @@ def text(
     # Another text, evaluated with the run's recipe, has the same classes.
     chosen: dict[str, Any] = {"alphabet": letters.characters} if tokens == "characters" else {}
     if lines:
-        whole = (b"" if tokens == "bytes" else "").join(texts)
-        classes = letters.classes(whole, str(path), unknown, advice)
+        joined = (b"" if tokens == "bytes" else "").join(texts)
+        classes = letters.classes(joined, str(path), unknown, advice)
         return _lines(str(path), letters, classes, np.array([*map(len, texts)]), length, chosen)
     parts = [letters.classes(t, str(p), unknown, advice) for t, p in zip(texts, paths, strict=True)]
     splits = cut_text(_join(parts, letters))
@@ -100,8 +100,8 @@ class Lines(Rows):
         return x.masked_fill(beyond, -1), cond
 
     def summary(self) -> str:
-        found = self.lengths["train"]
-        low, high, mean = int(found.min()), int(found.max()), float(found.double().mean())
+        lengths = self.lengths["train"]
+        low, high, mean = int(lengths.min()), int(lengths.max()), float(lengths.double().mean())
         return f"{super().summary()}, of {low} to {high} characters ({mean:.1f} on average)" + (
             f"; {self.left_out} left out" if self.left_out else ""
         )
@@ -124,18 +124,18 @@ def _lines(
     if length is None:
         length = int(counts.max())
     format = TextFormat(alphabet, length, lines=True)
-    kept = (counts > 0) & (counts <= length)
-    if not kept.any():
+    fitting = (counts > 0) & (counts <= length)
+    if not fitting.any():
         raise BFNError(
             f"{name} has no line of 1 to {length} characters; give another file, or a larger "
             "data.length"
         )
-    lengths = torch.from_numpy(counts[kept].astype(np.int64))
-    exists = np.arange(length) < counts[kept][:, None]
+    lengths = torch.from_numpy(counts[fitting].astype(np.int64))
+    exists = np.arange(length) < counts[fitting][:, None]
     rows = np.zeros(exists.shape, classes.dtype)
-    rows[exists] = classes[np.repeat(kept, counts)]
-    where = hold_out(numbered(hashed(hashes(rows), counts[kept])), 0.05, 0.05)
-    found = Lines(
+    rows[exists] = classes[np.repeat(fitting, counts)]
+    where = hold_out(numbered(hashed(hashes(rows), counts[fitting])), 0.05, 0.05)
+    data = Lines(
         name,
         format,
         {split: rows[at] for split, at in where.items()},
@@ -145,16 +145,16 @@ def _lines(
     empty, long = int((counts == 0).sum()), int((counts > length).sum())
     parts = [plural(empty, "empty line")] if empty else []
     parts += [f"{plural(long, 'line')} of more than {length} characters"] if long else []
-    found.left_out = " and ".join(parts)
-    return found
+    data.left_out = " and ".join(parts)
+    return data
 
 
 def _paths(path: Path) -> list[Path]:
     if path.is_dir():
-        found = sorted(p for p in path.rglob("*.txt") if p.is_file())
-        if not found:
+        paths = sorted(p for p in path.rglob("*.txt") if p.is_file())
+        if not paths:
             raise BFNError(f"{path} holds no .txt files; give a folder of texts or one file")
-        return found
+        return paths
     if not path.exists():
         raise absent(path, "a text file or a folder of .txt files")
     return [path]

@@ -148,7 +148,7 @@ def run(
     theta = flow.prior(shape, device=device, dtype=dtype)
     times, step_number = solvers.path(grid or solver.grid, theta, flow, steps, generator)
 
-    def look(i: int, theta: Theta) -> Output:
+    def predict(i: int, theta: Theta) -> Output:
         t = times[i]
         if i == 0 and first > 0.0:
             t = torch.full_like(t, first)
@@ -163,8 +163,8 @@ def run(
         if back:
             theta = flow.bridge(theta, times[i], generator)
             step.memory.clear()  # what the rule remembers lies ahead now
-        theta = solver.rule(flow, theta, look(i, theta), step)
-    return look(steps, theta)
+        theta = solver.rule(flow, theta, predict(i, theta), step)
+    return predict(steps, theta)
 
 
 def prepare(

@@ -120,11 +120,11 @@ def infill(
             x = rule.completions(model.flow, output, dtype or model.dtype, final, generator)
             return finished(model, x, exists)
 
-        def look(i: int, t: Tensor, theta: Theta, output: Output) -> None:
+        def shown(i: int, t: Tensor, theta: Theta, output: Output) -> None:
             if callback is not None:
                 callback(i, t, pinned.shown(theta, t), output)
 
-        options |= {"callback": look, "cond": cond, "repeats": resample, "jump": jump}
+        options |= {"callback": shown, "cond": cond, "repeats": resample, "jump": jump}
         output = run(pinned, tuple(x.shape), chosen, steps, **options)
         x = output.sample(generator) if final == "sample" else output.mode()
         return finished(model, x, exists)
@@ -199,8 +199,8 @@ def redrawn(theta: Theta, log_w: Tensor, generator: Source) -> tuple[Theta, Tens
     B, P = log_w.shape
     w = torch.softmax(log_w, 1)
     few = (1.0 / w.square().sum(1) < 0.5 * P).unsqueeze(1)
-    kept = torch.where(few, systematic(w, generator), torch.arange(P, device=w.device))
-    rows = (kept + P * torch.arange(B, device=w.device).unsqueeze(1)).reshape(-1)
+    chosen = torch.where(few, systematic(w, generator), torch.arange(P, device=w.device))
+    rows = (chosen + P * torch.arange(B, device=w.device).unsqueeze(1)).reshape(-1)
     beta = theta.beta[rows] if len(theta.beta) == B * P else theta.beta
     return Theta(theta.V[rows], beta), torch.where(few, 0.0, log_w)
 

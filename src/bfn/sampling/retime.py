@@ -1,7 +1,7 @@
-"""Telling time differently: another beta(t) for a network that has been trained.
+"""Retiming: another beta(t) for a network that has been trained.
 
-However fast accuracy grows, L^inf is the same; L^n and samples in few steps are not. `retimed` fits
-the g of `bfn.schedule.Retimed`, beta(g(t)), to a model and its data:
+L^inf does not depend on how fast accuracy grows, but L^n and samples in few steps do. `retimed`
+fits the g of `bfn.schedule.Retimed`, beta(g(t)), to a model and its data:
 
     n = inf   so that the loss is even in t. With l(s) the loss of L^inf at the original time s,
               the integral of l from 0 to g(t) is t times that from 0 to 1.
@@ -11,8 +11,8 @@ the g of `bfn.schedule.Retimed`, beta(g(t)), to a model and its data:
 
               g(i / n) = s_i minimise the sum of D(s_{i-1}, s_i) over 0 = s_0 < s_1 < ... < s_n = 1.
 
-D is measured between some times, and the best n steps along them are found by dynamic programming;
-then once more with times nearer to those, and again.
+D is measured between pairs of times, and the best n steps along them are found by dynamic
+programming; then the search is repeated with times nearer to those.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from bfn.schedule import Schedule
 INTERVALS = 32
 """Intervals of t in which the loss becomes even."""
 ROUNDS, PARTS = 3, 3
-"""How often the times of n steps are sought, and in how many parts each step is divided."""
+"""How often the times of n steps are refined, and in how many parts each step is divided."""
 
 
 def retimed(
@@ -53,7 +53,7 @@ def retimed(
     batch: int = 64,
     seed: int = 0,
 ) -> BFN:
-    """The same network with time told differently: the loss is even in t, or L^n is lowest.
+    """The same network with another clock: the loss is even in t, or L^n is lowest.
 
     The result shares the network, whose weights are not changed, and can be saved like any model.
 
@@ -75,10 +75,10 @@ def retimed(
     order = torch.randperm(len(every), generator=noise.generator("retimed", seed, "order"))
     chosen = every[order[: whole("examples", examples, 1)]].split(whole("batch", batch, 1))
 
-    def looks(times: Tensor) -> Iterator[Look]:
+    def predictions(times: Tensor) -> Iterator[Prediction]:
         """The network's output at every one of the times, batch by batch."""
-        for number, some in enumerate(chosen):
-            x, labels = data.batch(split, some, noise.generator("retimed", seed, "data", number))
+        for number, rows in enumerate(chosen):
+            x, labels = data.batch(split, rows, noise.generator("retimed", seed, "data", number))
             x = model.flow.pack(x, model.dtype).to(model.device)
             cond = {name: value.to(model.device) for name, value in labels.items()}
             x = model.without_padding(x, cond)
@@ -87,20 +87,20 @@ def retimed(
                 t = torch.full((len(x),), time, device=x.device, dtype=dtype)
                 # The same noise at all times, so that losses are smooth in t.
                 theta = model.flow.sample(x, t, noise.generator("retimed", seed, "noise", number))
-                yield Look(j, x, t, model(theta, t, **cond))
+                yield Prediction(j, x, t, model(theta, t, **cond))
 
     with model.evaluating():
         if math.isinf(count):
-            times = _even(model.flow.schedule, looks)
+            times = _even(model.flow.schedule, predictions)
         else:
-            times = _lowest(model.flow.schedule, looks, int(count))
+            times = _lowest(model.flow.schedule, predictions, int(count))
     result = BFN(model.net, model.flow.retimed(tuple(times.tolist())), model.head)
     result.data_format, result.training = model.data_format, model.training
     result.lengths, result.train_known = model.lengths, model.train_known
     return result
 
 
-class Look(NamedTuple):
+class Prediction(NamedTuple):
     """The output for data x at t, (B,), the time with number j."""
 
     j: int
@@ -109,21 +109,21 @@ class Look(NamedTuple):
     output: Output
 
 
-Looks = Callable[[Tensor], Iterator[Look]]
+Predictions = Callable[[Tensor], Iterator[Prediction]]
 
 
-def _even(schedule: Schedule, looks: Looks) -> Tensor:
+def _even(schedule: Schedule, predictions: Predictions) -> Tensor:
     """g at even points, from the losses in the middle of each interval."""
     edges = torch.linspace(0.0, 1.0, INTERVALS + 1, dtype=torch.float64)
     losses = torch.zeros(INTERVALS, dtype=torch.float64)
-    for j, x, t, output in looks(0.5 * (edges[:-1] + edges[1:])):
+    for j, x, t, output in predictions(0.5 * (edges[:-1] + edges[1:])):
         losses[j] += float(total(output.rate(x, schedule.alpha(t))).sum())
     losses += 1e-3 * losses.mean()  # g rises even where nothing is lost
-    share = torch.cat([losses.new_zeros(1), losses.cumsum(0)]) / losses.sum()
-    return torch.from_numpy(np.interp(edges, share / share[-1], edges))
+    fraction = torch.cat([losses.new_zeros(1), losses.cumsum(0)]) / losses.sum()
+    return torch.from_numpy(np.interp(edges, fraction / fraction[-1], edges))
 
 
-def _lowest(schedule: Schedule, looks: Looks, n: int) -> Tensor:
+def _lowest(schedule: Schedule, predictions: Predictions, n: int) -> Tensor:
     """g at even points: the times of n steps whose divergences have the least sum."""
     times = np.linspace(0.0, 1.0, n + 1)
     last = PARTS * n
@@ -131,7 +131,7 @@ def _lowest(schedule: Schedule, looks: Looks, n: int) -> Tensor:
         fine = torch.from_numpy(np.interp(np.arange(last + 1) / PARTS, np.arange(n + 1), times))
         span = torch.arange(last + 1) - torch.arange(last)[:, None]
         cost = torch.where((span < 1) | (span > reach), math.inf, 0.0).double()
-        for j, x, t, output in looks(fine[:-1]):
+        for j, x, t, output in predictions(fine[:-1]):
             for k in range(j + 1, min(j + reach, last) + 1):
                 alpha_i = schedule.increment(fine[j], fine[k])
                 each = alpha_i.to(t).expand(len(x), *alpha_i.shape)
@@ -144,9 +144,9 @@ def _lowest(schedule: Schedule, looks: Looks, n: int) -> Tensor:
 
 
 def _shortest(cost: Tensor, n: int) -> list[int]:
-    """The n + 1 points of the cheapest way from the first to the last in exactly n steps.
+    """The n + 1 points of the cheapest path from the first to the last in exactly n steps.
 
-    cost is (M, M + 1): of a step from one point to a later one, infinite where there is none.
+    cost, (M, M + 1), is that of a step from one point to a later one, else infinite.
     """
     best = torch.full((cost.shape[1],), math.inf, dtype=cost.dtype)
     best[0] = 0.0
