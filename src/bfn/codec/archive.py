@@ -35,7 +35,7 @@ from bfn.errors import BFNError, require_extra
 MAGIC, VERSION = b"\x89BFN", 5
 ENDING = ".bfn"
 MAX_CONTENTS = 1 << 22
-"""The most bytes of contents before they are squeezed: some 200,000 files."""
+"""The most bytes of contents before they are squeezed: about 200,000 files."""
 PIECE = 1 << 22
 """Plain bytes are stored in pieces of this size; the last one may be shorter."""
 MOST_LINES, MOST_BESIDE = 1 << 16, 1 << 26
@@ -43,7 +43,7 @@ MOST_LINES, MOST_BESIDE = 1 << 16, 1 << 26
 EXPANSION = 1032
 """The most plain bytes for each one stored. Deflating reaches no more; what could is not used."""
 GROUPS = 32
-"""The most groups of steps whose bits are told apart."""
+"""The most groups of steps whose bits are counted separately."""
 PICTURES = ("png", "webp", "bmp", "tiff", "ppm")
 """Formats that keep every pixel, as pillow calls them; their order is part of the file format."""
 NUMBERS = re.compile(r"\|[biu]1|[<>][iuf][248]")
@@ -102,7 +102,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Rows of a CSV file, with `size` plain bytes that say what their values do not."""
+    """Rows of a CSV file, with `size` plain bytes for what does not follow from their values."""
 
     examples: int
     size: int
@@ -143,7 +143,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Bits:
-    """Where the bits of the blocks went; `steps` are whole multiples of `unit`, a byte each."""
+    """Where the bits of the blocks went; `steps` are multiples of `unit`, a byte each."""
 
     unit: int = 1
     steps: bytes = b""
@@ -176,7 +176,7 @@ def group_size(steps: int) -> int:
 
 @dataclass(frozen=True)
 class Contents:
-    """All that is known of an archive without decoding it; the fields in the order of the file."""
+    """The table of contents: what can be read without decoding; fields in the order of the file."""
 
     made_with: dict[str, str]
     """`MADE_WITH`: versions and the processor, which must agree to decode."""
@@ -220,19 +220,19 @@ class Contents:
 
     @classmethod
     def unpack(cls, raw: bytes) -> Self:
-        """Read what `pack` wrote; whatever is not as it should be is a `BFNError`."""
+        """Read what `pack` wrote; raises `BFNError` for anything else."""
         try:
             made_with, run, medium, shape, K, *numbers, bits, entries, lengths, checks = (
                 _msgpack().unpackb(raw)
             )
-            fingerprint, probe, steps, lanes, block, input_bytes, content = map(_whole, numbers)
+            fingerprint, probe, steps, lanes, block, input_bytes, content = map(_natural, numbers)
             entries = [_entry(*entry) for entry in entries]
             return cls(
                 dict(zip(MADE_WITH, map(_text, made_with), strict=True)),
                 _text(run),
                 _text(medium),
                 _shape(shape),
-                None if K is None else _whole(K),
+                None if K is None else _natural(K),
                 *(fingerprint, probe, steps, lanes, block, input_bytes, content),
                 bits=_bits(*bits),
                 entries=entries,
@@ -265,7 +265,7 @@ def check_size(entries: Sequence[Entry], blocks: int) -> None:
         )
 
 
-def _whole(value: Any) -> int:
+def _natural(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(f"{value!r:.50} is not a whole number")
     return value
@@ -280,7 +280,7 @@ def _text(value: Any) -> str:
 def _shape(value: Any) -> tuple[int, ...]:
     if not isinstance(value, list) or len(value) > 64:
         raise ValueError(f"{value!r:.50} is not a shape")
-    return tuple(map(_whole, value))
+    return tuple(map(_natural, value))
 
 
 def _bits(unit: Any, steps: Any, reconstruction: Any, startup: Any, *rest: Any) -> Bits:
@@ -288,7 +288,7 @@ def _bits(unit: Any, steps: Any, reconstruction: Any, startup: Any, *rest: Any) 
     readable = isinstance(steps, bytes) and len(steps) <= GROUPS
     if not readable or any(type(value) is not int for value in signed):
         raise ValueError("its account of the bits is not readable")
-    return Bits(_whole(unit), steps, *signed)
+    return Bits(_natural(unit), steps, *signed)
 
 
 def _entry(name: Any, *parts: Any) -> Entry:
@@ -302,19 +302,19 @@ def _entry(name: Any, *parts: Any) -> Entry:
 
 
 def _part(kind: Any, *fields: Any) -> Part:
-    part, right = _PARTS[_whole(kind)](*fields), False
+    part, right = _PARTS[_natural(kind)](*fields), False
     match part:
         case Plain(size):
-            right = _whole(size) > 0
+            right = _natural(size) > 0
         case Rows(examples):
             part = Rows(examples, tuple(_array(*array) for array in fields[1]))
-            right = _whole(examples) > 0
+            right = _natural(examples) > 0
         case Windows(examples, skip):
-            right = _whole(examples) > 0 and _whole(skip) >= 0
+            right = _natural(examples) > 0 and _natural(skip) >= 0
         case Picture(kind, shades):
             right = kind in PICTURES and type(shades) is bool
         case Lines(examples, size):
-            right = _whole(examples) <= MOST_LINES and 0 < _whole(size) <= MOST_BESIDE
+            right = _natural(examples) <= MOST_LINES and 0 < _natural(size) <= MOST_BESIDE
     if not right:
         raise ValueError(f"{part!r:.80} is not part of a file")
     return part
@@ -323,7 +323,7 @@ def _part(kind: Any, *fields: Any) -> Part:
 def _array(start: Any, dtype: Any, last: Any, shape: Any) -> Array:
     if not NUMBERS.fullmatch(dtype) or type(last) is not bool:
         raise ValueError(f"{dtype!r:.50} is not the type of an array")
-    return Array(_whole(start), dtype, last, None if shape is None else _shape(shape))
+    return Array(_natural(start), dtype, last, None if shape is None else _shape(shape))
 
 
 def _blocks(entries: list[Entry], size: int, lengths: Any, checks: Any) -> list[Block]:
@@ -340,7 +340,7 @@ def _blocks(entries: list[Entry], size: int, lengths: Any, checks: Any) -> list[
             raise ValueError("it has more blocks than data")
         if not model and count > -EXPANSION * length:
             raise ValueError("it claims more plain bytes than its blocks can hold")
-        blocks.append(Block(model, count, _whole(abs(length)), check))
+        blocks.append(Block(model, count, _natural(abs(length)), check))
     if any(left.values()):
         raise ValueError("it has more data than blocks")
     check_names([entry.name for entry in entries])
@@ -378,7 +378,7 @@ def check_name(name: str) -> None:
 # Bytes without a model: the standard library's compressors, whichever is shortest. Streams are raw,
 # since the archive has lengths and a checksum of its own.
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": PIECE}]
-# Where deflating begins: short contents say little else. It is part of the file format.
+# The dictionary of deflating: short contents consist of little else. It is part of the format.
 _WORDS = (
     b"aarch64\xa7DEFAULT\xa4cuda\xa4AVX2\xa4text<f4<i8\x93\x03\x20\x20"
     b".txt\x93\x02.png\x92\x93\x03\xa3png\xc3.npy\x95\x01\xa3|u1\xc2\x94"
@@ -401,7 +401,7 @@ def squeeze(data: bytes) -> bytes:
 
 
 def expand(payload: bytes, most: int) -> bytes:
-    """What was squeezed; `BFNError` if it is damaged or longer than `most`, which is not made."""
+    """Undo `squeeze`; raises `BFNError`, before using memory, for more than `most` bytes."""
     way, data, ended = payload[:1], payload[1:], True
     try:
         if way != b"\0":
@@ -501,9 +501,10 @@ class Archive:
             raise self.damaged(f"block {number} does not hold what was stored in it")
         return data
 
-    def damaged(self, how: str) -> BFNError:
+    def damaged(self, reason: str) -> BFNError:
         return BFNError(
-            f"{self.name!r} is damaged: {how}; fetch it again, or make it from the original files"
+            f"{self.name!r} is damaged: {reason}; fetch it again, or make it from the original "
+            "files"
         )
 
     @property

@@ -15,9 +15,9 @@ The sender
     pops V_{i-1} | V_i  (V_0 = 0: nothing to pop),  pushes V_i | V_{i-1}  (the receiver's mixture).
 
 Pushing costs bits and popping gives them back, so that the stack grows by a number of bits whose
-mean is L^n + L^r, as far as the grids of the V are fine (`Grid`). The receiver goes through it
-backwards. Because V_{i-1} | V_i does not depend on x, at most two of the V are on the stack at the
-same time: a few bits per number are enough to begin with, whatever n is.
+mean is L^n + L^r, but for the width of the cells in which V is coded (`Grid`). The receiver goes
+through it backwards. Because V_{i-1} | V_i does not depend on x, at most two of the V are on the
+stack at the same time: a few bits per number are enough to begin with, whatever n is.
 
 Any bits decode to something. So the sender pushes a zero of four bits now and then, where the
 receiver will have called the network 1, 4, 16, ... times (`CHECKED`). False bits have something
@@ -94,7 +94,7 @@ class Grid:
         V_i - V_{i-1} = alpha_i m + (alpha_i / beta_i) (V_i - beta_i m) - (the bridge's deviation).
 
     So no message can fall outside the alphabet it is pushed with, even when an empty stack pops the
-    utmost symbol every time.
+    most extreme symbol every time.
     """
 
     n: int
@@ -120,7 +120,7 @@ class Grid:
         delta[1:n] = spacing * np.minimum(message[1:n], sd[1:n])
         sd[n], delta[n] = math.sqrt(v * beta[n]), spacing * message[n]
         reach, unit = np.zeros(n + 1, np.int64), np.where(delta > 0.0, delta, 1.0)
-        # The quotient is often a whole number but for its last digit.
+        # The quotient is often an integer but for its last digit.
         reach[1:] = np.ceil(POPPED * sd[1:] / delta[1:] - 1e-6) + 1
         furthest, stray = np.zeros(n + 1), np.zeros(n + 1)
         step = (reach + 1) * delta
@@ -300,7 +300,7 @@ class FineMixture(Distribution):
         # Half the least window, 7 deviations of the message, and how far it may be from the data.
         far = (GROUPS + 14.0 * self.spread) / self.cell
         self.reach = math.ceil(far) + step.grid.pushed(step.i, 0.0)
-        self.whole = step.grid.pushed(step.i, 2.0)
+        self.extent = step.grid.pushed(step.i, 2.0)
         self.middle = np.rint(step.before / delta).astype(np.int64)
         self.prior = table(np.tile([1.0 - SURPRISE, SURPRISE], (*self.M.shape, 1)))
 
@@ -312,7 +312,7 @@ class FineMixture(Distribution):
         group = choice.groups(model).pop(stacks)
         bin_ = choice.first(group) + choice.within(group, model).pop(stacks)
         self._cells(bin_, model).push(stacks, symbols)
-        self._anywhere(surprised).push(stacks, symbols - self.middle + self.whole)
+        self._anywhere(surprised).push(stacks, symbols - self.middle + self.extent)
         self._bins(model).push(stacks, bin_)
         self.prior.push(stacks, surprised.astype(np.int64))
 
@@ -320,7 +320,7 @@ class FineMixture(Distribution):
         surprised = self.prior.pop(stacks) == 1
         model = ~surprised
         bin_ = self._bins(model).pop(stacks)
-        anywhere = self._anywhere(surprised).pop(stacks) + self.middle - self.whole
+        anywhere = self._anywhere(surprised).pop(stacks) + self.middle - self.extent
         symbols = np.where(surprised, anywhere, self._cells(bin_, model).pop(stacks))
         choice = _Choice(self, symbols)
         group = choice.group_of(bin_)
@@ -334,7 +334,7 @@ class FineMixture(Distribution):
         return self.step.gaussian(centre, self.reach, mask)
 
     def _anywhere(self, mask: np.ndarray) -> Distribution:
-        return uniform(np.full(mask.shape, 2 * self.whole + 1), mask)
+        return uniform(np.full(mask.shape, 2 * self.extent + 1), mask)
 
     def _bins(self, mask: np.ndarray) -> Distribution:
         return CutGaussianBins(self.M.numpy(), self.s.numpy(), self.K, mask)
@@ -365,7 +365,7 @@ class _Choice:
         high_end = high_end - 0.5 * ((self.Y - (K - 1)) / spread).square()
         ends = torch.logaddexp(low_end, high_end) - math.log(spread)
         log_model = torch.logaddexp(inner, ends) + math.log(mixture.cell / math.sqrt(2.0 * math.pi))
-        odds = math.log(SURPRISE / (2 * mixture.whole + 1)) - log_model
+        odds = math.log(SURPRISE / (2 * mixture.extent + 1)) - log_model
         weights = torch.stack([torch.sigmoid(-odds), torch.sigmoid(odds)], -1)
         self.surprise = table(weights.numpy(), self.possible)
 
@@ -523,7 +523,8 @@ class Chain:
     def encode(self, stacks: Stacks, x: Integers, index: Integers) -> tuple[Floats, Floats]:
         """Push x, indices (rows, variables), lane by lane; returns the bits of each part.
 
-        index says which examples of their blocks these are, (lanes,): from `width` times it on.
+        index, (lanes,), says which examples of their blocks these are: `width` of them, from
+        `width` times the index on.
         Lanes that had too few bits are in `stacks.dry`; what they hold now would not be decoded.
 
         The bits are those of the steps, (lanes, n), and of the data, (lanes,). Step i is charged
@@ -570,7 +571,7 @@ class Chain:
                 self.bridge(later, i).push(stacks, k)
                 stacks.scramble(self._key(index, i - 1))
             if self._check(index, i).pop(stacks).any():
-                raise damaged("the messages of a block are none that the model would send")
+                raise damaged("the model would not send the messages of a block")
             k = later
         x = self._data(self.output(k, n)).pop(stacks)
         self._first(x).push(stacks, k)

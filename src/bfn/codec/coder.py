@@ -8,15 +8,15 @@ row, and on the number of threads: all three are fixed.
 Where a block is long, several of its examples go through the chain together (`width`): it is faster
 to do more at a time to one stack than to have more stacks.
 
-A stack must hold some bits before the chain can begin. They are what the model does not say of
-exact values (`Exact`), if there are any, and the block's last examples, coded symbol by symbol
+A stack must hold some bits before the chain can begin. They come from exact
+values (`Exact`), if there are any, and from the block's last examples, coded symbol by symbol
 (`Startup`). So a block costs no random bits; it only pays for coding a handful of examples at a
 higher rate than the chain's. Should they not suffice, the block begins again on top of `padding`. A
 stack that runs dry while the chain decodes was therefore not written by this code.
 
 Sender and receiver compute the same probabilities only if their networks give the same numbers bit
 by bit. What can be fixed is fixed while coding (`exact_arithmetic`); what cannot is digested into a
-probe, so that another machine is found out before it decodes anything.
+probe, so that another machine is detected before it decodes anything.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Codec:
         """JSON values that have to be the same on both sides.
 
         "probe" digests what the network and the coder make of fixed inputs: another processor,
-        device or library whose arithmetic differs is found out before anything is decoded.
+        device or library whose arithmetic differs is detected before anything is decoded.
         """
         with exact_arithmetic(self.model):
             digest = probe(self.chain)
@@ -339,8 +339,8 @@ class Startup:
         self._marginal = cache(lambda chain, way: chain.marginal(TIMES[way]))
 
     def most(self, way: int) -> int:
-        """The most examples of a block. Where they are worth too little, the chain begins on less,
-        so that a forged block cannot be long for nothing.
+        """The most examples of a block. If they have too few bits, the chain begins on fewer, so
+        that a forged block cannot take long.
         """
         needed = self.width * self.chain.startup_bits()
         enough = 64 * (1 + math.ceil(needed / self.chain.even_bits))
@@ -405,7 +405,7 @@ class Startup:
             return taken, float(stacks.bits()[lane]) - before
 
     def _more(self, x: Integers, taken: int, way: int, needed: bool) -> bool:
-        """Whether another example is due: more bits are needed, or the rest is no multiple."""
+        """Whether to take another: bits are needed, or the rest is not a multiple of the width."""
         uneven = (len(x) - taken) % self.width > 0
         return taken < len(x) and (uneven or (needed and taken < self.most(way)))
 

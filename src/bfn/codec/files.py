@@ -92,9 +92,9 @@ class Source:
         if joined(parts) != self.entry.parts:
             raise self._changed("its parts are different")
 
-    def _changed(self, how: str) -> BFNError:
+    def _changed(self, reason: str) -> BFNError:
         return BFNError(
-            f"{str(self.path)!r} changed while it was being stored ({how}); start again"
+            f"{str(self.path)!r} changed while it was being stored ({reason}); start again"
         )
 
 
@@ -210,7 +210,7 @@ def _plain(file: IO[bytes], start: int, stop: int) -> Iterator[Fragment]:
 
 
 def read_text(path: Path, format: TextFormat) -> Iterator[Fragment]:
-    """Windows one after another; the rest is plain if short, or ends an overlapping window."""
+    """Consecutive windows; the rest is plain if short, or ends an overlapping window."""
     length, characters = format.length, format.alphabet.characters
     at_once = max(1, CHUNK // length) * length
     position, before = 0, None

@@ -77,7 +77,7 @@ _OTHERS = ("reconstruction", "startup", "overhead", "startup_examples")
 """What is counted of a block beside the bits of its steps."""
 
 Report = Callable[[int, int], None]
-"""Called with how much is done, and of how much."""
+"""Called with the number of files or examples that are done, and with their total."""
 
 
 def _silent(*_: object) -> None: ...
@@ -97,7 +97,7 @@ def fingerprint(model: BFN) -> int:
 
 
 def _stated(config: Any) -> Any:
-    """A configuration without what is off: later versions may have more that can be."""
+    """A configuration without the options that are off: later versions may have more of them."""
     if not isinstance(config, dict):
         return config
     return {key: _stated(value) for key, value in config.items() if value not in (None, False)}
@@ -119,7 +119,7 @@ def _codec(
 
 
 def codec_for(model: BFN, format: Format, steps: int, block: int, examples: int) -> Codec:
-    """The codec of some examples in blocks: lanes and width follow from their numbers."""
+    """The codec for a number of examples in blocks, from which its lanes and width follow."""
     codec = _codec(model, format, steps, block, examples)
     most = min(WIDTH, WIDE // (codec.lanes * codec.chain.variables))
     width = max(1, min(most, int(block / _fair_length(codec.chain))))

@@ -76,7 +76,7 @@ class Stacks:
         self.active = [lane for lane, coder in enumerate(self.coders) if coder is not None]
 
     def bytes(self, lane: int) -> bytes:
-        """What `put` takes. The last word is not 0, so its zero bytes need not be kept."""
+        """What `put` takes. The last word is not 0, so its zero bytes can be left out."""
         return self.coders[lane].get_compressed().astype("<u4").tobytes().rstrip(b"\0")
 
     def bits(self) -> Floats:
@@ -304,8 +304,8 @@ def _likeliest(pieces: Any) -> Integers:
 
 
 def _words(size: NDArray[np.uint64]) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.uint64]]]:
-    """A number below `size` in words, from the highest bits on: where each begins, and how many
-    values it has. The first has nearly 2^16, so that it is hardly wasteful to call it uniform."""
+    """A number below `size` in words, from the highest bits on: the shift and the number of values
+    of each. The first word has nearly 2^16, so that calling it uniform costs next to nothing."""
     most = np.maximum(size, np.uint64(1)) - np.uint64(1)
     bits = np.frexp(most.astype(np.float64))[1]
     shift = np.maximum(bits - WORD, 0).astype(np.uint64)

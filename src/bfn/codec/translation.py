@@ -27,7 +27,7 @@ from bfn.model import BFN
 from bfn.output.base import Symbols
 
 MODES = {1: "L", 3: "RGB"}
-"""What pillow calls pictures of some channels of 8 bits."""
+"""The modes of pillow by the number of channels, of 8 bits each."""
 
 
 class Unfit(Exception):
@@ -225,7 +225,7 @@ def row_sizes(arrays: Sequence[Array], format: Format) -> list[int]:
 # Restoring.
 
 Take = Callable[[int], Iterator[Tensor]]
-Keep = Callable[[int], Iterator[bytes]]
+TakePlain = Callable[[int], Iterator[bytes]]
 Digest = Callable[[bytes], object]
 
 
@@ -271,13 +271,18 @@ def _header(array: Array) -> bytes:
 
 
 def restore(
-    entry: Entry, path: Path, translation: Translation, take: Take, keep: Keep, digest: Digest
+    entry: Entry,
+    path: Path,
+    translation: Translation,
+    take: Take,
+    take_plain: TakePlain,
+    digest: Digest,
 ) -> None:
     """Write an entry to a new file.
 
     Args:
         take: returns the next examples, of a given number, in pieces.
-        keep: returns the next plain bytes, of a given number, in pieces.
+        take_plain: returns the next plain bytes, of a given number, in pieces.
         digest: is called with everything that was restored, in order.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -292,9 +297,9 @@ def restore(
             if isinstance(part, Rows):
                 _restore_rows(file, part, translation, take(part.examples), digest)
                 continue
-            for data in _restored(part, translation, take, keep):
+            for data in _restored(part, translation, take, take_plain):
                 digest(data)
-                while data:  # one after another, but not into the places of arrays
+                while data:  # consecutively, but not into the places of arrays
                     while places and places[0][0] == at:
                         at = places.pop(0)[1]
                     room = places[0][0] - at if places else len(data)
@@ -303,15 +308,17 @@ def restore(
                     data = data[room:]
 
 
-def _restored(part: Part, translation: Translation, take: Take, keep: Keep) -> Iterator[bytes]:
-    """The bytes of a part that lie one after another."""
+def _restored(
+    part: Part, translation: Translation, take: Take, take_plain: TakePlain
+) -> Iterator[bytes]:
+    """The bytes of a part of consecutive bytes."""
     match part:
         case Plain(size):
-            yield from keep(size)
+            yield from take_plain(size)
         case Lines(examples, size):
             none = torch.zeros(0, *translation.format.shape).long()
             x = torch.cat([none, *take(examples)])
-            yield from translation.restored(part, x, b"".join(keep(size)))
+            yield from translation.restored(part, x, b"".join(take_plain(size)))
         case Windows(left, skip):
             for x in take(left):
                 left -= len(x)
