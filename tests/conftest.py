@@ -1,12 +1,15 @@
-"""One thread, because the test processes share the cores; and float64 for those who ask."""
+"""Fixtures for all tests. One thread, because the test processes share the cores."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
+
+from bfn.cli import main
 
 torch.set_num_threads(1)
 # A shell lets what it runs in the background ignore Ctrl-C, and so would what the tests start.
@@ -20,3 +23,24 @@ def double() -> Iterator[None]:
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(before)
+
+
+@pytest.fixture
+def command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., str]:
+    """Run `bfn` in an empty folder: returns its output or, if it must fail, its one sentence."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object, code: int = 0) -> str:
+        capsys.readouterr()
+        assert main([str(argument) for argument in arguments]) == code, capsys.readouterr().err
+        printed = capsys.readouterr()
+        if not code:
+            return printed.out
+        assert printed.err.startswith("bfn: ")
+        assert len(printed.err.splitlines()) == 1
+        assert printed.out == ""
+        return printed.err
+
+    return run

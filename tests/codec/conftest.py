@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,6 @@ import numpy as np
 import pytest
 
 import bfn
-from bfn.cli import main
 from support import tiny_runs
 
 
@@ -34,20 +34,28 @@ def levels() -> np.ndarray:
 
 
 @pytest.fixture
-def say(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., str]:
-    """Runs a command in an empty folder; returns what it printed. A mistake is one sentence."""
-    monkeypatch.chdir(tmp_path)
+def comes_back(command: Callable[..., str]) -> Callable[..., str]:
+    """Store files with a run and restore them byte for byte; returns what `bfn compress` prints."""
 
-    def call(*arguments: object, code: int = 0) -> str:
-        capsys.readouterr()
-        assert main([str(a) for a in arguments]) == code, capsys.readouterr().err
-        printed = capsys.readouterr()
-        if code:
-            assert len(printed.err.strip().splitlines()) == 1
-            assert printed.err.startswith("bfn: ")
-            return printed.err
-        return printed.out
+    def check(run: Path, *inputs: str, options: tuple[object, ...] = ()) -> str:
+        printed = command("compress", run, *inputs, "-o", "x.bfn", "--force", *options)
+        shutil.rmtree("out", ignore_errors=True)
+        command("decompress", "x.bfn", "--run", run, "-o", "out")
+        files = tiny_runs.contents(Path()).items()
+        stored = {name: data for name, data in files if name.partition("/")[0] in inputs}
+        assert tiny_runs.contents(Path("out")) == stored
+        return printed
 
-    return call
+    return check
+
+
+@pytest.fixture
+def is_refused(command: Callable[..., str], comes_back: Callable[..., str]) -> Callable[..., None]:
+    """A file does not fit a run: one sentence, and no archive. Without the model it comes back."""
+
+    def check(run: Path, name: str, sentence: str) -> None:
+        assert sentence in command("compress", run, name, "-o", "y.bfn", "--steps", 2, code=2)
+        assert not [path for path in Path().iterdir() if "y.bfn" in path.name]
+        comes_back(run, name, options=("--steps", 2, "--allow-fallback"))
+
+    return check

@@ -20,9 +20,9 @@ from bfn.codec.chain import Chain
 from bfn.codec.coder import Codec
 from bfn.codec.stack import damaged
 from bfn.codec.translation import Translation
-from support import archives
+from support import archives, tiny_runs
 
-Run, Say = Callable[[str], Path], Callable[..., str]
+Run, Command = Callable[[str], Path], Callable[..., str]
 
 
 @pytest.fixture
@@ -43,11 +43,6 @@ def pixels(folder: Path) -> dict[str, np.ndarray]:
     return found
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    files = (p for p in folder.rglob("*") if p.is_file())
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in files}
-
-
 SMALL = ("--steps", 2, "--block", 3)
 
 
@@ -57,17 +52,17 @@ def run(tiny_run: Run) -> Path:
 
 
 @pytest.fixture
-def packed(run: Path, pictures: Path, say: Say) -> Path:
+def packed(run: Path, pictures: Path, command: Command) -> Path:
     """The run that a.bfn, the archive of the pictures, was made with."""
-    say("compress", run, pictures, "-o", "a.bfn", *SMALL)
+    command("compress", run, pictures, "-o", "a.bfn", *SMALL)
     return run
 
 
-def test_pictures_in_folders(run: Path, pictures: Path, say: Say) -> None:
-    told = say("compress", run, pictures, "-o", "a.bfn", *SMALL)
+def test_pictures_in_folders(run: Path, pictures: Path, command: Command) -> None:
+    told = command("compress", run, pictures, "-o", "a.bfn", *SMALL)
     assert "a.bfn: 10 files" in told
     assert f"bytes become {Path('a.bfn').stat().st_size}," in told
-    assert say("decompress", "a.bfn", "--run", run, "-o", "out") == "out: 10 files\n"
+    assert command("decompress", "a.bfn", "--run", run, "-o", "out") == "out: 10 files\n"
     before, after = pixels(pictures), pixels(Path("out/pictures"))
     assert list(before) == list(after)
     assert "odd/3.png" in after
@@ -76,7 +71,9 @@ def test_pictures_in_folders(run: Path, pictures: Path, say: Say) -> None:
 
 
 @pytest.mark.parametrize("kind", ["discretised", "binary", "continuous", "text"])
-def test_files_of_every_kind(tiny_run: Run, levels: np.ndarray, say: Say, kind: str) -> None:
+def test_files_of_every_kind(
+    tiny_run: Run, levels: np.ndarray, command: Command, comes_back: Command, kind: str
+) -> None:
     values = levels[:8] if kind != "binary" else (levels[:8] > 8).astype(np.uint8) * 16
     Path("in").mkdir()
     if kind == "text":
@@ -87,15 +84,12 @@ def test_files_of_every_kind(tiny_run: Run, levels: np.ndarray, say: Say, kind: 
         np.save("in/a.npy", values)
         np.savez("in/b.npz", images=values[:2].astype(">i4"), more=values[2:5, 0])
     unit, short = ("character", "char") if kind == "text" else ("dimension", "dim")
-    told = say("compress", tiny_run(kind), "in", "-o", "a.bfn", *SMALL)
-    assert f"bits per {unit} in" in told
-    assert f"bits/{short}" in say("inspect", "a.bfn")
-    say("decompress", "a.bfn", "--run", tiny_run(kind), "-o", "out")
-    assert contents(Path("out/in")) == contents(Path("in"))
+    assert f"bits per {unit} in" in comes_back(tiny_run(kind), "in", options=SMALL)
+    assert f"bits/{short}" in command("inspect", "x.bfn")
 
 
 def test_one_of_many(
-    packed: Path, pictures: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+    packed: Path, pictures: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One file, several, or a folder; only the blocks they lie in are decoded."""
     decoded: list[int] = []
@@ -114,38 +108,38 @@ def test_one_of_many(
         decoded.clear()
         shutil.rmtree("out", ignore_errors=True)
         chosen = [word for name in only for word in ("--only", name)]
-        say("decompress", "a.bfn", "--run", packed, "-o", "out", *chosen)
+        command("decompress", "a.bfn", "--run", packed, "-o", "out", *chosen)
         after = pixels(Path("out"))
         assert sorted(after) == names
         before = pixels(pictures.parent)
         assert all(np.array_equal(after[name], before[name]) for name in names)
         assert decoded == blocks
     for name in ("4.png", "pictures/od"):
-        told = say("decompress", "a.bfn", "--run", packed, "-o", "new", "--only", name, code=2)
+        told = command("decompress", "a.bfn", "--run", packed, "-o", "new", "--only", name, code=2)
         assert f"holds no file {name!r}; it holds 'pictures/0.png'" in told
         assert "and 5 more" in told
 
 
-def test_what_does_not_fit(run: Path, pictures: Path, say: Say) -> None:
+def test_what_does_not_fit(run: Path, pictures: Path, command: Command) -> None:
     """Refused by name with nothing written, or stored without the model."""
     Image.fromarray(np.zeros((9, 9), np.uint8)).save(pictures / "large.png")
     (pictures / "notes.txt").write_text("about these pictures")
-    told = say("compress", run, pictures, "-o", "a.bfn", *SMALL, code=2)
+    told = command("compress", run, pictures, "-o", "a.bfn", *SMALL, code=2)
     assert "large.png' has 9 x 9 pixels" in told
     assert "and 1 other file does not fit" in told
     assert os.listdir(".") == ["pictures"]
-    say("compress", run, pictures, "-o", "a.bfn", *SMALL, "--allow-fallback")
-    say("decompress", "a.bfn", "--run", run, "-o", "out")
+    command("compress", run, pictures, "-o", "a.bfn", *SMALL, "--allow-fallback")
+    command("decompress", "a.bfn", "--run", run, "-o", "out")
     assert len(pixels(Path("out"))) == 11
     for name in ("large.png", "notes.txt"):
         assert (Path("out/pictures") / name).read_bytes() == (pictures / name).read_bytes()
-    say("decompress", "a.bfn", "--run", run, "-o", "one", "--only", "pictures/notes.txt")
-    assert contents(Path("one")) == {"pictures/notes.txt": b"about these pictures"}
+    command("decompress", "a.bfn", "--run", run, "-o", "one", "--only", "pictures/notes.txt")
+    assert tiny_runs.contents(Path("one")) == {"pictures/notes.txt": b"about these pictures"}
 
 
-def test_inspecting(run: Path, pictures: Path, say: Say) -> None:
-    say("compress", run, pictures, "-o", "a.bfn", "--steps", 4, "--block", 5)
-    account = json.loads(say("inspect", "a.bfn", "--json"))
+def test_inspecting(run: Path, pictures: Path, command: Command) -> None:
+    command("compress", run, pictures, "-o", "a.bfn", "--steps", 4, "--block", 5)
+    account = json.loads(command("inspect", "a.bfn", "--json"))
     bits = account["bits"]
     names = ("reconstruction", "startup", "overhead", "plain", "container")
     assert sum(bits["steps"]) + sum(bits[n] for n in names) == 8 * Path("a.bfn").stat().st_size
@@ -155,48 +149,50 @@ def test_inspecting(run: Path, pictures: Path, say: Say) -> None:
     assert account["run"] == "discretised"
     assert 2 <= bits["startup_examples"] <= 10
     assert [item["name"] for item in account["files"]][:2] == ["pictures/0.png", "pictures/2.png"]
-    told = say("inspect", "a.bfn", "--plot", "bits.png")
+    told = command("inspect", "a.bfn", "--plot", "bits.png")
     assert account["fingerprint"] in told
     assert "pictures/odd/9.png" in told
     assert Path("bits.png").read_bytes().startswith(b"\x89PNG")
-    assert "exists" in say("inspect", "a.bfn", "--plot", "bits.png", code=2)
+    assert "exists" in command("inspect", "a.bfn", "--plot", "bits.png", code=2)
 
 
-def test_the_bits_of_all_blocks_are_counted(run: Path, levels: np.ndarray, say: Say) -> None:
+def test_the_bits_of_all_blocks_are_counted(
+    run: Path, levels: np.ndarray, command: Command
+) -> None:
     bits = []
     for times in (1, 2):
         np.save("a.npy", np.tile(levels[:40], (times, 1, 1, 1)))
-        say("compress", run, "a.npy", "-o", "a.bfn", "--steps", 2, "--block", 40, "--force")
-        bits.append(json.loads(say("inspect", "a.bfn", "--json"))["bits"])
+        command("compress", run, "a.npy", "-o", "a.bfn", "--steps", 2, "--block", 40, "--force")
+        bits.append(json.loads(command("inspect", "a.bfn", "--json"))["bits"])
     for name in ("startup", "startup_examples", "reconstruction"):
         assert bits[1][name] == pytest.approx(2 * bits[0][name], rel=0.05)
 
 
-def test_names_do_not_speak_to_the_terminal(packed: Path, say: Say) -> None:
+def test_names_do_not_speak_to_the_terminal(packed: Path, command: Command) -> None:
     """Neither an archive's own name nor a wrong one reaches the terminal as it is."""
     shutil.copy("a.bfn", "\x1b[2J[b].bfn")
     for told in (
-        say("inspect", "\x1b[2J[b].bfn"),
-        say("inspect", "\x1b]0;x\x07\x9b", code=2),
-        say("decompress", "a.bfn", "--run", packed, "-o", "out", "--only", "\x1b[2J", code=2),
+        command("inspect", "\x1b[2J[b].bfn"),
+        command("inspect", "\x1b]0;x\x07\x9b", code=2),
+        command("decompress", "a.bfn", "--run", packed, "-o", "out", "--only", "\x1b[2J", code=2),
     ):
         assert "\x1b" not in told
         assert "\x9b" not in told
         assert r"\x1b" in told
 
 
-def test_long_lists_are_cut(say: Say) -> None:
+def test_long_lists_are_cut(command: Command) -> None:
     """A table of all the files would take minutes."""
     entries = [Entry(f"{i}.txt", ()) for i in range(1234)]
     archives.write(Path("a.bfn"), entries=[*archives.ENTRIES, *entries])
-    told = say("inspect", "a.bfn")
+    told = command("inspect", "a.bfn")
     assert "995.txt" in told
     assert "996.txt" not in told
     assert "and 238 more files; --json lists them all" in told
-    assert len(json.loads(say("inspect", "a.bfn", "--json"))["files"]) == 1238
+    assert len(json.loads(command("inspect", "a.bfn", "--json"))["files"]) == 1238
 
 
-def test_mistakes(run: Path, pictures: Path, say: Say) -> None:
+def test_mistakes(run: Path, pictures: Path, command: Command) -> None:
     for told, arguments in {
         "has the wrong ending; expected .bfn": ("compress", run, pictures, "-o", "a.zip"),
         "there is no file 'none'": ("compress", run, "none", "-o", "a.bfn"),
@@ -209,28 +205,28 @@ def test_mistakes(run: Path, pictures: Path, say: Say) -> None:
         "cannot read 'a.bfn'": ("decompress", "a.bfn", "--run", run, "-o", "out"),
         "is not an archive": ("inspect", "pictures/0.png"),
     }.items():
-        assert told in say(*arguments, code=2)
+        assert told in command(*arguments, code=2)
     assert os.listdir(".") == ["pictures"]
-    say("compress", run, pictures, "-o", "a.bfn", *SMALL)
+    command("compress", run, pictures, "-o", "a.bfn", *SMALL)
     kept = Path("a.bfn").read_bytes()
-    assert "--force" in say("compress", run, pictures, "-o", "a.bfn", *SMALL, code=2)
-    say("compress", run, pictures, "-o", "a.bfn", *SMALL, "--force")
+    assert "--force" in command("compress", run, pictures, "-o", "a.bfn", *SMALL, code=2)
+    command("compress", run, pictures, "-o", "a.bfn", *SMALL, "--force")
     assert Path("a.bfn").read_bytes() == kept
-    assert "--force" in say("decompress", "a.bfn", "--run", run, "-o", "pictures", code=2)
-    assert "is a file" in say("decompress", "a.bfn", "--run", run, "-o", "a.bfn", code=2)
+    assert "--force" in command("decompress", "a.bfn", "--run", run, "-o", "pictures", code=2)
+    assert "is a file" in command("decompress", "a.bfn", "--run", run, "-o", "a.bfn", code=2)
 
 
-def test_another_model_is_refused(packed: Path, tiny_run: Run, say: Say) -> None:
-    told = say("decompress", "a.bfn", "--run", tiny_run("binary"), "-o", "out", code=2)
+def test_another_model_is_refused(packed: Path, tiny_run: Run, command: Command) -> None:
+    told = command("decompress", "a.bfn", "--run", tiny_run("binary"), "-o", "out", code=2)
     assert "was made with another model ('discretised'" in told
     # One bit of one weight is enough.
     shutil.copytree(packed, "copy", ignore=shutil.ignore_patterns("checkpoints"))
-    say("decompress", "a.bfn", "--run", "copy", "-o", "good")
+    command("decompress", "a.bfn", "--run", "copy", "-o", "good")
     model = bfn.BFN.from_pretrained("copy")
     weight = next(model.parameters()).data.view(-1)
     weight[0] = torch.nextafter(weight[0], torch.tensor(1.0))
     model.save_pretrained("copy")
-    told = say("decompress", "a.bfn", "--run", "copy", "-o", "out", code=2)
+    told = command("decompress", "a.bfn", "--run", "copy", "-o", "out", code=2)
     assert "was made with another model" in told
     assert not Path("out").exists()
 
@@ -247,29 +243,29 @@ ELSEWHERE = {
 
 
 def test_another_machine_is_refused(
-    run: Path, pictures: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+    run: Path, pictures: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unless asked to try --anyway, which restores the same or nothing."""
     settings = Codec.settings.func
-    say("compress", run, pictures / "0.png", "-o", "a.bfn", *SMALL)
+    command("compress", run, pictures / "0.png", "-o", "a.bfn", *SMALL)
 
     def elsewhere(**changes: object) -> None:
         monkeypatch.setattr(Codec, "settings", property(lambda c: settings(c) | changes))
 
     for key, (value, told) in ELSEWHERE.items():
         elsewhere(**{key: value})
-        assert told in say("decompress", "a.bfn", "--run", run, "-o", "out", code=2)
+        assert told in command("decompress", "a.bfn", "--run", run, "-o", "out", code=2)
         assert not Path("out").exists()
         if key != "device":
-            say("decompress", "a.bfn", "--run", run, "-o", key, "--anyway")
+            command("decompress", "a.bfn", "--run", run, "-o", key, "--anyway")
             assert np.array_equal(pixels(Path(key))["0.png"], pixels(pictures)["0.png"])
     # The version of bfn itself does not matter: the archive's format says whether its code does.
     elsewhere(bfn="9")
-    say("decompress", "a.bfn", "--run", run, "-o", "out")
+    command("decompress", "a.bfn", "--run", run, "-o", "out")
 
 
 def test_other_digits_are_never_written(
-    packed: Path, pictures: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+    packed: Path, pictures: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the codec makes of the bytes, only what was stored comes out."""
     data = Chain.data
@@ -284,61 +280,63 @@ def test_other_digits_are_never_written(
 
     for broken in (one_level_off, no_use):
         monkeypatch.setattr(Chain, "data", broken)
-        told = say("decompress", "a.bfn", "--run", packed, "-o", "out", code=2)
+        told = command("decompress", "a.bfn", "--run", packed, "-o", "out", code=2)
         assert "does not decode to what was stored" in told
-        say("compress", packed, pictures, "-o", "b.bfn", *SMALL, code=2)
+        command("compress", packed, pictures, "-o", "b.bfn", *SMALL, code=2)
         assert sorted(os.listdir(".")) == ["a.bfn", "pictures"]
 
 
-def test_the_whole_has_a_digest(packed: Path, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_whole_has_a_digest(
+    packed: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where every block decodes: what is put together from them is looked at once more."""
     monkeypatch.setattr(
         Translation, "restored", lambda self, part, x: [self.pixels(part, x).tobytes()[::-1]]
     )
-    told = say("decompress", "a.bfn", "--run", packed, "-o", "out", code=2)
+    told = command("decompress", "a.bfn", "--run", packed, "-o", "out", code=2)
     assert "what was restored is not what was stored" in told
     assert sorted(os.listdir(".")) == ["a.bfn", "pictures"]
 
 
 def test_interruption_leaves_nothing(
-    packed: Path, pictures: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+    packed: Path, pictures: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(self: Codec, *arguments: Any) -> Any:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Codec, "decode", interrupted)
-    say("compress", packed, pictures, "-o", "b.bfn", *SMALL, code=130)
-    say("decompress", "a.bfn", "--run", packed, "-o", "out", code=130)
+    command("compress", packed, pictures, "-o", "b.bfn", *SMALL, code=130)
+    command("decompress", "a.bfn", "--run", packed, "-o", "out", code=130)
     assert sorted(os.listdir(".")) == ["a.bfn", "pictures"]
 
 
-def test_restoring_over_files(packed: Path, say: Say) -> None:
+def test_restoring_over_files(packed: Path, command: Command) -> None:
     Path("out/pictures").mkdir(parents=True)
     Path("out/pictures/0.png").write_bytes(b"older")
     Path("out/other").write_bytes(b"mine")
-    say("decompress", "a.bfn", "--run", packed, "-o", "out", "--force")
+    command("decompress", "a.bfn", "--run", packed, "-o", "out", "--force")
     assert Path("out/other").read_bytes() == b"mine"
     assert len(pixels(Path("out"))) == 10
     # A link could lead out of the folder, and a folder is not replaced by a file.
     shutil.rmtree("out/pictures/odd")
     Path("elsewhere").mkdir()
     Path("out/pictures/odd").symlink_to(Path("elsewhere").resolve())
-    told = say("decompress", "a.bfn", "--run", packed, "-o", "out", "--force", code=2)
+    told = command("decompress", "a.bfn", "--run", packed, "-o", "out", "--force", code=2)
     assert "odd' is in the way" in told
     assert os.listdir("elsewhere") == []
     Path("out/pictures/odd").unlink()
     Path("out/pictures/0.png").unlink()
     Path("out/pictures/0.png").mkdir()
-    told = say("decompress", "a.bfn", "--run", packed, "-o", "out", "--force", code=2)
+    told = command("decompress", "a.bfn", "--run", packed, "-o", "out", "--force", code=2)
     assert "0.png' is in the way" in told
 
 
 def test_restoring_here(
-    run: Path, pictures: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+    run: Path, pictures: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Into the folder one is in, by any of its names, and with nothing written beside it."""
     archive, here = Path("a.bfn").resolve(), Path("here").resolve()
-    say("compress", run, pictures, "-o", archive, *SMALL)
+    command("compress", run, pictures, "-o", archive, *SMALL)
     replace = os.replace
 
     def on_one_disk(old: Path, new: Path) -> None:
@@ -349,7 +347,7 @@ def test_restoring_here(
     for name, place in ((".", here), ("..", here / "deep"), ("here", here.parent)):
         (here / "deep").mkdir(parents=True)
         monkeypatch.chdir(place)
-        say("decompress", archive, "--run", run, "-o", name, "--force")
+        command("decompress", archive, "--run", run, "-o", name, "--force")
         assert sorted(os.listdir(here)) == ["deep", "pictures"]
         assert len(pixels(here)) == 10
         monkeypatch.chdir(here.parent)
@@ -357,7 +355,7 @@ def test_restoring_here(
 
 
 def test_memory_does_not_grow_with_the_archive(
-    run: Path, say: Say, monkeypatch: pytest.MonkeyPatch, levels: np.ndarray
+    run: Path, command: Command, monkeypatch: pytest.MonkeyPatch, levels: np.ndarray
 ) -> None:
     """However many blocks there are, no more than a batch of them is at work."""
     at_once: list[int] = []
@@ -372,14 +370,14 @@ def test_memory_does_not_grow_with_the_archive(
     for name in ("encode", "decode"):
         monkeypatch.setattr(Codec, name, counting(getattr(Codec, name)))
     np.save("a.npy", levels[:50])
-    say("compress", run, "a.npy", "-o", "a.bfn", "--steps", 1, "--block", 1)
-    say("decompress", "a.bfn", "--run", run, "-o", "out")
+    command("compress", run, "a.npy", "-o", "a.bfn", "--steps", 1, "--block", 1)
+    command("decompress", "a.bfn", "--run", run, "-o", "out")
     assert at_once == 2 * [16, 16] + [16, 16] + [2, 2] + [16, 16, 16, 2]
     assert Path("out/a.npy").read_bytes() == Path("a.npy").read_bytes()
 
 
 def test_pictures_are_resized_on_request(
-    run: Path, say: Say, pictures: Path, tmp_path: Path
+    run: Path, command: Command, pictures: Path, tmp_path: Path
 ) -> None:
     """A photograph comes back as the model sees it: its middle, small, grey, in 17 shades."""
     with Image.open(pictures / "0.png") as digit:
@@ -388,11 +386,11 @@ def test_pictures_are_resized_on_request(
         wide.paste(large, (20, 0))
     (tmp_path / "large").mkdir()
     wide.save(tmp_path / "large" / "0.png")
-    refused = say("compress", run, "large", "--out", "a.bfn", code=2)
+    refused = command("compress", run, "large", "--out", "a.bfn", code=2)
     assert "120 x 80 pixels" in refused
     assert "--resize" in refused
-    say("compress", run, "large", "--out", "a.bfn", "--resize", "--steps", 3)
-    say("decompress", "a.bfn", "--run", run, "--out", "back")
+    command("compress", run, "large", "--out", "a.bfn", "--resize", "--steps", 3)
+    command("decompress", "a.bfn", "--run", run, "--out", "back")
     seen = ImageOps.fit(wide.convert("L"), (8, 8), Image.Resampling.LANCZOS)
     shades = np.round(np.round(np.asarray(seen) * (16 / 255)) * (255 / 16))
     assert (pixels(Path("back"))["large/0.png"] == shades).all()

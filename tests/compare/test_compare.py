@@ -7,7 +7,6 @@ import io
 import json
 import math
 import re
-import shlex
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +24,6 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 import bfn
-from bfn.cli import main
 from bfn.compare.measures import Boosting, Features, c2st
 from bfn.compare.report import page, png
 from bfn.compare.scores import align
@@ -369,36 +367,31 @@ def test_the_columns_that_are_least_alike_are_drawn(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def run(command: Callable[..., str]) -> Callable[..., str]:
+    """Run a command line in a folder with tables and a page."""
     for name, frame in (("real", TRAIN), ("new", NEW), ("test", HELD)):
         frame.to_csv(f"{name}.csv", index=False)
-    (tmp_path / "mine.html").write_text("mine")
-    return tmp_path
+    Path("mine.html").write_text("mine")
+    return lambda line, code=0: command(*line.split(), code=code)
 
 
-def test_the_command_prints_the_table_and_writes_the_page(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = "compare real.csv new.csv --holdout test.csv --target rich -o report.html"
-    assert main(shlex.split(words)) == 0
-    out = capsys.readouterr().out
-    assert re.search(r"C2ST against held-out rows +\d\.\d{3} +\d\.\d{3}", out)
-    assert "200 training rows, 200 new rows, 120 held-out rows" in out
-    assert "look at report.html" in out
-    assert "AUC of rich" in (folder / "report.html").read_text()
+def test_the_command_prints_the_table_and_writes_the_page(run: Callable[..., str]) -> None:
+    printed = run("compare real.csv new.csv --holdout test.csv --target rich -o report.html")
+    assert re.search(r"C2ST against held-out rows +\d\.\d{3} +\d\.\d{3}", printed)
+    assert "200 training rows, 200 new rows, 120 held-out rows" in printed
+    assert "look at report.html" in printed
+    assert "AUC of rich" in Path("report.html").read_text()
 
 
-def test_the_command_prints_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(shlex.split("compare real.csv new.csv --json -")) == 0
-    found = json.loads(capsys.readouterr().out)
+def test_the_command_prints_json(run: Callable[..., str]) -> None:
+    found = json.loads(run("compare real.csv new.csv --json -"))
     assert found["rows"] == {"train": 200, "new": 200}
     assert found["measures"]["Shape"]["real"] is None
     assert 0.8 < found["measures"]["Shape"]["new"] < 1.0
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("line", "sentence"),
     [
         ("compare real.csv", "bfn compare needs NEW; see bfn compare --help"),
         ("compare real.csv none.csv", "'none.csv' does not exist"),
@@ -407,12 +400,6 @@ def test_the_command_prints_json(folder: Path, capsys: pytest.CaptureFixture[str
         ("compare real.csv new.csv --target rich", "give held-out rows too"),
     ],
 )
-def test_mistakes_on_the_command_line(
-    folder: Path, capsys: pytest.CaptureFixture[str], words: str, sentence: str
-) -> None:
-    assert main(shlex.split(words)) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert sentence in captured.err
-    assert len(captured.err.splitlines()) == 1
-    assert (folder / "mine.html").read_text() == "mine"
+def test_mistakes_on_the_command_line(run: Callable[..., str], line: str, sentence: str) -> None:
+    assert sentence in run(line, code=2)
+    assert Path("mine.html").read_text() == "mine"

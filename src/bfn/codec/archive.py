@@ -33,6 +33,7 @@ from typing import IO, Any, Self
 from bfn.errors import BFNError, require_extra
 
 MAGIC, VERSION = b"\x89BFN", 5
+"""The version changes whenever the same data would become other bytes."""
 ENDING = ".bfn"
 MAX_CONTENTS = 1 << 22
 """The most bytes of contents before they are squeezed: about 200,000 files."""

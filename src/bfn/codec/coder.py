@@ -36,6 +36,7 @@ import numpy as np
 import torch
 
 import bfn
+from bfn.codec.archive import VERSION
 from bfn.codec.chain import Chain
 from bfn.codec.stack import (
     Distribution,
@@ -51,8 +52,6 @@ from bfn.codec.stack import (
 from bfn.errors import BFNError, whole
 from bfn.model import BFN
 
-FORMAT = 5
-"""Changes whenever the same data would become other bytes."""
 LANES = 16
 TIMES = (0.0, 0.01, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4)
 """Times at which the network may be asked about data of which nothing is known yet."""
@@ -137,7 +136,7 @@ class Codec:
         with exact_arithmetic(self.model):
             digest = probe(self.chain)
         return {
-            "format": FORMAT,
+            "format": VERSION,
             "shape": list(self.shape),
             "steps": self.steps,
             "lanes": self.lanes,
