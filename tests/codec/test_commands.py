@@ -286,10 +286,10 @@ def test_other_digits_are_never_written(
         assert sorted(os.listdir(".")) == ["a.bfn", "pictures"]
 
 
-def test_the_whole_has_a_digest(
+def test_restored_files_have_a_checksum(
     packed: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where every block decodes: what is put together from them is looked at once more."""
+    """Even where every block decodes, the files put together from them are checked."""
     monkeypatch.setattr(
         Translation, "restored", lambda self, part, x: [self.pixels(part, x).tobytes()[::-1]]
     )

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bfn.codec.archive import Archive, Contents
-from bfn.codec.pack import pack, unpack
+from bfn.codec.archive import Archive, Contents, Entry, Windows
+from bfn.codec.pack import codec_for, pack, unpack
 from bfn.data.formats import Format
 from bfn.errors import BFNError
 from bfn.model import BFN
@@ -97,6 +97,7 @@ def forge(path: Path, contents: Contents, payloads: list[bytes]) -> None:
 def test_forged_settings(real: Path, text: tuple[BFN, Format], tmp_path: Path) -> None:
     """Settings that would take memory or time, or break the codec, are refused at once."""
     contents, payloads = opened(real)
+    many = 10**12
     for change in (
         *({"lanes": value} for value in (0, contents.lanes - 1, contents.lanes + 1, 10**9)),
         *({"steps": value} for value in (0, 2049, 10**9)),
@@ -104,8 +105,16 @@ def test_forged_settings(real: Path, text: tuple[BFN, Format], tmp_path: Path) -
         {"fingerprint": 1},
         {"probe": 1},
         {"content": 1},
+        {
+            "lanes": 1,
+            "block": many,
+            "probe": int(codec_for(*text, contents.steps, many, many).settings["probe"][:8], 16),
+            "entries": [Entry("a.txt", (Windows(many, 0),))],
+            "blocks": [block for block in contents.blocks if block.model][:1],
+        },
     ):
-        forge(tmp_path / "b.bfn", dataclasses.replace(contents, **change), payloads)
+        forged = dataclasses.replace(contents, **change)
+        forge(tmp_path / "b.bfn", forged, payloads[: len(forged.blocks)])
         began = time.monotonic()
         with pytest.raises(BFNError):
             restore(tmp_path / "b.bfn", tmp_path / "out", text)

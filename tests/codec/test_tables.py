@@ -15,7 +15,7 @@ import torch
 import bfn
 from bfn.codec import Codec
 from bfn.codec.archive import Entry, Lines, Rows
-from bfn.codec.pack import pack
+from bfn.codec.pack import codec_for, pack
 from bfn.codec.stack import Exact, constriction
 from bfn.codec.translation import check_parts
 from bfn.tables.columns import Columns
@@ -100,6 +100,21 @@ def test_parts_of_other_data_are_refused(run: Path) -> None:
     check_parts([Entry("a.csv", (Lines(3, 5),))], format)
     with pytest.raises(bfn.BFNError, match="is not data of this model's kind"):
         check_parts([Entry("a.npy", (Rows(3, ()),))], format)
+
+
+@pytest.mark.parametrize(
+    ("block", "examples", "lanes"),
+    [(1, 1, 1), (40, 10**6, 16), (2000, 10**6, 16), (1 << 16, 1 << 16, 1)],
+)
+def test_long_blocks_are_coded_many_rows_at_a_time(
+    run: Path, block: int, examples: int, lanes: int
+) -> None:
+    """Part of the file format: both sides derive lanes and width from the same numbers."""
+    model = bfn.BFN.from_pretrained(run)
+    codec = codec_for(model, TableFormat.build(model.data_format or {}), 2, block, examples)
+    fair = 34 * max(1.0, codec.chain.startup_bits() / codec.chain.even_bits)
+    assert (codec.lanes, codec.width) == (lanes, min(256, max(1, int(block / fair))))
+    assert (codec.width > 1) == (block > 100)
 
 
 # What it costs.
