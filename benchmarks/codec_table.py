@@ -36,8 +36,7 @@ from bfn.codec.pack import pack
 from bfn.data.formats import Format
 from bfn.recipe import build
 from bfn.runs.folder import RunFolder
-from bfn.saving.hub import locate
-from bfn.saving.serialise import WEIGHTS
+from bfn.saving import WEIGHTS, locate
 
 GENERAL: dict[str, Callable[[bytes], bytes]] = {
     "gzip -9": lambda data: gzip.compress(data, 9, mtime=0),

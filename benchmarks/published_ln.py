@@ -39,7 +39,7 @@ from bfn.output.categorical import log_binary_mixture, normal_nodes
 from bfn.recipe import build
 from bfn.recipe.values import Text
 from bfn.runs.folder import RunFolder
-from bfn.saving.hub import locate
+from bfn.saving import locate
 
 
 class PublishedBernoulli(BernoulliOutput):

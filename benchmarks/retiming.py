@@ -21,7 +21,7 @@ from bfn import quality
 from bfn.evaluate import evaluate
 from bfn.recipe import build
 from bfn.runs.folder import RunFolder
-from bfn.saving.hub import locate
+from bfn.saving import locate
 
 STEPS = (10, 25)
 SOLVERS = ("ancestral", "sde2", "ode2")

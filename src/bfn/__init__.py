@@ -38,7 +38,7 @@ _NAMES = {
     "bfn.web.streams": ("view",),
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
-_MODULES = {"card": "bfn.saving.hub", "solvers": "bfn.sampling.solvers"}
+_MODULES = {"card": "bfn.saving", "solvers": "bfn.sampling.solvers"}
 """The modules that are not called bfn.NAME."""
 
 __all__ = [
@@ -112,6 +112,7 @@ if TYPE_CHECKING:
         times,
         train,
     )
+    from bfn import saving as card
     from bfn.errors import BFNError
     from bfn.flow import Theta
     from bfn.model import (
@@ -130,7 +131,6 @@ if TYPE_CHECKING:
     from bfn.sampling.generate import generate
     from bfn.sampling.infill import infill
     from bfn.sampling.retime import retimed
-    from bfn.saving import hub as card
     from bfn.schedule import (
         Exponential,
         Logarithmic,

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
+from bfn import saving
 from bfn.errors import BFNError, Diverged, did_you_mean, whole
 from bfn.flow import (
     BayesianFlow,
@@ -39,8 +40,7 @@ from bfn.output import (
     SmoothBinnedHead,
 )
 from bfn.output.lengths import as_lengths
-from bfn.saving import hub, serialise
-from bfn.saving.hub import README, Card
+from bfn.saving import README, Card
 from bfn.schedule import Exponential, Quadratic, Schedule
 from bfn.schedule import find as find_schedule
 from bfn.suggest import suggest_beta_1, suggest_sigma_1
@@ -216,7 +216,7 @@ class BFN(nn.Module):
                 its present type.
         """
         folder = Path(folder)
-        serialise.save(folder, self.config(), self.net.state_dict(), store)
+        saving.save(folder, self.config(), self.net.state_dict(), store)
         if card is not None or not (folder / README).exists():
             (card or Card()).write(folder, self.net, self.head, self.data_format)
 
@@ -235,20 +235,20 @@ class BFN(nn.Module):
         card = dataclasses.replace(card or Card(title=repository), name=repository)
         with tempfile.TemporaryDirectory() as folder:
             self.save_pretrained(folder, card=card)
-            return hub.upload(Path(folder), repository, private=private, token=token)
+            return saving.upload(Path(folder), repository, private=private, token=token)
 
     def config(self) -> dict[str, Any]:
         """All that is needed, apart from the weights, to build this model again."""
         optional = {
-            "lengths": serialise.describe(self.lengths),
+            "lengths": saving.describe(self.lengths),
             "train_known": self.train_known,
             "data": self.data_format,
         }
         return {
-            "format_version": serialise.FORMAT_VERSION,
-            "net": serialise.describe_network(self.net),
-            "flow": serialise.describe(self.flow),
-            "head": serialise.describe(self.head),
+            "format_version": saving.FORMAT_VERSION,
+            "net": saving.describe_network(self.net),
+            "flow": saving.describe(self.flow),
+            "head": saving.describe(self.head),
             **{key: value for key, value in optional.items() if value is not None},
         }
 
@@ -257,17 +257,17 @@ class BFN(nn.Module):
         cls, config: dict[str, Any], *, net: nn.Module | None = None, trust: bool = False
     ) -> BFN:
         """The model that a config describes, untrained; arguments as in `from_pretrained`."""
-        flow = serialise.build(config["flow"], BayesianFlow, trust=trust)
+        flow = saving.build(config["flow"], BayesianFlow, trust=trust)
         model = cls(
-            serialise.build_network(config["net"], trust=trust) if net is None else net,
+            saving.build_network(config["net"], trust=trust) if net is None else net,
             flow,
-            serialise.build(config["head"], Head, trust=trust, flow=flow),
+            saving.build(config["head"], Head, trust=trust, flow=flow),
         )
         model.data_format = config.get("data")
         known = config.get("train_known")
         model.train_known = known if isinstance(known, int | float) else None
         if "lengths" in config:
-            model.lengths = serialise.build(config["lengths"], Lengths, trust=trust)
+            model.lengths = saving.build(config["lengths"], Lengths, trust=trust)
         return model
 
     @classmethod
@@ -294,12 +294,12 @@ class BFN(nn.Module):
         """
         if net is not None and not isinstance(net, nn.Module):
             raise BFNError(f"net = {net!r}; expected a network, as in net=MyNet(width=64)")
-        folder = hub.locate(name, revision=revision, token=token)
-        config = serialise.load_config(folder)
-        weights = serialise.read_weights(folder, config)
-        with serialise.Bounded(config["net"], weights):
+        folder = saving.locate(name, revision=revision, token=token)
+        config = saving.load_config(folder)
+        weights = saving.read_weights(folder, config)
+        with saving.Bounded(config["net"], weights):
             model = cls.from_config(config, net=net, trust=trust)
-        serialise.fill(model.net, weights, config.get("dtype"))
+        saving.fill(model.net, weights, config.get("dtype"))
         return model.eval()
 
     def extra_repr(self) -> str:

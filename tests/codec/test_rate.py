@@ -14,7 +14,7 @@ import bfn
 from bfn.codec import Codec, Coded
 from bfn.codec.pack import pack
 from bfn.runs.folder import RunFolder
-from bfn.saving.hub import locate
+from bfn.saving import locate
 from support.copies import Wide
 from support.joint import joint
 from support.sources import Toy, chain, fine_gaussian, ridge

@@ -9,10 +9,9 @@ import pytest
 import torch
 
 import bfn
-from bfn import evaluate
+from bfn import evaluate, saving
 from bfn.recipe import build, read
 from bfn.runs.folder import RunFolder
-from bfn.saving import hub
 from support.scripts import load
 
 FOLDER = Path(bfn.__file__).parent / "pretrained"
@@ -22,8 +21,8 @@ each = pytest.mark.parametrize("name", NAMES)
 
 @each
 def test_it_is_found_by_name(name: str) -> None:
-    assert hub.shipped() == NAMES
-    assert hub.locate(name) == FOLDER / name
+    assert saving.shipped() == NAMES
+    assert saving.locate(name) == FOLDER / name
     model = bfn.BFN.from_pretrained(name)
     assert model.dtype == torch.float32
     assert sum(file.stat().st_size for file in FOLDER.rglob("*")) < 5_000_000

@@ -12,12 +12,12 @@ import torch
 from safetensors import safe_open
 
 import bfn
+from bfn import saving
 from bfn.cli import main
 from bfn.errors import BFNError
 from bfn.recipe import build
 from bfn.runs.folder import RunFolder
-from bfn.saving import hub
-from bfn.saving.hub import Card
+from bfn.saving import Card
 from saving.fake_hub import FakeHub
 from support import tiny_runs
 
@@ -174,16 +174,16 @@ def test_cards_do_not_say_where_the_data_are(tmp_path: Path, fake: FakeHub) -> N
 def test_places_in_order(model: bfn.BFN, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shipped = Path(bfn.__file__).parent / "pretrained" / "digits"
     monkeypatch.chdir(tmp_path)
-    assert hub.locate("digits") == shipped
+    assert saving.locate("digits") == shipped
     Path("digits").mkdir()  # a folder without a model does not hide the shipped one
-    assert hub.locate("digits") == shipped
+    assert saving.locate("digits") == shipped
     model.save_pretrained("digits")
-    assert hub.locate("digits") == Path("digits")
-    assert hub.locate(tmp_path / "nowhere" / "else") == tmp_path / "nowhere" / "else"
+    assert saving.locate("digits") == Path("digits")
+    assert saving.locate(tmp_path / "nowhere" / "else") == tmp_path / "nowhere" / "else"
     with pytest.raises(BFNError, match="no run folder 'digit'; did you mean 'digits'"):
-        hub.locate("digit")
+        saving.locate("digit")
     Path("runs").mkdir()
-    assert hub.locate("runs/digits") == Path("runs/digits")  # a missing run is not a repository
+    assert saving.locate("runs/digits") == Path("runs/digits")  # a missing run is not a repository
 
 
 # The hub.

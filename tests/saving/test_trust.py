@@ -15,7 +15,7 @@ from PIL import Image
 
 import bfn
 from bfn.cli import main
-from bfn.saving.serialise import CONFIG, WEIGHTS
+from bfn.saving import CONFIG, WEIGHTS
 from saving.fake_hub import FakeHub
 from support import processes, tiny_runs
 

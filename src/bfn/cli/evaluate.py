@@ -65,7 +65,7 @@ def evaluate(
     from bfn.evaluate import baselines
     from bfn.recipe import build
     from bfn.runs.folder import RunFolder
-    from bfn.saving.hub import locate
+    from bfn.saving import locate
 
     folder = RunFolder(locate(run), trust=trust)
     recipe = recipe_with_data(folder, overrides)
@@ -73,7 +73,7 @@ def evaluate(
     results.check_json(json, force)
     check_free(per_example, force, endings=(".csv",))
     model = folder.load_model().to(find_device(settings.device, "device"))
-    if table.is_table(folder.format()):
+    if folder.format().medium == "table":
         table.refuse(steps=chosen(keys).get("steps"), **{"per-example": per_example})
         table.evaluate(run, model, recipe, settings, json, bool(overrides))
         return
@@ -272,7 +272,7 @@ def solvers(
     from bfn.recipe import build
     from bfn.runs.folder import RunFolder
     from bfn.sampling import batches
-    from bfn.saving.hub import locate
+    from bfn.saving import locate
 
     counts = read_calls(calls)
     names = read_solvers(solver)

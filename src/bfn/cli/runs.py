@@ -160,7 +160,7 @@ def figures(
     from bfn.progress import waiting
     from bfn.recipe import build
     from bfn.runs.folder import RunFolder
-    from bfn.saving.hub import locate
+    from bfn.saving import locate
 
     style.load("matplotlib")
     paths = {name: out / f"{name}.{format}" for name in only or figures.FIGURES}

@@ -51,7 +51,7 @@ def sample(
     asked = chosen(keys)
     settings = (recipe.sample if recipe else Sample()).updated(**asked)
     settings = sampling.with_calls(settings, calls, asked.get("steps"))
-    if table.is_table(format):
+    if format.medium == "table":
         table.refuse(prefix=prefix, length=length, film=film, separate=separate)
         table.sample(run, model, settings, given or [], out, force)
         return
@@ -162,7 +162,7 @@ def infill(
     if particles > 1 and "solver" not in given:
         own = dataclasses.replace(own, solver="ancestral", grid="auto")
     settings = sampling.with_calls(own.updated(**given), calls, given.get("steps"), resample)
-    if table.is_table(format):
+    if format.medium == "table":
         table.refuse(mask=mask, blank=blank, resize=resize, length=length, whole=whole)
         table.refuse(particles=particles > 1, resample=resample, since=since, n=given.get("n"))
         table.infill(run, model, settings, what, out, force)

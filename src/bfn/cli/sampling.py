@@ -19,7 +19,7 @@ from bfn.progress import waiting
 from bfn.recipe import Recipe, Sample
 from bfn.runs.folder import RunFolder
 from bfn.sampling import batches, solvers
-from bfn.saving.hub import locate
+from bfn.saving import locate
 
 
 def draw(model: BFN, format: Format, settings: Sample, **options: Any) -> Tensor:

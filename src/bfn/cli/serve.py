@@ -33,7 +33,7 @@ def serve(
 
     for module in ("starlette", "uvicorn", "websockets"):
         require_extra(module, "web", "bfn serve")
-    from bfn.saving.hub import shipped
+    from bfn.saving import shipped
     from bfn.web import server, subject
 
     with server.listen(host, port) as at:

@@ -13,7 +13,7 @@ from bfn.errors import BFNError, plural
 if TYPE_CHECKING:
     from bfn.evaluate import Evaluation
     from bfn.recipe import Published, Recipe
-    from bfn.saving.hub import Card
+    from bfn.saving import Card
 
 
 def card(
@@ -70,7 +70,7 @@ def card_of_run(
 
     The summary says how much data there is in each split.
     """
-    from bfn.saving.hub import Card
+    from bfn.saving import Card
 
     sentences = [f"{recipe.description}."] if recipe.description else []
     if source := recipe.data.get("source"):
@@ -111,23 +111,23 @@ def push(
         private: Create it as a private repository.
         token: A token for the hub, unless you have logged in.
     """
+    from bfn import saving
     from bfn.cli.evaluate import recipe_with_data
     from bfn.runs.folder import RunFolder
-    from bfn.saving import hub
 
     folder = RunFolder(run, trust=trust)
     recipe = recipe_with_data(folder)
     model = folder.load_model()
     with tempfile.TemporaryDirectory() as name:
         copy = Path(name)
-        for pattern in hub.SHARED:
+        for pattern in saving.SHARED:
             for file in run.glob(pattern):
                 shutil.copyfile(file, copy / file.name)
-        (copy / hub.RECIPE).write_text(recipe.without_places().to_toml())
-        if not (run / hub.README).exists():
+        (copy / saving.RECIPE).write_text(recipe.without_places().to_toml())
+        if not (run / saving.README).exists():
             card = card_of_run(recipe, repository, folder.data().get("data", ""))
             card.write(copy, model.net, model.head, model.data_format)
-        address = hub.upload(copy, repository, private=private or None, token=token)
+        address = saving.upload(copy, repository, private=private or None, token=token)
     print(f"{run} is at {address}")
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from bfn.cli import results
 from bfn.cli.sampling import summary
-from bfn.data.formats import Format
 from bfn.errors import BFNError, plural
 from bfn.files import check_free
 from bfn.model import BFN
@@ -20,10 +19,6 @@ from bfn.recipe import Eval, Recipe, Sample
 from bfn.sampling.batches import on_device, options
 
 ENDINGS = (".csv", ".tsv", ".parquet")
-
-
-def is_table(format: Format) -> bool:
-    return format.medium == "table"
 
 
 def refuse(**given: Any) -> None:

@@ -29,13 +29,12 @@ import torch
 from torch import nn
 
 from bfn import data as data_sets
-from bfn import noise, suggest
+from bfn import noise, saving, suggest
 from bfn.data.base import DataSet
 from bfn.errors import BFNError, did_you_mean, import_name
 from bfn.model import BFN, KINDS
 from bfn.recipe.recipe import COMMAND_LINE, FREE, PLACES, SECTIONS, SUGGESTED, Recipe
 from bfn.recipe.values import signature, typed
-from bfn.saving import serialise
 
 FROM_DATA: dict[str, Callable[[DataSet], int | None]] = {
     "data.K": lambda data: data.K,
@@ -130,7 +129,7 @@ def called(recipe: Recipe, section: str) -> tuple[str, Callable[..., Any], dict[
     if section == "data":
         return name, data_sets.source(name, trust=True), arguments
     if section == "net":
-        cls = serialise.find_class(name, trust=True)
+        cls = saving.find_class(name, trust=True)
         if not issubclass(cls, nn.Module):
             raise BFNError(f"net.class = {name!r} is not a torch.nn.Module")
         return name, cls, arguments
@@ -184,7 +183,7 @@ def _construct(recipe: Recipe, key: str, value: Any) -> Any:
     if "class" not in arguments:
         return arguments
     try:
-        cls = serialise.find_class(str(arguments.pop("class")), trust=True)
+        cls = saving.find_class(str(arguments.pop("class")), trust=True)
         return cls(**arguments)
     except TypeError as error:
         raise BFNError(

@@ -28,6 +28,7 @@ import numpy as np
 from safetensors import SafetensorError
 from torch import Tensor
 
+from bfn import saving
 from bfn.data import read_format
 from bfn.data.base import DataSet
 from bfn.data.formats import Format
@@ -36,7 +37,6 @@ from bfn.files import replacing
 from bfn.model import BFN
 from bfn.recipe import PLACES, Recipe, read
 from bfn.runs import status
-from bfn.saving import serialise
 
 RECIPE, METRICS, CHECKPOINTS, SAMPLES = "recipe.toml", "metrics.jsonl", "checkpoints", "samples"
 BOARD, DATA, TRAINED_ON = "tensorboard", "data.json", "trained-on.npy"
@@ -95,7 +95,7 @@ class RunFolder:
                 f"{name!r} holds a run already; continue it with --resume, replace it with --force "
                 "(resume=True and force=True in Python), or give another folder with --out"
             )
-        elif resume and (self.path / serialise.WEIGHTS).is_file() and not self.steps():
+        elif resume and (self.path / saving.WEIGHTS).is_file() and not self.steps():
             raise BFNError(
                 f"{name!r} holds a model without checkpoints, which training would replace; give "
                 "another folder"
@@ -249,7 +249,7 @@ class RunFolder:
     def export(self, model: dict[str, Any], weights: Mapping[str, Tensor]) -> None:
         """Write config.json, from `BFN.config`, and model.safetensors."""
         try:
-            serialise.save(self.path, model, weights)
+            saving.save(self.path, model, weights)
         except (OSError, SafetensorError) as error:
             raise Unwritten(
                 f"the model could not be written to {str(self.path)!r} ({error}); make room and "
@@ -261,10 +261,10 @@ class RunFolder:
 
     def format(self) -> Format:
         """What one example of the run's data is; the data themselves are not needed."""
-        description = serialise.load_config(self.path).get("data")
+        description = saving.load_config(self.path).get("data")
         if not isinstance(description, dict):
             raise BFNError(
-                f"{str(self.path / serialise.CONFIG)!r} does not say what the data are; use "
+                f"{str(self.path / saving.CONFIG)!r} does not say what the data are; use "
                 "bfn.generate with a shape of your own"
             )
         return read_format(description, trust=self.trust)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from bfn import loss, progress
+from bfn import loss, progress, saving
 from bfn.data.base import DataSet
 from bfn.data.tensors import Array, as_data_set
 from bfn.device import needed
@@ -24,7 +24,6 @@ from bfn.progress import Display
 from bfn.recipe import Recipe, build, resolve
 from bfn.runs.folder import RunFolder
 from bfn.sampling.batches import check_names
-from bfn.saving import hub, serialise
 from bfn.train import parallel
 from bfn.train.checkpoint import in_words
 from bfn.train.loop import Loop
@@ -235,17 +234,17 @@ def _start_from(
             f"{str(folder.path)!r} is both the run to start from and the new one; give another "
             "folder"
         )
-    source = hub.locate(name)
-    config = serialise.load_config(source)
-    weights = serialise.read_weights(source, config)
-    if reason := serialise.misfit(model.net, weights):
+    source = saving.locate(name)
+    config = saving.load_config(source)
+    weights = saving.read_weights(source, config)
+    if reason := saving.misfit(model.net, weights):
         raise BFNError(
             f"the weights of {name!r} do not fit this network ({reason}); give it the same "
             "arguments as that model's network has in its config.json"
         )
     model.net.load_state_dict(weights)
     for part in ("flow", "head"):
-        mine, old = serialise.describe(getattr(model, part)), config[part]
+        mine, old = saving.describe(getattr(model, part)), config[part]
         if mine != old:
             say(f"the model in {name} had another {part}: {in_words(old)}, now {in_words(mine)}")
 
@@ -265,14 +264,14 @@ def _fit_to_data(model: BFN, data: DataSet, resumed: RunFolder | None) -> None:
         if model.lengths is None:
             model.lengths = Lengths.of(cond["length"].cpu(), model.flow.longest(data.shape))
     model.head = model.head.fitted(x, **seen)
-    if resumed is not None and (resumed.path / serialise.CONFIG).is_file():
-        before = serialise.load_config(resumed.path)
+    if resumed is not None and (resumed.path / saving.CONFIG).is_file():
+        before = saving.load_config(resumed.path)
         head = before["head"]
         # Heads that differ in more than that are refused when the checkpoint is read.
-        if is_ours(head["class"]) and in_words(head) == in_words(serialise.describe(model.head)):
-            model.head = serialise.build(head, Head, trust=False, flow=model.flow)
+        if is_ours(head["class"]) and in_words(head) == in_words(saving.describe(model.head)):
+            model.head = saving.build(head, Head, trust=False, flow=model.flow)
         if "lengths" in before:
-            model.lengths = serialise.build(before["lengths"], Lengths, trust=False)
+            model.lengths = saving.build(before["lengths"], Lengths, trust=False)
 
 
 def _check(

@@ -32,7 +32,7 @@ from bfn.output.bins import bin_centre, bin_index
 from bfn.recipe import Sample
 from bfn.runs.folder import RunFolder
 from bfn.sampling import batches
-from bfn.saving.hub import locate
+from bfn.saving import locate
 from bfn.tables.format import TableFormat
 
 MOST = 16_384

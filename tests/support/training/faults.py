@@ -19,10 +19,10 @@ import torch
 from safetensors.torch import save_file
 
 import bfn
+from bfn import saving
 from bfn.errors import BFNError
 from bfn.recipe import Recipe
 from bfn.runs import folder
-from bfn.saving import serialise
 from bfn.train import checkpoint
 from bfn.train.step import Trainer
 
@@ -103,11 +103,11 @@ FAULTS: dict[str, Callable[[], None]] = {
     "kill while old checkpoints are removed": lambda: before(
         checkpoint.shutil, "rmtree", kill, lambda path, **_: path.name.endswith("step-4")
     ),
-    "kill in half an export": lambda: half_a_file(serialise, lambda _: True, kill),
+    "kill in half an export": lambda: half_a_file(saving, lambda _: True, kill),
     "SIGINT": lambda: before(
         Trainer, "advance", lambda: os.kill(os.getpid(), signal.SIGINT), _step_is
     ),
-    "full disk in an export": lambda: before(serialise, "save", full_disk, lambda *_: True),
+    "full disk in an export": lambda: before(saving, "save", full_disk, lambda *_: True),
     "full disk in the metrics": lambda: before(
         folder.json, "dumps", full_disk, lambda line, **_: "nats" in line and line["step"] == STEP
     ),
