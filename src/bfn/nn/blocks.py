@@ -28,20 +28,19 @@ from torch import Tensor, nn
 from bfn.errors import BFNError, number, whole
 
 
-def json_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
+def json_arguments(variables: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a network's constructor, from its `locals()`: checked, as JSON values."""
-    arguments = {name: v for name, v in given.items() if name not in ("self", "__class__")}
+    arguments = {name: v for name, v in variables.items() if name not in ("self", "__class__")}
     for name, value in arguments.items():
         if name in ("known", "mask"):
             if not isinstance(value, bool):
                 raise BFNError(f"{name} = {value!r}; expected true or false")
-            continue
-        if name == "dropout":
+        elif name == "dropout":
             number(name, value, "a probability of at least 0 and below 1", lambda p: 0.0 <= p < 1.0)
-            continue
-        for size in value if isinstance(value, tuple | list) else (value,):
-            if size is not None:
-                whole(name, size, 0 if name == "labels" else 1)
+        elif not isinstance(value, dict):  # of shapes by variable
+            for size in value if isinstance(value, tuple | list) else (value,):
+                if size is not None:
+                    whole(name, size, 0 if name == "labels" else 1)
     return {name: list(v) if isinstance(v, tuple) else v for name, v in arguments.items()}
 
 

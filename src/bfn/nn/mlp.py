@@ -183,21 +183,16 @@ class MixedMLP(_Residual):
         known: bool = False,
         mask: bool = False,
     ) -> None:
-        numbers = json_arguments(
-            {
-                "width": width,
-                "layers": layers,
-                "dropout": dropout,
-                "labels": labels,
-                "known": known,
-                "mask": mask,
-            }
-        )
+        arguments = json_arguments(locals())
+        for side in ("inputs", "outputs"):
+            arguments[side] = {name: list(shape) for name, shape in arguments[side].items()}
         size_in, size_out = (sum(map(math.prod, side.values())) for side in (inputs, outputs))
-        super().__init__(size_in, size_out, size_in, **numbers)
-        shapes = [{name: list(s) for name, s in side.items()} for side in (inputs, outputs)]
-        self.arguments = {"inputs": shapes[0], "outputs": shapes[1], **numbers}
-        self.inputs, self.outputs = shapes
+        super().__init__(
+            size_in, size_out, size_in, width=width, layers=layers, dropout=dropout,
+            labels=labels, known=known, mask=mask,
+        )  # fmt: skip
+        self.arguments = arguments
+        self.inputs, self.outputs = arguments["inputs"], arguments["outputs"]
 
     @classmethod
     def of(cls, variables: Mapping[str, Any], **arguments: Any) -> MixedMLP:

@@ -21,9 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bfn.data import read_format
 from bfn.data.base import DataSet
-from bfn.data.formats import Format, MixedFormat
+from bfn.data.formats import Format, MixedFormat, read_format
 from bfn.data.forms import Form
 from bfn.errors import BFNError
 from bfn.flow import BayesianFlow, Theta

@@ -29,9 +29,8 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from bfn import saving
-from bfn.data import read_format
 from bfn.data.base import DataSet
-from bfn.data.formats import Format
+from bfn.data.formats import Format, read_format
 from bfn.errors import BFNError, Unwritten
 from bfn.files import replacing
 from bfn.model import BFN

@@ -21,8 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bfn.data import read_format
-from bfn.data.formats import Format, TextFormat
+from bfn.data.formats import Format, TextFormat, read_format
 from bfn.device import find_device
 from bfn.errors import BFNError, plural, some
 from bfn.flow import BayesianFlow, Theta
