@@ -1,13 +1,18 @@
-"""`bfn runs`: what the files of a run say, whichever of them there are."""
+"""`bfn runs` and `bfn figures`, and what tells whether a run is alive."""
 
 from __future__ import annotations
 
+import errno
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from bfn.cli import main
 from bfn.cli.runs import describe
+from bfn.errors import BFNError
+from bfn.plots import figures
 from bfn.runs import status
 
 LINE = '{"step": 4, "loss": 1.5, "unit": "bits per dimension"}\n'
@@ -58,3 +63,57 @@ def test_files_that_are_cut_off_hide_no_other_run(
 def test_nothing_to_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runs", str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"no runs in {tmp_path}\n"
+
+
+# Figures.
+
+
+def test_draws_what_was_asked_for(runs: Path, output: Callable[..., str]) -> None:
+    out = Path("new/folder")
+    line = ["figures", str(runs / "text"), "--out", str(out), "--format", "svg"]
+    some = ["--only", "losses", "samples"]
+    printed = output(*line, *some).splitlines()
+    assert printed == [f"{out / name}.svg: {figures.FIGURES[name]}" for name in some[1:]]
+    assert sorted(path.name for path in out.iterdir()) == ["losses.svg", "samples.svg"]
+    # What exists is kept, and refused before anything else is drawn.
+    (out / "samples.svg").write_text("mine")
+    (out / "losses.svg").unlink()
+    assert main([*line, *some]) == 2
+    assert [path.name for path in out.iterdir()] == ["samples.svg"]
+    # All of them.
+    output(*line, "--force")
+    assert {path.stem for path in out.iterdir()} == set(figures.FIGURES)
+    assert (out / "samples.svg").read_text() != "mine"
+
+
+# Whether a run is alive: its lock, or without locks what its status says.
+
+
+def test_one_lock_at_a_time(tmp_path: Path) -> None:
+    lock, other = status.Lock(tmp_path), status.Lock(tmp_path)
+    assert status.is_locked(tmp_path) is False
+    lock.take()
+    assert status.is_locked(tmp_path) is True
+    with pytest.raises(BFNError, match="is being trained by process"):
+        other.take()
+    threading.Timer(0.2, lock.release).start()  # whoever only looks releases it at once
+    other.take()
+    other.release()
+    assert status.is_locked(tmp_path) is False
+
+
+def test_a_lock_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path, *_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    assert status.is_locked(tmp_path) is None
+
+
+def test_without_locks_the_written_status_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status.write(tmp_path, "running", {"step": 1})
+    assert status.read(tmp_path)["status"] == "interrupted", "the lock is free: it was killed"
+    monkeypatch.setattr(status, "is_locked", lambda _: None)
+    assert status.read(tmp_path)["status"] == "running"

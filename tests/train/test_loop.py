@@ -1,17 +1,25 @@
-"""Validation with fixed noise, the best checkpoint, and training that ends when it is in vain."""
+"""What the loop does between steps: validation, samples, and the end if training diverges."""
 
 from __future__ import annotations
 
+import errno
 import math
+import os
+import signal
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import bfn
+from bfn.errors import BFNError
+from bfn.plots import sheets
 from bfn.recipe import build
 from bfn.runs.folder import RunFolder
-from bfn.train import Diverged, checkpoint
+from bfn.train import Diverged, Interrupted, checkpoint, monitor
 from bfn.train.monitor import Validation
 from bfn.train.parallel import World
 from support import tiny_runs
@@ -238,3 +246,147 @@ def test_without_a_folder(totals: list[float]) -> None:
     totals += [3.0]
     bfn.train.fit(halfway, data, steps=4, batch=4, validate_every=4, display=False)
     assert torch.equal(result.model.net.weight, halfway.net.weight)  # pyright: ignore
+
+
+# Samples.
+
+
+def test_samples_do_not_disturb_the_training(tmp_path: Path) -> None:
+    run(tiny_runs.read(tmp_path), tmp_path / "plain")
+    run(tiny_runs.read(tmp_path, train__sample_every=6), tmp_path / "sampled")
+    drawn = {path.name for path in (tmp_path / "sampled" / "samples").iterdir()}
+    assert drawn == {"step-6.png", "step-12.png"}
+    assert metrics(tmp_path / "plain") == metrics(tmp_path / "sampled")
+
+
+def test_a_missing_extra_leaves_the_samples_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    display = tiny_runs.Recorder()
+    recipe = tiny_runs.read(tmp_path, train__sample_every=1, train__steps=2)
+    assert run(recipe, tmp_path / "run", display=display).step == 2
+    assert not (tmp_path / "run" / "samples").exists()
+    assert any(
+        "no samples will be drawn during training: " in message for message in display.messages
+    )
+
+
+def test_samples_that_cannot_be_drawn_say_so_first(tmp_path: Path) -> None:
+    recipe = tiny_runs.read(tmp_path, "text", train__sample_every=3, sample__label="3")
+    with pytest.raises(BFNError, match="without labels"):
+        run(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_full_disk_does_not_end_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, *_: object) -> None:
+        path.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sheets, "write_sheet", full)
+    display = tiny_runs.Recorder()
+    recipe = tiny_runs.read(tmp_path, "text", train__sample_every=5)
+    assert run(recipe, tmp_path / "run", display=display).step == 12
+    assert [
+        message
+        for message in display.messages
+        if "step-5.txt' could not be written (No space" in message
+    ]
+    assert not list((tmp_path / "run" / "samples").iterdir())  # neither whole nor half
+
+
+def test_a_signal_ends_the_drawing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = tiny_runs.read(tmp_path, "text", train__sample_every=3, sample__steps=50)
+    run(tiny_runs.read(tmp_path, "text"), tmp_path / "whole")
+    original = monitor.draw
+
+    def draw(*arguments, progress=None, **keywords):
+        def look(done: int, count: int) -> None:
+            if done == 10 * recipe.sample.n:
+                os.kill(os.getpid(), signal.SIGTERM)
+            assert progress is not None
+            progress(done, count)
+            assert done < 11 * recipe.sample.n
+
+        return original(*arguments, progress=look if progress else None, **keywords)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(monitor, "draw", draw)
+        with pytest.raises(Interrupted, match="interrupted at step 4 of 12; its state is saved"):
+            run(recipe, tmp_path / "run")
+    assert not list((tmp_path / "run").glob("samples/*"))
+    run(recipe, tmp_path / "run", resume=True)
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+
+
+# Divergence.
+
+
+class Bomb(torch.nn.Module):
+    """A network whose output is not a number from a given call in training on."""
+
+    def __init__(self, fuse: int) -> None:
+        super().__init__()
+        self.arguments = {"fuse": fuse}
+        self.fuse = fuse
+        self.weight = torch.nn.Parameter(torch.zeros(2))
+
+    def forward(self, features: Tensor, t: Tensor) -> Tensor:
+        self.fuse -= self.training
+        output = features[..., None] * self.weight
+        return output * float("nan") if self.fuse < 0 else output
+
+
+class Steep(Bomb):
+    """An infinite slope, sqrt's at 0, with a finite value."""
+
+    def forward(self, features: Tensor, t: Tensor) -> Tensor:
+        return features[..., None] * self.weight.abs().sqrt()
+
+
+def fit(net: torch.nn.Module, out: Path | None, **settings: Any) -> bfn.train.Fit:
+    model = bfn.discretised(net, K=17, sigma_1=0.1)
+    given = {"steps": 20, "batch": 4, "log_every": 8, "checkpoint_every": 4, **settings}
+    return bfn.train.fit(model, bfn.data.load("digits"), out=out, display=False, **given)
+
+
+NO_GOOD = r"there is no good checkpoint before it: train again with a smaller train.learning_rate"
+GOOD = r"the last good checkpoint is \S*step-4: train again .*learning_rate.*"
+
+
+@pytest.mark.parametrize(
+    ("net", "settings", "sentence", "kept"),
+    [
+        (Bomb(6), {}, rf"loss became nan at step 7; {GOOD}", [4]),
+        (Bomb(2), {}, rf"loss became nan at step 3; {NO_GOOD}", []),
+        # The checkpoint of the step before has the weights that the loss was computed with.
+        (Bomb(4), {"log_every": 1}, rf"nan at step 5; {NO_GOOD}", [4]),
+        (Bomb(8), {"log_every": 1}, rf"nan at step 9; {GOOD}", [4, 8]),
+        (Steep(0), {}, r"gradient's norm became (nan|inf) at step 1; ", []),
+        # The loss of the last step was computed before its weights.
+        (
+            Bomb(100),
+            {"steps": 1, "learning_rate": 1e38},
+            rf"weights overflowed at step 1; {NO_GOOD}",
+            [],
+        ),
+    ],
+)
+def test_training_stops(
+    net: torch.nn.Module, settings: dict, sentence: str, kept: list[int], tmp_path: Path
+) -> None:
+    with pytest.raises(Diverged, match=sentence) as caught:
+        fit(net, tmp_path / "run", **settings)
+    assert RunFolder(tmp_path / "run").steps() == kept
+    assert (tmp_path / "run" / "model.safetensors").exists() == bool(kept)
+    found = status(tmp_path / "run")
+    assert (found["status"], found["message"]) == ("diverged", str(caught.value))
+    assert f" at step {found['step']}; " in found["message"]
+
+
+def test_divergence_without_a_folder() -> None:
+    with pytest.raises(Diverged, match="weights overflowed at step 1; "):
+        fit(Bomb(100), None, steps=1, learning_rate=1e38)
