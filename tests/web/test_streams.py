@@ -249,7 +249,7 @@ def test_bins_shown_as_classes_follow_bayes_rule(people: Subject) -> None:
     theta = flow.sample(x, t, g)
     with model.evaluating():
         output = model(theta, t)
-    shown = messages.look(people, theta, output, x, slice(0, 1)).inputs[1]
+    shown = messages.snapshot(people, theta, output, x, slice(0, 1)).inputs[1]
     part = flow.unpack_theta(theta)["age"]
     V, beta = float(part.V), float(part.beta)
     density = [math.exp(-((V - beta * c) ** 2) / (2 * beta)) for c in (-0.8, -0.4, 0, 0.4, 0.8)]
@@ -400,10 +400,10 @@ def test_particles_are_shown_together() -> None:
     theta = flow.prior((2, 1, 8, 8))
     sure = torch.full((2, 1, 8, 8), 50.0) * torch.tensor([1.0, -1.0]).reshape(2, 1, 1, 1)
     output = model.head(sure, theta, torch.zeros(2))
-    look = messages.look(subject, theta, output, output.mode(), slice(0, 2))
-    assert look.entropy == pytest.approx(64 * math.log(2))
+    shown = messages.snapshot(subject, theta, output, output.mode(), slice(0, 2))
+    assert shown.entropy == pytest.approx(64 * math.log(2))
     for row in range(2):
-        alone = messages.look(subject, theta, output, output.mode(), slice(row, row + 1))
+        alone = messages.snapshot(subject, theta, output, output.mode(), slice(row, row + 1))
         assert alone.entropy == pytest.approx(0.0, abs=1e-6)
 
 

@@ -164,7 +164,7 @@ def inspect(
 
 
 def describe(archive: Archive) -> dict[str, Any]:
-    """All that an archive says of itself, as JSON values."""
+    """What an archive holds and how it was made, as JSON values."""
     from bfn.codec.archive import group_size
 
     contents = archive.contents

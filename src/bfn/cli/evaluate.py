@@ -126,7 +126,7 @@ def recipe_with_data(folder: RunFolder, overrides: Mapping[str, Text] | None = N
 def compare_data(
     folder: RunFolder, model: BFN, data: DataSet, split: str, *, moved: bool
 ) -> list[str] | None:
-    """Say how many examples of a split the run was trained on, unless these are its own data.
+    """Report how many examples of a split the run was trained on, unless these are its own data.
 
     Returns what they are called, or None if the run keeps no record. Refuses data of another kind.
     """
@@ -225,7 +225,7 @@ def show(
 
 
 def write_per_example(path: Path, result: Evaluation) -> None:
-    """L^n + L^r of every example in the data's unit: its index, then a column for each n."""
+    """Write L^n + L^r of every example, in the data's unit, with a column for each n."""
     columns = [(result.per_example(row.n) * result.scale).tolist() for row in result.rows]
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
@@ -371,7 +371,7 @@ def compare(
         new: A table of new rows.
         holdout: Real rows that the model was not trained on; they show what real rows would get.
         target: A column that is predicted from the others, after learning from new rows.
-        seed: Of the classifiers, and of which rows are chosen.
+        seed: Random seed for the classifiers and for choosing rows.
         out: Also write a page with what the numbers mean and pictures to this .html.
     """
     from bfn.compare.measures import compare as compare_tables

@@ -55,7 +55,7 @@ def check_json(path: Path | None, force: bool) -> None:
 
 
 def write_json(path: Path | None, document: Mapping[str, Any]) -> bool:
-    """Write what --json asks for; says whether it was printed, so that no table should be."""
+    """Write what --json asks for; returns whether it was printed, in place of the table."""
     if path is None:
         return False
     text = json.dumps(document, indent=2) + "\n"

@@ -123,6 +123,6 @@ def with_calls(settings: Sample, calls: int | None, steps: str | None, repeats: 
 
 
 def summary(noun: str, count: int, steps: int, repeats: int = 0) -> str:
-    """Such as "8 samples in 50 steps (51 network calls)"."""
+    """What was drawn, as in "8 samples in 50 steps (51 network calls)"."""
     calls = (1 + repeats) * steps + 1
     return f"{plural(count, noun)} in {plural(steps, 'step')} ({calls:,} network calls)"

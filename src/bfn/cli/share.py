@@ -82,7 +82,7 @@ def card_of_run(
 
 
 def in_markdown(result: Evaluation, split: str, published: Published | None) -> str:
-    """The table of an evaluation, below a line that says of what."""
+    """The table of an evaluation in Markdown, below a line that names the unit and the split."""
     from bfn.cli.evaluate import table
 
     lines = table(result, published)

@@ -29,7 +29,7 @@ def refuse(**given: Any) -> None:
 
 
 def read_given(given: Sequence[str]) -> dict[str, str | None]:
-    """--given NAME=VALUE, each; NAME= is a missing value."""
+    """Read options --given NAME=VALUE, where NAME= stands for a missing value."""
     values = {}
     for each in given:
         name, equals, value = each.partition("=")
@@ -50,7 +50,11 @@ def sample(
     out = out or Path(f"{run.resolve().name}-samples.csv")
     check_free(out, force, endings=ENDINGS)
     table = _table(model)
-    with on_device(model, settings.device), waiting("sampling") as (report, say), _spoken():
+    with (
+        on_device(model, settings.device),
+        waiting("sampling") as (report, say),
+        _printed_warnings(),
+    ):
         new = table.sample(
             settings.n, read_given(given), seed=settings.seed, steps=settings.steps,
             batch=settings.batch, progress=report, say=say, **options(model, settings),
@@ -62,7 +66,7 @@ def sample(
 def infill(
     run: Path, model: BFN, settings: Sample, what: str, out: Path | None, force: bool
 ) -> None:
-    """`bfn infill`: the rows of a file with their holes filled."""
+    """`bfn infill`: the rows of a file with their missing values filled in."""
     from bfn.tables.csvfile import fill_csv
     from bfn.tables.frame import read, write
 
@@ -72,7 +76,11 @@ def infill(
     holes = int(frame.holes)
     if not holes:
         raise BFNError(f"{what!r} has no missing values; leave cells empty to have them filled in")
-    with on_device(model, settings.device), waiting("filling in") as (report, say), _spoken():
+    with (
+        on_device(model, settings.device),
+        waiting("filling in") as (report, say),
+        _printed_warnings(),
+    ):
         filled = _table(model).impute(
             frame, seed=settings.seed, steps=settings.steps, batch=settings.batch,
             progress=report, say=say, **options(model, settings),
@@ -142,7 +150,7 @@ def evaluate(
 
 
 @contextlib.contextmanager
-def _spoken() -> Iterator[None]:
+def _printed_warnings() -> Iterator[None]:
     """Print warnings as lines on standard error."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)

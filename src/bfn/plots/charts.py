@@ -122,7 +122,7 @@ def draw_curves(path: Path, curves: Sequence[Curve]) -> None:
 
 
 def _label(name: str) -> str:
-    """To matplotlib, $ begins a formula, and what begins with _ has no place in the legend."""
+    """Escape what matplotlib treats specially: $ in formulas, and _ before hidden names."""
     text = name.encode(errors="replace").decode()  # a folder's name need not be text
     return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
 

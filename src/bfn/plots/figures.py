@@ -81,7 +81,7 @@ def draw(name: str, run: Run, path: Path) -> None:
 
 
 def real_and_generated(run: Run, count: int) -> tuple[Tensor, Tensor]:
-    """Examples of the split, and as many samples, drawn as the run's recipe says."""
+    """Examples of the split, and the same number of samples, drawn as the run's recipe says."""
     x, _ = run.batch(count)
     settings = replace(run.sampling, n=len(x), seed=noise.seed("figures", run.seed))
     return x.cpu(), draw_from(run.model, x.shape[1:], settings, progress=run.progress)

@@ -68,7 +68,7 @@ def write_sheet(path: Path, format: Format, x: Tensor, columns: int | None = Non
 
 
 def sheet(format: Format, x: Tensor, ending: str, columns: int | None = None) -> bytes:
-    """The content of such a file.
+    """The content of a file with that ending.
 
     A grid has as many columns as rows unless `columns` says otherwise.
     """

@@ -67,7 +67,7 @@ def settled(recipe: Recipe) -> Recipe:
 
 
 def takes(recipe: Recipe, section: str, key: str) -> bool:
-    """Whether what a section names has such an argument."""
+    """Whether the function or class that a section names has this argument."""
     return key in signature(called(recipe, section)[1])[0]
 
 
@@ -176,7 +176,7 @@ def _checked(
 
 
 def _construct(recipe: Recipe, key: str, value: Any) -> Any:
-    """Every table with a `class`, also inside of others, as an object; lists as tuples."""
+    """Turn every table with a `class`, nested ones too, into an object, and lists into tuples."""
     if not isinstance(value, Mapping):
         return tuple(value) if isinstance(value, list) else value
     arguments = {name: _construct(recipe, f"{key}.{name}", each) for name, each in value.items()}
@@ -196,7 +196,7 @@ def _construct(recipe: Recipe, key: str, value: Any) -> Any:
 
 
 def fitted(recipe: Recipe, data: DataSet) -> Recipe:
-    """The recipe with every such value filled in."""
+    """The recipe with every value that was left to the data filled in."""
     if data.format.form.kind == "table":
         if data.format.dimensions == 1:  # of a single column nothing can be given
             recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, known=0.0))
@@ -213,7 +213,7 @@ def fitted(recipe: Recipe, data: DataSet) -> Recipe:
 
 def _placed(complete: Recipe, data: DataSet) -> Recipe:
     """The recipe with whole paths, and the arguments that the data's source chose itself."""
-    places = {key: _whole(complete.data[key]) for key in PLACES if key in complete.data}
+    places = {key: _absolute(complete.data[key]) for key in PLACES if key in complete.data}
     # A user's own source may leave choices to `bfn.data.from_arrays`, and not take these keys.
     chosen = {k: v for k, v in data.chosen.items() if takes(complete, "data", k)}
     return dataclasses.replace(complete, data=complete.data | places | chosen)
@@ -232,8 +232,8 @@ def is_open(recipe: Recipe, name: str) -> bool:
     return _is_open(table.get(key)) or (table.get(FREE[section]) == SUGGESTED and key not in table)
 
 
-def _whole(place: str) -> str:
-    """The whole path of what is there; anything else, such as an address, as it is."""
+def _absolute(place: str) -> str:
+    """The absolute path of an existing file; anything else, such as a URL, unchanged."""
     path = Path(place).expanduser()
     return str(path.absolute()) if path.exists() else place
 
@@ -376,7 +376,7 @@ def _with_labels(recipe: Recipe, data: DataSet) -> Recipe:
 
 
 def _with_known(recipe: Recipe) -> Recipe:
-    """The recipe with a network that sees which variables are known, if some are to be."""
+    """With train.known, the recipe with a network that sees which variables are known."""
     if not recipe.train.known or "known" in recipe.net or not takes(recipe, "net", "known"):
         return recipe
     return dataclasses.replace(recipe, net={**recipe.net, "known": True}, parameters=0)

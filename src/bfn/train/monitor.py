@@ -230,7 +230,7 @@ class Samples:
         draw(model, data.shape, replace(self.settings, n=1, steps=1))
 
     def write(self, step: int, interrupted: Callable[[], bool]) -> None:
-        """Draw and write; all processes must call this. It is given up when `interrupted`."""
+        """Draw and write, unless `interrupted`; all processes must call this."""
         if not self.suffix:
             return
         if not (self.world.main or self.together):

@@ -142,7 +142,7 @@ class Muon(torch.optim.AdamW):
             _foreach_add_(weights, steps, alpha=-rate * 0.2 * longer**0.5)
 
     def _directions(self, weights: list[Tensor]) -> list[Tensor]:
-        """Where to go, before it is made orthogonal, which makes its length immaterial."""
+        """The direction of each step, before it is made orthogonal; its length does not matter."""
         averages, gradients = [], []
         for parameter in weights:
             state = self.state[parameter]

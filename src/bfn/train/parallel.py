@@ -138,7 +138,7 @@ class World:
         return tuple(map(bool, vote.tolist()))
 
     def any_a_step_ago(self, *flags: bool) -> tuple[bool, ...]:
-        """As `any`, but with several processes for the flags of the call before, not to wait."""
+        """As `any`, but several processes get the answer of the call before, so that none waits."""
         if self.size == 1:
             return flags
         before = self._vote
@@ -261,7 +261,7 @@ def _reason(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def whole_afterwards(model: BFN, sharding: str, world: World) -> Iterator[None]:
+def unsharded_afterwards(model: BFN, sharding: str, world: World) -> Iterator[None]:
     """Give the model an ordinary network again after it was sharded."""
     whole = copy.deepcopy(model.net) if world.shards(sharding) else None
     yield
@@ -305,7 +305,7 @@ def shard(net: nn.Module, world: World) -> None:
 
 
 def full(value: Tensor) -> Tensor:
-    """The whole of a tensor; all processes must call this."""
+    """The complete tensor; all processes must call this."""
     return value.full_tensor() if _is_sharded(value) else value  # pyright: ignore
 
 
@@ -329,7 +329,7 @@ def like(value: Tensor, model: Any) -> Tensor:
 
 
 def gathered(tensors: Mapping[str, Tensor], *, keep: bool = True) -> dict[str, Tensor]:
-    """Whole copies of tensors on the host; all processes must call this, not all must keep them."""
+    """Complete copies of tensors on the host; all processes must call this, even without `keep`."""
     whole = {}
     for name, value in tensors.items():
         value = full(value.detach())

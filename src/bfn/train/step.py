@@ -170,7 +170,7 @@ class Trainer:
 
 
 def _of_rows(model: BFN, augment: Callable[[Any], Any] | None) -> Callable[[Tensor], Tensor]:
-    """An augmentation of data as users see them, for data as one tensor."""
+    """Apply a user's augmentation, which sees unpacked data, to data packed into one tensor."""
     if augment is None:
         return lambda x: x
     return lambda x: model.pack(augment(model.flow.unpack(x)))
@@ -202,7 +202,7 @@ def _join(model: BFN, data: DataSet, settings: Train, world: World) -> tuple[BFN
 
 
 def has_unused_weights(model: BFN, data: DataSet, known: float = 0.0) -> bool:
-    """Whether some weights take no part in the loss, which DDP must be told."""
+    """Whether some weights take no part in the loss; DDP needs to know."""
     generator = torch.Generator(model.device).manual_seed(0)
     x, labels = data.batch("train", data.indices(0, 0, 1), generator)
     cond: dict[str, Any] = {"generator": generator, **labels}
@@ -339,7 +339,7 @@ def hide_labels(
 
 
 def check_labels(data: DataSet, settings: Train) -> None:
-    """Refuse to hide labels that are not there."""
+    """Refuse to hide labels of data that have none."""
     if settings.label_dropout and "train" not in data.labels:
         raise BFNError(
             f"train.label_dropout = {settings.label_dropout} hides labels, but {data.name} comes "

@@ -161,7 +161,7 @@ def _train(
         recipe, model, data = build_all()
         resumed = folder if resume and folder is not None and folder.steps() else None
         _prepare(recipe, model, data, folder, resumed, augment, display.say)
-        with parallel.whole_afterwards(model, recipe.train.sharding, world):
+        with parallel.unsharded_afterwards(model, recipe.train.sharding, world):
             with needed(lambda: "the model and the data are too large for it"):
                 loop = _loop(recipe, model, data, folder, world, display, stop, augment)
             loop.open(recipe, resume=resume, force=force)
@@ -281,7 +281,7 @@ def _check(
     folder: RunFolder | None,
     augment: Callable[[Tensor], Tensor] | None,
 ) -> None:
-    """Find what does not fit together; two examples go through the model."""
+    """Refuse what does not fit together; two examples are passed through the model."""
     if not any(p.requires_grad for p in model.parameters()):
         raise BFNError(
             f"the network {type(model.net).__name__} has no parameters to train; give one that has"
@@ -322,7 +322,7 @@ def _check(
 
 
 def _augmented(model: BFN, x: Tensor, augment: Callable[[Tensor], Tensor]) -> Tensor:
-    """The augmented x, if it is still data of the model."""
+    """Augment x, and refuse a result that is not data of the model."""
     if not callable(augment):
         raise BFNError(f"augment = {augment!r}; expected a function of a batch")
     unpacked = model.flow.unpack(x.clone())

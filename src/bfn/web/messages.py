@@ -84,11 +84,11 @@ class Plane:
     values: np.ndarray
 
 
-def planes(subject: Subject, look: Look) -> list[Plane]:
+def planes(subject: Subject, shown: Snapshot) -> list[Plane]:
     """What a frame shows."""
     planes = []
     for number, group in enumerate(subject.groups):
-        parts = _group_planes(group, look.inputs[number], look.beliefs[number], look.x[number])
+        parts = _group_planes(group, shown.inputs[number], shown.beliefs[number], shown.x[number])
         planes += [Plane(name, number, values) for name, values in parts.items()]
     return planes
 
@@ -110,7 +110,7 @@ def body(planes: Sequence[Plane]) -> bytes:
 
 
 @dataclass(frozen=True)
-class Look:
+class Snapshot:
     """One example at one time, by group: expected input, belief and a draw, without a batch."""
 
     inputs: list[Tensor]
@@ -124,13 +124,13 @@ class Look:
         return sum(entropies) if entropies else None
 
 
-def look(subject: Subject, theta: Theta, output: Output, x: Tensor, rows: slice) -> Look:
+def snapshot(subject: Subject, theta: Theta, output: Output, x: Tensor, rows: slice) -> Snapshot:
     """Some rows of a batch, which are the particles of one example or that example alone."""
     flow = subject.model.flow
     parts = zip(subject.groups, flow.parts, thetas(flow, theta), strict=True)
     inputs = [_input(*each)[rows].mean(0).cpu() for each in parts]
     beliefs = [_pooled(part.belief(), rows) for part in output.each()]
-    return Look(inputs, beliefs, [part[rows.start].cpu() for part in subject.split(x)])
+    return Snapshot(inputs, beliefs, [part[rows.start].cpu() for part in subject.split(x)])
 
 
 def _input(group: Group, flow: BayesianFlow, theta: Theta) -> Tensor:
@@ -218,7 +218,7 @@ def _bytes(shares: Tensor) -> np.ndarray:
 
 
 def _numbers(shares: Tensor, kind: type[np.unsignedinteger[Any]]) -> np.ndarray:
-    """Numbers from 0 to 1 as all that a type holds, (count, per)."""
+    """Numbers from 0 to 1 scaled to the full range of an unsigned type, (count, per)."""
     most = int(np.iinfo(kind).max)
     values = shares.double().nan_to_num().clamp(0, 1).mul(most).round()
     return values.reshape(len(shares), -1).numpy().astype(kind)
@@ -235,7 +235,7 @@ def page_files() -> dict[str, tuple[str, bytes]]:
 
 
 def hello(subjects: Iterable[Subject], *, live: bool) -> bytes:
-    """The first message: what there is."""
+    """The first message: the models, the solvers and the limits."""
     return pack(
         {
             "kind": "hello",

@@ -323,7 +323,7 @@ def _wanted(subject: Subject) -> str:
 def command(
     subject: Subject, request: Generate, n: int, length: int | None
 ) -> tuple[str | None, str | None]:
-    """The command line that makes the same sample again, as the last of n; or why none does."""
+    """The command line that makes the same sample, as the last of n; or why there is none."""
     format = subject.format
     if not subject.id:
         return None, NONE + MEMORY
@@ -359,7 +359,7 @@ def _known_words(
     if isinstance(format, TableFormat):
         if request.particles > 1 or request.since > 0 or not has_learned(subject.model):
             return [], ROWS
-        given = given_of(format, pins)
+        given = pinned_texts(format, pins)
         words = [word for name, value in given.items() for word in ("--given", f"{name}={value}")]
         return words, None if _reads_row(format, given, pins) else UNWRITTEN
     if isinstance(format, TextFormat):
@@ -418,28 +418,28 @@ def known_files(subject: Subject, request: Generate) -> dict[str, bytes]:
     return dict(zip(KNOWN.get(format.medium, []), contents, strict=True))
 
 
-def given_of(format: TableFormat, pins: Mapping[int, float]) -> dict[str, str]:
+def pinned_texts(format: TableFormat, pins: Mapping[int, float]) -> dict[str, str]:
     """The pinned values of a row as text, by column; nothing for a missing one."""
     columns = format.columns.variables
     texts = {i: columns[i].representatives().cast("string") for i in pins}
     return {columns[i].name: texts[i][int(k)].as_py() or "" for i, k in pins.items()}
 
 
-def row_of(format: TableFormat, given: Mapping[str, str]) -> tables.Frame:
+def pinned_row(format: TableFormat, given: Mapping[str, str]) -> tables.Frame:
     return format.columns.rows({name: value or None for name, value in given.items()}, 1)
 
 
 def _reads_row(format: TableFormat, given: Mapping[str, str], pins: Mapping[int, float]) -> bool:
     """Whether `bfn sample --given` reads what is pinned."""
     try:
-        codes = format.codes(row_of(format, given), holes=True, given=given)[0].tolist()
+        codes = format.codes(pinned_row(format, given), holes=True, given=given)[0].tolist()
     except BFNError:
         return False
     return all(codes[i] == k for i, k in pins.items()) and not any("=" in name for name in given)
 
 
 def _saved(values: Any, known: Any) -> bytes:
-    """The first example of arrays; of mixed data those variables of which something is known."""
+    """The first example as a file; of mixed data, only variables that are at least partly known."""
     file = io.BytesIO()
     if isinstance(known, dict):
         names = [name for name, mask in known.items() if bool(mask.any())]

@@ -167,7 +167,7 @@ class Pane:
                 self._files.popleft()
 
     def _do(self, run: int | None, request: Request) -> bool:
-        """Whether it was not interrupted."""
+        """Do what was asked; returns whether it was completed."""
         page = self.page
         page.take_turn()
         try:
@@ -351,7 +351,7 @@ def _nothing() -> Response:
 
 
 def hosts(host: str, port: int) -> set[str]:
-    """What the Host of a request to a server at that address may be."""
+    """The values of the Host header that are accepted by a server at this address."""
     names = {host}
     with contextlib.suppress(ValueError):
         address = ipaddress.ip_address(host)
@@ -375,7 +375,7 @@ def _addresses() -> set[str]:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens there."""
+    """A socket that listens at this address."""
     if not 0 <= port < 1 << 16:
         raise BFNError(f"port = {port}; expected 1 to 65535, or 0 for any that is free")
     try:
@@ -389,13 +389,13 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def _reason(error: OSError) -> str:
-    """Without what `socket.create_server` adds to it."""
+    """The system's own message, without what `socket.create_server` adds."""
     known = isinstance(error.errno, int) and error.errno > 0
     return os.strerror(error.errno) if known else str(error.strerror or error)  # pyright: ignore
 
 
 def answering(server: Server, started: Callable[[], None]) -> uvicorn.Server:
-    """What answers requests once it is run; `started` is called when pages can be opened."""
+    """A uvicorn server, which calls `started` when pages can be opened."""
 
     class Answering(uvicorn.Server):
         async def startup(self, sockets: Any = None) -> None:

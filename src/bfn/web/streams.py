@@ -37,17 +37,17 @@ from bfn.plots.figures import path
 from bfn.sampling import batches
 from bfn.tables.format import TableFormat
 from bfn.web import messages
-from bfn.web.messages import film_page, look, pack, unpack
+from bfn.web.messages import film_page, pack, snapshot, unpack
 from bfn.web.requests import (
     KNOWN,
     Download,
     Examine,
     Generate,
     command,
-    given_of,
     known_files,
+    pinned_row,
+    pinned_texts,
     read,
-    row_of,
 )
 from bfn.web.subject import Subject, load, of_model
 
@@ -94,7 +94,7 @@ class Received:
         self.nats, self.most, self.before = torch.zeros(rows), torch.zeros(rows), None
 
     def at(self, i: int, t: float, output: Output) -> Tensor:
-        """In nats, before step i, which begins at time t."""
+        """The nats received before step i, which begins at time t."""
         if self.before is not None:
             s, last = self.before
             ends = torch.tensor([[s], [t]], dtype=torch.float64).expand(2, self.rows)
@@ -126,7 +126,7 @@ def stream_generations(
     received, held = Received(model, request.seed, count * P), []
     lengths = _lengths(subject, request, count)
 
-    def send(i: int, header: dict[str, Any], row: int, shown: messages.Look) -> None:
+    def send(i: int, header: dict[str, Any], row: int, shown: messages.Snapshot) -> None:
         planes = messages.planes(subject, shown)
         if i == 0:
             again = _again(subject, request, row, lengths)
@@ -138,7 +138,7 @@ def stream_generations(
         x, nats = output.sample(noise.Keyed(seeds)), received.at(i, t if i else 0.0, output)
         for row in range(count):
             rows = slice(row * P, (row + 1) * P)
-            shown = look(subject, theta, output, x, rows)
+            shown = snapshot(subject, theta, output, x, rows)
             bits = None if shown.entropy is None else float(nats[rows].mean()) * BITS
             header = _frame(places[row], i, t, bits, shown)
             if i < steps:
@@ -250,7 +250,7 @@ def _stream_example(subject: Subject, request: Examine, emit: Emit, run: int, pa
         if i > 0:
             nats = nats + 0.5 * width * (before + rate)
         before, last = rate, output
-        shown = look(subject, theta, output, output.sample(noise.Keyed(keys)), slice(0, 1))
+        shown = snapshot(subject, theta, output, output.sample(noise.Keyed(keys)), slice(0, 1))
         header = _frame(place, i, t, float(nats.sum()) * BITS, shown)
         header["rate"] = finite(float(rate.sum()) * BITS)
         planes = messages.planes(subject, shown)
@@ -278,7 +278,7 @@ def _stream_example(subject: Subject, request: Examine, emit: Emit, run: int, pa
 
 
 def _frame(
-    place: dict[str, Any], i: int, t: float, bits: float | None, shown: messages.Look
+    place: dict[str, Any], i: int, t: float, bits: float | None, shown: messages.Snapshot
 ) -> dict[str, Any]:
     entropy = None if shown.entropy is None else finite(round(shown.entropy * BITS, 3))
     bits = None if bits is None else finite(round(bits, 3))
@@ -353,7 +353,7 @@ def state(
         check()
         if i != step:
             return
-        shown = look(subject, theta, output, output.mode(), slice(0, len(theta.V)))
+        shown = snapshot(subject, theta, output, output.mode(), slice(0, len(theta.V)))
         groups = {}
         for group, belief in zip(subject.groups, shown.beliefs, strict=True):
             parts = {name: each for name, each in vars(belief).items() if each is not None}
@@ -397,7 +397,9 @@ def files(
     )
     if isinstance(subject.format, TableFormat):
         like = (
-            row_of(subject.format, given_of(subject.format, request.pins)) if request.pins else None
+            pinned_row(subject.format, pinned_texts(subject.format, request.pins))
+            if request.pins
+            else None
         )
         content = subject.format.file(x, seed=request.seed, like=like)
         return [(f"{name}.csv", TYPES[".csv"], content)]

@@ -69,7 +69,7 @@ class Group:
 
     @property
     def entropy_max(self) -> float | None:
-        """In bits."""
+        """The entropy of a uniform variable, in bits."""
         return math.log2(self.K) if self.entropy and self.K else None
 
     def own(self, x: Tensor) -> Tensor:
@@ -228,7 +228,7 @@ def of_model(model: BFN, *, trust: bool = False) -> Subject:
 
 
 def subject(id: str, model: BFN, format: Format, settings: Sample) -> Subject:
-    """Refuses a model that the page cannot draw."""
+    """The subject of a model; refuses one that the page cannot draw."""
     if format.dimensions > MOST:
         raise BFNError(
             f"an example of {id!r} has {format.dimensions:,} variables, and the page can draw "
