@@ -89,6 +89,7 @@ NET = nn.Identity()
         ),
         (lambda: CategoricalFlow(2, bfn.Quadratic(1.0)), "K = 2", "BinaryFlow"),
         (lambda: CategoricalHead(2), "K = 2", "at least 3"),
+        (lambda: CategoricalHead(2**22 + 1).symbols(), "K = 4194305 symbols", "at most 2^22"),
         (lambda: bfn.discrete(NET, 3, 1.0, head="prior"), "head = 'prior'", "'posterior'"),
         (lambda: Marginals((2, 3), (0.1,)), "1 numbers for the shape (2, 3)", "each class"),
         (lambda: bfn.discretised(NET, 2.5, 0.1), "K = 2.5", "at least 2"),  # pyright: ignore

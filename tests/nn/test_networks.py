@@ -228,6 +228,7 @@ def test_sizes_that_do_not_fit() -> None:
         (lambda: unet(image_size=8)(image, t), "built with image_size=[8, 8]"),
         (lambda: vdm(image_size=8)(image, t), "built with image_size=[8, 8]"),
         (lambda: unet(channels=3)(image, t), "built for (B, 3, H, W)"),
+        (lambda: vdm(inputs=3)(image[..., None], t), "built for (B, 1, H, W, 3)"),
         (lambda: unet(multipliers=(1, 1, 1))(image, t), halved),
         (lambda: unet(multipliers=(1, 1, 1), image_size=(8, 6)), halved),
         (lambda: transformer()(wide, t), "sequences are 13 long"),

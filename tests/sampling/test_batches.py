@@ -86,7 +86,7 @@ def test_the_batch_is_halved_when_memory_runs_out(monkeypatch: pytest.MonkeyPatc
 
 
 def test_completions_come_in_batches_too() -> None:
-    """Of one example, all the same where it is known; the batch counts particles."""
+    """Of one example, all the same where it is known, or of several; the batch counts particles."""
     bfn_model, sizes, told = model("discrete").double(), set(), []
     x, mask = torch.tensor([1, 3, 0]), torch.tensor([True, False, True])
     ways: list[dict[str, Any]] = [{}, {"particles": 3}, {"resample": 1, "solver": "sde2"}]
@@ -98,6 +98,10 @@ def test_completions_come_in_batches_too() -> None:
         assert torch.equal(direct, whole)
         seeded = bfn.infill(bfn_model, x.expand(5, 3), mask, 4, seed=5, label=2, **options)
         assert torch.equal(seeded, whole)
+        each = torch.arange(15).reshape(5, 3) % 4
+        direct = bfn.infill(bfn_model, each, mask, 4, seed=5, **options)
+        several = in_batches(bfn_model, 5, (3,), 4, known=(each, mask), batch=2, seed=5, **options)
+        assert torch.equal(several, direct)
         told.clear()
         apart = in_batches(
             *(bfn_model, 5, (3,), 4),
