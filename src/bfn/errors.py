@@ -20,8 +20,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Diverged(RuntimeError):
-    """The loss, the gradient or the weights are no longer finite since a step, or a network's
-    output is not."""
+    """The loss, the gradient, the weights or a network's output are no longer finite."""
 
     def __init__(self, message: str, step: int = 0) -> None:
         super().__init__(message)
@@ -33,7 +32,7 @@ class Unwritten(BFNError):
 
 
 class Stranded(RuntimeError):
-    """Another process of the same training is gone."""
+    """Another process of the same training has died."""
 
 
 def whole(name: str, value: Any, least: int, needs: str = "expected") -> int:

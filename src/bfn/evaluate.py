@@ -202,7 +202,7 @@ def evaluate(
     """Measure L^n + L^r of a split for every n in `steps`; math.inf or "inf" is L^inf.
 
     Args:
-        model: on any device; its dropout is off meanwhile, and its mode is restored.
+        model: on any device; dropout is off during the evaluation, and its mode is restored.
         data: a data set; or an array (N, *shape) or a torch Dataset, in the model's convention.
         lengths: (N,), of an array of examples that are padded to one shape.
         batch: examples at once; results do not depend on it. Halved when memory runs out.

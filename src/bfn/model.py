@@ -65,7 +65,7 @@ class BFN(nn.Module):
         self.lengths: Lengths | None = None
         """The law of lengths, where examples have different ones; counted when it is trained."""
         self.train_known: float | None = None
-        """What `train.known` was in training; None where it is not told."""
+        """What `train.known` was in training; None if that is unknown."""
         self._blank: tuple[Any, Tensor] | None = None
         self._widest: Tensor | None = None
         """While evaluating: the widest range of numbers that the network returned for an example,
@@ -184,8 +184,8 @@ class BFN(nn.Module):
     def evaluating(self) -> Iterator[None]:
         """Dropout off and no gradients; every submodule's mode is restored afterwards.
 
-        A network that returned NaN or infinity is found out at the end, and not by waiting for the
-        device at every call; `bfn.errors.Diverged` says so, instead of a black picture.
+        If the network returned NaN or infinity, `bfn.errors.Diverged` is raised at the end, since
+        checking every call would mean waiting for the device.
         """
         modes = [(module, module.training) for module in self.modules()]
         outer, self._widest = self._widest, torch.zeros(())
@@ -196,7 +196,7 @@ class BFN(nn.Module):
             if not bool(self._widest.isfinite()):
                 raise Diverged(
                     "the network returned numbers that are not finite; train the model again, with "
-                    "a smaller learning rate or in float32, or mend the guide if one steers it"
+                    "a smaller learning rate or in float32, or fix the guide if one steers it"
                 )
         finally:
             self._widest = outer

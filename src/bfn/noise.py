@@ -53,10 +53,10 @@ class Keyed:
 
 
 class Part:
-    """A generator of a whole batch's noise, of which one takes the rows of a part of the batch.
+    """The rows of a batch's noise that belong to a part of the batch.
 
-    Processes that share a batch, or micro-batches of it, are so given what the whole batch would
-    be given, whatever their number. Every part draws the numbers of all rows and keeps its own.
+    Processes that share a batch, or its micro-batches, thus get the noise of the entire batch,
+    however many they are. Every part draws the numbers of all rows and keeps its own.
     """
 
     def __init__(self, generator: torch.Generator, rows: range, batch: int) -> None:

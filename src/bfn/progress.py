@@ -1,7 +1,7 @@
 """Progress on standard error: a bar on a terminal, a few lines in a log.
 
 A `Display` follows one piece of long work, training or other. Output that cannot be written is
-dropped: no long work ends because nobody reads its progress.
+dropped, so that long work never fails because its progress cannot be shown.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Say = Callable[[str], None]
 
 
 class Display:
-    """Is told what a training run does; this one shows nothing."""
+    """Follows a training run or other work; this one shows nothing."""
 
     def __enter__(self) -> Self:
         return self

@@ -161,7 +161,7 @@ class Logarithmic(Schedule):
 
 @dataclass(frozen=True)
 class Retimed(Schedule):
-    """Another schedule with time told differently: beta(g(t)).
+    """Another schedule on another clock: beta(g(t)).
 
     g is piecewise linear, from g(0) = 0 to g(1) = 1. The network is told g(t), the original time of
     that accuracy, so that one trained with the original schedule can be used as it is.

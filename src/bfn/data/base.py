@@ -402,8 +402,8 @@ class Stream(DataSet):
         last = len(self.split(split)) - self.shape[0]
         return torch.randint(last + 1, (batch,), generator=generator)
 
-    # A passage of the training text is known again wherever it stands: the fingerprints are of
-    # blocks laid end to end, and any passage of two blocks holds one of them whole.
+    # A passage of the training text is recognised at any position: the fingerprints are those of
+    # consecutive blocks, and any passage of two blocks contains one of them.
 
     @property
     def _block(self) -> int:

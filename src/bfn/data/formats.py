@@ -34,7 +34,7 @@ _OPTIONS = {
     "mask": "pictures and arrays",
     "resize": "pictures",
 }
-"""What options of examples are for."""
+"""The kind of data that each option of `bfn infill` and `bfn sample` is for."""
 Known = tuple[Tensor, Tensor]
 """An example x (1, *shape) of which some is known, and a mask (*shape) that is true there."""
 

@@ -169,7 +169,7 @@ class BayesianFlow(ABC):
         return x
 
     def pack_known(self, x: Any, mask: Any, dtype: torch.dtype) -> tuple[Tensor, Any]:
-        """Data of which some are known, and a mask that says which, likewise."""
+        """Data of which some are known, and a mask that says which, as one tensor each."""
         return self.pack(x, dtype), mask
 
     def unpack(self, x: Tensor) -> Any:
@@ -208,7 +208,7 @@ class BayesianFlow(ABC):
         return theta
 
     def retimed(self, times: tuple[float, ...]) -> Self:
-        """The same flow with time told differently: `bfn.schedule.Retimed`."""
+        """The same flow on another clock: `bfn.schedule.Retimed`."""
         schedule = Retimed(self.schedule, times)
         return dataclasses.replace(self, schedule=schedule)  # pyright: ignore
 

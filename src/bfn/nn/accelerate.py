@@ -105,26 +105,26 @@ class Accelerated(nn.Module):
         self, features: Any, t: Tensor, cond: dict[str, Any]
     ) -> Recording | TrainingRecording | None:
         """The recording for such a call, or None if it cannot be replayed."""
-        given = (features, t, *cond.values())
+        inputs = (features, t, *cond.values())
         # A network that was moved to the CPU, or takes a dict, cannot be recorded.
-        if not all(isinstance(g, Tensor) and g.device == self.device for g in given):
+        if not all(isinstance(g, Tensor) and g.device == self.device for g in inputs):
             return None
         learning = torch.is_grad_enabled()
-        if learning and any(g.requires_grad for g in given):
+        if learning and any(g.requires_grad for g in inputs):
             return None
         found, modes = _state(self.net)
         if found != self._weights:
             self.recordings.clear()
             self._weights = found
-        kinds = tuple((g.shape, g.stride(), g.dtype) for g in given)
+        kinds = tuple((g.shape, g.stride(), g.dtype) for g in inputs)
         key = (learning, modes, tuple(cond), kinds)
         if key not in self.recordings and len(self.recordings) < MOST_RECORDINGS:
-            self.recordings[key] = self._record(learning, given, tuple(cond))
+            self.recordings[key] = self._record(learning, inputs, tuple(cond))
         recording = self.recordings.get(key)
         return None if recording is None or recording.busy else recording
 
     def _record(
-        self, learning: bool, given: tuple[Tensor, ...], names: tuple[str, ...]
+        self, learning: bool, inputs: tuple[Tensor, ...], names: tuple[str, ...]
     ) -> Recording | TrainingRecording | None:
         learned = [p for p in self.net.parameters() if p.requires_grad and learning]
         stand_ins = {p: nn.Parameter(p.detach()) for p in learned}
@@ -138,8 +138,8 @@ class Accelerated(nn.Module):
             # Random numbers drawn while recording must not change later ones.
             with _trying_convolutions(), torch.random.fork_rng(gpus), _untouched(self.net):
                 if learned:
-                    return TrainingRecording(call, given, learned, list(stand_ins.values()))
-                return Recording(call, given)
+                    return TrainingRecording(call, inputs, learned, list(stand_ins.values()))
+                return Recording(call, inputs)
         except torch.cuda.OutOfMemoryError:
             raise
         except RuntimeError as error:
@@ -260,24 +260,24 @@ class _Token:
 
 
 class Recording:
-    """A call without gradients, for inputs shaped like `given`."""
+    """A call without gradients, for inputs like these."""
 
     busy = False
 
-    def __init__(self, call: Call, given: Sequence[Tensor]) -> None:
-        self.given = _own(given)
+    def __init__(self, call: Call, inputs: Sequence[Tensor]) -> None:
+        self.inputs = _own(inputs)
         with torch.no_grad():
-            warm_up(lambda: call(*self.given))
-            self.graph, self.output = record(lambda: call(*self.given))
+            warm_up(lambda: call(*self.inputs))
+            self.graph, self.output = record(lambda: call(*self.inputs))
 
-    def __call__(self, *given: Tensor) -> Tensor:
-        hand_over(self.given, given)
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        hand_over(self.inputs, inputs)
         self.graph.replay()
         return self.output
 
 
 class TrainingRecording:
-    """A call and the gradients of `parameters`, for inputs shaped like `given`.
+    """A call and the gradients of `parameters`, for inputs like these.
 
     The call uses `stand_ins` instead: leaves of its own that share the parameters' memory. The
     parameters themselves may have hooks (DDP's, say) on another stream, which a recording cannot
@@ -287,11 +287,11 @@ class TrainingRecording:
     def __init__(
         self,
         call: Call,
-        given: Sequence[Tensor],
+        inputs: Sequence[Tensor],
         parameters: Sequence[Tensor],
         stand_ins: Sequence[Tensor],
     ) -> None:
-        self.given = _own(given)
+        self.inputs = _own(inputs)
         self.pending: Callable[[], _Token | None] = lambda: None
 
         def differentiate(output: Tensor, slope: Tensor) -> list[Tensor | None]:
@@ -302,12 +302,12 @@ class TrainingRecording:
             return [a if b is None else b if a is None else a + b for a, b in pairs]
 
         def both() -> None:
-            output = call(*self.given)
+            output = call(*self.inputs)
             differentiate(output, torch.zeros_like(output))
 
         with torch.enable_grad():
             warm_up(both)
-            self.forward, output = record(lambda: call(*self.given))
+            self.forward, output = record(lambda: call(*self.inputs))
             self.slope = torch.zeros_like(output)
             self.backward, gradients = record(
                 lambda: differentiate(output, self.slope), self.forward.pool()
@@ -321,16 +321,16 @@ class TrainingRecording:
         """Whether another call would overwrite what the last one's backward pass needs."""
         return self.pending() is not None
 
-    def __call__(self, *given: Tensor) -> Tensor:
-        return _Replay.apply(self, given, *self.parameters)  # pyright: ignore[reportReturnType]
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        return _Replay.apply(self, inputs, *self.parameters)  # pyright: ignore[reportReturnType]
 
 
 class _Replay(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, recording: TrainingRecording, given: Any, *_: Tensor) -> Tensor:
+    def forward(ctx: Any, recording: TrainingRecording, inputs: Any, *_: Tensor) -> Tensor:
         ctx.recording, ctx.token = recording, _Token()
         recording.pending = weakref.ref(ctx.token)
-        hand_over(recording.given, given)
+        hand_over(recording.inputs, inputs)
         recording.forward.replay()
         return recording.output.detach()
 
@@ -346,19 +346,19 @@ class _Replay(torch.autograd.Function):
         ctx.token = None
         recording.slope.copy_(slope)
         recording.backward.replay()
-        # Copies, since the caller may accumulate into what it is given.
+        # Copies, since the caller may accumulate into them.
         copies = torch._foreach_mul(recording.gradients, 1.0)  # pyright: ignore[reportPrivateImportUsage]
         return (None, None, *copies)
 
 
-def _own(given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def _own(inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
     with torch.inference_mode(False):
-        return tuple(torch.empty_like(g).copy_(g.detach()) for g in given)
+        return tuple(torch.empty_like(g).copy_(g.detach()) for g in inputs)
 
 
 @torch.no_grad()
-def hand_over(own: Sequence[Tensor], given: Sequence[Tensor]) -> None:
-    for mine, theirs in zip(own, given, strict=True):
+def hand_over(own: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
+    for mine, theirs in zip(own, inputs, strict=True):
         mine.copy_(theirs)
 
 

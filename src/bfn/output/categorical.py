@@ -81,8 +81,8 @@ class CategoricalOutput(Output):
 
     Losses take `chunk` variables of each example at a time; by default as many as hold 2^18
     numbers on a CPU, 2^22 elsewhere. Whatever K is, a loss and its gradient hold at most three
-    tensors of the size of the logits, beside them and beside the dozen that one chunk needs; a draw
-    holds four.
+    tensors of the size of the logits, apart from these and from the dozen that one chunk needs; a
+    draw holds four.
     """
 
     def __init__(self, logits: Tensor, chunk: int | None = None) -> None:

@@ -114,9 +114,9 @@ class ClassHead(Head):
     marginals: Marginals | None
     """How often classes occur; None for equally often."""
     inputs: str
-    """What the network sees: "theta", as the paper has it, or "posterior": of the posterior q under
-    the marginals pi, (q - pi) / sqrt(pi (1 - pi)), which is even, and ln q / pi, to which evidence
-    adds up; for two classes the logit likewise."""
+    """What the network sees: "theta", as in the paper, or "posterior". The latter is, for the
+    posterior q under the marginals pi, (q - pi) / sqrt(pi (1 - pi)), which is of unit size, and
+    ln q / pi, to which evidence adds up; for two classes the logit takes the place of ln q / pi."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.posterior, bool):
