@@ -26,11 +26,14 @@ def double() -> Iterator[None]:
 
 
 @pytest.fixture
-def command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., str]:
-    """Run `bfn` in an empty folder: returns its output or, if it must fail, its one sentence."""
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The working directory is a new folder."""
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def command(empty_folder: None, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run `bfn` in an empty folder: returns its output or, if it must fail, its one sentence."""
 
     def run(*arguments: object, code: int = 0) -> str:
         capsys.readouterr()

@@ -21,10 +21,11 @@ from bfn.errors import BFNError
 from support import archives
 
 HUGE = (1 << 63) - 1
+pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "a.bfn"
+def test_what_is_written_is_read() -> None:
+    path = Path("a.bfn")
     contents = archives.write(path)
     with Archive(path) as found:
         assert found.contents == contents
@@ -35,9 +36,9 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         assert found.overhead == path.stat().st_size - stored
 
 
-def test_the_bytes_are_the_documented_ones(tmp_path: Path) -> None:
+def test_the_bytes_are_the_documented_ones() -> None:
     """The layout, read by hand."""
-    path = tmp_path / "a.bfn"
+    path = Path("a.bfn")
     archives.write(path)
     data = path.read_bytes()
     length, crc = struct.unpack("<II", data[-8:])
@@ -54,8 +55,8 @@ def test_the_bytes_are_the_documented_ones(tmp_path: Path) -> None:
     assert struct.unpack("<4I", fields[15]) == tuple(checks)
 
 
-def test_every_flip_and_every_truncation_is_noticed(tmp_path: Path) -> None:
-    path, damaged = tmp_path / "a.bfn", tmp_path / "b.bfn"
+def test_every_flip_and_every_truncation_is_noticed() -> None:
+    path, damaged = Path("a.bfn"), Path("b.bfn")
     archives.write(path)
     data = path.read_bytes()
     variants = [
@@ -71,11 +72,11 @@ def test_every_flip_and_every_truncation_is_noticed(tmp_path: Path) -> None:
             Archive(damaged)
 
 
-def test_what_is_not_an_archive(tmp_path: Path) -> None:
-    path = tmp_path / "a.bfn"
+def test_what_is_not_an_archive() -> None:
+    path = Path("a.bfn")
     archives.write(path)
     data = path.read_bytes()
-    for content, told in {
+    for content, sentence in {
         b"": "is not an archive of bfn",
         b"PK\x03\x04 something else entirely": "is not an archive of bfn",
         b"\x89BFN\x04" + data[5:]: "has format 4, but this version of bfn reads 5",
@@ -83,16 +84,16 @@ def test_what_is_not_an_archive(tmp_path: Path) -> None:
         data[:-20]: "cut off",
     }.items():
         path.write_bytes(content)
-        with pytest.raises(BFNError, match=told):
+        with pytest.raises(BFNError, match=sentence):
             Archive(path)
-    for path in (tmp_path, tmp_path / "none.bfn"):
+    for path in (Path(), Path("none.bfn")):
         with pytest.raises(BFNError, match=r"cannot read .* give the name of an archive"):
             Archive(path)
 
 
-def complaint(tmp_path: Path, data: bytes) -> str:
+def complaint(data: bytes) -> str:
     """About a forged file, which must not have taken memory."""
-    path = tmp_path / "forged.bfn"
+    path = Path("forged.bfn")
     path.write_bytes(data)
     tracemalloc.start()
     try:
@@ -131,9 +132,9 @@ def complaint(tmp_path: Path, data: bytes) -> str:
         (15, None),
     ],
 )
-def test_forged_fields(tmp_path: Path, place: int, value: Any) -> None:
+def test_forged_fields(place: int, value: Any) -> None:
     raw = archives.fields(**{f"f{place}": value})
-    message = complaint(tmp_path, archives.seal(b"", raw))
+    message = complaint(archives.seal(b"", raw))
     assert "makes no sense" in message
     assert "\x1b" not in message
 
@@ -145,23 +146,23 @@ def test_forged_fields(tmp_path: Path, place: int, value: Any) -> None:
         *("a\\b", "a\0b", "a\nb", "a\x1bb", "x" * 300, "/".join(["abc"] * 2000)),
     ],
 )
-def test_names_that_could_leave_the_folder(tmp_path: Path, name: str) -> None:
+def test_names_that_could_leave_the_folder(name: str) -> None:
     raw = archives.fields(f13=[[name]])
-    assert "not a safe path" in complaint(tmp_path, archives.seal(b"", raw))
+    assert "not a safe path" in complaint(archives.seal(b"", raw))
 
 
-def test_names_that_collide(tmp_path: Path) -> None:
+def test_names_that_collide() -> None:
     for names in (("a", "a"), ("a/b", "a"), ("a", "a/b/c")):
-        message = complaint(tmp_path, archives.seal(b"", archives.fields(f13=[[n] for n in names])))
+        message = complaint(archives.seal(b"", archives.fields(f13=[[n] for n in names])))
         assert "two files" in message or "both a file and a folder" in message
 
 
-def test_contents_that_are_no_table(tmp_path: Path) -> None:
+def test_unreadable_contents() -> None:
     nested = b"\x91" * 100_000
     for raw in (b"", b"\xc1", b"\x90", b"\x91\x01", b"\xdf\xff\xff\xff\xff", nested):
-        assert "makes no sense" in complaint(tmp_path, archives.seal(b"", raw))
+        assert "makes no sense" in complaint(archives.seal(b"", raw))
     for bomb in bombs(1 << 25):
-        assert "expected at most" in complaint(tmp_path, archives.seal(b"", b"", bomb))
+        assert "expected at most" in complaint(archives.seal(b"", b"", bomb))
 
 
 def bombs(size: int) -> Iterator[bytes]:
@@ -172,9 +173,9 @@ def bombs(size: int) -> Iterator[bytes]:
     yield b"\2" + lzma.compress(bytes(size), lzma.FORMAT_RAW, filters=filters)
 
 
-def test_plain_bytes_expand_no_further_than_deflated_ones(tmp_path: Path) -> None:
-    """So many zeros as no other archive would hold are written less tightly, or refused."""
-    zeros, path = bytes(archive.PIECE), tmp_path / "a.bfn"
+def test_plain_bytes_expand_no_further_than_deflated_ones() -> None:
+    """Zeros beyond that are written less tightly, or refused."""
+    zeros, path = bytes(archive.PIECE), Path("a.bfn")
     deflated, packed = bombs(archive.PIECE)
     assert squeeze(zeros)[:1] == b"\1"
     assert len(packed) < len(zeros) / 1032 <= len(deflated)
@@ -186,34 +187,34 @@ def test_plain_bytes_expand_no_further_than_deflated_ones(tmp_path: Path) -> Non
             with Archive(path) as found:
                 assert found.plain_block(0) == zeros
         else:
-            told = "more plain bytes than its blocks can hold"
-            assert told in complaint(tmp_path, path.read_bytes())
+            sentence = "more plain bytes than its blocks can hold"
+            assert sentence in complaint(path.read_bytes())
 
 
-def test_counts_that_contradict_one_another(tmp_path: Path) -> None:
-    contents = archives.write(tmp_path / "a.bfn")
+def test_counts_that_contradict_one_another() -> None:
+    contents = archives.write(Path("a.bfn"))
     longer = [replace(contents.blocks[0], length=12), *contents.blocks[1:]]
-    for told, change in {
+    for sentence, change in {
         "more data than blocks": {"block": 2},
         "more blocks than data": {"entries": archives.ENTRIES[1:]},
         "more data": {"entries": [*archives.ENTRIES, Entry("b", (Plain(archive.PIECE),))]},
         "do not fill the file": {"blocks": longer},
     }.items():
-        archives.write(tmp_path / f"{told}.bfn", **change)
-        with pytest.raises(BFNError, match=told):
-            Archive(tmp_path / f"{told}.bfn")
+        archives.write(Path(f"{sentence}.bfn"), **change)
+        with pytest.raises(BFNError, match=sentence):
+            Archive(Path(f"{sentence}.bfn"))
 
 
-def test_plain_blocks_have_a_checksum_of_their_own(tmp_path: Path) -> None:
-    path = tmp_path / "a.bfn"
-    blocks = archives.write(tmp_path / "b.bfn").blocks
+def test_plain_blocks_have_a_checksum_of_their_own() -> None:
+    path = Path("a.bfn")
+    blocks = archives.write(Path("b.bfn")).blocks
     archives.write(path, blocks=[*blocks[:-1], replace(blocks[-1], check=1)])
     with Archive(path) as found, pytest.raises(BFNError, match="does not hold what was stored"):
         found.plain_block(3)
 
 
 def test_what_fits_into_the_contents() -> None:
-    """Said before anything is coded; whatever passes is no longer than the reader allows."""
+    """This is checked before coding; what passes is not longer than the reader allows."""
     most = (archive.MAX_CONTENTS - 8200) // 9
     many = [Entry("a/" + "x" * 20 + f"{i:06}", (Plain(1),)) for i in range(100_000)]
     for entries, blocks, fits in (
@@ -232,8 +233,8 @@ def test_what_fits_into_the_contents() -> None:
                 archive.check_size(entries, blocks)
 
 
-def test_where_deflating_begins_stays_the_same() -> None:
-    """Archives that were written before could not be read otherwise."""
+def test_the_dictionary_of_deflating_stays_the_same() -> None:
+    """Otherwise older archives could not be read."""
     words = expand(bytes.fromhex("014b1c78270000"), 1000)
     assert (len(words), zlib.crc32(words)) == (131, 0x2D75569B)
 
@@ -252,19 +253,17 @@ def test_squeezed_bytes_come_back() -> None:
                     expand(damaged, len(data))
 
 
-def test_long_plain_data_are_kept_in_pieces(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_plain_data_are_kept_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "PIECE", 1000)
     data = bytes(i * i % 251 for i in range(3500))
-    with Writer(tmp_path / "a.bfn") as writer:
+    with Writer(Path("a.bfn")) as writer:
         for start in range(0, len(data), 700):
             writer.keep(data[start : start + 700])
         writer.keep(b"", end=True)
         assert [block.count for block in writer.blocks] == [1000, 1000, 1000, 500]
         entries = [Entry("a", (Plain(3500),))]
         writer.close(replace(archives.EMPTY, entries=entries, blocks=writer.blocks))
-    with Archive(tmp_path / "a.bfn") as found:
+    with Archive(Path("a.bfn")) as found:
         assert b"".join(found.plain_block(i) for i in range(4)) == data
 
 

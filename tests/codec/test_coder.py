@@ -85,7 +85,7 @@ class Certain(nn.Module):
 
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
 def test_a_network_that_is_certain_of_something_wrong(sign: float) -> None:
-    """Costs up to 24 bits a symbol, but no symbol is impossible."""
+    """It costs up to 24 bits a symbol, but no symbol is impossible."""
     g = torch.Generator().manual_seed(0)
     k = torch.randint(2, (12, 6), generator=g)
     round_trip(Codec(bfn.discrete(Certain([sign * 1e6]), 2, 4.0), (6,), 6, lanes=2), [k])
@@ -153,7 +153,7 @@ def test_startup_bits_are_examples() -> None:
 
 
 def test_a_sender_knows_when_its_stack_runs_dry() -> None:
-    """On too few bits the chain pops the utmost symbols; what the receiver refuses, it was told."""
+    """On too few bits the chain pops extreme symbols; the sender knows what would be refused."""
     outcomes = Counter()
     for kind in toys.KINDS:
         chain, stacks, index = codec(kind, lanes=1).chain, Stacks(1), np.arange(1)
@@ -177,7 +177,7 @@ def test_a_sender_knows_when_its_stack_runs_dry() -> None:
 
 
 def test_a_block_begins_again_with_more_bits() -> None:
-    """When its first examples are worth too little, as those of which the network is certain."""
+    """Its first examples may have too few bits, as those of which the network is certain do."""
     codec_, done = Codec(bfn.discrete(Certain([20.0]), 2, 4.0), (4,), 3, lanes=1), []
     most = max(map(codec_.startup.most, range(codec_.startup.ways)))
     x = torch.ones(most + 9, 4, dtype=torch.int64)
@@ -187,12 +187,12 @@ def test_a_block_begins_again_with_more_bits() -> None:
     assert torch.equal(codec_.decode([coded.payload], [len(x)])[0], x)
 
 
-def test_damage_is_told() -> None:
-    """Never a crash; mostly bits are left over at the end, or a symbol has no place."""
+def test_damaged_payloads_are_refused() -> None:
+    """Nothing crashes; mostly bits are left over at the end, or a symbol is not in its alphabet."""
     K = 300
     codec_ = Codec(toys.model("discretised", K=K), SHAPES["discretised"], 5, lanes=1)
     x = bfn.discretise(torch.rand(12, 1, 4, 4, generator=toys.generator()) * 2 - 1, K)
-    payload, rng, told = codec_.encode([x])[0].payload, np.random.default_rng(0), 0
+    payload, rng, refused = codec_.encode([x])[0].payload, np.random.default_rng(0), 0
     for _ in range(12):
         bad = bytearray(payload)
         bad[rng.integers(len(bad))] ^= 1 << int(rng.integers(8))
@@ -200,8 +200,8 @@ def test_damage_is_told() -> None:
             (y,) = codec_.decode([bytes(bad)], [12])
             assert not torch.equal(x, y)
         except bfn.BFNError:
-            told += 1
-    assert told >= 11
+            refused += 1
+    assert refused >= 11
     for bad in (b"", payload[:5], payload + b"\1\2\3\4", payload[4:]):
         with pytest.raises(bfn.BFNError, match="damaged"):
             codec_.decode([bad], [12])
@@ -214,7 +214,7 @@ def test_damage_is_told() -> None:
 def test_blocks_that_claim_more_examples_than_they_hold(
     payload: bytes, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Are refused when their bits run out, whatever these decode to and with no check at all."""
+    """They are refused when their bits run out, whatever these decode to, even without checks."""
     monkeypatch.setattr(chain, "CHECKED", (10**9,))
     codec_, stacks, done = codec("discretised", steps, lanes=1), Stacks(1), []
     stacks.put(0, payload)
@@ -229,7 +229,7 @@ def test_blocks_that_claim_more_examples_than_they_hold(
     ("steps", "true", "calls"),
     [(4, 0, 1), (4, 1, 16), (9, 1, 16), (20, 1, 64), (2048, 0, 1), (3, 25, 80), (3, 27, 96)],
 )
-def test_false_bits_are_found_out_soon(
+def test_false_bits_are_detected_early(
     steps: int, true: int, calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Random bits decode to what the model would draw, for as long as they last: 200 digits here.
@@ -259,13 +259,13 @@ def test_false_bits_are_found_out_soon(
 def test_checked_examples_come_back(
     checked: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In whichever lane they are; a check takes four bits."""
+    """A check takes four bits, in any lane."""
     monkeypatch.setattr(chain, "CHECKED", checked)
     round_trip(codec("binary", 3), [data("binary", number) for number in (40, 23, 0, 17, 1)])
 
 
 def test_a_block_is_confirmed_as_soon_as_it_is_decoded() -> None:
-    """So that the blocks after a false one are not decoded."""
+    """The blocks after a false one are not decoded."""
     codec_, x, seen = codec("discretised", lanes=1), data("discretised", 12), list[int]()
     coded, done = codec_.encode([x, x]), list[int]()
 
@@ -280,8 +280,8 @@ def test_a_block_is_confirmed_as_soon_as_it_is_decoded() -> None:
     assert sum(done) < 12
 
 
-def test_blocks_are_asked_for_when_their_turn_comes() -> None:
-    """So that memory does not grow with the number of blocks; progress counts every example."""
+def test_blocks_are_loaded_one_after_another() -> None:
+    """Memory does not grow with the number of blocks; progress counts every example."""
     seen, done = [], []
 
     class Lazy(Sequence):
@@ -326,12 +326,12 @@ MISTAKES: dict[str, Callable[[], object]] = {
 }
 
 
-@pytest.mark.parametrize("told", MISTAKES)
-def test_mistakes_are_one_sentence(told: str) -> None:
-    assert_refused(MISTAKES[told], told)
+@pytest.mark.parametrize("sentence", MISTAKES)
+def test_mistakes_are_one_sentence(sentence: str) -> None:
+    assert_refused(MISTAKES[sentence], sentence)
 
 
-def test_nothing_of_the_process_is_changed() -> None:
+def test_settings_of_the_process_are_restored() -> None:
     model = toys.model("discretised", dropout=0.5).train()
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     codec_ = Codec(model, (1, 4, 4), 3)
@@ -411,7 +411,7 @@ def test_repeating_data_are_counted_and_come_back() -> None:
 
 
 def test_the_cheapest_way_is_taken() -> None:
-    """Counts for what repeats; the network, which knows that nothing does, for even noise."""
+    """That is counting where data repeat, and the network for noise, which it knows to be even."""
     model = bfn.discrete(toys.Toy(P=9, inputs=9, scale=0.0), 9, 1.0)
     noise = torch.randint(9, (20, 24), generator=torch.Generator().manual_seed(0))
     for x, counted in ((words(20, 24, 9), True), (noise, False)):
@@ -430,7 +430,7 @@ def test_the_cheapest_way_is_taken() -> None:
 
 
 def test_counting_ends_before_memory_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Examples that cost next to nothing would be counted for ever; then another way is taken."""
+    """Counting examples that cost next to nothing would never end: another way is taken."""
     monkeypatch.setattr("bfn.codec.coder.MOST", 24 * 9 * 3)
     model = bfn.discrete(toys.Toy(P=9, inputs=9), 9, 1.0)
     codec, x = Codec(model, (24,), 4, lanes=1), words(60, 24, 9)

@@ -59,9 +59,9 @@ def packed(run: Path, pictures: Path, command: Command) -> Path:
 
 
 def test_pictures_in_folders(run: Path, pictures: Path, command: Command) -> None:
-    told = command("compress", run, pictures, "-o", "a.bfn", *SMALL)
-    assert "a.bfn: 10 files" in told
-    assert f"bytes become {Path('a.bfn').stat().st_size}," in told
+    printed = command("compress", run, pictures, "-o", "a.bfn", *SMALL)
+    assert "a.bfn: 10 files" in printed
+    assert f"bytes become {Path('a.bfn').stat().st_size}," in printed
     assert command("decompress", "a.bfn", "--run", run, "-o", "out") == "out: 10 files\n"
     before, after = pixels(pictures), pixels(Path("out/pictures"))
     assert list(before) == list(after)
@@ -115,18 +115,20 @@ def test_one_of_many(
         assert all(np.array_equal(after[name], before[name]) for name in names)
         assert decoded == blocks
     for name in ("4.png", "pictures/od"):
-        told = command("decompress", "a.bfn", "--run", packed, "-o", "new", "--only", name, code=2)
-        assert f"holds no file {name!r}; it holds 'pictures/0.png'" in told
-        assert "and 5 more" in told
+        sentence = command(
+            "decompress", "a.bfn", "--run", packed, "-o", "new", "--only", name, code=2
+        )
+        assert f"holds no file {name!r}; it holds 'pictures/0.png'" in sentence
+        assert "and 5 more" in sentence
 
 
-def test_what_does_not_fit(run: Path, pictures: Path, command: Command) -> None:
-    """Refused by name with nothing written, or stored without the model."""
+def test_files_that_do_not_fit(run: Path, pictures: Path, command: Command) -> None:
+    """They are refused by name and nothing is written, or stored without the model."""
     Image.fromarray(np.zeros((9, 9), np.uint8)).save(pictures / "large.png")
     (pictures / "notes.txt").write_text("about these pictures")
-    told = command("compress", run, pictures, "-o", "a.bfn", *SMALL, code=2)
-    assert "large.png' has 9 x 9 pixels" in told
-    assert "and 1 other file does not fit" in told
+    sentence = command("compress", run, pictures, "-o", "a.bfn", *SMALL, code=2)
+    assert "large.png' has 9 x 9 pixels" in sentence
+    assert "and 1 other file does not fit" in sentence
     assert os.listdir(".") == ["pictures"]
     command("compress", run, pictures, "-o", "a.bfn", *SMALL, "--allow-fallback")
     command("decompress", "a.bfn", "--run", run, "-o", "out")
@@ -149,9 +151,9 @@ def test_inspecting(run: Path, pictures: Path, command: Command) -> None:
     assert account["run"] == "discretised"
     assert 2 <= bits["startup_examples"] <= 10
     assert [item["name"] for item in account["files"]][:2] == ["pictures/0.png", "pictures/2.png"]
-    told = command("inspect", "a.bfn", "--plot", "bits.png")
-    assert account["fingerprint"] in told
-    assert "pictures/odd/9.png" in told
+    printed = command("inspect", "a.bfn", "--plot", "bits.png")
+    assert account["fingerprint"] in printed
+    assert "pictures/odd/9.png" in printed
     assert Path("bits.png").read_bytes().startswith(b"\x89PNG")
     assert "exists" in command("inspect", "a.bfn", "--plot", "bits.png", code=2)
 
@@ -168,32 +170,32 @@ def test_the_bits_of_all_blocks_are_counted(
         assert bits[1][name] == pytest.approx(2 * bits[0][name], rel=0.05)
 
 
-def test_names_do_not_speak_to_the_terminal(packed: Path, command: Command) -> None:
-    """Neither an archive's own name nor a wrong one reaches the terminal as it is."""
+def test_names_cannot_control_the_terminal(packed: Path, command: Command) -> None:
+    """Control characters in the name of an archive or of a file are escaped."""
     shutil.copy("a.bfn", "\x1b[2J[b].bfn")
-    for told in (
+    for sentence in (
         command("inspect", "\x1b[2J[b].bfn"),
         command("inspect", "\x1b]0;x\x07\x9b", code=2),
         command("decompress", "a.bfn", "--run", packed, "-o", "out", "--only", "\x1b[2J", code=2),
     ):
-        assert "\x1b" not in told
-        assert "\x9b" not in told
-        assert r"\x1b" in told
+        assert "\x1b" not in sentence
+        assert "\x9b" not in sentence
+        assert r"\x1b" in sentence
 
 
 def test_long_lists_are_cut(command: Command) -> None:
     """A table of all the files would take minutes."""
     entries = [Entry(f"{i}.txt", ()) for i in range(1234)]
     archives.write(Path("a.bfn"), entries=[*archives.ENTRIES, *entries])
-    told = command("inspect", "a.bfn")
-    assert "995.txt" in told
-    assert "996.txt" not in told
-    assert "and 238 more files; --json lists them all" in told
+    printed = command("inspect", "a.bfn")
+    assert "995.txt" in printed
+    assert "996.txt" not in printed
+    assert "and 238 more files; --json lists them all" in printed
     assert len(json.loads(command("inspect", "a.bfn", "--json"))["files"]) == 1238
 
 
 def test_mistakes(run: Path, pictures: Path, command: Command) -> None:
-    for told, arguments in {
+    for sentence, arguments in {
         "has the wrong ending; expected .bfn": ("compress", run, pictures, "-o", "a.zip"),
         "there is no file 'none'": ("compress", run, "none", "-o", "a.bfn"),
         "no run folder": ("compress", "nowhere", pictures, "-o", "a.bfn"),
@@ -205,7 +207,7 @@ def test_mistakes(run: Path, pictures: Path, command: Command) -> None:
         "cannot read 'a.bfn'": ("decompress", "a.bfn", "--run", run, "-o", "out"),
         "is not an archive": ("inspect", "pictures/0.png"),
     }.items():
-        assert told in command(*arguments, code=2)
+        assert sentence in command(*arguments, code=2)
     assert os.listdir(".") == ["pictures"]
     command("compress", run, pictures, "-o", "a.bfn", *SMALL)
     kept = Path("a.bfn").read_bytes()
@@ -217,8 +219,8 @@ def test_mistakes(run: Path, pictures: Path, command: Command) -> None:
 
 
 def test_another_model_is_refused(packed: Path, tiny_run: Run, command: Command) -> None:
-    told = command("decompress", "a.bfn", "--run", tiny_run("binary"), "-o", "out", code=2)
-    assert "was made with another model ('discretised'" in told
+    sentence = command("decompress", "a.bfn", "--run", tiny_run("binary"), "-o", "out", code=2)
+    assert "was made with another model ('discretised'" in sentence
     # One bit of one weight is enough.
     shutil.copytree(packed, "copy", ignore=shutil.ignore_patterns("checkpoints"))
     command("decompress", "a.bfn", "--run", "copy", "-o", "good")
@@ -226,8 +228,8 @@ def test_another_model_is_refused(packed: Path, tiny_run: Run, command: Command)
     weight = next(model.parameters()).data.view(-1)
     weight[0] = torch.nextafter(weight[0], torch.tensor(1.0))
     model.save_pretrained("copy")
-    told = command("decompress", "a.bfn", "--run", "copy", "-o", "out", code=2)
-    assert "was made with another model" in told
+    sentence = command("decompress", "a.bfn", "--run", "copy", "-o", "out", code=2)
+    assert "was made with another model" in sentence
     assert not Path("out").exists()
 
 
@@ -252,9 +254,9 @@ def test_another_machine_is_refused(
     def elsewhere(**changes: object) -> None:
         monkeypatch.setattr(Codec, "settings", property(lambda c: settings(c) | changes))
 
-    for key, (value, told) in ELSEWHERE.items():
+    for key, (value, sentence) in ELSEWHERE.items():
         elsewhere(**{key: value})
-        assert told in command("decompress", "a.bfn", "--run", run, "-o", "out", code=2)
+        assert sentence in command("decompress", "a.bfn", "--run", run, "-o", "out", code=2)
         assert not Path("out").exists()
         if key != "device":
             command("decompress", "a.bfn", "--run", run, "-o", key, "--anyway")
@@ -280,8 +282,8 @@ def test_other_digits_are_never_written(
 
     for broken in (one_level_off, no_use):
         monkeypatch.setattr(Chain, "data", broken)
-        told = command("decompress", "a.bfn", "--run", packed, "-o", "out", code=2)
-        assert "does not decode to what was stored" in told
+        sentence = command("decompress", "a.bfn", "--run", packed, "-o", "out", code=2)
+        assert "does not decode to what was stored" in sentence
         command("compress", packed, pictures, "-o", "b.bfn", *SMALL, code=2)
         assert sorted(os.listdir(".")) == ["a.bfn", "pictures"]
 
@@ -293,8 +295,8 @@ def test_restored_files_have_a_checksum(
     monkeypatch.setattr(
         Translation, "restored", lambda self, part, x: [self.pixels(part, x).tobytes()[::-1]]
     )
-    told = command("decompress", "a.bfn", "--run", packed, "-o", "out", code=2)
-    assert "what was restored is not what was stored" in told
+    sentence = command("decompress", "a.bfn", "--run", packed, "-o", "out", code=2)
+    assert "what was restored is not what was stored" in sentence
     assert sorted(os.listdir(".")) == ["a.bfn", "pictures"]
 
 
@@ -321,20 +323,20 @@ def test_restoring_over_files(packed: Path, command: Command) -> None:
     shutil.rmtree("out/pictures/odd")
     Path("elsewhere").mkdir()
     Path("out/pictures/odd").symlink_to(Path("elsewhere").resolve())
-    told = command("decompress", "a.bfn", "--run", packed, "-o", "out", "--force", code=2)
-    assert "odd' is in the way" in told
+    sentence = command("decompress", "a.bfn", "--run", packed, "-o", "out", "--force", code=2)
+    assert "odd' is in the way" in sentence
     assert os.listdir("elsewhere") == []
     Path("out/pictures/odd").unlink()
     Path("out/pictures/0.png").unlink()
     Path("out/pictures/0.png").mkdir()
-    told = command("decompress", "a.bfn", "--run", packed, "-o", "out", "--force", code=2)
-    assert "0.png' is in the way" in told
+    sentence = command("decompress", "a.bfn", "--run", packed, "-o", "out", "--force", code=2)
+    assert "0.png' is in the way" in sentence
 
 
-def test_restoring_here(
+def test_restoring_into_the_working_directory(
     run: Path, pictures: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Into the folder one is in, by any of its names, and with nothing written beside it."""
+    """By any of its names, and with nothing written beside it."""
     archive, here = Path("a.bfn").resolve(), Path("here").resolve()
     command("compress", run, pictures, "-o", archive, *SMALL)
     replace = os.replace
@@ -357,7 +359,7 @@ def test_restoring_here(
 def test_memory_does_not_grow_with_the_archive(
     run: Path, command: Command, monkeypatch: pytest.MonkeyPatch, levels: np.ndarray
 ) -> None:
-    """However many blocks there are, no more than a batch of them is at work."""
+    """Only one batch of blocks is coded at a time."""
     at_once: list[int] = []
 
     def counting(code: Callable[..., Any]) -> Callable[..., Any]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,8 @@ from bfn.data.forms import LETTERS, Alphabet
 from bfn.errors import BFNError
 from bfn.output.base import Classes
 from bfn.output.bins import BinValues
+
+pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 def translation(format: Format) -> Translation:
@@ -59,9 +62,10 @@ def rows(
     return Rows(examples, (Array(start, dtype, channels_last, shape),))
 
 
-def there_and_back(inputs: list[Path], by: Translation, out: Path, **keywords: bool) -> list[Entry]:
+def there_and_back(names: Sequence[str | Path], by: Translation, **options: bool) -> list[Entry]:
     """Scan files, gather what they are stored as, and restore the same from that alone."""
-    sources = files.scan(inputs, by, **keywords)
+    shutil.rmtree("restored", ignore_errors=True)
+    sources = files.scan([Path(name) for name in names], by, **options)
     examples: list[Tensor] = []
     plain = bytearray()
     content = bytearray()
@@ -86,7 +90,7 @@ def there_and_back(inputs: list[Path], by: Translation, out: Path, **keywords: b
         yield bytes(plain[kept - count : kept])
 
     for source in sources:
-        restored = out / source.entry.name
+        restored = Path("restored") / source.entry.name
         restore(source.entry, restored, by, take, keep, seen.extend)
         if any(isinstance(part, Picture) for part in source.entry.parts):
             assert np.array_equal(pixels_of(restored), pixels_of(source.path))
@@ -116,19 +120,14 @@ def png(pixels: np.ndarray, kind: str = "png", **options: object) -> bytes:
     return file.getvalue()
 
 
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "restored"
-
-
 # Texts.
 
 
 @pytest.mark.parametrize("length", [0, 1, 7, 8, 10, 11, 16, 27])
-def test_texts_of_any_length(tmp_path: Path, out: Path, length: int) -> None:
-    path = tmp_path / "a.txt"
+def test_texts_of_any_length(length: int) -> None:
+    path = Path("a.txt")
     path.write_text("".join(LETTERS[i * i % 27] for i in range(length)))
-    (item,) = there_and_back([path], TEXT, out)
+    (item,) = there_and_back([path], TEXT)
     whole, rest = divmod(length, 8)
     overlap = whole > 0 and rest > 2
     expected = [Windows(whole + overlap, 8 - rest if overlap else 0)] if whole else []
@@ -136,8 +135,8 @@ def test_texts_of_any_length(tmp_path: Path, out: Path, length: int) -> None:
     assert item.parts == tuple(expected)
 
 
-def test_the_windows_are_the_text(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
+def test_the_windows_are_the_text() -> None:
+    path = Path("a.txt")
     path.write_text("abcdefgh" + "ijklmnop" + "qrstu")
     found = list(files.read_text(path, TEXT.format))
     windows = [TEXT.format.decode(f.x) for f in found]
@@ -145,22 +144,20 @@ def test_the_windows_are_the_text(tmp_path: Path) -> None:
     assert [f.content for f in found] == [b"abcdefghijklmnop", b"qrstu"]
 
 
-def test_long_texts_are_read_in_pieces(
-    tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_texts_are_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "CHUNK", 24)
-    path = tmp_path / "a.txt"
+    path = Path("a.txt")
     path.write_text("".join("αβγ \n"[i * i % 5] for i in range(203)))
-    (item,) = there_and_back([path], GREEK, out)
+    (item,) = there_and_back([path], GREEK)
     assert item.parts == (Windows(26, 5),)
     assert max(len(f.x) for f in files.read_text(path, GREEK.format)) == 3
 
 
 @pytest.mark.parametrize("content", [b"\r\n" * 20, b"\xff\xfe\0" * 7, bytes(range(256)), b"\n"])
-def test_bytes_of_any_kind(tmp_path: Path, out: Path, content: bytes) -> None:
-    path = tmp_path / "a.npy"  # to a model of bytes, every file is a text
+def test_bytes_of_any_kind(content: bytes) -> None:
+    path = Path("a.npy")  # to a model of bytes, every file is a text
     path.write_bytes(content)
-    there_and_back([path], BYTES, out)
+    there_and_back([path], BYTES)
 
 
 # Arrays.
@@ -170,11 +167,11 @@ LAYOUTS = [(5, 1, 8, 8), (5, 8, 8), (1, 8, 8), (8, 8), (0, 1, 8, 8)]
 
 @pytest.mark.parametrize("dtype", ["|u1", "|i1", ">u2", "<i8"])
 @pytest.mark.parametrize("shape", LAYOUTS)
-def test_arrays(tmp_path: Path, out: Path, dtype: str, shape: tuple[int, ...]) -> None:
-    path = tmp_path / "a.npy"
+def test_arrays(dtype: str, shape: tuple[int, ...]) -> None:
+    path = Path("a.npy")
     levels = np.random.default_rng(0).integers(0, 17, shape)
     np.save(path, levels.astype(dtype))
-    (item,) = there_and_back([path], DIGITS, out)
+    (item,) = there_and_back([path], DIGITS)
     count = levels.size // 64
     assert item.parts == ((rows(count, dtype, shape=shape),) if count else (Plain(128),))
     for found in files.read_arrays(path, DIGITS):
@@ -201,44 +198,42 @@ def with_header(text: str) -> bytes:
         *("\2" + HEADER, "\3" + HEADER.replace(", }", "}")),
     ],
 )
-def test_other_headers_than_those_of_today(tmp_path: Path, out: Path, header: str) -> None:
-    """Are kept as they are."""
-    path = tmp_path / "a.npy"
+def test_headers_that_numpy_does_not_write_today_are_stored(header: str) -> None:
+    path = Path("a.npy")
     path.write_bytes(with_header(header))
-    (item,) = there_and_back([path], DIGITS, out)
+    (item,) = there_and_back([path], DIGITS)
     size = path.stat().st_size - 128
     assert item.parts == (Plain(size), rows(2, "|u1", size))
 
 
-def test_channels_may_come_last(tmp_path: Path, out: Path) -> None:
+def test_channels_may_come_last() -> None:
     values = np.random.default_rng(0).integers(0, 256, (5, 4, 6, 3)).astype(np.uint8)
-    np.save(tmp_path / "a.npy", values)
-    np.save(tmp_path / "b.npy", values[0])
-    a, b = there_and_back([tmp_path / "a.npy", tmp_path / "b.npy"], PHOTOS, out)
+    np.save("a.npy", values)
+    np.save("b.npy", values[0])
+    a, b = there_and_back(["a.npy", "b.npy"], PHOTOS)
     assert a.parts == (rows(5, "|u1", 0, True, (5, 4, 6, 3)),)
     assert b.parts == (rows(1, "|u1", 0, True, (4, 6, 3)),)
-    (found,) = files.read_arrays(tmp_path / "a.npy", PHOTOS)
+    (found,) = files.read_arrays(Path("a.npy"), PHOTOS)
     assert found.x is not None
     assert np.array_equal(PHOTOS.values(found.x)[0], np.moveaxis(values, -1, 1))
 
 
-def test_archives_of_arrays(tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archives_of_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "CHUNK", 200)
     levels = np.random.default_rng(0).integers(0, 17, (40, 8, 8))
-    np.savez(tmp_path / "a.npz", one=levels[:30].astype(np.uint8), two=levels[30:])
-    np.savez(tmp_path / "b.npz", images=levels, labels=np.arange(40))
-    (item,) = there_and_back([tmp_path / "a.npz"], DIGITS, out)
+    np.savez("a.npz", one=levels[:30].astype(np.uint8), two=levels[30:])
+    np.savez("b.npz", images=levels, labels=np.arange(40))
+    (item,) = there_and_back(["a.npz"], DIGITS)
     assert [type(part) for part in item.parts] == [Plain, Rows, Rows]
     assert item.examples == 40
-    said = refusal(tmp_path / "b.npz", DIGITS)
-    assert "b.npz' holds 'labels.npy', which has the shape (40,)" in said
-    (item,) = there_and_back([tmp_path / "b.npz"], DIGITS, out, allow_fallback=True)
+    assert "holds 'labels.npy', which has the shape (40,)" in refusal("b.npz", DIGITS)
+    (item,) = there_and_back(["b.npz"], DIGITS, allow_fallback=True)
     assert item.examples == 40
 
 
-def test_many_arrays_in_one_file(tmp_path: Path, out: Path) -> None:
-    np.savez(tmp_path / "a.npz", *np.zeros((2100, 8, 8), np.uint8))
-    (item,) = there_and_back([tmp_path / "a.npz"], DIGITS, out)
+def test_many_arrays_in_one_file() -> None:
+    np.savez("a.npz", *np.zeros((2100, 8, 8), np.uint8))
+    (item,) = there_and_back(["a.npz"], DIGITS)
     assert item.examples == 2100
     check_size([item], 50)
 
@@ -249,13 +244,13 @@ ZERO = translation(ArrayFormat((3,), forms.Real(-1.0, 1.0, K=3)))
 
 
 @pytest.mark.parametrize("dtype", ["<f4", ">f8", "<f2"])
-def test_real_numbers_on_the_grid(tmp_path: Path, out: Path, dtype: str) -> None:
+def test_real_numbers_on_the_grid(dtype: str) -> None:
     for by, values in ((REAL, CENTRES), (ZERO, np.zeros((2, 3)))):
-        np.save(tmp_path / "a.npy", values.astype(dtype))
-        there_and_back([tmp_path / "a.npy"], by, out / str(by.format.K))
+        np.save("a.npy", values.astype(dtype))
+        there_and_back(["a.npy"], by)
 
 
-def test_levels_that_bins_lose(tmp_path: Path) -> None:
+def test_levels_that_bins_lose() -> None:
     """16 bins of 256 levels keep 16 of them; binarised data keep the darkest and the lightest."""
     for form, kept in (
         (forms.Discretised(16, 256), set(range(8, 256, 16))),
@@ -265,9 +260,9 @@ def test_levels_that_bins_lose(tmp_path: Path) -> None:
         by = translation(ArrayFormat((1,), form))
         found = set()
         for value in range(256):
-            np.save(tmp_path / "a.npy", np.array([value], np.uint8))
+            np.save("a.npy", np.array([value], np.uint8))
             try:
-                files.scan([tmp_path / "a.npy"], by)
+                files.scan([Path("a.npy")], by)
                 found.add(value)
             except BFNError:
                 pass
@@ -281,21 +276,21 @@ GREY = np.zeros((8, 8), np.uint8)
 
 
 @pytest.mark.parametrize("ending", [".webp", ".bmp", ".tif", ".ppm", ".PNG"])
-def test_pictures(tmp_path: Path, out: Path, ending: str) -> None:
-    path = tmp_path / f"a{ending}"
+def test_pictures(ending: str) -> None:
+    path = Path(f"a{ending}")
     Image.fromarray(PIXELS).save(path, lossless=True)
-    (item,) = there_and_back([path], PHOTOS, out)
+    (item,) = there_and_back([path], PHOTOS)
     assert item.name == path.name
-    assert np.array_equal(pixels_of(out / path.name), PIXELS)
+    assert np.array_equal(pixels_of(Path("restored") / path.name), PIXELS)
 
 
-def test_jpegs_come_back_as_png(tmp_path: Path, out: Path) -> None:
-    (tmp_path / "a.jpg").write_bytes(png(PIXELS, "jpeg", quality=50))
-    (item,) = there_and_back([tmp_path / "a.jpg"], PHOTOS, out)
+def test_jpegs_come_back_as_png() -> None:
+    Path("a.jpg").write_bytes(png(PIXELS, "jpeg", quality=50))
+    (item,) = there_and_back(["a.jpg"], PHOTOS)
     assert item.name == "a.png"
-    (tmp_path / "a.png").write_bytes(png(PIXELS))
+    Path("a.png").write_bytes(png(PIXELS))
     with pytest.raises(BFNError, match=r"two files would be restored as 'a\.png'"):
-        files.scan([tmp_path / "a.jpg", tmp_path / "a.png"], PHOTOS)
+        files.scan([Path("a.jpg"), Path("a.png")], PHOTOS)
 
 
 LEVELS = (np.arange(64).reshape(8, 8) % 17).astype(np.uint8)
@@ -303,27 +298,27 @@ SHADES = np.round(LEVELS * (255 / 16)).astype(np.uint8)
 
 
 @pytest.mark.parametrize(("pixels", "shades"), [(SHADES, True), (LEVELS, False)])
-def test_levels_and_shades(tmp_path: Path, out: Path, pixels: np.ndarray, shades: bool) -> None:
+def test_levels_and_shades(pixels: np.ndarray, shades: bool) -> None:
     """Pictures of 17 levels: as `bfn sample` draws them, or the levels as they are."""
-    (tmp_path / "a.png").write_bytes(png(pixels))
-    (item,) = there_and_back([tmp_path / "a.png"], DIGITS, out)
+    Path("a.png").write_bytes(png(pixels))
+    (item,) = there_and_back(["a.png"], DIGITS)
     assert item.parts == (Picture("png", shades),)
-    (fragment,) = files.read_picture(tmp_path / "a.png", DIGITS)
+    (fragment,) = files.read_picture(Path("a.png"), DIGITS)
     assert fragment.x is not None
     assert np.array_equal(DIGITS.values(fragment.x)[0][0, 0], LEVELS)
 
 
 @pytest.mark.parametrize("name", ["a.pgm", "a.png"])
 @pytest.mark.parametrize("header", [b"P5\n8 8\n255\n", b"P5 # a note\n8 8\n# another\n255\n"])
-def test_pgm_files(tmp_path: Path, out: Path, header: bytes, name: str) -> None:
-    (tmp_path / name).write_bytes(header + bytes(range(10)) * 6 + bytes(4))
-    there_and_back([tmp_path / name], DIGITS, out)
+def test_pgm_files(header: bytes, name: str) -> None:
+    Path(name).write_bytes(header + bytes(range(10)) * 6 + bytes(4))
+    there_and_back([name], DIGITS)
 
 
-def test_a_picture_that_is_not_saved_exactly_is_an_error(tmp_path: Path) -> None:
+def test_a_picture_that_is_not_saved_exactly_is_an_error() -> None:
     part = Picture("jpeg", True)  # no archive can say so: its formats are lossless ones
     with pytest.raises(BFNError, match="could not be saved exactly"):
-        write_picture(tmp_path / "a.jpg", part, PIXELS)
+        write_picture(Path("a.jpg"), part, PIXELS)
 
 
 # What does not fit.
@@ -375,8 +370,8 @@ MISFITS: list[tuple[str, bytes, Translation, str]] = [
     ("a.npy", npy(-np.zeros((2, 3), np.float32)), ZERO, "would come back as 0.0"),
     ("a.npy", npy(np.full((2, 3), np.nan)), ZERO, "NaN"),
     *(
-        ("a.npy", with_header(header), DIGITS, told)
-        for told, headers in {
+        ("a.npy", with_header(header), DIGITS, sentence)
+        for sentence, headers in {
             UNREADABLE: [
                 *(HEADER.replace("2, 8", sizes) for sizes in ("-2, -8", "True, 8", "2L, 8")),
                 *(HEADER.replace("2, 8", sizes) for sizes in ("2.0, 8", "9" * 5000 + ", 8")),
@@ -418,45 +413,45 @@ MISFITS: list[tuple[str, bytes, Translation, str]] = [
 
 
 @pytest.mark.parametrize("number", range(len(MISFITS)))
-def test_what_does_not_fit(tmp_path: Path, out: Path, number: int) -> None:
-    """Is refused by name, or stored without the model."""
-    name, content, by, told = MISFITS[number]
-    (tmp_path / name).write_bytes(content)
-    said = refusal(tmp_path / name, by)
-    assert told in said
-    assert said.isprintable()
-    there_and_back([tmp_path / name], by, out, allow_fallback=True)
-    assert (out / name).read_bytes() == content
+def test_files_that_do_not_fit(number: int) -> None:
+    """A file that does not fit is refused by name, or stored without the model."""
+    name, content, by, sentence = MISFITS[number]
+    Path(name).write_bytes(content)
+    refused = refusal(name, by)
+    assert sentence in refused
+    assert refused.isprintable()
+    there_and_back([name], by, allow_fallback=True)
+    assert Path("restored", name).read_bytes() == content
 
 
-def refusal(path: Path, by: Translation) -> str:
+def refusal(name: str, by: Translation) -> str:
     with pytest.raises(BFNError) as caught:
-        files.scan([path], by)
-    assert path.name in str(caught.value)
+        files.scan([Path(name)], by)
+    assert name in str(caught.value)
     return str(caught.value)
 
 
 # Folders, names, mistakes.
 
 
-def test_folders_keep_their_structure(tmp_path: Path, out: Path) -> None:
+def test_folders_keep_their_structure() -> None:
     names = ["pictures/a.png", "pictures/b.png", "pictures/x/c.png", "pictures/x/y/.hidden.png"]
     names.append("alone.png")
     for name in reversed(names):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(png(GREY))
-    items = there_and_back([tmp_path / "pictures", tmp_path / "alone.png"], DIGITS, out)
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_bytes(png(GREY))
+    items = there_and_back(["pictures", "alone.png"], DIGITS)
     assert [item.name for item in items] == names
 
 
-def test_what_cannot_be_found(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "odd").mkdir()
-    os.mkfifo(tmp_path / "odd" / "pipe")
+def test_what_cannot_be_found() -> None:
+    Path("empty").mkdir()
+    Path("odd").mkdir()
+    os.mkfifo("odd/pipe")
     strange = os.fsdecode(b"\xff.txt")
     for name in ("a\\b", strange):
-        (tmp_path / name).write_text("x")
-    for name, told in {
+        Path(name).write_text("x")
+    for name, sentence in {
         "nothing": r"there is no file '.*nothing'",
         "empty": "holds no files",
         "odd": "is not an ordinary file",
@@ -464,30 +459,30 @@ def test_what_cannot_be_found(tmp_path: Path) -> None:
         "a\\b": "not a safe path",
         strange: "not a safe path",
     }.items():
-        with pytest.raises(BFNError, match=told):
-            files.scan([tmp_path / name], TEXT)
+        with pytest.raises(BFNError, match=sentence):
+            files.scan([Path(name)], TEXT)
 
 
-def test_names_that_collide(tmp_path: Path) -> None:
+def test_names_that_collide() -> None:
     for folder in ("one", "two"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "a.txt").write_text("abc")
-    both = [tmp_path / "one" / "a.txt", tmp_path / "two" / "a.txt"]
+        Path(folder).mkdir()
+        Path(folder, "a.txt").write_text("abc")
+    both = [Path("one/a.txt"), Path("two/a.txt")]
     with pytest.raises(BFNError, match=r"two files would be restored as 'a\.txt'; rename one"):
         files.scan(both, TEXT)
-    files.scan([tmp_path / "one", tmp_path / "two"], TEXT)
-    (tmp_path / "two" / "one").write_text("abc")
+    files.scan([Path("one"), Path("two")], TEXT)
+    Path("two/one").write_text("abc")
     with pytest.raises(BFNError, match="both a file and a folder"):
-        files.scan([tmp_path / "one", tmp_path / "two" / "one"], TEXT)
+        files.scan([Path("one"), Path("two/one")], TEXT)
 
 
-def test_classes_of_letters_may_lie_in_an_array(tmp_path: Path, out: Path) -> None:
-    np.save(tmp_path / "b.npy", np.zeros((3, 8), np.int64))
-    there_and_back([tmp_path / "b.npy"], TEXT, out)
+def test_classes_of_letters_may_lie_in_an_array() -> None:
+    np.save("b.npy", np.zeros((3, 8), np.int64))
+    there_and_back(["b.npy"], TEXT)
 
 
-def test_a_file_that_changes_is_noticed(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
+def test_a_file_that_changes_is_noticed() -> None:
+    path = Path("a.txt")
     path.write_text("abcdefgh" * 3)
     (source,) = files.scan([path], TEXT)
     for content in ("abcdefgh" * 2, "ABCDEFGH" * 3, None):

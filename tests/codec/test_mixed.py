@@ -139,13 +139,13 @@ def test_bytes_of_something_else(run: Path, command: Callable[..., str]) -> None
 
 def test_mistakes_in_python() -> None:
     x: Any = data(4)
-    for told, given in {
+    for sentence, wrong in {
         "expected a dict of tensors, one for each of sex": x["sex"],
         "different numbers of examples": {**x, "age": x["age"][1:]},
         "in the variable 'gene': x contains 1": {**x, "gene": x["gene"] + 9},
     }.items():
-        with pytest.raises(BFNError, match=told):
-            bfn.codec.compress(mixed(), given, steps=2)
+        with pytest.raises(BFNError, match=sentence):
+            bfn.codec.compress(mixed(), wrong, steps=2)
 
 
 def test_arrays_that_do_not_lie_in_their_file() -> None:
@@ -163,8 +163,8 @@ def test_arrays_that_do_not_lie_in_their_file() -> None:
     ):
         rows = Rows(3, tuple(Array(start, "|u1") for start in starts))
         entry = Entry("a.npz", (Plain(plain), rows) if plain else (rows,))
-        told = pytest.raises(BFNError, match=r"the arrays of 'a\.npz' do not lie in it")
-        with contextlib.nullcontext() if fits else told:
+        refused = pytest.raises(BFNError, match=r"the arrays of 'a\.npz' do not lie in it")
+        with contextlib.nullcontext() if fits else refused:
             check_parts([entry], format)
     assert len(Translation.of(model, format).symbols) == 2
 

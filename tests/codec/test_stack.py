@@ -49,7 +49,7 @@ DISTRIBUTIONS: dict[str, Callable[[], Distribution]] = {
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 @pytest.mark.parametrize("words", [0, 1, 2, 200])
 def test_popping_is_undone_by_pushing(name: str, words: int) -> None:
-    """Also on a stack that is too short: then the symbols are no samples, but nothing is lost."""
+    """Also on a stack that is too short: the symbols are not samples then, but nothing is lost."""
     distribution, stacks = DISTRIBUTIONS[name](), filled(words)
     before = [stacks.bytes(lane) for lane in range(LANES)]
     symbols = distribution.pop(stacks)
@@ -89,14 +89,14 @@ def test_the_ends_of_a_cut_gaussian_have_the_tails() -> None:
 
 
 def test_fine_bins_equal_one_alphabet() -> None:
-    """In tight alphabets a bin costs no more than in the whole one, and a sample of it less."""
+    """In tight alphabets a bin costs no more than in the full one, and a sample costs less."""
     K, mask = 65536, np.ones((1, 2000), bool)
     mean, std = np.full((1, 2000), 30000.25), np.full((1, 2000), 12.0)
     stacks = Stacks(1)
     stacks.put(0, np.random.default_rng(0).integers(1, 2**32, 2000, dtype=np.uint32).tobytes())
     symbols = stack.cut_gaussian(mean, std, K).pop(stacks)
     inside = np.abs(symbols - mean) < 200
-    assert 0.99 < inside.mean() < 1.0  # the whole alphabet gives 0.4% to far bins
+    assert 0.99 < inside.mean() < 1.0  # the full alphabet gives 0.4% to far bins
     symbols = np.where(inside, symbols, 30000)
     costs = []
     for distribution in (
@@ -110,9 +110,9 @@ def test_fine_bins_equal_one_alphabet() -> None:
     assert costs[1] - costs[0] == pytest.approx(2.0**-8 / math.log(2.0), rel=0.1)
 
 
-def test_mistakes_are_told() -> None:
+def test_mistakes_are_one_sentence() -> None:
     cell, pair = np.rint(MEAN).astype(np.int64), np.array([[5, 9]] * LANES)
-    for told, call in (
+    for sentence, call in (
         ("damaged", lambda: stack.gaussian(MEAN, 2.5, 20).push(filled(), cell + 21)),
         # It does not wrap round to a symbol of the alphabet.
         ("damaged", lambda: stack.gaussian(MEAN, 2.5, 20).push(filled(), cell + 2**32)),
@@ -125,7 +125,7 @@ def test_mistakes_are_told() -> None:
         ("too fine", lambda: Grid.of(GaussianFlow(Exponential(0.02)), 5, spacing=1e-9)),
         ("more steps", lambda: Grid.of(GaussianFlow(Exponential(1e-8)), 1, 0.5).pushed(1, 2.0)),
     ):
-        assert_refused(call, told)
+        assert_refused(call, sentence)
 
 
 # Grids against the formulas retyped, and the bound on how far V can stray.
@@ -165,9 +165,7 @@ def test_deviations_and_units(flow: BayesianFlow, n: int) -> None:
 @pytest.mark.parametrize("flow", FLOWS, ids=str)
 @pytest.mark.parametrize("n", [1, 3, 40])
 @pytest.mark.parametrize("side", [-1, 1, 0])
-def test_the_utmost_symbols_stay_within_the_alphabets(
-    flow: BayesianFlow, n: int, side: int
-) -> None:
+def test_extreme_symbols_stay_within_the_alphabets(flow: BayesianFlow, n: int, side: int) -> None:
     """Every V_i is popped at the end of its alphabet, always the same one or in turn."""
     grid, m = Grid.of(flow, n, 0.5), 0.7
     sign = side or 1
