@@ -3,21 +3,60 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import bfn
 from bfn.codec import Codec, Coded
 from bfn.codec.pack import pack
 from bfn.runs.folder import RunFolder
 from bfn.saving import locate
-from support.copies import Wide
 from support.joint import joint
 from support.sources import Toy, chain, fine_gaussian, ridge
+
+
+class Copies(nn.Module):
+    """A network of (B, D, ...) applied to each of the copies in (B, copies * D, ...)."""
+
+    def __init__(self, net: nn.Module, D: int) -> None:
+        super().__init__()
+        self.net, self.D = net, D
+
+    def forward(self, features: Tensor, t: Tensor) -> Tensor:
+        copies = features.shape[1] // self.D
+        inner = features.reshape(-1, self.D, *features.shape[2:])
+        output = self.net(inner, t.repeat_interleave(copies))
+        return output.reshape(features.shape[0], -1, *output.shape[2:])
+
+
+@dataclass(frozen=True)
+class Wide:
+    """Independent examples of a toy side by side, `copies` of them in one.
+
+    One example of a toy has few bits, and chance is a large part of them; a hundred are as exact,
+    and are coded together.
+    """
+
+    toy: Toy
+    copies: int
+
+    @property
+    def model(self) -> bfn.BFN:
+        model = self.toy.model
+        return bfn.BFN(Copies(model.net, self.toy.source.D), model.flow, model.head)
+
+    @property
+    def shape(self) -> tuple[int]:
+        return (self.copies * self.toy.source.D,)
+
+    def sample(self, examples: int, seed: int = 0) -> Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        return self.toy.sample(examples * self.copies, generator).reshape(examples, -1)
 
 
 def bound(model: bfn.BFN, x: Tensor, n: int, repeats: int, seed: int = 5) -> Tensor:

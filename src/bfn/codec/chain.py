@@ -524,36 +524,36 @@ class Chain:
         """Push x, indices (rows, variables), lane by lane; returns the bits of each part.
 
         index, (lanes,), says which examples of their blocks these are: `width` of them, from
-        `width` times the index on.
-        Lanes that had too few bits are in `stacks.dry`; what they hold now would not be decoded.
+        `width` times the index on. Lanes that had too few bits are in `stacks.dry` afterwards, and
+        cannot be decoded.
 
         The bits are those of the steps, (lanes, n), and of the data, (lanes,). Step i is charged
         with pushing V_i less popping it. To compare with its term of L^n it is also charged with
         the entropy of what is popped less that of a message; these add up to 0.
         """
-        n = self.n
-        bits, steps = [stacks.bits()], np.zeros((self.lanes, n))
+        n, steps, last = self.n, np.zeros((self.lanes, self.n)), stacks.bits()
+
+        def spent() -> Floats:
+            """The bits since the last call."""
+            nonlocal last
+            before, last = last, stacks.bits()
+            return last - before
+
         stacks.scramble(self._key(index, n))
         k = self._first(x).pop(stacks)
-        bits.append(stacks.bits())
+        steps[:, n - 1] = spent()
         self._data(self.output(k, n)).push(stacks, x)
-        bits.append(stacks.bits())
-        reconstruction = bits[2] - bits[1]
-        steps[:, n - 1] = bits[1] - bits[0]
+        reconstruction = spent()
         for i in range(n, 0, -1):
             self._check(index, i).push(stacks, np.zeros((self.lanes, 1), np.int64))
-            before = stacks.bits()
+            spent()  # a check belongs to no step
+            earlier = np.zeros_like(k)
             if i > 1:
                 stacks.scramble(self._key(index, i - 1))
                 earlier = self.bridge(k, i).pop(stacks)
-                after = stacks.bits()
-                steps[:, i - 2] = after - before
-                before = after
-            else:
-                earlier = np.zeros_like(k)
+                steps[:, i - 2] = spent()
             self.message(earlier, i).push(stacks, k)
-            after = stacks.bits()
-            steps[:, i - 1] += after - before
+            steps[:, i - 1] += spent()
             k = earlier
         moved = self._popped - sum(part.size * part.grid.message_bits() for part in self.parts)
         steps[stacks.active] += self.width * (moved - moved.mean())
