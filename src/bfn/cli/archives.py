@@ -72,8 +72,7 @@ def compress(
             run=run.resolve().name,
             allow_fallback=allow_fallback,
             resize=resize,
-            reading=report,
-            report=lambda done, total: report(done, total, "compressing and checking"),
+            report=report,
         )
     files, examples = plural(len(contents.entries), "file"), contents.examples
     rate = ""

@@ -103,7 +103,7 @@ def scan(
     translation: Translation,
     *,
     allow_fallback: bool = False,
-    report: Callable[[int, int], None] = lambda done, total: None,
+    report: Callable[[int, int, str], None] = lambda done, total, title: None,
 ) -> list[Source]:
     """Read every file once; refuse those the model cannot represent, in one sentence.
 
@@ -112,7 +112,7 @@ def scan(
     """
     found, sources, unfit = _find(inputs), list[Source](), list[str]()
     for done, (name, path) in enumerate(found):
-        report(done, len(found))
+        report(done, len(found), "reading")
         try:
             sources.append(_source(name, path, translation, allow_fallback))
         except Unfit as reason:

@@ -76,8 +76,8 @@ NAME = "data.npy"
 _OTHERS = ("reconstruction", "startup", "overhead", "startup_examples")
 """What is counted of a block beside the bits of its steps."""
 
-Report = Callable[[int, int], None]
-"""Called with the number of files or examples that are done, and with their total."""
+Report = Callable[[int, int, str], None]
+"""Called with the number of files or examples that are done, with their total, and what is done."""
 
 
 def _silent(*_: object) -> None: ...
@@ -145,7 +145,6 @@ def pack(
     run: str = "",
     allow_fallback: bool = False,
     resize: bool = False,
-    reading: Report = _silent,
     report: Report = _silent,
 ) -> Contents:
     """Store files in an archive; returns its table of contents.
@@ -160,12 +159,12 @@ def pack(
         run: what error messages call the model.
         allow_fallback: store files that the model cannot represent without it.
         resize: crop and resize pictures to the model's size; they come back resized.
-        reading, report: called with the files that were read, then with the examples that were
-            encoded and decoded again.
+        report: called with the files that were read, then with the examples that were encoded and
+            decoded again.
     """
 
     def read(translation: Translation) -> list[Source]:
-        return scan(inputs, translation, allow_fallback=allow_fallback, report=reading)
+        return scan(inputs, translation, allow_fallback=allow_fallback, report=report)
 
     return _store(
         model, Translation.of(model, format, resize), read, out, steps, block, run, report
@@ -204,7 +203,7 @@ def _store(
         with replacing(out) as aside:
             with Writer(aside) as writer:
                 digest, spent = _Digest(), np.zeros(steps + 4)
-                advance = _counter(report, 2 * examples)
+                advance = _counter(report, 2 * examples, "compressing and checking")
                 for x in _batches(sources, codec.lanes * block, writer, digest):
                     for bits in _write(x.split(block), codec, translation, writer, advance):
                         spent += bits
@@ -289,14 +288,14 @@ def _write(
         yield [*each.bits["steps"], *others, each.startup_examples]
 
 
-def _counter(report: Report, total: int) -> Callable[[int], None]:
+def _counter(report: Report, total: int, title: str) -> Callable[[int], None]:
     """A function that adds up what is done, and reports it."""
     done = 0
 
     def advance(number: int) -> None:
         nonlocal done
         done += number
-        report(done, total)
+        report(done, total, title)
 
     return advance
 
@@ -459,7 +458,8 @@ def _decoder(
             needed.update(range(start // size, -(-stop // size)))
         start = stop
     order, decoded = sorted(needed), dict[int, Tensor]()
-    advance = _counter(report, sum(contents.blocks[places[b]].count for b in order))
+    total = sum(contents.blocks[places[b]].count for b in order)
+    advance = _counter(report, total, "decompressing")
 
     def confirm(number: int, x: Any) -> None:
         if translation.checksum(model.pack(x)) != contents.blocks[places[number]].check:
