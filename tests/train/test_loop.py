@@ -16,7 +16,6 @@ from torch import Tensor
 
 import bfn
 from bfn.errors import BFNError
-from bfn.plots import sheets
 from bfn.recipe import build
 from bfn.runs.folder import RunFolder
 from bfn.train import Diverged, Interrupted, checkpoint, monitor
@@ -282,11 +281,11 @@ def test_samples_that_cannot_be_drawn_say_so_first(tmp_path: Path) -> None:
 def test_a_full_disk_does_not_end_the_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(path: Path, *_: object) -> None:
-        path.write_bytes(b"half")
+    def full(path: Path, content: bytes) -> None:
+        path.write_text(content[: len(content) // 2].decode())
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(sheets, "write_sheet", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     display = tiny_runs.Recorder()
     recipe = tiny_runs.read(tmp_path, "text", train__sample_every=5)
     assert run(recipe, tmp_path / "run", display=display).step == 12

@@ -212,10 +212,13 @@ def test_a_slow_page_gets_fewer_frames() -> None:
         mail.put(pane, "end", b"end")
     for _ in range(100):
         mail.put_error(b"error")
+    for name in ("a.png", "b.png"):  # files replace neither each other nor frames
+        mail.put(0, "file", name.encode(), name)
+    assert mail.files(0) == 2
     assert mail.size < 2 * 1200 + 200
-    taken = iter(mail.take, None)
-    assert list(taken) == 2 * [b"start", frames[-1], b"last", b"end"] + [b"error"] * server.ERRORS
-    assert len(woken) == 2 * (505) + 100
+    waiting = 2 * [b"start", frames[-1], b"last", b"end"] + [b"error"] * server.ERRORS
+    assert list(iter(mail.take, None)) == [*waiting, b"a.png", b"b.png"]
+    assert len(woken) == 2 * 505 + 102
 
 
 def test_a_page_that_never_reads_does_not_hold_up_the_others(

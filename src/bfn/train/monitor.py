@@ -12,7 +12,6 @@ how many there are.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from torch import Tensor
 from bfn import loss, noise
 from bfn.data.base import DataSet
 from bfn.errors import BFNError, require_extra
+from bfn.files import replacing
 from bfn.model import BFN
 from bfn.plots import sheets
 from bfn.recipe import Recipe, Train
@@ -266,11 +266,9 @@ class Samples:
             return None
 
     def _write(self, path: Path, x: Tensor) -> None:
-        aside = path.with_name(f".{path.name}")  # its ending says how it is written
         try:
             path.parent.mkdir(exist_ok=True)
-            sheets.write_sheet(aside, self.data.format, x)
-            os.replace(aside, path)
+            with replacing(path) as aside:
+                aside.write_bytes(sheets.sheet(self.data.format, x, self.suffix))
         except OSError as error:
-            aside.unlink(missing_ok=True)
             self.say(f"the samples {str(path)!r} could not be written ({error.strerror})")
