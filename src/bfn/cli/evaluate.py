@@ -27,8 +27,7 @@ from bfn.cli.options import (
 )
 from bfn.errors import BFNError, plural, some
 from bfn.files import FIGURES, check_free, replacing
-from bfn.recipe import PLACES, Eval, Published, Recipe
-from bfn.recipe.recipe import FORGIVING
+from bfn.recipe import FORGIVING, PLACES, Eval, Published, Recipe
 from bfn.recipe.values import Text
 
 if TYPE_CHECKING:

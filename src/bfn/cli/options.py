@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from bfn.recipe import Eval, Sample
-from bfn.recipe.recipe import Section
+from bfn.recipe import Eval, Sample, Section
 from bfn.recipe.values import Text
 
 

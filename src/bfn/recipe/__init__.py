@@ -1,32 +1,513 @@
-"""Recipes: what they hold, how they are read, and what is built from them.
+"""Recipes: TOML files with the sections data, net, flow, train, eval and sample.
 
-recipe = bfn.recipe.read("digits", {"train.steps": 500})
+    recipe = bfn.recipe.read("digits", {"train.steps": 500})
+
+    [data]   source = "digits"        and the source's own arguments
+    [net]    class = "bfn.nn:UNet"    and the constructor's arguments
+    [flow]   kind = "discretised"     and the arguments of bfn.discretised
+    [train]  [eval]  [sample]         the dataclasses `Train`, `Eval` and `Sample`
+    [published]                       published results, to compare with
+
+The first key of data, net and flow names a function or class (a shipped one, or
+"package.module:name"); the section's other keys are its arguments, checked against its signature
+when it is called. Overriding that first key drops the arguments meant for the old one.
 """
 
-from bfn.recipe.recipe import (
-    FREE,
-    PLACES,
-    Eval,
-    Published,
-    Recipe,
-    Sample,
-    Train,
-    find,
-    names,
-    read,
-    resolve,
-)
+from __future__ import annotations
 
-__all__ = [
-    "FREE",
-    "PLACES",
-    "Eval",
-    "Published",
-    "Recipe",
-    "Sample",
-    "Train",
-    "find",
-    "names",
-    "read",
-    "resolve",
-]
+import dataclasses
+import math
+import re
+import tomllib
+import typing
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+from bfn.errors import BFNError, did_you_mean, is_ours, require_trust
+from bfn.recipe.values import Text, plain, typed
+
+_SHIPPED = Path(__file__).parent / "shipped"
+
+COMMAND_LINE = " on the command line"
+"""Where a key was given, for error messages."""
+
+
+def option(
+    default: Any,
+    meaning: str,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    infinite: bool = False,
+):
+    """A dataclass field with its meaning (for --help) and its bounds."""
+    bounds = {"least": least, "above": above, "most": most, "infinite": infinite}
+    sentence = f"{meaning[0].upper()}{meaning[1:]}."
+    return field(default=default, metadata={"meaning": sentence, **bounds})
+
+
+class Section:
+    """Typed keys with bounds. Subclasses are dataclasses of `option` fields."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+    def __init_subclass__(cls) -> None:
+        """Let the docstring say what the keys mean, for help() and the documentation."""
+        options = {key: each for key, each in vars(cls).items() if isinstance(each, Field)}
+        lines = [f"    {key}: {each.metadata['meaning']}" for key, each in options.items()]
+        cls.__doc__ = "\n".join([f"{cls.__doc__}\n\nArgs:", *lines])
+
+    def __post_init__(self) -> None:
+        for each in dataclasses.fields(self):
+            self.check(each.name, getattr(self, each.name), "")
+
+    @classmethod
+    def title(cls) -> str:
+        return cls.__name__.lower()
+
+    @classmethod
+    def check(cls, key: str, value: Any, where: str) -> None:
+        """Refuse a value out of its bounds."""
+        bounds = cls.__dataclass_fields__[key].metadata
+        least, above, most = (bounds[name] for name in ("least", "above", "most"))
+        for item in value if isinstance(value, tuple) else (value,):
+            if isinstance(item, str):
+                continue
+            setting = f"{cls.title()}.{key} = {item}{where}"
+            if isinstance(item, float) and math.isnan(item):
+                raise BFNError(f"{setting} is not a number; expected one")
+            if least is not None and item < least:
+                raise BFNError(f"{setting} is too small; expected {least} or more")
+            if above is not None and item <= above:
+                raise BFNError(f"{setting} is too small; expected more than {above}")
+            if most is not None and item > most:
+                raise BFNError(f"{setting} is too large; expected {most} or less")
+            if isinstance(item, float) and math.isinf(item) and not bounds["infinite"]:
+                raise BFNError(f"{setting} is too large; expected a finite number")
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any], origin: Mapping[str, str]) -> Self:
+        """The section of a recipe's table; `origin` says where each section.key was given."""
+        known = [each.name for each in dataclasses.fields(cls)]
+        hints = typing.get_type_hints(cls)
+        arguments = {}
+        for key, value in given.items():
+            name = f"{cls.title()}.{key}"
+            where = origin.get(name, "")
+            if key not in known:
+                near = did_you_mean(key, known, f"{cls.title()}.")
+                hint = near or f"; expected one of {', '.join(known)}"
+                raise BFNError(f"unknown key {name}{where}{hint}")
+            arguments[key] = typed(name, value, hints[key], where)
+            cls.check(key, arguments[key], where)
+        return cls(**arguments)
+
+    def updated(self, **given: Any) -> Self:
+        """A copy with some keys from the command line; those that are None stay as they are."""
+        given = {key: value for key, value in given.items() if value is not None}
+        own = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        origin = {f"{self.title()}.{key}": COMMAND_LINE for key in given}
+        return self.read(own | given, origin)
+
+
+Steps = int | Literal["inf"]
+_DEVICE = "device, such as cpu or cuda; auto is cuda if there is one"
+
+
+@dataclass(frozen=True)
+class Train(Section):
+    """How to train."""
+
+    steps: int = option(1000, "optimiser steps", least=1)
+    batch: int = option(64, "examples per step, over all processes", least=1, most=10**7)
+    accumulate: int = option(
+        1, "process each batch in this many equal parts, to save memory", least=1
+    )
+    loss_steps: Steps = option("inf", "train on L^n for this n; inf for L^inf", least=1)  # noqa: RUF009
+    objective: Literal["auto", "bound", "log_prob", "mixture"] = option(
+        "auto",
+        "what is minimised: the bound (L^n), log_prob (-ln p_O), or the mixture of both; auto "
+        "is log_prob for classes, mixture for bins, bound for continuous data",
+    )
+    power: float = option(
+        1.0, "log_prob counts (1 + power) t^power at time t: 0 for all times alike", least=0
+    )
+    times: Literal["stratified", "independent", "importance"] = option(
+        "stratified", "how a batch's times are drawn; importance learns where the loss is"
+    )
+    seconds: float = option(
+        0.0,
+        "end after this many seconds of training, if the steps take longer; 0 for no limit",
+        least=0,
+    )
+    optimiser: Literal["adamw", "muon"] = option(
+        "adamw", "muon orthogonalises the steps of matrices, and moves the rest as adamw does"
+    )
+    learning_rate: float = option(1e-3, "peak learning rate", above=0)
+    betas: tuple[float, float] = option(
+        (0.9, 0.99), "decays of AdamW's moving averages of the gradient and of its square", least=0
+    )
+    weight_decay: float = option(0.01, "weight decay, for weights with two or more axes", least=0)
+    warmup: int = option(0, "steps over which the learning rate rises from 0", least=0)
+    decay: float = option(
+        0.0,
+        "fraction of the steps (or seconds), at the end, over which the rate falls to 0",
+        least=0,
+        most=1,
+    )
+    clip: float = option(
+        5.0, "largest gradient norm, in nats per variable; inf for none", above=0, infinite=True
+    )
+    label_dropout: float = option(
+        0.0, "probability of hiding a label, for classifier-free guidance", least=0, most=1
+    )
+    known: float = option(
+        0.0,
+        "probability that an example comes with a random subset of its variables known, to learn "
+        "the rest given them",
+        least=0,
+        most=1,
+    )
+    known_groups: tuple[tuple[str, ...], ...] = option(
+        (),
+        "lists of named variables of mixed data that are known or unknown together; the others are "
+        "then never known",
+    )
+    ema_decay: float = option(
+        0.9999,
+        "decay of the weights' moving average; it starts lower and warms up to this",
+        least=0,
+    )
+    seed: int = option(0, "random seed for weights, data order, times and noise")
+    init: str = option("", "start from the weights of this run or model; empty for fresh weights")
+    log_every: int = option(50, "steps between lines of metrics.jsonl", least=1)
+    checkpoint_every: int = option(500, "steps between checkpoints", least=1)
+    keep: int = option(2, "checkpoints to keep, besides the best", least=1)
+    validate_every: int = option(0, "steps between validations; 0 for none", least=0)
+    validate_examples: int = option(1000, "examples per validation; 0 for all", least=0)
+    patience: int = option(
+        0, "stop after this many validations without improvement; 0 for never", least=0
+    )
+    tolerance: float = option(
+        0.0, "count a validation as improvement that is above the lowest by this share", least=0
+    )
+    sample_every: int = option(0, "steps between sheets of samples; 0 for none", least=0)
+    device: str = option("auto", _DEVICE)
+    data_memory: Literal["auto", "device", "host"] = option(
+        "auto", "where the data live; auto is the host if they would take much of a GPU's memory"
+    )
+    precision: Literal["auto", "float32", "bfloat16"] = option(
+        "auto", "precision of matrix products and convolutions; auto is bfloat16 on a GPU"
+    )
+    compile: Literal["auto", "yes", "no"] = option(
+        "auto", "compile the network; auto does so on a GPU"
+    )
+    sharding: Literal["none", "full"] = option(
+        "none", "with several processes, full spreads the weights over them (FSDP)"
+    )
+    tensorboard: bool = option(False, "also write the metrics for TensorBoard")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, largest in (("ema_decay", self.ema_decay), ("betas", max(self.betas))):
+            if largest >= 1:
+                raise BFNError(f"train.{name} = {largest} is too large; expected less than 1")
+        if self.known_groups and not self.known:
+            raise BFNError(
+                "train.known_groups says what may be known together, but train.known = 0 makes "
+                "nothing known; give a probability, such as 0.5"
+            )
+        if self.patience and not self.validate_every:
+            raise BFNError(
+                f"train.patience = {self.patience} counts validations, and validation is off; give "
+                "train.validate_every too"
+            )
+
+
+@dataclass(frozen=True)
+class Eval(Section):
+    """How to evaluate."""
+
+    steps: tuple[Steps, ...] = option(
+        (10, 25, 100, "inf"), "numbers of steps n, as in 10,25,inf; inf for L^inf", least=1
+    )
+    split: Literal["train", "validation", "test"] = option(
+        "test", "the part of the data to evaluate"
+    )
+    batch: int = option(
+        256, "examples at once; fewer if memory runs out, with the same results", least=1
+    )
+    repeats: int = option(1, "passes over the split with fresh noise, averaged", least=1)
+    crops: int = option(
+        0, "number of random crops of a text; 0 for non-overlapping windows", least=0
+    )
+    seed: int = option(0, "random seed for the noise")
+    device: str = option("auto", _DEVICE)
+
+
+@dataclass(frozen=True)
+class Sample(Section):
+    """How to draw samples."""
+
+    n: int = option(64, "number of samples", least=1)
+    steps: int = option(50, "Bayesian updates; they take one more network call", least=1)
+    final: Literal["sample", "mode"] = option(
+        "sample", "last step: sample draws from the last output, mode takes its most probable value"
+    )
+    solver: str = option("sde2", "the step rule: ancestral (the paper's), sde, sde2, ode or ode2")
+    grid: str = option(
+        "auto", "spacing of the steps: time, power or geometric; auto is the solver's own"
+    )
+    label: str = option(
+        "", "a label by name or number, several as in 3,7, or each for all; empty for none"
+    )
+    guidance: float = option(
+        1.0, "strength of the label's effect: 1 is as learned, 2 exaggerates it", least=0
+    )
+    batch: int = option(
+        256, "samples at once; fewer if memory runs out, with the same results", least=1
+    )
+    seed: int = option(0, "random seed for the noise")
+    device: str = option("auto", _DEVICE)
+
+
+@dataclass(frozen=True)
+class Published(Section):
+    """Results that others have published for a recipe."""
+
+    unit: str = option("", "unit of the results")
+    steps: tuple[Steps, ...] = option((), "the n of each result")
+    total: tuple[float, ...] = option((), "L^n + L^r for each n")
+    reconstruction: float = option(0.0, "L^r, which is included in the totals", least=0)
+    updates: int = option(0, "training steps", least=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.steps) != len(self.total):
+            raise BFNError(
+                f"published.total has {len(self.total)} results for {len(self.steps)} numbers of "
+                "steps; give one for each"
+            )
+
+    def result(self, n: float) -> float | None:
+        """The result for n steps (math.inf for L^inf), if there is one."""
+        counts = [math.inf if each == "inf" else each for each in self.steps]
+        return self.total[counts.index(n)] if n in counts else None
+
+
+SECTIONS: dict[str, type[Section]] = {"train": Train, "eval": Eval, "sample": Sample}
+
+FREE = {"data": "source", "net": "class", "flow": "kind"}
+"""Sections of free arguments, and the key that says whose arguments they are."""
+
+SUGGESTED = "suggested"
+"""A value that is filled in to suit the data: see `bfn.recipe.build`."""
+
+PLACES = ("dir", "path")
+"""Keys of [data] that say where files are on this machine."""
+
+FORGIVING = ("skip_corrupt", "unknown")
+"""Keys of [data] that say what to do with what does not fit."""
+
+_TABLES = (*FREE, *SECTIONS)
+_TOP: dict[str, type] = {"name": str, "description": str, "parameters": int}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A resolved recipe. `origin` says where each key was given, for error messages."""
+
+    name: str
+    description: str = ""
+    data: dict[str, Any] = field(default_factory=dict)
+    net: dict[str, Any] = field(default_factory=dict)
+    flow: dict[str, Any] = field(default_factory=dict)
+    train: Train = field(default_factory=Train)
+    eval: Eval = field(default_factory=Eval)
+    sample: Sample = field(default_factory=Sample)
+    parameters: int = 0
+    """Parameters of the network, if the recipe alone decides them, or else 0."""
+    published: Published = field(default_factory=Published)
+    origin: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    texts: Mapping[str, Text] = field(default_factory=dict, compare=False, repr=False)
+    """Arguments in data, net and flow as the command line has them; `build.settled` types them."""
+    trust: bool = field(default=False, compare=False, repr=False)
+    """Whether code that is not part of bfn may be run because the recipe names it."""
+
+    def document(self) -> dict[str, Any]:
+        """Every key with its value: sections of plain values."""
+        document = dataclasses.asdict(self)
+        del document["origin"], document["texts"], document["trust"]
+        if not self.parameters:
+            del document["parameters"]
+        if self.published == Published():
+            del document["published"]
+        return document
+
+    def code(self) -> dict[str, str]:
+        """The names of code that is not part of bfn, by their keys."""
+        # Sources and kinds are called with arguments: not even bfn's other functions are safe.
+        called = {"data.source": self.data.get("source"), "flow.kind": self.flow.get("kind")}
+        classes = {"net.class": self.net.get("class")}
+        if classes["net.class"] == SUGGESTED:
+            classes.clear()
+        for key, value in self.flow.items():
+            if isinstance(value, Mapping):
+                classes[f"flow.{key}.class"] = value.get("class")
+        foreign = {key: name for key, name in called.items() if ":" in str(name)}
+        foreign |= {key: name for key, name in classes.items() if name and not is_ours(name)}
+        return {key: name for key, name in foreign.items() if isinstance(name, str)}
+
+    def check_trust(self) -> None:
+        """Refuse to run code that a recipe names, unless it is trusted or the user typed it."""
+        for key, name in self.code().items():
+            require_trust(name, self.trust or self.origin.get(key) == COMMAND_LINE)
+
+    def differences(self, other: Recipe) -> list[str]:
+        """The keys, as section.key, whose values differ."""
+        mine, theirs = self.document(), other.document()
+        return [
+            f"{section}.{key}"
+            for section in _TABLES
+            for key in {**mine[section], **theirs[section]}
+            if mine[section].get(key) != theirs[section].get(key)
+        ]
+
+    def without_places(self) -> Recipe:
+        """For others: without the paths of files on this machine."""
+        data = {key: value for key, value in self.data.items() if key not in PLACES}
+        return dataclasses.replace(self, data=data)
+
+    def to_toml(self) -> str:
+        import tomli_w
+
+        return tomli_w.dumps(self.document())
+
+
+def names() -> list[str]:
+    """The recipes that come with the package: one TOML file each."""
+    return sorted(path.stem for path in _SHIPPED.glob("*.toml"))
+
+
+def find(recipe: str | Path) -> Path:
+    """The file of a shipped recipe, or the path of another one."""
+    path = Path(recipe)
+    if str(recipe) in names():
+        return _SHIPPED / f"{recipe}.toml"
+    if (path / "recipe.toml").is_file():
+        raise BFNError(
+            f"{str(recipe)!r} is the folder of a run; its recipe is {path}/recipe.toml, and bfn "
+            f"train {path}/recipe.toml --out {path} --resume continues it"
+        )
+    if path.suffix == ".toml" or len(path.parts) > 1:
+        if path.is_file():
+            return path
+        raise BFNError(f"there is no recipe file {str(recipe)!r}; give the path of a .toml file")
+    expected = f"; expected {', '.join(names())}, or the path of a .toml file"
+    raise BFNError(f"unknown recipe {str(recipe)!r}{did_you_mean(recipe, names()) or expected}")
+
+
+def read(
+    recipe: str | Path, overrides: Mapping[str, Any] | None = None, *, trust: bool = False
+) -> Recipe:
+    """The recipe of a shipped name or a path, with overrides such as {"train.steps": 500}.
+
+    Code that the file names is run only with `trust`; what the overrides name is the caller's own.
+    """
+    path = find(recipe)
+    try:
+        document = tomllib.loads(path.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BFNError(f"{str(path)!r} is not valid TOML: {error}") from None
+    except OSError as error:
+        raise BFNError(f"{str(path)!r} cannot be read: {error.strerror}") from None
+    return resolve(document, overrides or {}, name=path.stem, source=f" in {path}", trust=trust)
+
+
+def resolve(
+    document: Mapping[str, Any],
+    overrides: Mapping[str, Any],
+    *,
+    name: str,
+    source: str = "",
+    trust: bool = False,
+) -> Recipe:
+    """A recipe from the tables of a document; `source` is named in error messages."""
+    sections: dict[str, dict[str, Any]] = {key: {} for key in _TABLES}
+    top: dict[str, Any] = {"name": name}
+    origin: dict[str, str] = {}
+    for key, value in document.items():
+        if key in _TOP:
+            top[key] = typed(key, value, _TOP[key], source)
+        elif key not in (*sections, "published"):
+            known = [*sections, "published", *_TOP]
+            hint = did_you_mean(key, known) or f"; expected {', '.join(known)}"
+            raise BFNError(f"unknown section {key}{source}{hint}")
+        elif not isinstance(value, Mapping):
+            raise BFNError(
+                f"{key} = {value!r}{source} is not a section; write [{key}] above its keys"
+            )
+        elif key == "published":
+            top[key] = Published.read(value, {f"{key}.{k}": source for k in value})
+        else:
+            sections[key].update(value)
+            origin.update({f"{key}.{k}": source for k in value})
+    if top["name"] in ("", "..") or Path(top["name"]).name != top["name"]:
+        raise BFNError(
+            f"name = {top['name']!r}{source} is not a valid run name; use one path component"
+        )
+    # What the recipe says about its network or its data does not hold for other ones.
+    if any(key.startswith("net.") for key in overrides):
+        top.pop("parameters", None)
+    if any(key.startswith("data.") and key != "data.dir" for key in overrides):
+        top.pop("published", None)
+        top.pop("description", None)
+    _override(sections, origin, overrides)
+    typed_sections = {key: cls.read(sections[key], origin) for key, cls in SECTIONS.items()}
+    free = {key: sections[key] for key in FREE}
+    texts = {key: text for key, text in overrides.items() if isinstance(text, Text)}
+    return Recipe(**top, **free, **typed_sections, origin=origin, texts=texts, trust=trust)  # pyright: ignore[reportArgumentType]
+
+
+def _override(
+    sections: dict[str, dict[str, Any]], origin: dict[str, str], overrides: Mapping[str, Any]
+) -> None:
+    for name in overrides:
+        section, dot, key = name.partition(".")
+        if not dot or section not in sections:
+            names = [f"{each}.{key}" for each in sections]
+            hint = did_you_mean(name, names) if dot else ""
+            expected = f"; expected section.key with a section of {', '.join(sections)}"
+            raise BFNError(f"unknown key {name!r}{COMMAND_LINE}{hint or expected}")
+        own = SECTIONS.get(section)
+        if own and not hasattr(own, key):
+            for other, table in sections.items():
+                if key in table or hasattr(SECTIONS.get(other), key):
+                    raise BFNError(
+                        f"unknown key {name}{COMMAND_LINE}; did you mean {f'{other}.{key}'!r}?"
+                    )
+    for section, chooser in FREE.items():
+        chosen = overrides.get(f"{section}.{chooser}")
+        if chosen is not None and chosen != sections[section].get(chooser):
+            sections[section].clear()
+    for name, value in overrides.items():
+        # A name with a dot in it is in quotes, as in TOML.
+        section, *path, last = (part.strip('"') for part in re.findall(r'"[^"]+"|[^."]+', name))
+        table = sections[section]
+        for step in path:
+            inner = table.get(step, {})
+            if not isinstance(inner, Mapping):
+                raise BFNError(
+                    f"unknown key {name}{COMMAND_LINE}: {section}.{step} = {inner!r} has no keys "
+                    "of its own"
+                )
+            table[step] = dict(inner)
+            table = table[step]
+        if section in FREE and isinstance(value, Text):
+            # The type is known only when the section's function is called.
+            value = str(value) if last == FREE[section] and not path else plain(value)
+        table[last] = value
+        origin[name] = COMMAND_LINE

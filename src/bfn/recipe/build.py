@@ -33,7 +33,7 @@ from bfn import noise, saving, suggest
 from bfn.data.base import DataSet
 from bfn.errors import BFNError, did_you_mean, import_name
 from bfn.model import BFN, KINDS
-from bfn.recipe.recipe import COMMAND_LINE, FREE, PLACES, SECTIONS, SUGGESTED, Recipe
+from bfn.recipe import COMMAND_LINE, FREE, PLACES, SECTIONS, SUGGESTED, Recipe
 from bfn.recipe.values import signature, typed
 
 FROM_DATA: dict[str, Callable[[DataSet], int | None]] = {

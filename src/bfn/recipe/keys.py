@@ -16,8 +16,7 @@ from typing import Any, Literal
 
 from bfn.data import SOURCES
 from bfn.model import KINDS
-from bfn.recipe import build
-from bfn.recipe.recipe import FREE, SECTIONS, SUGGESTED, Recipe, Section
+from bfn.recipe import FREE, SECTIONS, SUGGESTED, Recipe, Section, build
 
 _CHOICES = {
     "data": f"The source of the data: {', '.join(SOURCES)}, or a function",

@@ -17,8 +17,7 @@ from bfn.flow import MixedFlow
 from bfn.model import BFN, mixed
 from bfn.nn.mlp import MixedMLP
 from bfn.output import MixedHead
-from bfn.recipe import Recipe
-from bfn.recipe.recipe import SUGGESTED
+from bfn.recipe import SUGGESTED, Recipe
 from bfn.tables.columns import Columns
 from bfn.tables.format import TableFormat, variable
 from bfn.tables.frame import Frame, read
