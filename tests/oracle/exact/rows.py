@@ -1,6 +1,6 @@
 """Reference values in nats, of sources whose exact posterior takes the network's place.
 
-Each was computed by deterministic quadrature in two independent ways; `test_reference` repeats the
+Each was computed by deterministic quadrature in two independent ways; `test_losses` repeats the
 second. For one variable L^n + L^r is the entropy for every n. For two variables it is larger, for
 the output is a product of marginals, and falls towards L^inf + L^r like 1 / n.
 """
