@@ -37,7 +37,7 @@ def cost(model: bfn.BFN, x: torch.Tensor, generator: torch.Generator, **given) -
 
 def test_a_silent_network_costs_exactly_the_marginals() -> None:
     model, x = model_and_rows()
-    found = bound(model, x, None, 4, 0)
+    found = bound(model, x, torch.zeros_like(x, dtype=torch.bool), 4, 0)
     assert float(found.error.max()) < 1e-3
     p = {}
     for d in range(3):
@@ -53,7 +53,7 @@ def test_the_bound_is_that_of_the_losses() -> None:
     for p in model.net.parameters():
         p.data.add_(0.1 * torch.randn(p.shape, generator=generator))
     plain = cost(model, x, generator)
-    found = bound(model, x, None, 4, 0)
+    found = bound(model, x, torch.zeros_like(x, dtype=torch.bool), 4, 0)
     error = float((plain - found.value.sum(1)).std()) / len(x) ** 0.5
     assert abs(float(plain.mean() - found.value.sum(1).mean())) < 4 * error
 
@@ -71,7 +71,10 @@ def test_what_is_left_at_the_end_is_paid_for() -> None:
     x = torch.stack([k.float(), bfn.bin_centre(k + 1, 5)], 1)
     model.head = model.head.fitted(x)
     model.net.readout.bias.data += 1.0
-    plain, found = cost(model, x, generator), bound(model, x, None, 4, 0).value.sum(1)
+    plain, found = (
+        cost(model, x, generator),
+        bound(model, x, torch.zeros_like(x, dtype=torch.bool), 4, 0).value.sum(1),
+    )
     error = float((plain - found).std()) / len(x) ** 0.5
     assert error < 0.01 * float(plain.mean())
     assert abs(float(plain.mean() - found.mean())) < 4 * error

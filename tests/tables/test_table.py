@@ -10,6 +10,7 @@ import pytest
 from sklearn.base import clone
 
 import bfn
+from bfn.recipe import Train
 from bfn.tables import source
 
 P = np.array([[0.4, 0.1], [0.05, 0.45]])
@@ -161,7 +162,8 @@ def test_scikit_learn_clones_it() -> None:
         (lambda t: t.log_prob(table(3), draws=1), "draws = 1; expected a whole number, at least 2"),
         (lambda t: bfn.Table(known=0).fit(table(9)), "known = 0; expected a number above 0"),
         (lambda t: bfn.Table(steps=0).fit(table(9)), "train.steps = 0 is too small"),
-        (lambda t: bfn.Table().fit(table(2).drop(columns="weight")), "nothing to model; give more"),
+        (lambda t: bfn.Table().fit(table(9).head(1)), "the table has one row"),
+        (lambda t: bfn.Table().fit({"a": [3] * 9}), "nothing to model; give more"),
         (lambda t: t.predict_proba(table(3), "income"), "no column 'income'"),
         (lambda t: t.log_prob(table(3), given=["income"]), "no column 'income'"),
         (lambda t: t.impute(table(3).assign(more=1)), "'more'"),
@@ -192,10 +194,49 @@ def test_holes_are_never_filled_with_missing_values() -> None:
     np.testing.assert_allclose(table.predict_proba(holes, "b").sum(1), 1.0)
 
 
-def test_one_column() -> None:
-    few = {"width": 16, "layers": 1, "steps": 10, "batch": 64, "display": False}
-    table = bfn.Table(**few).fit({"a": np.arange(100) % 7})
-    assert set(table.sample(50, steps=4)["a"]) <= set(range(7))
+@pytest.mark.parametrize("constant", [{}, {"b": ["x"] * 100}, {"b": [None] * 100}])
+def test_one_column(constant: dict[str, list]) -> None:
+    """It follows its frequencies, whatever is given; a column that never varies says nothing."""
+    rows = pd.DataFrame({"a": np.arange(100) % 4, **constant})
+    table = bfn.Table(**FEW).fit(rows)
+    frequencies = np.full((100, 4), 0.25)
+    np.testing.assert_allclose(table.predict_proba(rows, "a"), frequencies, atol=0.03)
+    assert set(table.predict(rows, "a")) <= {1, 2}
+    holes = rows.assign(a=pd.array([pd.NA, 1] * 50, "Int64"))
+    filled = table.impute(holes)
+    assert set(filled.a[::2]) == set(range(4))
+    assert (filled.a[1::2] == 1).all()
+    assert (table.log_prob(rows, given=["a"]).value == 0).all()
+    given = {name: values[0] for name, values in constant.items()}
+    assert set(table.sample(50, given=given, steps=4)["a"]) == set(range(4))
+    for name, value in given.items():
+        assert list(table.predict(rows.head(2), name)) == [value] * 2
+
+
+def test_a_small_table_is_not_learned_by_heart() -> None:
+    """Four columns of noise: the best model has independent columns, and training ends soon."""
+    rng = np.random.default_rng(0)
+    columns = {name: rng.integers(0, 9, 1050) for name in "abcd"}
+    rows = pd.DataFrame(columns)
+    table = bfn.Table(display=False).fit(rows[:50])
+    scores = table.log_prob(rows[50:], nearest=True).value.mean()
+    assert scores > table.independent(rows[50:], nearest=True).sum(1).mean() - 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "work", "batch", "validate_every"),
+    [(50, 2**23, 40, 10), (1000, 2**23, 512, 80), (4000, 2**23, 512, 250), (1000, 2**12, 10, 80)],
+)
+def test_settings_follow_the_size_of_the_table(
+    tmp_path: Path, monkeypatch, rows: int, work: int, batch: int, validate_every: int
+) -> None:
+    """Batches of a wide table, here of four columns of 100 values each, are small."""
+    monkeypatch.setattr(source, "MOST_WORK", work)
+    values = np.arange(rows)[:, None] * [1, 3, 7, 9] % min(rows // 2, 100)
+    pd.DataFrame(values).to_csv(tmp_path / "t.csv", index=False)
+    data = source.table(str(tmp_path / "t.csv"), {str(i): "category" for i in range(4)})
+    train = data.adjusted(Train(batch=512, validate_every=250))
+    assert (train.batch, train.validate_every) == (batch, validate_every)
 
 
 FEW = {"width": 16, "layers": 1, "steps": 5, "batch": 64, "display": False}
@@ -291,5 +332,12 @@ def test_no_value_of_a_held_out_row_is_in_the_columns(tmp_path: Path) -> None:
         assert set(data.columns["c"].representatives().to_pylist()) == set(train["c"])
         assert len(data.rows("validation")) == round(split * n)
         assert not set(train["x"]) & set(data.rows("test").table["x"].to_pylist())
-    few = bfn.Table(**FEW, columns={"c": "category"}).fit(rows)
-    assert len(few.columns_["x"].bins.knots) == 95  # pyright: ignore
+
+
+def test_every_row_of_the_fitted_table_is_known() -> None:
+    """Even those that decided when to stop: a table can score and fill itself."""
+    rows = pd.DataFrame({"x": np.random.default_rng(0).random(100), "y": np.arange(100) % 3})
+    rows["c"] = [f"c{i}" for i in range(50)] * 2
+    table = bfn.Table(**FEW, columns={"c": "category"}).fit(rows)
+    assert np.isfinite(table.log_prob(rows).value).all()
+    assert table.impute(rows.assign(y=None)).c.equals(rows.c)

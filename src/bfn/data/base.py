@@ -200,6 +200,10 @@ class DataSet(ABC):
         """The model that suits the data, for a recipe that leaves net and flow to them, or None."""
         return None
 
+    def adjusted(self, train: Any) -> Any:
+        """A recipe's training settings, changed where they do not suit the size of the data."""
+        return train
+
     # Batches.
 
     def split(self, name: str) -> Tensor:

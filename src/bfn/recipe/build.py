@@ -197,9 +197,8 @@ def _construct(recipe: Recipe, key: str, value: Any) -> Any:
 
 def fitted(recipe: Recipe, data: DataSet) -> Recipe:
     """The recipe with every value that was left to the data filled in."""
+    recipe = dataclasses.replace(recipe, train=data.adjusted(recipe.train))
     if data.format.form.kind == "table":
-        if data.format.dimensions == 1:  # of a single column nothing can be given
-            recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, known=0.0))
         return _placed(recipe, data)  # the data bring the model
     texts = {path: text for path, text in recipe.texts.items() if not is_open(recipe, path)}
     flow = _table("flow", _suggested_flow(recipe.flow, data), data)

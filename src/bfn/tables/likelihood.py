@@ -36,16 +36,17 @@ def alone(model: BFN, x: Tensor) -> Tensor:
         return -by_part(model.output(zeros, nothing, start).log_prob(x))
 
 
-def bound(model: BFN, x: Tensor, known: Tensor | None, draws: int, seed: int) -> Estimate:
+def bound(model: BFN, x: Tensor, known: Tensor, draws: int, seed: int) -> Estimate:
     """The cost in nats of every value of the rows x, (N, D), given what is known, which costs 0.
 
     Args:
-        known: true where a value is given, (N, D); None if none is.
+        known: true where a value is given, (N, D).
         draws: times at which each row is looked at.
     """
     with model.evaluating():
-        free = torch.ones_like(x, dtype=torch.bool) if known is None else ~known
-        seen = model if known is None else Pinned(model, x, known, "learned")
+        seen = model
+        if known.any() and not known.all():
+            seen = Pinned(model, x, known, "learned")
         zeros = x.new_zeros(model.head.output_shape(tuple(x.shape)))
         keys = torch.Generator(x.device).manual_seed(noise.seed(seed, "bound"))
         u = noise.uniform((len(x),), keys, device=x.device)
@@ -58,7 +59,7 @@ def bound(model: BFN, x: Tensor, known: Tensor | None, draws: int, seed: int) ->
             theta = model.flow.sample(x, end, keys)
             left = seen(theta, end).reconstruction(x)
             left = left - model.output(zeros, theta, end).reconstruction(x)
-            found.append((by_part(rates) + by_part(left)) * free)
+            found.append((by_part(rates) + by_part(left)) * ~known)
         differences = torch.stack(found)
         error = differences.sum(2).std(0) / draws**0.5
-        return Estimate(alone(model, x) * free + differences.mean(0), error)
+        return Estimate(alone(model, x) * ~known + differences.mean(0), error)

@@ -151,10 +151,9 @@ class TableModel:
         several = (~mask).any(1) & ~one
         if several.any():
             rest = x[several], mask[several]
-            drawn = in_batches(
-                model, len(rest[0]), self._format.shape, steps, seed=seed, known=rest,
-                observed="learned", **options,
-            )  # fmt: skip
+            if rest[1].any():
+                options |= {"known": rest, "observed": "learned"}
+            drawn = in_batches(model, len(rest[0]), self._format.shape, steps, seed=seed, **options)
             x[several] = self._model.pack(drawn)
         return x
 
@@ -253,7 +252,7 @@ class TableModel:
             )
         parts = []
         for i, part in enumerate(x.to(model.device).split(4096)):
-            known = torch.from_numpy(~free).to(part.device).expand(part.shape) if given else None
+            known = torch.from_numpy(~free).to(part.device).expand(part.shape)
             found = likelihood.bound(model, part, known, draws, noise.seed(seed, i))
             parts.append([each.double().cpu().numpy() for each in found])
         cost, error = (np.concatenate(each) for each in zip(*parts, strict=True))
@@ -366,7 +365,8 @@ def _at_start(model: BFN | Present, x: Tensor, mask: Tensor) -> Any:
     x, mask = x.to(model.device), mask.to(model.device)
     t = torch.zeros(len(x), device=x.device)
     theta = model.flow.prior(x.shape, device=x.device)
-    return Pinned(model, x, mask, "learned")(theta, t)
+    # A model of one column never learned what is known.
+    return Pinned(model, x, mask, "learned")(theta, t) if mask.any() else model(theta, t)
 
 
 class Present(Wrapper):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, final
@@ -17,13 +18,20 @@ from bfn.flow import MixedFlow
 from bfn.model import BFN, mixed
 from bfn.nn.mlp import MixedMLP
 from bfn.output import MixedHead
-from bfn.recipe import SUGGESTED, Recipe
+from bfn.recipe import SUGGESTED, Recipe, Train
 from bfn.tables.columns import Columns
 from bfn.tables.format import TableFormat, variable
 from bfn.tables.frame import Frame, read
 from bfn.tables.head import TableHead
 from bfn.tables.pairs import Pair, find_pairs
 from bfn.tables.relations import Relation, find
+
+MOST_WORK = 2**23
+"""Probabilities of bins and classes that a training step computes at most, which bounds the time
+and the memory of a step for tables of hundreds of columns."""
+LEAST_EVERY, ROWS_PER_STEP = 10, 10
+"""Small tables are soon learned by heart, so one of N rows is validated every N / 10 steps, but at
+most every 10 steps."""
 
 
 def table(
@@ -76,6 +84,15 @@ class TableRows(Rows):
         """The rows of a split as a table."""
         self._count(split)
         return self._frame.take(self._numbers[split])
+
+    def adjusted(self, train: Train) -> Train:
+        """Fewer rows in a batch of a small or wide table, more validations of a small one, and no
+        training of a single column, which its frequencies already describe."""
+        N, classes = len(self.split("train")), sum(c.K for c in self.columns.variables)
+        every = min(train.validate_every, max(LEAST_EVERY, N // ROWS_PER_STEP))
+        batch = max(1, min(train.batch, N, MOST_WORK // classes))
+        alone = {"known": 0.0, "steps": 1} if len(self.columns.variables) == 1 else {}
+        return dataclasses.replace(train, batch=batch, validate_every=every, **alone)
 
     def model(self, recipe: Recipe) -> BFN:
         for key, value in (("net.class", recipe.net["class"]), ("flow.kind", recipe.flow["kind"])):

@@ -23,9 +23,9 @@ from bfn.tables.frame import read
 from bfn.tables.model import TableModel
 from bfn.tables.source import TableRows
 
-HOLDOUT = 0.05
-"""The share of the rows that decide when to stop, unless others are given for it."""
-MOST_HELD = 10_000
+HOLDOUT, LEAST_HELD, MOST_HELD = 0.05, 100, 10_000
+"""The fraction of the rows that decide when to stop; of a small table LEAST_HELD rows, but at most
+a fifth, and of a large one MOST_HELD."""
 SECTIONS = {
     "data": ("columns", "max_bins"),
     "net": ("width", "layers"),
@@ -47,7 +47,7 @@ class Table(TableModel):
         width, layers: of the network, a `bfn.nn.MixedMLP`.
         steps: training steps at most; training ends when held-out rows no longer gain from it.
         seconds: a limit on the time, by which the learning rate has fallen to zero; 0 for none.
-        batch: rows per training step.
+        batch: rows per training step, at most; small and wide tables have fewer.
         learning_rate: the highest one.
         known: the share of training rows of which some columns are given, from which `sample` with
             given values, `impute` and `predict` learn; above 0.
@@ -124,8 +124,9 @@ class Table(TableModel):
                 of a CSV or Parquet file.
             y: ignored; scikit-learn's pipelines give it.
             holdout: rows that decide when to stop and are never trained on; by default a
-                twentieth of the table. In them a number beyond those in training counts as the
-                nearest one, and a category that training never saw as the rarest.
+                twentieth of the table, or up to 100 rows if that is more. In rows that are given, a
+                number beyond those in training counts as the nearest one, and a category that
+                training never saw as the rarest.
         """
         from bfn.train import fit
 
@@ -133,7 +134,8 @@ class Table(TableModel):
         rows, held = np.arange(len(frame)), None
         if holdout is None:
             rows, held = _parted(rows, self.seed)
-        format = TableFormat(Columns.fit(frame, self.columns, self.max_bins, rows))
+        # The columns know the values of all rows, so that the table itself can be scored or filled.
+        format = TableFormat(Columns.fit(frame, self.columns, self.max_bins))
         codes = format.codes(frame, nearest=True)
         train = codes[rows]
         held = codes[held] if holdout is None else format.codes(holdout, nearest=True)
@@ -162,7 +164,8 @@ class Table(TableModel):
 
 def _parted(rows: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows to train on, and a random share of them to hold out."""
-    held = min(MOST_HELD, max(1, round(HOLDOUT * len(rows))))
+    N = len(rows)
+    held = min(MOST_HELD, max(1, round(HOLDOUT * N), min(LEAST_HELD, N // 5)))
     generator = torch.Generator().manual_seed(noise.seed(seed, "holdout"))
     order = torch.randperm(len(rows), generator=generator).numpy()
     return np.sort(order[held:]), np.sort(order[:held])

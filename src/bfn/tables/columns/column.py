@@ -472,7 +472,7 @@ class Category(Column):
         return self._values(rank)
 
     def _values(self, k: np.ndarray) -> Any:
-        return self._known.take(pa.array(k)).cast(self.type)
+        return self._typed(self._known.take(pa.array(k)))
 
     def places(self, text: Any) -> tuple[np.ndarray, np.ndarray]:
         rank = pc.index_in(text, self._known)
@@ -494,7 +494,11 @@ class Category(Column):
         return -np.log(np.append(np.ones(len(self.values)), share))[self._rank(values, nearest)]
 
     def _middles(self) -> Any:
-        return pa.concat_arrays([self.values, self.rare[:1]]).cast(self.type)
+        return self._typed(pa.concat_arrays([self.values, self.rare[:1]]))
+
+    def _typed(self, text: Any) -> Any:
+        # Arrow cannot cast text to the type of a column without any value, even if it is empty.
+        return pa.nulls(0) if pa.types.is_null(self.type) else text.cast(self.type)
 
     def describe(self) -> dict[str, Any]:
         return {
