@@ -57,11 +57,13 @@ class _Residual(nn.Module):
         labels: int,
         known: bool,
         mask: bool,
+        condition: int | None = None,
     ) -> None:
         super().__init__()
-        self.conditioning = Conditioning(unet_times(width), width, width, labels)
+        condition = condition or width
+        self.conditioning = Conditioning(unet_times(condition), condition, condition, labels)
         self.project = nn.Linear(inputs + 1, width)
-        self.layers = nn.ModuleList(MLPLayer(width, width, dropout) for _ in range(layers))
+        self.layers = nn.ModuleList(MLPLayer(width, condition, dropout) for _ in range(layers))
         self.last_norm = nn.LayerNorm(width)
         self.readout = nn.Linear(2 * width, outputs)
         self.known = known_marker(known, marked, width)
@@ -169,6 +171,7 @@ class MixedMLP(_Residual):
         inputs: the shape of the features of one example, by variable (`bfn.Variable.inputs`).
         outputs: the shape of what is put out for one example, by variable.
         width, layers, dropout, labels, known, mask: as in `MLP`.
+        condition: length of the vector that t and the label become; by default the width.
     """
 
     def __init__(
@@ -182,6 +185,7 @@ class MixedMLP(_Residual):
         labels: int = 0,
         known: bool = False,
         mask: bool = False,
+        condition: int | None = None,
     ) -> None:
         arguments = json_arguments(locals())
         for side in ("inputs", "outputs"):
@@ -189,7 +193,7 @@ class MixedMLP(_Residual):
         size_in, size_out = (sum(map(math.prod, side.values())) for side in (inputs, outputs))
         super().__init__(
             size_in, size_out, size_in, width=width, layers=layers, dropout=dropout,
-            labels=labels, known=known, mask=mask,
+            labels=labels, known=known, mask=mask, condition=condition,
         )  # fmt: skip
         self.arguments = arguments
         self.inputs, self.outputs = arguments["inputs"], arguments["outputs"]

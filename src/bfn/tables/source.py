@@ -26,6 +26,8 @@ from bfn.tables.head import TableHead
 from bfn.tables.pairs import Pair, find_pairs
 from bfn.tables.relations import Relation, find
 
+CONDITION = 64
+"""Length of the vector that t becomes: one as long as the width makes a step 20% slower."""
 MOST_WORK = 2**23
 """Probabilities of bins and classes that a training step computes at most, which bounds the time
 and the memory of a step for tables of hundreds of columns."""
@@ -127,7 +129,9 @@ def build(
     inputs: dict[str, Any] = {name: tuple(seen[name].shape[1:]) for name in names}
     with torch.random.fork_rng([]):
         torch.manual_seed(noise.seed(seed, "weights"))
-        net = MixedMLP(inputs, model.head.numbers, width=width, layers=layers, known=True)
+        net = MixedMLP(
+            inputs, model.head.numbers, width=width, layers=layers, known=True, condition=CONDITION
+        )
     nn.init.zeros_(net.readout.weight)
     nn.init.zeros_(net.readout.bias)
     model.net = net
