@@ -98,6 +98,9 @@ class DataSet(ABC):
     """What the sizes of the splits count: "examples" or "characters"."""
     in_memory = True
     """Whether the stored values are all in memory, from which any thread may cut batches."""
+    least_validation: ClassVar[int] = 1
+    """Fewer validation examples than this are measured several times, at other times and with other
+    noise."""
     repeatable = True
     """Whether a resumed training gets the batches that an uninterrupted one would have got."""
 

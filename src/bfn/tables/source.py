@@ -67,6 +67,7 @@ class TableRows(Rows):
     """The stored rows of a table, and the relations between its columns in training."""
 
     counted = "row"
+    least_validation = 256
 
     def __init__(
         self,

@@ -157,6 +157,8 @@ class Validation:
             len(self.examples), generator=noise.generator("validation", "examples")
         )
         self.examples = self.examples[chosen[: settings.validate_examples or None]]
+        self.different = len(self.examples)
+        self.examples = self.examples.repeat(-(-data.least_validation // self.different))
         count = len(self.examples)
         order = torch.randperm(count, generator=noise.generator("validation", "order"))
         u = torch.rand((), generator=noise.generator("validation", "times"), dtype=torch.float64)
@@ -185,9 +187,11 @@ class Validation:
     def _nats(self, model: BFN, rows: Tensor) -> Tensor:
         """The loss and the reconstruction loss of some examples: (2, B)."""
         examples = self.examples[rows]
+        rounds = [[round] if round else [] for round in (rows // self.different).tolist()]
 
         def keyed(use: str) -> noise.Keyed:
-            return noise.Keyed([noise.seed("validation", use, i) for i in examples.tolist()])
+            keys = zip(examples.tolist(), rounds, strict=True)
+            return noise.Keyed([noise.seed("validation", use, i, *round) for i, round in keys])
 
         x, labels = self.data.batch(SPLIT, examples, keyed("data"))
         cond: dict[str, Any] = {**labels}
