@@ -142,7 +142,7 @@ def test_a_run_is_resumed(trained: Path, output: Output) -> None:
         (["eval", "--steps", "10"], "--steps is not for tables"),
         (["eval", "--per-example", "x.csv"], "--per-example is not for tables"),
         (["sample", "--given", "sge=3"], "did you mean 'age'?"),
-        (["sample", "--given", "age=forty"], "'forty' is none"),
+        (["sample", "--given", "age=forty"], "holds whole numbers, not 'forty'"),
         (["sample", "--given", "group=ancient"], "'ancient'"),
         (["sample", "--given", "age="], "column 'age' is never missing; give a value like 18"),
         (["sample", "--out", "x.png"], "expected .csv"),

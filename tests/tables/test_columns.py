@@ -230,8 +230,8 @@ def test_mistakes_in_training_get_a_sentence(
         ({"word": ["gren"] * ROWS}, "'word' holds 'gren', which did not.*; did you mean 'green'"),
         ({"word": None}, "lacks 'word'"),
         ({"wrod": ["red"] * ROWS}, "has 'wrod', which the table in training did not"),
-        ({"amount": ["much"] * ROWS}, "'amount' holds .* such as 'much'.*, but int64"),
-        ({"amount": [0.5] * ROWS}, "'amount' holds double .* such as 0.5.*, but int64"),
+        ({"amount": ["much"] * ROWS}, "'amount' holds 'much', but whole numbers in training"),
+        ({"amount": [0.5] * ROWS}, "'amount' holds 0.5, but whole numbers"),
         ({"real": [np.nan] * ROWS}, "'real' has missing values, but had none"),
     ],
 )
@@ -284,5 +284,7 @@ def whens(type: Any, *ticks: int) -> Columns:
 @pytest.mark.parametrize("text", ["soon", "", "1 day 2", "1:2"])
 @pytest.mark.parametrize("type", [pa.time32("s"), pa.duration("s")])
 def test_what_is_no_time_gets_a_sentence(type: Any, text: str) -> None:
-    with pytest.raises(BFNError, match=r"column 'when' holds .* values, and .* is none; give one"):
+    with pytest.raises(
+        BFNError, match=r"column 'when' holds (times|durations), not .*; give a value"
+    ):
         whens(type, 3723, 7446).rows({"when": text}, 1)

@@ -12,6 +12,8 @@ from sklearn.base import clone
 import bfn
 from bfn.recipe import Train
 from bfn.tables import source
+from bfn.train.monitor import Validation
+from bfn.train.parallel import World
 
 P = np.array([[0.4, 0.1], [0.05, 0.45]])
 """The probabilities of (red, blue) x (small, large)."""
@@ -140,7 +142,7 @@ def test_scikit_learn_clones_it() -> None:
         (lambda t: bfn.Table().set_params(wide=3), "no argument 'wide'"),
         (lambda t: t.sample(0), "n = 0"),
         (lambda t: t.sample(2, given={"size": 3}), "no column 'size'"),
-        (lambda t: t.sample(2, given={"weight": "heavy"}), "'heavy' is none"),
+        (lambda t: t.sample(2, given={"weight": "heavy"}), "holds whole numbers, not 'heavy'"),
         (lambda t: t.sample(2, given=["weight"]), "expected a dict"),
         (lambda t: bfn.Table(columns=["weight"]).fit(table(9)), "expected a dict"),
         (lambda t: t.sample(2, given={"weight": [1, 2, 3]}), "3 values"),
@@ -152,9 +154,12 @@ def test_scikit_learn_clones_it() -> None:
             lambda t: t.sample(2, given={"weight": "-1"}),
             "'weight' cannot be -1; give a value from 0",
         ),
-        (lambda t: t.sample(2, given={"weight": 1.5}), "holds int64 values, and 1.5 is none"),
-        (lambda t: t.sample(2, given={"weight": 2**70}), "is none; give one like"),
-        (lambda t: t.sample(2, given={"large": 3}), "holds bool values, and 3 is none"),
+        (
+            lambda t: t.sample(2, given={"weight": 1.5}),
+            "holds whole numbers, not 1.5; give",
+        ),
+        (lambda t: t.sample(2, given={"weight": 2**70}), f"holds whole numbers, not {2**70}"),
+        (lambda t: t.sample(2, given={"large": 3}), "holds true or false, not 3"),
         (lambda t: t.sample(2, given={"weight": float("nan")}), "'weight' is never missing"),
         (lambda t: t.sample(2, given={"colour": "green"}), "'green'"),
         (lambda t: t.impute(table(3), final="mean"), "final = 'mean'; expected 'sample' or 'mode'"),
@@ -166,6 +171,11 @@ def test_scikit_learn_clones_it() -> None:
         (lambda t: bfn.Table().fit({"a": [3] * 9}), "nothing to model; give more"),
         (lambda t: t.predict_proba(table(3), "income"), "no column 'income'"),
         (lambda t: t.log_prob(table(3), given=["income"]), "no column 'income'"),
+        (lambda t: t.log_prob(table(3).assign(weight=[1, 2, 2.5])), "holds 2.5, but whole numbers"),
+        (
+            lambda t: t.log_prob(table(3).assign(weight=["1", "heavy", "3"])),
+            "'weight' holds 'heavy', but whole numbers in training; convert the column",
+        ),
         (lambda t: t.impute(table(3).assign(more=1)), "'more'"),
         (lambda t: t.log_prob(table(3).drop(columns="colour")), "'colour'"),
     ],
@@ -237,6 +247,17 @@ def test_settings_follow_the_size_of_the_table(
     data = source.table(str(tmp_path / "t.csv"), {str(i): "category" for i in range(4)})
     train = data.adjusted(Train(batch=512, validate_every=250))
     assert (train.batch, train.validate_every) == (batch, validate_every)
+
+
+def test_few_rows_are_validated_at_many_times(tmp_path: Path) -> None:
+    """An untrained model gives four equally probable classes to each of three columns."""
+    values = np.arange(10)[:, None] // [1, 2, 3] % 4
+    pd.DataFrame(values).to_csv(tmp_path / "t.csv", index=False)
+    data = source.table(str(tmp_path / "t.csv"), {str(i): "category" for i in range(3)})
+    settings = Train(validate_every=1, validate_examples=10_000, batch=64)
+    bound, rest = Validation(data, settings, World()).measure(data.model(bfn.recipe.read("table")))
+    assert len(data.split("validation")) == 1
+    assert abs(bound + rest - 3 * np.log(4)) < 0.4
 
 
 FEW = {"width": 16, "layers": 1, "steps": 5, "batch": 64, "display": False}

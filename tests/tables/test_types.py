@@ -205,7 +205,7 @@ def test_dates_in_text_are_dates(form: str) -> None:
     codes = columns.encode(table)
     for value in columns.decode(codes)["day"]:
         assert datetime.datetime.strptime(value, form) >= DAY
-    with pytest.raises(BFNError, match=r"'day' holds .* 'soon'"):
+    with pytest.raises(BFNError, match=r"'day' holds 'soon', but dates"):
         columns.encode({"day": ["soon"]})
 
 
@@ -220,7 +220,7 @@ def test_times_in_text_are_times(form: str) -> None:
         found = datetime.datetime.strptime(value, form)
         assert min(text) <= value <= max(text)
         assert found.microsecond == fraction
-    with pytest.raises(BFNError, match=r"'at' holds .* 'soon'"):
+    with pytest.raises(BFNError, match=r"'at' holds 'soon', but (dates|times)"):
         columns.encode({"at": ["soon"]})
 
 
@@ -297,7 +297,7 @@ def test_cells_that_are_there_stay_as_they_are(name: str, given: Any, found: Any
 def test_times_of_a_zone_are_no_times_without_one() -> None:
     zoned = TRAINED.assign(day=DATES.dt.tz_localize("Asia/Tokyo"))
     for trained, other in ((TRAINED, zoned), (zoned, TRAINED)):
-        with pytest.raises(BFNError, match=r"'day' holds timestamp\[.*, but timestamp\["):
+        with pytest.raises(BFNError, match=r"'day' holds .*, but dates and times (in|without)"):
             Columns.fit(trained).encode(other)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 from functools import cached_property
 from typing import Any
@@ -56,6 +57,37 @@ def convert(array: Any, type: Any) -> Any:
     if pa.types.is_boolean(type) and number and not found.cast(array.type).equals(array):
         raise pa.ArrowInvalid("only 0 and 1 are booleans")
     return found
+
+
+def in_words(type: Any) -> str:
+    """What values of an Arrow type are, for people."""
+    if pa.types.is_timestamp(type):
+        return f"dates and times {f'in {type.tz}' if type.tz else 'without a time zone'}"
+    for is_type, words in (
+        (pa.types.is_boolean, "true or false"),
+        (pa.types.is_integer, "whole numbers"),
+        (pa.types.is_floating, "numbers"),
+        (pa.types.is_decimal, "numbers"),
+        (pa.types.is_date, "dates"),
+        (pa.types.is_time, "times"),
+        (pa.types.is_duration, "durations"),
+        (pa.types.is_null, "no values"),
+    ):
+        if is_type(type):
+            return words
+    return "text"
+
+
+def _first_unfit(array: Any, type: Any) -> Any:
+    """The first value of an array, as an array, that cannot be converted to a type."""
+    while len(array) > 1:
+        half = array[: len(array) // 2]
+        try:
+            convert(half, type)
+            array = array[len(half) :]
+        except unfit():
+            array = half
+    return array
 
 
 def _ticks(text: str, type: Any) -> int:
@@ -226,13 +258,13 @@ class Column(ABC):
         try:
             return convert(array, self.type)
         except unfit():
-            raise self._wrong(array, str(self.type)) from None
+            raise self._wrong(_first_unfit(array, self.type), in_words(self.type)) from None
 
     def _wrong(self, array: Any, expected: str) -> BFNError:
-        found = some((repr(value) for value in array[:3].to_pylist()), 3)
+        value = array[0].as_py()
         return BFNError(
-            f"column {self.name!r} holds {array.type} values such as {found}, but {expected} in "
-            "training; convert them"
+            f"column {self.name!r} holds {value if isinstance(value, datetime) else repr(value)}, "
+            f"but {expected} in training; convert the column"
         )
 
     @abstractmethod
@@ -311,7 +343,8 @@ class Number(Column):
             try:
                 read = values.cast(self.grid.type)
             except unfit():
-                raise self._wrong(values, str(self.grid.type)) from None
+                wrong = _first_unfit(values, self.grid.type)
+                raise self._wrong(wrong, in_words(self.grid.type)) from None
         finite(self.name, read)
         return read
 

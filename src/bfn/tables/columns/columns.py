@@ -22,7 +22,7 @@ import numpy as np
 
 from bfn import noise
 from bfn.errors import BFNError, did_you_mean, plural, some, whole
-from bfn.tables.columns.column import Column, Number, build, convert, unfit
+from bfn.tables.columns.column import Column, Number, build, convert, in_words, unfit
 from bfn.tables.columns.recognise import recognise
 from bfn.tables.csvfile import pa, pc
 from bfn.tables.frame import Frame, Origin, read
@@ -216,7 +216,7 @@ class Columns:
                 array = convert(pa.array(values, from_pandas=True), column.type)
             except (pa.ArrowException, TypeError, ValueError, OverflowError):
                 raise BFNError(
-                    f"column {name!r} holds {column.type} values, and {first!r} is none; give one "
+                    f"column {name!r} holds {in_words(column.type)}, not {first!r}; give a value "
                     f"like {like!r}"
                 ) from None
             if array.null_count and not column.missing:
