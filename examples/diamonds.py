@@ -27,28 +27,28 @@ parser = argparse.ArgumentParser(description="Model a table of diamonds.")
 parser.add_argument("--data", default="diamonds.csv", help="the table")
 parser.add_argument("--model", type=Path, default=Path("diamonds-model"), help="to save or load")
 parser.add_argument("--out", type=Path, default=Path("."), help="the folder for pictures")
-parser.add_argument("--steps", type=int, default=3600, help="training steps")
-given, _ = parser.parse_known_args()  # a notebook's kernel has arguments of its own
+parser.add_argument("--steps", type=int, default=bfn.Table().steps, help="training steps")
+args, _ = parser.parse_known_args()  # a notebook's kernel adds its own arguments
 
-# %% A fifth of the rows is kept apart, to judge by.
-diamonds = pd.read_csv(given.data)
+# %% A fifth of the rows is held out, to judge the model by.
+diamonds = pd.read_csv(args.data)
 order = np.random.default_rng(0).permutation(len(diamonds))
 train, test = (diamonds.iloc[rows] for rows in np.split(order, [len(order) * 4 // 5]))
 train, test = train.reset_index(drop=True), test.reset_index(drop=True)
 
-# %% Train. What each column is, is found out.
-if given.model.exists():
-    table = bfn.Table.load(given.model)
+# %% Train. The kind of each column is recognised.
+if args.model.exists():
+    table = bfn.Table.load(args.model)
 else:
-    table = bfn.Table(steps=given.steps).fit(train)
-    table.save(given.model)
+    table = bfn.Table(steps=args.steps).fit(train)
+    table.save(args.model)
 print(table)
 
 # %% How probable are rows that the model never saw? A number out of range counts as the nearest.
-some = test.head(1000)
-scores = table.log_prob(some, draws=4, nearest=True)
-print(f"log probability {scores.value.mean():.2f} nats per row")
-print(f"of independent columns {table.independent(some, nearest=True).sum(1).mean():.2f}")
+held_out = test.head(1000)
+scores = table.log_prob(held_out, draws=4, nearest=True)
+print(f"log probability: {scores.value.mean():.2f} nats per row")
+print(f"with independent columns: {table.independent(held_out, nearest=True).sum(1).mean():.2f}")
 
 # %% New rows. They have the types and the decimals of the real ones.
 new = table.sample(min(4000, len(test)), seed=0, steps=50)
@@ -101,19 +101,20 @@ offers = {
 }
 
 # %% A column with holes is filled in by draws from its conditional law, given the rest of the row.
-holes = some.astype({"price": "Int64"})
+holes = held_out.astype({"price": "Int64"})
 holes.loc[::2, "price"] = pd.NA
 filled = table.impute(holes, seed=0)
 hidden = holes["price"].isna()
 print(f"of {hidden.sum():,} hidden prices, drawn ones differ by a factor of", end=" ")
-print(f"{np.exp(np.abs(np.log(filled.price / some.price))[hidden].median()):.2f}")
+print(f"{np.exp(np.abs(np.log(filled.price / held_out.price))[hidden].median()):.2f}")
 
 # %% Probabilities: how often is a cut that is given 70% what the diamond has?
-p, classes = table.predict_proba(some, "cut"), np.array(table.classes("cut"))
-hit = classes == some["cut"].to_numpy()[:, None]
+p, classes = table.predict_proba(held_out, "cut"), np.array(table.classes("cut"))
+hit = classes == held_out["cut"].to_numpy()[:, None]
 print(f"the most probable cut is right for {hit[np.arange(len(p)), p.argmax(1)].mean():.0%}")
-middle = table.predict(some, "price")
-print(f"the median of the price is off by {np.abs(middle / some.price - 1).median():.1%} or less")
+middle = table.predict(held_out, "price")
+off = np.abs(middle / held_out.price - 1).median()
+print(f"half of the predicted prices are within {off:.1%} of the true ones")
 
 
 def given_others(offers: dict[str, pd.DataFrame], p: np.ndarray, hit: np.ndarray) -> Any:
@@ -132,25 +133,25 @@ def given_others(offers: dict[str, pd.DataFrame], p: np.ndarray, hit: np.ndarray
             ),
         ):
             jitter = rng.uniform(-0.13, 0.13, len(prices))
-            how = {"s": 4, "alpha": 0.5, "linewidths": 0, "label": None if i else name}
-            panels[0].scatter(prices, place + jitter, color=colour, **how)
+            dots = {"s": 4, "alpha": 0.5, "linewidths": 0, "label": None if i else name}
+            panels[0].scatter(prices, place + jitter, color=colour, **dots)
     panels[0].set_yticks(range(len(offers)), list(offers))
     panels[0].set(xlabel="price of one carat, in dollars", ylabel="clarity")
     panels[0].legend(loc="lower right", markerscale=2)
     bin_ = np.minimum((p * 10).astype(int), 9)
-    found = [(p[bin_ == b].mean(), hit[bin_ == b].mean()) for b in range(10) if (bin_ == b).any()]
+    points = [(p[bin_ == b].mean(), hit[bin_ == b].mean()) for b in range(10) if (bin_ == b).any()]
     panels[1].plot([0, 1], [0, 1], color=style.GREY, linewidth=0.8)
-    panels[1].plot(*zip(*found, strict=True), "o-", markersize=4, color=style.RED)
+    panels[1].plot(*zip(*points, strict=True), "o-", markersize=4, color=style.RED)
     panels[1].set(xlabel="probability of a cut", ylabel="how often it is so")
     return figure
 
 
 # %% All pictures.
-given.out.mkdir(parents=True, exist_ok=True)
+args.out.mkdir(parents=True, exist_ok=True)
 with style.styled():
     for name, figure in (
         ("rows", scatter(test.head(len(new)), new)),
         ("columns", columns(test, new)),
         ("conditionals", given_others(offers, p, hit)),
     ):
-        style.save(figure, given.out / f"diamonds-{name}.png", 130)
+        style.save(figure, args.out / f"diamonds-{name}.png", 130)

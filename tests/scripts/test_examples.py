@@ -71,7 +71,7 @@ def test_diamonds(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["x", *(f"--{key}={value}" for key, value in options.items())])
     found = runpy.run_path(str(ROOT / "examples/diamonds.py"))
-    assert "of independent columns" in capsys.readouterr().out
+    assert "with independent columns" in capsys.readouterr().out
     assert bfn.Table.load("model").columns_["cut"].K == 3
     assert list(found["new"]) == list(made)
     assert set(found["offers"]["VS2"].clarity) == {"VS2"}
