@@ -175,7 +175,7 @@ def test_mistakes(
             [],
             "looks like an identifier",
         ),
-        ("t.parquet", b"PAR1", [], "'t.parquet' is no Parquet file, or is damaged"),
+        ("t.parquet", b"PAR1", [], "'t.parquet' is not a Parquet file, or is damaged"),
         (
             "t.xlsx",
             b"PK\x03\x04",

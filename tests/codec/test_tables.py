@@ -81,9 +81,9 @@ def test_files_that_do_not_fit(run: Path, is_refused: Callable[..., None]) -> No
     rows(20).drop(columns="word").to_csv("a.csv", index=False)
     rows(20).to_parquet("b.parquet")
     Path("c.csv").write_bytes(b"")
-    is_refused(run, "a.csv", "'a.csv' is no CSV file with the model's columns: it lacks 'word'")
+    is_refused(run, "a.csv", "'a.csv' is not a CSV file with the model's columns: it lacks 'word'")
     is_refused(run, "b.parquet", "is a Parquet file, whose bytes cannot be restored exactly")
-    is_refused(run, "c.csv", "'c.csv' is no CSV file")
+    is_refused(run, "c.csv", "'c.csv' is not a CSV file")
 
 
 def test_a_table_compresses_from_python(run: Path, tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def test_files_without_the_columns(columns: Columns, tmp_path: Path) -> None:
     for raw, told in (
         (table().drop(columns="price").to_csv(None, index=False).encode(), "it lacks 'price'"),
         (b"", "it lacks 'whole', 'price'"),
-        (b"\xff\xfe\0", "is no CSV file with the model's columns"),
+        (b"\xff\xfe\0", "is not a CSV file with the model's columns"),
         (buffer.getvalue(), "is a Parquet file, whose bytes cannot be restored"),
     ):
         (tmp_path / "t.csv").write_bytes(raw)

@@ -158,7 +158,7 @@ def test_spikes_stand_out() -> None:
         ({"a": [1, 2]}, {"b": "number"}, "no column 'b'"),
         ({"a": [1, 2]}, {"a": "nummer"}, "did you mean 'number'"),
         ({"a": [1.0, np.inf]}, {}, "'a' holds infinite values"),
-        ({"a": ["x", "y"]}, {"a": "number"}, "'a' is told to be a number"),
+        ({"a": ["x", "y"]}, {"a": "number"}, "'a' is declared a number"),
         ({"a": [f"name {i}" for i in range(30)]}, {}, "'a' looks like an identifier: 30 of 30"),
         ({"a": range(30)}, {}, "'a' looks like an identifier: it counts the rows"),
         (
@@ -209,7 +209,7 @@ def test_spikes_stand_out() -> None:
         ),
         (pd.Series([1, 2]), {}, "a table is expected, not Series"),
         (pd.DataFrame({"a": pd.arrays.SparseArray([1, 2])}), {}, "'a' holds Sparse.* values"),
-        (pd.DataFrame({"a": [1j, 2j]}), {}, "'a' holds complex128 values, which are no numbers"),
+        (pd.DataFrame({"a": [1j, 2j]}), {}, "'a' holds complex128 values, which are not numbers"),
         (pd.DataFrame({"a": pd.period_range("2020", periods=3)}), {}, "holds pandas.period values"),
         (pd.DataFrame([[1], [2]], columns=[["a"], ["b"]]), {}, r"called \('a', 'b'\), which is"),
         (pd.DataFrame([[1, 2]], columns=[0, "0"]), {}, "more than one column.*'0'"),

@@ -83,7 +83,7 @@ def test_what_is_read(text: str, columns: dict[str, list[object]], tmp_path: Pat
     ("content", "message"),
     [
         (b"", "holds no rows"),
-        (b"PK\0\0", "is no text; expected a CSV or Parquet file"),
+        (b"PK\0\0", "is not text; expected a CSV or Parquet file"),
         (b"PK\x03\x04\x14", "is a workbook or another archive; save the table as CSV"),
         ("a,b\n1,2\n".encode("utf-16"), "is in UTF-16; save it in UTF-8"),
         ("a,b\n1,2\n".encode("utf-16-be"), "is in UTF-16; save it in UTF-8"),

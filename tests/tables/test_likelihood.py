@@ -6,7 +6,7 @@ import torch
 import bfn
 from bfn.tables.columns import Columns
 from bfn.tables.format import TableFormat
-from bfn.tables.likelihood import bound
+from bfn.tables.model import bound
 from bfn.tables.source import build
 
 

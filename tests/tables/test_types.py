@@ -392,7 +392,7 @@ def test_other_endings_are_refused(tmp_path: Path) -> None:
         write({"x": [1]}, tmp_path / "t.xlsx")
     for content in (b"PAR1 and no more", b"", b"a,b\n1,2\n"):
         (tmp_path / "t.parquet").write_bytes(content)
-        with pytest.raises(BFNError, match=r"t\.parquet' is no Parquet file, or is damaged"):
+        with pytest.raises(BFNError, match=r"t\.parquet' is not a Parquet file, or is damaged"):
             read(tmp_path / "t.parquet")
 
 

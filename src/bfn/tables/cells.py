@@ -4,7 +4,7 @@ A file is read in pieces of some rows. A cell is what lies between delimiters, b
 value is what its column makes of it (`Column.places`), and every column of a piece has a
 `Spelling`: how most of its values are written. A cell that is not written so, cannot be read, or
 has no probability is kept as it is, beside the values. So are columns that are not modelled, and
-lines that are no rows: the header, comments, and those with another number of cells. A piece
+lines that are not rows: the header, comments, and those with another number of cells. A piece
 therefore comes back byte for byte, whatever it holds.
 """
 
@@ -212,7 +212,7 @@ class Layout:
                 "is a Parquet file, whose bytes cannot be restored exactly: write its table as CSV"
             )
         raise BFNError(
-            f"is no CSV file with the model's columns: it lacks {some(map(repr, lacking))}"
+            f"is not a CSV file with the model's columns: it lacks {some(map(repr, lacking))}"
         )
 
     def lines(self, lines: Iterable[bytes]) -> Iterator[Line]:
@@ -321,7 +321,7 @@ def _bare(text: Any, space: bool) -> Any:
 
 
 def _text(cells: Any) -> Any:
-    """Cells as text; bytes that are none are replaced."""
+    """Cells as text; bytes that are not UTF-8 are replaced."""
     try:
         return cells.cast(TEXT)
     except pa.ArrowInvalid:

@@ -72,7 +72,7 @@ def read_csv(path: Path) -> tuple[Any, Dialect]:
         if re.match(sign, first):
             raise BFNError(f"{str(path)!r} is {what}")
     if "\0" in head:
-        raise BFNError(f"{str(path)!r} is no text; expected a CSV or Parquet file")
+        raise BFNError(f"{str(path)!r} is not text; expected a CSV or Parquet file")
     delimiter, rows = _divided(head)
     if not rows:
         raise BFNError(f"{str(path)!r} holds no rows; expected a CSV file with a header")
@@ -98,7 +98,7 @@ def read_csv(path: Path) -> tuple[Any, Dialect]:
     if twice:
         raise BFNError(
             f"{str(path)!r} has more than one column called {some(map(repr, twice))}; give every "
-            "column a name of its own"
+            "column a different name"
         )
     try:
         with pa.input_stream(str(path), compression="detect") as stream:

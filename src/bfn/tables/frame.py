@@ -296,7 +296,7 @@ def _from_file(path: Path) -> tuple[Any, csvfile.Dialect | None]:
         return require_extra("pyarrow.parquet", "tables", "a Parquet file").read_table(path), None
     except (pa.ArrowException, OSError):
         raise BFNError(
-            f"{str(path)!r} is no Parquet file, or is damaged or cut short; write it again"
+            f"{str(path)!r} is not a Parquet file, or is damaged or cut short; write it again"
         ) from None
 
 
@@ -333,8 +333,8 @@ def _check_names(names: list[str]) -> None:
     twice = sorted(name for name, count in collections.Counter(names).items() if count > 1)
     if twice:
         raise BFNError(
-            f"more than one column is called {some(map(repr, twice))}; give every column a name "
-            "of its own"
+            f"more than one column is called {some(map(repr, twice))}; give every column a "
+            "different name"
         )
 
 
@@ -378,7 +378,7 @@ def _unreadable(name: str, values: Any) -> BFNError:
             )
     return BFNError(
         f"column {name!r} holds {getattr(values, 'dtype', type(first).__name__)} values, which "
-        "are no numbers, dates, text or booleans; convert them, or leave the column out"
+        "are not numbers, dates, text or booleans; convert them, or leave the column out"
     )
 
 

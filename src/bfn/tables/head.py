@@ -1,15 +1,16 @@
-"""The heads of a table's columns, which also hear what other columns say of each.
+"""The heads of a table's columns, which also use what the messages of other columns imply.
 
-The posterior head of a column adds to the network's numbers what the column's own messages say of
-it. What those of another column e say of column d is known as well, as far as it depends on the two
-alone: with the frequencies p(x_e = j | x_d = k) among the training rows,
+The posterior head of a column adds the evidence of the column's own messages to the network's
+numbers. The evidence that the messages of another column e hold about column d is known as well, as
+far as it depends on the two alone: with the frequencies p(x_e = j | x_d = k) among the training
+rows,
 
     ln p(V_e | x_d = k)  =  ln sum_j p(x_e = j | x_d = k) p(V_e | x_e = j).
 
 For some pairs of columns (pairs.py) this is added to the logits of d, less ln p(V_e), times a
-weight that the network puts out: 1 if no third column matters, 0 if others have said all that e
-says. So rules between columns, such as that a husband is a man, need not be learned. Of columns
-that nearly repeat each other the network is also told how near they are (relations.py).
+weight that the network puts out: 1 if no third column matters, 0 if e adds nothing to the others.
+So rules between columns, such as that a husband is a man, need not be learned. For columns that
+nearly repeat each other, the network's features also say how near they are (relations.py).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ SMOOTHING = 2.0
 
 @dataclass(frozen=True)
 class TableHead(MixedHead):
-    """The heads of columns, the relations that the network is told of, and pairs of columns.
+    """The heads of columns, the relations that the network sees, and pairs of columns.
 
     The network's numbers for a column are those of its head, then the weights of its pairs.
     """
@@ -47,7 +48,7 @@ class TableHead(MixedHead):
     relations: tuple[Relation, ...] = ()
     pairs: tuple[Pair, ...] = ()
 
-    # What the network is told.
+    # What the network sees.
 
     def features(self, flow: BayesianFlow, theta: Theta) -> Any:
         parts, found, q = self.flow.unpack_theta(theta), {}, {}
@@ -101,31 +102,31 @@ class TableHead(MixedHead):
             self._kept[key] = tables
         return self._kept[key]
 
-    # What columns say of each other.
+    # What columns imply about each other.
 
     def __call__(self, net_output: Tensor, theta: Theta, t: Tensor) -> Output:
         numbers, parts = self._outputs.split(net_output), self.flow.unpack_theta(theta)
-        said, found = self._said(parts, theta.V), {}
+        evidence, outputs = self._evidence(parts, theta.V), {}
         groups = self._groups(theta.V.device)
         for name, head, _ in self._each():
             own, weights = numbers[name].split([head.parameters, len(self._partners[name])], -1)
             output = head(own.squeeze(-1) if head.parameters == 1 else own, parts[name], t)
             if self._partners[name]:
-                heard = torch.stack([said[e, name] for e in self._partners[name]], -2)
-                more = (weights.unsqueeze(-2) @ heard).squeeze(-2)
+                implied = torch.stack([evidence[e, name] for e in self._partners[name]], -2)
+                more = (weights.unsqueeze(-2) @ implied).squeeze(-2)
                 output = add_logits(output, more.index_select(-1, groups[name]))
-            found[name] = output
-        return MixedOutput(found, self.flow)
+            outputs[name] = output
+        return MixedOutput(outputs, self.flow)
 
-    def _said(self, parts: Mapping[str, Theta], like: Tensor) -> dict[tuple[str, str], Tensor]:
+    def _evidence(self, parts: Mapping[str, Theta], like: Tensor) -> dict[tuple[str, str], Tensor]:
         """ln p(V_e | x_d in g) - ln p(V_e) by (e, d), for each group g of d."""
-        found = {}
+        evidence = {}
         for e, ratios in self._ratios(like).items():
             q, _ = _posteriors(self._heads[e], parts[e])
             sizes = [len(self._counted[d, e]) for d in self._partners[e]]
-            said = (q @ ratios).log().split(sizes, -1)
-            found |= {(e, d): each for d, each in zip(self._partners[e], said, strict=True)}
-        return found
+            logs = (q @ ratios).log().split(sizes, -1)
+            evidence |= {(e, d): each for d, each in zip(self._partners[e], logs, strict=True)}
+        return evidence
 
     def _ratios(self, like: Tensor) -> dict[str, Tensor]:
         """For each column e and its partners d, p(j | g) / p(j), where g is a group of d and j the

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -17,17 +17,23 @@ from bfn.flow import Theta
 from bfn.guidance import Pinned, Wrapper
 from bfn.model import BFN
 from bfn.output import MixedOutput, Output
+from bfn.output.base import by_part
 from bfn.sampling.batches import in_batches
-from bfn.tables import likelihood
 from bfn.tables.columns import Columns
 from bfn.tables.columns.column import Column, Number
 from bfn.tables.format import TableFormat
 from bfn.tables.frame import Frame, read
 from bfn.tables.head import add_logits
-from bfn.tables.likelihood import Estimate
 
 NEVER = -1e4
 """A logit of no probability."""
+
+
+class Estimate(NamedTuple):
+    """A number for each row, or for each value (N, D), and the standard error of each row's."""
+
+    value: Any
+    error: Any
 
 
 class TableModel:
@@ -51,7 +57,7 @@ class TableModel:
 
     @property
     def _present(self) -> Present:
-        """The model, for values that are to be there."""
+        """The model without missing values, for imputing and predicting."""
         return Present(self._model, self._format.columns)
 
     # What the model can do.
@@ -253,7 +259,7 @@ class TableModel:
         parts = []
         for i, part in enumerate(x.to(model.device).split(4096)):
             known = torch.from_numpy(~free).to(part.device).expand(part.shape)
-            found = likelihood.bound(model, part, known, draws, noise.seed(seed, i))
+            found = bound(model, part, known, draws, noise.seed(seed, i))
             parts.append([each.double().cpu().numpy() for each in found])
         cost, error = (np.concatenate(each) for each in zip(*parts, strict=True))
         cost = cost + format.columns.log_volume(frame, nearest=True) * free
@@ -264,9 +270,9 @@ class TableModel:
         """The log probability of every value among those of its own column alone: (N, D)."""
         format, frame = self._format, read(table)
         x = format.form.encode(format.codes(frame, nearest=nearest))
-        alone = likelihood.alone(self._model, x.to(self._model.device)).double().cpu().numpy()
+        cost = alone(self._model, x.to(self._model.device)).double().cpu().numpy()
         wrong = {} if nearest else format.columns.impossible(frame)
-        return self._by_column(-alone - format.columns.log_volume(frame, nearest=True), wrong)
+        return self._by_column(-cost - format.columns.log_volume(frame, nearest=True), wrong)
 
     def _say_nearest(self, frame: Frame, wrong: Mapping[str, np.ndarray]) -> None:
         """Warn of values that are taken for others, by column the numbers of their rows."""
@@ -369,9 +375,53 @@ def _at_start(model: BFN | Present, x: Tensor, mask: Tensor) -> Any:
     return Pinned(model, x, mask, "learned")(theta, t) if mask.any() else model(theta, t)
 
 
+def alone(model: BFN, x: Tensor) -> Tensor:
+    """-ln p(x_d) of every value: what independent variables would cost, (N, D)."""
+    with model.evaluating():
+        zeros = x.new_zeros(model.head.output_shape(tuple(x.shape)))
+        nothing, start = model.flow.prior(x.shape, device=x.device), x.new_zeros(len(x))
+        return -by_part(model.output(zeros, nothing, start).log_prob(x))
+
+
+def bound(model: BFN, x: Tensor, known: Tensor, draws: int, seed: int) -> Estimate:
+    """The cost in nats of every value of the rows x, (N, D), given what is known, which costs 0.
+
+    L^inf + L^r is estimated at random times, where a fine column of numbers costs next to nothing
+    or very much. But a network that puts out zeros, in a model of posterior heads, is the exact
+    model of independent variables, whose cost is known: -ln p(x_d) at every x. So only the
+    difference to it is estimated, at the same times and from the same messages:
+
+        -ln p(x)  <=  sum_d -ln p(x_d) + E[cost of the network's outputs - cost of the posteriors]
+
+    Args:
+        known: true where a value is given, (N, D).
+        draws: times at which each row is looked at.
+    """
+    with model.evaluating():
+        seen = model
+        if known.any() and not known.all():
+            seen = Pinned(model, x, known, "learned")
+        zeros = x.new_zeros(model.head.output_shape(tuple(x.shape)))
+        keys = torch.Generator(x.device).manual_seed(noise.seed(seed, "bound"))
+        u = noise.uniform((len(x),), keys, device=x.device)
+        found = []
+        for i in range(draws):
+            t = (u + i) / draws
+            theta, alpha = model.flow.sample(x, t, keys), model.flow.schedule.alpha(t)
+            rates = seen(theta, t).rate(x, alpha) - model.output(zeros, theta, t).rate(x, alpha)
+            end = torch.ones_like(t)
+            theta = model.flow.sample(x, end, keys)
+            left = seen(theta, end).reconstruction(x)
+            left = left - model.output(zeros, theta, end).reconstruction(x)
+            found.append((by_part(rates) + by_part(left)) * ~known)
+        differences = torch.stack(found)
+        error = differences.sum(2).std(0) / draws**0.5
+        return Estimate(alone(model, x) * ~known + differences.mean(0), error)
+
+
 class Present(Wrapper):
-    """A model of a table that rules out missing values, which are the last of their column: what
-    is to be imputed or predicted is to be there."""
+    """A model of a table that never gives a missing value, which is the last class of its column,
+    for imputing and predicting."""
 
     def __init__(self, model: BFN | Wrapper, columns: Columns) -> None:
         super().__init__(model)

@@ -1,11 +1,11 @@
-"""Pairs of columns that say much about each other, and how often their values meet.
+"""Pairs of columns that inform about each other, and how often their values meet.
 
-How much two columns say about each other is their mutual information,
+How much two columns inform about each other is their mutual information,
 
     I = sum_jk p_jk ln(p_jk / (p_j p_k)),
 
 less twice what independent columns of K and L values seem to have among N rows, (K - 1) (L - 1) /
-(2 N). Each column is in a pair with those that say most about it. The bins of a fine column of
+(2 N). Each column is in a pair with those that inform most about it. The bins of a fine column of
 numbers are put together in groups of about equally many rows, so that every two groups meet often
 enough to be counted.
 """
@@ -23,7 +23,7 @@ from bfn.tables.columns.column import Column
 PARTNERS = 3
 """Columns that are chosen for each column at most."""
 LEAST = 0.03
-"""Nats that one column must say about another."""
+"""Mutual information of two columns of a pair, in nats, at least."""
 WORK = 2**31
 """Pairs of columns times rows to look at."""
 FINE, GROUPS = 128, 64
@@ -59,19 +59,19 @@ def find_pairs(columns: Columns, codes: np.ndarray) -> tuple[Pair, ...]:
     for d, each in enumerate(starts):
         groups[d] = np.searchsorted(each, codes[:, d], "right") - 1
     K = [len(each) for each in starts]
-    some = np.linspace(0, N - 1, min(N, WORK // D**2)).astype(int)
-    looked = groups[:, some]
-    said = np.zeros((D, D))
+    rows = np.linspace(0, N - 1, min(N, WORK // D**2)).astype(int)
+    sampled = groups[:, rows]
+    information = np.zeros((D, D))
     for d in range(D):
         for e in range(d):
-            if K[d] * K[e] <= len(some):
-                counts = _counts(looked[d], looked[e], K[d], K[e])
-                said[d, e] = said[e, d] = _information(counts)
+            if K[d] * K[e] <= len(rows):
+                counts = _counts(sampled[d], sampled[e], K[d], K[e])
+                information[d, e] = information[e, d] = _information(counts)
     chosen = {
         (min(d, e), max(d, e))
         for d in range(D)
-        for e in np.argsort(-said[d])[:PARTNERS]
-        if said[d, e] >= LEAST
+        for e in np.argsort(-information[d])[:PARTNERS]
+        if information[d, e] >= LEAST
     }
     names = [column.name for column in columns.variables]
     return tuple(
@@ -99,7 +99,7 @@ def _counts(k: np.ndarray, j: np.ndarray, K: int, L: int) -> np.ndarray:
 
 
 def _information(counts: np.ndarray) -> float:
-    """The nats that two columns say about each other, less twice what chance makes of none."""
+    """The mutual information of two columns in nats, less twice what chance alone makes."""
     N = counts.sum()
     rows, columns = (counts.sum(axis, keepdims=True) for axis in (1, 0))
     seen = counts > 0

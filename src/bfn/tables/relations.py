@@ -1,4 +1,4 @@
-"""Columns that nearly repeat each other, where the network is told how near they are.
+"""Columns that nearly repeat each other, and how near they are, for the network to see.
 
 A payment may equal the bill of the month before, and a bill is nearly that of the next month. To
 learn so from the two columns' own features, a network would have to compare numbers to hundreds of
@@ -37,7 +37,7 @@ WINDOW, SHARP = 0.04, 4.0
 
 @dataclass(frozen=True, repr=False)
 class Relation:
-    """A column that says something about another one.
+    """A column that tells something about another one.
 
     Args:
         column: the name of d.

@@ -51,7 +51,7 @@ def convert(array: Any, type: Any) -> Any:
         return pa.array(values, pa.int64()).cast(type)
     zones = {bool(each.tz) for each in (type, array.type) if pa.types.is_timestamp(each)}
     if len(zones) > 1:
-        raise pa.ArrowInvalid("times of a time zone are none without one")
+        raise pa.ArrowInvalid("times with and without a time zone differ")
     found = array.cast(type)
     number = pa.types.is_integer(array.type) or pa.types.is_floating(array.type)
     if pa.types.is_boolean(type) and number and not found.cast(array.type).equals(array):
@@ -96,7 +96,7 @@ def _ticks(text: str, type: Any) -> int:
         return int(text)
     found = DURATION.fullmatch(text)
     if not text or found is None:
-        raise pa.ArrowInvalid(f"{text!r} is no duration")
+        raise pa.ArrowInvalid(f"{text!r} is not a duration")
     days, hours, minutes, seconds = (Decimal(each or 0) for each in found.groups())
     units = {"s": 0, "ms": 3, "us": 6, "ns": 9}
     return int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 10 ** units[type.unit])

@@ -1,8 +1,8 @@
 """How the columns of a table become the variables of a model, and come back.
 
 A column of numbers, dates or times, of text, of booleans or of categories is one variable
-(column.py). One that always has the same value is no variable, nor is one of identifiers, which
-new rows are given afresh. With the variables' bins or classes j,
+(column.py). Columns that always have the same value, and identifiers, which are
+numbered again in new rows, are not variables. With the variables' bins or classes j,
 
     ln p(row) = ln p(j_1, ..., j_D) - sum over columns of log_volume
     log_volume = -ln p(value | j)

@@ -34,22 +34,22 @@ FRACTIONS = ("timestamp[ms]", "timestamp[us]", "timestamp[ns]")
 def recognise(
     name: str,
     array: Any,
-    told: str | None,
+    kind: str | None,
     most: int | None,
     knots: int,
     rows: np.ndarray | None = None,
 ) -> Column:
-    """The column of an array, of the kind that was told or that it looks like.
+    """The column of an array, of the given kind, or of the one that it looks like.
 
     Args:
-        told: "number", "category", "ordered" or None.
+        kind: "number", "category", "ordered" or None.
         most, knots: as in `Bins.fit`.
         rows: those to train on, whose values alone the column has; by default all.
     """
     types, type, order = pa.types, array.type, None
     if types.is_dictionary(type):
-        told = told or ("ordered" if type.ordered else "category")
-        order = array.dictionary if told == "ordered" else None
+        kind = kind or ("ordered" if type.ordered else "category")
+        order = array.dictionary if kind == "ordered" else None
         most, type = None, type.value_type  # new rows have no other values than the categories
     text = types.is_string(type) or types.is_large_string(type)
     number = types.is_integer(type) or types.is_floating(type) or types.is_temporal(type)
@@ -57,31 +57,31 @@ def recognise(
     if not (text or number or types.is_boolean(type) or types.is_null(type)):
         what = getattr(type, "extension_name", type)
         raise BFNError(
-            f"column {name!r} holds {what} values, which are no numbers, dates, text or booleans; "
-            "convert them, or leave the column out with kind drop"
+            f"column {name!r} holds {what} values, which are not numbers, dates, text or "
+            "booleans; convert them, or leave the column out with kind drop"
         )
     array = array.cast(type)
     train = array if rows is None else array.take(pa.array(rows))
     if train.null_count == len(train):
         return Category.fit(name, train)
     values, form = array, None
-    if told is None and text:
+    if kind is None and text:
         values, form, number = _dates(array)
-    elif told == "number" and not number:
+    elif kind == "number" and not number:
         values, number = _numbers(name, array), True
-    if told is None:
+    if kind is None:
         _refuse(name, values, number)
-    if number and told != "category" and order is None:
+    if number and kind != "category" and order is None:
         finite(name, values)
         values = values if rows is None else values.take(pa.array(rows))
         try:
-            return Number.fit(name, values, None if told == "ordered" else most, knots, type, form)
+            return Number.fit(name, values, None if kind == "ordered" else most, knots, type, form)
         except unfit():
             raise BFNError(
                 f"column {name!r} holds {type} values beyond the range of int64; convert them to "
                 "float64, or make the column a category"
             ) from None
-    if told == "ordered" and order is None:
+    if kind == "ordered" and order is None:
         order = array.drop_null().unique()
         order = order.take(pc.array_sort_indices(order))
     return Category.fit(name, train, order)
@@ -124,7 +124,7 @@ def _numbers(name: str, array: Any) -> Any:
             continue
     wrong = array.filter(pc.invert(pc.match_substring_regex(array, REAL)))
     raise BFNError(
-        f"column {name!r} is told to be a number, but holds {wrong[0].as_py()!r}; repair it, or "
+        f"column {name!r} is declared a number, but holds {wrong[0].as_py()!r}; repair it, or "
         "make it a category"
     )
 
