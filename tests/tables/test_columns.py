@@ -283,7 +283,7 @@ def whens(type: Any, *ticks: int) -> Columns:
 
 @pytest.mark.parametrize("text", ["soon", "", "1 day 2", "1:2"])
 @pytest.mark.parametrize("type", [pa.time32("s"), pa.duration("s")])
-def test_what_is_no_time_gets_a_sentence(type: Any, text: str) -> None:
+def test_unreadable_times_get_a_sentence(type: Any, text: str) -> None:
     with pytest.raises(
         BFNError, match=r"column 'when' holds (times|durations), not .*; give a value"
     ):

@@ -1,4 +1,4 @@
-"""What the network is told of related columns, and what they say of each other, retyped."""
+"""What the network sees of related columns, and the evidence of pairs, retyped."""
 
 import math
 
@@ -9,7 +9,7 @@ from bfn.output.mixed import MixedOutput
 from bfn.tables import Relation, TableHead
 from bfn.tables.columns import Columns
 from bfn.tables.format import TableFormat
-from bfn.tables.pairs import find_pairs
+from bfn.tables.relations import find_pairs
 from bfn.tables.source import build
 
 
@@ -92,7 +92,7 @@ def test_a_pair_of_columns_follows_bayes_rule() -> None:
             np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-6)
 
 
-def test_pairs_are_of_columns_that_say_something() -> None:
+def test_pairs_have_mutual_information() -> None:
     """A copy in other words, and columns that chance alone seems to bind."""
     rng = np.random.default_rng(2)
     a = rng.integers(0, 12, 600)
@@ -110,7 +110,7 @@ def test_pairs_are_of_columns_that_say_something() -> None:
     assert counts.sum() == 600
 
 
-def test_fine_columns_speak_and_hear_in_groups() -> None:
+def test_fine_columns_are_paired_in_groups() -> None:
     """Two columns of a thousand values: groups of equally many rows, and Bayes' rule for them."""
     rng = np.random.default_rng(3)
     a = np.minimum(rng.geometric(0.01, 2000), 500)

@@ -12,7 +12,7 @@ from bfn.tables import Relation
 from bfn.tables.columns import Columns
 from bfn.tables.format import TableFormat
 from bfn.tables.frame import read
-from bfn.tables.relations import find
+from bfn.tables.relations import find_relations
 
 N = 4000
 RNG = np.random.default_rng(0)
@@ -24,7 +24,8 @@ def found(table: Any) -> dict[tuple[str, str], Relation]:
     frame = read(table)
     columns = Columns.fit(frame)
     codes = TableFormat(columns).codes(frame).numpy()
-    return {(r.column, r.other): r for r in find(frame, columns, codes, np.arange(len(frame)))}
+    relations = find_relations(frame, columns, codes, np.arange(len(frame)))
+    return {(r.column, r.other): r for r in relations}
 
 
 def as_type(kind: str, days: np.ndarray) -> Any:

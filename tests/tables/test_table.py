@@ -105,7 +105,7 @@ def test_saved_and_loaded_tables_draw_the_same(fitted: bfn.Table, tmp_path: Path
     assert again.get_params() == fitted.get_params() != bfn.Table().get_params()
 
 
-def test_a_file_is_no_folder_to_save_to(fitted: bfn.Table, tmp_path: Path) -> None:
+def test_saving_refuses_the_path_of_a_file(fitted: bfn.Table, tmp_path: Path) -> None:
     path = tmp_path / "taken"
     path.write_text("mine")
     for place in (path, path / "inside"):
@@ -289,7 +289,7 @@ def plain() -> bfn.Table:
         ),
     ],
 )
-def test_what_the_model_cannot_give_is_said(
+def test_warnings_list_values_that_the_model_cannot_give(
     plain: bfn.Table, change: dict[str, list], listed: str
 ) -> None:
     """Rows with it have no probability; elsewhere the nearest value stands for it."""
@@ -328,7 +328,7 @@ def test_whole_numbers_stay_whole_when_their_holes_are_filled(plain: bfn.Table) 
     assert (plain.impute(reals).dtypes == reals.dtypes).all()
 
 
-def test_held_out_rows_leave_no_trace() -> None:
+def test_given_held_out_rows_leave_no_trace() -> None:
     """Neither their values nor categories are in the columns; they still decide when to end."""
     train = pd.DataFrame({"x": np.arange(200) % 7, "c": ["a", "b"] * 100, "d": ["u", "v"] * 100})
     held = pd.DataFrame({"x": [100, -5], "c": ["z", "a"], "d": [None, "u"]})

@@ -294,14 +294,14 @@ def test_cells_that_are_there_stay_as_they_are(name: str, given: Any, found: Any
     assert filled.dtype == found.dtype
 
 
-def test_times_of_a_zone_are_no_times_without_one() -> None:
+def test_times_with_and_without_a_zone_do_not_mix() -> None:
     zoned = TRAINED.assign(day=DATES.dt.tz_localize("Asia/Tokyo"))
     for trained, other in ((TRAINED, zoned), (zoned, TRAINED)):
         with pytest.raises(BFNError, match=r"'day' holds .*, but dates and times (in|without)"):
             Columns.fit(trained).encode(other)
 
 
-def test_told_kinds() -> None:
+def test_given_kinds() -> None:
     table = {
         "code": np.array([101, 102, 103] * 20),
         "grade": np.array(["A", "B", "C"] * 20),
@@ -330,7 +330,7 @@ def test_told_kinds() -> None:
     ("told", "found"),
     [(None, ("category", True)), ("category", ("category", False)), ("number", ("number", True))],
 )
-def test_told_kinds_of_categories(told: str | None, found: tuple[str, bool]) -> None:
+def test_given_kinds_of_categories(told: str | None, found: tuple[str, bool]) -> None:
     """Numbers that are categories have no values between them."""
     values = np.random.default_rng(0).choice(np.arange(0, 3000, 10), 300)
     frame = pd.DataFrame({"x": pd.Categorical(values, ordered=True)})
@@ -396,7 +396,7 @@ def test_other_endings_are_refused(tmp_path: Path) -> None:
             read(tmp_path / "t.parquet")
 
 
-def test_without_pyarrow_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_pyarrow_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(BFNError, match="needs pyarrow, which is not installed; add it with"):
         read({"x": [1]})

@@ -12,8 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from bfn.tables.head import TableHead
-from bfn.tables.pairs import Pair
-from bfn.tables.relations import Relation
+from bfn.tables.relations import Pair, Relation
 
 if TYPE_CHECKING:
     from bfn.compare.measures import compare

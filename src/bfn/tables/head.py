@@ -7,10 +7,10 @@ rows,
 
     ln p(V_e | x_d = k)  =  ln sum_j p(x_e = j | x_d = k) p(V_e | x_e = j).
 
-For some pairs of columns (pairs.py) this is added to the logits of d, less ln p(V_e), times a
+For some pairs of columns (relations.py) this is added to the logits of d, less ln p(V_e), times a
 weight that the network puts out: 1 if no third column matters, 0 if e adds nothing to the others.
 So rules between columns, such as that a husband is a man, need not be learned. For columns that
-nearly repeat each other, the network's features also say how near they are (relations.py).
+nearly repeat each other, the network's features also say how near they are.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ from bfn.output.bins import bin_centre
 from bfn.output.categorical import BernoulliOutput, CategoricalOutput
 from bfn.output.marginals import ClassHead
 from bfn.output.mixed import MixedHead, MixedOutput
-from bfn.tables.pairs import Pair
-from bfn.tables.relations import Relation
+from bfn.tables.relations import Pair, Relation
 
 SMOOTHING = 2.0
 """Rows with the frequencies of all rows, which are added to the rows with x_d = k."""

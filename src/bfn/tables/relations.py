@@ -1,8 +1,17 @@
-"""Columns that nearly repeat each other, and how near they are, for the network to see.
+"""What columns of a table reveal about each other: pairs, and columns that nearly repeat others.
 
-A payment may equal the bill of the month before, and a bill is nearly that of the next month. To
-learn so from the two columns' own features, a network would have to compare numbers to hundreds of
-digits of accuracy at every level of noise. Instead it is given, for a column d and each of its
+**Pairs.** How much two columns inform about each other is their mutual information,
+
+    I = sum_jk p_jk ln(p_jk / (p_j p_k)),
+
+less twice what independent columns of K and L values seem to have among N rows, (K - 1) (L - 1) /
+(2 N). Each column is in a pair with those that inform most about it. The bins of a fine column of
+numbers are put together in groups of about equally many rows, so that every two groups meet often
+enough to be counted.
+
+**Relations.** A payment may equal the bill of the month before, and a bill is nearly that of the
+next month. To learn this from the features of the two columns, a network would have to compare
+numbers very accurately at every level of noise. Instead it sees, for a column d and each of its
 related columns e, where the posterior of e puts d, in units of what is not known of d yet,
 
     z = (E_q[T(x_e)] - E_q[x_d]) sqrt(1 + beta_d),
@@ -14,25 +23,112 @@ median of d's places among the training rows in that bin.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from bfn.tables.columns import Columns
-from bfn.tables.columns.column import Number
+from bfn.tables.columns.column import Column, Number
 from bfn.tables.frame import Frame, pa
 
-ROWS = 20_000
-"""Rows to look at."""
-FINE = 32
-"""Columns of fewer bins need no help."""
-PARTNERS = 4
+MOST_PAIRED = 3
+"""Columns that each column is paired with, at most, beside those that chose it."""
+LEAST_NATS = 0.03
+"""Mutual information of two columns of a pair, in nats, at least."""
+PAIR_WORK = 2**31
+"""Pairs of columns times rows that are counted to find the pairs, at most."""
+UNGROUPED, GROUPS = 128, 64
+"""Columns of more than UNGROUPED bins are in at most GROUPS groups."""
+ROWS_PER_CELL = 16
+"""Rows in which two groups meet on average, at least."""
+MOST_ROWS = 20_000
+"""Rows in which relations are looked for."""
+LEAST_BINS = 32
+"""Columns of no more bins have no relations: the network can compare these itself."""
+MOST_RELATED = 4
 """Related columns of a column at most."""
 OFTEN = 0.02
 """The share of rows in which two columns have the same value, spikes apart."""
 WINDOW, SHARP = 0.04, 4.0
 """Otherwise SHARP times as many rows as by chance must be within WINDOW of the median."""
+
+
+@dataclass(frozen=True, repr=False)
+class Pair:
+    """Two columns.
+
+    Args:
+        columns: their names.
+        starts: the first bin or class of each group, of either column.
+        counts: the number of training rows in each group of the first and each of the second
+            column, flattened.
+    """
+
+    columns: tuple[str, str]
+    starts: tuple[tuple[int, ...], tuple[int, ...]]
+    counts: tuple[int, ...]
+
+    def __repr__(self) -> str:
+        return f"Pair({self.columns[0]!r}, {self.columns[1]!r})"
+
+
+def find_pairs(columns: Columns, codes: np.ndarray) -> tuple[Pair, ...]:
+    """The pairs among the columns of a table with these bins and classes in training, (N, D)."""
+    N, D = codes.shape
+    starts = [_starts(column, N) for column in columns.variables]
+    groups = np.empty((D, N), np.int16)
+    for d, each in enumerate(starts):
+        groups[d] = np.searchsorted(each, codes[:, d], "right") - 1
+    K = [len(each) for each in starts]
+    rows = np.linspace(0, N - 1, min(N, PAIR_WORK // D**2)).astype(int)
+    sampled = groups[:, rows]
+    information = np.zeros((D, D))
+    for d in range(D):
+        for e in range(d):
+            if K[d] * K[e] <= len(rows):
+                counts = _counts(sampled[d], sampled[e], K[d], K[e])
+                information[d, e] = information[e, d] = _information(counts)
+    chosen = {
+        (min(d, e), max(d, e))
+        for d in range(D)
+        for e in np.argsort(-information[d])[:MOST_PAIRED]
+        if information[d, e] >= LEAST_NATS
+    }
+    names = [column.name for column in columns.variables]
+    return tuple(
+        Pair(
+            (names[d], names[e]),
+            (starts[d], starts[e]),
+            tuple(_counts(groups[d], groups[e], K[d], K[e]).flatten().tolist()),
+        )
+        for d, e in sorted(chosen)
+    )
+
+
+def _starts(column: Column, N: int) -> tuple[int, ...]:
+    """The first bin or class of each group: all of them, unless the column is fine."""
+    if not column.ordered or column.K <= UNGROUPED:
+        return tuple(range(column.K))
+    share = column.counts.sum() / min(GROUPS, max(2, math.isqrt(N // ROWS_PER_CELL)))
+    before = np.cumsum(column.counts) - column.counts
+    return tuple(np.flatnonzero(np.diff(before // share, prepend=-1)).tolist())
+
+
+def _counts(k: np.ndarray, j: np.ndarray, K: int, L: int) -> np.ndarray:
+    """The number of rows with each pair of values: (K, L)."""
+    return np.bincount(k.astype(np.int64) * L + j, minlength=K * L).reshape(K, L)
+
+
+def _information(counts: np.ndarray) -> float:
+    """The mutual information of two columns in nats, less twice what chance alone makes."""
+    N = counts.sum()
+    rows, columns = (counts.sum(axis, keepdims=True) for axis in (1, 0))
+    seen = counts > 0
+    ratio = (N * counts)[seen] / (rows * columns)[seen]
+    chance = (np.count_nonzero(rows) - 1) * (np.count_nonzero(columns) - 1) / N
+    return float((counts[seen] * np.log(ratio)).sum() / N - chance)
 
 
 @dataclass(frozen=True, repr=False)
@@ -53,7 +149,7 @@ class Relation:
         return f"Relation({self.column!r}, {self.other!r})"
 
 
-def find(
+def find_relations(
     frame: Frame, columns: Columns, codes: np.ndarray, numbers: np.ndarray
 ) -> tuple[Relation, ...]:
     """The relations between the columns of a table.
@@ -62,12 +158,12 @@ def find(
         codes: the bins of the rows to look at, (N, D).
         numbers: which rows of the frame they are, (N,).
     """
-    some = np.unique(np.linspace(0, len(codes) - 1, ROWS).astype(int))
+    some = np.unique(np.linspace(0, len(codes) - 1, MOST_ROWS).astype(int))
     codes, rows = codes[some], numbers[some]
     fine = [
         (i, column)
         for i, column in enumerate(columns.variables)
-        if isinstance(column, Number) and column.K > FINE
+        if isinstance(column, Number) and column.K > LEAST_BINS
     ]
     values = {c.name: _values(frame, c, rows) for _, c in fine}
     places = {c.name: _centres(c)[codes[:, i]] for i, c in fine}
@@ -85,7 +181,7 @@ def find(
             close = np.abs(places[d.name][1::2] - T[codes[1::2, j]]) < WINDOW
             if close.mean() >= SHARP * WINDOW:
                 scored.append((float(close.mean()), e.name, T))
-        for _, name, T in sorted(scored, key=lambda each: -each[0])[:PARTNERS]:
+        for _, name, T in sorted(scored, key=lambda each: -each[0])[:MOST_RELATED]:
             found.append(Relation(d.name, name, tuple(np.round(T, 4).tolist())))
     return tuple(found)
 

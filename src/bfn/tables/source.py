@@ -23,8 +23,7 @@ from bfn.tables.columns import Columns
 from bfn.tables.format import TableFormat, variable
 from bfn.tables.frame import Frame, read
 from bfn.tables.head import TableHead
-from bfn.tables.pairs import Pair, find_pairs
-from bfn.tables.relations import Relation, find
+from bfn.tables.relations import Pair, Relation, find_pairs, find_relations
 
 CONDITION = 64
 """Length of the vector that t becomes: one as long as the width makes a step 20% slower."""
@@ -80,7 +79,9 @@ class TableRows(Rows):
         """`numbers` are those of the frame's rows that are in each split."""
         super().__init__(name, format, splits)
         self.columns, self._frame, self._numbers = format.columns, frame, numbers
-        self.relations = find(frame, format.columns, splits["train"].numpy(), numbers["train"])
+        self.relations = find_relations(
+            frame, format.columns, splits["train"].numpy(), numbers["train"]
+        )
         self.pairs = find_pairs(format.columns, splits["train"].numpy())
 
     def rows(self, split: str) -> Frame:
