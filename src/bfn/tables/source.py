@@ -31,8 +31,8 @@ MOST_WORK = 2**23
 """Probabilities of bins and classes that a training step computes at most, which bounds the time
 and the memory of a step for tables of hundreds of columns."""
 LEAST_EVERY, ROWS_PER_STEP = 10, 10
-"""Small tables are soon learned by heart, so one of N rows is validated every N / 10 steps, but at
-most every 10 steps."""
+"""Small tables are soon learned by heart, so one of N rows is validated every N / 10 steps, but
+never more often than every 10 steps."""
 
 
 def table(
@@ -94,7 +94,9 @@ class TableRows(Rows):
         training of a single column, which its frequencies already describe."""
         N, classes = len(self.split("train")), sum(c.K for c in self.columns.variables)
         every = min(train.validate_every, max(LEAST_EVERY, N // ROWS_PER_STEP))
-        batch = max(1, min(train.batch, N, MOST_WORK // classes))
+        most = max(1, min(N, MOST_WORK // classes))
+        # A power of two can be divided among processes.
+        batch = train.batch if train.batch <= most else 2 ** (most.bit_length() - 1)
         alone = {"known": 0.0, "steps": 1} if len(self.columns.variables) == 1 else {}
         return dataclasses.replace(train, batch=batch, validate_every=every, **alone)
 
