@@ -32,12 +32,12 @@ from bfn import loss
 from bfn import recipe as config
 from bfn.data.base import DataSet
 from bfn.evaluate import evaluate
+from bfn.loss import stratified
 from bfn.nn import Transformer
 from bfn.nn.accelerate import Accelerated
 from bfn.nn.blocks import SelfAttention
 from bfn.nn.transformer import TransformerLayer
 from bfn.recipe import build
-from bfn.times import stratified
 from bfn.train.optim import EMA, learning_rate, optimiser, time_sampler
 
 LN2 = 0.6931471805599453

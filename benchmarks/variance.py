@@ -160,7 +160,7 @@ def toys() -> dict[str, tuple[chains.Chain, BFN]]:
 
 
 def batch_means(
-    chain: chains.Chain, model: BFN, times: bfn.times.Times, batches: int, seed: int
+    chain: chains.Chain, model: BFN, times: bfn.loss.Times, batches: int, seed: int
 ) -> Tensor:
     """The mean L^inf of independent batches; times that learn do so beforehand."""
     generator = torch.Generator().manual_seed(seed)
@@ -174,7 +174,7 @@ def batch_means(
     def draw() -> tuple[Tensor, Tensor]:
         return times(BATCH, generator, dtype=torch.float64)
 
-    if isinstance(times, bfn.times.ImportanceTimes):
+    if isinstance(times, bfn.loss.ImportanceTimes):
         for _ in range(400):
             t, weight = draw()
             times.update(weight * loss(t))
@@ -187,7 +187,7 @@ def table_of_times(quick: bool) -> None:
     print("Variance of the mean of a batch of 64 over that with independent times:\n")
     print_row(["source", "L^inf (nats)", "stratified", "learned density"], head=True)
     for name, (chain, model) in toys().items():
-        samplers = (bfn.times.independent, bfn.times.stratified, bfn.times.ImportanceTimes())
+        samplers = (bfn.loss.independent, bfn.loss.stratified, bfn.loss.ImportanceTimes())
         means = [
             batch_means(chain, model, times, batches, seed) for seed, times in enumerate(samplers)
         ]

@@ -18,10 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bfn import suggest
 from bfn.flow import GaussianFlow
 from bfn.plots import style as s
-from bfn.schedule import Exponential
+from bfn.schedule import Exponential, cost_of_classes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -81,7 +80,7 @@ def entropies(classes: tuple[int, ...] = CLASSES, roots: tuple[float, ...] = ROO
     surface = np.zeros((len(classes), len(roots)))
     for i, K in enumerate(classes):
         for j, root in enumerate(roots):
-            surface[i, j] = suggest.cost_of_classes(K, root**2)
+            surface[i, j] = cost_of_classes(K, root**2)
             if surface[i, j] < NOTHING_LEFT:
                 break
     return surface
@@ -98,7 +97,7 @@ def draw_entropy() -> Figure:
     for (K, root), colour in zip(CHOSEN.items(), (s.RED, s.CYAN), strict=True):
         curve = surface[CLASSES.index(K)]
         axes.plot(ROOTS, [K] * len(ROOTS), curve, color=colour, linewidth=2, label=f"$K={K}$")
-        left = suggest.cost_of_classes(K, root**2)
+        left = cost_of_classes(K, root**2)
         name = rf"$\sqrt{{\beta(1)}}={root:g}$ for $K={K}$"
         star = {"marker": "*", "markersize": 13, "mec": "black", "mew": 0.6, "linestyle": "none"}
         axes.plot([root], [K], [left], color=colour, label=name, **star)

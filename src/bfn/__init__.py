@@ -32,13 +32,25 @@ _NAMES = {
     "bfn.sampling.infill": ("infill",),
     "bfn.sampling.generate": ("generate",),
     "bfn.sampling.retime": ("retimed",),
-    "bfn.schedule": ("Exponential", "Logarithmic", "Quadratic", "Retimed", "register_schedule"),
-    "bfn.suggest": ("suggest_beta_1", "suggest_sigma_1"),
+    "bfn.schedule": (
+        "Exponential",
+        "Logarithmic",
+        "Quadratic",
+        "Retimed",
+        "register_schedule",
+        "suggest_beta_1",
+        "suggest_sigma_1",
+    ),
     "bfn.tables.table": ("Table",),
     "bfn.web.streams": ("view",),
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
-_MODULES = {"card": "bfn.saving", "solvers": "bfn.sampling.solvers"}
+_MODULES = {
+    "card": "bfn.saving",
+    "quality": "bfn.sampling.quality",
+    "solvers": "bfn.sampling.solvers",
+    "times": "bfn.loss",
+}
 """The modules that are not called bfn.NAME."""
 
 __all__ = [
@@ -104,14 +116,13 @@ if TYPE_CHECKING:
         noise,
         output,
         published,
-        quality,
         recipe,
         sampling,
         schedule,
         tables,
-        times,
         train,
     )
+    from bfn import loss as times
     from bfn import saving as card
     from bfn.errors import BFNError
     from bfn.flow import Theta
@@ -127,7 +138,7 @@ if TYPE_CHECKING:
     from bfn.output import Bins, Lengths, MeasurementNoise
     from bfn.output.bins import bin_centre, bin_index, discretise
     from bfn.plots.sheets import show
-    from bfn.sampling import solvers
+    from bfn.sampling import quality, solvers
     from bfn.sampling.generate import generate
     from bfn.sampling.infill import infill
     from bfn.sampling.retime import retimed
@@ -137,8 +148,9 @@ if TYPE_CHECKING:
         Quadratic,
         Retimed,
         register_schedule,
+        suggest_beta_1,
+        suggest_sigma_1,
     )
-    from bfn.suggest import suggest_beta_1, suggest_sigma_1
     from bfn.tables.table import Table
     from bfn.web.streams import view
 

@@ -36,10 +36,10 @@ from bfn.device import in_parts
 from bfn.errors import BFNError, plural, whole
 from bfn.flow.base import checked_mask
 from bfn.guidance import innermost
+from bfn.loss import BELOW_ONE
 from bfn.model import BFN
 from bfn.output import Lengths
 from bfn.output.bins import bin_index
-from bfn.times import BELOW_ONE
 
 Steps = int | float | str
 LN2 = math.log(2.0)

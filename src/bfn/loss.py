@@ -6,7 +6,10 @@
 
 L^n + L^r (or L^inf + L^r) is the expected length of a message that transmits x.
 
-Times come from a sampler of `bfn.times`. For L^n the step is i = floor(n t) + 1.
+Times come from a sampler. Called as times(B, generator, device=..., dtype=...), it returns t and
+weight, each (B,), such that E[weight f(t)] is the integral of f over [0, 1] for every example: the
+loss of a time drawn where it matters less counts for more. For L^n the step is i =
+floor(n t) + 1.
 
 Examples of different lengths are padded to one shape. Every loss takes either of
 
@@ -41,9 +44,9 @@ from bfn.model import BFN
 from bfn.noise import Source
 from bfn.output.base import Output, by_part, total
 from bfn.output.lengths import as_lengths
-from bfn.times import Times, independent, stratified
 
 __all__ = [
+    "ImportanceTimes",
     "continuous_time",
     "discrete_time",
     "independent",
@@ -53,6 +56,9 @@ __all__ = [
     "stratified",
 ]
 
+Times = Callable[..., tuple[Tensor, Tensor]]
+BELOW_ONE = 1.0 - 2.0**-24
+"""The largest float32 below 1: rounding must not carry a time to the end."""
 OBJECTIVES = ("bound", "log_prob", "mixture")
 Data = Tensor | Mapping[str, Tensor]
 """(B, *shape) in the model's convention; for mixed data a tensor for each variable."""
@@ -297,7 +303,7 @@ def _draw_times(
         return t, torch.ones_like(t)
     if times is not None and not callable(times):
         raise BFNError(
-            f"times = {times!r}; expected a time sampler such as bfn.times.stratified, or a tensor "
+            f"times = {times!r}; expected a time sampler such as bfn.loss.stratified, or a tensor "
             "with one time per example"
         )
     if times is None:
@@ -316,3 +322,111 @@ def _given_steps(steps: Tensor, n: int, x: Tensor) -> Tensor:
             f"steps lie between {int(steps.min())} and {int(steps.max())}; expected 1 to n = {n}"
         )
     return steps.to(x.device)
+
+
+# Time samplers.
+
+
+def independent(
+    batch: int, generator: Source = None, *, device: Any = None, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
+    """t ~ U(0, 1) for every example on its own."""
+    t = noise.uniform((batch,), generator, device=device, dtype=dtype)
+    return t, torch.ones_like(t)
+
+
+def stratified(
+    batch: int, generator: Source = None, *, device: Any = None, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
+    """t_i = (u + i / B) mod 1 with one u ~ U(0, 1): each t_i is uniform, together they are even.
+
+    The examples of a batch are then dependent: take standard errors over batches, not over them.
+    """
+    if isinstance(generator, noise.Keyed):
+        raise BFNError(
+            "stratified times are shared by a batch, but keyed noise belongs to each example; "
+            "use bfn.loss.independent, or give the times"
+        )
+    first, count = 0, batch
+    if isinstance(generator, noise.Part):  # u belongs to the whole batch
+        first, count, generator = generator.rows.start, generator.batch, generator.generator
+    u = noise.uniform((1,), generator, device=device, dtype=dtype)
+    even = torch.arange(first, first + batch, device=device, dtype=dtype) / count
+    t = ((u + even) % 1.0).clamp_max(BELOW_ONE)
+    return t, torch.ones_like(t)
+
+
+class ImportanceTimes:
+    """Stratified times with density q(t) proportional to sqrt(E[loss^2 | t]), learned on the way.
+
+    That density minimises the variance of weight * loss, weight = 1 / q. It is a histogram over
+    `bins` equal intervals of time, learned from the losses of past batches only, so q is fixed
+    before each draw and the estimate stays unbiased; it never falls below `floor`, so that no
+    weight exceeds 1 / floor. Call `update` with the losses that the last times led to. Nothing is
+    read back from a GPU.
+    """
+
+    def __init__(self, bins: int = 64, floor: float = 0.05, decay: float = 0.99) -> None:
+        if bins < 1 or not 0.0 < floor < 1.0 or not 0.0 < decay < 1.0:
+            raise BFNError(
+                f"bins = {bins}, floor = {floor}, decay = {decay}; expected at least 1 bin and "
+                "floor and decay between 0 and 1"
+            )
+        self.bins, self.floor, self.decay = bins, floor, decay
+        self.squares = torch.zeros(bins)
+        self.counts = torch.zeros(bins)
+        self._last: tuple[Tensor, Tensor] | None = None
+
+    def density(self) -> Tensor:
+        """q on each interval: (bins,), mean 1, at least `floor`; 1 before anything is learned."""
+        pooled = self.squares.sum() / self.counts.sum()
+        pooled = torch.where(torch.isfinite(pooled) & (pooled > 0), pooled, 1.0)
+        # A little of the average stands in for evidence in intervals that have none.
+        q = ((self.squares + 1e-3 * pooled) / (self.counts + 1e-3)).sqrt()
+        return self.floor + (1.0 - self.floor) * q / q.mean()
+
+    def __call__(
+        self,
+        batch: int,
+        generator: Source = None,
+        *,
+        device: Any = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> tuple[Tensor, Tensor]:
+        self.squares, self.counts = self.squares.to(device), self.counts.to(device)
+        u, _ = stratified(batch, generator, device=device, dtype=dtype)
+        q = self.density().to(dtype)
+        cdf = (q / self.bins).cumsum(0)
+        interval = torch.searchsorted(cdf, u * cdf[-1], right=True).clamp_max(self.bins - 1)
+        start = cdf[interval] - q[interval] / self.bins
+        inside = ((u * cdf[-1] - start) * self.bins / q[interval]).clamp(0.0, 1.0)
+        t = ((interval + inside) / self.bins).clamp(0.0, BELOW_ONE)
+        weight = q[interval].reciprocal()
+        self._last = (interval, weight)
+        return t, weight
+
+    def update(self, loss: Tensor) -> None:
+        """Learn from the (B,) losses, weights included, of the times drawn last."""
+        if self._last is None:
+            raise BFNError("update was called before any times were drawn; draw times first")
+        interval, weight = self._last
+        self._learn(interval, loss.detach() / weight)
+
+    def learn(self, t: Tensor, loss: Tensor) -> None:
+        """Learn from the (B,) losses at the times t, weights left out; in any number of parts."""
+        self._learn((t * self.bins).long().clamp_max(self.bins - 1), loss.detach())
+
+    def _learn(self, interval: Tensor, loss: Tensor) -> None:
+        square = loss.square().to(self.squares.dtype)
+        self.squares = (self.decay * self.squares).index_add(0, interval, square)
+        self.counts = (self.decay * self.counts).index_add(0, interval, torch.ones_like(square))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"squares": self.squares, "counts": self.counts}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        if state["squares"].shape != (self.bins,):
+            raise BFNError(
+                f"the saved times have {state['squares'].shape[0]} intervals, these {self.bins}"
+            )
+        self.squares, self.counts = state["squares"].clone(), state["counts"].clone()

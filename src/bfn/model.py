@@ -41,9 +41,8 @@ from bfn.output import (
 )
 from bfn.output.lengths import as_lengths
 from bfn.saving import README, Card
-from bfn.schedule import Exponential, Quadratic, Schedule
+from bfn.schedule import Exponential, Quadratic, Schedule, suggest_beta_1, suggest_sigma_1
 from bfn.schedule import find as find_schedule
-from bfn.suggest import suggest_beta_1, suggest_sigma_1
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bfn import suggest
+import bfn
 from bfn.cli import main
 from bfn.cli.schedule import curve
+from bfn.schedule import cost_of_bins
 
 
 def entropy_by_all_bins(K: int, beta: float) -> float:
@@ -33,23 +34,23 @@ def entropy_by_all_bins(K: int, beta: float) -> float:
 def test_entropy_of_bins(K: int, per_bin: float) -> None:
     """Bins finer or coarser than the noise, and the case where the two ways to sum meet."""
     beta = (per_bin * K / 2) ** 2
-    assert suggest.cost_of_bins(K, beta) == pytest.approx(entropy_by_all_bins(K, beta), abs=2e-6)
+    assert cost_of_bins(K, beta) == pytest.approx(entropy_by_all_bins(K, beta), abs=2e-6)
 
 
 def test_entropy_of_many_bins_is_that_of_a_continuous_source() -> None:
     """x uniform in [-1, 1], coarsely known: ln K less a mutual information that K cannot change."""
     for beta in (0.01, 1.0, 300.0):
-        information = [math.log(K) - suggest.cost_of_bins(K, beta) for K in (1 << 16, 10**9)]
+        information = [math.log(K) - cost_of_bins(K, beta) for K in (1 << 16, 10**9)]
         assert information[0] == pytest.approx(information[1], abs=1e-6)
     # h(y) - h(noise) for y = x + noise; far from the ends that is ln 2 - ln sqrt(2 pi e / beta).
     beta = 1e6
     left = math.log(65536) - (math.log(2) - 0.5 * math.log(2 * math.pi * math.e / beta))
-    assert suggest.cost_of_bins(65536, beta) == pytest.approx(left, abs=2e-3)
+    assert cost_of_bins(65536, beta) == pytest.approx(left, abs=2e-3)
 
 
 @pytest.mark.parametrize(("K", "bins"), [(2, False), (27, False), (16, True), (65536, True)])
 def test_curve_falls_from_all_to_the_cost(K: int, bins: bool) -> None:
-    value = suggest.suggest_sigma_1(K, cost=0.01) if bins else suggest.suggest_beta_1(K, 0.01)
+    value = bfn.suggest_sigma_1(K, cost=0.01) if bins else bfn.suggest_beta_1(K, 0.01)
     times, _, nats = zip(*curve(K, bins, value, 21), strict=True)
     assert times[0] == 0.0
     assert times[-1] == 1.0
@@ -77,7 +78,7 @@ def test_output(capsys: pytest.CaptureFixture[str]) -> None:
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schedule", "16", "--bins", "--json", "--cost", "0.1"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["sigma_1"] == pytest.approx(suggest.suggest_sigma_1(16, cost=0.1))
+    assert found["sigma_1"] == pytest.approx(bfn.suggest_sigma_1(16, cost=0.1))
     assert found["cost_left_nats"] == pytest.approx(0.1, rel=1e-3)
     assert [row["t"] for row in found["entropy"]] == [i / 10 for i in range(11)]
     for row in found["entropy"][1:]:

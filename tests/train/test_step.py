@@ -11,8 +11,8 @@ from torch import nn
 
 import bfn
 from bfn.errors import BFNError
+from bfn.loss import ImportanceTimes
 from bfn.recipe import Train, build
-from bfn.times import ImportanceTimes
 from bfn.train import monitor
 from bfn.train.monitor import BINS, Window
 from bfn.train.optim import EMA, learning_rate, optimiser

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from bfn.data.base import DataSet
     from bfn.evaluate import Evaluation
     from bfn.model import BFN
-    from bfn.quality import Comparison
     from bfn.runs.folder import RunFolder
+    from bfn.sampling.quality import Comparison
 
 MOST_SAMPLES = 1000
 """Samples of `bfn solvers` by default, unless the split has fewer examples."""

@@ -41,15 +41,15 @@ def schedule(
         json: Print JSON instead of the table.
         out: Also draw the curve to this .png, .svg or .pdf.
     """
-    from bfn import suggest
+    from bfn.schedule import suggest_beta_1, suggest_sigma_1
 
     check_free(out, force, endings=FIGURES)
     if K > MOST:
         raise BFNError(f"K = {K} is larger than {MOST}; give a smaller number")
     if bins:
-        kind, name, value = "bins", "sigma_1", suggest.suggest_sigma_1(K, cost=cost)
+        kind, name, value = "bins", "sigma_1", suggest_sigma_1(K, cost=cost)
     else:
-        kind, name, value = "classes", "beta_1", suggest.suggest_beta_1(K, cost)
+        kind, name, value = "classes", "beta_1", suggest_beta_1(K, cost)
     points = curve(K, bins, value, ROWS)
     left = points[-1][2]
     if out is not None:
@@ -80,14 +80,14 @@ def curve(K: int, bins: bool, value: float, points: int) -> list[tuple[float, fl
 
     The value is sigma_1 of bins, or beta_1 of classes.
     """
-    from bfn import suggest
+    from bfn.schedule import cost_of_bins, cost_of_classes
 
     rows = []
     for i in range(points):
         t = i / (points - 1)
         if bins:
-            beta, cost = math.expm1(-2.0 * t * math.log(value)), suggest.cost_of_bins
+            beta, cost = math.expm1(-2.0 * t * math.log(value)), cost_of_bins
         else:
-            beta, cost = value * t * t, suggest.cost_of_classes
+            beta, cost = value * t * t, cost_of_classes
         rows.append((t, beta, cost(K, beta) if t else math.log(K)))
     return rows

@@ -17,7 +17,7 @@ from bfn.plots import style
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from bfn.quality import Comparison
+    from bfn.sampling.quality import Comparison
 
 LINES = ("-", ":", "-.")
 """When the colours are used up, they start again with the next kind of line."""

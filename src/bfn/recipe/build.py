@@ -29,7 +29,7 @@ import torch
 from torch import nn
 
 from bfn import data as data_sets
-from bfn import noise, saving, suggest
+from bfn import noise, saving, schedule
 from bfn.data.base import DataSet
 from bfn.errors import BFNError, did_you_mean, import_name
 from bfn.model import BFN, KINDS
@@ -44,8 +44,8 @@ FROM_DATA: dict[str, Callable[[DataSet], int | None]] = {
 LABEL_DROPOUT = 0.1
 _OPEN_SECTIONS = ("net", "flow")
 SUGGESTIONS: dict[str, Callable[[int], float]] = {
-    "beta_1": suggest.suggest_beta_1,
-    "sigma_1": suggest.suggest_sigma_1,
+    "beta_1": schedule.suggest_beta_1,
+    "sigma_1": schedule.suggest_sigma_1,
 }
 
 

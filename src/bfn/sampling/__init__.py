@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bfn.sampling import solvers
+from bfn.sampling import quality, solvers
 from bfn.sampling.batches import in_batches
 
-__all__ = ["in_batches", "solvers"]
+__all__ = ["in_batches", "quality", "solvers"]

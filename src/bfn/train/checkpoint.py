@@ -28,8 +28,8 @@ from torch import Tensor, nn
 from bfn.device import ran_out
 from bfn.errors import BFNError, Unwritten
 from bfn.files import sha256
+from bfn.loss import ImportanceTimes, Times
 from bfn.runs.folder import checkpoint_steps
-from bfn.times import ImportanceTimes, Times
 from bfn.train.optim import EMA
 from bfn.train.parallel import World, gathered, like, load_weights
 

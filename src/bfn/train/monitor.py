@@ -24,12 +24,12 @@ from bfn import loss, noise
 from bfn.data.base import DataSet
 from bfn.errors import BFNError, require_extra
 from bfn.files import replacing
+from bfn.loss import BELOW_ONE
 from bfn.model import BFN
 from bfn.plots import sheets
 from bfn.recipe import Recipe, Train
 from bfn.runs.folder import RunFolder
 from bfn.sampling.batches import draw
-from bfn.times import BELOW_ONE
 from bfn.train.parallel import World
 
 BINS = 10

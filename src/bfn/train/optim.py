@@ -32,9 +32,9 @@ from torch import (
 )
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from bfn.loss import ImportanceTimes, Times, independent, stratified
 from bfn.model import BFN
 from bfn.recipe import Train
-from bfn.times import ImportanceTimes, Times, independent, stratified
 from bfn.train.parallel import full, like, local
 
 SMALLEST_SIDE = 8

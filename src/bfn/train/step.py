@@ -29,10 +29,10 @@ from bfn.data.base import DataSet, Stored
 from bfn.device import find_device
 from bfn.errors import BFNError
 from bfn.flow import BayesianFlow
+from bfn.loss import ImportanceTimes
 from bfn.model import BFN
 from bfn.nn.accelerate import Accelerated
 from bfn.recipe import Train
-from bfn.times import ImportanceTimes
 from bfn.train.checkpoint import State
 from bfn.train.monitor import Window
 from bfn.train.optim import EMA, learning_rate, optimiser, time_sampler
