@@ -106,19 +106,17 @@ class TableHead(MixedHead):
     def __call__(self, net_output: Tensor, theta: Theta, t: Tensor) -> Output:
         numbers, parts = self._outputs.split(net_output), self.flow.unpack_theta(theta)
         evidence, outputs = self._evidence(parts, theta.V), {}
-        groups = self._groups(theta.V.device)
         for name, head, _ in self._each():
             own, weights = numbers[name].split([head.parameters, len(self._partners[name])], -1)
             output = head(own.squeeze(-1) if head.parameters == 1 else own, parts[name], t)
             if self._partners[name]:
                 implied = torch.stack([evidence[e, name] for e in self._partners[name]], -2)
-                more = (weights.unsqueeze(-2) @ implied).squeeze(-2)
-                output = add_logits(output, more.index_select(-1, groups[name]))
+                output = add_logits(output, (weights.unsqueeze(-2) @ implied).squeeze(-2))
             outputs[name] = output
         return MixedOutput(outputs, self.flow)
 
     def _evidence(self, parts: Mapping[str, Theta], like: Tensor) -> dict[tuple[str, str], Tensor]:
-        """ln p(V_e | x_d in g) - ln p(V_e) by (e, d), for each group g of d."""
+        """ln p(V_e | x_d = k) - ln p(V_e) by (e, d): (B, K_d)."""
         evidence = {}
         for e, ratios in self._ratios(like).items():
             q, _ = _posteriors(self._heads[e], parts[e])
@@ -128,44 +126,27 @@ class TableHead(MixedHead):
         return evidence
 
     def _ratios(self, like: Tensor) -> dict[str, Tensor]:
-        """For each column e and its partners d, p(j | g) / p(j), where g is a group of d and j the
-        group of a bin of e: (K_e, groups of all d)."""
+        """For each column e with partners d, p(x_e = j | x_d = k) / p(x_e = j): (K_e, sum K_d)."""
         key = "ratios", like.device, like.dtype
         if key not in self._kept:
-            groups = self._groups(torch.device("cpu"))
             nothing = self.flow.unpack_theta(self.flow.prior((1, *self.flow.shape)))
             found: dict[str, list[Tensor]] = {}
             for e, partners in self._partners.items():
                 for d in partners:
                     n = self._counted[d, e]
                     _, pi = _posteriors(self._heads[e], nothing[e])
-                    p = n.new_zeros(n.shape[1]).index_add_(0, groups[e], pi.to(n))
-                    ratio = (n / p + SMOOTHING) / (n.sum(1, keepdim=True) + SMOOTHING)
-                    found.setdefault(e, []).append(ratio.T[groups[e]].to(like))
+                    ratio = (n / pi.to(n) + SMOOTHING) / (n.sum(1, keepdim=True) + SMOOTHING)
+                    found.setdefault(e, []).append(ratio.T.to(like))
             self._kept[key] = {e: torch.cat(each, 1) for e, each in found.items()}
-        return self._kept[key]
-
-    def _groups(self, device: torch.device) -> dict[str, Tensor]:
-        """The group of each bin or class of the columns that have a pair: (K,)."""
-        key = "groups", device
-        if key not in self._kept:
-            found = {}
-            for pair in self.pairs:
-                for name, starts in zip(pair.columns, pair.starts, strict=True):
-                    k = torch.arange(_classes(self._heads[name]))
-                    after = torch.bucketize(k, torch.tensor(starts), right=True)
-                    found[name] = (after - 1).to(device)
-            self._kept[key] = found
         return self._kept[key]
 
     @cached_property
     def _counted(self) -> dict[tuple[str, str], Tensor]:
-        """The rows in each group of d and each of e, by (d, e)."""
+        """The number of training rows with each value of d and each of e, by (d, e)."""
         found = {}
         for pair in self.pairs:
-            counts = torch.tensor(pair.counts, dtype=torch.float64).reshape(
-                [len(each) for each in pair.starts]
-            )
+            sizes = [_classes(self._heads[name]) for name in pair.columns]
+            counts = torch.tensor(pair.counts, dtype=torch.float64).reshape(sizes)
             found[pair.columns], found[pair.columns[::-1]] = counts, counts.T
         return found
 

@@ -5,9 +5,9 @@
     I = sum_jk p_jk ln(p_jk / (p_j p_k)),
 
 less twice what independent columns of K and L values seem to have among N rows, (K - 1) (L - 1) /
-(2 N). Each column is in a pair with those that inform most about it. The bins of a fine column of
-numbers are put together in groups of about equally many rows, so that every two groups meet often
-enough to be counted.
+(2 N). Each column is in a pair with those that inform most about it. Two fine columns of numbers
+are in no pair: most of their values never meet, and of groups of their bins the network would see
+only where these begin and end.
 
 **Relations.** A payment may equal the bill of the month before, and a bill is nearly that of the
 next month. To learn this from the features of the two columns, a network would have to compare
@@ -23,14 +23,13 @@ median of d's places among the training rows in that bin.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from bfn.tables.columns import Columns
-from bfn.tables.columns.column import Column, Number
+from bfn.tables.columns.column import Number
 from bfn.tables.frame import Frame, pa
 
 MOST_PAIRED = 3
@@ -39,10 +38,6 @@ LEAST_NATS = 0.03
 """Mutual information of two columns of a pair, in nats, at least."""
 PAIR_WORK = 2**31
 """Pairs of columns times rows that are counted to find the pairs, at most."""
-UNGROUPED, GROUPS = 128, 64
-"""Columns of more than UNGROUPED bins are in at most GROUPS groups."""
-ROWS_PER_CELL = 16
-"""Rows in which two groups meet on average, at least."""
 MOST_ROWS = 20_000
 """Rows in which relations are looked for."""
 LEAST_BINS = 32
@@ -61,13 +56,11 @@ class Pair:
 
     Args:
         columns: their names.
-        starts: the first bin or class of each group, of either column.
-        counts: the number of training rows in each group of the first and each of the second
-            column, flattened.
+        counts: the number of training rows with each bin or class of the first and each of the
+            second, (K, L), flattened.
     """
 
     columns: tuple[str, str]
-    starts: tuple[tuple[int, ...], tuple[int, ...]]
     counts: tuple[int, ...]
 
     def __repr__(self) -> str:
@@ -77,13 +70,9 @@ class Pair:
 def find_pairs(columns: Columns, codes: np.ndarray) -> tuple[Pair, ...]:
     """The pairs among the columns of a table with these bins and classes in training, (N, D)."""
     N, D = codes.shape
-    starts = [_starts(column, N) for column in columns.variables]
-    groups = np.empty((D, N), np.int16)
-    for d, each in enumerate(starts):
-        groups[d] = np.searchsorted(each, codes[:, d], "right") - 1
-    K = [len(each) for each in starts]
+    K = [column.K for column in columns.variables]
     rows = np.linspace(0, N - 1, min(N, PAIR_WORK // D**2)).astype(int)
-    sampled = groups[:, rows]
+    sampled = np.ascontiguousarray(codes[rows].T)
     information = np.zeros((D, D))
     for d in range(D):
         for e in range(d):
@@ -100,20 +89,10 @@ def find_pairs(columns: Columns, codes: np.ndarray) -> tuple[Pair, ...]:
     return tuple(
         Pair(
             (names[d], names[e]),
-            (starts[d], starts[e]),
-            tuple(_counts(groups[d], groups[e], K[d], K[e]).flatten().tolist()),
+            tuple(_counts(codes[:, d], codes[:, e], K[d], K[e]).flatten().tolist()),
         )
         for d, e in sorted(chosen)
     )
-
-
-def _starts(column: Column, N: int) -> tuple[int, ...]:
-    """The first bin or class of each group: all of them, unless the column is fine."""
-    if not column.ordered or column.K <= UNGROUPED:
-        return tuple(range(column.K))
-    share = column.counts.sum() / min(GROUPS, max(2, math.isqrt(N // ROWS_PER_CELL)))
-    before = np.cumsum(column.counts) - column.counts
-    return tuple(np.flatnonzero(np.diff(before // share, prepend=-1)).tolist())
 
 
 def _counts(k: np.ndarray, j: np.ndarray, K: int, L: int) -> np.ndarray:
