@@ -14,7 +14,7 @@ import bfn
 from bfn.cli import main
 
 Output = Callable[..., str]
-TINY = ["--train.batch", 64, "--train.validate_every", 3]
+TINY = ["--train.batch", 512, "--train.validate_every", 3]  # more rows than there are
 TINY += ["--net.width", 16, "--net.layers", 1]
 
 

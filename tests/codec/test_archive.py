@@ -79,6 +79,7 @@ def test_what_is_not_an_archive() -> None:
     for content, sentence in {
         b"": "is not an archive of bfn",
         b"PK\x03\x04 something else entirely": "is not an archive of bfn",
+        b"\x89BFN\r\n\x1a\n\x01\0" + data[5:]: "has format 1, but this version of bfn reads 5",
         b"\x89BFN\x04" + data[5:]: "has format 4, but this version of bfn reads 5",
         b"\x89BFN\x07" + data[5:]: "has format 7, but this version of bfn reads 5",
         data[:-20]: "cut off",

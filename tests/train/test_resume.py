@@ -105,7 +105,7 @@ def test_what_a_crash_leaves_is_cleaned_up(
 
 
 def test_any_layout_and_type_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Channels last, as on a GPU."""
+    """Channels last, as on a GPU, and a line of metrics that ends where the run was stopped."""
 
     def fit(stop_at: int, **more: Any) -> bfn.train.Fit:
         torch.manual_seed(0)
@@ -114,7 +114,7 @@ def test_any_layout_and_type_is_resumed(tmp_path: Path, monkeypatch: pytest.Monk
         model = bfn.discretised(net, K=17, sigma_1=0.05)
         x, _ = bfn.data.load("digits").batch("train", torch.arange(64))
         return bfn.train.fit(
-            model, x.double(), steps=6, batch=8, log_every=2, display=False, stop=after(stop_at),
+            model, x.double(), steps=6, batch=8, log_every=3, display=False, stop=after(stop_at),
             **more,
         )  # fmt: skip
 
@@ -135,10 +135,12 @@ def test_any_layout_and_type_is_resumed(tmp_path: Path, monkeypatch: pytest.Monk
     assert laid == {True}  # a GPU takes no others
     for a, b in zip(uninterrupted.model.parameters(), resumed.model.parameters(), strict=True):
         assert torch.equal(a, b)
-    lines = {line["step"]: line for line in resumed.history}
-    for line in uninterrupted.history:
-        for key in ("loss", "gradient_norm", "loss_by_time"):
-            assert lines[line["step"]][key] == line[key], key
+    first, second = uninterrupted.history
+    same, stopped, rest = resumed.history
+    assert [line["step"] for line in (same, stopped, rest)] == [3, 4, 6]
+    for key in ("loss", "gradient_norm", "loss_by_time"):
+        assert same[key] == first[key], key
+    assert (stopped["loss"] + 2 * rest["loss"]) / 3 == pytest.approx(second["loss"], rel=1e-12)
 
 
 def test_more_steps_later(tmp_path: Path) -> None:

@@ -522,9 +522,10 @@ class Archive:
                 f"{name!r} is not an archive of bfn, or its beginning is damaged; give a file that "
                 "bfn compress has written"
             )
-        if first[-1] != VERSION:
+        version = 1 if first.endswith(b"\r") else first[-1]  # format 1 began like a PNG file
+        if version != VERSION:
             raise BFNError(
-                f"{name!r} has format {first[-1]}, but this version of bfn reads {VERSION}; use "
+                f"{name!r} has format {version}, but this version of bfn reads {VERSION}; use "
                 "the version that wrote it, or fetch the file again if it is damaged"
             )
         end = self.size - 8

@@ -204,7 +204,7 @@ class DataSet(ABC):
         return None
 
     def adjusted(self, train: Any) -> Any:
-        """A recipe's training settings, changed where they do not suit the size of the data."""
+        """Training settings, changed where they do not suit the size of the data."""
         return train
 
     # Batches.

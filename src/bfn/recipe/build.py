@@ -1,6 +1,6 @@
 """Build a recipe's data set and model, and fill in what depends on the data.
 
-Nothing here depends on the data type. In the sections net and flow a value may be left to the data:
+In the sections net and flow a value may be left to the data:
 
     "data.K"         the number of bins or classes of a variable
     "data.length"    the number of variables of a sequence
@@ -197,7 +197,6 @@ def _construct(recipe: Recipe, key: str, value: Any) -> Any:
 
 def fitted(recipe: Recipe, data: DataSet) -> Recipe:
     """The recipe with every value that was left to the data filled in."""
-    recipe = dataclasses.replace(recipe, train=data.adjusted(recipe.train))
     if data.format.form.kind == "table":
         return _placed(recipe, data)  # the data bring the model
     texts = {path: text for path, text in recipe.texts.items() if not is_open(recipe, path)}

@@ -2,8 +2,9 @@
 
 No step waits for the one before it. Losses are checked when they have arrived from the device, and
 always before a checkpoint is written, so that none holds weights that follow a loss or a gradient
-that is not finite. A line of metrics ends at every checkpoint, so a resumed run writes the lines
-that it would have written without a stop.
+that is not finite. A line of metrics ends at every checkpoint, so a run that is killed and resumed
+writes the lines that it would have written without that. One that is stopped has one line more, at
+the step of the checkpoint that it then writes.
 
 Ctrl-C, SIGTERM and SIGHUP end a training after the present step, when its state is saved.
 """

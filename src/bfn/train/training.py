@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import traceback
 from collections.abc import Callable, Iterable, Sequence
@@ -159,11 +160,13 @@ def _train(
         if folder is not None:
             world.on_main(lambda: folder.check_free(resume=resume, force=force))
         recipe, model, data = build_all()
+        # The run keeps the recipe that it was given, so that the same command resumes it.
+        suited = dataclasses.replace(recipe, train=data.adjusted(recipe.train))
         resumed = folder if resume and folder is not None and folder.steps() else None
-        _prepare(recipe, model, data, folder, resumed, augment, display.say)
+        _prepare(suited, model, data, folder, resumed, augment, display.say)
         with parallel.unsharded_afterwards(model, recipe.train.sharding, world):
             with needed(lambda: "the model and the data are too large for it"):
-                loop = _loop(recipe, model, data, folder, world, display, stop, augment)
+                loop = _loop(suited, model, data, folder, world, display, stop, augment)
             loop.open(recipe, resume=resume, force=force)
             try:
                 with world.guard():

@@ -133,7 +133,7 @@ def train(recipe: Recipe, out: Path, fault: str) -> str:
     """Train until the fault; returns "killed", or the error that ended the process."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["bfn.train.training", "bfn.nn", "bfn.data.manual", "torch._dynamo"]
+        ["bfn.train.training", "bfn.nn", "bfn.data.known", "torch._dynamo"]
     )
     process = context.Process(target=_child, args=(recipe, out, fault))
     process.start()
