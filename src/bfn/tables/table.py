@@ -67,7 +67,7 @@ class Table(TableModel):
         seconds: float = 0.0,
         batch: int = 512,
         learning_rate: float = 2e-3,
-        known: float = 0.2,
+        known: float = 0.05,
         seed: int = 0,
         device: str = "auto",
         display: bool = True,
