@@ -17,14 +17,13 @@ from torch import Tensor
 import bfn
 from bfn import BFNError, noise, suggest_beta_1, suggest_sigma_1, times
 from bfn.guidance import ClassifierFree
+from bfn.recipe.suggest import cost_of_bins, cost_of_classes
 from bfn.schedule import (
     Exponential,
     Logarithmic,
     Quadratic,
     Retimed,
     Schedule,
-    cost_of_bins,
-    cost_of_classes,
 )
 from support.mistakes import assert_refused
 from support.toys import KINDS, data, generator, model

@@ -38,9 +38,8 @@ _NAMES = {
         "Quadratic",
         "Retimed",
         "register_schedule",
-        "suggest_beta_1",
-        "suggest_sigma_1",
     ),
+    "bfn.recipe.suggest": ("suggest_beta_1", "suggest_sigma_1"),
     "bfn.tables.table": ("Table",),
     "bfn.web.streams": ("view",),
 }
@@ -138,6 +137,7 @@ if TYPE_CHECKING:
     from bfn.output import Bins, Lengths, MeasurementNoise
     from bfn.output.bins import bin_centre, bin_index, discretise
     from bfn.plots.sheets import show
+    from bfn.recipe.suggest import suggest_beta_1, suggest_sigma_1
     from bfn.sampling import quality, solvers
     from bfn.sampling.generate import generate
     from bfn.sampling.infill import infill
@@ -148,8 +148,6 @@ if TYPE_CHECKING:
         Quadratic,
         Retimed,
         register_schedule,
-        suggest_beta_1,
-        suggest_sigma_1,
     )
     from bfn.tables.table import Table
     from bfn.web.streams import view

@@ -40,8 +40,9 @@ from bfn.output import (
     SmoothBinnedHead,
 )
 from bfn.output.lengths import as_lengths
+from bfn.recipe.suggest import suggest_beta_1, suggest_sigma_1
 from bfn.saving import README, Card
-from bfn.schedule import Exponential, Quadratic, Schedule, suggest_beta_1, suggest_sigma_1
+from bfn.schedule import Exponential, Quadratic, Schedule
 from bfn.schedule import find as find_schedule
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])

@@ -14,7 +14,7 @@ from PIL import Image
 import bfn
 from bfn.cli import main
 from bfn.cli.schedule import curve
-from bfn.schedule import cost_of_bins
+from bfn.recipe.suggest import cost_of_bins
 
 
 def entropy_by_all_bins(K: int, beta: float) -> float:

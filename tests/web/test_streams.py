@@ -221,9 +221,9 @@ def test_a_missing_value_is_given_by_its_name(people: Subject, text: str) -> Non
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("much,Rome", "column 'pay' holds double values, and 'much' is none; give one like"),
+        ("much,Rome", "column 'pay' holds numbers, not 'much'; give a value like"),
         ("1200,Paris", "column 'town' holds 'Paris', which did not occur"),
-        ("1200,\ud800", "column 'town' holds string values, and '\\ud800' is none"),
+        ("1200,\ud800", "column 'town' holds text, not '\\ud800'; give a value like"),
         (",Rome", "column 'pay' is never missing; give a value like"),
         ("1200,missing", "column 'town' holds 'missing', which did not"),
         ("1200", "the row has 1 value; expected 2, separated by commas: pay, town"),

@@ -41,7 +41,7 @@ def schedule(
         json: Print JSON instead of the table.
         out: Also draw the curve to this .png, .svg or .pdf.
     """
-    from bfn.schedule import suggest_beta_1, suggest_sigma_1
+    from bfn.recipe.suggest import suggest_beta_1, suggest_sigma_1
 
     check_free(out, force, endings=FIGURES)
     if K > MOST:
@@ -80,7 +80,7 @@ def curve(K: int, bins: bool, value: float, points: int) -> list[tuple[float, fl
 
     The value is sigma_1 of bins, or beta_1 of classes.
     """
-    from bfn.schedule import cost_of_bins, cost_of_classes
+    from bfn.recipe.suggest import cost_of_bins, cost_of_classes
 
     rows = []
     for i in range(points):

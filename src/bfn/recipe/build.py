@@ -29,11 +29,12 @@ import torch
 from torch import nn
 
 from bfn import data as data_sets
-from bfn import noise, saving, schedule
+from bfn import noise, saving
 from bfn.data.base import DataSet
 from bfn.errors import BFNError, did_you_mean, import_name
 from bfn.model import BFN, KINDS
 from bfn.recipe import COMMAND_LINE, FREE, PLACES, SECTIONS, SUGGESTED, Recipe
+from bfn.recipe.suggest import suggest_beta_1, suggest_sigma_1
 from bfn.recipe.values import signature, typed
 
 FROM_DATA: dict[str, Callable[[DataSet], int | None]] = {
@@ -44,8 +45,8 @@ FROM_DATA: dict[str, Callable[[DataSet], int | None]] = {
 LABEL_DROPOUT = 0.1
 _OPEN_SECTIONS = ("net", "flow")
 SUGGESTIONS: dict[str, Callable[[int], float]] = {
-    "beta_1": schedule.suggest_beta_1,
-    "sigma_1": schedule.suggest_sigma_1,
+    "beta_1": suggest_beta_1,
+    "sigma_1": suggest_sigma_1,
 }
 
 
