@@ -20,7 +20,8 @@ from torch import Tensor
 
 from bfn.flow import GaussianFlow
 from bfn.plots import style as s
-from bfn.schedule import Exponential, cost_of_classes
+from bfn.recipe.suggest import cost_of_classes
+from bfn.schedule import Exponential
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
