@@ -624,7 +624,7 @@ def test_rows_of_a_table(serve, visit, tmp_path: Path) -> None:
     examine(page, "40, missing, yes")
     page.fill("#own-text", "40, much, yes")
     page.click("#examine")
-    page.wait_for_selector("#notice:has-text('is none; give one like')")
+    page.wait_for_selector("#notice:has-text('; give a value like')")
 
 
 def test_examples_of_one_film_are_numbered(visit, tmp_path: Path) -> None:
