@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from bfn.errors import BFNError, did_you_mean, import_name, is_ours, require_extra
-from bfn.files import replacing, sha256
+from bfn.files import check_format, replacing, sha256
 from bfn.flow import BayesianFlow
 from bfn.output import Head
 from bfn.recipe.values import signature, typed
@@ -252,11 +252,7 @@ def load_config(folder: Path) -> dict[str, Any]:
         version, *parts = (config[key] for key in ("format_version", "net", "flow", "head"))
     except (ValueError, KeyError, TypeError) as error:
         raise BFNError(f"{str(path)!r} is damaged ({error}); restore it or train again") from error
-    if version != FORMAT_VERSION:
-        raise BFNError(
-            f"{str(path)!r} has format version {version}, this program reads {FORMAT_VERSION}; "
-            "use the version of bfn that wrote it"
-        )
+    check_format("model", path, version, FORMAT_VERSION)
     for part in parts:
         _parts(part)
     return config

@@ -198,12 +198,17 @@ def test_foreign_parts_of_a_flow_are_refused(run: Path, name: str) -> None:
         lambda config: config.pop("head"),
         lambda config: config.pop("format_version"),
         lambda config: config["net"]["arguments"].update(P=5),  # the weights do not fit
-        lambda config: config.update(format_version=2),
         lambda config: config.update(format_version="1"),
+        lambda config: config.update(format_version=[1]),
     ],
 )
 def test_damaged_configurations_are_refused(run: Path, change: Any) -> None:
     refused(run, change)
+
+
+def test_another_format_is_refused(run: Path) -> None:
+    words = "config.json' has format 2, this version of bfn reads 1; if it is not damaged, a newer"
+    refused(run, lambda config: config.update(format_version=2), words)
 
 
 def test_other_weights_are_refused(run: Path) -> None:

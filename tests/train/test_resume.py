@@ -413,11 +413,15 @@ def test_a_renamed_one_and_another_version_are_refused(
     os.replace(save(tmp_path, 3), tmp_path / "step-4")
     with pytest.raises(Damaged):
         checkpoint.load(tmp_path / "step-4")
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "FORMAT_VERSION", 99)
-        path = save(tmp_path, 5)
-    with pytest.raises(BFNError, match="format version 99, this program reads 2"):
-        checkpoint.load(path)
+    for version, reader in (
+        (1, r"read it with bfn as of commit 821fb6e of 2026-11-15$"),
+        (99, "if it is not damaged, a newer version of bfn wrote it"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoint, "FORMAT_VERSION", version)
+            path = save(tmp_path, 5)
+        with pytest.raises(BFNError, match=f"format {version}, .* reads 2; {reader}"):
+            checkpoint.load(path)
 
 
 @pytest.mark.parametrize(

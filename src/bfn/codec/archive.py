@@ -31,6 +31,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, Self
 
 from bfn.errors import BFNError, require_extra
+from bfn.files import check_format
 
 MAGIC, VERSION = b"\x89BFN", 5
 """The version changes whenever the same data would become other bytes."""
@@ -523,11 +524,7 @@ class Archive:
                 "bfn compress has written"
             )
         version = 1 if first.endswith(b"\r") else first[-1]  # format 1 began like a PNG file
-        if version != VERSION:
-            raise BFNError(
-                f"{name!r} has format {version}, but this version of bfn reads {VERSION}; use "
-                "the version that wrote it, or fetch the file again if it is damaged"
-            )
+        check_format("archive", name, version, VERSION)
         end = self.size - 8
         self._file.seek(max(0, end))
         length, crc = struct.unpack("<II", self._file.read()) if end >= start else (0, None)

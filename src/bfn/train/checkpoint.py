@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from bfn.device import ran_out
 from bfn.errors import BFNError, Unwritten
-from bfn.files import sha256
+from bfn.files import check_format, sha256
 from bfn.loss import ImportanceTimes, Times
 from bfn.runs.folder import checkpoint_steps
 from bfn.train.optim import EMA
@@ -306,11 +306,7 @@ def load(path: Path) -> Checkpoint:
         digest = body.pop("sha256")
         if digest != _digest(body) or path.name != f"step-{body['step']}":
             raise Damaged(f"the checkpoint {str(path)!r} is damaged: {STATE} was changed")
-        if body["format_version"] != FORMAT_VERSION:
-            raise BFNError(
-                f"the checkpoint {str(path)!r} has format version {body['format_version']}, this "
-                f"program reads {FORMAT_VERSION}; use the version of bfn that wrote it"
-            )
+        check_format("checkpoint", path, body["format_version"], FORMAT_VERSION)
         tensors = {}
         for name, expected in body["files"].items():
             if sha256(path / name) != expected:
