@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 import bfn
-from bfn.device import find_device
+from bfn.device import on_device
 from bfn.evaluate import Evaluation, evaluate
 from bfn.flow.base import Theta, per_example
 from bfn.output import BernoulliOutput, CategoricalOutput, Head, Output
@@ -133,8 +133,8 @@ def main(arguments: list[str] | None = None) -> None:
         folder = RunFolder(locate(given.pop("run")))
         recipe = folder.recipe()
         settings = asdict(recipe.eval.updated(**given))
-        device = find_device(settings.pop("device"), "device")
-        ours, theirs = both(folder.load_model().to(device), build.data(recipe), **settings)
+        model = on_device(folder.load_model(), settings.pop("device"))
+        ours, theirs = both(model, build.data(recipe), **settings)
     except bfn.BFNError as error:
         parser.error(str(error))
     print(f"| n | total, {ours.unit} | with the published L^n | s.e. |")

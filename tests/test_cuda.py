@@ -8,7 +8,9 @@ import pytest
 import torch
 
 import bfn
-from bfn.sampling.batches import in_batches, on_device
+from bfn.device import on_device
+from bfn.nn.accelerate import Accelerated
+from bfn.sampling.batches import in_batches
 from support.toys import KINDS, data, generator, model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -81,8 +83,8 @@ def test_guided_samples_are_those_of_the_cpu(compile: bool) -> None:
     label = [i % 10 for i in range(10)]
     model = bfn.BFN.from_pretrained("digits-labelled")
     here = in_batches(model, 10, (1, 8, 8), label=label, **options)
-    with on_device(model, "cuda", compile):
-        there = in_batches(model, 10, (1, 8, 8), label=label, static=compile, **options)
+    model = on_device(model, "cuda", fast=Accelerated, compile=compile)
+    there = in_batches(model, 10, (1, 8, 8), label=label, static=compile, **options)
     assert there.device.type == "cpu"
     assert float((here - there).abs().mean()) < 0.02
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bfn.errors import BFNError
+
+Model = TypeVar("Model", bound=nn.Module)
 
 
 def accurate(tensor: Tensor) -> Tensor:
@@ -103,3 +106,28 @@ def find_device(name: str, key: str = "train.device") -> torch.device:
         # Triton kernels and CUDA graphs go to the current device, wherever their tensors are.
         torch.cuda.set_device(device)
     return device
+
+
+def on_device(
+    model: Model,
+    name: str,
+    key: str = "--device",
+    *,
+    fast: Callable[..., nn.Module] | None = None,
+    compile: bool = False,
+) -> Model:
+    """Move a model to the device that `key` names, and return it.
+
+    On a GPU, samples are drawn with fast = `Accelerated`, in the bfloat16 arithmetic of training.
+    All else runs the plain network in float32: reported losses are those of the weights to all
+    their digits, and an archive is only decoded by the very numbers that coded it.
+    """
+    device = find_device(name, key)
+    if compile and device.type != "cuda":
+        raise BFNError(
+            f"--compile pays off only on a GPU, and this is a {device.type}; leave it out"
+        )
+    model = model.to(device)
+    if fast is not None and device.type == "cuda":
+        model.net = fast(model.net, compile=compile)
+    return model

@@ -9,8 +9,7 @@ import torch
 
 import bfn
 from bfn import noise
-from bfn.nn.accelerate import Accelerated
-from bfn.sampling.batches import in_batches, on_device
+from bfn.sampling.batches import in_batches
 from support.mistakes import assert_refused
 from support.toys import KINDS, model
 
@@ -131,20 +130,3 @@ def test_completions_come_in_batches_too() -> None:
 def test_mistakes(wrong: dict[str, Any], sentence: str) -> None:
     arguments = {"n": 3, "shape": (3,)} | wrong
     assert_refused(lambda: in_batches(model("continuous"), **arguments), sentence)
-
-
-def test_on_a_gpu_the_network_is_accelerated_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    bfn_model = model("continuous")
-    net = bfn_model.net
-    with on_device(bfn_model, "cpu"):
-        assert bfn_model.net is net
-    with (
-        pytest.raises(bfn.BFNError, match="pays off only on a GPU"),
-        on_device(bfn_model, "cpu", True),
-    ):
-        pass
-    monkeypatch.setattr(bfn.BFN, "device", torch.device("cuda"))
-    with on_device(bfn_model, "cpu"):
-        assert isinstance(bfn_model.net, Accelerated)
-        assert bfn_model.net.net is net
-    assert bfn_model.net is net

@@ -53,14 +53,14 @@ def compress(
     from bfn.cli.sampling import open_run
     from bfn.codec.archive import ENDING
     from bfn.codec.pack import pack
-    from bfn.device import find_device
+    from bfn.device import on_device
     from bfn.errors import plural
     from bfn.files import check_free
     from bfn.progress import waiting
 
     check_free(out, force, endings=(ENDING,))
     _, model, format = open_run(run, trust)
-    model.to(find_device(device, "device"))
+    on_device(model, device)
     with waiting("reading") as (report, _):
         contents = pack(
             model,
@@ -108,7 +108,7 @@ def decompress(
     from bfn.cli.sampling import open_run
     from bfn.codec.archive import Archive
     from bfn.codec.pack import unpack
-    from bfn.device import find_device
+    from bfn.device import on_device
     from bfn.errors import plural
     from bfn.files import check_free
     from bfn.progress import waiting
@@ -116,7 +116,7 @@ def decompress(
     with Archive(file) as archive:
         check_free(out, force, folder=True)
         _, model, format = open_run(run, trust)
-        model.to(find_device(archive.contents.made_with["device"], "device"))
+        on_device(model, archive.contents.made_with["device"], "the archive's device")
         with waiting("decompressing") as (report, _):
             restored = unpack(
                 archive,

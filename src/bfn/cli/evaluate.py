@@ -60,7 +60,7 @@ def evaluate(
         per_example: Also write every example's total to this .csv, one column for each n.
     """
     from bfn.cli import table
-    from bfn.device import find_device
+    from bfn.device import on_device
     from bfn.evaluate import baselines
     from bfn.recipe import build
     from bfn.runs.folder import RunFolder
@@ -71,7 +71,7 @@ def evaluate(
     settings = recipe.eval.updated(**chosen(keys))
     results.check_json(json, force)
     check_free(per_example, force, endings=(".csv",))
-    model = folder.load_model().to(find_device(settings.device, "device"))
+    model = on_device(folder.load_model(), settings.device)
     if folder.format().medium == "table":
         table.refuse(steps=chosen(keys).get("steps"), **{"per-example": per_example})
         table.evaluate(run, model, recipe, settings, json, bool(overrides))
@@ -266,6 +266,8 @@ def solvers(
         out: The picture, a .png, .svg or .pdf; named after the run by default.
     """
     from bfn import quality
+    from bfn.device import on_device
+    from bfn.nn.accelerate import Accelerated
     from bfn.plots import charts, style
     from bfn.progress import waiting
     from bfn.recipe import build
@@ -297,7 +299,8 @@ def solvers(
         )
     options = batches.options(model, settings)
     del options["solver"]
-    with batches.on_device(model, settings.device), waiting("sampling") as (report, say):
+    model = on_device(model, settings.device, fast=Accelerated)
+    with waiting("sampling") as (report, say):
         comparison = quality.compare(
             model,
             data,

@@ -155,7 +155,7 @@ def figures(
         seed: Random seed for the noise.
     """
     from bfn.cli.evaluate import recipe_with_data
-    from bfn.device import find_device
+    from bfn.device import on_device
     from bfn.plots import figures, style
     from bfn.progress import waiting
     from bfn.recipe import build
@@ -169,7 +169,7 @@ def figures(
             raise BFNError(f"{str(path)!r} exists; give --force to replace it, or another --out")
     folder = RunFolder(locate(run), trust=trust)
     recipe = recipe_with_data(folder, overrides)
-    model, data = folder.load_model().to(find_device("auto")), build.data(recipe)
+    model, data = on_device(folder.load_model(), "auto"), build.data(recipe)
     if data.medium == "table":
         raise BFNError(
             "figures show pictures, texts and arrays; compare new rows of a table with bfn compare"

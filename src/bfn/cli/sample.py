@@ -41,10 +41,12 @@ def sample(
         separate: Write every sample to its own file.
     """
     from bfn.cli import sampling, table
+    from bfn.device import on_device
     from bfn.files import check_free
+    from bfn.nn.accelerate import Accelerated
     from bfn.plots import sheets
     from bfn.recipe import Sample
-    from bfn.sampling.batches import on_device, options
+    from bfn.sampling.batches import options
 
     folder, model, format = sampling.open_run(run, trust)
     recipe = folder.recipe() if folder.is_run() else None
@@ -84,9 +86,9 @@ def sample(
     if film:
         check_free(gif, force)
     sampling.warn_of_labels(recipe, settings)
-    with on_device(model, settings.device, compile):
-        drawn = {"callback": moving, "static": compile, "known": known, "length": length}
-        x = sampling.draw(model, format, settings, **drawn)
+    model = on_device(model, settings.device, fast=Accelerated, compile=compile)
+    drawn = {"callback": moving, "static": compile, "known": known, "length": length}
+    x = sampling.draw(model, format, settings, **drawn)
     summary = sampling.summary("sample", len(x), settings.steps)
     if separate:
         sheets.write_separately(out, format, x)
@@ -146,11 +148,12 @@ def infill(
         whole: If a text is shorter than the model's window, show the whole window.
     """
     from bfn.cli import sampling, table
+    from bfn.device import on_device
     from bfn.guidance import has_learned
+    from bfn.nn.accelerate import Accelerated
     from bfn.plots import sheets
     from bfn.recipe import Sample
     from bfn.sampling.batches import observed as how
-    from bfn.sampling.batches import on_device
 
     folder, model, format = sampling.open_run(run, trust)
     recipe = folder.recipe() if folder.is_run() else None
@@ -186,8 +189,8 @@ def infill(
     options |= {"particles": particles, "since": since}
     if model.lengths is not None and (length is not None or is_text):
         options["length"] = len(what) if length is None else length
-    with on_device(model, settings.device):
-        filled = sampling.draw(model, format, settings, known=(x, seen), **options)
+    model = on_device(model, settings.device, fast=Accelerated)
+    filled = sampling.draw(model, format, settings, known=(x, seen), **options)
     if ending == ".txt":
         end = None if whole or length is not None else len(what)
         content = sheets.joined([text[:end] for text in format.render(filled)]).encode()

@@ -74,7 +74,8 @@ def view(
     from bfn.guidance import label_tensor, read_labels
     from bfn.web import streams, subject
 
-    loaded, asked = subject.load(run, trust=trust), chosen(keys)
+    asked = chosen(keys)
+    loaded = subject.load(run, trust=trust, device=asked.get("device"))
     settings = dataclasses.replace(loaded.settings, n=1).updated(**asked)
     settings = sampling.with_calls(settings, calls, asked.get("steps"))
     out = out or Path(f"{run.resolve().name}.html")

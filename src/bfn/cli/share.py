@@ -35,7 +35,7 @@ def card(
     """
     from bfn.cli.evaluate import comparable, compare_data, measure, recipe_with_data
     from bfn.cli.sampling import draw, with_labels
-    from bfn.device import find_device
+    from bfn.device import on_device
     from bfn.plots.sheets import suffix, write_sheet
     from bfn.recipe import build
     from bfn.runs.folder import RunFolder
@@ -47,7 +47,7 @@ def card(
         raise BFNError(f"{str(readme)!r} exists; give --force to replace it")
     evaluation = recipe.eval.updated(**chosen(keys))
     sampling = recipe.sample.updated(n=n, steps=sample_steps)
-    model = folder.load_model().to(find_device(evaluation.device, "device"))
+    model = on_device(folder.load_model(), evaluation.device)
     format = folder.format()
     picture = run / f"sample{suffix(format)}"  # a missing extra is reported before the work
     data = build.data(recipe)

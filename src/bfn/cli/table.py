@@ -11,12 +11,14 @@ from typing import Any
 
 from bfn.cli import results
 from bfn.cli.sampling import summary
+from bfn.device import on_device
 from bfn.errors import BFNError, plural
 from bfn.files import check_free
 from bfn.model import BFN
+from bfn.nn.accelerate import Accelerated
 from bfn.progress import waiting
 from bfn.recipe import Eval, Recipe, Sample
-from bfn.sampling.batches import on_device, options
+from bfn.sampling.batches import options
 
 ENDINGS = (".csv", ".tsv", ".parquet")
 
@@ -49,12 +51,8 @@ def sample(
 
     out = out or Path(f"{run.resolve().name}-samples.csv")
     check_free(out, force, endings=ENDINGS)
-    table = _table(model)
-    with (
-        on_device(model, settings.device),
-        waiting("sampling") as (report, say),
-        _printed_warnings(),
-    ):
+    table = _table(on_device(model, settings.device, fast=Accelerated))
+    with waiting("sampling") as (report, say), _printed_warnings():
         new = table.sample(
             settings.n, read_given(given), seed=settings.seed, steps=settings.steps,
             batch=settings.batch, progress=report, say=say, **options(model, settings),
@@ -76,11 +74,8 @@ def infill(
     holes = int(frame.holes)
     if not holes:
         raise BFNError(f"{what!r} has no missing values; leave cells empty to have them filled in")
-    with (
-        on_device(model, settings.device),
-        waiting("filling in") as (report, say),
-        _printed_warnings(),
-    ):
+    model = on_device(model, settings.device, fast=Accelerated)
+    with waiting("filling in") as (report, say), _printed_warnings():
         filled = _table(model).impute(
             frame, seed=settings.seed, steps=settings.steps, batch=settings.batch,
             progress=report, say=say, **options(model, settings),

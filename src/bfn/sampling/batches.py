@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bfn.data.formats import Format
-from bfn.device import find_device, in_parts
-from bfn.errors import BFNError, whole
+from bfn.device import in_parts
+from bfn.errors import whole
 from bfn.guidance import Observed, Wrapper, has_learned, innermost, label_tensor, read_labels
 from bfn.model import BFN
-from bfn.nn.accelerate import Accelerated
 from bfn.recipe import Sample
 from bfn.sampling import solvers
 from bfn.sampling.generate import Callback, generate, noise_source
@@ -97,25 +95,6 @@ def in_batches(
     size = min(n, max(1, batch // particles))
     in_parts(n, size, sample, say=say, what=what, advice=advice)
     return model.flow.unpack(torch.cat(parts))
-
-
-@contextlib.contextmanager
-def on_device(model: BFN, device: str, compile: bool = False) -> Iterator[None]:
-    """Move the model to a device; meanwhile its network runs there in its fastest form."""
-    model.to(find_device(device, "device"))
-    if model.device.type != "cuda":
-        if compile:
-            raise BFNError(
-                f"--compile pays off only on a GPU, and this is a {model.device.type}; leave it out"
-            )
-        yield
-        return
-    net = model.net
-    model.net = Accelerated(net, compile=compile)
-    try:
-        yield
-    finally:
-        model.net = net
 
 
 def draw(

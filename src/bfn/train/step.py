@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bfn import loss, noise
 from bfn.data.base import DataSet, Stored
-from bfn.device import find_device
+from bfn.device import on_device
 from bfn.errors import BFNError
 from bfn.flow import BayesianFlow
 from bfn.loss import ImportanceTimes
@@ -76,8 +76,8 @@ class Trainer:
     ) -> None:
         self.settings, self.augment = settings, _of_rows(model, augment)
         self.world = world or World()
-        self.device = find_device(self.world.device(settings.device))
-        self.model, self.data = model.to(self.device), data
+        self.model = on_device(model, self.world.device(settings.device), "train.device")
+        self.device, self.data = self.model.device, data
         check_labels(data, settings)
         self.rows = self.world.rows(settings.batch, settings.accumulate)
         self.loader = Loader(data, settings, self.rows, self.device, say)

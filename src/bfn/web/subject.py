@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from bfn.data.formats import Format, TextFormat, read_format
-from bfn.device import find_device
+from bfn.device import on_device
 from bfn.errors import BFNError, plural, some
 from bfn.flow import BayesianFlow, Theta
 from bfn.guidance import label_count, label_names
@@ -209,11 +209,12 @@ class Subject:
         }
 
 
-def load(run: str | Path, *, trust: bool = False) -> Subject:
-    """A run folder, a shipped model, or owner/name on the hub."""
+def load(run: str | Path, *, trust: bool = False, device: str | None = None) -> Subject:
+    """A run folder, a shipped model, or owner/name on the hub; on its own device by default."""
     folder = RunFolder(locate(run), trust=trust)
     settings = folder.recipe().sample if folder.is_run() else Sample()
-    model = folder.load_model().to(find_device(settings.device, "sample.device"))
+    chosen = (settings.device, "sample.device") if device is None else (device, "--device")
+    model = on_device(folder.load_model(), *chosen)
     return replace(subject(str(run), model, folder.format(), settings), trust=trust)
 
 
