@@ -84,7 +84,7 @@ MISTAKES = [
     ("sample run --label grene", "did you mean 'green'?"),
     ("sample run --label red,tea", "label = 'tea' is not one of the model's labels"),
     ("sample run --label 3", "label = 3 is out of range"),
-    ("train images --out new --data.path colours --net.labels 3", "comes without labels; give"),
+    ("train images --out new --data.path colours --net.labels 3", "was loaded without labels; gi"),
     (
         "train images --out new --data.path colours --data.labels true --net.labels 2",
         "net.labels = 2, but colours has 3 labels; leave net.labels out",

@@ -79,9 +79,9 @@ def test_the_run_goes_on_and_draws_figures(folder: Path, output: Output) -> None
         (["sample", "RUN", "--prefix", "a" * 13], "the model's longest lines have 12; shorten it"),
         (
             ["sample", "RUN", "--prefix", "abaab", "--length", "3"],
-            "--prefix has 5 characters, which --length 3 has no room for; give",
+            "--prefix has 5 characters, more than --length 3 can hold; give",
         ),
-        (["sample", "RUN", "--film"], "--film shows examples of one length"),
+        (["sample", "RUN", "--film"], "--film needs examples of equal length"),
         (["compress", "RUN", "lines.txt", "--out", "x.bfn"], "have different lengths"),
         (["sample", "digits", "--length", "3"], "--length 3 is for runs whose examples"),
         (["infill", "digits", "a.png", "--length", "3"], "--length 3 is for runs whose examples"),

@@ -97,7 +97,7 @@ def test_which_examples_the_run_has_seen(
     found, said = evaluated(capsys, run, "--data.path", trained / "plus")
     assert found["examples"] >= own["examples"]
     assert found["trained_on"] == []
-    assert "not the data of the run, which was trained on none" in said
+    assert "not the run's own data; it was trained on none" in said
     # All 40 as a test set of their own: the run was trained on those that it did not hold out.
     found, said = evaluated(capsys, run, "--data.path", trained / "again")
     count = len(found["trained_on"])
@@ -127,7 +127,7 @@ def test_runs_without_a_record_or_with_a_damaged_one(
     assert (found["examples"], found["trained_on"], said) == (8, None, "")
     found, said = evaluated(capsys, run, "--data.path", trained / "plus")
     assert found["trained_on"] is None
-    assert "has no record of what it was trained on" in said
+    assert "has no record of its training data" in said
 
 
 def test_the_card_is_about_the_users_data(
@@ -156,7 +156,7 @@ def test_a_text_that_has_moved(
     output("train", "text", "--out", "run", *given, *SMALL)
     found, said = evaluated(capsys, Path("run"), "--data.path", "both.txt")
     assert len(found["trained_on"]) >= found["examples"] - 1
-    assert "test examples, and does better on them than on new ones: 32, 64," in said
+    assert "test examples, which makes its results look better than they are: 32, 64," in said
     found, _ = evaluated(capsys, Path("run"), "--data.path", "again.txt")
     assert len(found["trained_on"]) <= 2
     assert found["unit"] == "bits per character"

@@ -125,16 +125,16 @@ def test_guidance_by_what_was_never_learned(
     (run / "recipe.toml").write_text(recipe.replace("label_dropout = 0.5", "label_dropout = 0.0"))
     options = ["--n", "2", "--steps", "2", "--out", "x.npy", "--force"]
     for labels, what in (
-        (["--label", "7", "--guidance", "2"], "guidance compares with"),
-        ([], "samples without --label follow"),
+        (["--label", "7", "--guidance", "2"], "guidance relies on"),
+        ([], "samples without --label rely on"),
         (["--label", "7"], None),
     ):
         for folder, never in ((runs / "labelled", False), (run, True)):
             assert bfn.cli.main(["sample", str(folder), *options, *labels]) == 0
             err = capsys.readouterr().err
-            assert ("which this run never learned (train.label_dropout was 0)" in err) == bool(
-                never and what
-            )
+            assert (
+                "for which this run was not trained (train.label_dropout was 0)" in err
+            ) == bool(never and what)
             assert not never or (what or "") in err
 
 

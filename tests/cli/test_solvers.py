@@ -28,7 +28,7 @@ def test_pictures(runs: Path, output: Output) -> None:
         (line,) = [each for each in lines if each[:2] == [row.solver, str(row.calls)]]
         assert line[2:] == [f"{score.value:.4f}±{score.error:.4f}" for score in row.scores]
     assert any(line[:2] == ["real", "data"] for line in lines)
-    assert "q.png: the same as curves" in text
+    assert "q.png: the same results as curves" in text
     with Image.open("q.png") as picture:
         assert picture.size[0] > 1.5 * picture.size[1]  # three panels
     again = output(*base, "--out", "q.png", "--json", "-", "--force", "--batch", 5)

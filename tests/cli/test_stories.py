@@ -164,6 +164,6 @@ def test_demo(output: Output, capsys: pytest.CaptureFixture[str]) -> None:
 def test_help_and_version(output: Output) -> None:
     text = output("--help")
     assert "Draw samples from a run." in text
-    assert "ask bfn train RECIPE" in output("train", "--help")
+    assert "bfn train RECIPE --help explains" in output("train", "--help")
     assert "Random seed for the noise." in " ".join(output("sample", "--help").split())
     assert output("--version").strip() == bfn.__version__

@@ -379,7 +379,7 @@ def test_the_command_prints_the_table_and_writes_the_page(run: Callable[..., str
     printed = run("compare real.csv new.csv --holdout test.csv --target rich -o report.html")
     assert re.search(r"C2ST against held-out rows +\d\.\d{3} +\d\.\d{3}", printed)
     assert "200 training rows, 200 new rows, 120 held-out rows" in printed
-    assert "look at report.html" in printed
+    assert "wrote report.html" in printed
     assert "AUC of rich" in Path("report.html").read_text()
 
 

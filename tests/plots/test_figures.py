@@ -210,7 +210,7 @@ def test_any_name_is_in_the_legend(tmp_path: Path, capsys: pytest.CaptureFixture
         patch.setattr(style, "save", lambda *given: (saved.append(given[0]), original(*given)))
         assert main(["plot", *runs, "-o", str(tmp_path / "c.png")]) == 0
     assert (tmp_path / "c.png").stat().st_size > 5000
-    assert "look at " in capsys.readouterr().out
+    assert "wrote " in capsys.readouterr().out
     texts = [text.get_text() for text in saved[0].axes[0].get_legend().get_texts()]
     assert texts[::2] == [*names.values()]
     assert texts[1::2] == [f"{text}, validation without L^r" for text in names.values()]

@@ -243,7 +243,7 @@ def test_import_eval_sample(
     # A second import is refused, and so is training on top of it.
     capsys.readouterr()
     assert main(line) == 2
-    assert "holds a run already" in capsys.readouterr().err
+    assert "already holds a run" in capsys.readouterr().err
     assert main([*line, "--force"]) == 0
     assert main(["train", "small.toml", *sizes, "--out", "run", "--resume", "auto"]) == 2
     assert "a model without checkpoints" in capsys.readouterr().err

@@ -130,7 +130,7 @@ def test_values_take_the_type_of_their_key(value: Any, hint: Any, expected: Any)
         (True, float, "a number"),
         ("3", int, "a whole number"),
         (1, bool, "true or false"),
-        (3, str, "a text"),
+        (3, str, "a string"),
         (3, tuple[int, ...], "a list"),
         ([1], tuple[float, float], "a list of 2 values"),
         (["a"], tuple[int, ...], "a list, each a whole number"),
@@ -143,7 +143,7 @@ def test_values_take_the_type_of_their_key(value: Any, hint: Any, expected: Any)
     ],
 )
 def test_other_values_are_refused(value: Any, hint: Any, expectation: str) -> None:
-    with pytest.raises(BFNError, match=rf"key = .* here is not right; expected .*{expectation}"):
+    with pytest.raises(BFNError, match=rf"key = .* here is not valid; expected .*{expectation}"):
         typed("key", value, hint, " here")
 
 

@@ -153,7 +153,7 @@ def test_pictures_and_texts_fill_in_the_recipe(
     for arguments, sentence in (
         (given[:4], "give --data.path"),
         ([*given, "--data.form", "continuous"], "needs data in bins or classes"),
-        ([*given, "--flow.K", "suggested"], "flow.K = 'suggested' cannot be suggested"),
+        ([*given, "--flow.K", "suggested"], "flow.K = 'suggested' is not possible here"),
     ):
         assert main(arguments) == 2
         assert sentence in capsys.readouterr().err

@@ -227,7 +227,7 @@ def test_mistakes_with_groups(groups: Any, words: list[str], tmp_path: Path) -> 
     numbers = bfn.continuous(bfn.nn.MLP(3, width=8, layers=1, known=True))
     assert_refused(lambda: bfn.train.fit(numbers, torch.zeros(8, 3), known=0.5, **given), *told)
     if isinstance(groups, list):
-        told = ["train.known = 0 makes nothing known"]
+        told = ["train.known_groups has no effect while train.known = 0"]
         assert_refused(lambda: bfn.train.fit(mixed(known=True), x, **given), *told)
     assert not (tmp_path / "run").exists()
 

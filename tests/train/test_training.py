@@ -64,7 +64,7 @@ def test_force_keeps_the_old_run_under_another_name(tmp_path: Path) -> None:
     run(recipe, out)
     (out / "notes.md").write_text("mine")
     before = contents(out)
-    with pytest.raises(BFNError, match=r"a run already; continue it with --resume, rep"):
+    with pytest.raises(BFNError, match=r"already holds a run; continue it with --resume, rep"):
         run(recipe, out)
     assert contents(out) == before
     for i in (1, 2):

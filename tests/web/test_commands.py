@@ -39,7 +39,7 @@ MISTAKES = [
     ("view digits -o mine.html", "'mine.html' exists; give another name, or --force"),
     ("view digits --n 65", "a film holds at most 64 generations, not 65; record fewer"),
     ("view digits --steps 1001", "steps = 1001; expected a whole number from 1 to 1000"),
-    ("view digits --calls 5 --steps 4", "both say how long to sample"),
+    ("view digits --calls 5 --steps 4", "exclude each other: n steps take n + 1 calls"),
     ("view digits --label 3", "a label was given to a model without labels"),
     ("view digits-labelled --label 12", "label = 12 is out of range"),
     ("view digits --solver ods", "solver = 'ods'; expected one of ancestral, sde"),
@@ -126,7 +126,7 @@ def test_the_address_is_printed_and_a_browser_opened(
     assert re.fullmatch(rf"http://127\.0\.0\.1:\d+/{tokens[0]}/", address)
     assert first == f"open {address}  (Ctrl-C stops the server)"
     assert len(rest) == (1 if there_is_one else 2)
-    assert there_is_one or rest[0] == "no browser was found here: open that address in one"
+    assert there_is_one or rest[0] == "no browser was found; open that address yourself"
     assert tokens[0] != tokens[1]
     assert len(tokens[0]) >= 20
 

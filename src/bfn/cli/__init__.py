@@ -1,7 +1,7 @@
 """The command line.
 
-Exit codes: 0 done, 1 failed, 2 used wrongly, 130 interrupted. A mistake is answered with one
-sentence on standard error.
+Exit codes: 0 success, 1 failure, 2 usage error, 130 interrupted. An error is one sentence on
+standard error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
     except Stranded as error:
-        # Threads that still wait for the lost process must not keep this one alive.
+        # Threads still waiting for the lost process must not keep this one alive.
         code = _answer(str(error), FAILED, at_once=True)
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()
@@ -52,7 +52,7 @@ def _answer(sentence: str, code: int, *, at_once: bool = False) -> int:
 
     sentence = printable(" ".join(sentence.split()))
     if rank() and not at_once:
-        # The first process probably says the same, and the launcher then ends the others.
+        # The first process probably reports the same, and the launcher then ends the others.
         time.sleep(3.0)
         sentence = f"process {rank()}: {sentence}"
     ending = "" if sentence.endswith((".", "?")) else "."

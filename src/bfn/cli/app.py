@@ -1,7 +1,7 @@
-"""The commands, and the command line: recipe keys are taken out of it, cyclopts parses the rest.
+"""The commands, and the command line: recipe keys are taken out first, cyclopts parses the rest.
 
-A command declares its parameters where it is defined, in a file that is imported when it is used.
-Those files import torch only inside their functions, so that --help is quick.
+A command declares its parameters where it is defined, in a file imported on first use. Those files
+import torch only inside their functions, to keep --help fast.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _default(value: object) -> object:
 
 app = App(
     name="bfn",
-    help="Bayesian Flow Networks: train, evaluate and sample.\n\nFor a first look, run `bfn demo`. "
+    help="Bayesian Flow Networks: train, evaluate and sample.\n\nStart with `bfn demo`. "
     "`bfn COMMAND --help` explains a command.",
     version=bfn.__version__,
     help_format="markdown",
@@ -70,8 +70,8 @@ for _i, (_name, _place) in enumerate(COMMANDS.items()):
 
 
 def run(arguments: list[str]) -> None:
-    """Parse and carry out one command line."""
-    # A shell expands ~ only at the beginning of a word, and not within quotes.
+    """Parse and run one command line."""
+    # A shell expands ~ only at the start of a word, and not within quotes.
     home = str(Path.home())
     arguments = [re.sub(r"^(--[\w.-]+=)?~(?=/)", rf"\1{home}", word) for word in arguments]
     rest, overrides = split(arguments)
@@ -81,7 +81,7 @@ def run(arguments: list[str]) -> None:
             app[each]  # imports it, for its line of help
     elif name.startswith("-"):
         hint = did_you_mean(name, ("--help", "--version")) or f"; write bfn COMMAND {name} ..."
-        raise BFNError(f"{name} stands before the command{hint}")
+        raise BFNError(f"{name} comes before the command{hint}")
     elif name not in COMMANDS:
         hint = did_you_mean(name, COMMANDS) or f"; expected {', '.join(COMMANDS)}"
         raise BFNError(f"unknown command {name!r}{hint}")
@@ -136,7 +136,7 @@ def _named_recipe(words: list[str], overrides: Mapping[str, Text]) -> Recipe | N
 
 
 def _sentence(error: CycloptsError, words: list[str], overrides: Mapping[str, Text]) -> str:
-    """What is wrong with the words of a command line, from which the recipe's keys were taken."""
+    """The error of a command line, whose recipe keys were taken out, as one sentence."""
     command = f"bfn {words[0]}"
     see = f"see {command} --help"
     if isinstance(error, UnknownOptionError):
@@ -149,7 +149,8 @@ def _sentence(error: CycloptsError, words: list[str], overrides: Mapping[str, Te
     if isinstance(error, UnusedCliTokensError):
         unused = " ".join(error.unused_tokens or ())
         is_key = re.match(r"[a-z]+\.\w", unused)
-        return f"{command} cannot use {unused!r}; {f'did you mean --{unused}?' if is_key else see}"
+        hint = f"did you mean --{unused}?" if is_key else see
+        return f"{command} does not take {unused!r}; {hint}"
     if isinstance(error, MissingArgumentError) and error.argument is not None:
         if error.keyword is not None:
             return f"{error.keyword} has no value; write {error.keyword} VALUE"
@@ -160,7 +161,7 @@ def _sentence(error: CycloptsError, words: list[str], overrides: Mapping[str, Te
 
 
 def _bare(words: list[str], overrides: Mapping[str, Text]) -> dict[str, str]:
-    """The options --section.key of the recipe that the words name, by key alone."""
+    """The options --section.key of the recipe that the words name, by bare key."""
     recipe = _named_recipe(words, overrides)
     if recipe is None:
         return {}

@@ -1,4 +1,4 @@
-"""`bfn compress`, `bfn decompress` and `bfn inspect`: files stored without loss."""
+"""`bfn compress`, `bfn decompress` and `bfn inspect`: lossless archives."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ def compress(
     force: bool = False,
     trust: Trust = False,
 ) -> None:
-    """Store files without loss, at the rate of a model's loss.
+    """Compress files losslessly with a model.
 
-    Every bit comes back: of pictures their pixels, of texts, arrays (.npy, .npz) and tables (.csv)
-    their bytes.
+    Pictures are restored pixel by pixel; texts, arrays (.npy, .npz) and tables (.csv) byte for
+    byte.
 
     Args:
         run: The run folder, the name of a shipped model (digits), or owner/name on the hub.
-        inputs: Files and folders of files of the model's kind of data.
+        inputs: Files of the model's kind of data, or folders of them.
         out: The archive to write, a name ending in .bfn.
-        steps: Number n of messages: more take longer and need fewer bits, down to L^n + L^r.
-        block: Examples (pictures, rows, windows of text) that are coded together. Short blocks give
-            quicker access to a single file (--only), and many of them are coded faster; but every
-            block costs some bits to begin with. By default these are few.
-        allow_fallback: Store files that the model cannot represent exactly without the model
-            (LZMA).
-        resize: Crop and resize pictures to the model's size, as training did; they come back so.
-        device: cpu, cuda, ...; the archive can only be decompressed on the same kind.
+        steps: Number of messages n; larger is slower and saves bits, down to L^n + L^r.
+        block: Examples (pictures, rows, windows of text) coded together. Shorter blocks give faster
+            access to single files (--only) and code faster in parallel, but each block costs some
+            start-up bits. The default keeps this cost small.
+        allow_fallback: Use LZMA for files that the model cannot represent exactly.
+        resize: Crop and resize pictures to the model's size, as in training; they are restored at
+            that size.
+        device: cpu, cuda, ...; decompression needs the same kind of device.
         force: Replace the archive if it exists.
     """
     from bfn.cli.sampling import open_run
@@ -101,9 +101,9 @@ def decompress(
         run: The run it was made with: a folder, the name of a shipped model, or owner/name on the
             hub.
         out: The folder for the files.
-        only: Restore only this file or folder of the archive; may be given several times.
-        anyway: Try even if versions or processors differ; what is restored is still checked.
-        force: Restore into a folder that holds files, replacing those of the same names.
+        only: Restore only this file or folder of the archive; may be repeated.
+        anyway: Try even if versions or processors differ; the restored files are still checked.
+        force: Restore into a non-empty folder, replacing files of the same names.
     """
     from bfn.cli.sampling import open_run
     from bfn.codec.archive import Archive
@@ -141,7 +141,7 @@ def inspect(
     Args:
         file: The archive.
         json: Print JSON instead of tables.
-        plot: Also draw where the bits went to this .png, .svg or .pdf.
+        plot: Also plot where the bits went to this .png, .svg or .pdf.
         force: Replace that file if it exists.
     """
     from bfn.codec.archive import Archive

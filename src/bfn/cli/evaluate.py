@@ -52,12 +52,12 @@ def evaluate(
     trust: Trust = False,
     overrides: Overrides,
 ) -> None:
-    """Measure the loss of a run: L^n + L^r for several n.
+    """Evaluate a run: L^n + L^r for several n.
 
-    If the data have moved, say where they are with --data.dir or --data.path.
+    If the data have moved, give their new location with --data.dir or --data.path.
 
     Args:
-        per_example: Also write every example's total to this .csv, one column for each n.
+        per_example: Also write each example's total to this .csv, one column per n.
     """
     from bfn.cli import table
     from bfn.device import on_device
@@ -107,12 +107,14 @@ def evaluate(
 
 
 def recipe_with_data(folder: RunFolder, overrides: Mapping[str, Text] | None = None) -> Recipe:
-    """The run's recipe, with its data where the command line says they are."""
+    """The run's recipe, with its data at the location given on the command line."""
     recipe = folder.recipe()
     own = {f"data.{key}": key for key in (*PLACES, *FORGIVING)}
     for key in overrides or {}:
         if key not in own:
-            raise BFNError(f"--{key} cannot be changed for a trained run; --{', --'.join(own)} can")
+            raise BFNError(
+                f"--{key} cannot be changed for a trained run; only --{', --'.join(own)} can"
+            )
     if not recipe.data:
         raise BFNError(
             f"the run {str(folder.path)!r} was trained on data given in Python; evaluate and share "
@@ -127,7 +129,7 @@ def compare_data(
 ) -> list[str] | None:
     """Report how many examples of a split the run was trained on, unless these are its own data.
 
-    Returns what they are called, or None if the run keeps no record. Refuses data of another kind.
+    Returns their names, or None if the run keeps no record. Refuses data of another kind.
     """
     record = folder.data()
     if not record and not moved:
@@ -146,26 +148,24 @@ def compare_data(
     seen, names = folder.trained_on(data, split), None
     if seen is None:
         note = (
-            f"{str(folder.path)!r} has no record of what it was trained on, so it may have "
-            f"seen some of these {split} examples"
+            f"{str(folder.path)!r} has no record of its training data, so it may have seen some of "
+            f"these {split} examples"
         )
     else:
         called = data.names.get(split) or map(str, data.examples(split).tolist())
         names = [name for name, was in zip(called, seen, strict=True) if was]
         note = (
-            f"the run was trained on {len(names)} of these {len(seen)} {split} examples, and does "
-            f"better on them than on new ones: {some(names, 8)}"
+            f"the run was trained on {len(names)} of these {len(seen)} {split} examples, which "
+            f"makes its results look better than they are: {some(names, 8)}"
         )
     if names == []:
-        note = (
-            f"these are not the data of the run, which was trained on none of the {split} examples"
-        )
+        note = f"these are not the run's own data; it was trained on none of the {split} examples"
     print(f"note: {note}", file=sys.stderr)
     return names
 
 
 def measure(model: BFN, data: DataSet, settings: Eval) -> Evaluation:
-    """Evaluate as the settings say, with progress."""
+    """Evaluate with these settings, showing progress."""
     from bfn.evaluate import evaluate
     from bfn.progress import waiting
 
@@ -197,7 +197,7 @@ def show(
     baselines: Mapping[str, float],
     published: Published | None = None,
 ) -> str:
-    """Print the baselines and the table, with the totals in nats or bits too; returns the table."""
+    """Print the baselines and the table, with totals in nats and bits; returns the table."""
     in_nats = result.unit.startswith("nats")
     own, other = results.short(result.unit), "bits/dim" if in_nats else "nats"
 
@@ -224,7 +224,7 @@ def show(
 
 
 def write_per_example(path: Path, result: Evaluation) -> None:
-    """Write L^n + L^r of every example, in the data's unit, with a column for each n."""
+    """Write L^n + L^r of every example, in the data's unit, with a column per n."""
     columns = [(result.per_example(row.n) * result.scale).tolist() for row in result.rows]
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
@@ -252,17 +252,17 @@ def solvers(
     """Compare the quality of samples by solver and network calls.
 
     Text is measured by its words, pictures and arrays by their distance from held-out data; the
-    last row measures real data in the same way. If the data have moved, say where they are with
+    last row measures real data the same way. If the data have moved, give their new location with
     --data.dir or --data.path.
 
     Args:
-        calls: Numbers of network calls, as in 5,10,20.
-        solver: Solvers, as in ancestral,ode2; all by default.
+        calls: Numbers of network calls, such as 5,10,20.
+        solver: Solvers, such as ancestral,ode2; all by default.
         n: Samples per row; by default as many as the split has examples, at most 1,000.
         split: The held-out data: validation or test.
-        words: A file of words; also show what fraction of the words is in it.
-        repeats: How often to draw every row, with consecutive seeds from --seed on; the table shows
-            means and their standard errors.
+        words: A word list; also show the fraction of sampled words that are in it.
+        repeats: How often to repeat each row, with consecutive seeds starting at --seed; the table
+            shows means and standard errors.
         out: The picture, a .png, .svg or .pdf; named after the run by default.
     """
     from bfn import quality
@@ -294,8 +294,8 @@ def solvers(
     settings = dataclasses.replace(settings, n=count, label="")
     if "guidance" in asked and not data.labels:
         raise BFNError(
-            f"--guidance {asked['guidance']} changes the effect of a label, but the data of this "
-            "run have no labels; leave it out"
+            f"--guidance {asked['guidance']} strengthens labels, but this run's data have no "
+            "labels; leave it out"
         )
     options = batches.options(model, settings)
     del options["solver"]
@@ -321,14 +321,14 @@ def solvers(
     document = {"run": str(run), "split": split, **comparison.to_json()}
     if not results.write_json(json, document):
         _show_solvers(comparison, f"{run}, {samples} a row, against the {split} split")
-        print(f"{out}: the same as curves")
+        print(f"{out}: the same results as curves")
 
 
 def read_calls(text: str) -> list[int]:
     try:
         counts = sorted({int(part) for part in text.split(",")})
     except ValueError:
-        raise BFNError(f"--calls {text} is not right; expected numbers, as in 5,10,20") from None
+        raise BFNError(f"--calls {text} is not valid; expected numbers, such as 5,10,20") from None
     if counts[0] < 2:
         raise BFNError(
             f"--calls {counts[0]} is too few; one step and the final output need at least 2"
@@ -366,15 +366,15 @@ def compare(
     out: Out | None = None,
     force: Force = False,
 ) -> None:
-    """Compare new rows with real ones: how alike they are, and whether they are copies.
+    """Compare new rows with real ones: how alike they are, and whether any are copies.
 
     Args:
-        real: The table that a model was trained on, a .csv or .parquet.
+        real: The table that the model was trained on, a .csv or .parquet.
         new: A table of new rows.
-        holdout: Real rows that the model was not trained on; they show what real rows would get.
-        target: A column that is predicted from the others, after learning from new rows.
+        holdout: Real rows that the model was not trained on, scored as a reference.
+        target: A column to predict from the others, training on the new rows.
         seed: Random seed for the classifiers and for choosing rows.
-        out: Also write a page with what the numbers mean and pictures to this .html.
+        out: Also write a report with explanations and charts to this .html.
     """
     from bfn.compare.measures import compare as compare_tables
     from bfn.compare.report import page
@@ -391,4 +391,4 @@ def compare(
     for warning in comparison.warnings:
         print(warning)
     if out is not None:
-        print(f"look at {out}")
+        print(f"wrote {out}")

@@ -28,7 +28,7 @@ OutFile = Annotated[Path, Parameter(allow_leading_hyphen=True)]
 Out = Annotated[Path, Parameter(alias="-o")]
 OutOrPrint = Annotated[OutFile, Parameter(alias="-o")]
 Overrides = Annotated[dict[str, Text], Parameter(parse=False)]
-"""Recipe keys, as --section.key VALUE; `bfn.cli.app.run` takes them out of the command line."""
+"""Recipe keys, as --section.key VALUE; `bfn.cli.app.run` removes them from the command line."""
 
 Run = Annotated[
     Path,
@@ -43,23 +43,23 @@ Json = Annotated[
 Trust = Annotated[
     bool, Parameter(help="Run code that is not part of bfn, if the run or recipe names any.")
 ]
-Force = Annotated[bool, Parameter(help="Replace what exists.")]
+Force = Annotated[bool, Parameter(help="Replace existing files.")]
 
 
 def is_own(recipe: str) -> bool:
-    """Whether a recipe is a file in the current folder: what it names is the user's own code."""
+    """Whether a recipe is a file in the current folder: it may name the user's own code."""
     return Path(recipe).absolute().parent == Path.cwd()
 
 
-_AS_IN_RUN = "Parameters, by default as in the run's recipe"
+_AS_IN_RUN = "Parameters (defaults are those of the run's recipe)"
 
 
 def _keys(section: type[Section], *left_out: str) -> Any:
-    """The keys of a recipe's section as options of a command; values are read as the recipe's."""
+    """The keys of a recipe's section as options of a command, parsed as the recipe's values are."""
     hints = typing.get_type_hints(section)
     fields = []
     for each in dataclasses.fields(section):
-        # The type is for --help alone. Lists are one word here, as in 10,25,inf.
+        # The type is for --help only. Lists are one word here, as in 10,25,inf.
         hint = str if typing.get_origin(hints[each.name]) is tuple else hints[each.name]
         option = Parameter(
             help=each.metadata["meaning"], converter=_text, n_tokens=1, group=_AS_IN_RUN
@@ -67,7 +67,7 @@ def _keys(section: type[Section], *left_out: str) -> Any:
         if each.name not in left_out:
             fields.append((each.name, Annotated[hint | None, option], None))
     made = dataclasses.make_dataclass(f"{section.__name__}Keys", fields, kw_only=True)
-    made.__module__ = __name__  # or cyclopts takes it for a built-in type
+    made.__module__ = __name__  # else cyclopts treats it as a built-in type
     return Parameter(name="*")(made)
 
 
@@ -88,5 +88,5 @@ else:
     SolverKeys = _keys(Sample, "n", "steps", "solver", "label")
 
 Calls = Annotated[
-    Whole | None, Parameter(help="Network calls, one more than the steps: give one of the two.")
+    Whole | None, Parameter(help="Network calls, one more than the steps; give either of the two.")
 ]

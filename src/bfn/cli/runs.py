@@ -23,7 +23,7 @@ Figure = Literal["samples", "distributions", "losses"]
 
 
 def runs(folder: Path = Path("runs"), /, *, json: bool = False) -> None:
-    """List runs: how far they are, how good, and when they last changed.
+    """List runs with their progress, losses, and when they last changed.
 
     Args:
         folder: The folder that holds the runs, or a run itself.
@@ -44,10 +44,10 @@ def runs(folder: Path = Path("runs"), /, *, json: bool = False) -> None:
 
 
 def describe(path: Path) -> dict[str, Any]:
-    """What a run's files say about it; files that are missing or damaged say nothing."""
+    """Summarise a run from its files; missing or damaged files are skipped."""
     recipe, last, told = _recipe(path), _last_line(path), status.read(path)
     steps = told.get("steps", recipe.get("train", {}).get("steps"))
-    # A killed run has logged more than its status says; a stopped one went on after its last line.
+    # A killed run logged more than its status says; a stopped one continued after its last line.
     step = max((at["step"] for at in (last, told) if "step" in at), default=None)
     return {
         "run": str(path),
@@ -117,7 +117,7 @@ def plot(
     out: Out = Path("curves.png"),
     force: Force = False,
 ) -> None:
-    """Draw the learning curves of runs, and their loss over time t.
+    """Plot the learning curves of runs, and their loss over time t.
 
     Args:
         runs: The run folders.
@@ -129,7 +129,7 @@ def plot(
     names = Counter(run.name for run in runs)
     curves = [charts.read_curve(run, None if names[run.name] == 1 else str(run)) for run in runs]
     charts.draw_curves(out, curves)
-    print(f"look at {out}")
+    print(f"wrote {out}")
 
 
 def figures(
@@ -145,13 +145,13 @@ def figures(
     trust: Trust = False,
     overrides: Overrides,
 ) -> None:
-    """Draw a run's samples, distributions through time, and losses.
+    """Plot a run's samples, distributions over time, and losses.
 
     Args:
         out: The folder for the figures.
-        only: Draw only these of samples, distributions and losses.
-        format: The kind of file; pdf and svg are vector graphics.
-        split: The data to draw and to measure the losses on: train, validation or test.
+        only: Make only these figures: samples, distributions or losses.
+        format: The file format; pdf and svg are vector graphics.
+        split: The data to show and to evaluate: train, validation or test.
         seed: Random seed for the noise.
     """
     from bfn.cli.evaluate import recipe_with_data

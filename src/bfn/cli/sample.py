@@ -29,15 +29,15 @@ def sample(
     """Draw samples from a run.
 
     Args:
-        out: The file to write: a .png sheet, .txt or .npy, for tables .csv or .parquet; with
+        out: The file to write: a .png sheet, .txt or .npy; for tables .csv or .parquet; with
             --separate, a folder; - for standard output. Named after the run by default.
         prefix: The first characters of every text; the model writes the rest.
-        length: How long every sample is, for a run whose examples have different lengths; by
-            default as long as they are in training.
-        given: For tables, a value that all rows are to have, as NAME=VALUE, or NAME= for a missing
-            one; may be repeated.
+        length: The length of every sample, for runs whose examples vary in length; by default
+            drawn from the lengths seen in training.
+        given: For tables, a column's value in all rows, as NAME=VALUE, or NAME= for missing; may be
+            repeated.
         film: Also write a .gif of the input and output distributions over time.
-        compile: Compile the network first, which pays off for many calls on a GPU.
+        compile: Compile the network first; worthwhile for many calls on a GPU.
         separate: Write every sample to its own file.
     """
     from bfn.cli import sampling, table
@@ -58,24 +58,24 @@ def sample(
         table.sample(run, model, settings, given or [], out, force)
         return
     if given:
-        raise BFNError("--given is for tables, and this run is not of a table; leave it out")
+        raise BFNError("--given is for tables, but this run does not model a table; leave it out")
     settings, columns = sampling.with_labels(model, settings, "n" in asked)
-    options(model, settings)  # refuses what cannot be done before a file is touched
+    options(model, settings)  # refuses invalid settings before a file is touched
     known = format.read_prefix(prefix) if prefix else None
     sampling.check_length(model, length)
     if prefix and length is not None and len(prefix) > length:
         raise BFNError(
-            f"--prefix has {len(prefix)} characters, which --length {length} has no room for; give "
-            "a larger length or a shorter prefix"
+            f"--prefix has {len(prefix)} characters, more than --length {length} can hold; give a "
+            "larger length or a shorter prefix"
         )
     if film and model.lengths is not None:
-        raise BFNError("--film shows examples of one length, and these have many; leave it out")
+        raise BFNError("--film needs examples of equal length, but these vary; leave it out")
     if out is None:
         name = run.resolve().name
         out = Path(f"{name}-samples" if separate else f"{name}{sheets.suffix(format)}")
     if str(out) == "-" and (film or separate):
         option = "--film" if film else "--separate"
-        raise BFNError(f"{option} writes files, and --out - is standard output; give a name")
+        raise BFNError(f"{option} writes files, but --out - is standard output; give a file name")
     if separate:
         check_free(out, force, folder=True)
         ending = sheets.suffix(format)
@@ -121,31 +121,33 @@ def infill(
     force: Force = False,
     trust: Trust = False,
 ) -> None:
-    """Fill in what is missing from a picture, a text, an array or a table.
+    """Fill in the missing parts of a picture, a text, an array or a table.
 
-    There are 8 completions unless --n gives another number. Particles need the ancestral solver,
-    and count as one network call.
+    Makes 8 completions unless --n is given. Particles need the ancestral solver; all of them
+    together count as one network call.
 
     Args:
-        what: A picture, a text with blanks as in "the ____ of the", a .npy file, or for mixed data
-            a .npz file of the known variables, for tables a .csv or .parquet file with empty cells.
+        what: A picture, a text with blanks such as "the ____ of the", or a .npy file; for mixed
+            data, a .npz file of the known variables; for tables, a .csv or .parquet file with empty
+            cells.
         mask: A picture of the same size, white where to fill in; for arrays, a .npy or .npz file
             that is true there.
-        blank: The character that stands for a missing one in a text; _ by default.
-        resize: Crop and resize the picture and the mask to the model's size, as training did.
+        blank: The character that marks a blank in a text; _ by default.
+        resize: Crop and resize the picture and the mask to the model's size, as in training.
         out: The file to write: a .png sheet, .txt or .npy; - for standard output. By default texts
             are printed, and other completions are written to a file named after the run.
-        observed: How the network sees what is given: message by message on schedule, known from the
-            start, or as it has learned to see it in training with train.known. By default what it
-            has learned; else texts are known. Particles and repeated steps need the messages.
-        resample: How many times each group of steps is taken back and repeated.
-        jump: Number of steps that are taken back together.
+        observed: How the network sees the given values. schedule: as noisy messages; known: exactly
+            and from the start; learned: as trained with train.known. By default learned where the
+            run supports it, else known for texts and schedule otherwise. Particles and resampling
+            need schedule.
+        resample: How many times to undo and repeat each group of steps.
+        jump: Number of steps to undo at a time.
         particles: Candidates that compete for each completion; exact in the limit of many.
-        since: The time from 0 to 1 from which what is given is known: generation goes on from the
-            middle, which is approximate.
-        length: How long the completions are, for a run whose examples have different lengths; by
-            default as long as the text, otherwise drawn.
-        whole: If a text is shorter than the model's window, show the whole window.
+        since: Start from this time between 0 and 1 instead of from 0, with the given values already
+            known; approximate.
+        length: The length of the completions, for runs whose examples vary in length; by default
+            that of the text, otherwise drawn.
+        whole: Show the full window even if the text is shorter than it.
     """
     from bfn.cli import sampling, table
     from bfn.device import on_device
@@ -160,7 +162,7 @@ def infill(
     own = recipe.sample if recipe else Sample()
     own, given = dataclasses.replace(own, n=8), chosen(keys)
     if "label" not in given:
-        # A recipe's labels are for its sheet of samples, and may not fit this example.
+        # The recipe's labels are for its sheet of samples and may not fit this example.
         own = dataclasses.replace(own, label="", guidance=1.0)
     if particles > 1 and "solver" not in given:
         own = dataclasses.replace(own, solver="ancestral", grid="auto")
@@ -179,8 +181,8 @@ def infill(
     ending = sampling.check_out(out, format, force)
     if observed == "learned" and not has_learned(model):
         raise BFNError(
-            "--observed learned is for runs that were trained with train.known, and this one was "
-            "not; leave it out"
+            "--observed learned needs a run trained with train.known, and this one was not; leave "
+            "it out"
         )
     if observed is None:
         observed = how(model, format, particles, resample)

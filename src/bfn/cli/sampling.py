@@ -23,13 +23,13 @@ from bfn.saving import locate
 
 
 def draw(model: BFN, format: Format, settings: Sample, **options: Any) -> Tensor:
-    """Samples as the settings ask for them, with progress; options as in `batches.draw`."""
+    """Samples with these settings, showing progress; options as in `batches.draw`."""
     with waiting("sampling") as (report, say):
         return batches.draw(model, format.shape, settings, progress=report, say=say, **options)
 
 
 def open_run(run: Path, trust: bool) -> tuple[RunFolder, BFN, Format]:
-    """A run's folder, its model, and what one example of its data is."""
+    """A run's folder, its model, and the format of its examples."""
     folder = RunFolder(locate(run), trust=trust)
     return folder, folder.load_model(), folder.format()
 
@@ -37,7 +37,7 @@ def open_run(run: Path, trust: bool) -> tuple[RunFolder, BFN, Format]:
 def check_length(model: BFN, length: int | None) -> None:
     if length is not None and model.lengths is None:
         raise BFNError(
-            f"--length {length} is for runs whose examples have different lengths, such as "
+            f"--length {length} is for runs whose examples vary in length, such as those with "
             "--data.lines true; leave it out"
         )
 
@@ -58,7 +58,7 @@ def check_out(out: Path, format: Format, force: bool) -> str:
 
 
 def write(out: Path, content: bytes, said: str) -> None:
-    """Write a file or, for -, to standard output; then say what it holds."""
+    """Write a file, or to standard output for -, and report what it holds."""
     if str(out) != "-":
         out.write_bytes(content)
         print(f"{out}: {said}")
@@ -79,8 +79,8 @@ def with_labels(model: BFN, settings: Sample, n_given: bool) -> tuple[Sample, in
         return settings, None
     if n_given and settings.n < len(chosen):
         raise BFNError(
-            f"--n {settings.n} is fewer than one for each of the {len(chosen)} labels; give more, "
-            "or leave it out"
+            f"--n {settings.n} is fewer than one for each of the {len(chosen)} labels; give a "
+            "larger number, or leave it out"
         )
     if not n_given:
         rows = -(-settings.n // len(chosen))
@@ -89,17 +89,17 @@ def with_labels(model: BFN, settings: Sample, n_given: bool) -> tuple[Sample, in
 
 
 def warn_of_labels(recipe: Recipe | None, settings: Sample) -> None:
-    """Warn if the prediction without a label is needed, and the run never learned it."""
+    """Warn if predictions without a label are needed but were never trained."""
     if recipe is None or recipe.train.label_dropout:
         return
     if settings.label and settings.guidance != 1.0:
-        what = "guidance compares with"
+        what = "guidance relies on"
     elif recipe.net.get("labels") and not settings.label:
-        what = "samples without --label follow"
+        what = "samples without --label rely on"
     else:
         return
     print(
-        f"bfn: {what} the prediction without a label, which this run never learned "
+        f"bfn: {what} predictions without a label, for which this run was not trained "
         "(train.label_dropout was 0).",
         file=sys.stderr,
     )
@@ -115,8 +115,8 @@ def with_calls(settings: Sample, calls: int | None, steps: str | None, repeats: 
     if steps is not None:
         take = "n + 1" if repeats < 1 else f"{1 + repeats} n + 1"
         raise BFNError(
-            f"--calls {calls} and --steps {steps} both say how long to sample; n steps take {take} "
-            "calls: give one of them"
+            f"--calls {calls} and --steps {steps} exclude each other: n steps take {take} calls; "
+            "give one of them"
         )
     count = solvers.count(settings.solver, settings.steps, calls, max(0, repeats))
     return dataclasses.replace(settings, steps=count)

@@ -1,8 +1,8 @@
-"""`bfn schedule`: how much accuracy K classes or K bins need, and how it is spent over time.
+"""`bfn schedule`: how much accuracy K classes or K bins need, and how it grows over time.
 
 The curve is the expected entropy of the input distribution at time t, for data that are uniform a
 priori: what a receiver without context would still have to pay. The schedules were designed to
-make it fall about linearly. Computed by quadrature with NumPy alone, so torch is not imported.
+make it fall roughly linearly. Computed by quadrature in NumPy, so torch is not imported.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def schedule(
         bins: Discretised data: K bins of [-1, 1] instead of K classes.
         cost: Nats per variable left at t = 1.
         json: Print JSON instead of the table.
-        out: Also draw the curve to this .png, .svg or .pdf.
+        out: Also plot the curve to this .png, .svg or .pdf.
     """
     from bfn.recipe.suggest import suggest_beta_1, suggest_sigma_1
 

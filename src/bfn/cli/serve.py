@@ -1,4 +1,4 @@
-"""`bfn serve` and `bfn view`: models at work on a page, live or recorded."""
+"""`bfn serve` and `bfn view`: watch models generate on a web page, live or recorded."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def serve(
     browser: Annotated[bool, Parameter(negative="--no-browser")] = True,
     trust: Trust = False,
 ) -> None:
-    """Open a page on which to watch models think, pin values, and compare.
+    """Watch models generate in the browser, pin values, and compare models.
 
     Args:
         runs: Run folders, shipped models, or owner/name on the hub; by default all shipped models.
-        host: The address to listen at. Anything but 127.0.0.1 lets other machines in that know
-            the token.
-        port: The port to listen at; 0 for any that is free.
+        host: The address to listen on. Any other than 127.0.0.1 admits other machines that know the
+            token.
+        port: The port to listen on; 0 picks a free one.
         browser: Open the page in a browser.
     """
     from bfn.errors import require_extra
@@ -45,7 +45,7 @@ def serve(
         def started() -> None:
             print(f"open {address}  (Ctrl-C stops the server)", flush=True)
             if browser and not webbrowser.open(address):
-                print("no browser was found here: open that address in one", flush=True)
+                print("no browser was found; open that address yourself", flush=True)
 
         shared = server.Server(subjects, token, server.hosts(host, port))
         server.answering(shared, started).run(sockets=[at])
@@ -61,9 +61,9 @@ def view(
     force: Force = False,
     trust: Trust = False,
 ) -> None:
-    """Record generations as one page, which any browser opens.
+    """Record generations in one HTML file that any browser opens.
 
-    There is one generation unless --n gives another number, and one for each label.
+    Records one generation, or one per label, unless --n is given.
 
     Args:
         out: The .html file to write; named after the run by default.

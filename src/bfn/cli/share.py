@@ -1,4 +1,4 @@
-"""`bfn card`, `bfn push` and `bfn import`: models for others, and from others."""
+"""`bfn card`, `bfn push` and `bfn import`: sharing models, and importing published ones."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def card(
 def card_of_run(
     recipe: Recipe, name: str, summary: str = "", losses: str = "", sample: Path | None = None
 ) -> Card:
-    """The card of a model trained with a recipe, to be found under a name.
+    """The card of a model trained with a recipe and published under a name.
 
-    The summary says how much data there is in each split.
+    The summary gives the size of each split.
     """
     from bfn.saving import Card
 
@@ -144,9 +144,9 @@ def import_(
     """Turn a published checkpoint into a run.
 
     Args:
-        checkpoint: A published .pt file, which holds tensors by name.
+        checkpoint: A published .pt file of named tensors.
         recipe: The recipe it was trained with: a name (see `bfn recipes`) or the path of a .toml
-            file. Its keys can be overridden as --section.key VALUE.
+            file. Override its keys with --section.key VALUE.
         out: The run folder; runs/NAME by default.
     """
     from bfn import published

@@ -1,4 +1,4 @@
-"""What the commands do with the run of a table."""
+"""The commands for runs of tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENDINGS = (".csv", ".tsv", ".parquet")
 
 
 def refuse(**given: Any) -> None:
-    """Refuse options that mean nothing for a table."""
+    """Refuse options that do not apply to tables."""
     for name, value in given.items():
         if value:
             raise BFNError(f"--{name} is not for tables; leave it out")
@@ -96,7 +96,7 @@ def evaluate(
     json: Path | None,
     moved: bool,
 ) -> None:
-    """`bfn eval`: nats per row and per column, beside independent columns."""
+    """`bfn eval`: nats per row and per column, compared with independent columns."""
     from bfn.recipe import build
     from bfn.tables.frame import read
 

@@ -16,7 +16,7 @@ from bfn.recipe import Recipe, find, names, read
 from bfn.recipe.values import Text
 
 TABLES = (".csv", ".tsv", ".parquet", ".gz", ".xlsx", ".xls", ".json", ".feather")
-"""The endings of tables; reading one that cannot be read says so."""
+"""The file endings of tables, including some that are refused with advice."""
 
 _DEMO_FILES = ("samples.png", "loss-by-time.png", "results.json", "results.txt")
 
@@ -37,20 +37,20 @@ def train(
 ) -> None:
     """Train a recipe.
 
-    Every value of the recipe can be changed as `--section.key VALUE`, lists as `1,2,3`. For the
-    keys of a recipe, their values and meanings, ask `bfn train RECIPE --help`.
+    Override any value of the recipe with `--section.key VALUE`; lists are written as `1,2,3`.
+    `bfn train RECIPE --help` explains the keys of a recipe.
 
-    For several processes: `torchrun --nproc_per_node=N -m bfn train RECIPE ...`
+    To train with several processes: `torchrun --nproc_per_node=N -m bfn train RECIPE ...`
 
     Args:
         recipe: The name of a shipped recipe (see `bfn recipes`), the path of a .toml file, or a
             table to model: a .csv, .tsv or .parquet file.
         out: The run folder; runs/NAME by default.
-        resume: Continue the run in the folder from its newest checkpoint; start one if there is
+        resume: Continue the run in the folder from its newest checkpoint, or start one if there is
             none.
         init: Start from the weights of this run, shipped model or owner/name on the hub, with a
             fresh optimiser.
-        force: Rename the run in the folder to NAME.replaced-1, and start a new one.
+        force: Rename an existing run in the folder to NAME.replaced-1 and start a new one.
     """
     from bfn import train as training
     from bfn.runs.folder import RunFolder
@@ -63,7 +63,7 @@ def train(
     if init is not None:
         overrides = {**overrides, "train.init": Text(init)}
     if resume and force:
-        raise BFNError("--resume continues a run and --force starts again; give one of them")
+        raise BFNError("--resume continues a run and --force starts over; give one of them")
     asked = read(recipe, trust=trust or is_own(recipe))
     folder = RunFolder(out or Path("runs") / (name or asked.name), trust=trust)
     if resume and folder.is_run():
@@ -77,7 +77,7 @@ def train(
 
 
 def _resumed(asked: Recipe, folder: RunFolder, overrides: dict[str, Text]) -> Recipe:
-    """The run's own recipe, with what the command line may change for a resumed run."""
+    """The run's own recipe, with the changes that the command line may make on resuming."""
     from bfn.recipe.build import is_open, settled
 
     before = folder.recipe()
@@ -89,7 +89,7 @@ def _resumed(asked: Recipe, folder: RunFolder, overrides: dict[str, Text]) -> Re
     same_code = asked.trust and before.code().items() <= asked.code().items()
     own = settled(folder.recipe(overrides, trust=before.trust or same_code))
     folder.check_same(own)
-    # What the recipe left open, the run filled in from its data.
+    # Values that the recipe left open were filled in from the data.
     differing = [
         key for key in own.differences(asked) if key not in overrides and not is_open(asked, key)
     ]
@@ -110,11 +110,11 @@ def demo(
 ) -> None:
     """Train on the digits for three minutes, evaluate, and draw samples.
 
-    Keys of the recipe `digits` can be changed as `--section.key VALUE`.
+    Override keys of the recipe `digits` with `--section.key VALUE`.
 
     Args:
         out: The folder for the pictures, the table and the run.
-        seconds: The longest time to train; a slow machine takes fewer steps.
+        seconds: Maximum training time; a slow machine takes fewer steps.
     """
     from bfn import train as training
     from bfn.cli import evaluate, sampling
@@ -126,7 +126,7 @@ def demo(
     if not seconds > 0:
         raise BFNError(f"--seconds {seconds:g} leaves no time to train; give a positive number")
     recipe = read("digits", overrides)
-    # Pictures along the way would take time from the training.
+    # Sheets of samples would take time from the training.
     train = dataclasses.replace(recipe.train, sample_every=0, seconds=seconds)
     recipe = dataclasses.replace(recipe, train=train)
     folder = RunFolder(out / "run")
@@ -154,13 +154,13 @@ def demo(
         **result.to_json(),
     }
     (out / "results.json").write_text(json_format.dumps(document, indent=2) + "\n")
-    print(f"look at {out / 'samples.png'} and {out / 'loss-by-time.png'}")
+    print(f"wrote {out / 'samples.png'} and {out / 'loss-by-time.png'}")
 
 
 def recipes(recipe: str | None = None, /, *, json: bool = False) -> None:
     """List the shipped recipes, or print one of them.
 
-    `bfn recipes text > mine.toml` begins a recipe of your own.
+    `bfn recipes text > mine.toml` starts a recipe of your own.
 
     Args:
         recipe: Print the TOML file of this recipe: a name, or a path.
@@ -171,7 +171,7 @@ def recipes(recipe: str | None = None, /, *, json: bool = False) -> None:
         documents = [each.document() for each in chosen]
         print(json_format.dumps(documents[0] if recipe else documents, indent=2))
     elif recipe:
-        read(recipe)  # refuses what is not a recipe
+        read(recipe)  # refuses an invalid recipe
         print(find(recipe).read_text(encoding="utf-8"), end="")
     else:
         rows = []

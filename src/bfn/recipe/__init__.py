@@ -31,7 +31,7 @@ from bfn.recipe.values import Text, plain, typed
 _SHIPPED = Path(__file__).parent / "shipped"
 
 COMMAND_LINE = " on the command line"
-"""Where a key was given, for error messages."""
+"""Where a key comes from, for error messages."""
 
 
 def option(
@@ -43,7 +43,7 @@ def option(
     most: float | None = None,
     infinite: bool = False,
 ):
-    """A dataclass field with its meaning (for --help) and its bounds."""
+    """A dataclass field with its help text and its bounds."""
     bounds = {"least": least, "above": above, "most": most, "infinite": infinite}
     sentence = f"{meaning[0].upper()}{meaning[1:]}."
     return field(default=default, metadata={"meaning": sentence, **bounds})
@@ -55,7 +55,7 @@ class Section:
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
     def __init_subclass__(cls) -> None:
-        """Let the docstring say what the keys mean, for help() and the documentation."""
+        """Add the keys' help texts to the docstring, for help() and the documentation."""
         options = {key: each for key, each in vars(cls).items() if isinstance(each, Field)}
         lines = [f"    {key}: {each.metadata['meaning']}" for key, each in options.items()]
         cls.__doc__ = "\n".join([f"{cls.__doc__}\n\nArgs:", *lines])
@@ -90,7 +90,7 @@ class Section:
 
     @classmethod
     def read(cls, given: Mapping[str, Any], origin: Mapping[str, str]) -> Self:
-        """The section of a recipe's table; `origin` says where each section.key was given."""
+        """The section from a recipe's table; `origin` says where each section.key comes from."""
         known = [each.name for each in dataclasses.fields(cls)]
         hints = typing.get_type_hints(cls)
         arguments = {}
@@ -106,7 +106,7 @@ class Section:
         return cls(**arguments)
 
     def updated(self, **given: Any) -> Self:
-        """A copy with some keys from the command line; those that are None stay as they are."""
+        """A copy with some keys from the command line; None leaves a key unchanged."""
         given = {key: value for key, value in given.items() if value is not None}
         own = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
         origin = {f"{self.title()}.{key}": COMMAND_LINE for key in given}
@@ -114,7 +114,7 @@ class Section:
 
 
 Steps = int | Literal["inf"]
-_DEVICE = "device, such as cpu or cuda; auto is cuda if there is one"
+_DEVICE = "device, such as cpu or cuda; auto uses a GPU if there is one"
 
 
 @dataclass(frozen=True)
@@ -124,89 +124,89 @@ class Train(Section):
     steps: int = option(1000, "optimiser steps", least=1)
     batch: int = option(64, "examples per step, over all processes", least=1, most=10**7)
     accumulate: int = option(
-        1, "process each batch in this many equal parts, to save memory", least=1
+        1, "split each batch into this many equal parts, to save memory", least=1
     )
-    loss_steps: Steps = option("inf", "train on L^n for this n; inf for L^inf", least=1)  # noqa: RUF009
+    loss_steps: Steps = option("inf", "train on L^n with this n; inf for L^inf", least=1)  # noqa: RUF009
     objective: Literal["auto", "bound", "log_prob", "mixture"] = option(
         "auto",
-        "what is minimised: the bound (L^n), log_prob (-ln p_O), or the mixture of both; auto "
-        "is log_prob for classes, mixture for bins, bound for continuous data",
+        "what to minimise: the bound (L^n), log_prob (-ln p_O), or a mixture of both; auto is "
+        "log_prob for classes, mixture for bins, bound for continuous data",
     )
     power: float = option(
-        1.0, "log_prob counts (1 + power) t^power at time t: 0 for all times alike", least=0
+        1.0, "weight log_prob by (1 + power) t^power at time t; 0 for equal weights", least=0
     )
     times: Literal["stratified", "independent", "importance"] = option(
-        "stratified", "how a batch's times are drawn; importance learns where the loss is"
+        "stratified", "how a batch's times are drawn; importance learns where the loss is large"
     )
     seconds: float = option(
         0.0,
-        "end after this many seconds of training, if the steps take longer; 0 for no limit",
+        "stop after this many seconds even if steps remain; 0 for no limit",
         least=0,
     )
     optimiser: Literal["adamw", "muon"] = option(
-        "adamw", "muon orthogonalises the steps of matrices, and moves the rest as adamw does"
+        "adamw", "optimiser; muon orthogonalises updates of matrices and uses adamw for the rest"
     )
     learning_rate: float = option(1e-3, "peak learning rate", above=0)
     betas: tuple[float, float] = option(
-        (0.9, 0.99), "decays of AdamW's moving averages of the gradient and of its square", least=0
+        (0.9, 0.99), "AdamW's decay rates for the gradient and its square", least=0
     )
     weight_decay: float = option(0.01, "weight decay, for weights with two or more axes", least=0)
     warmup: int = option(0, "steps over which the learning rate rises from 0", least=0)
     decay: float = option(
         0.0,
-        "fraction of the steps (or seconds), at the end, over which the rate falls to 0",
+        "final fraction of the steps (or seconds) over which the learning rate falls to 0",
         least=0,
         most=1,
     )
     clip: float = option(
-        5.0, "largest gradient norm, in nats per variable; inf for none", above=0, infinite=True
+        5.0, "maximum gradient norm, in nats per variable; inf for none", above=0, infinite=True
     )
     label_dropout: float = option(
         0.0, "probability of hiding a label, for classifier-free guidance", least=0, most=1
     )
     known: float = option(
         0.0,
-        "probability that an example comes with a random subset of its variables known, to learn "
-        "the rest given them",
+        "probability that a random subset of an example's variables is known, so that the model "
+        "learns the rest given them",
         least=0,
         most=1,
     )
     known_groups: tuple[tuple[str, ...], ...] = option(
         (),
-        "lists of named variables of mixed data that are known or unknown together; the others are "
-        "then never known",
+        "for mixed data, lists of variables that are known or unknown together; variables in no "
+        "list are then never known",
     )
     ema_decay: float = option(
         0.9999,
-        "decay of the weights' moving average; it starts lower and warms up to this",
+        "decay of the moving average of the weights; it starts lower and warms up to this",
         least=0,
     )
     seed: int = option(0, "random seed for weights, data order, times and noise")
     init: str = option("", "start from the weights of this run or model; empty for fresh weights")
-    log_every: int = option(50, "steps between lines of metrics.jsonl", least=1)
+    log_every: int = option(50, "steps between lines in metrics.jsonl", least=1)
     checkpoint_every: int = option(500, "steps between checkpoints", least=1)
-    keep: int = option(2, "checkpoints to keep, besides the best", least=1)
+    keep: int = option(2, "checkpoints to keep, in addition to the best", least=1)
     validate_every: int = option(0, "steps between validations; 0 for none", least=0)
     validate_examples: int = option(1000, "examples per validation; 0 for all", least=0)
     patience: int = option(
         0, "stop after this many validations without improvement; 0 for never", least=0
     )
     tolerance: float = option(
-        0.0, "count a validation as improvement that is above the lowest by this share", least=0
+        0.0, "count a validation within this fraction above the lowest as an improvement", least=0
     )
     sample_every: int = option(0, "steps between sheets of samples; 0 for none", least=0)
     device: str = option("auto", _DEVICE)
     data_memory: Literal["auto", "device", "host"] = option(
-        "auto", "where the data live; auto is the host if they would take much of a GPU's memory"
+        "auto", "where to keep the data; auto is the GPU unless they would fill much of its memory"
     )
     precision: Literal["auto", "float32", "bfloat16"] = option(
-        "auto", "precision of matrix products and convolutions; auto is bfloat16 on a GPU"
+        "auto", "precision of matrix products and convolutions; auto uses bfloat16 on a GPU"
     )
     compile: Literal["auto", "yes", "no"] = option(
-        "auto", "compile the network; auto does so on a GPU"
+        "auto", "whether to compile the network; auto does so on a GPU"
     )
     sharding: Literal["none", "full"] = option(
-        "none", "with several processes, full spreads the weights over them (FSDP)"
+        "none", "with several processes, full shards the weights across them (FSDP)"
     )
     tensorboard: bool = option(False, "also write the metrics for TensorBoard")
 
@@ -217,12 +217,12 @@ class Train(Section):
                 raise BFNError(f"train.{name} = {largest} is too large; expected less than 1")
         if self.known_groups and not self.known:
             raise BFNError(
-                "train.known_groups says what may be known together, but train.known = 0 makes "
-                "nothing known; give a probability, such as 0.5"
+                "train.known_groups has no effect while train.known = 0; give train.known a "
+                "probability, such as 0.5"
             )
         if self.patience and not self.validate_every:
             raise BFNError(
-                f"train.patience = {self.patience} counts validations, and validation is off; give "
+                f"train.patience = {self.patience} counts validations, but validation is off; give "
                 "train.validate_every too"
             )
 
@@ -232,13 +232,11 @@ class Eval(Section):
     """How to evaluate."""
 
     steps: tuple[Steps, ...] = option(
-        (10, 25, 100, "inf"), "numbers of steps n, as in 10,25,inf; inf for L^inf", least=1
+        (10, 25, 100, "inf"), "numbers of steps n, such as 10,25,inf; inf for L^inf", least=1
     )
-    split: Literal["train", "validation", "test"] = option(
-        "test", "the part of the data to evaluate"
-    )
+    split: Literal["train", "validation", "test"] = option("test", "the split to evaluate")
     batch: int = option(
-        256, "examples at once; fewer if memory runs out, with the same results", least=1
+        256, "examples per batch; halved if memory runs out, with the same results", least=1
     )
     repeats: int = option(1, "passes over the split with fresh noise, averaged", least=1)
     crops: int = option(
@@ -253,22 +251,22 @@ class Sample(Section):
     """How to draw samples."""
 
     n: int = option(64, "number of samples", least=1)
-    steps: int = option(50, "Bayesian updates; they take one more network call", least=1)
+    steps: int = option(50, "Bayesian updates; n updates take n + 1 network calls", least=1)
     final: Literal["sample", "mode"] = option(
-        "sample", "last step: sample draws from the last output, mode takes its most probable value"
+        "sample", "the last step: sample draws from the final output, mode takes its mode"
     )
-    solver: str = option("sde2", "the step rule: ancestral (the paper's), sde, sde2, ode or ode2")
+    solver: str = option("sde2", "solver: ancestral (the paper's), sde, sde2, ode or ode2")
     grid: str = option(
-        "auto", "spacing of the steps: time, power or geometric; auto is the solver's own"
+        "auto", "spacing of the steps: time, power or geometric; auto is the solver's default"
     )
     label: str = option(
-        "", "a label by name or number, several as in 3,7, or each for all; empty for none"
+        "", "a label by name or number, several such as 3,7, or each for all; empty for none"
     )
     guidance: float = option(
-        1.0, "strength of the label's effect: 1 is as learned, 2 exaggerates it", least=0
+        1.0, "strength of label guidance: 1 is as trained, 2 exaggerates the label", least=0
     )
     batch: int = option(
-        256, "samples at once; fewer if memory runs out, with the same results", least=1
+        256, "samples per batch; halved if memory runs out, with the same results", least=1
     )
     seed: int = option(0, "random seed for the noise")
     device: str = option("auto", _DEVICE)
@@ -276,7 +274,7 @@ class Sample(Section):
 
 @dataclass(frozen=True)
 class Published(Section):
-    """Results that others have published for a recipe."""
+    """Published results for a recipe."""
 
     unit: str = option("", "unit of the results")
     steps: tuple[Steps, ...] = option((), "the n of each result")
@@ -301,16 +299,16 @@ class Published(Section):
 SECTIONS: dict[str, type[Section]] = {"train": Train, "eval": Eval, "sample": Sample}
 
 FREE = {"data": "source", "net": "class", "flow": "kind"}
-"""Sections of free arguments, and the key that says whose arguments they are."""
+"""Sections of free arguments, and the key that names the function they belong to."""
 
 SUGGESTED = "suggested"
-"""A value that is filled in to suit the data: see `bfn.recipe.build`."""
+"""A value to be filled in from the data: see `bfn.recipe.build`."""
 
 PLACES = ("dir", "path")
-"""Keys of [data] that say where files are on this machine."""
+"""Keys of [data] that locate files on this machine."""
 
 FORGIVING = ("skip_corrupt", "unknown")
-"""Keys of [data] that say what to do with what does not fit."""
+"""Keys of [data] that say what to do with unsuitable files."""
 
 _TABLES = (*FREE, *SECTIONS)
 _TOP: dict[str, type] = {"name": str, "description": str, "parameters": int}
@@ -318,7 +316,7 @@ _TOP: dict[str, type] = {"name": str, "description": str, "parameters": int}
 
 @dataclass(frozen=True)
 class Recipe:
-    """A resolved recipe. `origin` says where each key was given, for error messages."""
+    """A resolved recipe. `origin` says where each key comes from, for error messages."""
 
     name: str
     description: str = ""
@@ -329,13 +327,13 @@ class Recipe:
     eval: Eval = field(default_factory=Eval)
     sample: Sample = field(default_factory=Sample)
     parameters: int = 0
-    """Parameters of the network, if the recipe alone decides them, or else 0."""
+    """Parameters of the network if the recipe alone determines them, else 0."""
     published: Published = field(default_factory=Published)
     origin: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     texts: Mapping[str, Text] = field(default_factory=dict, compare=False, repr=False)
-    """Arguments in data, net and flow as the command line has them; `build.settled` types them."""
+    """Untyped arguments of data, net and flow from the command line; see `build.settled`."""
     trust: bool = field(default=False, compare=False, repr=False)
-    """Whether code that is not part of bfn may be run because the recipe names it."""
+    """Whether code that the recipe names, but is not part of bfn, may be run."""
 
     def document(self) -> dict[str, Any]:
         """Every key with its value: sections of plain values."""
@@ -348,8 +346,8 @@ class Recipe:
         return document
 
     def code(self) -> dict[str, str]:
-        """The names of code that is not part of bfn, by their keys."""
-        # Sources and kinds are called with arguments: not even bfn's other functions are safe.
+        """The names of code that is not part of bfn, by key."""
+        # Sources and kinds are called with arguments, so even bfn's other functions are not safe.
         called = {"data.source": self.data.get("source"), "flow.kind": self.flow.get("kind")}
         classes = {"net.class": self.net.get("class")}
         if classes["net.class"] == SUGGESTED:
@@ -377,7 +375,7 @@ class Recipe:
         ]
 
     def without_places(self) -> Recipe:
-        """For others: without the paths of files on this machine."""
+        """The recipe for publication: without the paths of files on this machine."""
         data = {key: value for key, value in self.data.items() if key not in PLACES}
         return dataclasses.replace(self, data=data)
 
@@ -399,8 +397,8 @@ def find(recipe: str | Path) -> Path:
         return _SHIPPED / f"{recipe}.toml"
     if (path / "recipe.toml").is_file():
         raise BFNError(
-            f"{str(recipe)!r} is the folder of a run; its recipe is {path}/recipe.toml, and bfn "
-            f"train {path}/recipe.toml --out {path} --resume continues it"
+            f"{str(recipe)!r} is a run folder; bfn train {path}/recipe.toml --out {path} --resume "
+            "continues the run"
         )
     if path.suffix == ".toml" or len(path.parts) > 1:
         if path.is_file():
@@ -415,7 +413,7 @@ def read(
 ) -> Recipe:
     """The recipe of a shipped name or a path, with overrides such as {"train.steps": 500}.
 
-    Code that the file names is run only with `trust`; what the overrides name is the caller's own.
+    Code that the file names runs only with `trust`; code in the overrides is the caller's own.
     """
     path = find(recipe)
     try:
@@ -459,7 +457,7 @@ def resolve(
         raise BFNError(
             f"name = {top['name']!r}{source} is not a valid run name; use one path component"
         )
-    # What the recipe says about its network or its data does not hold for other ones.
+    # What the recipe says about its own network or data does not apply to others.
     if any(key.startswith("net.") for key in overrides):
         top.pop("parameters", None)
     if any(key.startswith("data.") and key != "data.dir" for key in overrides):
@@ -480,7 +478,7 @@ def _override(
         if not dot or section not in sections:
             names = [f"{each}.{key}" for each in sections]
             hint = did_you_mean(name, names) if dot else ""
-            expected = f"; expected section.key with a section of {', '.join(sections)}"
+            expected = f"; expected section.key, where section is one of {', '.join(sections)}"
             raise BFNError(f"unknown key {name!r}{COMMAND_LINE}{hint or expected}")
         own = SECTIONS.get(section)
         if own and not hasattr(own, key):
@@ -494,7 +492,7 @@ def _override(
         if chosen is not None and chosen != sections[section].get(chooser):
             sections[section].clear()
     for name, value in overrides.items():
-        # A name with a dot in it is in quotes, as in TOML.
+        # A name that contains a dot is quoted, as in TOML.
         section, *path, last = (part.strip('"') for part in re.findall(r'"[^"]+"|[^."]+', name))
         table = sections[section]
         for step in path:

@@ -1,20 +1,20 @@
 """Build a recipe's data set and model, and fill in what depends on the data.
 
-In the sections net and flow a value may be left to the data:
+In the sections net and flow, a value may depend on the data:
 
     "data.K"         the number of bins or classes of a variable
     "data.length"    the number of variables of a sequence
     "data.channels"  the first axis of an example
-    "suggested"      for sigma_1 or beta_1: what `bfn.suggest_sigma_1` or `bfn.suggest_beta_1` says;
+    "suggested"      for sigma_1 or beta_1: `bfn.suggest_sigma_1` or `bfn.suggest_beta_1`;
                      for flow.kind: the type of the data; for net.class: a network for their shape.
                      Either comes with all of its arguments, unless the recipe gives them.
 
-Where the data have labels and the recipe says nothing of them, `net.labels` is how many there are,
-and `train.label_dropout` is 0.1, so that samples can be drawn without labels and guided by them.
-With `train.known`, `net.known` is true unless the recipe says otherwise.
+If the data have labels that the recipe does not mention, `net.labels` is their number and
+`train.label_dropout` is 0.1, so that samples can be drawn without labels and guided by them. With
+`train.known`, `net.known` is true unless the recipe says otherwise.
 
-The recipe in a run folder has numbers instead, the arguments that the data's source chose itself,
-and whole paths, so that it works from every folder.
+The recipe in a run folder has numbers instead, the arguments that the data source chose, and
+absolute paths, so that it works from any folder.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ SUGGESTIONS: dict[str, Callable[[int], float]] = {
 
 
 def settled(recipe: Recipe) -> Recipe:
-    """The recipe with the command line's values in the types that they are used in.
+    """The recipe with the command line's values converted to their types.
 
-    Only the function or class that a section names tells whether 2024 is a folder or a number.
+    Only the function or class that a section names knows whether 2024 is a folder or a number.
     """
     sections = {section: dict(getattr(recipe, section)) for section in FREE}
     for path, text in recipe.texts.items():
         section, _, key = path.partition(".")
         if section not in FREE or sections[section].get(FREE[section]) == SUGGESTED:
-            continue  # what is left to the data knows the types itself
+            continue  # whatever fills in the value knows its types
         hints, *_ = signature(called(recipe, section)[1])
         if key in hints:
             value = typed(path, text, hints[key], COMMAND_LINE)
@@ -79,7 +79,7 @@ def data(recipe: Recipe) -> DataSet:
 
 
 def model(recipe: Recipe) -> BFN:
-    """The recipe's model, untrained; its weights follow from train.seed alone."""
+    """The recipe's model, untrained; its weights depend only on train.seed."""
     return around(recipe, network)
 
 
@@ -92,7 +92,7 @@ def around(recipe: Recipe, network: Callable[[Recipe], nn.Module]) -> BFN:
     try:
         return factory(net, **flow)
     except TypeError as error:
-        # Only the head knows which further keys it takes.
+        # Only the head knows its further keys.
         unknown = re.search(r"argument '(\w+)'", str(error))
         key = unknown[1] if unknown else ""
         hint = did_you_mean(key, signature(factory)[0])
@@ -118,12 +118,12 @@ def network(recipe: Recipe) -> nn.Module:
 
 def called(recipe: Recipe, section: str) -> tuple[str, Callable[..., Any], dict[str, Any]]:
     """The function or class that a section names, and its arguments."""
-    recipe.check_trust()  # the whole of it, before anything is imported
+    recipe.check_trust()  # of all sections, before anything is imported
     arguments = dict(getattr(recipe, section))
     chooser = FREE[section]
     if chooser not in arguments:
         raise BFNError(
-            f"the recipe {recipe.name!r} has no {section}.{chooser}; it must say which "
+            f"the recipe {recipe.name!r} has no {section}.{chooser}; add one to say which "
             f"{section} to use"
         )
     name = typed(f"{section}.{chooser}", arguments.pop(chooser), str)
@@ -149,7 +149,7 @@ def _checked(
     arguments: Mapping[str, Any],
     given: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """The arguments converted to their types; refuses the first that does not fit."""
+    """The arguments converted to their types; refuses unknown, missing and invalid ones."""
     known, required, open_ended = signature(function)
     known = {key: hint for key, hint in known.items() if key not in given}
     result = {}
@@ -158,7 +158,7 @@ def _checked(
         if key not in known and not open_ended:
             expected = f"; expected {', '.join(known) or 'none'}"
             if (section, key) == ("data", "path"):
-                expected = "; for data of your own use bfn train images, text or array"
+                expected = "; for your own data use bfn train images, text or array"
             for title, other in reversed(SECTIONS.items()):
                 if hasattr(other, key):
                     expected = f"; did you mean '{title}.{key}'?"
@@ -197,9 +197,9 @@ def _construct(recipe: Recipe, key: str, value: Any) -> Any:
 
 
 def fitted(recipe: Recipe, data: DataSet) -> Recipe:
-    """The recipe with every value that was left to the data filled in."""
+    """The recipe with every value that depends on the data filled in."""
     if data.format.form.kind == "table":
-        return _placed(recipe, data)  # the data bring the model
+        return _placed(recipe, data)  # the data provide the model
     texts = {path: text for path, text in recipe.texts.items() if not is_open(recipe, path)}
     flow = _table("flow", _suggested_flow(recipe.flow, data), data)
     recipe = dataclasses.replace(recipe, texts=texts, flow=flow)
@@ -211,7 +211,7 @@ def fitted(recipe: Recipe, data: DataSet) -> Recipe:
 
 
 def _placed(complete: Recipe, data: DataSet) -> Recipe:
-    """The recipe with whole paths, and the arguments that the data's source chose itself."""
+    """The recipe with absolute paths and the arguments that the data source chose."""
     places = {key: _absolute(complete.data[key]) for key in PLACES if key in complete.data}
     # A user's own source may leave choices to `bfn.data.from_arrays`, and not take these keys.
     chosen = {k: v for k, v in data.chosen.items() if takes(complete, "data", k)}
@@ -244,7 +244,7 @@ def _is_open(value: Any) -> bool:
 
 
 def _continuous(sigma_1: float = 0.01, **given: Any) -> dict[str, Any]:
-    # L^r in as many bins as a byte has; a Gaussian of deviation sigma_1 is what is left at t = 1.
+    # L^r in 256 bins, as in a byte; a Gaussian of deviation sigma_1 is left at t = 1.
     bins = {"class": "bfn:Bins", "K": 256, "sigma": sigma_1}
     return {"sigma_1": sigma_1, "reconstruction": bins, **given}
 
@@ -287,14 +287,14 @@ def _suggested_network(recipe: Recipe, data: DataSet) -> dict[str, Any]:
             net |= {"multipliers": _multipliers(height, width), "dropout": 0.1}
         case shape:
             raise BFNError(
-                f"{data.name} has examples of shape {shape}, for which there is no network; "
-                "flatten them, or name one of your own with --net.class"
+                f"{data.name} has examples of shape {shape}, for which bfn has no network; flatten "
+                "them, or give your own network with --net.class"
             )
     return net | numbers | arguments
 
 
 def _multipliers(height: int, width: int) -> list[int]:
-    """A U-Net's levels: sides are halved while they stay whole and at least 4, up to 4 times."""
+    """A U-Net's levels: sides are halved while even and at least 8, up to 4 times."""
     multipliers = [1]
     while not (height % 2 or width % 2) and min(height, width) >= 8 and len(multipliers) < 5:
         height, width = height // 2, width // 2
@@ -303,7 +303,7 @@ def _multipliers(height: int, width: int) -> list[int]:
 
 
 def _check_kind(recipe: Recipe, data: DataSet) -> None:
-    """Refuse classes in a flow for real numbers, and the other way round."""
+    """Refuse classes in a flow for real numbers, and vice versa."""
     kind, needed = recipe.flow.get("kind"), data.format.form.kind
     if kind in FLOWS and kind != needed and "discrete" in (kind, needed):
         raise BFNError(
@@ -317,7 +317,7 @@ def _check_K(recipe: Recipe, data: DataSet) -> None:
     """Refuse a number of bins or classes that the data do not have."""
     K = recipe.flow.get("K")
     if recipe.flow.get("kind") not in FLOWS or not isinstance(K, int) or K == data.K:
-        return  # K means something else to a flow of the user's own
+        return  # K may mean something else to a user's own flow
     has = "no bins or classes" if data.K is None else f"{data.K} bins or classes"
     where = recipe.origin.get("flow.K", "")
     ways = [f"--flow.K {data.K}"] * (data.K is not None)
@@ -339,8 +339,8 @@ def _value(path: str, key: str, value: Any, data: DataSet) -> Any:
         return value
     if value == SUGGESTED and key not in SUGGESTIONS:
         raise BFNError(
-            f"{path} = {value!r} cannot be suggested; expected a number, or this word for "
-            f"{' or '.join(SUGGESTIONS)}"
+            f"{path} = {value!r} is not possible here; expected a number (only "
+            f"{' and '.join(SUGGESTIONS)} can be suggested)"
         )
     number = FROM_DATA["data.K" if value == SUGGESTED else value](data)
     if number is None:
@@ -356,15 +356,15 @@ def _with_labels(recipe: Recipe, data: DataSet) -> Recipe:
     labels, count = recipe.net.get("labels"), data.label_count
     if isinstance(labels, int) and labels and count == 0:
         raise BFNError(
-            f"net.labels = {labels}, but {data.name} comes without labels; give --data.labels true "
-            "if it has them, or leave net.labels out"
+            f"net.labels = {labels}, but {data.name} was loaded without labels; give --data.labels "
+            "true if it has them, or leave net.labels out"
         )
     if isinstance(labels, int) and labels < count:
         raise BFNError(
-            f"net.labels = {labels}, but {data.name} has {count} labels; leave net.labels out, and "
-            "it is filled in"
+            f"net.labels = {labels}, but {data.name} has {count} labels; leave net.labels out to "
+            "have it filled in"
         )
-    # A network of the user's own may do without the number.
+    # A user's own network may not need the number.
     if not count or labels is not None or not takes(recipe, "net", "labels"):
         return recipe
     train = recipe.train
@@ -375,7 +375,7 @@ def _with_labels(recipe: Recipe, data: DataSet) -> Recipe:
 
 
 def _with_known(recipe: Recipe) -> Recipe:
-    """With train.known, the recipe with a network that sees which variables are known."""
+    """With train.known, the recipe with a network that takes a mask of the known variables."""
     if not recipe.train.known or "known" in recipe.net or not takes(recipe, "net", "known"):
         return recipe
     return dataclasses.replace(recipe, net={**recipe.net, "known": True}, parameters=0)

@@ -1,7 +1,7 @@
-"""The keys of a recipe with their values and meanings, for --help.
+"""The keys of a recipe with their values and help texts, for --help.
 
-Typed sections say themselves what their keys mean. The keys of data, net and flow are the arguments
-of a function or class, whose docstring explains them under `Args:`.
+Typed sections hold their own help texts. The keys of data, net and flow are the arguments of a
+function or class, whose docstring explains them under `Args:`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CHOICES = {
 
 @dataclass(frozen=True)
 class Key:
-    """A key as section.key, and its value as one would type it; None if one must be given."""
+    """A key as section.key, and its value as it would be typed; None if it is required."""
 
     name: str
     value: str | None
@@ -59,8 +59,8 @@ def _arguments(recipe: Recipe, section: str) -> list[Key]:
     chooser = f"{_CHOICES[section]} of your own, as package.module:name."
     table = getattr(recipe, section)
     if table.get(FREE[section]) == SUGGESTED:
-        # Which arguments there are is known when the data have been read.
-        open_ = "By default what suits the data, with all of its arguments."
+        # The arguments are known only once the data have been read.
+        open_ = "By default chosen to suit the data, with all of its arguments."
         meanings = {FREE[section]: f"{chooser} {open_}"}
         return [Key(f"{section}.{k}", _shown(v), meanings.get(k, "")) for k, v in table.items()]
     name, function, given = build.called(recipe, section)
@@ -89,7 +89,7 @@ def explanations(function: Callable[..., Any]) -> dict[str, str]:
 
 
 def _shown(value: Any) -> str:
-    """A value as one would type it after its key."""
+    """A value as it would be typed after its key."""
     if isinstance(value, Mapping):
         return ", ".join(f"{key} = {_shown(each)}" for key, each in value.items())
     if isinstance(value, list | tuple):

@@ -115,7 +115,7 @@ def cost_of_bins(K: int, beta: float) -> float:
         largest = exponent.max(0)
         return float((largest + np.log(np.exp(exponent - largest).sum(0))) @ weight)
 
-    # Bins near an end have fewer neighbours on one side; all others are alike.
+    # Bins near an end have fewer neighbours on one side; all others are equal.
     ends = sum(cost(k, K - 1 - k) for k in range((few + 1) // 2))
     ends += sum(cost(k, K - 1 - k) for k in range(few // 2))
     return (ends + (K - few) * cost(K // 2, K // 2)) / K

@@ -1,7 +1,7 @@
 """Values of recipe keys, from TOML files and command lines, checked against type hints.
 
-A file gives values that have a type already; a command line gives `Text`, which is read as whatever
-type the key asks for. Nothing is rounded or guessed: 1.5 is not a whole number.
+Values in a file have a type; a command line gives `Text`, which is parsed as the key's type.
+Nothing is rounded or guessed: 1.5 is not a whole number.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _PLAIN: dict[Any, tuple[Any, str]] = {
     bool: (bool, "true or false"),
     int: (int, "a whole number"),
     float: (int | float, "a number"),
-    str: (str, "a text in quotes"),
+    str: (str, "a string in quotes"),
     types.NoneType: (types.NoneType, "nothing"),
 }
-"""What is accepted for each plain type, and how to ask for it."""
+"""What is accepted for each plain type, and its name in error messages."""
 
 
 class Text(str):
@@ -39,23 +39,23 @@ class _Mismatch(Exception):
 
 
 def typed(name: str, value: Any, hint: Any, where: str = "") -> Any:
-    """The value as the type `hint`, or a sentence about it; unknown types accept anything."""
+    """The value converted to the type `hint`, or an error; unknown types accept anything."""
     if isinstance(value, Text) and hint in (str, str | None):
         return str(value)
     for candidate in _readings(value) if isinstance(value, Text) else (value,):
         with contextlib.suppress(_Mismatch):
             return _match(candidate, hint)
     near = did_you_mean(value, _literals(hint)) if isinstance(value, str) else ""
-    raise BFNError(f"{name} = {value!r}{where} is not right; expected {_expected(hint)}{near}")
+    raise BFNError(f"{name} = {value!r}{where} is not valid; expected {_expected(hint)}{near}")
 
 
 def plain(text: Text) -> Any:
-    """A command-line value of unknown type: a TOML value if it reads as one, else a string."""
+    """A command-line value of unknown type: a TOML value if it parses as one, else a string."""
     return next(iter(_readings(text)))
 
 
 def _readings(text: str) -> Iterable[Any]:
-    """A TOML value, a TOML list without its brackets, or the text as it stands."""
+    """The text as a TOML value, as a TOML list without brackets, and as a plain string."""
     for form in (text, f"[{text}]"):
         with contextlib.suppress(tomllib.TOMLDecodeError):
             yield tomllib.loads(f"value = {form}")["value"]
@@ -81,7 +81,7 @@ def _match(value: Any, hint: Any) -> Any:
         return _match_items(value, origin, arguments)
     if hint in _PLAIN:
         accepted, _ = _PLAIN[hint]
-        # Python counts booleans among the whole numbers.
+        # In Python, booleans are integers.
         if not isinstance(value, accepted) or isinstance(value, bool) != (hint is bool):
             raise _Mismatch
         try:
@@ -108,7 +108,7 @@ def _is_pair(origin: Any, hints: tuple[Any, ...]) -> bool:
 
 
 def _expected(hint: Any) -> str:
-    """What a value of this type has to be, in words."""
+    """A description of the values of a type."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         *others, last = map(str, arguments)
@@ -119,7 +119,8 @@ def _expected(hint: Any) -> str:
     if origin in _LISTS and arguments:
         length = f" of {len(arguments)} values" if _is_pair(origin, arguments) else ""
         return f"a list{length}, each {_expected(arguments[0])}"
-    return _PLAIN[hint][1] if hint in _PLAIN else "a value of another kind"
+    name = getattr(hint, "__name__", hint)
+    return _PLAIN[hint][1] if hint in _PLAIN else f"a value of type {name}"
 
 
 def _literals(hint: Any) -> list[str]:

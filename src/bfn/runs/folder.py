@@ -2,14 +2,14 @@
 
 runs/NAME/
   recipe.toml          the resolved recipe: running it again repeats the run
-  config.json          what from_pretrained needs, and what one example of the data is
+  config.json          what from_pretrained needs, and the format of an example
   model.safetensors    EMA weights
   metrics.jsonl        one line per logged step
-  checkpoints/step-N/  everything that is needed to resume exactly
-  data.json            how much data there is, and the digest of it
-  trained-on.npy       hashes of what the run was trained on, by which it is known again
+  checkpoints/step-N/  everything needed to resume exactly
+  data.json            the size of the data, and their digest
+  trained-on.npy       hashes of the training examples, used to detect leaks
   samples/             pictures or text drawn during training
-  status.json          what the run last did, and the step of the exported model
+  status.json          the run's last known status, and the step of the exported model
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ CHANGEABLE = (
     "train.tensorboard",
     *(f"data.{key}" for key in PLACES),
 )  # fmt: skip
-"""Keys that may change when a run is resumed: they do not alter what was trained so far."""
+"""Keys that may change when a run is resumed: they do not affect the training so far."""
 
 
 _DEFAULTS_BEFORE = {
     "images": {"split_by": "number"},
     "array": {"split_by": "number", "low": -1.0, "high": 1.0, "image": False},
 }
-"""What runs were trained with whose recipe does not say `data.split_by`."""
+"""What runs were trained with if their recipe has no `data.split_by`."""
 
 
 class RunFolder:
-    """The files of one run; `trust` as in `BFN.from_pretrained`, for its recipe, too."""
+    """The files of one run; `trust` as in `BFN.from_pretrained`, and for its recipe too."""
 
     def __init__(self, path: str | Path, *, trust: bool = False) -> None:
         self.path, self.trust = Path(path), trust
@@ -84,14 +84,14 @@ class RunFolder:
         if self.path.exists() and not self.path.is_dir():
             raise BFNError(f"{name!r} is a file; give the run another folder")
         if not self.is_run():
-            # A process that is killed as it starts may leave hidden files.
+            # A process killed during start-up may leave hidden files behind.
             if self.path.is_dir() and any(p.name[0] != "." for p in self.path.iterdir()):
                 raise BFNError(
                     f"{name!r} holds other files and no {RECIPE}; give the run a new folder"
                 )
         elif not resume and not force:
             raise BFNError(
-                f"{name!r} holds a run already; continue it with --resume, replace it with --force "
+                f"{name!r} already holds a run; continue it with --resume, replace it with --force "
                 "(resume=True and force=True in Python), or give another folder with --out"
             )
         elif resume and (self.path / saving.WEIGHTS).is_file() and not self.steps():
@@ -101,9 +101,9 @@ class RunFolder:
             )
 
     def open(self, recipe: Recipe, *, resume: bool = False, force: bool = False) -> Path | None:
-        """Make the folder this process's own, and start a run in it unless one is resumed.
+        """Lock the folder for this process, and start a run in it unless one is resumed.
 
-        With `force`, a run that is there is renamed first; its new path is returned.
+        With `force`, an existing run is renamed first; its new path is returned.
         """
         replaced = None
         try:
@@ -113,9 +113,9 @@ class RunFolder:
                 self._lock.release()
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock.take()
-            for left in self.path.glob(".*.part"):  # by a kill
+            for left in self.path.glob(".*.part"):  # left by a killed process
                 left.unlink(missing_ok=True)
-            # Again, now that no other process can come in between.
+            # Check again, now that no other process can interfere.
             self.check_free(resume=resume)
             if not self.is_run():
                 _write(self.path / RECIPE, recipe.to_toml())
@@ -124,7 +124,7 @@ class RunFolder:
                 at = max(self.steps(), default=0)
                 if at > recipe.train.steps:
                     raise BFNError(
-                        f"the run in {str(self.path)!r} is at step {at} already, beyond "
+                        f"the run in {str(self.path)!r} is already at step {at}, beyond "
                         f"train.steps = {recipe.train.steps}; give at least {at}, or another folder"
                     )
         except BaseException as error:
@@ -146,7 +146,7 @@ class RunFolder:
         return target
 
     def is_here(self) -> bool:
-        """Whether the folder that was opened is still at its path."""
+        """Whether the folder is still where it was opened."""
         return self._lock.is_here()
 
     def check_here(self) -> None:
@@ -159,7 +159,7 @@ class RunFolder:
 
     def close(self) -> None:
         if self._metrics is not None:
-            with contextlib.suppress(OSError):  # an earlier error told of the full disk
+            with contextlib.suppress(OSError):  # an earlier error reported the full disk
                 self._metrics.close()
             self._metrics = None
         self._lock.release()
@@ -168,15 +168,15 @@ class RunFolder:
 
     def recipe(self, overrides: Mapping[str, Any] | None = None, *, trust: bool = False) -> Recipe:
         if not self.path.is_dir():
-            raise BFNError(f"there is no run folder {str(self.path)!r}; give the folder of a run")
+            raise BFNError(f"there is no run folder {str(self.path)!r}; give the path of one")
         if not self.is_run():
-            raise BFNError(f"{str(self.path)!r} holds no {RECIPE}; it is not the folder of a run")
+            raise BFNError(f"{str(self.path)!r} holds no {RECIPE}; give the path of a run folder")
         recipe = read(self.path / RECIPE, overrides, trust=self.trust or trust)
         before = _DEFAULTS_BEFORE.get(str(recipe.data.get("source")))
         if before is not None and "split_by" not in recipe.data:
             recipe = dataclasses.replace(recipe, data={**before, **recipe.data})
         if "train.objective" not in recipe.origin:
-            # A run from the time when there was one objective, and one head of each kind.
+            # A run from before objectives and heads could be chosen.
             head = {"head": "plain"} if recipe.flow.get("kind") == "discrete" else {}
             train = dataclasses.replace(recipe.train, objective="bound")
             recipe = dataclasses.replace(recipe, flow={**recipe.flow, **head}, train=train)
@@ -195,7 +195,7 @@ class RunFolder:
             if section in ("eval", "sample") or name in CHANGEABLE:
                 continue
             if section == "data" and key not in old["data"]:
-                continue  # the source chose it; the data's digest tells whether they are the same
+                continue  # chosen by the source; the digest shows whether the data are the same
             raise BFNError(
                 f"the run was started with {name} = {old[section].get(key)!r}, not "
                 f"{new[section].get(key)!r}; resume it with the same value, or give another folder"
@@ -204,7 +204,7 @@ class RunFolder:
     # The data.
 
     def write_data(self, digest: str, summary: str, fingerprints: np.ndarray) -> None:
-        """Keep what the run is trained on."""
+        """Record what the run is trained on."""
         with (
             self._writing(TRAINED_ON),
             replacing(self.path / TRAINED_ON) as aside,
@@ -215,7 +215,7 @@ class RunFolder:
             _write(self.path / DATA, json.dumps({"data": summary, "digest": digest}) + "\n")
 
     def data(self) -> dict[str, str]:
-        """What data.json says: the `data` in words and their `digest`; empty without the file."""
+        """The content of data.json: the `data` in words and their `digest`; empty without it."""
         with self._reading(DATA):
             return dict(json.loads((self.path / DATA).read_text()))
         return {}
@@ -228,15 +228,15 @@ class RunFolder:
 
     @contextlib.contextmanager
     def _reading(self, name: str) -> Iterator[None]:
-        """Pass over a file that is not there."""
+        """Ignore a missing file, and refuse a damaged one."""
         try:
             yield
         except FileNotFoundError:
             pass
         except (OSError, ValueError, EOFError, TypeError):
             raise BFNError(
-                f"{str(self.path / name)!r} is damaged; restore it, or remove it and do without "
-                "knowing what the run was trained on"
+                f"{str(self.path / name)!r} is damaged; restore it, or remove it and lose the "
+                "record of what the run was trained on"
             ) from None
 
     # Checkpoints and the exported model.
@@ -259,12 +259,12 @@ class RunFolder:
         return BFN.from_pretrained(self.path, trust=self.trust)
 
     def format(self) -> Format:
-        """What one example of the run's data is; the data themselves are not needed."""
+        """The format of the run's examples; the data themselves are not needed."""
         description = saving.load_config(self.path).get("data")
         if not isinstance(description, dict):
             raise BFNError(
-                f"{str(self.path / saving.CONFIG)!r} does not say what the data are; use "
-                "bfn.generate with a shape of your own"
+                f"{str(self.path / saving.CONFIG)!r} does not describe the data; use bfn.generate "
+                "and give the shape yourself"
             )
         return read_format(description, trust=self.trust)
 
@@ -273,7 +273,7 @@ class RunFolder:
     def open_metrics(self, step: int) -> None:
         """Continue the metrics after a step: later lines and unparseable ones are dropped."""
         path = self.path / METRICS
-        # A machine that crashes may leave anything at the end of the file.
+        # A crash of the machine may leave anything at the end of the file.
         lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
         with self._writing(METRICS):
             _write(path, "".join(line + "\n" for line in lines if _step_of(line) <= step))
@@ -303,7 +303,7 @@ class RunFolder:
 
 
 def checkpoint_steps(folder: Path) -> list[int]:
-    """The steps of all folders step-N in ascending order, whether they are whole or not."""
+    """The steps of all folders step-N in ascending order, including incomplete ones."""
     matches = (re.fullmatch(r"step-(0|[1-9][0-9]*)", path.name) for path in folder.glob("step-*"))
     return sorted(int(match[1]) for match in matches if match)
 

@@ -1,8 +1,8 @@
-"""What a run is doing: status.json says what it last did, a lock whether its process is alive.
+"""The status of a run: status.json has the last known one, a lock shows whether it is alive.
 
 The training process holds a lock on the file `.lock`, which the system releases however the process
-ends. A run whose lock is free and whose status.json says "running" was therefore killed. Where the
-file system has no locks, status.json is all that is known.
+ends. A run whose lock is free but whose status.json says "running" was therefore killed. Where the
+file system has no locks, only status.json counts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HELD = (errno.EWOULDBLOCK, errno.EACCES)
 
 
 class Lock:
-    """Held by the one process that trains in a folder."""
+    """Held by the process that trains in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / LOCK
@@ -59,7 +59,7 @@ class Lock:
         self._file = file
 
     def is_here(self) -> bool:
-        """Whether the file that is held is still the folder's, which may have been moved."""
+        """Whether the locked file is still in the folder, which may have been moved."""
         assert self._file is not None
         try:
             return os.path.samestat(os.fstat(self._file.fileno()), self.path.stat())
@@ -75,7 +75,7 @@ class Lock:
 
 
 def is_locked(folder: Path) -> bool | None:
-    """Whether some process trains in the folder; None if the file system cannot say."""
+    """Whether a process is training in the folder; None if the file system has no locks."""
     if fcntl is None:
         return None
     try:
@@ -93,7 +93,7 @@ def is_locked(folder: Path) -> bool | None:
 
 
 def _lock(file: IO[str]) -> None:
-    """Take the lock; try for a moment, because `is_locked` holds it for an instant too."""
+    """Take the lock, retrying briefly because `is_locked` also holds it for an instant."""
     until = time.monotonic() + _PATIENCE
     while fcntl is not None:
         try:
@@ -106,7 +106,7 @@ def _lock(file: IO[str]) -> None:
 
 
 def write(folder: Path, status: str, values: Mapping[str, Any]) -> None:
-    """Write status.json; a disk that is full is left to files that matter more."""
+    """Write status.json; a full disk is reported by files that matter more."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     body = {"status": status, **values, "updated": now}
     body |= {"process": os.getpid(), "host": socket.gethostname()}
@@ -115,7 +115,7 @@ def write(folder: Path, status: str, values: Mapping[str, Any]) -> None:
 
 
 def written(folder: Path) -> dict[str, Any]:
-    """What status.json says; empty if it is missing or makes no sense."""
+    """The content of status.json; empty if it is missing or invalid."""
     try:
         body = json.loads((folder / STATUS).read_text())
         updated = datetime.fromisoformat(body["updated"]).astimezone(UTC)
@@ -125,7 +125,7 @@ def written(folder: Path) -> dict[str, Any]:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """What status.json says, corrected by the lock."""
+    """The content of status.json, corrected by the lock."""
     body, locked = written(folder), is_locked(folder)
     if body and locked:
         body["status"] = RUNNING
