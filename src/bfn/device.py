@@ -52,6 +52,17 @@ def in_parts(
     return size
 
 
+def over_rows(size: int, work: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    """work(*rows) of at most `size` rows of all tensors at a time, as in `in_parts`: on the CPU."""
+    found: list[Tensor] = []
+
+    def part(start: int, stop: int, _: int) -> None:
+        found.append(work(*(tensor[start:stop] for tensor in tensors)).cpu())
+
+    in_parts(len(tensors[0]), size, part, what="row")
+    return torch.cat(found)
+
+
 @contextlib.contextmanager
 def needed(advice: Callable[[], str]) -> Iterator[None]:
     """Turn an error of too little memory into a `BFNError` with advice."""

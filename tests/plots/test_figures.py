@@ -44,6 +44,24 @@ def test_losses_of_even_chances() -> None:
     assert found.unit == "bits per character"
 
 
+def test_losses_do_not_depend_on_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = untrained.images("continuous")
+    before, forward, sizes = loss_curves(run, 2, 20), run.model.net.forward, []
+
+    def tight(features: torch.Tensor, t: torch.Tensor, **cond: object) -> torch.Tensor:
+        sizes.append(len(t))
+        if len(t) > 9:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(features, t, **cond)
+
+    monkeypatch.setattr(run.model.net, "forward", tight)
+    after = loss_curves(run, 2, 20)
+    assert sizes[:6] == [20, 10, 5, 5, 5, 5]
+    torch.testing.assert_close(after.rate, before.rate)
+    torch.testing.assert_close(after.rate_error, before.rate_error)
+    torch.testing.assert_close(after.total, before.total)
+
+
 def test_shades_and_probabilities() -> None:
     form, x = untrained.images().data.format.form, torch.zeros(1, 1, 2, 2)
     means = torch.tensor([-1.0, 0.0, 0.5, 1.5]).reshape(1, 1, 1, 2, 2)

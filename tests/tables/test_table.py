@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+import torch
 from sklearn.base import clone
 
 import bfn
@@ -47,6 +48,39 @@ def test_bounds_are_near_the_truth(fitted: bfn.Table) -> None:
     assert -ENTROPY - 0.1 < scores.value.mean() < -ENTROPY + 4 * scores.value.std() / 2000**0.5
     rest = fitted.log_prob(table(2000, 1), given=["colour", "large"], draws=4)
     assert abs(rest.value.mean() + np.log(4)) < 0.1
+
+
+def test_little_memory_changes_nothing(fitted: bfn.Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But the noise of scores, which is drawn for all rows of a batch together."""
+    rows, net = table(90, 3), fitted.model_.net
+    holes = rows.assign(weight=np.nan)
+    forward, sizes = net.forward, []
+
+    def tight(features: object, t: torch.Tensor, **cond: object) -> object:
+        sizes.append(len(t))
+        if len(t) > 40:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(features, t, **cond)
+
+    def all_at_once() -> list[object]:
+        filled = fitted.impute(holes, seed=5).weight.tolist()
+        return [filled, fitted.predict_proba(holes, "weight"), fitted.independent(rows)]
+
+    before, scores = all_at_once(), fitted.log_prob(rows)
+    monkeypatch.setattr(net, "forward", tight)
+    monkeypatch.setattr("bfn.tables.model.BATCH", 7)
+    filled, p, alone = all_at_once()
+    assert filled == before[0]
+    assert len(set(filled)) > 9
+    np.testing.assert_allclose(p, before[1], rtol=1e-5)
+    np.testing.assert_allclose(alone, before[2])
+    monkeypatch.setattr("bfn.tables.model.BATCH", 4096)
+    sizes.clear()
+    again = fitted.log_prob(rows)
+    assert sizes[:3] == [90, 45, 22]
+    assert (np.abs(again.value - scores.value) < 6 * (again.error + scores.error) + 1e-3).all()
+    same = fitted.log_prob(table(1, 3).loc[[0] * 80])
+    assert len(np.unique(same.value)) == 80
 
 
 def test_rows_follow_the_joint(fitted: bfn.Table) -> None:

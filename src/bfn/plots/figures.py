@@ -17,6 +17,7 @@ from torch import Tensor
 
 from bfn import loss, noise
 from bfn.data.base import DataSet
+from bfn.device import over_rows
 from bfn.flow import BayesianFlow, Theta
 from bfn.model import BFN
 from bfn.plots import style
@@ -307,28 +308,26 @@ def loss_curves(run: Run, intervals: int = 32, examples: int = 256) -> LossCurve
     edges = torch.arange(intervals + 1, dtype=torch.float64) / intervals
     order = [torch.randperm(len(x), generator=run.generator("order", j)) for j in range(intervals)]
 
-    def in_batches(cost: Callable[..., Tensor], *use: int | str) -> Tensor:
-        """cost(model, x, rows=..., generator=..., **cond) of all examples: (B,)."""
-        generator = run.generator(*use)
-        costs = []
-        for rows in torch.arange(len(x)).split(BATCH):
+    def costs(cost: Callable[..., Tensor], t: Tensor | float, *use: int | str) -> Tensor:
+        """cost(model, x, t, generator=..., **cond) of all examples: (B,)."""
+
+        def part(rows: Tensor) -> Tensor:
+            seeds = [noise.seed("figures", run.seed, *use, i) for i in rows.tolist()]
             labels = {key: value[rows] for key, value in cond.items()}
-            costs.append(cost(run.model, x[rows], rows=rows, generator=generator, **labels))
-        return torch.cat(costs).double().cpu() * run.data.scale(run.split)
+            own = t[rows] if isinstance(t, Tensor) else t
+            return cost(run.model, x[rows], own, generator=noise.Keyed(seeds), **labels)
+
+        found = over_rows(BATCH, part, torch.arange(len(x)))
+        return found.double() * run.data.scale(run.split)
 
     def rate(j: int) -> Tensor:
         # The examples' times cover the interval evenly, in random order.
         t = (j + (order[j] + 0.5) / len(x)) / intervals
-        return in_batches(
-            lambda model, x, rows, **given: loss.continuous_time(model, x, times=t[rows], **given),
-            *("rate", j),
-        )
+        return costs(loss.continuous_time, t, "rate", j)
 
     def reconstruction(j: int) -> Tensor:
-        return in_batches(
-            lambda model, x, rows, **given: loss.reconstruction(model, x, float(edges[j]), **given),
-            "reconstruction",  # the same noise at every time, for a smooth curve
-        )
+        # The same noise at every time, for a smooth curve.
+        return costs(loss.reconstruction, float(edges[j]), "reconstruction")
 
     rates, left = [], []
     with run.model.evaluating():

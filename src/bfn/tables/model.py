@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bfn import noise
+from bfn.device import over_rows
 from bfn.errors import BFNError, plural, some, whole
 from bfn.flow import Theta
 from bfn.guidance import Pinned, Wrapper
@@ -27,6 +28,8 @@ from bfn.tables.head import add_logits
 
 NEVER = -1e4
 """A logit of no probability."""
+BATCH = 4096
+"""Rows that are predicted or scored at once, if memory holds them."""
 
 
 class Estimate(NamedTuple):
@@ -166,15 +169,15 @@ class TableModel:
     def _completed(
         self, model: BFN | Present, x: Tensor, mask: Tensor, seed: int, batch: int, final: str
     ) -> Tensor:
-        parts = []
-        generator = torch.Generator(model.device).manual_seed(noise.seed(seed, "one"))
-        with model.evaluating():
-            for x_b, mask_b in zip(x.split(batch), mask.split(batch), strict=True):
-                output = _at_start(model, x_b, mask_b)
-                parts.append(output.mode() if final == "mode" else output.sample(generator))
-        return torch.cat(parts).cpu()
+        def complete(rows: Tensor, x: Tensor, mask: Tensor) -> Tensor:
+            output = _at_start(model, x, mask)
+            keys = noise.Keyed([noise.seed(seed, "one", i) for i in rows.tolist()])
+            return output.mode() if final == "mode" else output.sample(keys)
 
-    def predict_proba(self, table: Any, target: str, *, batch: int = 4096) -> np.ndarray:
+        with model.evaluating():
+            return over_rows(batch, complete, torch.arange(len(x)), x, mask)
+
+    def predict_proba(self, table: Any, target: str, *, batch: int = BATCH) -> np.ndarray:
         """The probabilities of the target's classes or bins, given the other columns: (N, K).
 
         `classes(target)` says which values they stand for. Missing values of other columns are
@@ -190,13 +193,13 @@ class TableModel:
         place = format.columns.variables.index(column)
         x, mask = format.known(frame)
         self._say_nearest(frame, format.columns.impossible(frame, holes=True))
-        found = []
+
+        def logits(x: Tensor, mask: Tensor) -> Tensor:
+            return _at_start(self._present, x, mask).each()[place].law().logits
+
         with model.evaluating():
-            for rows in range(0, len(x), batch):
-                output = _at_start(self._present, x[rows : rows + batch], mask[rows : rows + batch])
-                law = output.each()[place].law()
-                found.append(torch.softmax(law.logits.double(), -1).cpu().numpy())
-        return np.concatenate(found)[:, : column.K - column.missing]
+            p = torch.softmax(over_rows(batch, logits, x, mask).double(), -1)
+        return p[:, : column.K - column.missing].numpy()
 
     def classes(self, target: str) -> list[Any]:
         """What the columns of `predict_proba` stand for: a value of each class or bin."""
@@ -256,12 +259,14 @@ class TableModel:
                 f"give {self._listed(frame, wrong)}; nearest=True scores the nearest instead",
                 stacklevel=2,
             )
-        parts = []
-        for i, part in enumerate(x.to(model.device).split(4096)):
-            known = torch.from_numpy(~free).to(part.device).expand(part.shape)
-            found = bound(model, part, known, draws, noise.seed(seed, i))
-            parts.append([each.double().cpu().numpy() for each in found])
-        cost, error = (np.concatenate(each) for each in zip(*parts, strict=True))
+
+        def with_error(rows: Tensor, x: Tensor) -> Tensor:
+            known = torch.from_numpy(~free).to(model.device).expand(x.shape)
+            found = bound(model, x.to(model.device), known, draws, noise.seed(seed, int(rows[0])))
+            return torch.cat([found.value, found.error[:, None]], 1)
+
+        costs = over_rows(BATCH, with_error, torch.arange(len(x)), x).double().numpy()
+        cost, error = costs[:, :-1], costs[:, -1]
         cost = cost + format.columns.log_volume(frame, nearest=True) * free
         found = self._by_column(-cost, wrong)
         return Estimate(found if by_column else found.sum(1), error)
@@ -270,8 +275,9 @@ class TableModel:
         """The log probability of every value among those of its own column alone: (N, D)."""
         format, frame = self._format, read(table)
         x = format.form.encode(format.codes(frame, nearest=nearest))
-        cost = alone(self._model, x.to(self._model.device)).double().cpu().numpy()
+        cost = over_rows(BATCH, lambda x: alone(self._model, x.to(self._model.device)), x)
         wrong = {} if nearest else format.columns.impossible(frame)
+        cost = cost.double().numpy()
         return self._by_column(-cost - format.columns.log_volume(frame, nearest=True), wrong)
 
     def _say_nearest(self, frame: Frame, wrong: Mapping[str, np.ndarray]) -> None:
