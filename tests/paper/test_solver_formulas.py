@@ -129,6 +129,18 @@ def test_noisy_solver_of_discrete_data() -> None:
     np.testing.assert_allclose(moved, differences(expected.numpy()), rtol=1e-10)
 
 
+@pytest.mark.parametrize("grid", solvers.GRIDS)
+def test_steps_extrapolate_by_their_lengths(grid: str) -> None:
+    """Half a step over the step before, in t, in r or in ln r."""
+    flow = GaussianFlow(bfn.Exponential(SIGMA_1))
+    t, step_number = solvers.path(grid, flow.prior((2, 3), dtype=torch.float64), flow, 6, None)
+    r = flow.schedule.beta(torch.stack(list(t))[:, 0]).sqrt()
+    c = {"time": torch.stack(list(t))[:, 0], "power": r, "geometric": r.log()}[grid].tolist()
+    half = [0.5 * (c[i + 1] - c[i]) / (c[i] - c[i - 1]) for i in range(1, 6)]
+    found = [float(step_number(i).half[0]) for i in range(6)]
+    assert found == pytest.approx([0.0, *half], rel=1e-9)
+
+
 def test_first_step_without_noise_on_the_way_starts_from_the_prior_of_u() -> None:
     """U(0) ~ N(0, v): after one step V = r (U + r m)."""
     case = Discrete()

@@ -118,6 +118,8 @@ def test_numbers_that_no_bin_can_give() -> None:
     assert columns.decode(columns.encode(table))["x"].tolist() == [10, 10, 20]
     assert columns.log_volume(table).tolist() == [[0, 0], [np.inf, np.inf], [np.inf, 0]]
     assert columns.log_volume(table, nearest=True).tolist() == [[0, 0]] * 3
+    # Nothing was missing in training.
+    assert columns.log_volume({"x": [None, 10], "y": [2.5, None]})[[0, 1], [0, 1]].min() == np.inf
     wide = Columns.fit({"x": np.random.default_rng(0).integers(0, 10**6, 2000)})
     low = wide["x"].grid.values(np.array([0]))[0].as_py()  # pyright: ignore
     inside, below = ({"x": [low - i]} for i in (0, 1))

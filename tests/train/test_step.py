@@ -284,7 +284,7 @@ class Network(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first = nn.Linear(3, 16)
+        self.first = nn.Linear(9, 16)
         self.attention = bfn.nn.blocks.SelfAttention(16, 2)
         self.tall = nn.Linear(16, 40)
         self.wide = nn.Linear(40, 16)
@@ -292,7 +292,7 @@ class Network(nn.Module):
         self.narrow = nn.Linear(16, 4)
         self.table = nn.Embedding(9, 16)
         self.idle = nn.Linear(16, 16)
-        self.last = nn.Linear(16, 3)
+        self.last = nn.Linear(16, 9)
 
 
 MATRICES = ("attention.qkv", "attention.output", "tall", "wide", "conv", "idle")
