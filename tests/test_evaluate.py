@@ -158,7 +158,6 @@ def test_independent_entropy_retyped() -> None:
     uniform = 64 * math.log(17)
     assert evaluate.baselines(data) == {"uniform": pytest.approx(uniform), "independent": found}
     continuous = bfn.data.load("digits", form="continuous")
-    assert_refused(lambda: evaluate.independent_entropy(continuous), "continuous")
     assert evaluate.baselines(continuous) == {}
     assert evaluate.baselines(continuous, K=17) == evaluate.baselines(data)
 
@@ -324,28 +323,3 @@ def test_the_table_is_in_the_datas_unit_beside_the_published_one(
     assert first["total"]["bits"] == pytest.approx(first["in_unit"] / 64 / LN2)
     assert float(rows["3"][3]) == pytest.approx(first["in_unit"], abs=6e-4)
     assert "published: L^r 0.5 nats/image, included" in captured
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"steps": [0]}, "expected inf, or a whole number, at least 1"),
-        ({"steps": ["many"]}, "expected inf, or a whole number, at least 1"),
-        ({"steps": []}, "steps is empty"),
-        ({"steps": 5}, "steps = 5; expected several, as in [10, 25, 'inf']"),
-        ({"steps": "inf"}, "steps = 'inf'; expected several"),
-        ({"model": "digits"}, "the model is 'digits'; expected a bfn.BFN"),
-        ({"batch": 0}, "batch = 0"),
-        ({"repeats": 0}, "repeats = 0"),
-        ({"crops": -1}, "crops = -1"),
-        ({"crops": 5}, "is not a text"),
-        ({"known": BITS[0] > -1}, "everything is known; leave some variables out"),
-        ({"known": BITS > 0}, "the mask has shape (200, 1), but x has (1, 1)"),
-        ({"known": BITS[0]}, "the mask is torch.int64; expected a torch.bool tensor"),
-        ({"known": "all"}, "the mask is str"),
-        ({"known": BITS[0] < 0}, "the network, Posterior, cannot see which variables are known"),
-    ],
-)
-def test_mistakes(given: dict, words: str) -> None:
-    model = bfn.discrete(Posterior(), K=2, beta_1=4.0, head="plain")
-    assert_refused(lambda: evaluate.evaluate(**{"model": model, "data": BITS, **given}), words)

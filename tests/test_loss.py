@@ -252,59 +252,6 @@ def test_the_network_sees_known_values_and_which_they_are(kind: str) -> None:
         torch.testing.assert_close(features[:, mask], exact[:, mask])
 
 
-# Refusals
-
-
-@pytest.mark.parametrize(
-    ("net", "known", "sentence"),
-    [
-        (bfn.nn.MLP(3, width=8), torch.ones(3) > 0, "the network, MLP, cannot see which variables"),
-        (Toy(), torch.ones(3), "the mask is torch.float32; expected a torch.bool tensor"),
-        (Toy(), [True, False, False], "the mask is list; expected a torch.bool tensor"),
-        (Toy(), torch.ones(2) > 0, r"the mask has shape \(2,\), but x has \(4, 3\)"),
-    ],
-)
-def test_masks_and_networks_that_do_not_fit(net: nn.Module, known: Any, sentence: str) -> None:
-    with pytest.raises(bfn.BFNError, match=sentence):
-        loss.continuous_time(bfn.continuous(net), data("continuous", (4, 3)), known=known)
-
-
-MISTAKES: list[tuple[dict[str, Any], str]] = [
-    ({"n": 0}, "n = 0.* at least 1"),
-    ({"n": -4}, "n = -4.* at least 1"),
-    ({"n": 2.5}, r"n = 2\.5.* whole number"),
-    ({"n": math.inf}, "n = inf.* whole number"),
-    ({"n": 3, "draws": 0}, "draws = 0; at least 1"),
-    ({"n": 3, "steps": "some"}, "steps = 'some'; expected \"all\""),
-    ({"n": 3, "steps": torch.tensor([1])}, r"shape \(1,\) .* one whole number .*\(2,\)"),
-    ({"n": 3, "steps": torch.ones(2)}, "float32; expected one whole number"),
-    ({"n": 3, "steps": torch.tensor([0, 1])}, "between 0 and 1; expected 1 to n = 3"),
-    ({"n": 3, "steps": torch.tensor([4, 1])}, "between 1 and 4; expected 1 to n = 3"),
-    ({"n": 3, "times": torch.full((2,), 9.0)}, r"9\.0; expected 0 to 1"),
-    ({"times": torch.ones(3)}, r"shape \(3,\); expected one per example, \(2,\)"),
-    ({"times": torch.full((2,), 1.1)}, r"1\.1\d*; expected 0 to 1"),
-    ({"times": torch.full((2,), -0.1)}, r"-0\.1\d*; expected 0 to 1"),
-    ({"times": torch.tensor([math.nan, 0])}, "nan; expected 0 to 1"),
-    ({"times": "stratified"}, "times = 'stratified'; expected a time sampler"),
-    ({"n": 3, "times": 0.5}, r"times = 0\.5; expected a time sampler"),
-    ({"times": loss.stratified, "generator": noise.Keyed([1, 2])}, r"keyed .*bfn\.loss\.indep"),
-    ({"generator": 3}, "generator = 3; expected a torch.Generator"),
-    ({"x": [[0.1, 0.2]]}, "x is a list; expected a tensor"),
-    ({"n": 3, "x": torch.tensor(1)}, "expected a batch"),
-    ({"t": 1.5}, r"t = 1\.5 is not a time between 0 and 1"),
-    ({"t": math.nan}, "t = nan is not a time between 0 and 1"),
-]
-
-
-@pytest.mark.parametrize(("options", "sentence"), MISTAKES)
-def test_mistakes_get_a_sentence(options: dict[str, Any], sentence: str) -> None:
-    by_option = {"n": loss.discrete_time, "t": loss.reconstruction}
-    function: Any = next((by_option[o] for o in options if o in by_option), loss.continuous_time)
-    for kind in KINDS:
-        with pytest.raises(bfn.BFNError, match=sentence):
-            function(model(kind), **{"x": data(kind, (2, 3)), **options})
-
-
 def test_continuous_data_are_measured_to_within_sigma_1_by_default() -> None:
     untold, x = model("continuous", reconstruction=None), data("continuous", (2, 3))
     sigma_1 = (1.0 + float(untold.flow.schedule.beta(torch.ones(())))) ** -0.5

@@ -6,7 +6,6 @@ import pytest
 import torch
 from scipy import stats
 
-import bfn
 from bfn import noise
 from support.toys import generator
 
@@ -51,11 +50,6 @@ def test_keyed_noise_belongs_to_the_example(draw, shape: tuple[int, ...]) -> Non
     a, b = noise.Keyed(seeds), noise.Keyed(seeds[2:3])
     draw((6, *shape), a), draw((1, *shape), b)
     assert torch.equal(draw((6, *shape), a)[2:3], draw((1, *shape), b))
-
-
-def test_keyed_noise_for_another_batch_gets_a_sentence() -> None:
-    with pytest.raises(bfn.BFNError, match="2 generators for a batch of 3"):
-        noise.normal((3, 4), noise.Keyed([1, 2]))
 
 
 def test_numbers_are_moved_to_the_device() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from bfn.data.base import DataSet, Stream
 from bfn.data.formats import TextFormat
 from bfn.data.forms import LETTERS, Alphabet
 from support import toys
-from support.mistakes import assert_refused
 
 
 def normal(n: int, D: int, seed: int, shift: float = 0.0, spread: float = 1.0) -> Tensor:
@@ -110,19 +108,6 @@ def test_words_of_a_text() -> None:
 
 def digits(form: str = "continuous", **arguments: Any) -> DataSet:
     return bfn.data.load("digits", form=form, **arguments)
-
-
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda: quality.quality(digits(), "test", 10, {"word"}), "digits is not a text"),
-        (lambda: quality.TwoSamples(digits(), "test", 3), "n = 3 with 297 examples"),
-        (lambda: compare(["sde"], [2], n="6"), "n = '6'; expected a whole number"),
-        (lambda: compare(["sde"], [2], repeats=0), "repeats = 0; expected a whole number"),
-    ],
-)
-def test_mistakes(call: Callable[[], object], words: str) -> None:
-    assert_refused(call, words)
 
 
 @pytest.mark.parametrize("form", ["discretised", "binary", "continuous"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -17,7 +17,6 @@ from bfn.codec import Codec, Coded, chain
 from bfn.codec.coder import ORDER, TIMES, Counts, Startup, exact_arithmetic, padding
 from bfn.codec.stack import Family, Stacks, uniform
 from support import toys
-from support.mistakes import assert_refused
 
 SHAPES = {"continuous": (2, 3), "discretised": (1, 4, 4), "discrete": (6,), "binary": (5, 2)}
 
@@ -305,30 +304,6 @@ def test_blocks_are_loaded_one_after_another() -> None:
     assert torch.equal(last, data("binary", 30, 8))
     assert torch.equal(early, data("binary", 30, 1))
     assert sum(done) == 60
-
-
-MISTAKES: dict[str, Callable[[], object]] = {
-    "steps = 0": lambda: codec("binary", steps=0),
-    "lanes = True": lambda: codec("binary", lanes=True),
-    "shape = (4, 0)": lambda: Codec(toys.model("binary"), (4, 0), 3),
-    "block 0 is": lambda: codec("discretised").encode([torch.zeros(3, 4, 4)]),
-    "not the centre": lambda: codec("discretised").encode([torch.full((3, 1, 4, 4), 0.1)]),
-    "outside the range": lambda: codec("discretised").encode([torch.full((3, 1, 4, 4), math.nan)]),
-    "has type": lambda: codec("discretised").encode([torch.zeros(3, 1, 4, 4).long()]),
-    "x is a list; expected a tensor": lambda: codec("discretised").encode([[1, 2]]),
-    "reconstruction=bfn.Bins": lambda: Codec(
-        toys.model("continuous", reconstruction=None), (4,), 3
-    ),
-    "too many to code": lambda: Codec(bfn.discretised(toys.Toy(P=2), 2**22 + 1, 0.1), (4,), 3),
-    "not finite": lambda: Codec(bfn.discrete(Certain([math.nan]), 2, 4.0), (6,), 3).encode(
-        [torch.zeros(4, 6).long()]
-    ),
-}
-
-
-@pytest.mark.parametrize("sentence", MISTAKES)
-def test_mistakes_are_one_sentence(sentence: str) -> None:
-    assert_refused(MISTAKES[sentence], sentence)
 
 
 def test_settings_of_the_process_are_restored() -> None:

@@ -14,7 +14,6 @@ from bfn.codec.chain import POPPED, CutGaussianBins, Grid
 from bfn.codec.stack import Distribution, Stacks
 from bfn.flow import BayesianFlow, BinaryFlow, CategoricalFlow, GaussianFlow
 from bfn.schedule import Exponential, Quadratic
-from support.mistakes import assert_refused
 
 LANES, NUMBER = 3, 40
 
@@ -108,24 +107,6 @@ def test_fine_bins_equal_one_alphabet() -> None:
         costs.append((stacks.bits()[0] - before) / 2000)
         distribution.pop(stacks)
     assert costs[1] - costs[0] == pytest.approx(2.0**-8 / math.log(2.0), rel=0.1)
-
-
-def test_mistakes_are_one_sentence() -> None:
-    cell, pair = np.rint(MEAN).astype(np.int64), np.array([[5, 9]] * LANES)
-    for sentence, call in (
-        ("damaged", lambda: stack.gaussian(MEAN, 2.5, 20).push(filled(), cell + 21)),
-        # It does not wrap round to a symbol of the alphabet.
-        ("damaged", lambda: stack.gaussian(MEAN, 2.5, 20).push(filled(), cell + 2**32)),
-        # Beyond its own size, not the largest.
-        ("damaged", lambda: stack.uniform(pair).push(filled(), pair[:, ::-1] - 2)),
-        ("damaged", lambda: Stacks(1).put(0, b"\1\2\3\4\0\0\0\0")),
-        ("not finite", lambda: stack.gaussian(MEAN * np.nan, 2.5, 20)),
-        ("not finite", lambda: stack.cut_gaussian(MEAN, STD * np.inf, 17)),
-        ("not finite", lambda: stack.table(WEIGHTS * np.nan)),
-        ("too fine", lambda: Grid.of(GaussianFlow(Exponential(0.02)), 5, spacing=1e-9)),
-        ("more steps", lambda: Grid.of(GaussianFlow(Exponential(1e-8)), 1, 0.5).pushed(1, 2.0)),
-    ):
-        assert_refused(call, sentence)
 
 
 # Grids against the formulas retyped, and the bound on how far V can stray.

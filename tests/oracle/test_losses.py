@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 import bfn
 from bfn import loss
-from support.mistakes import assert_refused
 from support.sources import Source, Toy
 from support.toys import KINDS, data, generator, model, standard_error
 
@@ -186,14 +185,6 @@ def test_weights_of_times_count_for_both() -> None:
         found = loss.objective(bfn_model, x, name, times=times, generator=generator(3))
         torch.testing.assert_close(found.value, 3 * plain.value)
         torch.testing.assert_close(found.bound, 3 * plain.bound)
-
-
-def test_refusals() -> None:
-    x = data("binary", (2, 2))
-    assert_refused(
-        lambda: loss.objective(model("binary"), x, "likelihood"),
-        "objective = 'likelihood'; expected auto, bound, log_prob, mixture",
-    )
 
 
 class Waves(nn.Module):

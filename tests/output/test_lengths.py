@@ -173,7 +173,6 @@ def test_mistakes() -> None:
         (cost(length=LENGTHS - 1), "has length 0; expected 1 to 6"),
         (cost(length=LENGTHS.double()), "torch.float64 of shape (4,); expected a whole number"),
         (cost(length=LENGTHS[:2]), "of shape (2,); expected a whole number for each example, (4,)"),
-        (lambda: bfn.Lengths(None), "holds None; expected a finite logarithm"),  # pyright: ignore[reportArgumentType]
         (cost(length=LENGTHS, mask=mask), "a mask and lengths both say"),
         (cost(mask=nothing), "hides a whole example"),
         (cost(mask=mask.long()), "the mask is torch.int64; expected a torch.bool"),
@@ -187,9 +186,6 @@ def test_mistakes() -> None:
         (cost(mixed, molecule, mask={"types": mask[:2]}), "in the variable 'types'"),
         (cost(mixed, molecule, length=9), "has length 9; expected 1 to 6"),
         (lambda: bfn.codec.Codec(with_law, (LONGEST,), 3), "different lengths, which have no code"),
-        (lambda: bfn.Lengths(()), "holds (); expected a finite logarithm"),
-        (lambda: bfn.Lengths((0.0, -math.inf)), "expected a finite logarithm"),
-        (lambda: bfn.Lengths.of([3, 4], 3), "has length 4; expected 1 to 3"),
         (lambda: bfn.generate(with_law, (2, 4)), "up to 6 long, but the shape has room for 4"),
         (draw(length=7), "has length 7; expected 1 to 6"),
         (draw(length=0), "has length 0; expected 1 to 6"),

@@ -323,9 +323,3 @@ def test_a_silent_network_pays_the_entropy(n: int | str) -> None:
     entropy = -(p * np.log(p)).sum()
     assert abs(cost.mean() - entropy) < 4 * cost.std() / math.sqrt(len(x))
     assert cost.std() / math.sqrt(len(x)) < 0.02 * entropy
-
-
-@pytest.mark.parametrize("spikes", [(K,), (-1,), (0.5,)])
-def test_spikes_are_bins(spikes: tuple) -> None:
-    with pytest.raises(bfn.BFNError, match="expected bins of 0 to 47"):
-        SmoothBinnedHead(K, spikes=spikes)

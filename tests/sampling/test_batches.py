@@ -10,7 +10,6 @@ import torch
 import bfn
 from bfn import noise
 from bfn.sampling.batches import in_batches
-from support.mistakes import assert_refused
 from support.toys import KINDS, model
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -116,17 +115,3 @@ def test_completions_come_in_batches_too() -> None:
         calls = 5 * (4 * (1 + options.get("resample", 0)) + 1)
         assert told[-1] == (calls, calls)
     assert sizes == {5, 6}
-
-
-@pytest.mark.parametrize(
-    ("wrong", "sentence"),
-    [
-        ({"n": 0}, "n = 0; expected a whole number, at least 1"),
-        ({"batch": "2"}, "batch = '2'"),
-        ({"calls": 1}, "calls = 1; one step and the last look need a whole number, at least 2"),
-        ({"label": [1, 2]}, "2 labels were given for 3 examples"),
-    ],
-)
-def test_mistakes(wrong: dict[str, Any], sentence: str) -> None:
-    arguments = {"n": 3, "shape": (3,)} | wrong
-    assert_refused(lambda: in_batches(model("continuous"), **arguments), sentence)

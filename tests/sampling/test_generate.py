@@ -108,68 +108,6 @@ def test_known_values_come_back(kind: str) -> None:
         assert torch.equal(one[0], each[0])
 
 
-def test_a_network_that_cannot_see_what_is_known_is_refused() -> None:
-    blind = bfn.discretised(bfn.nn.MLP(3, outputs=2, width=8), K=5)
-    known = torch.zeros(3), SEEN
-    use = lambda: bfn.generate(blind, (2, 3), 2, known=known)  # noqa: E731
-    assert_refused(use, "the network, MLP, cannot see which variables are known", "bfn.infill")
-
-
-@pytest.mark.parametrize(
-    ("wrong", "value", "expectation"),
-    [
-        ({"steps": 0}, "steps = 0", "a whole number, at least 1"),
-        ({"shape": 16}, "shape = 16", "positive sizes, the batch first"),
-        ({"shape": (2.5, 3)}, "shape = (2.5, 3)", "positive sizes"),
-        ({"first": 2.0}, "first = 2.0", "a time of at least 0 and below 1"),
-        ({"dtype": torch.int64}, "dtype = torch.int64", "torch.float32 or torch.float64"),
-        ({"scale": 3.0}, "scale = 3.0", "no effect without a guide"),
-        ({"guide": 3}, "guide = 3", "a function of the expected data"),
-        ({"calls": 1}, "calls = 1", "a whole number, at least 2"),
-        ({"final": "mean"}, "'mean'", '"sample" or "mode"'),
-        ({"solver": "euler"}, "unknown solver 'euler'", "one of ancestral"),
-        ({"solver": solvers.ode}, "unknown solver", "one of ancestral"),
-        ({"solver": "ancestrl"}, "'ancestrl'", "did you mean 'ancestral'"),
-        ({"grid": "powr"}, "'powr'", "did you mean 'power'"),
-        ({"generator": noise.Keyed([1, 2, 3])}, "3 generators", "batch of 2"),
-        ({"seed": 1, "generator": generator(1)}, "seed = 1 and a generator", "give one"),
-        ({"seed": "1"}, "seed = '1'", "expected a whole number"),
-        ({"guidance": "2"}, "guidance = '2'", "a number of 0 or more"),
-        ({"solvr": "ode"}, "'solvr' is not an argument of generate", "did you mean 'solver'?"),
-        ({"known": torch.zeros(3)}, "the mask is NoneType", "expected a torch.bool tensor"),
-        ({"known": (torch.zeros(3), [True])}, "the mask is list", "a torch.bool tensor"),
-        ({"known": (torch.zeros(4), SEEN)}, "are 4 examples", "expected 2 of shape (3,)"),
-        (
-            {"known": (torch.full((3,), 2.0), SEEN)},
-            "x contains 2.0",
-            "outside the range of the bins",
-        ),
-        ({"known": (torch.zeros(3), SEEN[:2])}, "the mask has shape (2,)", "one example's, (3,)"),
-        ({"known": (torch.zeros(3), SEEN, 3)}, "known = 3 items", "x, and a mask"),
-        ({"known": 3}, "x is a int", "expected a tensor"),
-        ({"temperature": 0.5}, "'temperature' is not an argument", "Toy, does not take it"),
-    ],
-)
-def test_mistakes(wrong: dict[str, Any], value: str, expectation: str) -> None:
-    bfn_model = model("discretised")
-    arguments = {"shape": (2, 3), "steps": 2} | wrong
-    assert_refused(lambda: bfn.generate(bfn_model, **arguments), value, expectation)
-    assert all(module.training for module in bfn_model.modules())
-
-
-@pytest.mark.parametrize(
-    ("wrong", "what"), [("digits", "'digits'"), (Toy(), "a Toy"), (None, "a NoneType")]
-)
-def test_other_things_are_not_models(wrong: Any, what: str) -> None:
-    for use in (
-        lambda: bfn.generate(wrong, (2, 3), 2),
-        lambda: bfn.infill(wrong, torch.zeros(2, 3), torch.ones(3).bool(), 2),
-        lambda: bfn.guidance.Guided(wrong, lambda x: x.sum(1)),
-        lambda: bfn.guidance.ClassifierFree(wrong, 2.0),
-    ):
-        assert_refused(use, f"the model is {what}; expected a bfn.BFN")
-
-
 def test_conditions_reach_the_network() -> None:
     """Any that its forward takes, through wrappers too; the others are refused."""
     seen = []

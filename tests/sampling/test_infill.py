@@ -236,30 +236,3 @@ def test_completions_can_be_guided() -> None:
     for options in WAYS:
         x = bfn.infill(labelled, X, MASK, 5, label=[3, 1, 2], guidance=2.0, **options)
         assert torch.equal(x[:, ~MASK], torch.tensor([[3] * 3, [1] * 3, [2] * 3]))
-
-
-WRONG = [
-    ({"mask": MASK[:4]}, r"mask has shape \(4,\), but x has \(3, 5\)"),
-    ({"mask": MASK.float()}, "mask is torch.float32"),
-    ({"x": X + 7}, "x contains 9"),
-    ({"calls": 3, "resample": 2}, "calls = 3; one step, taken 3 times, and .* at least 4"),
-    ({"calls": 20, "resample": 4}, r"calls = 20; with every step .* 5 n \+ 1 .* give 16 or 21"),
-    ({"resample": -1}, "resample = -1"),
-    ({"jump": 0}, "jump = 0"),
-    ({"particles": 0}, "particles = 0"),
-    ({"particels": 3}, "'particels' is not an argument of infill, .* did you mean 'particles'"),
-    ({"observed": "yes"}, "observed = 'yes'"),
-    ({"label": [1, 2]}, "2 labels were given for 3 examples"),
-    ({"particles": 2, "solver": "ode"}, "particles need the solver 'ancestral'"),
-    ({"particles": 2, "observed": "known"}, "particles need .* observed='schedule'"),
-    ({"particles": 2, "resample": 1}, "particles need .* without resample"),
-    ({"particles": 2, "since": 0.5}, "particles need .* without resample or since"),
-    ({"since": 1.0}, "since = 1.0; expected a time of at least 0 and below 1"),
-]
-
-
-@pytest.mark.parametrize(("wrong", "sentence"), WRONG, ids=[s for _, s in WRONG])
-def test_mistakes(wrong: dict[str, Any], sentence: str) -> None:
-    given: dict[str, Any] = {"x": X, "mask": MASK, "steps": 3, **wrong}
-    with pytest.raises(bfn.BFNError, match=sentence):
-        bfn.infill(text(), **given)

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 import bfn
 from bfn.schedule import Exponential, Quadratic, Retimed, Schedule
-from support.mistakes import assert_refused
 
 BETA_1 = 255.0
 
@@ -93,20 +92,3 @@ def test_retiming_twice_and_saving(tmp_path: Path) -> None:
     told.save_pretrained(tmp_path / "told")
     loaded = bfn.BFN.from_pretrained(tmp_path / "told", trust=True)
     assert loaded.flow == told.flow
-
-
-@pytest.mark.parametrize(
-    ("n", "options", "words"),
-    [
-        (0, {}, "n = 0; expected inf, or a whole number, at least 1"),
-        ("ten", {}, "n = 'ten'"),
-        (4, {"examples": 0}, "examples = 0; expected a whole number, at least 1"),
-    ],
-)
-def test_mistakes_get_a_sentence(n: int | str, options: dict[str, int], words: str) -> None:
-    assert_refused(lambda: bfn.retimed(model(True), normal(4, 2, 0), n, **options), words)
-
-
-def test_batches_without_an_end_get_a_sentence() -> None:
-    batches = iter([normal(4, 2, 0)])
-    assert_refused(lambda: bfn.retimed(model(True), batches, 4), "give an array or a Dataset")  # pyright: ignore[reportArgumentType]
