@@ -59,13 +59,13 @@ def number(
     return found
 
 
-def did_you_mean(name: object, known: Iterable[str], prefix: str = "") -> str:
+def did_you_mean(name: object, known: Iterable[str], shown: Callable[[str], str] = repr) -> str:
     """A hint such as "; did you mean 'text'?", or nothing if no known name is close."""
     known = list(known)
     # lr is the learning_rate.
     short = [each for each in known if "".join(re.findall("(?:^|_)(.)", each)) == name]
     near = short or difflib.get_close_matches(str(name), known, n=1)
-    return f"; did you mean {prefix + near[0]!r}?" if near else ""
+    return f"; did you mean {shown(near[0])}?" if near else ""
 
 
 def is_ours(name: object) -> bool:

@@ -89,6 +89,7 @@ MISTAKES = [
     ("train digits --ot run", "unknown option --ot; did you mean --out?"),
     ("train digits --resume now", "bfn train does not take 'now'; see bfn train --help"),
     ("train digits --steps 5", "unknown option --steps; did you mean --train.steps?"),
+    ("train digits --lr 1e-3", "unknown option --lr; did you mean --train.learning_rate?"),
     ("train images --path=x", "unknown option --path; did you mean --data.path?"),
     ("train --layer 5 text", "unknown option --layer; did you mean --net.layers?"),
     ("train digits --fnal mode", "unknown option --fnal; did you mean --sample.final?"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import lzma
 import os
 import struct
+import sys
 import tracemalloc
 import zlib
 from collections.abc import Iterator
@@ -70,6 +71,14 @@ def test_every_flip_and_every_truncation_is_noticed() -> None:
         damaged.write_bytes(variant)
         with pytest.raises(BFNError, match=r"b\.bfn"):
             Archive(damaged)
+
+
+def test_archives_need_msgpack(monkeypatch: pytest.MonkeyPatch) -> None:
+    archives.write(Path("a.bfn"))
+    monkeypatch.setitem(sys.modules, "msgpack", None)
+    words = r"an archive needs msgpack, .*: pip install 'bfn\[compress\]'"
+    with pytest.raises(BFNError, match=words):
+        Archive(Path("a.bfn"))
 
 
 def test_what_is_not_an_archive() -> None:

@@ -6,7 +6,6 @@ import torch only inside their functions, to keep --help fast.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -144,8 +143,10 @@ def _sentence(error: CycloptsError, words: list[str], overrides: Mapping[str, Te
         known = {n.lstrip("-"): n for each in error.argument_collection for n in each.names}
         if words[0] == "train":
             known = {**_bare(words[1:], overrides), **known}
-        near = difflib.get_close_matches(option.lstrip("-").replace("-", "_"), known, n=1)
-        return f"unknown option {option}; {f'did you mean {known[near[0]]}?' if near else see}"
+        name = option.lstrip("-").replace("-", "_")
+        return (
+            f"unknown option {option}{did_you_mean(name, known, known.__getitem__) or f'; {see}'}"
+        )
     if isinstance(error, UnusedCliTokensError):
         unused = " ".join(error.unused_tokens or ())
         is_key = re.match(r"[a-z]+\.\w", unused)

@@ -30,9 +30,10 @@ from itertools import accumulate
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Self
 
-from bfn.errors import BFNError, require_extra
+from bfn.errors import BFNError, Extra
 from bfn.files import check_format
 
+msgpack: Any = Extra("msgpack", "compress", "an archive")
 MAGIC, VERSION = b"\x89BFN", 5
 """The version changes whenever the same data would become other bytes."""
 ENDING = ".bfn"
@@ -218,14 +219,14 @@ class Contents:
         lengths = [b.length if b.model else -b.length for b in self.blocks]
         checks = struct.pack(f"<{len(lengths)}I", *(block.check for block in self.blocks))
         entries = [_entry_fields(entry) for entry in self.entries]
-        return _msgpack().packb([made_with, *others, astuple(self.bits), entries, lengths, checks])
+        return msgpack.packb([made_with, *others, astuple(self.bits), entries, lengths, checks])
 
     @classmethod
     def unpack(cls, raw: bytes) -> Self:
         """Read what `pack` wrote; raises `BFNError` for anything else."""
         try:
             made_with, run, medium, shape, K, *numbers, bits, entries, lengths, checks = (
-                _msgpack().unpackb(raw)
+                msgpack.unpackb(raw)
             )
             fingerprint, probe, steps, lanes, block, input_bytes, content = map(_natural, numbers)
             entries = [_entry(*entry) for entry in entries]
@@ -247,17 +248,13 @@ class Contents:
 MADE_WITH = ("bfn", "torch", "numpy", "constriction", "machine", "instructions", "device")
 
 
-def _msgpack() -> Any:
-    return require_extra("msgpack", "compress", "an archive")
-
-
 def _entry_fields(entry: Entry) -> list[Any]:
     return [entry.name, *([_PARTS.index(type(p)), *astuple(p)] for p in entry.parts)]
 
 
 def check_size(entries: Sequence[Entry], blocks: int) -> None:
     """Refuse what would not fit into a table of contents, before it is coded."""
-    names = sum(len(_msgpack().packb(_entry_fields(entry))) for entry in entries)
+    names = sum(len(msgpack.packb(_entry_fields(entry))) for entry in entries)
     plain = sum(entry.plain for entry in entries) // PIECE + 1
     # A block has a length and a checksum; the other fields are short.
     if names + 9 * (blocks + plain) + 8192 > MAX_CONTENTS:

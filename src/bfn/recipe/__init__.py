@@ -98,7 +98,7 @@ class Section:
             name = f"{cls.title()}.{key}"
             where = origin.get(name, "")
             if key not in known:
-                near = did_you_mean(key, known, f"{cls.title()}.")
+                near = did_you_mean(key, known, lambda near: repr(f"{cls.title()}.{near}"))
                 hint = near or f"; expected one of {', '.join(known)}"
                 raise BFNError(f"unknown key {name}{where}{hint}")
             arguments[key] = typed(name, value, hints[key], where)

@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from bfn.errors import BFNError, require_extra, some
+from bfn.codec.archive import msgpack
+from bfn.errors import BFNError, some
 from bfn.tables.columns import Columns
 from bfn.tables.columns.column import ABSENT, Column
 from bfn.tables.csvfile import (
@@ -75,7 +76,7 @@ def pieces(path: Path, columns: Columns) -> Iterator[Piece]:
 def restore(places: np.ndarray, beside: bytes, columns: Columns) -> bytes:
     """The bytes of a piece."""
     try:
-        (delimiter, newline, cut), (at, loose), stored = _msgpack().unpackb(beside)
+        (delimiter, newline, cut), (at, loose), stored = msgpack.unpackb(beside)
         cells = []
         for spelling, rows, texts in stored:
             if rows is None:
@@ -285,7 +286,7 @@ class Layout:
         cut = 0 if cells is None or last.endswith(self.newline) else len(self.newline)
         beside = (self.delimiter, self.newline, cut), (at, [line for _, line in loose]), stored
         raw = b"".join(line for line, _ in lines)
-        return Piece(raw, places, _msgpack().packb(beside))
+        return Piece(raw, places, msgpack.packb(beside))
 
 
 def _until(lines: Iterator[Line]) -> Iterator[Line]:
@@ -336,7 +337,3 @@ def _together(texts: Sequence[bytes]) -> bytes | Sequence[bytes]:
 def _apart(texts: Any) -> list[bytes]:
     """The inverse of `_together`."""
     return texts.split(b"\n") if isinstance(texts, bytes) else texts
-
-
-def _msgpack() -> Any:
-    return require_extra("msgpack", "compress", "an archive")
