@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from bfn.errors import BFNError, did_you_mean, import_name, is_ours, require_extra
-from bfn.files import check_format, replacing, sha256
+from bfn.files import check_format, replacing, sha256, write
 from bfn.flow import BayesianFlow
 from bfn.output import Head
 from bfn.recipe.values import signature, typed
@@ -438,7 +438,7 @@ class Card:
         ):
             if text:
                 parts += [f"## {heading}", text]
-        (folder / README).write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+        write(folder / README, "\n\n".join(parts) + "\n")
 
     def _code(self, format: Mapping[str, Any] | None) -> str:
         if format is not None and format.get("medium") == "table":

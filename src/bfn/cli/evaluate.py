@@ -226,7 +226,7 @@ def show(
 def write_per_example(path: Path, result: Evaluation) -> None:
     """Write L^n + L^r of every example, in the data's unit, with a column per n."""
     columns = [(result.per_example(row.n) * result.scale).tolist() for row in result.rows]
-    with path.open("w", newline="") as file:
+    with replacing(path) as aside, aside.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["example", *(f"n={row.name}" for row in result.rows)])
         writer.writerows(zip(result.indices.tolist(), *columns, strict=True))
@@ -377,14 +377,12 @@ def compare(
         out: Also write a report with explanations and charts to this .html.
     """
     from bfn.compare.measures import compare as compare_tables
-    from bfn.compare.report import page
 
     check_free(out, force, endings=(".html",))
     results.check_json(json, force)
     comparison = compare_tables(real, new, holdout, target, seed=seed)
     if out is not None:
-        with replacing(out) as path:
-            path.write_text(page(comparison), encoding="utf-8")
+        comparison.report(out)
     if results.write_json(json, comparison.as_dict()):
         return
     results.show(*comparison.table(), title=comparison.note())

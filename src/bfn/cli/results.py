@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bfn.errors import printable
-from bfn.files import check_free
+from bfn.files import check_free, write
 
 
 def show(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> str:
@@ -62,7 +62,7 @@ def write_json(path: Path | None, document: Mapping[str, Any]) -> bool:
     if str(path) == "-":
         print(text, end="")
         return True
-    path.write_text(text)
+    write(path, text)
     return False
 
 

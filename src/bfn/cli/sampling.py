@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
+from bfn import files
 from bfn.data.formats import Format
 from bfn.errors import BFNError, plural
-from bfn.files import check_free
 from bfn.guidance import label_tensor, read_labels
 from bfn.model import BFN
 from bfn.plots import sheets
@@ -45,7 +45,7 @@ def check_length(model: BFN, length: int | None) -> None:
 def check_out(out: Path, format: Format, force: bool) -> str:
     """Refuse a file that samples cannot be written to; - is standard output. Returns its ending."""
     if str(out) != "-":
-        check_free(out, force)
+        files.check_free(out, force)
         sheets.check_sheet(out, format)
         return out.suffix
     ending = sheets.suffix(format)
@@ -60,7 +60,7 @@ def check_out(out: Path, format: Format, force: bool) -> str:
 def write(out: Path, content: bytes, said: str) -> None:
     """Write a file, or to standard output for -, and report what it holds."""
     if str(out) != "-":
-        out.write_bytes(content)
+        files.write(out, content)
         print(f"{out}: {said}")
         return
     sys.stdout.flush()

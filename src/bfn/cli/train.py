@@ -119,6 +119,7 @@ def demo(
     from bfn import train as training
     from bfn.cli import evaluate, sampling
     from bfn.evaluate import baselines
+    from bfn.files import write
     from bfn.plots import figures, sheets, style
     from bfn.recipe import build
     from bfn.runs.folder import RunFolder
@@ -146,14 +147,14 @@ def demo(
     figures.draw("losses", run, out / "loss-by-time.png")
     compared = baselines(data)
     title = f"{plural(result.examples, 'held-out digit')}, {fit.step} steps in {trained:.0f} s"
-    (out / "results.txt").write_text(evaluate.show(result, title, compared))
+    write(out / "results.txt", evaluate.show(result, title, compared))
     document = {
         "steps": fit.step,
         "seconds": round(trained, 1),
         "baselines": {name: nats * result.scale for name, nats in compared.items()},
         **result.to_json(),
     }
-    (out / "results.json").write_text(json_format.dumps(document, indent=2) + "\n")
+    write(out / "results.json", json_format.dumps(document, indent=2) + "\n")
     print(f"wrote {out / 'samples.png'} and {out / 'loss-by-time.png'}")
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from bfn.compare.scores import SIDES, Aligned, Trend, Values
 from bfn.errors import BFNError, did_you_mean, plural
+from bfn.files import write
 
 MOST_COLUMNS = 60
 """If there are more columns, those with the lowest scores are drawn."""
@@ -143,7 +144,7 @@ class Comparison:
 
     def report(self, path: str | Path) -> None:
         """Write a page with the numbers, what they mean, and pictures; it needs no other file."""
-        Path(path).write_text(page(self), encoding="utf-8")
+        write(Path(path), page(self))
 
 
 def page(comparison: Comparison) -> str:

@@ -25,6 +25,7 @@ from bfn.data.base import DataSet
 from bfn.data.formats import Format, MixedFormat, read_format
 from bfn.data.forms import Form
 from bfn.errors import BFNError
+from bfn.files import replacing, write
 from bfn.flow import BayesianFlow, Theta
 from bfn.model import BFN
 from bfn.output import Output
@@ -64,7 +65,7 @@ def check_sheet(path: Path, format: Format) -> None:
 def write_sheet(path: Path, format: Format, x: Tensor, columns: int | None = None) -> None:
     """Write all samples to one file, by its ending: a .png grid, a .txt, an .npy or .npz."""
     check_sheet(path, format)
-    path.write_bytes(sheet(format, x, path.suffix, columns))
+    write(path, sheet(format, x, path.suffix, columns))
 
 
 def sheet(format: Format, x: Tensor, ending: str, columns: int | None = None) -> bytes:
@@ -181,7 +182,8 @@ class Film:
         palette = images[-1].quantize(32 if self.format.medium == "text" else 256)
         first, *rest = [image.quantize(palette=palette, dither=0) for image in images]
         times = [MILLISECONDS] * len(rest) + [LAST]
-        first.save(path, "GIF", save_all=True, append_images=rest, duration=times, loop=0)
+        with replacing(path) as aside:
+            first.save(aside, "GIF", save_all=True, append_images=rest, duration=times, loop=0)
 
 
 def _frame(panels: list[np.ndarray], t: float) -> np.ndarray:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bfn.errors import require_extra
+from bfn.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -78,4 +79,6 @@ def save(figure: Figure, path: Path, dpi: int = 300) -> None:
         ".pdf": {"CreationDate": None, "Creator": "bfn", "Producer": None},
         ".svg": {"Date": None, "Creator": "bfn"},
     }
-    figure.savefig(path, dpi=dpi, metadata=undated[path.suffix])
+    with replacing(path) as aside:
+        metadata = undated[path.suffix]
+        figure.savefig(aside, format=path.suffix[1:], dpi=dpi, metadata=metadata)

@@ -32,7 +32,7 @@ from bfn import saving
 from bfn.data.base import DataSet
 from bfn.data.formats import Format, read_format
 from bfn.errors import BFNError, Unwritten
-from bfn.files import replacing
+from bfn.files import replacing, write
 from bfn.model import BFN
 from bfn.recipe import PLACES, Recipe, read
 from bfn.runs import status
@@ -118,7 +118,7 @@ class RunFolder:
             # Check again, now that no other process can interfere.
             self.check_free(resume=resume)
             if not self.is_run():
-                _write(self.path / RECIPE, recipe.to_toml())
+                write(self.path / RECIPE, recipe.to_toml())
             else:
                 self.check_same(recipe)
                 at = max(self.steps(), default=0)
@@ -184,7 +184,7 @@ class RunFolder:
 
     def write_recipe(self, recipe: Recipe) -> None:
         with self._writing(RECIPE):
-            _write(self.path / RECIPE, recipe.to_toml())
+            write(self.path / RECIPE, recipe.to_toml())
 
     def check_same(self, recipe: Recipe) -> None:
         """Refuse to resume the run with other data, another model or other training."""
@@ -212,7 +212,7 @@ class RunFolder:
         ):
             np.save(file, fingerprints, allow_pickle=False)
         with self._writing(DATA):
-            _write(self.path / DATA, json.dumps({"data": summary, "digest": digest}) + "\n")
+            write(self.path / DATA, json.dumps({"data": summary, "digest": digest}) + "\n")
 
     def data(self) -> dict[str, str]:
         """The content of data.json: the `data` in words and their `digest`; empty without it."""
@@ -276,7 +276,7 @@ class RunFolder:
         # A crash of the machine may leave anything at the end of the file.
         lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
         with self._writing(METRICS):
-            _write(path, "".join(line + "\n" for line in lines if _step_of(line) <= step))
+            write(path, "".join(line + "\n" for line in lines if _step_of(line) <= step))
             self._metrics = path.open("a")
 
     def log(self, line: Mapping[str, Any]) -> None:
@@ -316,8 +316,3 @@ def _step_of(line: str) -> float:
         return step
     except (ValueError, KeyError, TypeError):
         return float("inf")
-
-
-def _write(path: Path, text: str) -> None:
-    with replacing(path) as aside:
-        aside.write_text(text)

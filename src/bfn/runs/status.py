@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
+from bfn import files
 from bfn.errors import BFNError
-from bfn.files import replacing
 
 try:
     import fcntl
@@ -110,8 +110,8 @@ def write(folder: Path, status: str, values: Mapping[str, Any]) -> None:
     now = datetime.now(UTC).isoformat(timespec="seconds")
     body = {"status": status, **values, "updated": now}
     body |= {"process": os.getpid(), "host": socket.gethostname()}
-    with contextlib.suppress(OSError), replacing(folder / STATUS) as aside:
-        aside.write_text(json.dumps(body, indent=1) + "\n")
+    with contextlib.suppress(OSError):
+        files.write(folder / STATUS, json.dumps(body, indent=1) + "\n")
 
 
 def written(folder: Path) -> dict[str, Any]:

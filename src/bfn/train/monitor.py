@@ -23,7 +23,7 @@ from torch import Tensor
 from bfn import loss, noise
 from bfn.data.base import DataSet
 from bfn.errors import BFNError, require_extra
-from bfn.files import replacing
+from bfn.files import write
 from bfn.loss import BELOW_ONE
 from bfn.model import BFN
 from bfn.plots import sheets
@@ -272,7 +272,6 @@ class Samples:
     def _write(self, path: Path, x: Tensor) -> None:
         try:
             path.parent.mkdir(exist_ok=True)
-            with replacing(path) as aside:
-                aside.write_bytes(sheets.sheet(self.data.format, x, self.suffix))
+            write(path, sheets.sheet(self.data.format, x, self.suffix))
         except OSError as error:
             self.say(f"the samples {str(path)!r} could not be written ({error.strerror})")

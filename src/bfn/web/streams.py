@@ -27,6 +27,7 @@ from torch import Tensor
 from bfn import noise
 from bfn.data.formats import TextFormat
 from bfn.errors import BFNError, whole
+from bfn.files import write
 from bfn.flow import Theta
 from bfn.guidance import label_tensor
 from bfn.model import BFN
@@ -418,7 +419,7 @@ class Film:
 
     def save(self, path: str | Path) -> None:
         """Write it to an .html file."""
-        Path(path).write_text(self.html, encoding="utf-8")
+        write(Path(path), self.html)
 
     def _repr_html_(self) -> str:
         page = html.escape(self.html)
