@@ -90,6 +90,11 @@ def some(names: Iterable[str], most: int = 5) -> str:
     return ", ".join(found[:most]) + more
 
 
+def without_none(**values: Any) -> dict[str, Any]:
+    """The values that are given."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def plural(count: int, noun: str) -> str:
     """A number of things: "1 file", "2,100 files"."""
     return f"{count:,} {noun}{'s' * (count != 1)}"

@@ -217,7 +217,7 @@ def evaluate(
     innermost(model)
     if isinstance(steps, str) or not isinstance(steps, Iterable):
         raise BFNError(f"steps = {steps!r}; expected several, as in [10, 25, 'inf']")
-    counts = list(dict.fromkeys(step_count(n) for n in steps))
+    counts = list(dict.fromkeys(loss.step_count(n) for n in steps))
     if not counts:
         raise BFNError("steps is empty; give at least one n of L^n, such as 25 or inf")
     batch, repeats = whole("batch", batch, 1), whole("repeats", repeats, 1)
@@ -336,13 +336,6 @@ def _examples(
         raise BFNError(f"crops = {crops}, but {data.name} is not a text; leave it out")
     # Keyed by number, so that two crops at the same position have different noise.
     return data.indices(seed, 0, crops, split), [f"crop {i}" for i in range(crops)]
-
-
-def step_count(n: Steps, name: str = "steps") -> float:
-    """n of L^n as a number: a whole one of at least 1, or math.inf."""
-    if n in ("inf", math.inf):
-        return math.inf
-    return whole(name, n, 1, "expected inf, or")
 
 
 def baselines(data: DataSet, split: str = "test", K: int | None = None) -> dict[str, float]:

@@ -244,12 +244,17 @@ def _draw(
 ) -> tuple[Tensor, Tensor, Bound]:
     """One random time of L^n per example, its weight, and the cost of an output at that time."""
     t, weight = _draw_times(model, x, times, generator)
-    if n in ("inf", math.inf):
+    n = step_count(n, "n", "the discrete-time loss needs")
+    if n == math.inf:
         return t, weight, lambda output: output.rate(x, model.flow.schedule.alpha(t))
-    n = whole("n", n, 1, "the discrete-time loss needs")
     i = (accurate(t) * n).floor().clamp_max(n - 1).long() + 1
-    s, bound = _step(model, x, n, i, generator, draws)
+    s, bound = _step(model, x, int(n), i, generator, draws)
     return s, weight, bound
+
+
+def step_count(n: float | str, name: str = "steps", needs: str = "expected inf, or") -> float:
+    """n of L^n as a number: a whole one of at least 1, or math.inf for L^inf."""
+    return math.inf if n in ("inf", math.inf) else whole(name, n, 1, needs)
 
 
 def _step(

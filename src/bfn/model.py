@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from bfn import saving
-from bfn.errors import BFNError, Diverged, did_you_mean, whole
+from bfn.errors import BFNError, Diverged, did_you_mean, whole, without_none
 from bfn.flow import (
     BayesianFlow,
     BinaryFlow,
@@ -239,17 +239,16 @@ class BFN(nn.Module):
 
     def config(self) -> dict[str, Any]:
         """All that is needed, apart from the weights, to build this model again."""
-        optional = {
-            "lengths": saving.describe(self.lengths),
-            "train_known": self.train_known,
-            "data": self.data_format,
-        }
         return {
             "format_version": saving.FORMAT_VERSION,
             "net": saving.describe_network(self.net),
             "flow": saving.describe(self.flow),
             "head": saving.describe(self.head),
-            **{key: value for key, value in optional.items() if value is not None},
+            **without_none(
+                lengths=saving.describe(self.lengths),
+                train_known=self.train_known,
+                data=self.data_format,
+            ),
         }
 
     @classmethod

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from bfn.errors import without_none
 from bfn.recipe import Eval, Sample, Section
 from bfn.recipe.values import Text
 
@@ -77,8 +78,7 @@ def _text(_: Any, tokens: Sequence[Any]) -> Text:
 
 def chosen(keys: Any) -> dict[str, Text]:
     """The keys that the command line gives, for `Section.updated`."""
-    values = {} if keys is None else vars(keys)
-    return {name: value for name, value in values.items() if value is not None}
+    return {} if keys is None else without_none(**vars(keys))
 
 
 if TYPE_CHECKING:

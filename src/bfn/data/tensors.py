@@ -20,7 +20,7 @@ from torch.utils.data import Dataset, IterableDataset, default_collate
 from bfn.data.base import DataSet, Rows, Stored, as_labels, as_tensor
 from bfn.data.formats import ArrayFormat, Format, MixedFormat
 from bfn.data.forms import Encoded
-from bfn.errors import BFNError, plural
+from bfn.errors import BFNError, plural, without_none
 
 Array = Tensor | np.ndarray
 CONDITIONS = {"label", "length"}
@@ -44,8 +44,7 @@ def as_data_set(
         lengths: of an array, integers (N,), where examples are padded to one shape; the others, and
             the validation split, give pairs of x and a dict with label and length.
     """
-    cond = {"label": labels, "length": lengths}
-    cond = {name: values for name, values in cond.items() if values is not None}
+    cond = without_none(label=labels, length=lengths)
     if isinstance(data, DataSet):
         if cond or validation is not None:
             raise BFNError(

@@ -25,7 +25,7 @@ from dataclasses import Field, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from bfn.errors import BFNError, did_you_mean, is_ours, require_trust
+from bfn.errors import BFNError, did_you_mean, is_ours, require_trust, without_none
 from bfn.recipe.values import Text, plain, typed
 
 _SHIPPED = Path(__file__).parent / "shipped"
@@ -107,7 +107,7 @@ class Section:
 
     def updated(self, **given: Any) -> Self:
         """A copy with some keys from the command line; None leaves a key unchanged."""
-        given = {key: value for key, value in given.items() if value is not None}
+        given = without_none(**given)
         own = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
         origin = {f"{self.title()}.{key}": COMMAND_LINE for key in given}
         return self.read(own | given, origin)
@@ -292,7 +292,7 @@ class Published(Section):
 
     def result(self, n: float) -> float | None:
         """The result for n steps (math.inf for L^inf), if there is one."""
-        counts = [math.inf if each == "inf" else each for each in self.steps]
+        counts = list(map(float, self.steps))
         return self.total[counts.index(n)] if n in counts else None
 
 

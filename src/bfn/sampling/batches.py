@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bfn.data.formats import Format
 from bfn.device import in_parts
-from bfn.errors import whole
+from bfn.errors import whole, without_none
 from bfn.guidance import Observed, Wrapper, has_learned, innermost, label_tensor, read_labels
 from bfn.model import BFN
 from bfn.recipe import Sample
@@ -79,8 +79,8 @@ def in_batches(
                 return each[rows]
             return each.expand(size, *shape)
 
-        cond = {"label": label, "length": length}
-        cond = {k: v if isinstance(v, int) else v[rows] for k, v in cond.items() if v is not None}
+        cond = without_none(label=label, length=length)
+        cond = {k: v if isinstance(v, int) else v[rows] for k, v in cond.items()}
         source = {"generator": noise_source(None, seed, rows), "callback": count_call}
         if known is None:
             x = generate(model, (size, *shape), steps, **source, **cond, **options)

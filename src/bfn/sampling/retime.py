@@ -30,7 +30,8 @@ from bfn import noise
 from bfn.data.base import DataSet
 from bfn.data.tensors import Array
 from bfn.errors import whole
-from bfn.evaluate import Steps, as_split, step_count
+from bfn.evaluate import Steps, as_split
+from bfn.loss import step_count
 from bfn.model import BFN
 from bfn.output import Output
 from bfn.output.base import total

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from bfn import noise
 from bfn.data.formats import TextFormat
-from bfn.errors import BFNError, whole
+from bfn.errors import BFNError, whole, without_none
 from bfn.files import write
 from bfn.flow import Theta
 from bfn.guidance import label_tensor
@@ -357,7 +357,7 @@ def state(
         shown = snapshot(subject, theta, output, output.mode(), slice(0, len(theta.V)))
         groups = {}
         for group, belief in zip(subject.groups, shown.beliefs, strict=True):
-            parts = {name: each for name, each in vars(belief).items() if each is not None}
+            parts = without_none(**vars(belief))
             groups[group.name] = {name: each.tolist() for name, each in parts.items()}
         V, beta = (each.cpu().tolist() for each in (theta.V, theta.beta))
         found.update(step=i, t=t, theta={"V": V, "beta": beta}, output=groups)
@@ -455,8 +455,7 @@ def view(
         trust: as in `BFN.from_pretrained`.
     """
     subject = of_model(of) if isinstance(of, BFN) else load(of, trust=trust)
-    given = {"steps": steps, "solver": solver, "seed": seed}
-    given = {name: value for name, value in given.items() if value is not None}
+    given = without_none(steps=steps, solver=solver, seed=seed)
     settings = replace(subject.settings, **given, guidance=guidance)
     chosen: Sequence[int | str] = () if label is None else [label]  # pyright: ignore
     if isinstance(label, Sequence) and not isinstance(label, str):
