@@ -104,7 +104,7 @@ def test_rows_held_out_may_be_unlike_those_in_training(
     Path("holes.csv").write_text("x,c\n-1.5,\n,c0\n")
     main(["infill", "run", "holes.csv", "-o", "filled.csv", "--steps", "3"])
     said = capsys.readouterr().err
-    assert "cannot give 1 value of 'x' such as -1.5 (nearest: 0.0); the nearest" in said
+    assert "cannot produce 1 value of 'x' such as -1.5 (nearest: 0.0); the nearest" in said
     assert rows("filled.csv")[1][0] == "-1.5"
     params = bfn.Table.load("run").get_params()
     assert (params["width"], params["steps"], params["columns"]) == (16, 2, {"c": "category"})
@@ -188,8 +188,18 @@ def test_mistakes(
             ["--data.columns", "a"],
             "on a command line --data.columns.zip",
         ),
-        ("t.csv", b"a\n1\n2\n" * 9, ["--flow.kind", "discrete"], "flow.kind is not for tables"),
-        ("t.csv", b"a\n1\n2\n" * 9, ["--net.class", "bfn.nn:MLP"], "net.class is not for tables"),
+        (
+            "t.csv",
+            b"a\n1\n2\n" * 9,
+            ["--flow.kind", "discrete"],
+            "flow.kind cannot be set for tables",
+        ),
+        (
+            "t.csv",
+            b"a\n1\n2\n" * 9,
+            ["--net.class", "bfn.nn:MLP"],
+            "net.class cannot be set for tables",
+        ),
     ],
 )
 def test_mistakes_in_training(

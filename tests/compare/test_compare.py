@@ -162,7 +162,9 @@ def test_copies_are_warned_of_and_own_rows_are_not() -> None:
     found = compare(TRAIN, copied, HELD)
     assert found["exact matches"] == 0.8
     exact, coarse, near = found.warnings
-    assert exact.startswith("Warning: 80.00% of the new rows equal a training row, where 0.00% of")
+    assert exact.startswith(
+        "Warning: 80.00% of the new rows equal a training row, but only 0.00% of"
+    )
     assert "without wage, since" in coarse
     assert re.search(r"\d\d\.\d% of the new rows are nearer to a training row", near)
     assert all(warning in str(found) for warning in found.warnings)
@@ -253,17 +255,17 @@ def test_the_seed_decides_everything() -> None:
 
 
 MISTAKES = [
-    (({"a": range(9)}, None), {}, "a table is expected, not NoneType"),
+    (({"a": range(9)}, None), {}, "a table was expected, not NoneType"),
     ((TRAIN, NEW.drop(columns="age")), {}, "the new rows have no column 'age'; expected the colum"),
     ((TRAIN, NEW.assign(x=1)), {}, "the new rows have a column 'x'; expected the columns of the"),
     ((TRAIN, NEW.assign(age="old")), {}, "'age' has numbers in the training rows but text in the"),
     ((TRAIN, NEW[:3]), {}, "3 new rows cannot be compared; expected at least 6"),
     ((TRAIN, NEW.assign(wage=np.inf)), {}, "column 'wage' of the new rows has infinite values"),
     ((TRAIN, NEW, HELD), {"target": "ritch"}, "no column 'ritch' to predict; did you mean 'rich'"),
-    ((TRAIN, NEW), {"target": "rich"}, "predicting 'rich' is tested on rows that nothing was tra"),
+    ((TRAIN, NEW), {"target": "rich"}, "predicting 'rich' is tested on rows that were not trained"),
     ((TRAIN[["age"]], NEW[["age"]], HELD[["age"]]), {"target": "age"}, "no other column to predic"),
     ((TRAIN, NEW.assign(rich=None), HELD), {"target": "rich"}, "'rich' has no value in one of"),
-    ((TRAIN, 5), {}, "a table is expected, not int"),
+    ((TRAIN, 5), {}, "a table was expected, not int"),
     ((TRAIN, NEW), {"rows": 3}, "rows = 3; expected a whole number, at least 6"),
     ((TRAIN, NEW), {"seed": -1}, "seed = -1; expected a whole number, at least 0"),
 ]

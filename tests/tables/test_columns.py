@@ -174,7 +174,11 @@ def test_spikes_stand_out() -> None:
             "mixes 30 numbers with text, such as 'n.a.' in row 31",
         ),
         *(
-            ({"a": [form.format(i % 7 + 1) for i in range(30)]}, {}, f"holds {what} in a form that")
+            (
+                {"a": [form.format(i % 7 + 1) for i in range(30)]},
+                {},
+                f"holds {what} in an unsupported format",
+            )
             for form, what in (
                 ("{},5", "numbers"),
                 ("{},234.50", "numbers"),
@@ -209,13 +213,13 @@ def test_spikes_stand_out() -> None:
             {},
             "'a' holds uint64 values beyond the range of int64",
         ),
-        (pd.Series([1, 2]), {}, "a table is expected, not Series"),
+        (pd.Series([1, 2]), {}, "a table was expected, not Series"),
         (pd.DataFrame({"a": pd.arrays.SparseArray([1, 2])}), {}, "'a' holds Sparse.* values"),
         (pd.DataFrame({"a": [1j, 2j]}), {}, "'a' holds complex128 values, which are not numbers"),
         (pd.DataFrame({"a": pd.period_range("2020", periods=3)}), {}, "holds pandas.period values"),
         (pd.DataFrame([[1], [2]], columns=[["a"], ["b"]]), {}, r"called \('a', 'b'\), which is"),
         (pd.DataFrame([[1, 2]], columns=[0, "0"]), {}, "more than one column.*'0'"),
-        ([1, 2], {}, "a table is expected, not list"),
+        ([1, 2], {}, "a table was expected, not list"),
         ("nowhere.csv", {}, "does not exist"),
     ],
 )
@@ -231,7 +235,7 @@ def test_mistakes_in_training_get_a_sentence(
     [
         ({"word": ["gren"] * ROWS}, "'word' holds 'gren', which did not.*; did you mean 'green'"),
         ({"word": None}, "lacks 'word'"),
-        ({"wrod": ["red"] * ROWS}, "has 'wrod', which the table in training did not"),
+        ({"wrod": ["red"] * ROWS}, "has 'wrod', which the training table did not"),
         ({"amount": ["much"] * ROWS}, "'amount' holds 'much', but whole numbers in training"),
         ({"amount": [0.5] * ROWS}, "'amount' holds 0.5, but whole numbers"),
         ({"real": [np.nan] * ROWS}, "'real' has missing values, but had none"),

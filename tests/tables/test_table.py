@@ -182,7 +182,7 @@ def test_scikit_learn_clones_it() -> None:
         (lambda t: t.sample(2, given={"weight": [1, 2, 3]}), "3 values"),
         (
             lambda t: t.sample(2, given={"weight": 99}),
-            "'weight' cannot be 99; give a value from 0 to 16, as it had in training",
+            "'weight' cannot be 99; give a value from 0 to 16, its range in training",
         ),
         (
             lambda t: t.sample(2, given={"weight": "-1"}),
@@ -330,7 +330,7 @@ def test_warnings_list_values_that_the_model_cannot_give(
     rows = numbers().head(3).assign(**change)
     wrong = {name: ~plain.columns_[name].possible(pa.array(v)) for name, v in change.items()}
     impossible = np.any(list(wrong.values()), axis=0)
-    said = f"of {impossible.sum()} rows? is -inf, because the model cannot give {listed}"
+    said = f"of {impossible.sum()} rows? is -inf, because the model cannot produce {listed}"
     with pytest.warns(UserWarning, match=said):
         scores = plain.log_prob(rows)
     assert (np.isneginf(scores.value) == impossible).all()
@@ -340,12 +340,12 @@ def test_warnings_list_values_that_the_model_cannot_give(
         assert (np.isneginf(shares[:, i]) == wrong.get(column.name, False)).all()
     assert np.isfinite(plain.log_prob(rows, nearest=True).value).all()
     assert (np.isneginf(plain.independent(rows).sum(1)) == impossible).all()
-    with pytest.warns(UserWarning, match=f"{listed}; the nearest values stand for them"):
+    with pytest.warns(UserWarning, match=f"{listed}; the nearest values are used instead"):
         filled = plain.impute(rows.assign(cents=np.nan) if "cents" not in change else rows)
     for name, values in change.items():
         assert filled[name].tolist() == values
     target = next(name for name in ("few", "fifties") if name not in change)
-    with pytest.warns(UserWarning, match="stand for them"):
+    with pytest.warns(UserWarning, match="are used instead"):
         plain.predict(rows, target)
 
 

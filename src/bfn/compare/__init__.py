@@ -1,1 +1,1 @@
-"""New rows of a table beside real ones: how alike they are, and whether they are copies."""
+"""Compare new rows of a table with real ones: how alike they are, and whether any are copies."""

@@ -1,16 +1,16 @@
-"""How like real rows new rows are, and whether they are copies.
+"""How similar new rows are to real rows, and whether they are copies.
 
-Beside Shape, Trend and copies (`scores`) there are two measures by gradient boosting, with
+Besides Shape, Trend and copies (`scores`) there are two measures that use gradient boosting, with
 XGBoost if it is installed and scikit-learn's HistGradientBoosting otherwise:
 
     C2ST    a classifier learns to tell new rows from as many real ones; the mean over three
             stratified folds of 1 - (2 max(1/2, AUC) - 1), so 1 is indistinguishable
     AUC     a classifier learns a column from the others on new rows, and is tested on real rows; a
-            column of numbers has the root mean squared error of a regression instead
+            numeric column gets the root mean squared error of a regression instead
 
-The C2ST is that of sdmetrics' LogisticDetection with another classifier, which is told of missing
-numbers that they are missing. Independent columns have the best Shape, and copies of the training
-rows the best C2ST against these: only the C2ST against held-out rows rewards neither.
+The C2ST is that of sdmetrics' LogisticDetection with another classifier, which sees which numbers
+are missing. Independent columns have the best Shape, and copies of the training rows the best C2ST
+against them: only the C2ST against held-out rows rewards neither.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from bfn.errors import BFNError, did_you_mean, plural, require_extra, some, whol
 
 FOLDS = 3
 INDICATORS = 4096
-"""The most values of categories that a classifier sees, those of all columns together."""
+"""Maximum number of category values that a classifier sees, over all columns."""
 REMEMBERED = 0.03
-"""How far above a half the share of rows nearer to training rows may be without a warning."""
+"""How far the fraction of rows nearer to training rows may exceed a half without a warning."""
 
 
 def compare(
@@ -57,16 +57,16 @@ def compare(
     rows: int = 50_000,
     seed: int = 0,
 ) -> Comparison:
-    """Compare new rows with the rows that a model was trained on, and with rows it never saw.
+    """Compare new rows with the rows a model was trained on, and with rows it never saw.
 
     Args:
         train: The training rows: a data frame, an Arrow table, a dict of columns, or the path of a
             .csv or .parquet file.
-        new: The rows that the model made.
-        holdout: Real rows that it was not trained on; they also show what real rows get.
-        target: A column to predict from the others, by a model of the new rows that is tested on
-            the held-out rows.
-        rows: The most rows of a table that a classifier is given.
+        new: The rows that the model generated.
+        holdout: Real rows that it was not trained on, scored as a reference too.
+        target: A column to predict from the others, trained on the new rows and tested on the
+            held-out rows.
+        rows: Maximum number of rows of each table for a classifier.
         seed: Random seed for the folds, the classifiers and the choice of rows.
     """
     rows, seed = whole("rows", rows, 2 * FOLDS), whole("seed", seed, 0)
@@ -92,8 +92,8 @@ def compare(
             "Shape",
             mean(shapes["new"].values()),
             mean(shapes["holdout"].values()) if "holdout" in shapes else None,
-            "How alike the columns are, one by one: 1 where every value is as frequent as in the "
-            "training rows. Columns drawn independently of one another get 1 too.",
+            "How similar each single column is: 1 if every value is as frequent as in the training "
+            "rows. Columns drawn independently of one another also score 1.",
         ),
         *_trends(pairs),
     ]
@@ -103,8 +103,8 @@ def compare(
             "C2ST against training rows",
             detect("train", "new"),
             real,
-            f"{boosting.name} tries to tell new rows from as many training rows: 1 where it can "
-            "only guess, 0 where it is always right. Copies of training rows get 1 too.",
+            f"{boosting.name} tries to tell new rows from as many training rows: 1 if it can only "
+            "guess, 0 if it is always right. Copies of training rows also score 1.",
         )
     )
     if "holdout" in size:
@@ -113,8 +113,8 @@ def compare(
                 "C2ST against held-out rows",
                 detect("holdout", "new"),
                 real,
-                "The same against real rows that the model never saw, which rewards neither "
-                "independent columns nor copies of training rows: the number to trust.",
+                "The same against real rows that the model never saw. This rewards neither "
+                "independent columns nor copies of training rows: it is the number to trust.",
             )
         )
     if target is not None:
@@ -145,19 +145,19 @@ def _check(size: Mapping[str, int], target: str | None, names: list[str]) -> Non
         raise BFNError(f"there is no column {target!r} to predict{hint}")
     if "holdout" not in size:
         raise BFNError(
-            f"predicting {target!r} is tested on rows that nothing was trained on; give held-out "
+            f"predicting {target!r} is tested on rows that were not trained on; give held-out "
             "rows too"
         )
     if len(names) == 1:
-        raise BFNError(f"there is no other column to predict {target!r} from; give no target")
+        raise BFNError(f"there is no other column to predict {target!r} from; leave the target out")
 
 
 def _trends(pairs: Mapping[str, Mapping[tuple[str, str], Trend]]) -> list[Measure]:
     """The Trend over all pairs, and over those that depend on each other."""
     found = []
     for name, which, meaning in (
-        ("Trend", False, "How alike the pairs of columns are: 1 where they go together as in the "
-         "training rows. Many pairs are nearly independent, and easy to get right."),
+        ("Trend", False, "How similar the pairs of columns are: 1 if they depend on each other as "
+         "in the training rows. Many pairs are nearly independent, and easy to get right."),
         ("Trend of dependent pairs", True, "The same for the pairs that depend on each other in "
          "the training rows: those with a correlation above "
          f"{CORRELATED} or a Cramér's V above {ASSOCIATED}."),
@@ -174,18 +174,18 @@ def _trends(pairs: Mapping[str, Mapping[tuple[str, str], Trend]]) -> list[Measur
 def _copies(
     columns: Sequence[Aligned], size: Mapping[str, int], rng: np.random.Generator
 ) -> tuple[list[Measure], list[str]]:
-    """What tells copies of training rows, and warnings if there are more than by chance."""
+    """The measures of copied training rows, with warnings if there are more than by chance."""
     found, warnings = [], []
     for each in matches(columns):
         but = f" without {some(each.left_out, 3)}" if each.left_out else ""
-        except_for = " but for those whose values hardly ever repeat" if but else ""
+        except_for = " except those whose values hardly ever repeat" if but else ""
         found.append(
             Measure(
                 f"exact matches{but}",
                 each.new,
                 each.real,
-                f"The share of rows that equal a training row in all columns{except_for}. Some do "
-                "by chance: new rows should not do so more often than held-out rows.",
+                f"The fraction of rows that equal a training row in all columns{except_for}. Some "
+                "do by chance, but new rows should not do so more often than held-out rows.",
                 is_share=True,
             )
         )
@@ -194,7 +194,7 @@ def _copies(
             error = math.sqrt(p * (1.0 - p) / size["new"] + q * (1.0 - q) / size["holdout"])
             if p - q > 3.0 * error:
                 warnings.append(
-                    f"Warning: {p:.2%} of the new rows equal a training row{but}, where "
+                    f"Warning: {p:.2%} of the new rows equal a training row{but}, but only "
                     f"{q:.2%} of the held-out rows do: the model copies its training rows."
                 )
     if "holdout" not in size:
@@ -205,8 +205,8 @@ def _copies(
             "nearer to training rows",
             near.nearer,
             0.5,
-            f"The share of new rows that are nearer to one of {near.among:,} training rows than to "
-            "one of as many held-out rows. A half is chance; more is memory.",
+            f"The fraction of new rows that are nearer to one of {near.among:,} training rows than "
+            "to one of as many held-out rows. Half is chance; more is memorisation.",
             is_share=True,
         ),
         Measure(
@@ -214,20 +214,20 @@ def _copies(
             near.new,
             near.real,
             f"The median distance to the closest of {near.among:,} training rows: the sum of the "
-            "differences of numbers, as parts of the column's range, and of 2 for every category "
+            "differences of numbers, as fractions of the column's range, plus 2 for every category "
             "that differs. New rows should not be closer than held-out rows.",
         ),
     ]
     if near.nearer - 0.5 > max(REMEMBERED, 3.0 * math.sqrt(0.25 / near.asked)):
         warnings.append(
             f"Warning: {near.nearer:.1%} of the new rows are nearer to a training row than to a "
-            "held-out row, where half would be by chance: the model remembers training rows."
+            "held-out row, where half would be chance: the model memorises training rows."
         )
     return found, warnings
 
 
 class Boosting:
-    """Gradient boosting: XGBoost if it is installed, and else scikit-learn's."""
+    """Gradient boosting: XGBoost if it is installed, else scikit-learn's."""
 
     def __init__(self, seed: int) -> None:
         sklearn = require_extra("sklearn", "compare", "comparing tables")
@@ -252,8 +252,8 @@ class Boosting:
 
 
 class Features:
-    """Rows as a classifier sees them: numbers as they are, and an indicator for each value of a
-    category, the missing one included; the most frequent values if there are very many."""
+    """Rows as features of a classifier: numbers unchanged, and an indicator for each value of a
+    category, missing included; only the most frequent values if there are very many."""
 
     def __init__(self, columns: Sequence[Aligned]) -> None:
         self.columns = columns
@@ -271,7 +271,7 @@ class Features:
         for column in self.columns:
             if column.name != without:
                 values = column.values[side][rows, None]
-                if column.is_number:  # what float32 can hold, and sums of it
+                if column.is_number:  # within the range of float32, and of sums of it
                     parts.append(np.clip(values, -1e30, 1e30))
                 else:
                     parts.append(values == self._shown[column.name])
@@ -279,7 +279,7 @@ class Features:
 
 
 def c2st(x: Values, y: Values, boosting: Boosting, seed: int) -> float:
-    """1 where a classifier cannot tell the rows of x from those of y, 0 where it always can."""
+    """1 if a classifier cannot tell the rows of x from those of y, 0 if it always can."""
     from sklearn.metrics import roc_auc_score
     from sklearn.model_selection import StratifiedKFold
 
@@ -295,7 +295,7 @@ def c2st(x: Values, y: Values, boosting: Boosting, seed: int) -> float:
 def _prediction(
     features: Features, target: str, boosting: Boosting, rng: np.random.Generator, rows: int
 ) -> Measure:
-    """How well the target of held-out rows is predicted by a model of the new rows."""
+    """How well a model trained on the new rows predicts the target of held-out rows."""
     (column,) = (column for column in features.columns if column.name == target)
     known = {
         side: np.flatnonzero(~np.isnan(values) if column.is_number else values >= 0)
@@ -326,7 +326,8 @@ def _prediction(
         found["new"],
         found["train"],
         f"{boosting.name} learns {target} from the other columns of new rows, and is tested on "
-        f"held-out rows ({unit}). Beside it, the same after learning from as many training rows.",
+        f"held-out rows ({unit}). For reference, the same after learning from as many training "
+        "rows.",
     )
 
 

@@ -1,4 +1,4 @@
-"""What a comparison of tables found: a table of numbers, or a page of HTML with pictures."""
+"""The result of a comparison of tables: a table of numbers, or an HTML page with charts."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from bfn.errors import BFNError, did_you_mean, plural
 from bfn.files import write
 
 MOST_COLUMNS = 60
-"""If there are more columns, those with the lowest scores are drawn."""
+"""If there are more columns, those with the lowest scores are shown."""
 BARS, CLASSES, CELLS = 36, 10, 28
-"""The most intervals of a number, values of a category, and intervals of a number in a pair."""
+"""Maximum intervals of a number, values of a category, and intervals of a number in a pair."""
 WIDTH, HEIGHT = 320, 150
 
 STYLE = """
@@ -84,7 +84,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare` found. Print it, or write a page with pictures: `report("report.html")`."""
+    """The result of `compare`. Print it, or write a page with charts: `report("report.html")`."""
 
     measures: tuple[Measure, ...]
     shapes: Mapping[str, float]
@@ -111,7 +111,7 @@ class Comparison:
         return headings, lines
 
     def note(self) -> str:
-        """What was compared, and by what."""
+        """What was compared, and with which classifier."""
         sizes = ", ".join(f"{n:,} {SIDES[side]} rows" for side, n in self.rows.items())
         return f"{sizes}; C2ST by {self.classifier}"
 
@@ -143,7 +143,7 @@ class Comparison:
         }
 
     def report(self, path: str | Path) -> None:
-        """Write a page with the numbers, what they mean, and pictures; it needs no other file."""
+        """Write a self-contained page with the numbers, explanations and charts."""
         write(Path(path), page(self))
 
 
@@ -169,11 +169,11 @@ def page(comparison: Comparison) -> str:
 def _measures(comparison: Comparison) -> list[str]:
     held = "holdout" in comparison.rows
     about = (
-        "The last column is what real rows that the model never saw get in place of new ones: new "
-        "rows can hardly do better."
+        "The last column scores real rows that the model never saw in place of new ones: new rows "
+        "can hardly do better."
         if held
-        else "Without held-out rows it cannot be said what real rows would get, nor whether new "
-        "rows copy training rows more often than by chance."
+        else "Without held-out rows there is no reference score for real rows, and no way to tell "
+        "whether new rows copy training rows more often than by chance."
     )
     headings, _ = comparison.table()
     head = "".join(f'<th scope="col">{escape(text)}</th>' for text in headings)
@@ -204,8 +204,8 @@ def _columns(comparison: Comparison) -> list[str]:
     return [
         "<h2>Columns</h2>",
         '<p>How often values occur in <span class="key">training rows</span> and in '
-        '<span class="key new">new rows</span>, each with its score in Shape. Lengths are square '
-        f"roots of shares, so that rare values can be seen.{which}</p>",
+        '<span class="key new">new rows</span>, each with its Shape score. Lengths are square '
+        f"roots of frequencies, which keeps rare values visible.{which}</p>",
         f'<div class="cards">{"".join(cards)}</div>',
     ]
 
@@ -221,9 +221,9 @@ def _pairs(comparison: Comparison) -> list[str]:
     if not cards:
         return []
     return [
-        "<h2>The pairs of columns that are least alike</h2>",
-        "<p>Where training rows and new rows are, the stronger the more, each pair with its score "
-        "in Trend; and where there are too many new rows (blue) or too few (orange).</p>",
+        "<h2>The pairs of columns that differ most</h2>",
+        "<p>The densities of training rows and of new rows for each pair, with its Trend score; "
+        "and where there are too many new rows (blue) or too few (orange).</p>",
         f'<div class="cards pairs">{"".join(cards)}</div>',
     ]
 
@@ -240,7 +240,7 @@ def _score(score: float) -> str:
 
 
 class Axis:
-    """Values in intervals, or the most frequent ones of a category, with what is missing last."""
+    """Values in intervals, or the most frequent ones of a category, with missing values last."""
 
     def __init__(self, column: Aligned, most: int) -> None:
         self.column = column
@@ -422,7 +422,7 @@ def _joint(across: Axis, up: Axis, side: str, shape: tuple[int, int]) -> Values:
 
 
 def _tint(strength: Values, colour: tuple[int, int, int]) -> Values:
-    """A colour that covers the page more the stronger it is, on light pages and on dark: RGBA."""
+    """A colour whose opacity grows with its strength, for light and dark pages: RGBA."""
     pixels = np.empty((*strength.shape, 4), np.uint8)
     pixels[..., :3] = colour
     pixels[..., 3] = np.round(255 * np.clip(strength, 0.0, 1.0))

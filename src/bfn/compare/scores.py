@@ -1,10 +1,10 @@
-"""How alike the columns of two tables are, and whether the rows of one are copies of the other's.
+"""How similar the columns of two tables are, and whether rows of one are copies of the other's.
 
     shape   1 - sup |F - G| for numbers, which is one minus the statistic of Kolmogorov and Smirnov;
             1 - 1/2 sum |p - q| for categories
     trend   1 - |rho - rho'| / 2 for two numbers, with Pearson's rho; otherwise 1 - 1/2 sum |p - q|
             over pairs of values, where a number is cut into ten equal intervals of its table's
-            range, with the maximum and what is missing in an eleventh
+            range, with the maximum and missing values in an eleventh
 
 These are the scores of sdmetrics' QualityReport. The Trend of published comparisons is the mean
 over all pairs; newer versions of that report take the mean over the pairs that depend on each other
@@ -30,15 +30,15 @@ from bfn.tables.frame import pa, read
 Values = NDArray[Any]
 
 SIDES = {"train": "training", "new": "new", "holdout": "held-out"}
-"""The tables, and what their rows are called."""
+"""The tables, and the names of their rows."""
 CORRELATED, ASSOCIATED = 0.5, 0.3
 """Pairs with |rho| or Cramér's V above these depend on each other."""
 MOST_PAIRS = 5000
 """If there are more pairs of columns, this many are chosen at random."""
 MOST_ROWS = 20_000
-"""The most rows among which the closest is sought."""
+"""Maximum number of rows among which the closest is searched."""
 DIFFERENCES = 4e9
-"""About how many differences of values are taken at most, by asking fewer rows."""
+"""Approximate maximum number of value differences; more rows are subsampled."""
 
 
 @dataclass(frozen=True)
@@ -138,14 +138,14 @@ def _text(array: Any) -> Any:
 
 @dataclass(frozen=True)
 class Trend:
-    """How alike a pair of columns is, and whether the two depend on each other in the real rows."""
+    """How similar a pair of columns is, and whether the two depend on each other in real rows."""
 
     score: float
     dependent: bool
 
 
 def shape(column: Aligned, real: str, other: str) -> float:
-    """The score of a column; values that are missing are left out."""
+    """The score of a column, ignoring missing values."""
     x, y = column.values[real], column.values[other]
     if not column.is_number:
         return overlap(x[x >= 0], y[y >= 0])
@@ -188,7 +188,7 @@ def mean(scores: Iterable[float]) -> float:
 
 
 def correlation(x: Values, y: Values) -> float:
-    """Pearson's, over the rows in which both are known; NaN if one of them is constant."""
+    """Pearson's rho over the rows in which both are known; NaN if one of them is constant."""
     known = ~(np.isnan(x) | np.isnan(y))
     x, y = x[known], y[known]
     if len(x) < 2 or x.min() == x.max() or y.min() == y.max():
@@ -199,7 +199,7 @@ def correlation(x: Values, y: Values) -> float:
 
 
 def cramer(x: Values, y: Values) -> float:
-    """Cramér's V of two lists of classes: sqrt(chi^2 / (n min(r - 1, c - 1))); NaN of one class."""
+    """Cramér's V of two lists of classes, sqrt(chi^2 / (n min(r - 1, c - 1))), or NaN for one."""
     wide = int(y.max()) + 1
     cells, counts = np.unique(x * wide + y, return_counts=True)
     rows, columns = np.bincount(x), np.bincount(y)
@@ -223,7 +223,7 @@ def overlap(x: Values, y: Values) -> float:
 
 
 def _classes(column: Aligned, side: str) -> Values:
-    """A column as classes 0, 1, ..., what is missing among them."""
+    """A column as classes 0, 1, ..., including one for missing values."""
     values = column.values[side]
     if not column.is_number:
         return values + 1
@@ -236,7 +236,7 @@ def _classes(column: Aligned, side: str) -> Values:
 
 @dataclass(frozen=True)
 class Matches:
-    """The shares of rows that equal a training row in the columns but for those left out."""
+    """The fractions of rows that equal a training row in all columns except those left out."""
 
     left_out: tuple[str, ...]
     new: float
@@ -247,8 +247,8 @@ class Matches:
 class Distances:
     """How close new rows, and held-out rows, are to the closest of some training rows.
 
-    `nearer` is the share of new rows that are nearer to one of `among` training rows than to one of
-    as many held-out rows, half of the ties included. The distances are medians over `asked` rows.
+    `nearer` is the fraction of new rows that are nearer to one of `among` training rows than to one
+    of as many held-out rows, counting half of the ties. Distances are medians over `asked` rows.
     """
 
     nearer: float
@@ -261,7 +261,7 @@ class Distances:
 def matches(columns: Sequence[Aligned]) -> list[Matches]:
     """Exact matches in all columns, and without those in which most training values are distinct.
 
-    One such column is enough to make all rows differ and to hide that they are copies otherwise.
+    A single such column makes all rows differ, and would hide copies.
     """
     choices: list[tuple[str, ...]] = [()]
     fine = tuple(
@@ -279,7 +279,7 @@ def matches(columns: Sequence[Aligned]) -> list[Matches]:
 
 
 def fingerprints(columns: Sequence[Aligned], side: str) -> Values:
-    """A 64-bit number for each row: equal ones for equal rows, and hardly ever for others."""
+    """A 64-bit hash of each row."""
     marks = np.zeros(len(columns[0].values[side]), np.uint64)
     for column in columns:
         values = column.values[side]
@@ -308,9 +308,9 @@ def distances(columns: Sequence[Aligned], rng: np.random.Generator) -> Distances
 
 
 def coordinates(columns: Sequence[Aligned], side: str, rows: Values) -> tuple[Values, Values]:
-    """Numbers as parts of the range of the training rows, and categories: (columns, rows) each.
+    """Numbers as fractions of the training range, and categories: (columns, rows) each.
 
-    A number that is missing is a whole range above the largest.
+    A missing number lies one full range above the largest.
     """
     numbers, categories = [], []
     for column in columns:
@@ -329,12 +329,12 @@ def coordinates(columns: Sequence[Aligned], side: str, rows: Values) -> tuple[Va
 def closest(x: tuple[Values, Values], y: tuple[Values, Values]) -> Values:
     """The distance of each row of x to the closest row of y.
 
-    It is the sum over the columns of |x - y| for numbers and of 2 for categories that differ, as if
-    these were indicators of their values.
+    It is the sum over the columns of |x - y| for numbers, and of 2 for categories that differ, as
+    with indicators of their values.
     """
     size, others = x[0].shape[1], y[0].shape[1]
     found = np.empty(size, np.float32)
-    block = max(1, 2**18 // others)  # what is added up then stays in the processor's cache
+    block = max(1, 2**18 // others)  # the sums then stay in the processor's cache
     for start in range(0, size, block):
         part = slice(start, min(start + block, size))
         total = np.zeros((part.stop - start, others), np.float32)

@@ -1,11 +1,11 @@
-"""The bytes of a CSV file <-> exact values of a table's columns, and all that these do not say.
+"""The bytes of a CSV file <-> exact values of a table's columns, and the rest of the file.
 
-A file is read in pieces of some rows. A cell is what lies between delimiters, byte for byte. Its
-value is what its column makes of it (`Column.places`), and every column of a piece has a
-`Spelling`: how most of its values are written. A cell that is not written so, cannot be read, or
-has no probability is kept as it is, beside the values. So are columns that are not modelled, and
-lines that are not rows: the header, comments, and those with another number of cells. A piece
-therefore comes back byte for byte, whatever it holds.
+A file is read in pieces of some rows. A cell is the bytes between two delimiters. Its column parses
+it into a value (`Column.places`), and every column of a piece has a `Spelling`: how most of its
+values are written. A cell that is written differently, cannot be parsed, or has no probability is
+stored verbatim, in addition to the values. So are columns that are not modelled, and lines that are
+not rows: the header, comments, and those with another number of cells. A piece is therefore
+restored byte for byte, whatever it holds.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from bfn.tables.csvfile import (
 )
 
 ROWS, BYTES = 2**16, 2**24
-"""Where a piece ends, in lines or about as many bytes."""
+"""Maximum size of a piece, in lines and roughly in bytes."""
 LONGEST = 2**14
-"""Bytes of a row with line ends in quotes, at most; beyond it, a quote was never closed."""
+"""Maximum bytes of a row with quoted newlines; beyond it, a quote was never closed."""
 HEADER = 100
-"""Lines among which there is a header."""
+"""Lines to search for a header."""
 MOST_DECIMALS = 400
 BOM = b"\xef\xbb\xbf"
 
@@ -55,7 +55,7 @@ class Piece:
     Args:
         raw: their bytes.
         places: the exact values of the variables (N, D), for each row.
-        beside: all that they do not say.
+        beside: the rest of the bytes, encoded.
     """
 
     raw: bytes
@@ -99,11 +99,11 @@ class Spelling:
     """How the cells of a column are written.
 
     Args:
-        column: which of the columns in training it is; -1 for none.
+        column: its number among the training columns; -1 for none.
         space: whether values begin with a space.
         quoted: whether values are in quotes.
         missing: the cell of a missing value.
-        decimals: of reals, at least.
+        decimals: minimum number of decimals of reals.
     """
 
     column: int = -1
@@ -113,7 +113,7 @@ class Spelling:
     decimals: int = 0
 
     def cells(self, places: np.ndarray, columns: Columns, delimiter: str) -> Any:
-        """The cells of the values at the places of variables (N, D)."""
+        """The cells of the values at places (N, D)."""
         column = columns.columns[self.column]
         if column.K > 1:
             own = places[:, columns.variables.index(column)]
@@ -146,7 +146,7 @@ class Spelling:
 
 
 def _spelling(number: int, column: Column, cells: Any) -> Iterator[tuple[Spelling, np.ndarray]]:
-    """Ways in which a column may be written, and what is read that way."""
+    """Candidate spellings of a column, and the places that each of them reads."""
     text = _text(cells)
     share = pc.mean(pc.starts_with(text, " ").cast(pa.float64())).as_py()
     for space in (True, False) if share > 0.5 else (False,):
@@ -162,7 +162,7 @@ def _spelling(number: int, column: Column, cells: Any) -> Iterator[tuple[Spellin
 
 
 def _decimals(text: Any) -> list[int]:
-    """The least numbers of decimals that reals may have been given."""
+    """Candidates for the minimum number of decimals."""
     found = decimals_of(text.filter(pc.match_substring_regex(text, REAL))).drop_null()
     if not len(found):
         return [0]
@@ -177,8 +177,8 @@ class Layout:
     Args:
         delimiter: between cells.
         newline: at the end of a row.
-        numbers: which of the columns in training each column is, -1 for none; None if any number
-            of cells is a row.
+        numbers: each column's number among the training columns, -1 for none; None if a row may
+            have any number of cells.
         header: the cells that name the columns, if there are any.
     """
 
@@ -189,7 +189,7 @@ class Layout:
 
     @classmethod
     def find(cls, head: list[bytes], columns: Columns) -> Layout:
-        """The layout of a file that begins with some lines."""
+        """Detect the layout of a file from its first lines."""
         newline = b"\r\n" if head and head[0].endswith(b"\r\n") else b"\n"
         wanted, every = [c.name for c in columns.variables], list(columns.origin.schema.names)
         own = columns.origin.dialect.delimiter if columns.origin.dialect else ","
@@ -217,7 +217,7 @@ class Layout:
         )
 
     def lines(self, lines: Iterable[bytes]) -> Iterator[Line]:
-        """Lines and their cells; line ends in quotes belong to a cell."""
+        """Lines and their cells; quoted newlines belong to a cell."""
         held: list[bytes] = []
         for line in lines:
             held.append(line)
@@ -290,7 +290,7 @@ class Layout:
 
 
 def _until(lines: Iterator[Line]) -> Iterator[Line]:
-    """The next lines, up to those of a piece."""
+    """The lines of the next piece."""
     size = 0
     for line in islice(lines, ROWS):
         yield line
@@ -300,13 +300,13 @@ def _until(lines: Iterator[Line]) -> Iterator[Line]:
 
 
 def _numbers(names: list[str], columns: Columns) -> tuple[int, ...]:
-    """The number of the column of each name, where it is named first; -1 for others."""
+    """The column number of each name at its first occurrence; -1 for others."""
     numbers = {column.name: i for i, column in enumerate(columns.columns)}
     return tuple(numbers.pop(name, -1) for name in names)
 
 
 def _name(cell: bytes, number: int) -> str:
-    """The name of a column, as CSV files are read."""
+    """The name of a column, as the CSV reader would give it."""
     name = cell.removeprefix(BOM).decode("utf-8", "replace").strip()
     if len(name) > 1 and name[0] == name[-1] == '"':
         name = name[1:-1].replace('""', '"')
@@ -314,7 +314,7 @@ def _name(cell: bytes, number: int) -> str:
 
 
 def _bare(text: Any, space: bool) -> Any:
-    """Text without the space before it and the quotes around it."""
+    """Text without its leading space and its quotes."""
     text = pc.utf8_ltrim_whitespace(text) if space else text
     inside = pc.replace_substring(pc.utf8_slice_codeunits(text, 1, -1), '""', '"')
     quoted = pc.match_substring_regex(text, r'(?s)^".*"$')
@@ -330,7 +330,7 @@ def _text(cells: Any) -> Any:
 
 
 def _together(texts: Sequence[bytes]) -> bytes | Sequence[bytes]:
-    """Cells on lines of their own, which takes less, unless they hold line ends."""
+    """Join cells with newlines, which is smaller, unless one contains a newline."""
     return texts if not texts or any(b"\n" in text for text in texts) else b"\n".join(texts)
 
 

@@ -1,7 +1,7 @@
-"""CSV files: how one is written, its columns as text or numbers, and such a file again.
+"""CSV files: detect the dialect, read the columns, and write a file in the same dialect.
 
 Everything is read as text first, because a number's text says more than its value: 007 is a code,
-and 1.50 has two decimals. What must be known to write the same file again is its `Dialect`.
+and 1.50 has two decimals. A `Dialect` holds what is needed to write the same file again.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ FOREIGN = {
     rb"\xff\xfe|\xfe\xff|(?:[^\0]\0){4}|(?:\0[^\0]){4}": "in UTF-16; save it in UTF-8",
     rb'\s*(?:<[!?a-zA-Z]|[\[{]\s*["{\[])': "JSON, HTML or XML; save the table as CSV",
 }
-"""How files of other formats begin, and what to say of them."""
+"""How files of other formats begin, and the advice for each."""
 HEAD = 2**20
-"""Characters at the beginning of a file that tell how it is written."""
+"""Characters at the start of a file from which the dialect is detected."""
 ROWS = 2**16
 """Rows that are written at a time."""
 
@@ -52,7 +52,7 @@ class Dialect:
         quoted: whether text is in quotes even where it need not be.
         newline: at the end of a line.
         missing: what stands for a missing value.
-        decimals: that reals of a column have at least, by its name; others have none.
+        decimals: minimum number of decimals of each real column, by name.
     """
 
     delimiter: str = ","
@@ -65,7 +65,7 @@ class Dialect:
 
 
 def read_csv(path: Path) -> tuple[Any, Dialect]:
-    """The table of a CSV file, of which columns are int64, float64 or text; and its dialect."""
+    """The table of a CSV file, with int64, float64 and text columns, and its dialect."""
     first = _read(path, HEAD)
     head = first.decode("utf-8-sig", "replace")
     for sign, what in FOREIGN.items():
@@ -130,7 +130,7 @@ def read_csv(path: Path) -> tuple[Any, Dialect]:
 
 
 def write_csv(table: Any, path: Path, dialect: Dialect) -> None:
-    """Write an Arrow table as files of a dialect are written."""
+    """Write an Arrow table as a CSV file in a dialect."""
     with replacing(path) as aside, aside.open("w", encoding="utf-8", newline="") as file:
         between = dialect.delimiter + " " * dialect.space
         if dialect.header:
@@ -144,16 +144,16 @@ def write_csv(table: Any, path: Path, dialect: Dialect) -> None:
 
 
 def fill_csv(source: Path, holes: Any, table: Any, dialect: Dialect, path: Path) -> None:
-    """Write a file again with the values of a table in its empty cells, and all else as it is.
+    """Copy a file with the values of a table in its empty cells, leaving the rest unchanged.
 
     Args:
         source: the file.
         holes, dialect: what `read_csv` returns for it.
-        table: the same with values where there were none.
+        table: the same table with the holes filled.
     """
     records = re.findall(r'(?:"[^"]*"|[^"\r\n])*(?:\r\n|\r|\n|\Z)', _read(source).decode())
     rows = [i for i, record in enumerate(records) if record.strip("\r\n")][dialect.header :]
-    if len(rows) != holes.num_rows:  # there are quotes inside of values
+    if len(rows) != holes.num_rows:  # some values contain quoted newlines
         write_csv(table, path, dialect)
         return
     for i, name in enumerate(holes.column_names):
@@ -167,7 +167,7 @@ def fill_csv(source: Path, holes: Any, table: Any, dialect: Dialect, path: Path)
 
 
 def _filled(record: str, i: int, value: str, delimiter: str) -> str:
-    """A line of a file with a value in its i-th cell, after the spaces that are there."""
+    """A line of a file with a value in its i-th cell, after any leading spaces."""
     between = re.escape(delimiter)
     cell = rf'(?:"[^"]*"|[^"\r\n{between}])*'
     return re.sub(
@@ -193,7 +193,7 @@ def spelled(column: Any, name: str, dialect: Dialect) -> Any:
 
 
 def _quoted(text: Any, dialect: Dialect) -> Any:
-    """Text in quotes where it must be, or everywhere."""
+    """Text, quoted where necessary or everywhere."""
     inside = pc.replace_substring(text, '"', '""')
     quoted = pc.binary_join_element_wise(_text('"'), inside, _text('"'), _text(""))
     if dialect.quoted:
@@ -207,13 +207,13 @@ def _text(value: str) -> Any:
 
 
 def _typed(text: Any) -> Any:
-    """Text as int64 or float64 if all of it is."""
+    """Text as int64 or float64 if every value parses."""
     if text.null_count == len(text):
         return text
     if pc.all(pc.match_substring_regex(text, WHOLE)).as_py():
         try:
             return text.cast(pa.int64())
-        except pa.ArrowInvalid:  # beyond 64 bits, and reals would lose digits
+        except pa.ArrowInvalid:  # beyond 64 bits, where floats would lose digits
             return text
     return text.cast(pa.float64()) if pc.all(pc.match_substring_regex(text, REAL)).as_py() else text
 
@@ -228,7 +228,7 @@ def decimals_of(text: Any) -> Any:
 
 
 def _divided(head: str) -> tuple[str, list[list[str]]]:
-    """The delimiter that divides most lines into equally many values, and the rows so divided."""
+    """The delimiter that splits most lines into equally many values, and the split rows."""
     lines = head.splitlines()
     lines = lines[:-1] if len(head) >= HEAD else lines
 
@@ -263,7 +263,7 @@ def _has_header(rows: list[list[str]]) -> bool:
 def _broken(
     path: Path, delimiter: str, names: list[str], error: Exception | None = None
 ) -> BFNError:
-    """What to raise for a file that cannot be read: the line and the column, if they are found."""
+    """The error for a file that cannot be read, with the line and the column if possible."""
     begin, quotes, record = 1, 0, ""
     for number, line in enumerate(_read(path).splitlines(keepends=True), 1):
         try:

@@ -71,7 +71,7 @@ class Codes(Form):
 
 @dataclass(frozen=True)
 class TableFormat(Format):
-    """What a row is: the columns of its table."""
+    """The format of a row: the columns of its table."""
 
     columns: Columns
     medium: ClassVar[str] = "table"
@@ -107,7 +107,7 @@ class TableFormat(Format):
         given: Collection[str] = (),
         nearest: bool = False,
     ) -> Tensor:
-        """A table's rows as they are stored (N, D); arguments as in `Columns.encode`."""
+        """A table's rows as stored (N, D); arguments as in `Columns.encode`."""
         found = self.columns.encode(source, holes, given=given, nearest=nearest)
         return torch.from_numpy(np.stack(list(found.values()), 1))
 
@@ -142,12 +142,12 @@ class TableFormat(Format):
         return self.known(read(what))
 
     def read_prefix(self, prefix: str) -> Known:
-        raise BFNError("a table has no prefix; give values of columns with --given")
+        raise BFNError("a table has no prefix; give column values with --given")
 
     def known(self, source: Any, given: Collection[str] = ()) -> Known:
         """The rows of a table and which of their values are known: both (N, D).
 
-        Missing values are not, except in the given columns: that they are missing is known there.
+        Missing values are unknown, except in the given columns, where they are known to be missing.
         """
         codes = self.codes(source, holes=True, given=given)
         return self.form.encode(codes.clamp_min(0)), codes >= 0

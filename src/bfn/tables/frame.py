@@ -1,7 +1,7 @@
-"""Anything that is a table -> one Arrow table, and new rows back as what was given.
+"""Convert any supported table to Arrow, and new rows back to the caller's type.
 
-DataFrames of pandas and polars, Arrow tables, dicts of arrays, and paths of CSV and Parquet files
-(which come back as Arrow tables). An Arrow schema with its metadata says all that is needed to
+Supported are DataFrames of pandas and polars, Arrow tables, dicts of arrays, and paths of CSV and
+Parquet files (which come back as Arrow tables). An Arrow schema with its metadata is enough to
 restore the types: nullable, categorical and Arrow types of pandas, Enum and Categorical of polars.
 """
 
@@ -33,11 +33,11 @@ class Origin:
 
     Args:
         kind: "pandas", "polars", "arrow" or "dict".
-        schema: the Arrow types, with the metadata of whoever made them.
+        schema: the Arrow types, with the metadata of the library that made them.
         categories: all values of categorical columns, seen or not, in their order.
-        nan: columns in which missing values are NaN and not null.
-        dtypes: of a dict, numpy's types; of pandas, the types that Arrow's metadata forget.
-        labels: the names of columns that are numbers, by their text.
+        nan: columns in which missing values are NaN rather than null.
+        dtypes: numpy's types for a dict; for pandas, the types that Arrow's metadata lose.
+        labels: column names that are numbers, by their text.
         dialect: how a CSV file is written.
     """
 
@@ -55,17 +55,17 @@ class Origin:
         return type.value_type if pa.types.is_dictionary(type) else type
 
     def has_gaps(self, name: str) -> bool:
-        """Whether values may be reals or objects only because some are missing, as in numpy."""
+        """Whether missing values may have forced a float or object dtype, as in numpy."""
         real = pa.types.is_floating(self.type(name)) and self.kind in ("pandas", "dict")
         return real or self.dtypes.get(name) in ("object", "|O")
 
     def is_closed(self, name: str, array: Any) -> bool:
-        """Whether a column has room for its own categories alone, and the array has others."""
+        """Whether the array has values outside the column's fixed set of categories."""
         values = self.categories.get(name) if self.kind == "polars" else None
         return values is not None and not pc.all(pc.is_in(array.drop_null(), values)).as_py()
 
     def retyped(self, types: Mapping[str, Any]) -> Origin:
-        """The same with other types of some columns."""
+        """A copy with other types for some columns."""
         fields = [pa.field(f.name, types[f.name]) if f.name in types else f for f in self.schema]
         metadata = dict(self.schema.metadata or {})
         if b"pandas" in metadata:
@@ -80,7 +80,7 @@ class Origin:
         """New columns, Arrow arrays of plain values, as a table like the one that was read.
 
         Args:
-            index: of pandas; by default 0, 1, 2, ...
+            index: a pandas index; by default 0, 1, 2, ...
         """
         fields = [f for f in self.schema if f.name in arrays]
         table = pa.Table.from_arrays(
@@ -150,12 +150,12 @@ class Origin:
 
 @dataclass(frozen=True)
 class Frame:
-    """A table that was read: its Arrow columns, and what it was before."""
+    """A table after reading: its Arrow columns, and its original type."""
 
     table: Any
     origin: Origin
     index: Any = None
-    """That of pandas."""
+    """The pandas index."""
 
     @property
     def names(self) -> list[str]:
@@ -170,7 +170,7 @@ class Frame:
         return dataclasses.replace(self, table=self.table.take(pa.array(rows)), index=index)
 
     def typed(self, types: Mapping[str, Any]) -> Frame:
-        """Columns in which all is missing, which have no type of their own, in the given types."""
+        """Cast all-null columns, which have no type of their own, to the given types."""
         table = self.table
         for i, name in enumerate(self.names):
             if name in types and self.column(name).null_count == len(self):
@@ -206,7 +206,7 @@ class Frame:
 
 
 def read(source: Any) -> Frame:
-    """A table of any known kind; a `Frame` is returned as it is."""
+    """A table of any supported kind; a `Frame` is returned unchanged."""
     if isinstance(source, Frame):
         return source
     dialect = None
@@ -239,8 +239,8 @@ def read(source: Any) -> Frame:
         kind, table = "arrow", _arrow(lambda: pa.table(source), ())
     else:
         raise BFNError(
-            f"a table is expected, not {type(source).__name__}; give a DataFrame of pandas or "
-            "polars, an Arrow table, a dict of arrays, or the path of a CSV or Parquet file"
+            f"a table was expected, not {type(source).__name__}; give a pandas or polars "
+            "DataFrame, an Arrow table, a dict of arrays, or the path of a CSV or Parquet file"
         )
     _check_names(table.column_names)
     if not table.num_columns or not table.num_rows:
@@ -268,7 +268,7 @@ def write(source: Any, path: str | Path, dialect: csvfile.Dialect | None = None)
 
     Args:
         source: anything that `read` reads.
-        dialect: how a CSV file is written; by default as the one that was read, or with commas.
+        dialect: of a CSV file; by default that of the file it was read from, or commas.
     """
     path, frame = Path(path).expanduser(), read(source)
     if path.suffix == ".parquet":
@@ -303,9 +303,9 @@ def _from_file(path: Path) -> tuple[Any, csvfile.Dialect | None]:
 def _array(name: str, values: Any) -> np.ndarray:
     try:
         found = values if isinstance(values, np.ndarray) else np.asarray(values)
-    except ValueError:  # lists of several lengths
+    except ValueError:  # lists of different lengths
         found = np.empty(0)
-    # Numpy makes text of numbers and of what is missing, and reals of large whole numbers.
+    # Numpy turns numbers and missing values into text, and large integers into floats.
     if found is not values and (
         (found.dtype.kind in "US" and not all(isinstance(v, str | bytes) for v in values))
         or (found.dtype.kind == "f" and any(isinstance(v, int) and abs(v) > 2**53 for v in values))
@@ -322,8 +322,8 @@ def _labels(names: Iterable[Any]) -> dict[str, int | float]:
     for name in names:
         if not isinstance(name, str | int | float):
             raise BFNError(
-                f"a column is called {name!r}, which is neither text nor a number; give it another "
-                "name, as in df.columns = df.columns.map(str)"
+                f"a column is called {name!r}, which is neither text nor a number; rename it, for "
+                "example with df.columns = df.columns.map(str)"
             )
     _check_names([str(name) for name in names])
     return {str(name): name for name in names if not isinstance(name, str)}
@@ -339,7 +339,7 @@ def _check_names(names: list[str]) -> None:
 
 
 def _arrow(convert: Callable[[], Any], columns: Iterable[tuple[str, Any]]) -> Any:
-    """What a conversion returns, or a sentence that says which column it fails for."""
+    """The result of a conversion, or an error that names the column it fails for."""
     wrong = (pa.ArrowException, TypeError, ValueError, OverflowError)
     try:
         return convert()
@@ -349,7 +349,7 @@ def _arrow(convert: Callable[[], Any], columns: Iterable[tuple[str, Any]]) -> An
             if len(values) != (length := length or len(values)):
                 raise BFNError(
                     f"column {name!r} has {plural(len(values), 'value')}, but another one has "
-                    f"{length:,}; give columns of one length"
+                    f"{length:,}; give columns of equal length"
                 ) from None
             try:
                 pa.array(values, from_pandas=True)
@@ -359,7 +359,7 @@ def _arrow(convert: Callable[[], Any], columns: Iterable[tuple[str, Any]]) -> An
 
 
 def _unreadable(name: str, values: Any) -> BFNError:
-    """What to say of a column that Arrow cannot read: most often it mixes types."""
+    """The error for a column that Arrow cannot read, usually because it mixes types."""
     first = None
     for row, value in enumerate(values, 1):
         if value is None or value != value:  # NaN and NaT
@@ -383,7 +383,7 @@ def _unreadable(name: str, values: Any) -> BFNError:
 
 
 def _as(values: np.ndarray, dtype: str | None) -> np.ndarray:
-    """Values in numpy's type, but whole numbers with missing ones among them as reals."""
+    """Values in numpy's type, but integers with missing values as floats."""
     if dtype is None:
         return values
     whole = np.dtype(dtype).kind in "iub"

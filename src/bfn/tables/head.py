@@ -1,16 +1,15 @@
-"""The heads of a table's columns, which also use what the messages of other columns imply.
+"""The heads of a table's columns, which also use the messages of other columns.
 
 The posterior head of a column adds the evidence of the column's own messages to the network's
-numbers. The evidence that the messages of another column e hold about column d is known as well, as
-far as it depends on the two alone: with the frequencies p(x_e = j | x_d = k) among the training
-rows,
+output. The evidence that the messages of another column e provide about column d is also known, as
+far as it depends on only the two: with the frequencies p(x_e = j | x_d = k) in the training rows,
 
     ln p(V_e | x_d = k)  =  ln sum_j p(x_e = j | x_d = k) p(V_e | x_e = j).
 
-For some pairs of columns (relations.py) this is added to the logits of d, less ln p(V_e), times a
-weight that the network puts out: 1 if no third column matters, 0 if e adds nothing to the others.
-So rules between columns, such as that a husband is a man, need not be learned. For columns that
-nearly repeat each other, the network's features also say how near they are.
+For some pairs of columns (relations.py) this, minus ln p(V_e), is added to the logits of d, times a
+weight that the network outputs: 1 if no third column matters, 0 if e adds nothing to the others. So
+rules between columns, such as that a husband is a man, need not be learned. For columns that nearly
+repeat each other, the network's features also include their distance.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ from bfn.output.mixed import MixedHead, MixedOutput
 from bfn.tables.relations import Pair, Relation
 
 SMOOTHING = 2.0
-"""Rows with the frequencies of all rows, which are added to the rows with x_d = k."""
+"""Pseudo-rows with the frequencies of all rows, added to the rows with x_d = k."""
 
 
 @dataclass(frozen=True)
 class TableHead(MixedHead):
-    """The heads of columns, the relations that the network sees, and pairs of columns.
+    """The heads of columns, the relations among the network's features, and pairs of columns.
 
-    The network's numbers for a column are those of its head, then the weights of its pairs.
+    The network's outputs for a column are those of its head, then the weights of its pairs.
     """
 
     relations: tuple[Relation, ...] = ()
@@ -88,7 +87,7 @@ class TableHead(MixedHead):
         return rows
 
     def _places(self, like: Tensor) -> dict[str, Tensor]:
-        """For each ordered column, its own places and those it stands for in others: (R, K)."""
+        """For each ordered column, its own places and the related places of others: (R, K)."""
         key = "places", like.device, like.dtype
         if key not in self._kept:
             tables = {}
@@ -152,7 +151,7 @@ class TableHead(MixedHead):
 
     @cached_property
     def _partners(self) -> dict[str, list[str]]:
-        """The columns that each column has a pair with, in the order of the network's numbers."""
+        """The columns paired with each column, in the order of the network's outputs."""
         found: dict[str, list[str]] = {name: [] for name in self.flow.layout.names}
         for pair in self.pairs:
             for d, e in (pair.columns, pair.columns[::-1]):
@@ -170,7 +169,7 @@ class TableHead(MixedHead):
 
     @property
     def numbers(self) -> dict[str, Sequence[int]]:
-        """The shape of what the network puts out for each column of a row."""
+        """The shape of the network's output for each column of a row."""
         return dict(zip(self._outputs.names, self._outputs.shapes, strict=True))
 
     def read(self, net_output: Any, shape: tuple[int, ...]) -> Tensor:
@@ -178,7 +177,7 @@ class TableHead(MixedHead):
 
     @cached_property
     def _kept(self) -> dict[Any, dict[str, Tensor]]:
-        """Tables on the devices that need them."""
+        """Tables, cached per device."""
         return {}
 
     def fitted(self, x: Tensor, *, alike: bool = False, mask: Tensor | None = None) -> TableHead:

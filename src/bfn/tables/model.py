@@ -27,27 +27,27 @@ from bfn.tables.frame import Frame, read
 from bfn.tables.head import add_logits
 
 NEVER = -1e4
-"""A logit of no probability."""
+"""The logit of an impossible value."""
 BATCH = 4096
-"""Rows that are predicted or scored at once, if memory holds them."""
+"""Rows to predict or score per batch, if memory holds them."""
 
 
 class Estimate(NamedTuple):
-    """A number for each row, or for each value (N, D), and the standard error of each row's."""
+    """A number for each row, or for each value (N, D), and the standard error of each row."""
 
     value: Any
     error: Any
 
 
 class TableModel:
-    """A table that was fitted; `bfn.Table` is one that can also be fitted."""
+    """A fitted table; `bfn.Table` adds fitting."""
 
     model_: BFN
 
     @property
     def _model(self) -> BFN:
         if not hasattr(self, "model_"):
-            raise BFNError("the table has not been fitted; call fit(df) first, or Table.load")
+            raise BFNError("the table has not been fitted; call fit(df) or Table.load first")
         return self.model_
 
     @property
@@ -75,14 +75,13 @@ class TableModel:
         batch: int = 2048,
         **options: Any,
     ) -> Any:
-        """n new rows, in the kind of table that was fitted.
+        """n new rows, as a table of the type that was fitted.
 
         Args:
-            given: values that the rows are to have, one for all or one for each, by column; None
-                for a missing one.
+            given: values by column, one for all rows or one for each; None for a missing value.
             seed: random seed for the noise.
             steps: Bayesian updates; more are slower and closer to the model.
-            batch: rows at once.
+            batch: rows per batch.
             options: of `bfn.generate`, such as solver.
         """
         n, format = whole("n", n, 1), self._format
@@ -111,8 +110,8 @@ class TableModel:
         """The table with its missing values filled in; all others stay as they are.
 
         Args:
-            n: how many imputations, which differ, to return as a list; by default one table.
-            final: "sample" draws missing values, "mode" takes the most probable ones last.
+            n: number of different imputations to return as a list; by default a single table.
+            final: "sample" draws missing values, "mode" takes the most probable ones in the end.
             seed, steps, batch, options: as in `sample`.
         """
         if final not in ("sample", "mode"):
@@ -145,7 +144,7 @@ class TableModel:
         present: bool = False,
         **options: Any,
     ) -> Tensor:
-        """n rows (n, D), or those that are known in part, completed."""
+        """n rows (n, D), or the completions of partly known rows."""
         model = self._present if present else self._model
         options = {"solver": "sde2", "final": final, "batch": batch, **options}
         if known is None:
@@ -153,7 +152,7 @@ class TableModel:
                 in_batches(model, n, self._format.shape, steps, seed=seed, **options)
             )
         x, mask = (each.clone() for each in known)
-        # A single missing value follows the law that the network puts out to begin with.
+        # A single missing value follows the network's output at t = 0.
         one = (~mask).sum(1) == 1 if present else torch.zeros(len(x), dtype=torch.bool)
         if one.any():
             x[one] = self._completed(model, x[one], mask[one], seed, batch, final)
@@ -180,8 +179,8 @@ class TableModel:
     def predict_proba(self, table: Any, target: str, *, batch: int = BATCH) -> np.ndarray:
         """The probabilities of the target's classes or bins, given the other columns: (N, K).
 
-        `classes(target)` says which values they stand for. Missing values of other columns are
-        unknown and not averaged over: the network was trained to do without them.
+        `classes(target)` lists the corresponding values. Missing values of other columns are
+        treated as unknown, which the network was trained for, rather than averaged over.
         """
         model, format = self._model, self._format
         column = format.columns[target]
@@ -202,11 +201,11 @@ class TableModel:
         return p[:, : column.K - column.missing].numpy()
 
     def classes(self, target: str) -> list[Any]:
-        """What the columns of `predict_proba` stand for: a value of each class or bin."""
+        """The values for the columns of `predict_proba`: one of each class or bin."""
         return self._values(target).to_pylist()
 
     def _values(self, target: str) -> Any:
-        """A value of each class or bin but that of missing values, in Arrow's types."""
+        """A value of each class or bin except that of missing values, as an Arrow array."""
         column = self._format.columns[target]
         return column.representatives()[: column.K - (column.missing and column.K > 1)]
 
@@ -231,17 +230,16 @@ class TableModel:
     ) -> Estimate:
         """A lower bound on the log probability of every row, in nats, and its standard error.
 
-        It is -inf, and a warning says so, for rows with a number that the model cannot give, such
-        as one beyond those in training.
+        It is -inf, with a warning, for rows with a number that the model cannot produce, such as
+        one outside the training range.
 
         Args:
-            given: columns whose values are given; the bound is that of the others.
-            by_column: keep the shares of the D columns of `columns_.columns` apart, (N, D).
-            draws: times at which the model looks at each row, at least 2; the error falls with
-                their root.
+            given: columns to condition on; the bound is then that of the others.
+            by_column: return the terms of the D columns of `columns_.columns` separately, (N, D).
+            draws: random times per row, at least 2; the error falls with their square root.
             seed: random seed for times and noise.
-            nearest: score the nearest number that the model can give instead of one that it cannot,
-                and the rarest category instead of one that did not occur in training.
+            nearest: score the nearest number that the model can produce instead of one that it
+                cannot, and the rarest category instead of one that did not occur in training.
         """
         draws = whole("draws", draws, 2)
         given = [given] if isinstance(given, str) else given
@@ -256,7 +254,7 @@ class TableModel:
             count = len(np.unique(np.concatenate(list(wrong.values()))))
             warnings.warn(
                 f"the log probability of {plural(count, 'row')} is -inf, because the model cannot "
-                f"give {self._listed(frame, wrong)}; nearest=True scores the nearest instead",
+                f"produce {self._listed(frame, wrong)}; nearest=True scores the nearest instead",
                 stacklevel=2,
             )
 
@@ -272,7 +270,7 @@ class TableModel:
         return Estimate(found if by_column else found.sum(1), error)
 
     def independent(self, table: Any, *, nearest: bool = False) -> np.ndarray:
-        """The log probability of every value among those of its own column alone: (N, D)."""
+        """The log probability of every value under the marginal of its column: (N, D)."""
         format, frame = self._format, read(table)
         x = format.form.encode(format.codes(frame, nearest=nearest))
         cost = over_rows(BATCH, lambda x: alone(self._model, x.to(self._model.device)), x)
@@ -281,17 +279,17 @@ class TableModel:
         return self._by_column(-cost - format.columns.log_volume(frame, nearest=True), wrong)
 
     def _say_nearest(self, frame: Frame, wrong: Mapping[str, np.ndarray]) -> None:
-        """Warn of values that are taken for others, by column the numbers of their rows."""
+        """Warn of values that are replaced, given the row numbers by column."""
         if wrong:
             warnings.warn(
-                f"the model cannot give {self._listed(frame, wrong)}; the nearest values stand for "
-                "them",
+                f"the model cannot produce {self._listed(frame, wrong)}; the nearest values "
+                "are used instead",
                 stacklevel=3,
             )
 
     def _listed(self, frame: Frame, wrong: Mapping[str, np.ndarray]) -> str:
-        """A count of each column's wrong values, given by the numbers of their rows, and one of
-        them with the nearest that the model can give."""
+        """A count of each column's wrong values, given their row numbers, with one example and the
+        nearest value that the model can produce."""
         parts = []
         for name, rows in wrong.items():
             value, column = frame.column(name).slice(rows[0], 1), self.columns_[name]
@@ -300,8 +298,8 @@ class TableModel:
         return some(parts)
 
     def _by_column(self, found: np.ndarray, wrong: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The variables' log probabilities with those of constant columns among them, which are
-        0, and -inf where a value is wrong."""
+        """The variables' log probabilities, with 0 for constant columns and -inf where a value is
+        wrong."""
         columns = self.columns_
         places = {column.name: i for i, column in enumerate(columns.columns)}
         every = np.zeros((len(found), len(places)))
@@ -311,7 +309,7 @@ class TableModel:
         return every
 
     def compress(self, file: str | Path, out: str | Path, *, steps: int = 25) -> int:
-        """Store a CSV file without loss in an archive, as `bfn compress` does; returns its bytes.
+        """Compress a CSV file losslessly, as `bfn compress` does; returns the archive's size.
 
         Args:
             file: with the columns of the table that was fitted.
@@ -340,7 +338,7 @@ class TableModel:
         """A saved table, or the run of one that `bfn train` trained."""
         model = BFN.from_pretrained(folder)
         if (model.data_format or {}).get("medium") != "table":
-            raise BFNError(f"the model in {str(folder)!r} is not one of a table")
+            raise BFNError(f"the model in {str(folder)!r} is not a model of a table")
         return cls.of(model)
 
     @classmethod
@@ -352,7 +350,7 @@ class TableModel:
 
     @property
     def columns_(self) -> Columns:
-        """How the columns of the table that was fitted are modelled."""
+        """How the columns of the fitted table are modelled."""
         return self._format.columns
 
     def __repr__(self) -> str:
@@ -373,11 +371,11 @@ def _described(column: Column) -> str:
 
 
 def _at_start(model: BFN | Present, x: Tensor, mask: Tensor) -> Any:
-    """What the model believes of the rest when nothing but the known values is known."""
+    """The output at t = 0, given only the known values."""
     x, mask = x.to(model.device), mask.to(model.device)
     t = torch.zeros(len(x), device=x.device)
     theta = model.flow.prior(x.shape, device=x.device)
-    # A model of one column never learned what is known.
+    # A model of a single column was never trained with known values.
     return Pinned(model, x, mask, "learned")(theta, t) if mask.any() else model(theta, t)
 
 
@@ -390,18 +388,18 @@ def alone(model: BFN, x: Tensor) -> Tensor:
 
 
 def bound(model: BFN, x: Tensor, known: Tensor, draws: int, seed: int) -> Estimate:
-    """The cost in nats of every value of the rows x, (N, D), given what is known, which costs 0.
+    """The cost in nats of every value of the rows x, (N, D), given the known values, which cost 0.
 
-    L^inf + L^r is estimated at random times, where a fine column of numbers costs next to nothing
-    or very much. But a network that puts out zeros, in a model of posterior heads, is the exact
-    model of independent variables, whose cost is known: -ln p(x_d) at every x. So only the
-    difference to it is estimated, at the same times and from the same messages:
+    L^inf + L^r is estimated at random times, at which a fine column of numbers costs either very
+    little or very much. But with posterior heads, a network that outputs zeros is the exact model
+    of independent variables, whose cost is known: -ln p(x_d) for every x. So only the difference
+    from it is estimated, at the same times and from the same messages:
 
         -ln p(x)  <=  sum_d -ln p(x_d) + E[cost of the network's outputs - cost of the posteriors]
 
     Args:
         known: true where a value is given, (N, D).
-        draws: times at which each row is looked at.
+        draws: random times per row.
     """
     with model.evaluating():
         seen = model
@@ -426,8 +424,8 @@ def bound(model: BFN, x: Tensor, known: Tensor, draws: int, seed: int) -> Estima
 
 
 class Present(Wrapper):
-    """A model of a table that never gives a missing value, which is the last class of its column,
-    for imputing and predicting."""
+    """A model of a table without missing values, each the last class of its column; for imputing
+    and predicting."""
 
     def __init__(self, model: BFN | Wrapper, columns: Columns) -> None:
         super().__init__(model)

@@ -1,13 +1,13 @@
-"""What columns of a table reveal about each other: pairs, and columns that nearly repeat others.
+"""What a table's columns reveal about each other: pairs, and columns that nearly repeat others.
 
-**Pairs.** How much two columns inform about each other is their mutual information,
+**Pairs.** What two columns reveal about each other is their mutual information,
 
     I = sum_jk p_jk ln(p_jk / (p_j p_k)),
 
-less twice what independent columns of K and L values seem to have among N rows, (K - 1) (L - 1) /
-(2 N). Each column is in a pair with those that inform most about it. Two fine columns of numbers
-are in no pair: most of their values never meet, and of groups of their bins the network would see
-only where these begin and end.
+minus twice the spurious information of independent columns with K and L values in N rows,
+(K - 1) (L - 1) / (2 N). Each column is paired with those that reveal most about it. Two fine
+numeric columns are never paired: most of their values never occur together, and groups of their
+bins would show the network only the edges of the groups.
 
 **Relations.** A payment may equal the bill of the month before, and a bill is nearly that of the
 next month. To learn this from the features of the two columns, a network would have to compare
@@ -33,21 +33,21 @@ from bfn.tables.columns.column import Number
 from bfn.tables.frame import Frame, pa
 
 MOST_PAIRED = 3
-"""Columns that each column is paired with, at most, beside those that chose it."""
+"""Maximum number of partners of a column, in addition to those that chose it."""
 LEAST_NATS = 0.03
-"""Mutual information of two columns of a pair, in nats, at least."""
+"""Minimum mutual information of a pair, in nats."""
 PAIR_WORK = 2**31
-"""Pairs of columns times rows that are counted to find the pairs, at most."""
+"""Maximum number of column pairs times rows to count in the search for pairs."""
 MOST_ROWS = 20_000
-"""Rows in which relations are looked for."""
+"""Rows in which to search for relations."""
 LEAST_BINS = 32
-"""Columns of no more bins have no relations: the network can compare these itself."""
+"""Columns with at most this many bins have no relations: the network can compare them itself."""
 MOST_RELATED = 4
-"""Related columns of a column at most."""
+"""Maximum number of related columns per column."""
 OFTEN = 0.02
-"""The share of rows in which two columns have the same value, spikes apart."""
+"""Minimum fraction of rows in which two columns have the same value, spikes excluded."""
 WINDOW, SHARP = 0.04, 4.0
-"""Otherwise SHARP times as many rows as by chance must be within WINDOW of the median."""
+"""Otherwise SHARP times as many rows as expected by chance must lie within WINDOW of the median."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -68,7 +68,7 @@ class Pair:
 
 
 def find_pairs(columns: Columns, codes: np.ndarray) -> tuple[Pair, ...]:
-    """The pairs among the columns of a table with these bins and classes in training, (N, D)."""
+    """The pairs among a table's columns, whose training bins and classes are `codes`, (N, D)."""
     N, D = codes.shape
     K = [column.K for column in columns.variables]
     rows = np.linspace(0, N - 1, min(N, PAIR_WORK // D**2)).astype(int)
@@ -101,7 +101,7 @@ def _counts(k: np.ndarray, j: np.ndarray, K: int, L: int) -> np.ndarray:
 
 
 def _information(counts: np.ndarray) -> float:
-    """The mutual information of two columns in nats, less twice what chance alone makes."""
+    """The mutual information of two columns in nats, minus twice that expected by chance."""
     N = counts.sum()
     rows, columns = (counts.sum(axis, keepdims=True) for axis in (1, 0))
     seen = counts > 0
@@ -112,7 +112,7 @@ def _information(counts: np.ndarray) -> float:
 
 @dataclass(frozen=True, repr=False)
 class Relation:
-    """A column that tells something about another one.
+    """A column that reveals something about another one.
 
     Args:
         column: the name of d.
@@ -134,8 +134,8 @@ def find_relations(
     """The relations between the columns of a table.
 
     Args:
-        codes: the bins of the rows to look at, (N, D).
-        numbers: which rows of the frame they are, (N,).
+        codes: the bins of the rows to search, (N, D).
+        numbers: their row numbers in the frame, (N,).
     """
     some = np.unique(np.linspace(0, len(codes) - 1, MOST_ROWS).astype(int))
     codes, rows = codes[some], numbers[some]
@@ -170,7 +170,7 @@ def _centres(column: Number) -> np.ndarray:
 
 
 def _candidates(places: np.ndarray, most: int = 16) -> list[list[int]]:
-    """The columns to compare each column with: those that are most correlated with it."""
+    """The columns to compare each column with: those most correlated with it."""
     with np.errstate(invalid="ignore"):
         correlation = np.nan_to_num(np.abs(np.corrcoef(places)))
     np.fill_diagonal(correlation, -1.0)
@@ -200,7 +200,7 @@ def _transfer(e: Number, d: Number) -> np.ndarray:
         _reals(c.grid.values(k)) for c, k in ((d, d.bins.highs), (e, e.bins.middles()))
     )
     bins = np.searchsorted(highs, middles).clip(max=len(highs) - 1)
-    return np.append(bins, bins[:1])[: e.K]  # a missing value is nowhere
+    return np.append(bins, bins[:1])[: e.K]  # a missing value has no place
 
 
 def _medians(bins: np.ndarray, places: np.ndarray, K: int) -> np.ndarray:

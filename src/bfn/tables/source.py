@@ -1,4 +1,4 @@
-"""A table as a data set: which rows are trained on, and the model that suits its columns."""
+"""A table as a data set: its splits, and the model that suits its columns."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from bfn.tables.head import TableHead
 from bfn.tables.relations import Pair, Relation, find_pairs, find_relations
 
 CONDITION = 64
-"""Length of the vector that t becomes: one as long as the width makes a step 20% slower."""
+"""Length of the embedding of t: one as long as the width makes a step 20% slower."""
 MOST_WORK = 2**23
-"""Probabilities of bins and classes that a training step computes at most, which bounds the time
-and the memory of a step for tables of hundreds of columns."""
+"""Maximum number of bin and class probabilities in a training step, which bounds its time and
+memory for tables of hundreds of columns."""
 LEAST_EVERY, ROWS_PER_STEP = 10, 10
-"""Small tables are soon learned by heart, so one of N rows is validated every N / 10 steps, but
-never more often than every 10 steps."""
+"""Small tables soon overfit, so one of N rows is validated every N / 10 steps, but at most every 10
+steps."""
 
 
 def table(
@@ -46,11 +46,11 @@ def table(
 
     Args:
         path: the file.
-        columns: "number", "category", "ordered", "text-id" or "drop" for columns by name, where
-            they are not what they look like: --data.columns.age number, "--data.columns.net worth"
-            number, or with a dot in the name '--data.columns."a.b"' number.
-        max_bins: about how many bins a column of numbers has at most.
-        validation: fraction of the rows that decide when training ends.
+        columns: "number", "category", "ordered", "text-id" or "drop" by column name, to override
+            the detected kind: --data.columns.age number, "--data.columns.net worth" number, or for
+            a name with a dot '--data.columns."a.b"' number.
+        max_bins: approximate maximum number of bins of a numeric column.
+        validation: fraction of the rows that decide when training stops.
         test: fraction of the rows to hold out for evaluation.
     """
     frame = read(Path(path).expanduser())
@@ -76,7 +76,7 @@ class TableRows(Rows):
         frame: Frame,
         numbers: Mapping[str, np.ndarray],
     ) -> None:
-        """`numbers` are those of the frame's rows that are in each split."""
+        """`numbers` has the row numbers of each split."""
         super().__init__(name, format, splits)
         self.columns, self._frame, self._numbers = format.columns, frame, numbers
         self.relations = find_relations(
@@ -90,8 +90,8 @@ class TableRows(Rows):
         return self._frame.take(self._numbers[split])
 
     def adjusted(self, train: Train) -> Train:
-        """Fewer rows in a batch of a small or wide table, more validations of a small one, and no
-        training of a single column, which its frequencies already describe."""
+        """Smaller batches for a small or wide table, more validations for a small one, and no
+        training for a single column, which its frequencies already describe."""
         N, classes = len(self.split("train")), sum(c.K for c in self.columns.variables)
         every = min(train.validate_every, max(LEAST_EVERY, N // ROWS_PER_STEP))
         most = max(1, min(N, MOST_WORK // classes))
@@ -103,12 +103,14 @@ class TableRows(Rows):
     def model(self, recipe: Recipe) -> BFN:
         for key, value in (("net.class", recipe.net["class"]), ("flow.kind", recipe.flow["kind"])):
             if value != SUGGESTED:
-                raise BFNError(f"{key} is not for tables, whose columns decide it; leave it out")
+                raise BFNError(
+                    f"{key} cannot be set for tables, whose columns determine it; leave it out"
+                )
         given = {key: value for key, value in recipe.net.items() if key != "class"}
         for key in given:
             if key not in ("width", "layers"):
                 raise BFNError(
-                    f"net.{key} is not for tables; of their network, give net.width or net.layers"
+                    f"net.{key} cannot be set for tables; only net.width and net.layers can"
                 )
         sizes = {key: whole(f"net.{key}", value, 1) for key, value in given.items()}
         return build(self.columns, self.relations, self.pairs, seed=recipe.train.seed, **sizes)
@@ -123,7 +125,7 @@ def build(
     layers: int = 4,
     seed: int = 0,
 ) -> BFN:
-    """An untrained model of a table: independent columns, as long as the network puts out zeros."""
+    """An untrained model of a table: independent columns while the network outputs zeros."""
     model = mixed(nn.Identity(), {column.name: variable(column) for column in columns.variables})
     assert isinstance(model.flow, MixedFlow)
     assert isinstance(model.head, MixedHead)

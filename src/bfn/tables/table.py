@@ -1,4 +1,4 @@
-"""`Table`: a model of a table, in the manner of scikit-learn."""
+"""`Table`: a model of a table with scikit-learn's interface."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from bfn.tables.model import TableModel
 from bfn.tables.source import TableRows
 
 HOLDOUT, LEAST_HELD, MOST_HELD = 0.05, 100, 10_000
-"""The fraction of the rows that decide when to stop; of a small table LEAST_HELD rows, but at most
-a fifth, and of a large one MOST_HELD."""
+"""The fraction of the rows that decide when to stop; for a small table LEAST_HELD rows but at most
+a fifth, and for a large one MOST_HELD."""
 SECTIONS = {
     "data": ("columns", "max_bins"),
     "net": ("width", "layers"),
     "train": ("steps", "seconds", "batch", "learning_rate", "known", "seed", "device"),
 }
-"""Where a recipe has the arguments of a table."""
+"""The recipe keys of a table's arguments."""
 
 
 class Table(TableModel):
@@ -41,17 +41,17 @@ class Table(TableModel):
         table.sample(1000, given={"sex": "Male"}, seed=0)
 
     Args:
-        columns: "number", "category", "ordered", "text-id" or "drop" by name, for columns that are
-            not what they look like.
-        max_bins: about how many bins a column of numbers has at most.
+        columns: "number", "category", "ordered", "text-id" or "drop" by column name, to override
+            the detected kind.
+        max_bins: approximate maximum number of bins of a numeric column.
         width, layers: of the network, a `bfn.nn.MixedMLP`.
-        steps: training steps at most; training ends when held-out rows no longer gain from it.
-        seconds: a limit on the time, by which the learning rate has fallen to zero; 0 for none.
-        batch: rows per training step, at most; small and wide tables have fewer.
-        learning_rate: the highest one.
-        known: the share of training rows of which some columns are given, from which `sample` with
-            given values, `impute` and `predict` learn; above 0.
-        seed: random seed for weights, the order of rows and noise.
+        steps: maximum training steps; training stops once held-out rows no longer improve.
+        seconds: time limit, by which the learning rate has fallen to zero; 0 for none.
+        batch: maximum rows per training step; small and wide tables use fewer.
+        learning_rate: the peak learning rate.
+        known: fraction of training rows in which some columns are given, which trains `sample`
+            with given values, `impute` and `predict`; above 0.
+        seed: random seed for weights, row order and noise.
         device: "cpu", "cuda" or "auto".
         display: whether to show progress.
     """
@@ -81,7 +81,7 @@ class Table(TableModel):
     # scikit-learn's conventions.
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The constructor's arguments, as scikit-learn wants them."""
+        """The constructor's arguments, as scikit-learn expects them."""
         names = list(inspect.signature(type(self).__init__).parameters)[1:]
         return {name: getattr(self, name) for name in names}
 
@@ -122,11 +122,11 @@ class Table(TableModel):
         Args:
             table: a DataFrame of pandas or polars, an Arrow table, a dict of arrays, or the path
                 of a CSV or Parquet file.
-            y: ignored; scikit-learn's pipelines give it.
-            holdout: rows that decide when to stop and are never trained on; by default a
-                twentieth of the table, or up to 100 rows if that is more. In rows that are given, a
-                number beyond those in training counts as the nearest one, and a category that
-                training never saw as the rarest.
+            y: ignored; scikit-learn's pipelines pass it.
+            holdout: rows that decide when to stop and are never trained on; by default a twentieth
+                of the table, or up to 100 rows if that is more. In rows that you give, a number
+                outside the training range counts as the nearest one, and a category unseen in
+                training as the rarest.
         """
         from bfn.train import fit
 
@@ -148,7 +148,7 @@ class Table(TableModel):
         return self
 
     def _recipe(self) -> Recipe:
-        """The shipped recipe with the arguments, but for the data."""
+        """The shipped recipe with these arguments, except for the data."""
         number("known", self.known, "a number above 0, at most 1", lambda known: 0 < known <= 1)
         sizes = {f"net.{name}": getattr(self, name) for name in SECTIONS["net"]}
         own = {name: getattr(self, name) for name in SECTIONS["train"]}
@@ -163,7 +163,7 @@ class Table(TableModel):
 
 
 def _parted(rows: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows to train on, and a random share of them to hold out."""
+    """Rows to train on, and a random fraction of them to hold out."""
     N = len(rows)
     held = min(MOST_HELD, max(1, round(HOLDOUT * N), min(LEAST_HELD, N // 5)))
     generator = torch.Generator().manual_seed(noise.seed(seed, "holdout"))

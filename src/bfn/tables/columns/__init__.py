@@ -1,7 +1,7 @@
 """How the columns of a table become the variables of a model, and come back.
 
-column.py has one column of each kind, grid.py and bins.py those of numbers, recognise.py tells of
-which kind a column is, and columns.py has all of a table.
+column.py has the kinds of columns, grid.py and bins.py the details of numeric ones, recognise.py
+detects the kind of a column, and columns.py has the columns of a table.
 """
 
 from bfn.tables.columns.columns import Columns

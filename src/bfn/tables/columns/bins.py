@@ -1,17 +1,17 @@
-"""The bins of a column of numbers, and the law of the values inside each.
+"""The bins of a numeric column, and the distribution of the values inside each.
 
 Values are places k on a grid (grid.py). A bin is a range [low, high] of places. A frequent value is
-a bin of its own; what lies between is cut into bins of about equally many training values, ever
-fewer towards the ends. Of a wider bin some training values are kept, its *knots* u_1 < ... < u_d,
-with weights c_1, ..., c_d, whose sum is C: all that are different if they are few, else evenly
-spaced order statistics. Its values follow the mixture
+a bin of its own; the rest is cut into bins of roughly equal counts of training values, with ever
+fewer towards the ends. A wider bin keeps some training values, its *knots* u_1 < ... < u_d, with
+weights c_1, ..., c_d, whose sum is C: all distinct values if they are few, else evenly spaced order
+statistics. Its values follow the mixture
 
     (c_i - 1) / C       the knot u_i itself                                       i = 1, ..., d
     1 / C               uniform on u_i, ..., u_{i+1}: the quantile function between knots
     1 / (2 C)           uniform on low, ..., u_1, and on u_d, ..., high
 
-which gives neighbouring whole numbers exactly their training frequencies, leaves no place of the
-range without probability, and never leaves the range of the training values.
+which gives neighbouring integers exactly their training frequencies, gives every place in the range
+some probability, and never leaves the range of the training values.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 
 LEAST = 8
-"""Training values that a bin holds at least, and that make a value frequent."""
+"""Minimum number of training values in a bin, and of a frequent value."""
 
 
 @dataclass(frozen=True)
 class Bins:
-    """K ranges of places in order, with their knots one after another."""
+    """K ranges of places in order, with their knots concatenated."""
 
     lows: np.ndarray  # (K,)
     highs: np.ndarray  # (K,)
@@ -65,21 +65,21 @@ class Bins:
 
     @property
     def exact(self) -> np.ndarray:
-        """Which bins hold one single value."""
+        """Which bins hold a single value."""
         return self.lows == self.highs
 
     @classmethod
     def fit(cls, k: np.ndarray, most: int | None, knots: int) -> tuple[Bins, np.ndarray]:
-        """About `most` bins of training values, more if many are frequent, or one for each value;
-        and how many values each has."""
+        """About `most` bins of training values, more if many are frequent, or one per value if
+        None; and the count of each."""
         u, c = np.unique(k, return_counts=True)
         n = len(k)
         if most is None or len(u) <= min(most, n // 2):
             alone = np.ones(len(u), bool)
         else:
             alone = np.zeros(len(u), bool)
-            alone[[0, -1]] = c[[0, -1]] > 1  # where measurements are cut off
-            # With every value that stands alone, the bins of the others grow lighter.
+            alone[[0, -1]] = c[[0, -1]] > 1  # where measurements are clipped
+            # Every value with its own bin leaves fewer values for the others.
             while alone.sum() < 2 * most:
                 more = ~alone & (c >= max(LEAST, _heavy(c, alone, most) / 2))
                 if not more.any():
@@ -88,7 +88,7 @@ class Bins:
         number = _numbered(c, alone, most or 2)
         starts = np.flatnonzero(np.diff(number, prepend=-1))
         stops = np.append(starts[1:], len(u))
-        # A bin reaches half-way to a wider neighbour, and all the way to a single value.
+        # A bin extends half-way to a wider neighbour, and right up to a single value.
         lows, highs = u[starts], u[stops - 1]
         wide = ~alone[starts]
         middle = (highs[:-1] >> 1) + (lows[1:] >> 1) + (highs[:-1] & lows[1:] & 1)
@@ -122,7 +122,7 @@ class Bins:
         return rng.integers(low[piece], high[piece], endpoint=True)
 
     def log_mass(self, k: np.ndarray, j: np.ndarray) -> np.ndarray:
-        """ln p(k | bin j) by the law that `draw` follows."""
+        """ln p(k | bin j) under the distribution of `draw`."""
         _, size, mass = self.apart
         piece = self.piece(k, j)
         inside = (self.lows[j] <= k) & (k <= self.highs[j])
@@ -130,16 +130,16 @@ class Bins:
             return np.log(np.where(inside, mass[piece] / size[piece], 0))
 
     def piece(self, k: np.ndarray, j: np.ndarray) -> np.ndarray:
-        """The number of the piece of bin j that place k lies in: of the knot, if it is one."""
+        """The number of the piece of bin j that contains place k: the knot's, if it is one."""
         i = np.searchsorted(self.knots, k)
         hit = self.knots[i.clip(max=len(self.knots) - 1)] == k
         return (2 * i + j + hit).clip(max=2 * len(self.knots) + len(self) - 1)
 
     @cached_property
     def apart(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The mixture as pieces that do not overlap, since each knot has its places to itself.
+        """The mixture as disjoint pieces, since each knot has its place to itself.
 
-        The least place of every piece, how many places it has, and its share of its bin; places
+        The first place of every piece, its number of places, and its probability in its bin; places
         of one piece are equally probable.
         """
         low, high, weight, total, _ = self.pieces
@@ -169,20 +169,20 @@ class Bins:
 
 
 def _heavy(c: np.ndarray, alone: np.ndarray, most: int) -> float:
-    """The number of values that a wider bin should hold."""
+    """Target number of values in a wider bin."""
     rest, bins = c[~alone].sum(), max(most - alone.sum(), most // 2)
-    # Even a few values that differ are two bins.
+    # Even a few distinct values make two bins.
     return max(min(LEAST, rest / 2), rest / bins, 1.0)
 
 
 def _numbered(c: np.ndarray, alone: np.ndarray, most: int) -> np.ndarray:
-    """The bin of every different value, from the counts of all."""
+    """The bin of every distinct value, from the counts of all."""
     rest, heavy = np.where(alone, 0, c), _heavy(c, alone, most)
     # Towards either end bins hold as many values as are beyond them: outliers are not smeared.
     rank = np.cumsum(c) - c / 2
     beyond = np.minimum(rank, c.sum() - rank)
     effort = rest / np.clip(beyond, LEAST / 2, heavy)
-    # A run is a single value of its own, or neighbours of which none is.
+    # A run is one value with its own bin, or neighbours that have none.
     run = np.cumsum(alone | np.concatenate([[True], alone[:-1]])) - 1
     starts = np.flatnonzero(np.diff(run, prepend=-1))
     efforts = np.add.reduceat(effort, starts)
@@ -194,7 +194,7 @@ def _numbered(c: np.ndarray, alone: np.ndarray, most: int) -> np.ndarray:
 
 
 def _knots(u: np.ndarray, c: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """The different values and their counts, or if they are many, evenly spaced ones."""
+    """The distinct values and their counts, or if they are many, evenly spaced ones."""
     if len(u) <= most:
         return u, c
     ranks = (np.arange(most) + 0.5) / most * c.sum()

@@ -23,25 +23,25 @@ from bfn.tables.columns.grid import Grid
 from bfn.tables.csvfile import REAL, TEXT, pa, pc
 
 MOST_CLASSES = 1000
-"""Classes of a column of categories; the values beyond the most frequent share one."""
+"""Maximum classes of a categorical column; rarer values share the last one."""
 MOST_SPIKES = 48
 MARKED = 3
 """A spike is at least this many times as frequent as the values around it."""
 DURATION = re.compile(r"(?:(-?\d+) days?)?(?:,? ?\+?(\d+):(\d\d):(\d\d(?:\.\d+)?))?")
 """Such as 2 days, 1 day 13:30:00 or 0:00:02.5."""
 WHOLE = r"^-?(0|[1-9][0-9]{0,17})$"
-"""Whole numbers that surely have 64 bits."""
+"""The digits of an integer that certainly fits into 64 bits."""
 ABSENT = -(2**63)
 """The place of a missing value."""
 
 
 def unfit() -> tuple[type[Exception], ...]:
-    """What Arrow raises for values that a type cannot hold."""
+    """The exceptions that Arrow raises for values that a type cannot hold."""
     return pa.ArrowInvalid, pa.ArrowNotImplementedError
 
 
 def convert(array: Any, type: Any) -> Any:
-    """An array in another Arrow type, into which text is read, as from a file or a command line."""
+    """An array in another Arrow type; text is parsed, as from a file or a command line."""
     text = pa.types.is_string(array.type) or pa.types.is_large_string(array.type)
     if text and pa.types.is_time(type):
         moments = pc.binary_join_element_wise("1970-01-01", array.cast(pa.string()), " ")
@@ -60,7 +60,7 @@ def convert(array: Any, type: Any) -> Any:
 
 
 def in_words(type: Any) -> str:
-    """What values of an Arrow type are, for people."""
+    """A human-readable name for the values of an Arrow type."""
     if pa.types.is_timestamp(type):
         return f"dates and times {f'in {type.tz}' if type.tz else 'without a time zone'}"
     for is_type, words in (
@@ -91,7 +91,7 @@ def _first_unfit(array: Any, type: Any) -> Any:
 
 
 def _ticks(text: str, type: Any) -> int:
-    """A duration as a number of its type's units; whole numbers are that already."""
+    """A duration in units of its type; integers are taken as they are."""
     if re.fullmatch(r"-?\d+", text):
         return int(text)
     found = DURATION.fullmatch(text)
@@ -104,7 +104,7 @@ def _ticks(text: str, type: Any) -> int:
 
 @dataclass(frozen=True)
 class Pieces:
-    """The law of the exact values in each bin or class: pieces whose places are equally probable.
+    """The distribution of exact values in each bin or class: pieces of equally probable places.
 
     Args:
         stops: the number of pieces of all bins up to and with each (K,).
@@ -152,17 +152,17 @@ class Column(ABC):
     @property
     @abstractmethod
     def exact(self) -> np.ndarray:
-        """Which bins or classes stand for one single value (K,)."""
+        """Which bins or classes stand for a single value (K,)."""
 
     @property
     @abstractmethod
     def different(self) -> np.ndarray:
-        """About how many different values each bin or class has, but that of missing ones."""
+        """Approximate number of distinct values of each bin or class, except the missing one."""
 
     @property
     def spikes(self) -> tuple[int, ...]:
-        """The bins of an ordered column that hold a single value which is much more frequent than
-        the values of the bins around it, or is the first or the last; and that of missing ones."""
+        """The bins of an ordered column with a single value that is much more frequent than those
+        around it, or is the first or the last; and the bin of missing values."""
         if not self.ordered or self.K < 2:
             return ()
         different, reach = self.different, 4
@@ -177,7 +177,7 @@ class Column(ABC):
         return (*sorted(int(j) for j in first if excess[j] > 0), *[self.K - 1] * self.missing)
 
     def encode(self, array: Any, holes: bool = False, nearest: bool = False) -> np.ndarray:
-        """The bin or class of every value; with `holes`, -1 for missing ones.
+        """The bin or class of every value; with `holes`, -1 for missing values.
 
         A number that no bin can give is taken for the nearest that one can. With `nearest`, any
         other value that did not occur in training is taken for the rarest that did.
@@ -194,7 +194,7 @@ class Column(ABC):
         return codes
 
     def possible(self, array: Any) -> np.ndarray:
-        """Which values occurred in training, or are numbers that a bin can give."""
+        """Which values occurred in training, or are numbers that a bin can produce."""
         found = np.full(len(array), self.missing)
         valid = array.is_valid().to_numpy(zero_copy_only=False)
         found[valid] = self._possible(self.cast(array.drop_null()))
@@ -209,7 +209,7 @@ class Column(ABC):
         return pc.if_else(absent, pa.scalar(None, self.type), values) if absent.any() else values
 
     def log_volume(self, array: Any, nearest: bool = False) -> np.ndarray:
-        """-ln p(value | bin) of every value, or of the nearest one that a bin can give."""
+        """-ln p(value | bin) of every value, or of the nearest one that a bin can produce."""
         found = np.full(len(array), 0.0 if self.missing or nearest else np.inf)
         valid = array.is_valid().to_numpy(zero_copy_only=False)
         found[valid] = self._log_volume(self.cast(array.drop_null()), nearest)
@@ -234,7 +234,7 @@ class Column(ABC):
 
     @cached_property
     def pieces(self) -> Pieces:
-        """The law of places in bins or classes; those of missing values are the last."""
+        """The distribution of places in bins or classes; missing values come last."""
         stops, *parts = self._pieces()
         if self.missing:
             ends = (ABSENT, 1, 1.0)
@@ -249,7 +249,7 @@ class Column(ABC):
         return np.where(places == ABSENT, len(self.pieces.first) - 1, self._piece(places))
 
     def representatives(self) -> Any:
-        """One value of every bin or class: a median, or of rare values the most frequent."""
+        """One value of every bin or class: the median, or the most frequent of rare values."""
         values = self._middles()
         return pa.concat_arrays([values, pa.nulls(self.missing, values.type)])
 
@@ -315,9 +315,9 @@ class Number(Column):
         """Bins of the training values.
 
         Args:
-            most: about how many; None gives every value one of its own.
-            knots: how many values are kept of each.
-            type, form: what the values were read from, as `Number` has them.
+            most: approximate number of bins; None gives every value its own.
+            knots: number of values kept per bin.
+            type, form: the original type and format of the values, as in `Number`.
         """
         values = array.drop_null()
         grid = Grid.fit(values)
@@ -334,7 +334,7 @@ class Number(Column):
         return self.bins.sizes
 
     def read(self, values: Any) -> Any:
-        """Values as numbers or times of the grid's type; nothing is missing among them."""
+        """Values as numbers or times of the grid's type, none of them missing."""
         if self.form:
             read = pc.strptime(values, self.form, "s", error_is_null=True)
             if read.null_count:
@@ -364,19 +364,19 @@ class Number(Column):
         return on_grid & (self.bins.lows[j] <= k) & (k <= self.bins.highs[j])
 
     def nearest(self, values: Any) -> Any:
-        """The nearest values that a bin can give."""
+        """The nearest values that a bin can produce."""
         k, _ = self._places(self.cast(values))
         j = self.bins.index(k)
         return self._values(np.clip(k, self.bins.lows[j], self.bins.highs[j]))
 
     def within(self, values: Any) -> np.ndarray:
-        """Which values are between the least and the greatest in training."""
+        """Which values lie within the training range."""
         k, _ = self._places(self.cast(values))
         return (self.bins.lows[0] <= k) & (k <= self.bins.highs[-1])
 
     @property
     def ends(self) -> list[Any]:
-        """The least and the greatest value in training."""
+        """The smallest and the largest value in training."""
         return self._values(np.array([self.bins.lows[0], self.bins.highs[-1]])).to_pylist()
 
     def _draw(self, codes: np.ndarray, rng: np.random.Generator) -> Any:
@@ -432,7 +432,7 @@ class Number(Column):
 
 @dataclass(frozen=True)
 class Category(Column):
-    """Values without an order, or with a given one; each is a class, but the rare ones share one.
+    """Values without an order, or with a given one; each is a class, and rare ones share one.
 
     Args:
         values: of the classes, as text.
@@ -489,7 +489,7 @@ class Category(Column):
         if rank.null_count:
             new = text.filter(rank.is_null()).unique().to_pylist()
             names = self._known.to_pylist()
-            hint = did_you_mean(new[0], names) or f"; known are {some(map(repr, names))}"
+            hint = did_you_mean(new[0], names) or f"; known values are {some(map(repr, names))}"
             raise BFNError(
                 f"column {self.name!r} holds {some(map(repr, new))}, which did not occur in "
                 f"training{hint}"
@@ -559,5 +559,5 @@ def finite(name: str, array: Any) -> None:
     """Refuse infinite values."""
     if pa.types.is_floating(array.type) and not pc.all(pc.is_finite(array)).as_py() and len(array):
         raise BFNError(
-            f"column {name!r} holds infinite values; replace them by missing or by finite ones"
+            f"column {name!r} holds infinite values; replace them with finite or missing ones"
         )

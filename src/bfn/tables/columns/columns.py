@@ -1,15 +1,15 @@
 """How the columns of a table become the variables of a model, and come back.
 
 A column of numbers, dates or times, of text, of booleans or of categories is one variable
-(column.py). Columns that always have the same value, and identifiers, which are
-numbered again in new rows, are not variables. With the variables' bins or classes j,
+(column.py). Constant columns and identifiers, which are renumbered in new rows, are not variables.
+With the variables' bins or classes j,
 
     ln p(row) = ln p(j_1, ..., j_D) - sum over columns of log_volume
     log_volume = -ln p(value | j)
 
-where p(value | j) is the law that `decode` draws from: probabilities of the values as they are
-stored, on the grid of their column (grid.py). The volume is infinite for a number that no bin can
-give, which `encode` takes for the nearest one that can be given.
+where p(value | j) is the distribution that `decode` draws from: probabilities of values as stored,
+on the grid of their column (grid.py). The volume is infinite for a number that no bin can produce,
+which `encode` replaces by the nearest one.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from bfn.tables.frame import Frame, Origin, read
 
 KINDS = ("number", "category", "ordered", "text-id", "drop")
 MOST_KNOTS, ALL_KNOTS = 32, 2**20
-"""Training values that are kept of a bin, and about how many of a table."""
+"""Training values kept per bin, and approximately per table."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a table that was seen in training.
+    """The columns of a table seen in training.
 
     Args:
         origin: what the table was.
         columns: those with values to model, in the table's order.
-        identifiers: names of the columns in which new rows are numbered from 1.
-        dropped: names of the columns that are left out.
+        identifiers: names of columns in which new rows are numbered from 1.
+        dropped: names of columns that are left out.
     """
 
     origin: Origin
@@ -60,10 +60,10 @@ class Columns:
 
         Args:
             source: anything that `frame.read` reads.
-            kinds: "number", "category", "ordered", "text-id" or "drop" for columns by name.
-            max_bins: about how many bins a column of numbers has at most.
-            rows: the numbers of those to train on, by default all. What kind a column is of, all
-                rows tell; its bins, values and categories are those of these rows.
+            kinds: "number", "category", "ordered", "text-id" or "drop" by column name.
+            max_bins: approximate maximum number of bins of a numeric column.
+            rows: the row numbers to train on, by default all. The kind of a column is detected from
+                all rows; its bins, values and categories are those of these rows.
         """
         if not isinstance(kinds, Mapping | None):
             raise BFNError(
@@ -103,7 +103,7 @@ class Columns:
         return tuple(column for column in self.columns if column.K > 1)
 
     def __getitem__(self, name: str) -> Column:
-        """The column of that name, which pandas may have as a number."""
+        """The column of that name; in pandas a name may be a number."""
         for column in self.columns:
             if column.name == str(name):
                 return column
@@ -119,15 +119,15 @@ class Columns:
         given: Collection[str] = (),
         nearest: bool = False,
     ) -> dict[str, np.ndarray]:
-        """The variables' bins or classes by name, each (N,), of small whole numbers.
+        """The variables' bins or classes by name, each (N,), as small integers.
 
         Args:
             source: a table with the columns of the one in training, in any order.
-            holes: -1 where a value is missing, instead of the bin or class of missing ones.
-            names: the columns that must be there; by default all variables.
-            given: columns in which nothing is a hole.
-            nearest: take a category that did not occur in training, or a missing value in a column
-                that had none, for the rarest value, instead of refusing it.
+            holes: -1 where a value is missing, instead of the bin or class of missing values.
+            names: the required columns; by default all variables.
+            given: columns in which missing values are not holes.
+            nearest: replace a category unseen in training, or a missing value in a column that had
+                none, by the rarest value instead of refusing it.
         """
         frame = self._checked(source, names)
         present = [c for c in self.columns if c.name in frame.names]
@@ -141,14 +141,14 @@ class Columns:
         """-ln p(value | bin) of all variables' values (N, D).
 
         Args:
-            nearest: take what the columns cannot give for another value, as `encode` does.
+            nearest: replace values that the columns cannot represent, as `encode` does.
         """
         frame = self._checked(source, None)
         found = [c.log_volume(frame.column(c.name), nearest) for c in self.variables]
         return np.stack(found, axis=1)
 
     def impossible(self, source: Any, holes: bool = False) -> dict[str, np.ndarray]:
-        """The numbers of the rows whose value a column cannot give, of columns that have any.
+        """The row numbers of values that a column cannot represent, by column.
 
         Args:
             holes: whether missing values are to be filled in.
@@ -169,9 +169,9 @@ class Columns:
 
         Args:
             indices: the bins or classes of all variables by name, each (N,).
-            seed: of the values that are drawn inside bins.
-            like: a table of N rows with holes; its values are kept, and the holes are filled.
-                What comes back is of its kind, not of that in training.
+            seed: random seed for the values inside bins.
+            like: a table of N rows with holes; its values are kept, and the holes are filled. The
+                result has its type, not that of the training table.
         """
         rows, arrays = len(indices[self.variables[0].name]), {}
         for c in self.columns:
@@ -195,9 +195,9 @@ class Columns:
         return frame.origin.retyped(types).restore(arrays, frame.index)
 
     def rows(self, given: Mapping[str, Any], n: int) -> Frame:
-        """n rows that have the given values, one for all or one for each, and holes otherwise.
+        """n rows with the given values, one for all or one for each, and holes elsewhere.
 
-        None is given for a missing value, and text for one as in a file.
+        None stands for a missing value; text is parsed as in a file.
         """
         arrays = {c.name: pa.nulls(n, c.type) for c in self.columns}
         for name, value in given.items():
@@ -205,10 +205,10 @@ class Columns:
             several = hasattr(value, "__len__") and not isinstance(value, str | bytes)
             values = value if several else [value] * n
             if isinstance(value, np.generic):
-                values = np.array(values)  # the only way in which Arrow knows numpy's dates
+                values = np.array(values)  # the only way for Arrow to accept numpy's dates
             if len(values) != n:
                 raise BFNError(
-                    f"{len(values)} values are given for column {name!r} of {plural(n, 'row')}; "
+                    f"{len(values)} values were given for column {name!r} of {plural(n, 'row')}; "
                     "give one value, or one for each row"
                 )
             first, like = next(iter(values), None), column.representatives()[0].as_py()
@@ -246,7 +246,7 @@ class Columns:
         return cls(origin, columns, identifiers, dropped)
 
     def _checked(self, source: Any, names: Sequence[str] | None) -> Frame:
-        """A table that has the columns it must have, and no unknown ones."""
+        """A table with all required columns, and no unknown ones."""
         frame = read(source)
         known = [*(c.name for c in self.columns), *self.identifiers, *self.dropped]
         wanted = [c.name for c in self.variables] if names is None else names
@@ -255,7 +255,7 @@ class Columns:
         if extra:
             hint = did_you_mean(extra[0], [n for n in known if n not in frame.names])
             raise BFNError(
-                f"the table has {some(map(repr, extra))}, which the table in training did not "
+                f"the table has {some(map(repr, extra))}, which the training table did not "
                 f"have{hint or '; leave it out'}"
             )
         if absent:
@@ -267,8 +267,8 @@ class Columns:
 
 
 def _filled(known: Any, values: Any) -> Any:
-    """What is known as it is, and values where nothing is; in the type of what is known, unless
-    it cannot hold the values."""
+    """The known values, with `values` in the holes; in the type of the known values, unless that
+    cannot hold the others."""
     if pa.types.is_dictionary(known.type):
         known = known.dictionary_decode()
     try:
@@ -279,12 +279,12 @@ def _filled(known: Any, values: Any) -> Any:
 
 
 def _check_range(column: Number, given: Any) -> None:
-    """Refuse given numbers beyond those in training."""
+    """Refuse given numbers outside the training range."""
     given = given.drop_null()
     beyond = given.filter(pa.array(~column.within(given)))
     if len(beyond):
         low, high = column.ends
         raise BFNError(
             f"column {column.name!r} cannot be {beyond[0].as_py()}; give a value from {low} to "
-            f"{high}, as it had in training"
+            f"{high}, its range in training"
         )

@@ -1,15 +1,15 @@
-"""Numbers as places on a grid: whole numbers k in the order of the values, and back without loss.
+"""Numbers as places on a grid: integers k in the order of the values, and back without loss.
 
-Every column of numbers has a finest grid on which all its values lie:
+Every numeric column has a coarsest grid that contains all its values:
 
     whole numbers, dates, times, durations     value = origin + step k
     reals with d decimals                      value = (origin + step k) / 10^d
     other reals                                value = the k-th representable number from zero
 
-with the greatest possible step: days in nanoseconds are counted in days, and money amounts in
-hundreds if all are. Times of a time zone are counted on its clocks if that gives a greater step, as
-for midnights in a zone with summer time. Of reals without a number of decimals, those below
-2^exponent, which none of the training values is but zero, are evenly spaced instead of ever denser
+with the largest possible step: dates in nanoseconds are counted in days, and amounts of money in
+hundreds if all are multiples. Times with a time zone are counted in local time if that gives a
+larger step, as for midnights in a zone with summer time. Reals without a fixed number of decimals
+are evenly spaced below 2^exponent, where the only training value is zero, instead of ever denser
 towards zero.
 """
 
@@ -25,7 +25,7 @@ from bfn.tables.csvfile import pa, pc
 
 MOST_DECIMALS = 15
 _WORDS = {2: (np.int16, 10), 4: (np.int32, 23), 8: (np.int64, 52)}
-"""The whole numbers of the same size as reals of 2, 4 or 8 bytes, and the mantissa's bits."""
+"""The integer types of the same size as floats of 2, 4 or 8 bytes, and the mantissa's bits."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Grid:
 
     @classmethod
     def fit(cls, values: Any) -> Grid:
-        """The coarsest grid that holds all values; nothing is missing among them."""
+        """The coarsest grid that contains all values, none of them missing."""
         type = values.type
         if not pa.types.is_floating(type):
             origin, step = _spacing(_ticks(values))
@@ -58,7 +58,7 @@ class Grid:
         return cls(type, exponent=int(np.frexp(least)[1]) - 1)
 
     def places(self, values: Any) -> tuple[np.ndarray, np.ndarray]:
-        """The nearest place of every value, and whether it is on the grid; nothing is missing."""
+        """The nearest place of every value, and whether it is on the grid; none is missing."""
         if self.exponent is not None:
             reals = values.to_numpy(zero_copy_only=False)
             k = _ordinals(reals, self.exponent)
@@ -98,7 +98,7 @@ class Grid:
 
     @classmethod
     def build(cls, type: Any, description: dict[str, Any]) -> Grid:
-        # Text is read as numbers or times of types that have an alias.
+        # Text is parsed as numbers or times of types that have an alias.
         parts = dict(description)
         name = parts.pop("type")
         return cls(
@@ -112,7 +112,7 @@ class Grid:
         return (ticks - self.origin + self.step // 2) // self.step
 
     def _decimal(self, k: np.ndarray, dtype: np.dtype) -> np.ndarray:
-        # The quotient of whole numbers is rounded once, as a decimal number is when it is read.
+        # A quotient of integers is rounded once, as a decimal number is when it is parsed.
         return ((self.origin + self.step * k) / 10 ** (self.decimals or 0)).astype(dtype)
 
 
@@ -128,17 +128,17 @@ def _ticks(values: Any) -> np.ndarray:
 
 
 def _local(values: Any) -> Any:
-    """Times as the clocks of their zone show them."""
+    """Times in the local time of their zone."""
     return pc.local_timestamp(values)
 
 
 def _zoned(times: Any, type: Any) -> Any:
-    """The inverse of `_local`, but in the hours that clocks show twice or never."""
+    """The inverse of `_local`, except in hours that occur twice or never."""
     return pc.assume_timezone(times, type.tz, ambiguous="earliest", nonexistent="earliest")
 
 
 def _spacing(ticks: np.ndarray) -> tuple[int, int]:
-    """The least of whole numbers, and the greatest step that leads from it to all others."""
+    """The smallest integer, and the largest step that leads from it to all others."""
     least, greatest = int(ticks.min()), int(ticks.max())
     if greatest - least >= 2**62:
         return 0, 1
@@ -151,10 +151,10 @@ def _scaled(reals: np.ndarray, decimals: int) -> np.ndarray:
 
 
 def _decimals(reals: np.ndarray) -> int | None:
-    """With how many decimals all values can be written and read back; None if with none."""
+    """The number of decimals that round-trips every value, or None."""
     most = 2 ** (_WORDS[reals.itemsize][1] + 1)
     decimals = 0
-    for some in (reals[:1000], reals):  # most numbers of decimals fail on the first few values
+    for some in (reals[:1000], reals):  # most candidates fail on the first few values
         while True:
             scaled = _scaled(some, decimals)
             if np.abs(scaled).max() >= most or decimals > MOST_DECIMALS:

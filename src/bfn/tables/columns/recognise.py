@@ -1,4 +1,4 @@
-"""What a column is: a number, a category, or an identifier, which is refused with advice."""
+"""Detect the kind of a column: a number, a category, or an identifier, refused with advice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bfn.tables.columns.column import Category, Column, Number, finite, unfit
 from bfn.tables.csvfile import REAL, pa, pc
 
 MANY = 20
-"""Values from which on a column may be one of identifiers."""
+"""Minimum number of values for a column to count as an identifier."""
 DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M")
 DATES += ("%Y-%m-%dT%H:%M:%SZ", "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%H:%M:%S", "%H:%M")
 """How dates and times are written as text."""
@@ -26,7 +26,7 @@ FORMS = (
     (DRESSED, r"[$€£¥%,'+( ]", "numbers", "1234.5"),
     (DATED, "", "dates", "2024-01-31 or 2024-01-31 12:00:00"),
 )
-"""What looks so, in many values with such a sign, should be written in another way."""
+"""Patterns that should be written differently, if many values show the given sign."""
 FRACTIONS = ("timestamp[ms]", "timestamp[us]", "timestamp[ns]")
 """Arrow's types for dates with fractions of seconds."""
 
@@ -39,18 +39,18 @@ def recognise(
     knots: int,
     rows: np.ndarray | None = None,
 ) -> Column:
-    """The column of an array, of the given kind, or of the one that it looks like.
+    """The column of an array, of the given or the detected kind.
 
     Args:
         kind: "number", "category", "ordered" or None.
         most, knots: as in `Bins.fit`.
-        rows: those to train on, whose values alone the column has; by default all.
+        rows: those to train on, whose values the column has; by default all.
     """
     types, type, order = pa.types, array.type, None
     if types.is_dictionary(type):
         kind = kind or ("ordered" if type.ordered else "category")
         order = array.dictionary if kind == "ordered" else None
-        most, type = None, type.value_type  # new rows have no other values than the categories
+        most, type = None, type.value_type  # new rows have no values other than the categories
     text = types.is_string(type) or types.is_large_string(type)
     number = types.is_integer(type) or types.is_floating(type) or types.is_temporal(type)
     number = number or types.is_decimal(type)
@@ -88,10 +88,10 @@ def recognise(
 
 
 def _dates(array: Any) -> tuple[Any, str | None, bool]:
-    """Text as times, how they are written, and whether all of it is such and comes back."""
+    """Text as times, their format, and whether every value parses and round-trips."""
 
     def found(read: Callable[[Any], Any], write: Callable[[Any], Any]) -> Any:
-        for part in (array.drop_null()[:1], array):  # most of what is tried fails at once
+        for part in (array.drop_null()[:1], array):  # most formats fail on the first value
             try:
                 times = read(part)
             except unfit():
@@ -116,7 +116,7 @@ def _dates(array: Any) -> tuple[Any, str | None, bool]:
 
 
 def _numbers(name: str, array: Any) -> Any:
-    """Text or booleans as whole numbers or reals."""
+    """Text or booleans as integers or reals."""
     for type in (pa.int64(), pa.float64()):
         try:
             return array.cast(type)
@@ -130,8 +130,8 @@ def _numbers(name: str, array: Any) -> Any:
 
 
 def _refuse(name: str, array: Any, number: bool) -> None:
-    """Refuse text that is always different, whole numbers that count the rows, numbers with a
-    little text among them, and numbers and dates in forms that are not read."""
+    """Refuse text that never repeats, integers that count the rows, numbers with a little text
+    among them, and numbers and dates in unsupported formats."""
     values = array.drop_null()
     if len(values) < MANY:
         return
@@ -145,15 +145,15 @@ def _refuse(name: str, array: Any, number: bool) -> None:
         most = looks.true_count >= 0.9 * len(values)
         if not most and looks.true_count >= 0.5 * len(values):
             numbers, others = (array.filter(each) for each in (looks, pc.invert(looks)))
-            # Many numbers, and one word: most often it stands for a missing value.
+            # Many numbers and one word, which usually stands for a missing value.
             words = pc.count_distinct(others).as_py()
             most = words == 1 and pc.count_distinct(numbers).as_py() > MANY
         if most and looks.false_count:
             row = pc.index(looks, False).as_py()
             raise BFNError(
                 f"column {name!r} mixes {plural(looks.true_count, 'number')} with text, such as "
-                f"{array[row].as_py()!r} in row {row + 1:,}; repair it or leave it empty, or say "
-                "that the column is a category"
+                f"{array[row].as_py()!r} in row {row + 1:,}; repair it or leave it empty, or "
+                "declare the column a category"
             )
         _refuse_forms(name, values)
         different = pc.count_distinct(values).as_py()
@@ -163,19 +163,19 @@ def _refuse(name: str, array: Any, number: bool) -> None:
     else:
         return
     raise BFNError(
-        f"column {name!r} looks like an identifier: {what}; say which kind it has: drop leaves it "
-        "out, text-id numbers new rows, and number or category models it all the same"
+        f"column {name!r} looks like an identifier: {what}; declare its kind: drop leaves it out, "
+        "text-id numbers new rows, and number or category models it anyway"
     )
 
 
 def _refuse_forms(name: str, values: Any) -> None:
-    """Refuse numbers and dates that are written in a form that is not read."""
+    """Refuse numbers and dates in unsupported formats."""
     for pattern, sign, what, plain in FORMS:
         alike = pc.match_substring_regex(values, pattern)
         signed = pc.and_(alike, pc.match_substring_regex(values, sign))
         if alike.true_count >= 0.9 * len(values) and signed.true_count >= 0.1 * len(values):
             raise BFNError(
-                f"column {name!r} holds {what} in a form that is not read, such as "
-                f"{values.filter(signed)[0].as_py()!r}; write them all as {plain}, or say that the "
-                "column is a category"
+                f"column {name!r} holds {what} in an unsupported format, such as "
+                f"{values.filter(signed)[0].as_py()!r}; write them all as {plain}, or declare the "
+                "column a category"
             )
