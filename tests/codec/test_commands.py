@@ -205,7 +205,7 @@ def test_mistakes(run: Path, pictures: Path, command: Command) -> None:
         "block = 100000000": ("compress", run, pictures, "-o", "a.bfn", "--block", 10**8),
         "is not available": ("compress", run, pictures, "-o", "a.bfn", "--device", "warp"),
         "cannot read 'a.bfn'": ("decompress", "a.bfn", "--run", run, "-o", "out"),
-        "is not an archive": ("inspect", "pictures/0.png"),
+        "is not a bfn archive": ("inspect", "pictures/0.png"),
     }.items():
         assert sentence in command(*arguments, code=2)
     assert os.listdir(".") == ["pictures"]
@@ -239,7 +239,7 @@ ELSEWHERE = {
     "constriction": ("0.1", "but this is constriction 0.1"),
     "instructions": ("MMX", "decode it on such a processor"),
     "machine": ("abacus", "was made with machine "),
-    "probe": ("00" * 16, "last digits come out differently"),
+    "probe": ("00" * 16, "on a machine that rounds differently"),
     "device": ("abacus", "decode it on 'cpu'"),
 }
 
@@ -283,7 +283,7 @@ def test_other_digits_are_never_written(
     for broken in (one_level_off, no_use):
         monkeypatch.setattr(Chain, "data", broken)
         sentence = command("decompress", "a.bfn", "--run", packed, "-o", "out", code=2)
-        assert "does not decode to what was stored" in sentence
+        assert "does not decode to the original" in sentence
         command("compress", packed, pictures, "-o", "b.bfn", *SMALL, code=2)
         assert sorted(os.listdir(".")) == ["a.bfn", "pictures"]
 
@@ -296,7 +296,7 @@ def test_restored_files_have_a_checksum(
         Translation, "restored", lambda self, part, x: [self.pixels(part, x).tobytes()[::-1]]
     )
     sentence = command("decompress", "a.bfn", "--run", packed, "-o", "out", code=2)
-    assert "what was restored is not what was stored" in sentence
+    assert "the restored files do not match their checksum" in sentence
     assert sorted(os.listdir(".")) == ["a.bfn", "pictures"]
 
 
@@ -324,13 +324,13 @@ def test_restoring_over_files(packed: Path, command: Command) -> None:
     Path("elsewhere").mkdir()
     Path("out/pictures/odd").symlink_to(Path("elsewhere").resolve())
     sentence = command("decompress", "a.bfn", "--run", packed, "-o", "out", "--force", code=2)
-    assert "odd' is in the way" in sentence
+    assert "odd' exists and is not a plain folder" in sentence
     assert os.listdir("elsewhere") == []
     Path("out/pictures/odd").unlink()
     Path("out/pictures/0.png").unlink()
     Path("out/pictures/0.png").mkdir()
     sentence = command("decompress", "a.bfn", "--run", packed, "-o", "out", "--force", code=2)
-    assert "0.png' is in the way" in sentence
+    assert "0.png' exists and is not a plain folder" in sentence
 
 
 def test_restoring_into_the_working_directory(

@@ -363,11 +363,11 @@ MISFITS: list[tuple[str, bytes, Translation, str]] = [
     ("a.npy", npy(GOOD.astype(float)), DIGITS, "holds float64 values"),
     ("a.npy", npy(np.asfortranarray(GOOD[:, 0])), DIGITS, "Fortran order"),
     ("a.npy", npy(GOOD.astype("<c8")), DIGITS, "expected numbers"),
-    ("a.npy", npy(GOOD)[:-1], DIGITS, "is cut off"),
+    ("a.npy", npy(GOOD)[:-1], DIGITS, "is truncated"),
     ("a.npy", b"nothing of the kind", DIGITS, "is not a .npy array"),
-    ("a.npy", npy(CENTRES + 0.1), REAL, f", which would come back as {CENTRES[0, 0]}"),
+    ("a.npy", npy(CENTRES + 0.1), REAL, f", which would be restored as {CENTRES[0, 0]}"),
     # Zero has two signs, of which a bin keeps one.
-    ("a.npy", npy(-np.zeros((2, 3), np.float32)), ZERO, "would come back as 0.0"),
+    ("a.npy", npy(-np.zeros((2, 3), np.float32)), ZERO, "would be restored as 0.0"),
     ("a.npy", npy(np.full((2, 3), np.nan)), ZERO, "NaN"),
     *(
         ("a.npy", with_header(header), DIGITS, sentence)
@@ -381,7 +381,7 @@ MISFITS: list[tuple[str, bytes, Translation, str]] = [
                 HEADER.replace("'|u1'", "('|u1', 8)"),
                 *(HEADER[:-1], "", "\4" + HEADER),
             ],
-            "is cut off": [HEADER.replace("2, 8", sizes) for sizes in ("9" * 18 + ", 8", "3, 8")],
+            "is truncated": [HEADER.replace("2, 8", sizes) for sizes in ("9" * 18 + ", 8", "3, 8")],
             "has the shape (1, 2, 8, 8)": [HEADER.replace("2, 8", "1, 2, 8")],
             "has the shape ()": [HEADER.replace("(2, 8, 8)", "()")],
             "expected numbers": [HEADER.replace("|u1", kind) for kind in ("|O8", "|V1")],
@@ -396,14 +396,14 @@ MISFITS: list[tuple[str, bytes, Translation, str]] = [
     ("a.png", png(GREY, transparency=0), DIGITS, "with transparency"),
     ("a.png", png(np.where(LEVELS % 2, SHADES, LEVELS)), DIGITS, "holds the value"),
     ("a.png", png(GREY)[:42], DIGITS, "cannot be read as a picture"),
-    ("a.png", deep_png(6, 4), PHOTOS, "has 16 bits a channel"),
+    ("a.png", deep_png(6, 4), PHOTOS, "has 16 bits per channel"),
     (
         "a.tif",
         png(GREY, "tiff", save_all=True, append_images=[Image.fromarray(GREY)]),
         DIGITS,
         "holds several pictures",
     ),
-    ("a.jpg", png(GREY, "jpeg", exif=turned()), DIGITS, "is marked as turned"),
+    ("a.jpg", png(GREY, "jpeg", exif=turned()), DIGITS, "has an EXIF rotation"),
     # pillow stretches other maxima, and ignores second pictures.
     ("a.pgm", b"P5\n8 8\n16\n" + bytes(range(16)) * 4, DIGITS, SINGLE),
     ("a.png", b"P5\n8 8\n16\n" + bytes(range(16)) * 4, DIGITS, SINGLE),
@@ -487,7 +487,7 @@ def test_a_file_that_changes_is_noticed() -> None:
     (source,) = files.scan([path], TEXT)
     for content in ("abcdefgh" * 2, "ABCDEFGH" * 3, None):
         path.write_text(content) if content else path.unlink()
-        with pytest.raises(BFNError, match="changed while it was being stored"):
+        with pytest.raises(BFNError, match="changed while it was being compressed"):
             list(source.fragments())
 
 

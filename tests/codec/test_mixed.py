@@ -70,14 +70,14 @@ def test_files_of_arrays(
 X = data(5)
 MISTAKES: dict[str, dict[str, Any]] = {
     "holds no array 'age': the model's variables are sex, gene": {"age": None},
-    "holds 'more.npy', which is none of the model's variables": {"more": X["sex"]},
+    "holds 'more.npy', which is not a variable of the model": {"more": X["sex"]},
     "different numbers of examples, 5 of 'sex', 4 of 'gene'": {"gene": X["gene"][1:]},
     "'gene.npy', which has the shape (5, 3, 2)": {"gene": X["gene"].reshape(5, 3, 2)},
-    "in 'gene' the value 4, which would come back as 3: it is lost when rounded to the model's 4": {
+    "in 'gene' the value 4, which would be restored as 3, rounded to the model's 4": {
         "gene": X["gene"] * 0 + 4
     },
-    "in 'sex' the value 0.5, which would come back as 0.0": {"sex": X["sex"] * 0 + 0.5},
-    "in 'age' the value 0.05, which would come back as 0.1": {"age": X["age"] * 0 + 0.05},
+    "in 'sex' the value 0.5, which would be restored as 0.0": {"sex": X["sex"] * 0 + 0.5},
+    "in 'age' the value 0.05, which would be restored as 0.1": {"age": X["age"] * 0 + 0.05},
     "'height.npy', which holds NaN": {"height": X["height"] * np.nan},
     "'age.npy', which holds values of the type": {"age": X["age"].astype(str)},
 }
@@ -163,7 +163,7 @@ def test_arrays_that_do_not_lie_in_their_file() -> None:
     ):
         rows = Rows(3, tuple(Array(start, "|u1") for start in starts))
         entry = Entry("a.npz", (Plain(plain), rows) if plain else (rows,))
-        refused = pytest.raises(BFNError, match=r"the arrays of 'a\.npz' do not lie in it")
+        refused = pytest.raises(BFNError, match=r"the arrays of 'a\.npz' overlap or lie outside the file")
         with contextlib.nullcontext() if fits else refused:
             check_parts([entry], format)
     assert len(Translation.of(model, format).symbols) == 2

@@ -185,7 +185,7 @@ def test_mistakes() -> None:
         (cost(mixed, molecule, mask={"type": mask}), "the variable 'type' of the mask is unknown"),
         (cost(mixed, molecule, mask={"types": mask[:2]}), "in the variable 'types'"),
         (cost(mixed, molecule, length=9), "has length 9; expected 1 to 6"),
-        (lambda: bfn.codec.Codec(with_law, (LONGEST,), 3), "different lengths, which have no code"),
+        (lambda: bfn.codec.Codec(with_law, (LONGEST,), 3), "different lengths cannot be coded"),
         (lambda: bfn.generate(with_law, (2, 4)), "up to 6 long, but the shape has room for 4"),
         (draw(length=7), "has length 7; expected 1 to 6"),
         (draw(length=0), "has length 0; expected 1 to 6"),

@@ -2,18 +2,17 @@
 
     4 bytes     MAGIC, and one byte for the version
     blocks      payloads, one after another: examples coded by the model, or plain bytes
-    contents    the table of contents (`Contents`): msgpack, squeezed
+    contents    the table of contents (`Contents`): compressed msgpack
     8 bytes     length of the contents, CRC-32 of all bytes before it (both u32, little-endian)
 
-An archive stores entries, one for each restored file: a name and the parts it is put together from.
-The examples of all entries, one after another, are cut into blocks of equal size; so are the bytes
-that are stored without the model. Blocks are written as they are made and the contents come last,
-so that an archive may be longer than memory.
+An archive stores entries, one per file: a name and the parts that the file consists of. The
+concatenated examples of all entries are cut into blocks of equal size; so are the bytes that are
+stored without the model. Blocks are written as they are made and the contents come last, so an
+archive may be larger than memory.
 
-The one checksum covers every byte; each block also has the CRC-32 of what it stands for, which is
-compared after decoding. Checksums find accidents, not forgeries: a reader of a forged file is still
-safe, because sizes are bounded and names cannot leave the folder they are restored to.
-"""
+One checksum covers every byte; each block also has the CRC-32 of its decoded data, which is
+compared after decoding. Checksums detect accidents, not forgeries: reading a forged file is still
+safe, because sizes are bounded and names cannot leave the folder they are restored to."""
 
 from __future__ import annotations
 
@@ -35,20 +34,20 @@ from bfn.files import check_format
 
 msgpack: Any = Extra("msgpack", "compress", "an archive")
 MAGIC, VERSION = b"\x89BFN", 5
-"""The version changes whenever the same data would become other bytes."""
+"""The version changes whenever the same data would give different bytes."""
 ENDING = ".bfn"
 MAX_CONTENTS = 1 << 22
-"""The most bytes of contents before they are squeezed: about 200,000 files."""
+"""Maximum size of the contents before compression: about 200,000 files."""
 PIECE = 1 << 22
 """Plain bytes are stored in pieces of this size; the last one may be shorter."""
 MOST_LINES, MOST_BESIDE = 1 << 16, 1 << 26
-"""The most rows of a CSV file that are restored at a time, and the most bytes beside them."""
+"""Maximum rows of a CSV file restored at a time, and maximum extra bytes."""
 EXPANSION = 1032
-"""The most plain bytes for each one stored. Deflating reaches no more; what could is not used."""
+"""Maximum plain bytes per stored byte: the most that deflate can reach."""
 GROUPS = 32
-"""The most groups of steps whose bits are counted separately."""
+"""Maximum number of groups of steps whose bits are counted separately."""
 PICTURES = ("png", "webp", "bmp", "tiff", "ppm")
-"""Formats that keep every pixel, as pillow calls them; their order is part of the file format."""
+"""Lossless picture formats by their pillow names; their order is part of the file format."""
 NUMBERS = re.compile(r"\|[biu]1|[<>][iuf][248]")
 """The types of numbers that arrays may hold."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -64,9 +63,9 @@ class Plain:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """Where an array begins in a file, and its numbers, of a type such as "|u1" or "<i8".
+    """Where an array begins in a file, and the type of its numbers, such as "|u1" or "<i8".
 
-    With a shape it begins with the header that numpy gives an array of that shape.
+    With a shape, it begins with numpy's header for an array of that shape.
     """
 
     start: int
@@ -77,9 +76,9 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Examples as they lie in an array or, for mixed data, in one for each variable.
+    """Examples stored in an array or, for mixed data, in one array per variable.
 
-    The plain bytes of the file lie around its arrays.
+    The plain bytes of the file surround its arrays.
     """
 
     examples: int
@@ -88,7 +87,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Windows of a text; of the last one, `skip` characters were in the window before."""
+    """Windows of a text; the last one repeats `skip` characters of the window before."""
 
     examples: int
     skip: int
@@ -105,7 +104,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Rows of a CSV file, with `size` plain bytes for what does not follow from their values."""
+    """Rows of a CSV file, with `size` plain bytes for what their values do not determine."""
 
     examples: int
     size: int
@@ -117,7 +116,7 @@ _PARTS: tuple[type[Any], ...] = (Plain, Rows, Windows, Picture, Lines)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file: its name, and the parts it is put together from."""
+    """A file: its name, and the parts that it consists of."""
 
     name: str
     parts: tuple[Part, ...]
@@ -141,7 +140,7 @@ class Block:
     length: int
     """Bytes in the file."""
     check: int
-    """CRC-32 of what it stands for."""
+    """CRC-32 of the decoded data."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +165,7 @@ class Bits:
     def by_step(self, total: int) -> list[int]:
         """Bits of each group of steps, where all blocks of the model have `total` bits."""
         steps = [self.unit * weight for weight in array("b", self.steps)]
-        if steps:  # what rounding has lost is least where there is most
+        if steps:  # the rounding error matters least in the largest group
             largest = max(range(len(steps)), key=lambda i: abs(steps[i]))
             others = self.reconstruction + self.startup + self.overhead
             steps[largest] += total - others - sum(steps)
@@ -179,7 +178,7 @@ def group_size(steps: int) -> int:
 
 @dataclass(frozen=True)
 class Contents:
-    """The table of contents: what can be read without decoding; fields in the order of the file."""
+    """The table of contents, readable without decoding; fields in the order of the file."""
 
     made_with: dict[str, str]
     """`MADE_WITH`: versions and the processor, which must agree to decode."""
@@ -190,7 +189,7 @@ class Contents:
     fingerprint: int
     """A digest of the model's configuration and weights, 64 bits."""
     probe: int
-    """A digest of what the network and the coder make of fixed inputs, 32 bits."""
+    """A 32-bit digest of the outputs of the network and the coder for fixed inputs."""
     steps: int
     lanes: int
     block: int
@@ -215,7 +214,7 @@ class Contents:
     def pack(self) -> bytes:
         made_with = [self.made_with[key] for key in MADE_WITH]
         others = [getattr(self, field.name) for field in fields(self)[1:-3]]
-        # A plain piece has a negative length, so that nothing else has to tell them apart.
+        # A plain piece has a negative length, which tells the two kinds apart.
         lengths = [b.length if b.model else -b.length for b in self.blocks]
         checks = struct.pack(f"<{len(lengths)}I", *(block.check for block in self.blocks))
         entries = [_entry_fields(entry) for entry in self.entries]
@@ -253,7 +252,7 @@ def _entry_fields(entry: Entry) -> list[Any]:
 
 
 def check_size(entries: Sequence[Entry], blocks: int) -> None:
-    """Refuse what would not fit into a table of contents, before it is coded."""
+    """Refuse more files than a table of contents can hold, before coding."""
     names = sum(len(msgpack.packb(_entry_fields(entry))) for entry in entries)
     plain = sum(entry.plain for entry in entries) // PIECE + 1
     # A block has a length and a checksum; the other fields are short.
@@ -272,7 +271,7 @@ def _natural(value: Any) -> int:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or len(value) > 255 or _CONTROL.search(value):
-        raise ValueError(f"{value!a:.50} is not a short text")
+        raise ValueError(f"{value!a:.50} is not a short string")
     return value
 
 
@@ -286,13 +285,13 @@ def _bits(unit: Any, steps: Any, reconstruction: Any, startup: Any, *rest: Any) 
     signed = (reconstruction, startup, *rest)
     readable = isinstance(steps, bytes) and len(steps) <= GROUPS
     if not readable or any(type(value) is not int for value in signed):
-        raise ValueError("its account of the bits is not readable")
+        raise ValueError("its bit counts are invalid")
     return Bits(_natural(unit), steps, *signed)
 
 
 def _entry(name: Any, *parts: Any) -> Entry:
     if not isinstance(name, str):
-        raise ValueError("a name is not a text")
+        raise ValueError("a name is not a string")
     check_name(name)
     entry = Entry(name, tuple(_part(*part) for part in parts))
     if len(parts) > 1 and any(isinstance(part, Picture) for part in entry.parts):
@@ -326,9 +325,9 @@ def _array(start: Any, dtype: Any, last: Any, shape: Any) -> Array:
 
 
 def _blocks(entries: list[Entry], size: int, lengths: Any, checks: Any) -> list[Block]:
-    """Blocks are full but for the last one; entries and blocks must be about the same data."""
+    """The blocks, all full except the last one; they must match the entries."""
     if not isinstance(lengths, list) or not isinstance(checks, bytes):
-        raise ValueError("its blocks are not readable")
+        raise ValueError("its list of blocks is invalid")
     left = {True: sum(e.examples for e in entries), False: sum(e.plain for e in entries)}
     full, blocks = {True: size, False: PIECE}, []
     for length, check in zip(lengths, struct.unpack(f"<{len(lengths)}I", checks), strict=True):
@@ -367,17 +366,17 @@ def check_name(name: str) -> None:
         part not in ("", ".", "..") and len(part.encode("utf-8", "replace")) <= 255
         for part in parts
     )
-    # Backslashes, drives and control characters mean other things on other systems.
+    # Backslashes, drives and control characters have other meanings on other systems.
     odd = re.search(r"[\\\ud800-\udfff]|^[A-Za-z]:", name) or _CONTROL.search(name)
     if not ordinary or odd or len(name) > 4096:
         shown = ascii(name if len(name) <= 80 else name[:77] + "...")
         raise BFNError(f"the name {shown} is not a safe path below a folder; rename the file")
 
 
-# Bytes without a model: the standard library's compressors, whichever is shortest. Streams are raw,
-# since the archive has lengths and a checksum of its own.
+# Bytes without a model: the smallest result of the standard library's compressors. Streams are raw,
+# since the archive has its own lengths and checksum.
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": PIECE}]
-# The dictionary of deflating: short contents consist of little else. It is part of the format.
+# The dictionary for deflate: short contents consist of little else. It is part of the format.
 _WORDS = (
     b"aarch64\xa7DEFAULT\xa4cuda\xa4AVX2\xa4text<f4<i8\x93\x03\x20\x20"
     b".txt\x93\x02.png\x92\x93\x03\xa3png\xc3.npy\x95\x01\xa3|u1\xc2\x94"
@@ -408,14 +407,14 @@ def expand(payload: bytes, most: int) -> bytes:
             data = reader.decompress(data, most + 1)
             ended = reader.eof and not reader.unused_data
     except (KeyError, zlib.error, lzma.LZMAError) as error:
-        raise BFNError(f"squeezed bytes are damaged ({error})") from None
+        raise BFNError(f"compressed bytes are damaged ({error})") from None
     if not ended or len(data) > most:
-        raise BFNError(f"squeezed bytes are damaged: expected at most {most}")
+        raise BFNError(f"compressed bytes are damaged: expected at most {most}")
     return data
 
 
 class Writer:
-    """Writes an archive from beginning to end."""
+    """Writes an archive sequentially."""
 
     def __init__(self, path: Path) -> None:
         self.blocks: list[Block] = []
@@ -431,12 +430,12 @@ class Writer:
         self._file.close()
 
     def add(self, payload: bytes, examples: int, check: int) -> None:
-        """A block of examples; `check` is the CRC-32 of what it stands for."""
+        """Add a block of examples; `check` is the CRC-32 of the decoded data."""
         self._write(payload)
         self.blocks.append(Block(True, examples, len(payload), check))
 
     def keep(self, data: bytes, end: bool = False) -> None:
-        """Bytes to be stored without the model, in pieces; at the end, the rest of them."""
+        """Add bytes to store without the model; they are written in pieces, the rest at the end."""
         self._pending += data
         while len(self._pending) >= PIECE or (end and self._pending):
             piece = bytes(self._pending[:PIECE])
@@ -446,7 +445,7 @@ class Writer:
             self.blocks.append(Block(False, len(piece), len(payload), zlib.crc32(piece)))
 
     def close(self, contents: Contents) -> None:
-        """Write the contents: the archive is complete and on the disk."""
+        """Write the contents, which completes the archive, and flush it to the disk."""
         squeezed = squeeze(contents.pack())
         self._write(squeezed + struct.pack("<I", len(squeezed)))
         self._file.write(struct.pack("<I", self._crc))
@@ -459,9 +458,9 @@ class Writer:
 
 
 class Archive:
-    """An archive that was opened, every byte checked: its contents, and its blocks on demand.
+    """An open archive, with every byte checked: its contents, and its blocks on demand.
 
-    Error messages call it by its name, or by its path.
+    Error messages use its name, or its path.
     """
 
     def __init__(self, path: Path, name: str = "") -> None:
@@ -497,12 +496,12 @@ class Archive:
         except BFNError as error:
             raise self.damaged(str(error)) from None
         if len(data) != block.count or zlib.crc32(data) != block.check:
-            raise self.damaged(f"block {number} does not hold what was stored in it")
+            raise self.damaged(f"block {number} does not match its checksum")
         return data
 
     def damaged(self, reason: str) -> BFNError:
         return BFNError(
-            f"{self.name!r} is damaged: {reason}; fetch it again, or make it from the original "
+            f"{self.name!r} is damaged: {reason}; fetch it again, or remake it from the original "
             "files"
         )
 
@@ -517,8 +516,8 @@ class Archive:
         first = self._file.read(start)
         if first[: len(MAGIC)] != MAGIC:
             raise BFNError(
-                f"{name!r} is not an archive of bfn, or its beginning is damaged; give a file that "
-                "bfn compress has written"
+                f"{name!r} is not a bfn archive, or its first bytes are damaged; give a file "
+                "written by bfn compress"
             )
         version = 1 if first.endswith(b"\r") else first[-1]  # format 1 began like a PNG file
         check_format("archive", name, version, VERSION)
@@ -526,14 +525,14 @@ class Archive:
         self._file.seek(max(0, end))
         length, crc = struct.unpack("<II", self._file.read()) if end >= start else (0, None)
         if crc != self._checksum():
-            raise self.damaged("it is cut off, or some of its bytes have changed")
+            raise self.damaged("it is truncated, or some of its bytes have changed")
         if not 0 < length <= end - start:
             raise self.damaged(f"its table of contents claims {length} bytes")
         self._file.seek(end - length)
         try:
             contents = Contents.unpack(expand(self._file.read(length), MAX_CONTENTS))
         except BFNError as error:
-            raise self.damaged(f"its table of contents makes no sense ({error})") from None
+            raise self.damaged(f"its table of contents is invalid ({error})") from None
         places = list(accumulate((block.length for block in contents.blocks), initial=start))
         if places.pop() != end - length:
             raise self.damaged("its blocks do not fill the file")

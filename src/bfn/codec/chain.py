@@ -14,14 +14,14 @@ The sender
     pops V_n | x,  pushes x | V_n  (the network's output at t = 1),  and for i = n .. 1
     pops V_{i-1} | V_i  (V_0 = 0: nothing to pop),  pushes V_i | V_{i-1}  (the receiver's mixture).
 
-Pushing costs bits and popping gives them back, so that the stack grows by a number of bits whose
-mean is L^n + L^r, but for the width of the cells in which V is coded (`Grid`). The receiver goes
-through it backwards. Because V_{i-1} | V_i does not depend on x, at most two of the V are on the
-stack at the same time: a few bits per number are enough to begin with, whatever n is.
+Pushing costs bits and popping gives them back, so the stack grows by a number of bits whose mean is
+L^n + L^r, except for the width of the cells in which V is coded (`Grid`). The receiver runs the
+same steps backwards. Because V_{i-1} | V_i does not depend on x, at most two of the V are on the
+stack at the same time: a few bits per number are enough to start with, whatever n is.
 
-Any bits decode to something. So the sender pushes a zero of four bits now and then, where the
-receiver will have called the network 1, 4, 16, ... times (`CHECKED`). False bits have something
-else there; they are hardly ever decoded for more than three times as long as the true ones above.
+Any bits decode to something. So the sender occasionally pushes a four-bit zero, where the receiver
+will have called the network 1, 4, 16, ... times (`CHECKED`). Invalid bits have something else
+there; they are hardly ever decoded for more than three times as long as the valid ones above.
 
 Data may have parts of different kinds. Each part has its own grids and alphabets: every push and
 pop goes through the parts, and the network is called once for all of them.
@@ -61,19 +61,19 @@ from bfn.output import Output
 from bfn.output.base import CutGaussian, Law, Point, Symbols, Table
 
 CHECKED = (1, 4, 16, 64, 256, 1024)
-"""Checks come after these calls of the network since a block began, and after every multiple of the
+"""Checks come after these numbers of network calls in a block, and after every multiple of the
 last."""
 SPACING = 0.85
-"""Distance of a grid's points, in deviations. Finer grids need more bits to begin with, coarser
-ones cost bits at every step."""
+"""Distance of a grid's points, in deviations. Finer grids need more start-up bits, coarser ones
+cost bits at every step."""
 POPPED = 5.5
-"""Deviations to either side in the alphabet of what is popped; more would be wasted on 2^-24s."""
+"""Deviations to either side in a popped alphabet; more would waste probabilities of 2^-24."""
 MOST = 2**23 - 2
-"""The most symbols to either side of a mean: alphabets have fewer than 2^24."""
+"""Maximum number of symbols to either side of a mean: alphabets have fewer than 2^24."""
 GROUPS = 256
-"""The most bins of a table; more bins are gathered into this number of groups."""
+"""Maximum number of bins of a table; more bins are merged into this many groups."""
 SURPRISE = 2.0**-14
-"""The weight of the even component in a mixture over groups."""
+"""The weight of the uniform component in a mixture over groups."""
 REACHES = (2**8, 2**12)
 """Alphabets of bins around the mean: the full alphabet of 2^16 bins costs 0.006 bits each time."""
 
@@ -86,9 +86,9 @@ class Grid:
     sqrt(v alpha_i), and that of the bridge V_i | V_{i+1}. Arrays have n + 1 entries, and entry 0 is
     0. Entry i belongs to V_i: alpha, the accuracy of step i; beta; delta; the deviation sd with
     which V_i is popped (from its bridge; for i = n from V_n | x); the reach of that alphabet in
-    units of delta; and the stray of V_i - V_{i-1} from alpha_i m(x).
+    units of delta; and the maximum deviation of V_i - V_{i-1} from alpha_i m(x).
 
-    What is popped stays within POPPED deviations of its mean, which bounds all that is pushed:
+    Popped values stay within POPPED deviations of their mean, which bounds all that is pushed:
 
         |V_n - beta_n m| <= B_n,  |V_i - beta_i m| <= B_i = (beta_i / beta_{i+1}) B_{i+1} + reach,
         V_i - V_{i-1} = alpha_i m + (alpha_i / beta_i) (V_i - beta_i m) - (the bridge's deviation).
@@ -120,7 +120,7 @@ class Grid:
         delta[1:n] = spacing * np.minimum(message[1:n], sd[1:n])
         sd[n], delta[n] = math.sqrt(v * beta[n]), spacing * message[n]
         reach, unit = np.zeros(n + 1, np.int64), np.where(delta > 0.0, delta, 1.0)
-        # The quotient is often an integer but for its last digit.
+        # The quotient is often an integer except for its last digit.
         reach[1:] = np.ceil(POPPED * sd[1:] / delta[1:] - 1e-6) + 1
         furthest, stray = np.zeros(n + 1), np.zeros(n + 1)
         step = (reach + 1) * delta
@@ -133,7 +133,7 @@ class Grid:
         return cls(n, v, alpha, beta, delta, sd, reach, stray)
 
     def pushed(self, i: int, span: float) -> int:
-        """The reach of the alphabet of V_i | V_{i-1}, m', with m(x) and m' at most span apart."""
+        """The reach of the alphabet of V_i | V_{i-1}, m', assuming |m(x) - m'| <= span."""
         reach = math.ceil((self.stray[i] + self.alpha[i] * span) / self.delta[i]) + 2
         if reach > MOST:
             raise BFNError(
@@ -143,7 +143,7 @@ class Grid:
         return reach
 
     def popped_bits(self) -> Floats:
-        """The mean bits that popping one number of V_i takes, entry by entry."""
+        """The mean number of bits from popping one number of V_i, for each i."""
         return _entropy(self.sd[1:] / self.delta[1:])
 
     def message_bits(self) -> Floats:
@@ -152,7 +152,7 @@ class Grid:
 
 
 def _entropy(deviation: Floats) -> Floats:
-    """Bits of a Gaussian's cells. A cell is as wide as if evenly spread noise were added."""
+    """Entropy of a Gaussian's cells in bits, treating the width of a cell as uniform noise."""
     return 0.5 * np.log2(2.0 * math.pi * math.e * (deviation * deviation + 1.0 / 12.0))
 
 
@@ -182,15 +182,15 @@ class Mixture(Distribution):
 
         p(m' | V_i) ~ p_O(m') exp((Delta . m' - alpha_i |m'|^2 / 2) / v),   Delta = V_i - V_{i-1},
 
-    push k as a cell of that one Gaussian, and push m' with p_O. What was popped pays back what the
-    choice cost: together -log2 p_R bits. Popping k does the same backwards. The posterior only has
-    to be the same on both sides; where it is not exact, it costs its divergence from the exact one.
+    push k as a cell of that one Gaussian, and push m' with p_O. The popped bits refund the cost of
+    the choice: together -log2 p_R bits. Popping k does the same backwards. The posterior only has
+    to be the same on both sides; if it is not exact, it costs its divergence from the exact one.
     """
 
     def __init__(self, part: Part, law: Law, step: Step) -> None:
         self.part, self.step = part, step
         self.prior = _distribution(law)
-        # What the coder makes of probabilities below 2^-24. So no symbol has weight 0.
+        # The coder raises probabilities below 2^-24 to it, so no symbol has weight 0.
         self.p = _probabilities(law).clamp_min(LEAST)
         self.reach = step.grid.pushed(step.i, part.span)
 
@@ -251,7 +251,7 @@ def _numbers(tensor: Tensor, *last: int) -> Tensor:
 
 
 class CutGaussianBins(Distribution):
-    """0 .. K-1 with the mass of N(mean, std^2) within half a unit, in as tight alphabets as fit."""
+    """0 .. K-1 with the mass of N(mean, std^2) within half a unit, in the tightest alphabets."""
 
     def __init__(self, mean: Floats, std: Floats, K: int, mask: np.ndarray) -> None:
         self.parts: list[Distribution] = []
@@ -281,14 +281,13 @@ class FineMixture(Distribution):
         1 / tau^2 = 1 / s^2 + 1 / l^2,    kappa / tau^2 = M / s^2 + Y / l^2.
 
     A window of 13 tau around kappa, but at least GROUPS bins, is divided into GROUPS groups; the
-    first and the last bin are alone, as they may be the ends, which have the tails. A group is
-    chosen from a table, (mass of the group under p_O) x (likelihood of its middle), and a bin
-    within it evenly: groups are at most tau / 19 wide, which costs 1e-4 bits.
+    first and the last bin are groups of their own, as they may be the ends, which have the tails. A
+    group is chosen from a table, (mass of the group under p_O) x (likelihood of its middle), and a
+    bin within it uniformly: groups are at most tau / 19 wide, which costs 1e-4 bits.
 
-    The alphabet of V_i given a bin covers its window only. A network that is certain of something
-    wrong may leave no bin near the message; for that there is one more component, SURPRISE of the
-    mixture, that spreads V_i evenly over all it can be.
-    """
+    The alphabet of V_i given a bin covers its window only. A network that is confident but wrong
+    may leave no bin near the message; for that, one more component with weight SURPRISE spreads V_i
+    uniformly over its range."""
 
     def __init__(self, mu: Tensor, sigma: Tensor, K: int, step: Step) -> None:
         self.step, self.K = step, K
@@ -297,7 +296,7 @@ class FineMixture(Distribution):
         self.scale = K / (2.0 * alpha)  # bins per unit of V
         self.spread = K / (2.0 * math.sqrt(alpha))
         self.cell = self.scale * delta
-        # Half the least window, 7 deviations of the message, and how far it may be from the data.
+        # Half the smallest window, 7 deviations of the message, and its maximum distance from x.
         far = (GROUPS + 14.0 * self.spread) / self.cell
         self.reach = math.ceil(far) + step.grid.pushed(step.i, 0.0)
         self.extent = step.grid.pushed(step.i, 2.0)
@@ -383,7 +382,7 @@ class _Choice:
     def groups(self, mask: np.ndarray) -> Distribution:
         mixture, K = self.mixture, self.mixture.K
         low, width = (torch.from_numpy(a).double().unsqueeze(-1) for a in (self.low, self.width))
-        # As `first` has them: rounding cannot carry a quotient of such numbers over an integer.
+        # As in `first`: rounding cannot carry a quotient of such numbers over an integer.
         inner = torch.arange(-1.0, GROUPS, dtype=torch.float64) * (width - 2.0) / (GROUPS - 2.0)
         edges = inner.floor_() + (low + 0.5)
         edges[..., 0], edges[..., -1] = low[..., 0] - 0.5, (low + width)[..., 0] - 0.5
@@ -433,7 +432,7 @@ class Part:
         return float((high.amax(0) - low.amin(0)).max())
 
     def index(self, x: Tensor) -> Tensor:
-        """The symbols of data; where data have parts of several kinds, classes are numbers, too."""
+        """The symbols of data; in data with parts of several kinds, classes are floats too."""
         return self.symbols.index(x.long() if self.flow.integers else x)
 
     def embed(self, k: Integers) -> Floats:
@@ -488,7 +487,7 @@ class Chain:
         symbols = model.head.part_symbols(values)
         kinds = zip(model.flow.parts, symbols, model.flow.part_shapes(shape), strict=True)
         self.even_bits = 0.0
-        """The bits of an example of which nothing is known."""
+        """The bits of an example without a model."""
         for flow, alphabet, own in kinds:
             count, state = math.prod(own), math.prod(flow.state_shape((1, *own)))
             variables = slice(self.variables, self.variables + count)
@@ -523,13 +522,12 @@ class Chain:
     def encode(self, stacks: Stacks, x: Integers, index: Integers) -> tuple[Floats, Floats]:
         """Push x, indices (rows, variables), lane by lane; returns the bits of each part.
 
-        index, (lanes,), says which examples of their blocks these are: `width` of them, from
-        `width` times the index on. Lanes that had too few bits are in `stacks.dry` afterwards, and
-        cannot be decoded.
+        index, (lanes,), gives the position in each block: `width` examples from `width` times the
+        index on. Lanes that had too few bits are in `stacks.dry` afterwards, and cannot be decoded.
 
         The bits are those of the steps, (lanes, n), and of the data, (lanes,). Step i is charged
-        with pushing V_i less popping it. To compare with its term of L^n it is also charged with
-        the entropy of what is popped less that of a message; these add up to 0.
+        for pushing V_i minus popping it. To be comparable with its term of L^n, it is also charged
+        the entropy of the popped V minus that of a message; these add up to 0.
         """
         n, steps, last = self.n, np.zeros((self.lanes, self.n)), stacks.bits()
 
@@ -565,13 +563,13 @@ class Chain:
         k = np.zeros((self.rows, self.numbers), np.int64)
         for i in range(1, n + 1):
             later = self.message(k, i).pop(stacks)
-            if stacks.dry:  # as the sender's never are
+            if stacks.dry:  # the sender's never are
                 raise damaged("a block has fewer bits than its examples take")
             if i > 1:
                 self.bridge(later, i).push(stacks, k)
                 stacks.scramble(self._key(index, i - 1))
             if self._check(index, i).pop(stacks).any():
-                raise damaged("the model would not send the messages of a block")
+                raise damaged("a check inside a block failed")
             k = later
         x = self._data(self.output(k, n)).pop(stacks)
         self._first(x).push(stacks, k)
@@ -587,16 +585,16 @@ class Chain:
     def startup_bits(self, x: Integers | None = None) -> float:
         """The bits that a stack should hold before an example x, (variables,), is pushed.
 
-        V_n is popped, and V_{n-1} and components before V_n is pushed. The chain works with fewer
-        bits, too, but an empty stack pops the most extreme cells, which are expensive to push.
-        More would be examples that are coded at a higher rate. Only the sender needs to know.
-        """
+        V_n is popped, and V_{n-1} and components before V_n is pushed. The chain also works with
+        fewer bits, but an empty stack pops the most extreme cells, which are expensive to push.
+        More bits would mean more start-up examples, at a higher rate. Only the sender needs this
+        number."""
         popped = float(self._popped[-2:].sum())
         scatter = 2.0 * self.numbers**0.5  # 1.4 standard deviations of that
         return popped + scatter + (0.0 if x is None else self._component_bits(x))
 
     def _component_bits(self, x: Integers) -> float:
-        """About what choosing components takes: no more than the network knows of x at step n."""
+        """Estimate of the bits for choosing components: at most what the network knows of x."""
         data = self.data(x[None]).to(self.model.device)
         t = data.new_tensor([1.0 - 1.0 / self.n], dtype=self.model.dtype)
         generator = torch.Generator(data.device).manual_seed(0)
@@ -605,7 +603,7 @@ class Chain:
         return min(bits, self.even_bits) if math.isfinite(bits) else self.even_bits
 
     def marginal(self, t: float) -> Distribution:
-        """The data's distribution as the network sees it at time t before any message."""
+        """The network's output at time t before any message."""
         return self._data(self._call(np.zeros((self.rows, self.numbers)), t))
 
     def output(self, k: Integers, i: int) -> Output:
@@ -621,20 +619,20 @@ class Chain:
         return k * self.per_number([part.grid.delta[i] for part in self.parts])
 
     def _key(self, index: Integers, i: int) -> NDArray[np.int32]:
-        """Random words for the bits that V_i is popped from, of each example: (rows, words).
+        """Random words to scramble the bits that V_i is popped from: (rows, words) per example.
 
-        The bits from which components are chosen need none: the choice does not change the cost.
+        Bits from which components are chosen need none: the choice does not change the cost.
         """
         first, end = self._words[i - 1 : i + 1].tolist()
         examples = index[:, None] * self.width + np.arange(self.width)
         return random_words(examples.reshape(-1), first, end - first)
 
     def network(self, k: Integers, i: int) -> Tensor:
-        """The network's bare numbers for `output`."""
+        """The raw network output for `output`."""
         return self.model.predict(*self._input(self._state(k, i), i / self.n))
 
     def _call(self, V: Floats, t: float) -> Output:
-        with torch.inference_mode():  # a twentieth faster than without gradients alone
+        with torch.inference_mode():  # 5% faster than no_grad
             return self.model(*self._input(V, t))
 
     def _input(self, V: Floats, t: float) -> tuple[Theta, Tensor]:

@@ -8,15 +8,15 @@ row, and on the number of threads: all three are fixed.
 Where a block is long, several of its examples go through the chain together (`width`): it is faster
 to do more at a time to one stack than to have more stacks.
 
-A stack must hold some bits before the chain can begin. They come from exact
-values (`Exact`), if there are any, and from the block's last examples, coded symbol by symbol
-(`Startup`). So a block costs no random bits; it only pays for coding a handful of examples at a
-higher rate than the chain's. Should they not suffice, the block begins again on top of `padding`. A
-stack that runs dry while the chain decodes was therefore not written by this code.
+A stack must hold some bits before the chain can begin. They come from exact values (`Exact`), if
+there are any, and from the block's last examples, coded symbol by symbol (`Startup`). So a block
+costs no random bits, only a higher rate for a handful of examples. If these do not suffice, the
+block starts over on top of `padding`. A stack that runs dry while the chain decodes was therefore
+not written by this code.
 
 Sender and receiver compute the same probabilities only if their networks give the same numbers bit
-by bit. What can be fixed is fixed while coding (`exact_arithmetic`); what cannot is digested into a
-probe, so that another machine is detected before it decodes anything.
+by bit. What can be fixed is fixed while coding (`exact_arithmetic`); the rest goes into a digest,
+the probe, so that a different machine is detected before it decodes anything.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from bfn.model import BFN
 
 LANES = 16
 TIMES = (0.0, 0.01, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4)
-"""Times at which the network may be asked about data of which nothing is known yet."""
+"""Times at which the network may predict data before any message."""
 ORDER = 3
 FEW = 64
 """Alphabets up to here are counted,"""
@@ -70,9 +70,9 @@ Progress = Callable[[int], None]
 class Coded:
     """A block's bytes, and where its bits went.
 
-    bits: "steps" (a list of n numbers) and "reconstruction" of the examples in the chain,
-    "startup" of those that came before it, and "overhead", which is what is left of
-    8 * len(payload) and may be negative. startup_examples of the block are not in the chain.
+    bits: "steps" (a list of n numbers) and "reconstruction" of the examples in the chain, "startup"
+    of those before it, and "overhead", the rest of 8 * len(payload), which may be negative.
+    startup_examples of the block are not in the chain.
     """
 
     payload: bytes
@@ -86,12 +86,12 @@ class Codec:
     Args:
         model: for data that can be coded: discrete, discretised, continuous with
             reconstruction=bfn.Bins(K, sigma), or mixed of such variables.
-        shape: the shape of one example; of mixed data that is `model.flow.shape`.
-        steps: n, the number of messages and of the network's calls per example.
-        lanes: how many blocks are coded at a time. More are faster for many blocks, slower for few.
-        values: for continuous data, the value of every bin that is not its centre.
-        width: the examples of a block that are coded at a time. The network is always called with
-            a batch of lanes times width.
+        shape: the shape of one example; for mixed data `model.flow.shape`.
+        steps: n, the number of messages and of network calls per example.
+        lanes: blocks coded at a time. More are faster for many blocks, slower for few.
+        values: for continuous data, the value of every bin if it is not the centre.
+        width: examples of a block coded at a time. The network is always called with a batch of
+            lanes times width.
         exact: the data are places of exact values (N, variables), whose bins the model codes.
 
     Both sides need the same model and the same `settings`.
@@ -115,8 +115,8 @@ class Codec:
             raise BFNError(f"shape = {tuple(shape)}; expected positive whole numbers")
         if model.lengths is not None:
             raise BFNError(
-                "the model's examples have different lengths, which have no code; compress with a "
-                "model of windows or of examples of one length"
+                "examples of different lengths cannot be coded; compress with a model of windows "
+                "or of examples of equal length"
             )
         constriction()
         self.model, self.shape, self.steps, self.lanes = model, tuple(shape), steps, lanes
@@ -128,10 +128,10 @@ class Codec:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """JSON values that have to be the same on both sides.
+        """JSON values that must be the same on both sides.
 
-        "probe" digests what the network and the coder make of fixed inputs: another processor,
-        device or library whose arithmetic differs is detected before anything is decoded.
+        "probe" is a digest of the outputs of the network and the coder for fixed inputs: another
+        processor, device or library whose arithmetic differs is detected before decoding.
         """
         with exact_arithmetic(self.model):
             digest = probe(self.chain)
@@ -154,7 +154,7 @@ class Codec:
         }
 
     def encode(self, blocks: Sequence[Any], progress: Progress | None = None) -> list[Coded]:
-        """Every block, (N_b, *shape) or a dict of such tensors, as bytes of its own.
+        """The bytes of every block, (N_b, *shape) or a dict of such tensors.
 
         progress is called with the number of examples done since the last call. Blocks are read
         when their turn comes, so `blocks` may load them one by one.
@@ -179,7 +179,7 @@ class Codec:
                 steps, left = np.zeros(self.steps), len(x) - taken
                 while left:
                     messages, data = yield left // width - 1, x[left - width : left]
-                    if lane in stacks.dry:  # begin again
+                    if lane in stacks.dry:  # start over
                         report(left + taken - len(x))
                         more = 2 * more or width * (math.isqrt(self.chain.numbers) // 32 + 1)
                         break
@@ -224,9 +224,9 @@ class Codec:
     ) -> list[Any]:
         """The blocks again; counts are their numbers of examples.
 
-        places: which of the blocks that were encoded together these are, by default all of them
-        in order. A block alone must be decoded in the lane it was encoded in. confirm is called
-        with the place of every block and its data as soon as it is decoded, and may raise.
+        places: the positions of these blocks among those encoded together, by default all in order.
+        A single block must be decoded in the lane it was encoded in. confirm is called with the
+        place of every block and its data as soon as it is decoded, and may raise.
         """
         places = range(len(payloads)) if places is None else places
         number_of = {place: j for j, place in enumerate(places)}
@@ -273,10 +273,10 @@ class Codec:
         block: Callable[[Stacks, int, int], Generator[Any, Any, Any]],
         step: Callable[[Stacks, dict[int, Any]], dict[int, Any]],
     ) -> list[Any]:
-        """Take every block through its lane; returns what each of them does.
+        """Take every block through its lane; returns the result of each.
 
-        A block is a generator that yields what the chain is to do for it next; `step` does that for
-        all lanes at once, and what it returns for the lane is sent back to the block.
+        A block is a generator that yields its next operation on the chain; `step` performs those of
+        all lanes at once, and its result for the lane is sent back to the block.
         """
         stacks, results = Stacks(self.lanes), dict[int, Any]()
 
@@ -324,11 +324,11 @@ class Startup:
 
     Each is coded symbol by symbol in one of a few ways, whichever is the cheapest for the block:
 
-        what the network puts out at some time t when no message has come (V = 0);
-        for small alphabets, what followed the same symbols before (`Counts`).
+        the network's output at some time t before any message (V = 0);
+        for small alphabets, adaptive counts of what followed the same symbols (`Counts`).
 
-    The block's examples are taken from its end, first enough of them to leave a multiple of the
-    chain's width. Counting goes on in the order in which they decode.
+    The block's examples are taken from its end, at least enough to leave a multiple of the chain's
+    width. Counts are updated in the order in which they decode.
     """
 
     def __init__(self, chain: Chain, single: Chain | None = None) -> None:
@@ -338,19 +338,18 @@ class Startup:
         self._marginal = cache(lambda chain, way: chain.marginal(TIMES[way]))
 
     def most(self, way: int) -> int:
-        """The most examples of a block. If they have too few bits, the chain begins on fewer, so
-        that a forged block cannot take long.
-        """
+        """Maximum number of start-up examples in a block, so that a forged block cannot take long;
+        if they have too few bits, the chain begins on fewer."""
         needed = self.width * self.chain.startup_bits()
         enough = 64 * (1 + math.ceil(needed / self.chain.even_bits))
-        # Counting takes 40 microseconds a symbol, however few there are to tell apart.
+        # Counting takes 40 microseconds per symbol, however small the alphabet.
         counted = max(1, MOST // (self.chain.variables * max(8, self.chain.K)))
         return enough if way < len(TIMES) else min(enough, counted)
 
     def push(self, stacks: Stacks, lane: int, x: Integers, there: float = 0.0) -> tuple[int, int]:
-        """Push the last examples until the chain can begin: returns how many, and in which way.
+        """Push the last examples until the chain can begin; returns how many, and in which way.
 
-        There are some bits on the stack already.
+        `there` bits are already on the stack.
         """
         needed, below = self.width * self.chain.startup_bits(x[0]) - there, stacks.bytes(lane)
         trials = []
@@ -388,7 +387,7 @@ class Startup:
     def push_way(
         self, stacks: Stacks, lane: int, x: Integers, way: int, needed: float
     ) -> tuple[int, float]:
-        """Push the last examples in one way until they have the bits needed: how many, and bits."""
+        """Push the last examples in one way until there are enough bits; returns both numbers."""
         before, taken = float(stacks.bits()[lane]), 0
         with stacks.only(lane):
             if way == len(TIMES):
@@ -404,13 +403,13 @@ class Startup:
             return taken, float(stacks.bits()[lane]) - before
 
     def _more(self, x: Integers, taken: int, way: int, needed: bool) -> bool:
-        """Whether to take another: bits are needed, or the rest is not a multiple of the width."""
+        """Whether to take another: bits are still missing, or the rest is no multiple of width."""
         uneven = (len(x) - taken) % self.width > 0
         return taken < len(x) and (uneven or (needed and taken < self.most(way)))
 
     def _push_counted(self, stacks: Stacks, x: Integers, needed: float) -> int:
         counts, rows, bits, taken = Counts(self.chain.K), [], 0.0, 0
-        # A few bits more than needed, as the coder's probabilities are a little different.
+        # A few more bits than needed, as the coder's probabilities differ slightly.
         while self._more(x, taken, len(TIMES), bits < needed + 8.0):
             example = x[len(x) - 1 - taken]
             predicted = np.stack(list(counts.learn(example)))
@@ -425,7 +424,7 @@ class Startup:
         return taken
 
     def _rows(self, rows: Floats) -> Floats:
-        """The same table for every lane, of which one is at work."""
+        """One table repeated for every lane, of which a single one is active."""
         return np.broadcast_to(rows, (self.chain.lanes, *rows.shape))
 
 
@@ -438,15 +437,15 @@ def padding(words: int) -> bytes:
 
 
 class Counts:
-    """What follows the last 3 symbols 0 .. K-1, learnt as one goes along.
+    """Adaptive order-3 model of the symbols 0 .. K-1.
 
-    Counts of order 3 are blended with those of orders 2, 1 and 0 and an even distribution by Witten
-    and Bell's weights,
+    Counts of order 3 are blended with those of orders 2, 1 and 0 and a uniform distribution by
+    Witten and Bell's weights,
 
         p_o(s | c) = (n(c, s) + d(c) p_{o-1}(s)) / (n(c) + d(c)),
 
-    with n(c, s) the times that s has followed context c, and d(c) the different s that have. These
-    are sums, products and quotients only, which are the same on every machine.
+    with n(c, s) the number of times that s has followed context c, and d(c) the number of distinct
+    s that have. These are sums, products and quotients, which are the same on every machine.
     """
 
     def __init__(self, K: int) -> None:
@@ -455,7 +454,7 @@ class Counts:
         self.past: tuple[int, ...] = ()
 
     def start(self) -> None:
-        """A new example: nothing has come before it."""
+        """Start a new example, with an empty context."""
         self.past = ()
 
     def predict(self) -> Floats:
@@ -478,7 +477,7 @@ class Counts:
         self.past = (*self.past, symbol)[-ORDER:]
 
     def learn(self, example: Integers) -> Iterator[Floats]:
-        """What it predicts of each symbol of an example in turn."""
+        """The prediction for each symbol of an example in turn."""
         self.start()
         for symbol in example.tolist():
             yield self.predict()
@@ -487,7 +486,7 @@ class Counts:
 
 @contextlib.contextmanager
 def exact_arithmetic(model: BFN) -> Iterator[None]:
-    """One thread; no gradients, dropout, compilation or less exact products until the end."""
+    """Use one thread, and no gradients, dropout, compilation or reduced-precision products."""
     backends: Any = torch.backends
     parts = (
         *(backends, backends.cuda.matmul, backends.cudnn, backends.cudnn.conv, backends.cudnn.rnn),
@@ -496,7 +495,7 @@ def exact_arithmetic(model: BFN) -> Iterator[None]:
     threads, cudnn = torch.get_num_threads(), backends.cudnn
     choices = cudnn.benchmark, cudnn.deterministic
     precisions = [part.fp32_precision for part in parts]
-    # The compiler takes seconds to import; if nobody has imported it, nothing is compiled.
+    # The compiler takes seconds to import; if it is not imported, nothing is compiled.
     compiled = "torch._dynamo" in sys.modules
     stance = torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext()
     try:
@@ -520,7 +519,7 @@ def probe(chain: Chain) -> str:
     for grid in (part.grid for part in chain.parts):
         for numbers in (grid.delta, grid.sd, grid.reach, grid.stray):
             digest.update(numbers.tobytes())
-    # Spread evenly and computed exactly: no generator of random numbers has to agree.
+    # Evenly spaced and computed exactly: independent of any random number generator.
     words = 4 * chain.width * chain.numbers + 8
     filler = np.arange(words, dtype=np.uint64) * 2654435761 % (1 << 32) + 1
     for lane in range(chain.lanes):

@@ -1,14 +1,14 @@
-"""Finding and reading files: which ones a model can take, and what they are stored as.
+"""Finding and reading files: which ones a model can represent, and how they are stored.
 
-A file fits a model if the examples made from it give back the very same bytes (texts, arrays) or
-pixels (pictures). That is tried, value by value, before anything is written.
+A file fits a model if the examples made from it restore exactly the same bytes (texts, arrays) or
+pixels (pictures). This is checked, value by value, before anything is written.
 
     text files      windows of the model's length; a short rest is stored without the model, a
-                    longer one lies at the end of a window that overlaps the one before
+                    longer one ends a window that overlaps the one before
     .npy, .npz      the rows of every array, for mixed data of all arrays together; everything else
                     in the file is stored without the model
     pictures        one example each; the pixels are kept, other contents of the file are not
-    .csv            rows of a table, in pieces; what does not follow from their values is stored
+    .csv            rows of a table, in pieces; what their values do not determine is stored
                     without the model
 """
 
@@ -56,11 +56,11 @@ from bfn.data.formats import Format, ImageFormat, TextFormat
 from bfn.errors import BFNError, require_extra
 
 CHUNK = 1 << 20
-"""Bytes of a file that are read at a time."""
+"""Bytes of a file read at a time."""
 LOSSY = (".jpg", ".jpeg")
 KINDS = {f".{kind}": kind for kind in PICTURES}
 KINDS |= {".tif": "tiff", ".pgm": "ppm", ".pnm": "ppm"} | dict.fromkeys(LOSSY, "png")
-"""The formats in which pictures come back."""
+"""The formats in which pictures are restored."""
 ARRAYS = (".npy", ".npz")
 _HEADER = re.compile(
     rb"\{'descr': '([\w|<>=]+)', 'fortran_order': (True|False), "
@@ -81,7 +81,7 @@ class Source:
     read: Read
 
     def fragments(self) -> Iterator[Fragment]:
-        """The file's fragments once more; it must not have changed."""
+        """Read the file's fragments again; it must not have changed."""
         parts = []
         try:
             for fragment in self.read():
@@ -94,7 +94,7 @@ class Source:
 
     def _changed(self, reason: str) -> BFNError:
         return BFNError(
-            f"{str(self.path)!r} changed while it was being stored ({reason}); start again"
+            f"{str(self.path)!r} changed while it was being compressed ({reason}); start again"
         )
 
 
@@ -107,8 +107,7 @@ def scan(
 ) -> list[Source]:
     """Read every file once; refuse those the model cannot represent, in one sentence.
 
-    A file is stored under its own name, a file of a folder under the folder's name and its path
-    below it.
+    A file is stored under its own name, and a file in a folder under its path from that folder on.
     """
     found, sources, unfit = _find(inputs), list[Source](), list[str]()
     for done, (name, path) in enumerate(found):
@@ -121,7 +120,7 @@ def scan(
         more = len(unfit) - 1
         others = f", and {more} other file{'s do' if more > 1 else ' does'} not fit" if more else ""
         raise BFNError(
-            f"{unfit[0]}{others}; leave out what does not fit, or store it without the model with "
+            f"{unfit[0]}{others}; leave these files out, or store them without the model with "
             "--allow-fallback"
         )
     check_names([source.entry.name for source in sources])
@@ -129,7 +128,7 @@ def scan(
 
 
 def _find(inputs: Sequence[Path]) -> list[tuple[str, Path]]:
-    """The name in the archive and the place of every file; folders are walked in order."""
+    """The archive name and the path of every file; folders are walked in order."""
     found: list[tuple[str, Path]] = []
     for listed in inputs:
         path = listed.expanduser()
@@ -176,7 +175,7 @@ def _source(name: str, path: Path, translation: Translation, allow_fallback: boo
 
 
 def _reader(name: str, path: Path, translation: Translation, lenient: bool) -> tuple[str, Read]:
-    """The name under which a file comes back, and how it is read for this kind of data."""
+    """The name under which a file is restored, and its reader for this kind of data."""
     format, ending = translation.format, path.suffix.lower()
     array = ending in ARRAYS
     if format.laws:
@@ -214,7 +213,7 @@ def read_text(path: Path, format: TextFormat) -> Iterator[Fragment]:
     length, characters = format.length, format.alphabet.characters
     at_once = max(1, CHUNK // length) * length
     position, before = 0, None
-    # No line end is translated and no byte-order mark removed: bytes come back as bytes.
+    # No newline is translated and no byte-order mark removed: bytes stay the same.
     binary = characters is None
     opened: IO[Any] = path.open("rb") if binary else path.open("r", encoding="utf-8", newline="")
     with opened as file:
@@ -268,7 +267,7 @@ class _Located:
     begin: int
     end: int
     prefix: str
-    """Names it in an error."""
+    """How errors refer to it."""
 
 
 def read_arrays(path: Path, translation: Translation, lenient: bool = False) -> Iterator[Fragment]:
@@ -297,14 +296,14 @@ def _groups(
     for number in set(range(len(names))).difference(*groups):
         if not lenient:
             raise Unfit(
-                f"holds {members[number][2]!r}, which is none of the model's variables, "
+                f"holds {members[number][2]!r}, which is not a variable of the model, "
                 f"{', '.join(format.parts)}"
             )
     for group in groups:
         parts = zip(group, format.parts.values(), strict=True)
         try:
             arrays = [_array(file, *members[number], part) for number, part in parts]
-            if lenient:  # tried before it is promised
+            if lenient:  # check that it fits before committing to it
                 for fragment in _rows(file, arrays, translation):
                     translation.check(fragment)
         except Unfit:
@@ -360,7 +359,7 @@ def _array(file: IO[bytes], start: int, stop: int, name: str, format: Format) ->
         raise Unfit(f"{prefix}holds values of the type {kind}, expected numbers")
     end = begin + math.prod(shape) * np.dtype(kind).itemsize
     if end > stop:
-        raise Unfit(f"{prefix}is cut off: its header promises {end - begin} bytes of numbers")
+        raise Unfit(f"{prefix}is truncated: its header announces {end - begin} bytes of numbers")
     if fortran == "True" and len(shape) > 1:
         raise Unfit(f"{prefix}is in Fortran order: save it through numpy.ascontiguousarray")
     # Examples may lack the axis of a single channel, and an array may be a single example.
@@ -433,7 +432,7 @@ def _resized(path: Path, format: Format) -> np.ndarray:
         levels = format.read_picture(path, resize=True)
     except BFNError:
         raise Unfit("cannot be read as a picture") from None
-    # A binary model draws its pixels: the same ones whenever the file is read.
+    # A binary model draws its pixels; they must be the same whenever the file is read.
     return without_channel(
         format.render(format.encode(levels[None], torch.Generator().manual_seed(0)))[0]
     )
@@ -459,10 +458,10 @@ def _pixels(path: Path, shape: tuple[int, ...]) -> np.ndarray:
                 )
             if getattr(picture, "n_frames", 1) != 1:
                 raise Unfit("holds several pictures")
-            if ";16" in str(picture.tile):  # of which pillow would drop half
-                raise Unfit("has 16 bits a channel, but the model's pictures have 8")
+            if ";16" in str(picture.tile):  # pillow would drop half of the bits
+                raise Unfit("has 16 bits per channel, but the model's pictures have 8")
             if picture.getexif().get(_ORIENTATION, 1) != 1:
-                raise Unfit("is marked as turned: save it upright")
+                raise Unfit("has an EXIF rotation: save it upright")
             pixels, pnm = np.asarray(picture), picture.format == "PPM"
     except (OSError, SyntaxError, ValueError, zlib.error, Image.DecompressionBombError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__

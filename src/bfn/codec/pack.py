@@ -1,13 +1,13 @@
 """Files to an archive and back, in batches of blocks, with everything checked.
 
-Packing reads every input twice: once to see that the model can represent it exactly, and once to
-store it. Each batch of blocks is decoded again before it is written; the archive is written under
-another name, read back, and only then takes its own.
+Packing reads every input twice: once to check that the model can represent it exactly, and once to
+store it. Each batch of blocks is decoded again before it is written; the archive is written under a
+temporary name, read back, and only then renamed.
 
 Before anything is unpacked, the model must be the one the archive was made with, and this machine
-must compute the same digits: versions are compared, and a probe of the network. What is decoded
-must have the checksum that was stored. Files are restored into a folder of another name, which
-takes its own when all of them are there.
+must compute the same digits: versions and a probe of the network are compared. Decoded data must
+have the stored checksum. Files are restored into a temporary folder, which is renamed when all of
+them are complete.
 
 Memory holds one batch, whatever the length of the archive.
 """
@@ -63,21 +63,21 @@ from bfn.files import replacing
 from bfn.model import BFN
 
 BLOCK = 34
-"""Length of a block by default, in what it takes to begin one."""
+"""Default length of a block, in multiples of its start-up cost."""
 MAX_STEPS = 2048
-"""Where L^n has long come to its limit."""
+"""Far beyond where L^n has converged."""
 WIDTH, WIDE = 256, 1 << 16
-"""The most examples of a block that are coded at a time, and variables of all blocks."""
+"""Maximum number of examples of a block coded at a time, and of variables of all blocks."""
 MAX_VARIABLES = 1 << 25
-"""The most variables that are coded at once: bounds the memory of both sides."""
+"""Maximum number of variables coded at once: bounds the memory of both sides."""
 NAME = "data.npy"
-"""The only entry of an archive of arrays: one array after another, each with numpy's header."""
+"""The only entry of an archive of arrays: concatenated arrays, each with numpy's header."""
 
 _OTHERS = ("reconstruction", "startup", "overhead", "startup_examples")
-"""What is counted of a block beside the bits of its steps."""
+"""What is counted for a block besides the bits of its steps."""
 
 Report = Callable[[int, int, str], None]
-"""Called with the number of files or examples that are done, with their total, and what is done."""
+"""Called with the number of finished files or examples, their total, and a title."""
 
 
 def _silent(*_: object) -> None: ...
@@ -97,7 +97,7 @@ def fingerprint(model: BFN) -> int:
 
 
 def _stated(config: Any) -> Any:
-    """A configuration without the options that are off: later versions may have more of them."""
+    """A configuration without options that are off, which later versions may add."""
     if not isinstance(config, dict):
         return config
     return {key: _stated(value) for key, value in config.items() if value not in (None, False)}
@@ -119,7 +119,7 @@ def _codec(
 
 
 def codec_for(model: BFN, format: Format, steps: int, block: int, examples: int) -> Codec:
-    """The codec for a number of examples in blocks, from which its lanes and width follow."""
+    """The codec for a number of examples in blocks, which determine its lanes and width."""
     codec = _codec(model, format, steps, block, examples)
     most = min(WIDTH, WIDE // (codec.lanes * codec.chain.variables))
     width = max(1, min(most, int(block / _fair_length(codec.chain))))
@@ -127,7 +127,7 @@ def codec_for(model: BFN, format: Format, steps: int, block: int, examples: int)
 
 
 def _fair_length(chain: Chain) -> float:
-    """The length of a block in which beginning it with one example costs little."""
+    """Smallest block length at which start-up costs little."""
     return BLOCK * max(1.0, chain.startup_bits() / chain.even_bits)
 
 
@@ -150,17 +150,16 @@ def pack(
     """Store files in an archive; returns its table of contents.
 
     Args:
-        model, format: what codes them, and what one example of its data is.
+        model, format: the model that codes them, and the format of its examples.
         inputs: files and folders.
-        out: the archive; an existing file is replaced when all is done.
-        steps: n of the messages: more are slower and need fewer bits.
-        block: examples that are coded together: fewer give quicker access to one of them, but every
-            block costs some bits to begin with; by default it is long enough for these to be few.
-        run: what error messages call the model.
-        allow_fallback: store files that the model cannot represent without it.
-        resize: crop and resize pictures to the model's size; they come back resized.
-        report: called with the files that were read, then with the examples that were encoded and
-            decoded again.
+        out: the archive; an existing file is replaced at the end.
+        steps: number of messages n; larger is slower and saves bits.
+        block: examples coded together; fewer give faster access to one of them, but each block
+            costs some start-up bits; by default long enough to keep this cost small.
+        run: the model's name in error messages.
+        allow_fallback: store files that the model cannot represent without the model.
+        resize: crop and resize pictures to the model's size; they are restored at that size.
+        report: called with the number of files read, then of examples encoded and decoded again.
     """
 
     def read(translation: Translation) -> list[Source]:
@@ -188,12 +187,12 @@ def _store(
         raise BFNError(f"block = {block} examples; give 1 to {most}")
     if not 1 <= steps <= MAX_STEPS:
         raise BFNError(f"steps = {steps}; give 1 to {MAX_STEPS}")
-    # A model that cannot code says so here, before files are read.
+    # Refuses a model that cannot code, before files are read.
     chain = _codec(model, format, steps).chain
     sources = read(translation)
     entries = [source.entry for source in sources]
     examples = sum(entry.examples for entry in entries)
-    if block is None:  # blocks of one length
+    if block is None:  # blocks of equal length
         wanted = format.block or _fair_length(chain)
         length = math.ceil(examples / max(1, round(examples / wanted)))
         block = min(most, max(1, length))
@@ -239,7 +238,7 @@ def _store(
 
 
 class _Digest:
-    """CRC-32 of all it is called with, one after another."""
+    """Running CRC-32 of everything it is called with."""
 
     value = 0
 
@@ -280,8 +279,8 @@ def _write(
     for before, after, each in zip(blocks, decoded, coded, strict=True):
         if not all(map(np.array_equal, *map(translation.values, (before, after)))):
             raise BFNError(
-                "the coded data did not decode to the same; nothing was written: this machine "
-                "does not compute the same digits twice"
+                "the coded data did not decode to the original, because this machine does not "
+                "compute the same digits twice; nothing was written"
             )
         writer.add(each.payload, len(before), translation.checksum(before))
         others = (each.bits[name] for name in _OTHERS[:3])
@@ -289,7 +288,7 @@ def _write(
 
 
 def _counter(report: Report, total: int, title: str) -> Callable[[int], None]:
-    """A function that adds up what is done, and reports it."""
+    """A function that adds up finished work, and reports it."""
     done = 0
 
     def advance(number: int) -> None:
@@ -304,9 +303,7 @@ def _counter(report: Report, total: int, title: str) -> Callable[[int], None]:
 
 _PROGRAMS = ("torch", "numpy", "constriction")
 _PROCESSOR = ("machine", "instructions")
-_ANYWAY = (
-    ", or try with --anyway: what is restored is checked, so the worst that can happen is an error"
-)
+_ANYWAY = ", or try --anyway: restored files are checked, so the worst that can happen is an error"
 
 
 def unpack(
@@ -320,12 +317,12 @@ def unpack(
     only: Sequence[str] | None = None,
     report: Report = _silent,
 ) -> list[Entry]:
-    """Restore an archive's files below a folder, replacing those of the same names; returns which.
+    """Restore an archive's files below a folder, replacing those of the same names; returns them.
 
     Args:
         model, format: those that the archive was made with.
-        run: what error messages call the model.
-        anyway: try even if versions or processors differ; what is decoded is still checked.
+        run: the model's name in error messages.
+        anyway: try even if versions or processors differ; decoded data are still checked.
         only: the names of files or folders; by default all are restored.
         report: called with the examples that were decoded.
     """
@@ -351,7 +348,7 @@ def unpack(
             else:
                 examples.at, plain.at = examples.at + entry.examples, plain.at + entry.plain
         if all(chosen) and digest.value != archive.contents.content:
-            raise archive.damaged("what was restored is not what was stored")
+            raise archive.damaged("the restored files do not match their checksum")
         _move(aside, out, wanted)
     except OSError as error:
         raise BFNError(
@@ -364,7 +361,7 @@ def unpack(
 
 
 def _choose(entries: Sequence[Entry], only: Sequence[str] | None) -> list[bool]:
-    """Which entries are asked for: by name, or by the folder they lie in."""
+    """Which entries are selected, by name or by folder."""
     chosen = np.full(len(entries), not only)
     for name in only or ():
         place = name.rstrip("/")
@@ -402,7 +399,7 @@ def _open_codec(archive: Archive, model: BFN, format: Format, run: str, anyway: 
     if there["device"] != here["device"]:
         raise BFNError(
             f"{name!r} was made on the device {there['device']!r}, not {here['device']!r}, which "
-            f"computes other last digits; decode it on {there['device']!r}"
+            f"rounds differently; decode it on {there['device']!r}"
         )
     # Not bfn's own version: the archive's format says whether its code has changed.
     different = [key for key in (*_PROGRAMS, *_PROCESSOR) if there[key] != here[key]]
@@ -416,21 +413,21 @@ def _open_codec(archive: Archive, model: BFN, format: Format, run: str, anyway: 
         raise BFNError(f"{name!r} was made with {theirs}, but this is {ours}; {remedy}{_ANYWAY}")
     if probe != contents.probe and not anyway:
         raise BFNError(
-            f"{name!r} was made where the network's last digits come out differently, though "
-            f"versions are the same: decode it on the kind of processor it was made on{_ANYWAY}"
+            f"{name!r} was made on a machine that rounds differently, although versions are the "
+            f"same; decode it on the kind of processor it was made on{_ANYWAY}"
         )
     return codec
 
 
 class _Row:
-    """Examples or plain bytes in a row, in blocks of one size that are loaded by number."""
+    """Reads consecutive examples or plain bytes from blocks that are loaded on demand."""
 
     def __init__(self, size: int, load: Callable[[int], Any]) -> None:
         self.size, self.load, self.at = size, load, 0
         self._last: tuple[int, Any] | None = None
 
     def take(self, count: int) -> Iterator[Any]:
-        """The next ones, in pieces."""
+        """The next `count` of them, in pieces."""
         stop = self.at + count
         while self.at < stop:
             number, first = divmod(self.at, self.size)
@@ -448,7 +445,7 @@ def _decoder(
     chosen: Sequence[bool],
     report: Report,
 ) -> Callable[[int], Tensor]:
-    """Returns the examples of a block; those of chosen entries are decoded, a batch at a time."""
+    """A function that returns the examples of a block, decoding chosen entries in batches."""
     contents, model = archive.contents, codec.model
     places = [i for i, block in enumerate(contents.blocks) if block.model]
     needed, start, size = set[int](), 0, max(1, contents.block)
@@ -463,7 +460,7 @@ def _decoder(
 
     def confirm(number: int, x: Any) -> None:
         if translation.checksum(model.pack(x)) != contents.blocks[places[number]].check:
-            raise BFNError(f"block {number} holds something else")
+            raise BFNError(f"block {number} holds the wrong data")
 
     def load(number: int) -> Tensor:
         if number in decoded:
@@ -476,13 +473,13 @@ def _decoder(
         try:
             found = codec.decode(payloads, counts, advance, batch, confirm)
         except BaseException as error:
-            # constriction panics at input that it cannot process, with an error of its own.
+            # constriction panics on invalid input, with its own exception type.
             panic = type(error).__name__ == "PanicException"
             if panic or isinstance(error, ValueError | ArithmeticError | IndexError):
                 raise BFNError(
-                    f"{archive.name!r} does not decode to what was stored: this machine computes "
-                    "other digits than the one it was made on, or the archive is forged; decode "
-                    "it where it was made"
+                    f"{archive.name!r} does not decode to the original: this machine computes "
+                    "different digits from the one it was made on, or the archive is forged; "
+                    "decode it where it was made"
                 ) from error
             raise
         decoded.update(zip(batch, map(model.pack, found), strict=True))
@@ -492,7 +489,7 @@ def _decoder(
 
 
 def _move(aside: Path, out: Path, entries: Sequence[Entry]) -> None:
-    """Give the restored files their place: the folder itself if there is none yet."""
+    """Move the restored files into place: the folder itself if it does not exist yet."""
     if not out.exists():
         os.replace(aside, out)
         return
@@ -501,9 +498,11 @@ def _move(aside: Path, out: Path, entries: Sequence[Entry]) -> None:
         for folder in (target, *target.parents):
             if folder == out:
                 break
-            # A link in the way could lead out of the folder.
+            # A symlink could lead out of the folder.
             if folder.is_symlink() or (folder.is_dir() if folder == target else folder.is_file()):
-                raise BFNError(f"{str(folder)!r} is in the way; remove it or give another folder")
+                raise BFNError(
+                    f"{str(folder)!r} exists and is not a plain folder; remove it, or give another"
+                )
     for entry in entries:
         (out / entry.name).parent.mkdir(parents=True, exist_ok=True)
         os.replace(aside / entry.name, out / entry.name)
@@ -513,16 +512,15 @@ def _move(aside: Path, out: Path, entries: Sequence[Entry]) -> None:
 
 
 def compress(model: BFN, x: Any, *, steps: int = 25, block: int | None = None) -> bytes:
-    """Data as bytes, at the rate of the model's loss; `decompress` gives the same data back.
+    """Compress data losslessly with a model; `decompress` restores them.
 
     Args:
         model: of data that can be coded: discrete, discretised, continuous with
             reconstruction=bfn.Bins(K, sigma), or mixed of such variables.
         x: (N, *shape) in the model's convention, an array or a tensor of any type of numbers; for
-            mixed data a dict of these, with as many examples of each variable.
-        steps: n of the messages: more are slower and need fewer bits, down to L^n + L^r.
-        block: examples that are coded together; by default enough to make the cost of beginning a
-            block small.
+            mixed data a dict of these, with equally many examples of each variable.
+        steps: number of messages n; larger is slower and saves bits, down to L^n + L^r.
+        block: examples coded together; by default enough to keep the start-up cost small.
     """
     rows = packed(model, x)
     model.check(rows)
@@ -553,7 +551,7 @@ def _array(values: Any) -> np.ndarray:
 
 
 def decompress(model: BFN, data: bytes) -> Any:
-    """What `compress` was given, as numpy arrays of the same types."""
+    """The data given to `compress`, as numpy arrays of the same types."""
     with tempfile.TemporaryDirectory() as folder:
         path, out = Path(folder) / "data.bfn", Path(folder) / "data"
         path.write_bytes(data)

@@ -1,9 +1,9 @@
 """Stacks of bits, one per lane, and the distributions that are pushed on them and popped off.
 
 A stack is an asymmetric numeral system (constriction's `AnsCoder`). Pushing a symbol of probability
-p adds -log2 p bits; popping with the same distribution takes them off again and gives the symbol
-back, or, on bits that were never pushed for it, a sample. An empty stack pops the first symbol for
-nothing; pushing it undoes that, too.
+p adds -log2 p bits; popping with the same distribution removes them again and returns the symbol,
+or, on bits that were never pushed for it, a sample. An empty stack pops the first symbol for free;
+pushing it undoes that too.
 
 All distributions here hold numbers for every lane, shape (lanes, symbols), and do the same to the
 stacks of all active lanes. There may be several rows of symbols for each lane, one after another:
@@ -27,9 +27,9 @@ from bfn import noise
 from bfn.errors import BFNError, require_extra
 
 LEAST = 2.0**-24
-"""The least probability of a symbol."""
+"""The smallest probability of a symbol."""
 WORD = 16
-"""Bits of an exact value's place that are coded at a time."""
+"""Bits of an exact value's place coded at a time."""
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -43,8 +43,8 @@ def constriction() -> Any:
 
 def damaged(what: str) -> BFNError:
     return BFNError(
-        f"the coded data are damaged, or were written with another model or setting: {what}; "
-        "decode them with the model and the settings that encoded them"
+        f"the coded data are damaged, or were written with another model or other settings "
+        f"({what}); decode them with the model and the settings that encoded them"
     )
 
 
@@ -61,10 +61,10 @@ class Stacks:
         self.coders: list[Any] = [None] * lanes
         self.active: list[int] = []
         self.dry: set[int] = set()
-        """Lanes where popping has left too little to tell symbols apart: fewer than 24 bits."""
+        """Lanes with fewer than 24 bits left, too few to tell symbols apart."""
 
     def put(self, lane: int, payload: bytes | None) -> None:
-        """Give a lane a stack, empty for b"", or take it away."""
+        """Give a lane a stack, empty for b"", or remove it with None."""
         if payload is None:
             self.coders[lane] = None
         else:
@@ -76,7 +76,7 @@ class Stacks:
         self.active = [lane for lane, coder in enumerate(self.coders) if coder is not None]
 
     def bytes(self, lane: int) -> bytes:
-        """What `put` takes. The last word is not 0, so its zero bytes can be left out."""
+        """The stack as bytes, as accepted by `put`; the last word's zero bytes are left out."""
         return self.coders[lane].get_compressed().astype("<u4").tobytes().rstrip(b"\0")
 
     def bits(self) -> Floats:
@@ -97,15 +97,15 @@ class Stacks:
             self.active = before
 
     def by_lane(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Numbers of every symbol, those of a lane's rows one after another."""
+        """Numbers of every symbol, with a lane's rows concatenated."""
         return values.reshape(len(self.coders), -1, *values.shape[2:])
 
     def scramble(self, key: NDArray[np.int32]) -> None:
         """Xor the top of every stack with a key, (lanes, words) of 16 bits; twice changes nothing.
 
-        What a push leaves is not random: where the network erred, it shows how. The next pop
-        would take it for a sample, and err in the same direction. Combined with random words it is
-        a perfect sample.
+        The bits left by a push are not random: they reflect the network's errors. The next pop
+        would use them as a sample, and err in the same direction. Combined with random words they
+        are a perfect sample.
         """
         words, key = constriction().model.Uniform(1 << 16), self.by_lane(key)
         for lane in self.active:
@@ -124,7 +124,7 @@ class Distribution(ABC):
 
 
 class Joined(Distribution):
-    """Distributions side by side, each with its place among the symbols."""
+    """Concatenated distributions, each with its positions among the symbols."""
 
     def __init__(self, parts: Sequence[tuple[slice, Distribution]]) -> None:
         self.parts = parts
@@ -155,7 +155,7 @@ class Family(Distribution):
 
     def push(self, stacks: Stacks, symbols: Integers) -> None:
         relative = symbols if self.base is None else symbols - self.base
-        # Alphabets are smaller: what is cut here is outside of them.
+        # Alphabets are smaller: anything clipped here lies outside them.
         relative = stacks.by_lane(relative.clip(-(2**31), 2**31 - 1).astype(np.int32))
         for lane, where, parameters in self._lanes(stacks):
             try:
@@ -177,7 +177,7 @@ class Family(Distribution):
         return symbols if self.mask is None else np.where(self.mask, symbols, 0)
 
     def _lanes(self, stacks: Stacks) -> Iterator[tuple[int, Any, list[NDArray[Any]]]]:
-        """Each lane at work, where it has symbols, and their parameters."""
+        """Each active lane, the positions of its symbols, and their parameters."""
         mask = None if self.mask is None else stacks.by_lane(self.mask)
         parameters = [stacks.by_lane(each) for each in self.parameters]
         for lane in stacks.active:
@@ -230,13 +230,13 @@ def random_words(seeds: Integers, first: int, number: int) -> NDArray[np.int32]:
 class Exact:
     """Exact values of which a model codes only the bins or classes: places (N, variables).
 
-    A bin of a table's column may hold many values. Which of them it is, is coded by the law that
-    the column has inside the bin: first a piece by its share, then one of its places, all of which
-    are equally probable. These symbols lie at the bottom of a block's stack: they are popped last,
-    when the bins are known, and they are bits to begin with.
+    A bin of a table's column may hold many values. The exact one is coded with the column's
+    distribution inside the bin: first a piece by its probability, then one of its equally probable
+    places. These symbols are at the bottom of a block's stack: they are popped last, when the bins
+    are known, and they provide start-up bits.
 
     Args:
-        laws: for every variable, its `pieces` and a method `piece`, as a column of a table has.
+        laws: for every variable its `pieces` and a method `piece`, as of a table's column.
     """
 
     def __init__(self, laws: Sequence[Any]) -> None:
@@ -286,7 +286,7 @@ def _push(coder: Any, symbols: NDArray[Any], *model: Any) -> None:
 
 
 def _choices(pieces: Any, k: Integers) -> Iterator[tuple[Integers, int, NDArray[Any]]]:
-    """The rows in each bin that has several pieces, with where these begin and their shares."""
+    """The rows in each bin of several pieces, with their start and their probabilities."""
     starts = np.concatenate([[0], pieces.stops[:-1]])
     order = np.argsort(k, kind="stable")
     present, first = np.unique(k[order], return_index=True)
@@ -297,15 +297,15 @@ def _choices(pieces: Any, k: Integers) -> Iterator[tuple[Integers, int, NDArray[
 
 
 def _likeliest(pieces: Any) -> Integers:
-    """The piece of each bin with the greatest share, which is the only one of an exact bin."""
+    """The most probable piece of each bin, which is the only one of an exact bin."""
     owner = np.searchsorted(pieces.stops, np.arange(len(pieces.share)), "right")
     order = np.lexsort((pieces.share, owner))
     return order[pieces.stops - 1]
 
 
 def _words(size: NDArray[np.uint64]) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.uint64]]]:
-    """A number below `size` in words, from the highest bits on: the shift and the number of values
-    of each. The first word has nearly 2^16, so that calling it uniform costs next to nothing."""
+    """A number below `size` in words, highest bits first: the shift and the number of values of
+    each. The first word has nearly 2^16 values, so treating it as uniform costs almost nothing."""
     most = np.maximum(size, np.uint64(1)) - np.uint64(1)
     bits = np.frexp(most.astype(np.float64))[1]
     shift = np.maximum(bits - WORD, 0).astype(np.uint64)

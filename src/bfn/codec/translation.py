@@ -1,8 +1,8 @@
-"""Between the values that files hold and the examples of a model, in both directions.
+"""Converts between the values in files and the examples of a model.
 
 A file is read as fragments: a part of it, the examples made from it, and the bytes that these must
-give back. `Translation` knows both directions, and nothing else does, so what is checked before a
-file is stored is what happens when it is restored.
+restore. Only `Translation` knows both directions, so the check before a file is stored is exactly
+what happens when it is restored.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Fragment:
 
     part: Part
     raw: list[bytes]
-    """The bytes of the file, of each array where rows lie in several; or a picture's pixels."""
+    """The bytes of the file, or of each array if there are several; or a picture's pixels."""
     x: Tensor | None = None
-    """Examples (N, *shape); of a table the places of exact values, (N, variables)."""
+    """Examples (N, *shape); for a table the places of exact values, (N, variables)."""
     plain: bytes = b""
     """Bytes to be stored without the model."""
 
@@ -53,7 +53,7 @@ class Fragment:
 
 
 def by_row(columns: list[bytes], rows: int) -> bytes:
-    """The bytes of several arrays row by row, which does not depend on how many come at a time."""
+    """The bytes of several arrays, interleaved row by row, independent of the batch size."""
     if len(columns) == 1:
         return columns[0]
     numbers = [np.frombuffer(column, np.uint8).reshape(rows, -1) for column in columns]
@@ -61,7 +61,7 @@ def by_row(columns: list[bytes], rows: int) -> bytes:
 
 
 def joined(parts: Iterable[Part]) -> tuple[Part, ...]:
-    """The parts, with neighbours of one kind joined into one."""
+    """The parts, with neighbours of the same kind merged."""
     found: list[Part] = []
     for part in parts:
         match (found[-1] if found else None), part:
@@ -77,10 +77,10 @@ def joined(parts: Iterable[Part]) -> tuple[Part, ...]:
 
 
 class Translation:
-    """Between stored values (levels, characters, numbers) and the examples of a model.
+    """Converts between stored values (levels, characters, numbers) and the examples of a model.
 
-    Mixed data have values and symbols for each variable, other data are a single one. With
-    `resize`, pictures of other sizes are brought to the model's.
+    Mixed data have values and symbols for each variable; other data are a single variable. With
+    `resize`, pictures of other sizes are resized to the model's.
     """
 
     def __init__(self, format: Format, symbols: Sequence[Symbols], resize: bool = False) -> None:
@@ -98,7 +98,7 @@ class Translation:
         parts, rows = self.format.parts.values(), self.format.split(x.cpu())
         for x_p, part, symbols in zip(rows, parts, self.symbols, strict=True):
             if isinstance(part.form, Encoded):
-                # The centres of bins in float64, so that arrays of any precision come back.
+                # Bin centres in float64, so that arrays of any precision are restored.
                 x_p = symbols.data(symbols.index(x_p))
             found.append(part.form.decode(x_p).numpy())
         return found
@@ -111,11 +111,11 @@ class Translation:
         return check
 
     def examples(self, *values: np.ndarray) -> Tensor:
-        """Examples of stored values, as the codec would give them back."""
+        """Examples of stored values, as the codec would return them."""
         return self.format.join([self.encode(p, each) for p, each in enumerate(values)])
 
     def encode(self, p: int, values: np.ndarray) -> Tensor:
-        """The same for variable p alone."""
+        """As `examples`, for variable p only."""
         form = list(self.format.parts.values())[p].form
         if values.dtype.kind == "f":
             stored = torch.from_numpy(values.astype(values.dtype.newbyteorder("=")))
@@ -131,9 +131,9 @@ class Translation:
         return self.symbols[p].nearest(form.encode(stored))
 
     def restored(self, part: Part, x: Tensor, plain: bytes = b"") -> list[bytes]:
-        """The bytes of examples, in each array if they lie in several.
+        """The bytes of examples, for each array if there are several.
 
-        `skip` of windows belongs to the last of them, and the plain bytes of lines to all.
+        `skip` of windows applies to the last of them, the plain bytes of lines to all.
         """
         match part:
             case Lines():
@@ -172,7 +172,7 @@ class Translation:
         return found
 
     def check(self, fragment: Fragment) -> None:
-        """Raise `Unfit` unless the fragment's examples give back its bytes."""
+        """Raise `Unfit` unless the fragment's examples restore its bytes."""
         part = fragment.part
         if fragment.x is None:
             return
@@ -180,7 +180,7 @@ class Translation:
         if restored == fragment.raw:
             return
         if isinstance(part, Windows | Lines):
-            raise Unfit("holds characters that do not come back unchanged")
+            raise Unfit("holds characters that would not be restored unchanged")
         p = next(p for p, raw in enumerate(fragment.raw) if raw != restored[p])
         dtype = part.arrays[p].dtype if isinstance(part, Rows) else "|u1"
         before, after = (np.frombuffer(each[p], dtype) for each in (fragment.raw, restored))
@@ -190,8 +190,8 @@ class Translation:
         name, own = list(self.format.parts.items())[p]
         K, where = own.K, f"in {name!r} " if name else ""
         raise Unfit(
-            f"holds {where}the value {before[at]}, which would come back as {after[at]}: it is "
-            f"lost when rounded to the model's {f'{K} different values' if K else 'bins'}"
+            f"holds {where}the value {before[at]}, which would be restored as {after[at]}, rounded "
+            f"to the model's {f'{K} different values' if K else 'bins'}"
         )
 
 
@@ -252,7 +252,7 @@ def check_parts(entries: Sequence[Entry], format: Format) -> None:
 
 
 def _places(entry: Entry, format: Format) -> list[tuple[int, int]]:
-    """Where the arrays of a file begin and end, in order; its plain bytes lie around them."""
+    """Where the arrays of a file begin and end, in order; its plain bytes surround them."""
     found = []
     for part in entry.parts:
         if isinstance(part, Rows):
@@ -262,7 +262,7 @@ def _places(entry: Entry, format: Format) -> list[tuple[int, int]]:
     found.sort()
     gaps = [start - end for (start, _), (_, end) in zip(found, [(0, 0), *found], strict=False)]
     if min(gaps, default=0) < 0 or sum(gaps) > entry.plain:
-        raise BFNError(f"the arrays of {entry.name!r} do not lie in it")
+        raise BFNError(f"the arrays of {entry.name!r} overlap or lie outside the file")
     return found
 
 
@@ -299,7 +299,7 @@ def restore(
                 continue
             for data in _restored(part, translation, take, take_plain):
                 digest(data)
-                while data:  # consecutively, but not into the places of arrays
+                while data:  # consecutively, skipping the arrays
                     while places and places[0][0] == at:
                         at = places.pop(0)[1]
                     room = places[0][0] - at if places else len(data)
