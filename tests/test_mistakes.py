@@ -260,7 +260,7 @@ GENERATION: Table = [
     (fill(since=1.0), "since = 1.0; expected a time of at least 0 and below 1"),
     (batches(n=0), "n = 0; expected a whole number, at least 1"),
     (batches(batch="2"), "batch = '2'"),
-    (batches(calls=1), "calls = 1; one step and the last look need a whole number, at least 2"),
+    (batches(calls=1), "calls = 1; one step and the final call need a whole number, at least 2"),
     (batches(label=[1, 2]), "2 labels were given for 3 examples"),
     (retime(n=0), "n = 0; expected inf, or a whole number, at least 1"),
     (retime(n="ten"), "n = 'ten'"),

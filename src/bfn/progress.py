@@ -33,7 +33,7 @@ class Display:
         """The work is over."""
 
     def advance(self, step: int, steps: int) -> None:
-        """The run is at this step, of `steps` as far as is known; called first when it begins."""
+        """The run is at this step of `steps`, as far as known; first called at the start."""
 
     def show(self, line: Mapping[str, Any]) -> None:
         """A line of metrics was logged."""
@@ -42,7 +42,7 @@ class Display:
         """A part of some other work is done."""
 
     def say(self, message: str) -> None:
-        """Something a person should know."""
+        """Show a message to the user."""
 
 
 class _Written(Display):
@@ -181,7 +181,7 @@ def choose(console: Console | None = None, title: str = "") -> Display:
 
 @contextlib.contextmanager
 def waiting(title: str) -> Iterator[tuple[Report, Say]]:
-    """Show other long work than training: yields report(done, total[, title]) and say(sentence)."""
+    """Show progress of work other than training: yields report(done, total[, title]) and say."""
     with choose(title=title) as display:
 
         def report(done: int, total: int, now: str = title) -> None:

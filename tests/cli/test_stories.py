@@ -48,14 +48,14 @@ def test_train_resume_and_repeat(
     assert main([*map(str, train), *map(str, given)]) == 0
     captured = capsys.readouterr()
     assert captured.out.startswith(f"{run}: step 6, loss")
-    assert f"'{run}' has no checkpoint to resume from: a new run begins\n" in captured.err
+    assert f"'{run}' has no checkpoint to resume from; starting a new run\n" in captured.err
     saved = RunFolder(run).recipe()
     assert (saved.train.steps, saved.train.betas, saved.train.log_every) == (6, (0.8, 0.9), 3)
     assert RunFolder(run).load_model().net.arguments["width"] == 12
     assert main([*map(str, train)]) == 0
     said = capsys.readouterr().err
     assert "is finished: step 6" in said
-    assert "a new run begins" not in said
+    assert "starting a new run" not in said
     assert "the run's own recipe.toml, which differs in net.width, train.steps, train.betas" in said
     # The run's own recipe rules; the command line may prolong it.
     assert main([*map(str, train), "--train.steps", "9"]) == 0

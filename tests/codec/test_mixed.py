@@ -163,7 +163,9 @@ def test_arrays_that_do_not_lie_in_their_file() -> None:
     ):
         rows = Rows(3, tuple(Array(start, "|u1") for start in starts))
         entry = Entry("a.npz", (Plain(plain), rows) if plain else (rows,))
-        refused = pytest.raises(BFNError, match=r"the arrays of 'a\.npz' overlap or lie outside the file")
+        refused = pytest.raises(
+            BFNError, match=r"the arrays of 'a\.npz' overlap or lie outside the file"
+        )
         with contextlib.nullcontext() if fits else refused:
             check_parts([entry], format)
     assert len(Translation.of(model, format).symbols) == 2

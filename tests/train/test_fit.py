@@ -91,7 +91,7 @@ def test_hidden_labels(x: Tensor, tmp_path: Path) -> None:
         assert torch.equal(label, expected)
         assert 0.2 < float(hidden.float().mean()) < 0.4
 
-    with pytest.raises(BFNError, match=r"label_dropout = 0.3 hides labels, but the data comes"):
+    with pytest.raises(BFNError, match=r"label_dropout = 0.3 hides labels, but the data has no"):
         bfn.train.fit(model(), x, label_dropout=0.3, out=tmp_path / "run", display=False)
     assert not (tmp_path / "run").exists()
     with pytest.raises(BFNError, match=r"label_dropout = 1.5 is too large; expected 1 or less"):
@@ -155,7 +155,7 @@ def test_batches_go_on_and_end(x: Tensor) -> None:
     assert (result.step, [line["step"] for line in result.history]) == (3, [2, 3])
     first, last = display.messages
     assert "batches of 50 examples to train on" in first
-    assert last == "training ends at step 3, because the batches do"
+    assert last == "training stops at step 3: no more batches"
     exact = (x[:50] for _ in range(3))
     assert bfn.train.fit(model(), exact, steps=3, display=display).step == 3
     assert len(display.messages) == 3
@@ -188,7 +188,7 @@ def test_resuming_with_other_batches_is_reported(x: Tensor, tmp_path: Path) -> N
     assert again.step == 4
     assert again.model.head == first.model.head
     assert RunFolder(tmp_path / "run").recipe().train.batch == 50
-    told = "resuming from step 2, with whatever batches the source gives next"
+    told = "resuming from step 2, with the next batches of the source"
     assert display.messages[-1] == told
 
 
@@ -238,7 +238,7 @@ MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
         "int64 of shape (3,); expected integers (500,)",
     ),
     (lambda x: x, FLOATS, "but discrete data are class"),
-    (lambda x: x, {"validation": torch.zeros(4, 2).long()}, "only with validate_every="),
+    (lambda x: x, {"validation": torch.zeros(4, 2).long()}, "needs validate_every="),
     (lambda x: x, {"validate_every": 2}, "make it 0, or give data with a validation split"),
     (lambda x: Own(x), {"labels": [1]}, "labels= belongs to an array of data; let the Own"),
     (lambda x: Own(x[:0]), {}, "the Own is empty; give at least one example"),
@@ -256,11 +256,11 @@ MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
         {"batch": None},
         "only some of the examples of a batch have labels",
     ),
-    (lambda x: [x], {"batch": None, "accumulate": 2}, "nor cut by train.accumulate; give"),
+    (lambda x: [x], {"batch": None, "accumulate": 2}, "or by train.accumulate; give"),
     (lambda x: x, {"augment": 3}, "augment = 3; expected a function of a batch"),
     (lambda x: x, {"augment": lambda x: x[:, 0]}, "of a batch of torch.int64 (2, 2); it must keep"),
     (lambda x: x, {"augment": lambda x: x[:1]}, "augment made torch.int64 (1, 2) of a batch of"),
-    (lambda x: x, {"augment": lambda x: x + 9}, "augment left the range of the data: "),
+    (lambda x: x, {"augment": lambda x: x + 9}, "augment returned invalid data: "),
     (lambda x: x, {"stepz": 3}, "unknown key train.stepz; did you mean 'train.steps'?"),
     (lambda x: x, {"learning_rate": -1}, "learning_rate = -1.0 is too small"),
     (
@@ -268,7 +268,7 @@ MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
         {"resume": True},
         "resume=True continues a run in a folder; give its folder with",
     ),
-    (lambda x: x, {"tensorboard": True}, "writes into a run folder; give one with out="),
+    (lambda x: x, {"tensorboard": True}, "needs a run folder; give one with out="),
     (
         lambda x: as_data_set(model(), x),
         {"labels": [0] * 500},

@@ -168,7 +168,7 @@ def test_a_lost_best_checkpoint_is_reported(totals: list[float], tmp_path: Path)
     display = tiny_runs.Recorder()
     run(recipe, tmp_path / "run", resume=True, display=display)
     assert any(
-        "step-4' is damaged" in message and "a new search for the best" in message
+        "step-4' is damaged" in message and "the search for the best model starts over" in message
         for message in display.messages
     )
     assert status(tmp_path / "run")["best"]["step"] == 10
@@ -199,7 +199,7 @@ def test_patience(totals: list[float], tmp_path: Path) -> None:
     display = tiny_runs.Recorder()
     assert run(recipe, tmp_path / "run", resume=True, display=display).step == 10
     (message,) = display.messages
-    assert message == "the run is finished: step 10; to train on, give a larger train.patience"
+    assert message == "the run is finished: step 10; to continue, give a larger train.patience"
     more = tiny_runs.read(tmp_path, "text", train__validate_every=2, train__patience=3)
     totals += [6.0]
     assert run(more, tmp_path / "run", resume=True).step == 12
@@ -356,7 +356,7 @@ def fit(net: torch.nn.Module, out: Path | None, **settings: Any) -> bfn.train.Fi
     return bfn.train.fit(model, bfn.data.load("digits"), out=out, display=False, **given)
 
 
-NO_GOOD = r"there is no good checkpoint before it: train again with a smaller train.learning_rate"
+NO_GOOD = r"there is no earlier good checkpoint: train again with a smaller train.learning_rate"
 GOOD = r"the last good checkpoint is \S*step-4: train again .*learning_rate.*"
 
 

@@ -246,7 +246,7 @@ def test_a_killed_process_ends_the_others(rank: int, sharding: str, tmp_path: Pa
     messages = [line for line in err.splitlines() if line.startswith("bfn: ")]
     assert len(messages) == 1, err
     assert f"process {1 - rank} lost another process of this training" in messages[0]
-    assert "start all of them again with --resume" in messages[0]
+    assert "restart all processes with --resume" in messages[0]
     saved = checkpoint.newest(run / "checkpoints", pytest.fail)
     assert saved is not None
     again = ["train", *arguments, "--resume", "auto", "--train.steps", saved.step + 1]
@@ -308,7 +308,7 @@ def test_several_trainings_in_one_script(trained: Path) -> None:
     alone = {"": several_trainings.train("none"), "mixed-": several_trainings.train_mixed("none")}
     for rank in ("0", "1"):
         folder = trained / "several" / rank
-        assert "cannot spread scale, a single number" in (folder / "refused.txt").read_text()
+        assert "cannot shard scale, a single number" in (folder / "refused.txt").read_text()
         for prefix, expected in alone.items():
             for sharding in ("none", "full"):
                 found = bfn.BFN.from_pretrained(folder / f"{prefix}{sharding}")
@@ -325,5 +325,5 @@ def test_a_mistake_is_reported_once(tmp_path: Path) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     (sentence,) = [line for line in err.splitlines() if line.startswith("bfn: ")]
-    assert "train.batch = 7 cannot be shared evenly by 2 processes" in sentence
+    assert "train.batch = 7 cannot be divided evenly by 2 processes" in sentence
     assert not (tmp_path / "run").exists()

@@ -55,7 +55,7 @@ def test_a_fault_loses_nothing(fault: str, whole: tuple[Recipe, Path], tmp_path:
         assert RunFolder(tmp_path / "run").steps()[-1] == 9
         assert status(tmp_path / "run")["status"] == "interrupted"
     elif fault == "no memory":
-        assert "step 9 could not be made with 4 examples at once" in message
+        assert "step 9 does not fit with 4 examples at once" in message
     else:
         assert message.startswith("Unwritten: ")
         assert "could not be written" in message or "No space" in message
@@ -147,7 +147,7 @@ def test_more_steps_later(tmp_path: Path) -> None:
     """With a constant learning rate, stopping at 8 and going on to 12 is training for 12."""
     run(tiny_runs.read(tmp_path, "text"), tmp_path / "whole")
     run(tiny_runs.read(tmp_path, "text", train__steps=8), tmp_path / "parts")
-    with pytest.raises(BFNError, match=r"at step 8 already, beyond train.steps = 6; give at"):
+    with pytest.raises(BFNError, match=r"already at step 8, beyond train.steps = 6; give at"):
         run(tiny_runs.read(tmp_path, "text", train__steps=6), tmp_path / "parts", resume=True)
     assert RunFolder(tmp_path / "parts").recipe().train.steps == 8
     run(tiny_runs.read(tmp_path, "text"), tmp_path / "parts", resume=True)
@@ -255,7 +255,9 @@ def test_fit_goes_on_with_the_same_model_and_data(
         fit(x, 10, learning_rate=0.1, resume=True)
     with monkeypatch.context() as patch:
         patch.setattr(Slope, "width", 2)
-        with pytest.raises(BFNError, match=r"step-5' is of another network .*size mismatch"):
+        with pytest.raises(
+            BFNError, match=r"step-5' does not fit the run's network .*size mismatch"
+        ):
             fit(x, 10, resume=True)
     with monkeypatch.context() as patch:
 

@@ -101,8 +101,8 @@ def test_accumulated_steps_are_the_steps(kind: str, times: str, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("size", "batch", "parts", "sentence"),
     [
-        (1, 8, 3, r"cannot be shared evenly by train.accumulate = 3; give a multiple of 3"),
-        (3, 8, 1, r"train.batch = 8 cannot be shared evenly by 3 processes; give a multiple of 3"),
+        (1, 8, 3, r"cannot be divided evenly by train.accumulate = 3; give a multiple of 3"),
+        (3, 8, 1, r"train.batch = 8 cannot be divided evenly by 3 processes; give a multiple of 3"),
         (3, 9, 2, r"by 3 processes and train.accumulate = 2; give a multiple of 6"),
     ],
 )

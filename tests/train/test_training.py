@@ -70,7 +70,7 @@ def test_force_keeps_the_old_run_under_another_name(tmp_path: Path) -> None:
     for i in (1, 2):
         display = tiny_runs.Recorder()
         run(tiny_runs.read(tmp_path, "text", train__steps=4), out, force=True, display=display)
-        assert display.messages[0] == f"the run that was there is now in '{out}.replaced-{i}'"
+        assert display.messages[0] == f"the previous run is now in '{out}.replaced-{i}'"
         assert [line["step"] for line in metrics(out)] == [2, 4]
     assert contents(tmp_path / "run.replaced-1") == before
     assert (tmp_path / "run.replaced-2" / "checkpoints" / "step-4").is_dir()
@@ -197,7 +197,7 @@ def test_devices_that_compute_nothing_here_are_refused(name: str) -> None:
 
 # Errors of a step.
 
-TOO_LARGE = r"memory ran out: step 1 could not be made with"
+TOO_LARGE = r"memory ran out: step 1 does not fit with"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Many samples, as many at once as memory holds, and those that a recipe's [sample] asks for."""
+"""Many samples in batches that fit into memory, and those that a recipe's [sample] asks for."""
 
 from __future__ import annotations
 
@@ -39,17 +39,16 @@ def in_batches(
     """n examples of the given shape, at most `batch` of them at once; on the CPU.
 
     Every example has its own noise, seeded by (seed, its number), so results do not depend on the
-    batch, and the first of many are the same as few. The batch is halved whenever memory runs out.
+    batch size, nor on n. The batch is halved whenever memory runs out.
     `options` are those of `bfn.generate`, or of `bfn.infill` if something is known.
 
     Args:
-        batch: for infilling with particles, the number of particles at once.
-        static: fill up the last batch, for a network compiled for one shape.
-        known: an example, or n of them, and a mask that is true where the results are to equal
-            them.
+        batch: samples per batch; for infilling with particles, particles per batch.
+        static: pad the last batch, for a network compiled for one shape.
+        known: an example, or n of them, and a mask that is true where the results must equal them.
         label, length: one number for all, or one for each of the n.
-        callback: sees the first batch.
-        progress: called with the network calls done and in all, each counted once per example.
+        callback: called for the first batch only.
+        progress: called with the network calls done and in total, each counted once per example.
         say: called with a sentence when the batch is halved.
     """
     n, batch = whole("n", n, 1), whole("batch", batch, 1)
@@ -74,7 +73,7 @@ def in_batches(
                 progress(start * calls + done * (stop - start), n * calls)
 
         def of_rows(each: Tensor) -> Tensor:
-            """The rows of what is given for each of n examples, or for all of them."""
+            """The batch's rows of values that are given per example or for all."""
             if each.dim() > len(shape) and len(each) > 1:
                 return each[rows]
             return each.expand(size, *shape)
@@ -107,9 +106,9 @@ def draw(
 ) -> Tensor:
     """settings.n examples of the given shape; other arguments are those of `in_batches`."""
     if known is not None:
-        # The right posterior of discrete data does not depend on t, so a prefix is known from the
+        # The exact posterior of discrete data does not depend on t, so a prefix is known from the
         # start: a small model of text continued "functio" correctly in 98% of all cases, and in
-        # 83% with messages on schedule. A network that has learned it needs no such excuse.
+        # 83% with messages on schedule. A network trained with train.known needs no such trick.
         arguments = {"observed": "learned" if has_learned(model) else "known", **arguments}
     own = {"batch": settings.batch, "seed": settings.seed, **options(model, settings)}
     x = in_batches(model, settings.n, shape, settings.steps, known=known, **own, **arguments)
@@ -117,7 +116,7 @@ def draw(
 
 
 def observed(model: BFN, format: Format, particles: int = 1, resample: int = 0) -> Observed:
-    """How infilling shows the network what is known, unless the user chooses."""
+    """The default way in which infilling shows the network the known values."""
     if particles == 1 and not resample and has_learned(model):
         return "learned"
     # Texts are known from the start, for the reason given in `draw`.
@@ -125,19 +124,19 @@ def observed(model: BFN, format: Format, particles: int = 1, resample: int = 0) 
 
 
 def check_names(settings: Sample) -> None:
-    """Refuse an unknown solver or grid at once, and not after a long training."""
+    """Refuse an unknown solver or grid at once, rather than after a long training run."""
     solvers.find("solver", settings.solver, solvers.SOLVERS)
     if settings.grid != "auto":
         solvers.find("grid", settings.grid, solvers.GRIDS)
 
 
 def options(model: BFN | Wrapper, settings: Sample) -> dict[str, Any]:
-    """The arguments that solver, grid, final, label and guidance stand for."""
+    """The arguments of `bfn.generate` for solver, grid, final, label and guidance."""
     grid = None if settings.grid == "auto" else settings.grid
     chosen: dict[str, Any] = {"solver": settings.solver, "grid": grid, "final": settings.final}
     if settings.label:
         labels = read_labels(model, settings.label)
         chosen["label"] = [labels[i % len(labels)] for i in range(settings.n)]
-    if settings.guidance != 1.0:  # 1 is what a label does by itself
+    if settings.guidance != 1.0:  # 1 is plain conditional generation
         chosen["guidance"] = settings.guidance
     return chosen

@@ -1,13 +1,12 @@
-"""Sample generation: updates from the prior to t = 1, then one last look at the output.
+"""Sample generation: updates from the prior to t = 1, then one final network call.
 
 One loop, `run`, serves `bfn.generate`, all ways of infilling (`bfn.infill`) and films, which are
-callbacks; `prepare`, `noise_source`, `existing` and `finished` treat the arguments that these have
-in common.
+callbacks; `prepare`, `noise_source`, `existing` and `finished` handle their common arguments.
 
-The loop may also turn back and repeat some steps. V_s given V_t does not depend on x (the bridge),
-so a state that has the right distribution at t has it at s as well. On the way forward again the
-variables that were not observed are drawn with messages in V that were not there the first time;
-repeated often enough, the state forgets how little was known earlier.
+The loop may also go back and repeat some steps. V_s given V_t does not depend on x (the bridge), so
+a state that has the right distribution at t also has it at s. On the way forward again, unobserved
+variables are drawn with messages in V that were missing the first time; repeated often enough, the
+state forgets how little was known earlier.
 """
 
 from __future__ import annotations
@@ -70,29 +69,29 @@ def generate(
     `solver` names a rule of `bfn.solvers`, `grid` the spacing of its steps; each has a default.
     `final` is how x comes from the last output: a draw, as in the paper, or its mode.
 
-    `known` is a pair of data and a mask, true where the samples are to equal the data; both have
-    the given shape, or one example's. For mixed data it is a dict of the known variables. The rest
-    is drawn from the conditional that the network has learned (`train.known`); `bfn.infill` does
-    without that.
+    `known` is a pair of data and a mask, true where the samples must equal the data; both have the
+    given shape, or that of one example. For mixed data it is a dict of the known variables. The
+    rest is drawn from the conditional that the network has learned (`train.known`); `bfn.infill`
+    does not need that training.
 
     `label` is a number for all examples, or one for each; -1 is no label. `guidance` multiplies
     what it adds to the prediction (`bfn.guidance.ClassifierFree`); the network is then called with
     a doubled batch. Other conditions are passed to the network unchanged.
 
     `guide` is a differentiable score of the expected data, one number per example, and `scale`
-    (1 by default) how strongly generation is pulled towards high ones (`bfn.guidance.Guided`,
+    (1 by default) how strongly generation is pulled towards high scores (`bfn.guidance.Guided`,
     which has more options).
 
-    `length`, a number for all examples or one for each, says how much of them exists; if the model
-    was trained on examples of different lengths it is drawn otherwise, from their law. Or `mask` is
-    true where a variable exists, as in `bfn.loss`. What does not exist is -1 or NaN in the result.
+    `length`, a number for all examples or one for each, says how much of them exists; by default it
+    is drawn from their distribution if the model was trained on examples of different lengths. Or
+    `mask` is true where a variable exists, as in `bfn.loss`. Padding is -1 or NaN in the result.
 
     Below its t_min the head of continuous and discretised data ignores the network, as in the
     paper. That wastes the first call and, on skewed data, stalls the fast solvers; so the network
     may be asked at the time `first` instead of t = 0.
 
-    With `seed`, every example has noise of its own, so the first of many are the same as few, and
-    `bfn sample` draws the same ones; `generator` may give the noise instead.
+    With `seed`, every example has its own noise, so samples do not depend on their number, and
+    `bfn sample` draws the same ones; `generator` may provide the noise instead.
 
     `callback(i, t, theta, output)` is called at every step i = 0 .. steps - 1 before its update,
     and once more with the last output as i = steps. Dropout is off during generation.
@@ -162,7 +161,7 @@ def run(
         step = step_number(i)
         if back:
             theta = flow.bridge(theta, times[i], generator)
-            step.memory.clear()  # what the rule remembers lies ahead now
+            step.memory.clear()  # the rule's memory is of later steps now
         theta = solver.rule(flow, theta, predict(i, theta), step)
     return predict(steps, theta)
 
@@ -179,7 +178,7 @@ def prepare(
 ) -> tuple[BFN | Wrapper, dict[str, Any]]:
     """The model in the wrappers that the arguments ask for, and its conditions, all checked.
 
-    Any argument that `function` does not have is taken for a condition, misspelt ones included.
+    Any argument that `function` does not have counts as a condition, even a misspelt one.
     """
     net = innermost(model).net
     takes = inspect.signature(net.forward).parameters
@@ -199,7 +198,9 @@ def prepare(
     if guide is not None:
         model = Guided(model, guide, 1.0 if scale is None else scale)
     elif scale is not None:
-        raise BFNError(f"scale = {scale!r} has no effect without a guide; give one, or drop it")
+        raise BFNError(
+            f"scale = {scale!r} has no effect without a guide; give one, or leave it out"
+        )
     return model, cond
 
 
@@ -222,10 +223,10 @@ def existing(
     generator: Source,
     observed: Tensor | None = None,
 ) -> Tensor | None:
-    """Which variables of data of that shape are to exist, (B, *shape); None if all are.
+    """Which variables of data of that shape exist, (B, *shape); None if all do.
 
-    Where the model's examples have different lengths and none is given, lengths are drawn that hold
-    all that is observed.
+    If the model's examples have different lengths and none is given, lengths are drawn that cover
+    everything observed.
     """
     inner = innermost(model)
     law, like = inner.lengths, torch.empty(tuple(shape), device=model.device)
@@ -249,7 +250,7 @@ def existing(
 
 
 def finished(model: BFN | Wrapper, x: Tensor, exists: Tensor | None) -> Any:
-    """Generated data as users see them, padded where nothing exists."""
+    """Generated data in the user's form, with padding."""
     return model.flow.unpack(x if exists is None else model.flow.padded(x, exists))
 
 
@@ -289,7 +290,7 @@ def _sizes(model: BFN | Wrapper, shape: Sequence[int] | int) -> tuple[int, ...]:
 
 
 def _order(steps: int, repeats: int, jump: int) -> Iterator[tuple[int, bool]]:
-    """The steps in the order they are taken, and whether the state first goes back to there."""
+    """The steps in order, and whether the state first goes back to there."""
     for low in range(0, steps, jump):
         for turn in range(repeats + 1):
             for i in range(low, min(low + jump, steps)):

@@ -1,6 +1,6 @@
 """Infilling: some variables are given, and generation fills in the rest.
 
-Either of a model that knows the given variables (`bfn.guidance.Pinned`), or by sequential Monte
+Either with a model that knows the given variables (`bfn.guidance.Pinned`), or by sequential Monte
 Carlo over the messages about them (`Particles`).
 """
 
@@ -27,7 +27,7 @@ from bfn.sampling.generate import Callback, existing, finished, noise_source, pr
 from bfn.sampling.solvers import Step
 
 NO_ACCURACY = 1e-12
-"""The accuracy of a message that says nothing."""
+"""The accuracy of an uninformative message."""
 
 
 def infill(
@@ -64,27 +64,28 @@ def infill(
     Args:
         model: a BFN, or one in the wrappers of `bfn.guidance`.
         x: (B, *shape) in the model's convention; values where the mask is false are ignored. For
-            mixed data a dict of the variables of which something is observed.
-        mask: True where x is observed; in x's shape, or in one example's. For mixed data a dict;
-            without it all variables in x are observed whole.
+            mixed data a dict of the (partly) observed variables.
+        mask: true where x is observed; in the shape of x, or of one example. For mixed data a dict;
+            without it all variables in x are fully observed.
         steps: generation steps; they take (1 + resample) steps + 1 network calls.
-        calls: the number of network calls, instead of steps. One call takes all rows and
-            particles at once; repeated steps and the last look at the output count.
-        observed: how the network sees the observed values: by messages on schedule, all at once
-            ("known"), or as it has learned to see them ("learned", the same as `known` in
-            `bfn.generate`); `bfn.guidance.Pinned` says what that means.
-        resample: how many times each group of `jump` steps is taken back and repeated, so that
-            the rest sees more of what was observed. Multiplies the calls by 1 + resample.
-        jump: the number of steps that are taken back together.
-        particles: candidates that compete for each row; exact as their number grows, at a cost in
-            proportion. Only with solver="ancestral" and observed="schedule", without resample.
-        since: the time from which x is observed: generation goes on from the middle with some
-            values known. That is approximate, for what was drawn before did not know them. Not
-            with particles.
+        calls: the number of network calls, instead of steps. One call takes all rows and particles
+            at once; repeated steps and the final call count.
+        observed: how the network sees the observed values: as messages on "schedule", exactly and
+            from the start ("known"), or as trained with `train.known` ("learned", the same as
+            `known` in `bfn.generate`); see `bfn.guidance.Pinned`.
+        resample: how many times to undo and repeat each group of `jump` steps, so that the rest
+            sees more of the observed values. Multiplies the calls by 1 + resample.
+        jump: the number of steps to undo at a time.
+        particles: candidates that compete for each row; exact as their number grows, at a
+            proportional cost. Only with solver="ancestral" and observed="schedule", without
+            resample.
+        since: the time from which x is observed: generation continues from the middle with some
+            values known. This is approximate, since earlier draws did not know them. Not with
+            particles.
         solver, grid, first, final, seed, generator, dtype: as in `bfn.generate`.
-        callback: as in `bfn.generate`; the theta it sees is what the network is shown.
+        callback: as in `bfn.generate`; its theta is the network's input.
         guidance, guide, scale: as in `bfn.generate`.
-        length: as in `bfn.generate`; lengths that are drawn hold all that is observed.
+        length: as in `bfn.generate`; drawn lengths cover everything observed.
         cond: conditions for the network, such as label.
     """
     innermost(model)
@@ -195,7 +196,7 @@ class Particles:
 
 
 def redrawn(theta: Theta, log_w: Tensor, generator: Source) -> tuple[Theta, Tensor]:
-    """Particles redrawn by weight in those completions where fewer than half of them count."""
+    """Resample the particles of completions whose effective sample size is below half."""
     B, P = log_w.shape
     w = torch.softmax(log_w, 1)
     few = (1.0 / w.square().sum(1) < 0.5 * P).unsqueeze(1)

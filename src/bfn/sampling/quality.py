@@ -57,7 +57,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Column:
-    """What a number is, and whether higher is better; None if closest to real data is best."""
+    """A column's name, and whether higher is better; None if closest to real data is best."""
 
     name: str
     higher: bool | None
@@ -102,7 +102,7 @@ class Words(Quality):
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a window in lower case, without those that its edges may have cut."""
+    """The words of a window in lower case, except those that its edges may have cut."""
     return [m[0].lower() for m in _WORD.finditer(text) if m.start() > 0 and m.end() < len(text)]
 
 
@@ -192,7 +192,7 @@ def inside(x: Tensor, y: Tensor, k: int = NEIGHBOURS) -> Score:
 
 
 def quality(data: DataSet, split: str, n: int, words: set[str] | None = None) -> Quality:
-    """The measure that suits a data set."""
+    """The quality measure for a data set."""
     if isinstance(data.format, TextFormat):
         return Words(data, split, words)
     if words is not None:
@@ -202,7 +202,7 @@ def quality(data: DataSet, split: str, n: int, words: set[str] | None = None) ->
 
 @dataclass(frozen=True)
 class Row:
-    """What one solver reaches with a number of network calls: the mean of all repeats."""
+    """The scores of one solver with a number of network calls: means over all repeats."""
 
     solver: str
     calls: int

@@ -40,7 +40,7 @@ from bfn.schedule import Schedule
 INTERVALS = 32
 """Intervals of t in which the loss becomes even."""
 ROUNDS, PARTS = 3, 3
-"""How often the times of n steps are refined, and in how many parts each step is divided."""
+"""How often the times of n steps are refined, and into how many parts each step is divided."""
 
 
 def retimed(
@@ -64,11 +64,11 @@ def retimed(
         n: the number of steps of L^n, or of samples on the solver grid "time"; "inf" to make the
             loss even in t instead.
         lengths: (N,), of an array of examples that are padded to one shape.
-        split: the part of the data that the times are fitted to.
+        split: the split to fit the times to.
         examples: how many of them to use. The network is called 32 times for each; with n, about
             9 n times.
         batch: examples at once.
-        seed: of the choice of the examples, and of the noise.
+        seed: random seed for the choice of examples and the noise.
     """
     count = step_count(n, "n")
     data, split = as_split(model, data, lengths, split)

@@ -72,9 +72,9 @@ class Solver:
 
     rule: Rule
     grid: str | None = None
-    """The grid used by default; None for the flow's own."""
+    """The default grid; None for the flow's own."""
     first: float = 0.0
-    """The time at which the network is asked instead of t = 0."""
+    """The time at which the network is called instead of t = 0."""
 
 
 SOLVERS: dict[str, Solver] = {}
@@ -92,7 +92,7 @@ def register(name: str, *, grid: str | None = None, first: float = 1e-3) -> Call
 
 
 def find(kind: str, name: str, table: dict[str, T]) -> T:
-    """table[name], or a sentence that suggests the nearest name."""
+    """table[name], or an error that suggests the nearest name."""
     if not isinstance(name, str) or name not in table:
         hint = did_you_mean(name, table)
         raise BFNError(f"unknown {kind} {name!r}; expected one of {', '.join(table)}{hint}")
@@ -109,7 +109,7 @@ def count(solver: str, steps: int, calls: int | None = None, repeats: int = 0) -
         return whole("steps", steps, 1)
     each = 1 + repeats
     taken = f", taken {each} times," if repeats else ""
-    asked = whole("calls", calls, each + 1, f"one step{taken} and the last look need")
+    asked = whole("calls", calls, each + 1, f"one step{taken} and the final call need")
     n, rest = divmod(asked - 1, each)
     if rest:
         raise BFNError(

@@ -1,12 +1,12 @@
-"""The state of a training, and the checkpoints that take and give it.
+"""The state of a training run, and the checkpoints that save and restore it.
 
 A checkpoint is a folder step-N of safetensors and one state.json; nothing is ever unpickled. It is
-written under a temporary name, flushed to the disk, and renamed: it exists whole or not at all.
-state.json holds the SHA-256 of every file and of itself; a checkpoint that does not match is never
-used, and the one before it is taken instead.
+written under a temporary name, flushed to the disk, and renamed: it exists completely or not at
+all. state.json holds the SHA-256 of every file and of itself; a checkpoint that does not match is
+never used, and the one before it is taken instead.
 
-A checkpoint holds whole tensors, also of weights that are spread over processes, so a run can be
-resumed with any number of them. Only the first process writes.
+A checkpoint holds complete tensors, even of sharded weights, so a run can be resumed with any
+number of processes. Only the first process writes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Tensors = dict[str, dict[str, Tensor]]
 class Best:
     """The best validation so far, in the data's unit, and the number of validations since.
 
-    With a tolerance it is the last one that came so close to the lowest.
+    With a tolerance, it is the last one within that tolerance of the lowest.
     """
 
     step: int = 0
@@ -54,7 +54,7 @@ class Best:
     lowest: float = float("inf")
 
     def after(self, step: int, value: float, tolerance: float = 0.0) -> tuple[Best, bool]:
-        """The best including one more validation, and whether that is the one."""
+        """The best after one more validation, and whether that one is the new best."""
         lowest = min(self.lowest, self.value, value)
         close = tolerance > 0.0 and value <= lowest + tolerance * abs(lowest)
         if close or value < self.value:
@@ -64,11 +64,11 @@ class Best:
 
 @dataclass
 class State:
-    """A training after `step` steps, which took `seconds`.
+    """A training run after `step` steps, which took `seconds`.
 
-    `net` has the present weights and `ema` their average; both may be sharded. `best_weights` are
-    the averaged weights of the best validation, whole and on the host; a checkpoint only says which
-    step they are of.
+    `net` has the current weights and `ema` their average; both may be sharded. `best_weights` are
+    the averaged weights of the best validation, complete and on the host; a checkpoint only records
+    their step.
     """
 
     net: nn.Module
@@ -81,7 +81,7 @@ class State:
     best_weights: dict[str, Tensor] | None = None
 
     def tensors(self, world: World) -> Tensors:
-        """Whole tensors on the host of the first process; all processes must call this."""
+        """Complete tensors on the host of the first process; all processes must call this."""
         moments = self.optimiser.state_dict()["state"]
         groups = {
             "weights": self.net.state_dict(),
@@ -113,12 +113,12 @@ class State:
         self.step = step
 
     def exported(self) -> Mapping[str, Tensor]:
-        """The weights of the run's model: of the best validation, or else the present average."""
+        """The weights of the run's model: of the best validation, else the current average."""
         return self.ema.weights if self.best_weights is None else self.best_weights
 
 
 class Damaged(BFNError):
-    """A checkpoint whose files are not those that were written."""
+    """A checkpoint whose files have changed since they were written."""
 
 
 @dataclass(frozen=True)
@@ -134,10 +134,10 @@ class Checkpoint:
 def save(
     folder: Path, state: State, identity: Mapping[str, Any], keep: int, world: World
 ) -> dict[str, Tensor]:
-    """Save the state of a training; returns the averaged weights, in the first process.
+    """Save the state of a training run; returns the averaged weights, in the first process.
 
-    All processes must call this. `identity` is what the run is trained from, to be compared when
-    it is resumed; of the folder's checkpoints the newest `keep` stay, and the best of each.
+    All processes must call this. `identity` describes the model and the data, and is compared when
+    the run is resumed; the newest `keep` checkpoints stay, and the best one that each refers to.
     """
     tensors = state.tensors(world)
     values = {**identity, "best": asdict(state.best), "seconds": state.seconds}
@@ -146,7 +146,7 @@ def save(
 
 
 def write(folder: Path, step: int, tensors: Tensors, values: Mapping[str, Any], keep: int) -> None:
-    """Write folder/step-N, then remove all but the newest `keep` and those they call the best."""
+    """Write folder/step-N, then remove all but the newest `keep` and the best they refer to."""
     target = folder / f"step-{step}"
     aside = folder / f"{_ASIDE}{target.name}"
     try:
@@ -156,7 +156,7 @@ def write(folder: Path, step: int, tensors: Tensors, values: Mapping[str, Any], 
         hashes = {}
         for name, group in tensors.items():
             file = aside / f"{name}.safetensors"
-            # Tensors may share memory or be views; safetensors wants each on its own.
+            # Tensors may share memory or be views, which safetensors refuses.
             save_file(
                 {key: value.detach().cpu().contiguous() for key, value in group.items()}, file
             )
@@ -164,7 +164,7 @@ def write(folder: Path, step: int, tensors: Tensors, values: Mapping[str, Any], 
             _flush(file)
         body = {"format_version": FORMAT_VERSION, "step": step, "files": hashes, **values}
         (aside / STATE).write_text(json.dumps({**body, "sha256": _digest(body)}, indent=1) + "\n")
-        for name in hashes:  # save_file lets only their owner read them
+        for name in hashes:  # save_file makes files readable only by their owner
             shutil.copymode(aside / STATE, aside / name)
         _flush(aside / STATE)
         _flush(aside)
@@ -178,7 +178,7 @@ def write(folder: Path, step: int, tensors: Tensors, values: Mapping[str, Any], 
             f"the checkpoint {str(target)!r} could not be written ({error}); {earlier}make room "
             "and resume the run"
         ) from error
-    # Later ones are damaged: training was resumed from one before them.
+    # Later ones are damaged: training was resumed from an earlier one.
     until = [each for each in checkpoint_steps(folder) if each <= step]
     kept = set(until[-keep:]) | {_best_of(folder / f"step-{new}") for new in until[-keep:]}
     for old in until:
@@ -195,9 +195,9 @@ def restore(
     *,
     validating: bool,
 ) -> bool:
-    """Load the newest whole checkpoint into the state; says whether there is one.
+    """Load the newest intact checkpoint into the state; returns whether there is one.
 
-    All processes load the same one. Refuses one that was trained from something else. Without
+    All processes load the same one. Refuses one of another model or other data. Without
     `validating`, the best validation so far is dropped.
     """
     found: Checkpoint | None = None
@@ -218,10 +218,12 @@ def restore(
     except (RuntimeError, KeyError, ValueError) as error:
         if ran_out(error):
             raise
-        reason = str(error).strip().rpartition("\n")[2].strip()  # torch's first line says little
+        reason = (
+            str(error).strip().rpartition("\n")[2].strip()
+        )  # torch's first line is not informative
         raise BFNError(
-            f"the checkpoint {str(found.path)!r} is of another network than the run's is now "
-            f"({reason}); give another folder, or start again with force"
+            f"the checkpoint {str(found.path)!r} does not fit the run's network "
+            f"({reason}); give another folder, or start over with force"
         ) from error
     state.seconds = found.state.get("seconds", 0.0)
     best = Best(**(found.state.get("best") or {}))
@@ -240,7 +242,7 @@ def _load_best(state: State, best: Best, found: Checkpoint, say: Callable[[str],
         try:
             found = load(found.path.with_name(f"step-{best.step}"))
         except Damaged as error:
-            say(f"{error}; the next validation starts a new search for the best")
+            say(f"{error}; the search for the best model starts over with the next validation")
             return
     state.best, state.best_weights = best, dict(found.tensors["ema"]) if best.step else None
 
@@ -250,7 +252,7 @@ def _check_identity(found: Checkpoint, identity: Mapping[str, Any]) -> None:
     run = str(found.path.parents[1])
     before = found.state.get("model", identity["model"])
     for part in ("net", "flow", "head"):
-        # In words, because the module of a user's own class may have changed.
+        # Compared in words, because the module of a user's own class may have changed.
         old, new = in_words(before[part]), in_words(identity["model"][part])
         if old != new:
             raise BFNError(
@@ -270,7 +272,7 @@ def in_words(description: Mapping[str, Any]) -> str:
     def words(value: Any) -> Any:
         if isinstance(value, dict) and "class" in value:
             return in_words(value)
-        # The marginals of the data, say, which are compared as data.
+        # For example the marginals of the data, which are compared as data.
         numbers = isinstance(value, list) and value and isinstance(value[0], float)
         return f"{len(value)} numbers" if numbers else value
 
@@ -281,7 +283,7 @@ def in_words(description: Mapping[str, Any]) -> str:
 
 
 def newest(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
-    """The newest whole checkpoint, or None; `say` is called for each that is damaged."""
+    """The newest intact checkpoint, or None; `say` is called for each damaged one."""
     found = checkpoint_steps(folder)
     for aside in folder.glob(f"{_ASIDE}*"):
         shutil.rmtree(aside, ignore_errors=True)
@@ -294,7 +296,7 @@ def newest(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
     if found:
         raise BFNError(
             f"no checkpoint in {str(folder)!r} is intact; start another run from its model with "
-            f"train.init = {str(folder.parent)!r}, or start again with force"
+            f"train.init = {str(folder.parent)!r}, or start over with force"
         )
     return None
 
@@ -346,5 +348,5 @@ def _remove(path: Path) -> None:
         doomed = path.with_name(f"{_ASIDE}old-{path.name}")
         shutil.rmtree(doomed, ignore_errors=True)
         os.replace(path, doomed)
-        # What cannot be removed now is removed when the run is resumed.
+        # Whatever cannot be removed now is removed when the run is resumed.
         shutil.rmtree(doomed, ignore_errors=True)

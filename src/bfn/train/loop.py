@@ -1,12 +1,12 @@
 """The training loop: steps, and what is due after them: metrics, validation, saving, samples.
 
 No step waits for the one before it. Losses are checked when they have arrived from the device, and
-always before a checkpoint is written, so that none holds weights that follow a loss or a gradient
-that is not finite. A line of metrics ends at every checkpoint, so a run that is killed and resumed
-writes the lines that it would have written without that. One that is stopped has one line more, at
-the step of the checkpoint that it then writes.
+always before a checkpoint is written, so that no checkpoint follows a loss or a gradient that is
+not finite. A line of metrics ends at every checkpoint, so a run that is killed and resumed writes
+the same lines as an uninterrupted one. A run that is stopped has one more line, at the step of its
+last checkpoint.
 
-Ctrl-C, SIGTERM and SIGHUP end a training after the present step, when its state is saved.
+Ctrl-C, SIGTERM and SIGHUP end the training after the current step and save its state.
 """
 
 from __future__ import annotations
@@ -35,16 +35,15 @@ from bfn.train.monitor import Reading, Samples, Validation, Values, scalars, sum
 from bfn.train.parallel import gathered, load_weights, local
 from bfn.train.step import Trainer
 
-_ECHO = 3.0  # seconds within which a launcher may repeat the signal that it was sent itself
-_HANGUP = getattr(signal, "SIGHUP", None)  # the terminal is closed; Windows has none
+_ECHO = 3.0  # seconds within which a launcher may forward a signal that this process also got
+_HANGUP = getattr(signal, "SIGHUP", None)  # sent when the terminal closes; not on Windows
 
 
 class Loop:
-    """Trains from the present step to the last, and keeps a record.
+    """Trains from the current step to the last, and logs metrics.
 
-    Without a folder all is kept in memory. `identity` is what the run is trained from, as
-    `checkpoint.save` wants it. `stop` is called after every step; when it returns True, the run
-    ends there as if it had finished.
+    Without a folder, everything stays in memory. `identity` is that of `checkpoint.save`. `stop` is
+    called after every step; when it returns True, the run ends there as if it had finished.
     """
 
     def __init__(
@@ -79,16 +78,16 @@ class Loop:
     # Before and after.
 
     def open(self, recipe: Recipe, *, resume: bool, force: bool) -> None:
-        """Make the folder the run's own; with `force`, a run that is there is renamed first."""
+        """Open the run folder; with `force`, an existing run is renamed first."""
         folder = self.folder
         if folder is None:
             return
         replaced = self.world.on_main(lambda: folder.open(recipe, resume=resume, force=force))
         if replaced is not None:
-            self.display.say(f"the run that was there is now in {str(replaced)!r}")
+            self.display.say(f"the previous run is now in {str(replaced)!r}")
 
     def restore(self, recipe: Recipe, *, resume: bool) -> None:
-        """Continue from the newest whole checkpoint of the folder, if there is one."""
+        """Continue from the newest intact checkpoint of the folder, if there is one."""
         folder, state = self.folder, self.state
         if folder is None:
             return
@@ -101,7 +100,7 @@ class Loop:
         def open_files() -> None:
             folder.open_metrics(state.step)
             if self.settings.tensorboard:
-                # It hides what a killed run wrote beyond its checkpoint.
+                # This hides what a killed run logged after its checkpoint.
                 board = str(folder.path / BOARD)
                 self._board = summary_writer()(board, purge_step=state.step + 1)
 
@@ -113,9 +112,9 @@ class Loop:
             self._export(gathered(state.ema.weights, keep=self.world.main))
         elif resume:
             self.display.say(
-                f"{str(folder.path)!r} has no checkpoint to resume from: a new run begins"
+                f"{str(folder.path)!r} has no checkpoint to resume from; starting a new run"
             )
-        if resume:  # only now: a run that cannot be resumed keeps its recipe
+        if resume:  # only now, so that a run that cannot be resumed keeps its recipe
             self.world.on_main(lambda: folder.write_recipe(recipe))
 
     def finished(self) -> bool:
@@ -127,7 +126,7 @@ class Loop:
         return bool(self.settings.patience) and self.state.best.since >= self.settings.patience
 
     def report(self, what: str, message: str = "", step: int | None = None) -> None:
-        """Write the run's status; the step is the present one unless another is given."""
+        """Write the run's status; the step is the current one unless given."""
         if self.folder is None or not self.world.main or not self.folder.is_here():
             return
         state, best = self.state, self.state.best
@@ -143,9 +142,9 @@ class Loop:
         status.write(self.folder.path, what, values)
 
     def close(self) -> None:
-        """Give the model the weights that the run ends with, and close the files."""
+        """Give the model the final weights of the run, and close the files."""
         model = self.trainer.model
-        if not self.world.lost:  # a GPU might wait for ever for a process that is gone
+        if not self.world.lost:  # a GPU might wait forever for a dead process
             load_weights(model.net, self.state.exported())
         model.eval()
         model.train_known = self.settings.known
@@ -157,11 +156,11 @@ class Loop:
     # The loop.
 
     def run(self) -> None:
-        """Train from the present step to the last; the run's status says how that ended."""
+        """Train from the current step to the last, and record how it ended in the status."""
         state, settings, data, say = self.state, self.settings, self.trainer.data, self.display.say
         if self.finished():
             limit = "seconds" if 0.0 < settings.seconds <= state.seconds else "patience"
-            more = f"; to train on, give a larger train.{limit}"
+            more = f"; to continue, give a larger train.{limit}"
             say(f"the run is finished: step {state.step}{more * (state.step < settings.steps)}")
             self.report(status.FINISHED)
             return
@@ -169,7 +168,7 @@ class Loop:
         say(f"{data.name}: {data.summary()}; {parameters:,} parameters on {self.trainer.device}")
         self.world.on_main(self._record_data)
         if state.step:
-            others = "" if data.repeatable else ", with whatever batches the source gives next"
+            others = "" if data.repeatable else ", with the next batches of the source"
             say(f"resuming from step {state.step}{others}")
         self.report(status.RUNNING)
         try:
@@ -186,7 +185,7 @@ class Loop:
         self.report(status.FINISHED)
 
     def _record_data(self) -> None:
-        """Write down what is trained on, and say how much of it the held-out examples repeat."""
+        """Record the training data, and report how many held-out examples repeat it."""
         if self.folder is None:
             return
         data = self.trainer.data
@@ -196,7 +195,8 @@ class Loop:
             seen = data.seen(split, fingerprints)
             if seen.any():
                 self.display.say(
-                    f"{seen.sum()} of the {len(seen)} {split} examples repeat what is trained on"
+                    f"{seen.sum()} of the {len(seen)} {split} examples also occur in the "
+                    "training data"
                 )
 
     def _take_steps(self) -> None:
@@ -218,7 +218,7 @@ class Loop:
                 self._keep_time(began)
                 asked = self.stop is not None and self.stop()
                 if not self.finished() and trainer.data.ended:
-                    self.display.say(f"training ends at step {state.step}, because the batches do")
+                    self.display.say(f"training stops at step {state.step}: no more batches")
                     asked = True
                 interrupted, asked = world.any_a_step_ago(bool(self._signals), asked)
                 over = self._after_step(interrupted, asked)
@@ -228,11 +228,11 @@ class Loop:
             world.check_alive()
 
     def _keep_time(self, began: float) -> None:
-        """Measure the time that training has taken, the same in all processes."""
+        """Measure the training time so far, the same in all processes."""
         self.state.seconds = time.monotonic() - began
         if self.settings.seconds:
             if self.trainer.device.type == "cuda":
-                # A host that runs ahead of its GPU would not know how late it is.
+                # A host that runs ahead of its GPU would measure too little.
                 self._steps_ahead.append(torch.cuda.Event())
                 self._steps_ahead[-1].record()
                 if len(self._steps_ahead) > 2:
@@ -240,7 +240,7 @@ class Loop:
             self.state.seconds = self.world.broadcast(self.state.seconds)
 
     def _expected_steps(self) -> int:
-        """All steps of the run, or as many as its seconds seem to allow."""
+        """The total steps of the run, or an estimate of those that its seconds allow."""
         settings, state = self.settings, self.state
         if not settings.seconds:
             return settings.steps
@@ -248,7 +248,7 @@ class Loop:
         return min(settings.steps, math.ceil(state.step / max(spent, 1e-9)))
 
     def _after_step(self, interrupted: bool, asked: bool) -> bool:
-        """Do all that is due after a step; returns whether training is over."""
+        """Do everything that is due after a step; returns whether training is over."""
         settings, step = self.settings, self.state.step
         better = False
         measured: dict[str, float] = {}
@@ -258,7 +258,7 @@ class Loop:
         saving = over or interrupted or better or step % settings.checkpoint_every == 0
         if saving or measured or step % settings.log_every == 0:
             self._log(measured)
-        # A line waits for nothing; but processes must stop together, and validation has waited.
+        # Logging does not wait, but processes must stop together, and validation has synchronised.
         self._write_lines(wait=self.world.size > 1 or bool(measured))
         if saving:
             self._save()
@@ -270,9 +270,9 @@ class Loop:
         return over
 
     def _validate(self, validation: Validation) -> tuple[dict[str, float], bool]:
-        """Measure the averaged weights; says whether they are the best so far."""
+        """Validate the averaged weights; also returns whether they are the best so far."""
         state, unit = self.state, self.trainer.data.unit
-        # Weights that broke are never the best.
+        # Broken weights are never the best.
         self._checked(self.trainer.window.read(self.world), state.step)
         with state.ema.in_place(state.net):
             bound, reconstruction = validation.measure(self.trainer.fast)
@@ -291,7 +291,7 @@ class Loop:
             state.best_weights = gathered(state.ema.weights)
         if self._out_of_patience():
             self.display.say(
-                f"training ends at step {state.step} after {state.best.since} validations without "
+                f"training stops at step {state.step} after {state.best.since} validations without "
                 f"improvement; the best was {state.best.value:.4f} {unit} at step {state.best.step}"
             )
         return measured, better
@@ -299,7 +299,7 @@ class Loop:
     # Metrics.
 
     def _log(self, measured: dict[str, float]) -> None:
-        """Begin a line of metrics: means over the steps since the last line, and measurements."""
+        """Start a line of metrics: means over the steps since the last line, and measurements."""
         rate = self.state.optimiser.param_groups[0]["lr"]
         begun = {"step": self.state.step, **measured, "learning_rate": rate}
         self._unread.append((begun, self.trainer.window.read(self.world)))
@@ -347,8 +347,8 @@ class Loop:
         raise self._diverged(what, at, at - 1)
 
     def _diverged(self, what: str, step: int, weights: int) -> Diverged:
-        """What broke at a step, and what to do; the weights of a step may be the cause."""
-        fallback = "there is no good checkpoint before it"
+        """The error for what broke at a step, computed with the weights of step `weights`."""
+        fallback = "there is no earlier good checkpoint"
         if self.folder is not None and self.saved_step is not None:
             good = [s for s in self.folder.steps() if s <= min(weights - 1, self.saved_step)]
             if good:
@@ -407,10 +407,9 @@ class Loop:
 def signals(*, launched: bool = False) -> Iterator[list[int]]:
     """A list that gets the first signal; a second signal stops the program at once.
 
-    A closing terminal may send SIGHUP twice, which does not count; under nohup it is ignored.
-    A process that was `launched` by torchrun may get the same signal twice, so a second one
-    counts only after some seconds.
-    """
+    A closing terminal may send SIGHUP twice, which counts once; under nohup it is ignored. A
+    process `launched` by torchrun may get the same signal twice, so a second one counts only after
+    a few seconds."""
     caught: list[int] = []
     first = 0.0
 
@@ -434,8 +433,8 @@ def signals(*, launched: bool = False) -> Iterator[list[int]]:
         yield caught
     except BaseException:
         if launched:
-            # The launcher ends what is left of a broken training; this process is about to say
-            # why it ends, and must not be cut short.
+            # The launcher kills the remaining processes of a failed training; this one is about to
+            # report the reason, and must not be interrupted.
             before[signal.SIGTERM] = signal.SIG_IGN
         raise
     finally:

@@ -1,12 +1,12 @@
-"""What a run shows of itself: its metrics, the loss of held-out examples, and samples.
+"""What a run reports: its metrics, the loss of held-out examples, and samples.
 
-The losses of training steps stay on the device until a line of metrics.jsonl is due, and then come
-to the host without anything waiting for them, so that no step waits for the one before it.
+The losses of training steps stay on the device until a line of metrics.jsonl is due, and are then
+copied to the host asynchronously, so that no step waits for the one before it.
 
 Validation gives every held-out example its own fixed time and noise, so the points of a curve, and
 of the curves of several runs, differ only by the weights. Times are evenly spaced over the examples
-as in `bfn.evaluate`. The examples are shared among the processes, and the result does not depend on
-how many there are.
+as in `bfn.evaluate`. The processes divide the examples among themselves, and the result does not
+depend on how many there are.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from bfn.sampling.batches import draw
 from bfn.train.parallel import World
 
 BINS = 10
-"""Equal intervals of time, in which the loss is also shown."""
+"""Number of equal intervals of time for which the loss is also logged."""
 
 SPLIT = "validation"
 
@@ -60,7 +60,7 @@ class Window:
         self.sums, self.counts = torch.zeros_like(self.sums), torch.zeros_like(self.counts)
 
     def read(self, world: World) -> Reading:
-        """Start to copy the window of all processes, which must all call this, to the host."""
+        """Start copying the window of all processes, which must all call this, to the host."""
         losses = world.sum(torch.stack(self.losses)) / world.size
         by_time = world.sum(torch.stack([self.sums, self.counts]))
         return Reading([losses, torch.stack(self.norms), *by_time])
@@ -168,9 +168,9 @@ class Validation:
     def measure(self, model: BFN) -> tuple[float, float]:
         """The mean loss and the mean reconstruction loss, in nats per example."""
         count, world = len(self.examples), self.world
-        # All processes gather sharded weights together, so each makes the same number of calls.
+        # All processes gather sharded weights together, so each must make equally many calls.
         own = -(-count // world.size)
-        # And all calls have one size, because a compiled network has a graph for each.
+        # All calls have the same size, because a compiled network has a graph per size.
         size = min(self.batch, own)
         nats = torch.zeros(2, own * world.size, dtype=torch.float64)
         first = world.rank * own
@@ -179,7 +179,7 @@ class Validation:
                 rows = torch.arange(start, start + size).clamp_max(count - 1)
                 stop = min(start + size, first + own)
                 nats[:, start:stop] = self._nats(model, rows).double().cpu()[:, : stop - start]
-        # Rows beyond the last example repeat it and do not count.
+        # Rows after the last example repeat it and do not count.
         nats = world.sum(nats)[:, :count]
         bound, reconstruction = nats.mean(1).tolist()
         return bound, reconstruction
@@ -206,10 +206,10 @@ class _Interrupted(Exception):
 
 
 class Samples:
-    """Writes samples/step-N.png (or .txt, .npy) with the weights that the model has now.
+    """Writes samples/step-N.png (or .txt, .npy) with the model's current weights.
 
-    What is wrong with the settings is found when this is made. Where nothing can write the samples,
-    because an extra is missing, `say` is called and nothing is ever drawn.
+    Invalid settings are refused at construction. If samples cannot be written because an extra is
+    missing, `say` is called and none are drawn.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class Samples:
     ) -> None:
         self.folder, self.model, self.data, self.world, self.say = folder, model, data, world, say
         self.settings = recipe.sample
-        # All processes are needed to gather weights that are spread over them.
+        # All processes are needed to gather sharded weights.
         self.together = world.shards(recipe.train.sharding)
         self.suffix = ""
         try:
@@ -238,7 +238,7 @@ class Samples:
         if not self.suffix:
             return
         if not (self.world.main or self.together):
-            # Answer the first process until it is done: one that hears nothing gives up waiting.
+            # Answer the first process until it is done, or it would give up waiting.
             while self.world.any(interrupted(), False)[1]:
                 pass
             return

@@ -1,17 +1,17 @@
-"""How the weights move: AdamW or Muon, the learning rate, and the moving average of the weights.
+"""Optimisers AdamW and Muon, the learning rate, and the moving average of the weights.
 
-Muon moves a matrix by the nearest orthogonal one to its gradient's running average: all directions
-in which the gradient has anything to say get a step of the same length.
+Muon updates a matrix by the orthogonal matrix nearest to its gradient's running average: all
+directions in which the gradient is not zero get a step of the same length.
 
 The average is what is evaluated, sampled and exported. After step s it moves towards the weights by
 1 - d_s with
 
     d_s = min(decay, (1 + s) / (10 + s)).
 
-While the second bound holds, the weights of step r carry a share proportional to (r / s)^8 in the
-average of step s: it spans about the last tenth of the run however short the run is, and the
-random initial weights are forgotten at once. With a constant decay of 0.9999 they would still make
-up 37% of the average after 10,000 steps.
+While the second bound holds, the weights of step r have a weight proportional to (r / s)^8 in the
+average of step s: it spans about the last tenth of the run however short the run is, and the random
+initial weights are forgotten at once. With a constant decay of 0.9999 they would still make up 37%
+of the average after 10,000 steps.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from bfn.recipe import Train
 from bfn.train.parallel import full, like, local
 
 SMALLEST_SIDE = 8
-"""The fewest rows and columns of a matrix that Muon moves."""
+"""Minimum number of rows and columns of a matrix that Muon updates."""
 _Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
 
 def learning_rate(settings: Train, step: int, seconds: float = 0.0) -> float:
-    """The rate of the step after `step` steps: a linear rise, a plateau, and a linear fall.
+    """The learning rate after `step` steps: linear warm-up, a plateau, and linear decay.
 
-    The fall follows the steps, or the seconds if they will be used up first.
+    The decay follows the steps, or the seconds if they will run out first.
     """
     rise = (step + 1) / settings.warmup if settings.warmup else 1.0
     left = 1.0 - step / settings.steps
@@ -60,7 +60,7 @@ def optimiser(model: BFN, settings: Train) -> torch.optim.AdamW:
     matrices = _matrices(model.net) if settings.optimiser == "muon" else {}
     trained = [p for p in model.parameters() if p.requires_grad and p not in matrices]
     groups = [
-        # Biases and gains are few and have no reason to shrink.
+        # Biases and gains are few, and should not decay.
         {"params": [p for p in trained if p.dim() > 1], "weight_decay": settings.weight_decay},
         {"params": [p for p in trained if p.dim() <= 1], "weight_decay": 0.0},
         {"params": list(matrices), "weight_decay": settings.weight_decay},
@@ -73,10 +73,10 @@ def optimiser(model: BFN, settings: Train) -> torch.optim.AdamW:
 
 
 def _matrices(net: nn.Module) -> dict[Tensor, int]:
-    """The weights that Muon moves, and the number of matrices that each is made of.
+    """The weights that Muon updates, and the number of matrices stacked in each.
 
-    They are the weights of linear layers and convolutions, but not those of the first and the
-    last layer, which carry data and not features, nor matrices that are nearly vectors.
+    They are the weights of linear layers and convolutions, but not those of the first and the last
+    layer, which carry data rather than features, nor matrices that are nearly vectors.
     """
     layers = [each for each in net.modules() if isinstance(each, nn.Linear | _Convolution)]
     parts = {
@@ -110,7 +110,7 @@ class Muon(torch.optim.AdamW):
     ) -> None:
         super().__init__(groups, **options)
         self.momentum = momentum
-        # Matrices of one shape are turned together: one at a time would leave a GPU idle.
+        # Matrices of one shape are processed together: one at a time would leave a GPU idle.
         self._stacks: dict[tuple[int, ...], list[tuple[Tensor, int]]] = {}
         for parameter, count in matrices.items():
             shape = tuple(sorted(_sides(parameter, count)))
@@ -233,13 +233,13 @@ class EMA:
 
     @torch.no_grad()
     def restore(self, weights: Mapping[str, Tensor]) -> None:
-        """Load whole tensors, also where this process keeps only parts of them."""
+        """Load complete tensors, even if this process keeps only its shards."""
         for name, value in self.weights.items():
             value.copy_(like(weights[name], value))
 
     @contextlib.contextmanager
     def in_place(self, module: nn.Module) -> Iterator[None]:
-        """Give the module the averaged weights, and afterwards its own again."""
+        """Swap in the averaged weights for a while."""
         own = {name: value.detach().clone() for name, value in module.state_dict().items()}
         module.load_state_dict(self.weights)
         try:

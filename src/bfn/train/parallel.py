@@ -1,11 +1,11 @@
 """Several processes train as one: torchrun starts them, torch's DDP or FSDP2 joins them.
 
-A step's batch is cut into one slice for each process. Every process draws the noise of the whole
-batch and takes its own rows of it (`bfn.noise.Part`), so N processes compute what one process with
-the same batch computes, except for the rounding of sums and for dropout masks.
+A step's batch is cut into one slice per process. Every process draws the noise of the full batch
+and takes its own rows of it (`bfn.noise.Part`), so N processes compute what one process with the
+same batch computes, except for the rounding of sums and for dropout masks.
 
-FSDP2 spreads the weights: its tensors are DTensors, of which each process holds a part. `full`
-gathers one, `local` is the part that is here, and `like` cuts a whole tensor as another is cut.
+FSDP2 shards the weights: its tensors are DTensors, of which each process holds a part. `full`
+gathers one, `local` is this process's part, and `like` shards a complete tensor as another one is.
 Plain tensors pass through. FSDP2 takes most of a second to import, so it is imported when used.
 """
 
@@ -43,11 +43,11 @@ class World:
 
     def __init__(self, rank: int = 0, size: int = 1, local_rank: int = 0) -> None:
         self.rank, self.size, self.local_rank = rank, size, local_rank
-        # Messages between hosts travel in a group of their own, which no GPU has to wait for.
+        # Messages between hosts use their own group, so that no GPU has to wait.
         self._hosts: Any = dist.new_group(backend="gloo", timeout=PATIENCE) if size > 1 else None
         self._vote: tuple[Any, Tensor] | None = None
         self.lost = False
-        """Whether another process is known to be gone."""
+        """Whether another process is known to have died."""
 
     @property
     def main(self) -> bool:
@@ -60,8 +60,8 @@ class World:
             return name
         if self.local_rank >= torch.cuda.device_count():
             raise BFNError(
-                f"process {self.local_rank} of this machine has no GPU of its own: there are "
-                f"{torch.cuda.device_count()}; start fewer with --nproc_per_node"
+                f"process {self.local_rank} of this machine has no GPU of its own, since there are "
+                f"only {torch.cuda.device_count()}; start fewer with --nproc_per_node"
             )
         torch.cuda.set_device(self.local_rank)
         return f"cuda:{self.local_rank}"
@@ -72,7 +72,7 @@ class World:
             processes = f"{self.size} processes" if self.size > 1 else ""
             micro = f"train.accumulate = {parts}" if parts > 1 else ""
             raise BFNError(
-                f"train.batch = {batch} cannot be shared evenly by "
+                f"train.batch = {batch} cannot be divided evenly by "
                 f"{' and '.join(filter(None, (processes, micro)))}; give a multiple of "
                 f"{self.size * parts}"
             )
@@ -81,7 +81,7 @@ class World:
         return [range(first + i * count, first + (i + 1) * count) for i in range(parts)]
 
     def shards(self, sharding: str) -> bool:
-        """Whether every process holds only a part of the weights."""
+        """Whether the weights are sharded across processes."""
         return sharding == "full" and self.size > 1
 
     # Numbers of all processes.
@@ -105,7 +105,7 @@ class World:
         return self._hosts if value.device.type == "cpu" else None
 
     def on_main(self, work: Callable[[], T]) -> T | None:
-        """Let the first process do some work; an error that it raises ends all of them."""
+        """Let the first process do some work; an error there ends all of them."""
         if self.size == 1:
             return work()
         result, error = None, None
@@ -138,7 +138,7 @@ class World:
         return tuple(map(bool, vote.tolist()))
 
     def any_a_step_ago(self, *flags: bool) -> tuple[bool, ...]:
-        """As `any`, but several processes get the answer of the call before, so that none waits."""
+        """As `any`, but with several processes one call late, so that none waits."""
         if self.size == 1:
             return flags
         before = self._vote
@@ -151,13 +151,13 @@ class World:
         return tuple(map(bool, before[1].tolist()))
 
     def check_alive(self) -> None:
-        """Wait for the last vote, which fails if a process is gone; a GPU might wait for ever."""
+        """Complete the last all-reduce, which fails if a process has died; a GPU might hang."""
         if self._vote is not None:
             self._vote[0].wait()
 
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
-        """Turn the error that the end of another process causes here into `Stranded`."""
+        """Turn the error caused by the death of another process into `Stranded`."""
         try:
             yield
         except (Stranded, Diverged):
@@ -167,17 +167,17 @@ class World:
                 raise
             self.lost = True
             raise Stranded(
-                f"process {self.rank} lost another process of this training, which has ended or "
-                f"cannot be reached ({_reason(error)}); checkpoints are intact: start all of them "
-                "again with --resume (resume=True in Python)"
+                f"process {self.rank} lost another process of this training run, which has died or "
+                f"cannot be reached ({_reason(error)}); checkpoints are intact: restart all "
+                "processes with --resume (resume=True in Python)"
             ) from error
 
     def leave(self) -> None:
         """Destroy the process group."""
         self._hosts = self._vote = None
-        # What still holds a group, such as DDP, must go first, or the process crashes with it.
+        # Whatever still holds a group, such as DDP, must go first, or the process crashes.
         gc.collect()
-        with contextlib.suppress(Exception):  # the others may be gone
+        with contextlib.suppress(Exception):  # the others may have died
             dist.destroy_process_group()
 
     @contextlib.contextmanager
@@ -208,8 +208,7 @@ def world() -> Iterator[World]:
     cuda = torch.cuda.is_available() and dist.is_nccl_available()
     try:
         store, rank = _store()
-        # Each training has its own prefix: what an earlier one stored must not be taken for an
-        # answer.
+        # Each training run has its own prefix, so that it does not read an earlier one's answers.
         store = dist.PrefixStore(f"bfn-{next(_TRAININGS)}", store)  # pyright: ignore
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if cuda else "gloo",
@@ -225,7 +224,7 @@ def world() -> Iterator[World]:
         with world.guard():
             yield world
     except Stranded:
-        raise  # leaving in order might wait for ever for the process that is gone
+        raise  # an orderly exit might wait forever for the dead process
     except BaseException:
         world.leave()
         raise
@@ -262,7 +261,7 @@ def _reason(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def unsharded_afterwards(model: BFN, sharding: str, world: World) -> Iterator[None]:
-    """Give the model an ordinary network again after it was sharded."""
+    """Give the model an ordinary network again after sharding."""
     whole = copy.deepcopy(model.net) if world.shards(sharding) else None
     yield
     if whole is not None:
@@ -271,11 +270,11 @@ def unsharded_afterwards(model: BFN, sharding: str, world: World) -> Iterator[No
 
 
 def shard(net: nn.Module, world: World) -> None:
-    """Spread the weights over all processes: every innermost repeated block, then the rest."""
+    """Shard the weights across all processes: every innermost repeated block, then the rest."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    # All start with the first process's weights and buffers, which only DDP sees to by itself.
+    # All start with the first process's weights and buffers, which only DDP ensures by itself.
     for value in (*net.parameters(), *net.buffers()):
         flat = value.detach().contiguous()
         dist.broadcast(flat, src=0, group=world.group(flat))
@@ -285,7 +284,7 @@ def shard(net: nn.Module, world: World) -> None:
     for name, parameter in net.named_parameters():
         if parameter.dim() == 0:
             raise BFNError(
-                f"train.sharding = 'full' cannot spread {name}, a single number; give it the shape "
+                f"train.sharding = 'full' cannot shard {name}, a single number; give it the shape "
                 "(1,), or leave the sharding out"
             )
         parameter.data = parameter.data.contiguous()  # FSDP2 refuses channels last
@@ -297,7 +296,7 @@ def shard(net: nn.Module, world: World) -> None:
                     fully_shard(block, mesh=mesh)
     # Nothing in the package changes a network's output in place.
     warnings.filterwarnings("ignore", message=r"FSDP2-wrapped module .* returned a view")
-    # Weights that stay gathered after a call would go stale when the average takes their place.
+    # Weights that stay gathered after a call would go stale when the average replaces them.
     fully_shard(net, mesh=mesh, reshard_after_forward=True)
 
 
@@ -315,11 +314,11 @@ def local(value: Tensor) -> Tensor:
 
 
 def like(value: Tensor, model: Any) -> Tensor:
-    """A whole tensor, sharded as another one of its shape is, or with the same strides."""
+    """A complete tensor, sharded like another one of its shape, or with the same strides."""
     if value.shape != getattr(model, "shape", None):
         return value
     if not _is_sharded(model):
-        # Optimisers walk through a weight and its state side by side, as they lie in memory.
+        # Optimisers traverse a weight and its state together, in memory order.
         laid = torch.empty_like(model, dtype=value.dtype, device=value.device)
         return value if value.stride() == laid.stride() else laid.copy_(value)
     from torch.distributed.tensor import distribute_tensor
@@ -340,7 +339,7 @@ def gathered(tensors: Mapping[str, Tensor], *, keep: bool = True) -> dict[str, T
 
 @torch.no_grad()
 def load_weights(net: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Load whole tensors into a network, also where this process keeps only parts of them."""
+    """Load complete tensors into a network, even if this process keeps only its shards."""
     own = net.state_dict()
     net.load_state_dict({name: like(value, own.get(name)) for name, value in weights.items()})
 

@@ -4,12 +4,12 @@ Everything random in step s (times, noise, dropout, augmentation) is drawn from 
 (seed, s), and the examples of step s are a function of (seed, s). So a checkpoint needs no
 generator states, and a resumed run repeats the uninterrupted one: on a CPU, bit for bit.
 
-Batches of data that the device holds are cut there, when a step asks for them, and those of a torch
+Batches of data that the device holds are cut there when a step needs them, and those of a torch
 Dataset or a DataLoader are read then. Data in the host's memory are cut by a thread, which copies
-the batches of the next steps to the device while the present one is computed: from pinned memory
-and on a stream of its own, so that neither waits for the other. What is fetched ahead are stored
-values and labels; everything random is drawn later, on the device, so the result does not depend on
-where the data are.
+the batches of the next steps to the device during the current one: from pinned memory and on a
+stream of its own, so that neither waits for the other. Only stored values and labels are
+prefetched; everything random is drawn later, on the device, so the result does not depend on where
+the data are.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from bfn.train.optim import EMA, learning_rate, optimiser, time_sampler
 from bfn.train.parallel import World, full, shard
 
 AHEAD = 3
-"""The number of steps whose batches are fetched ahead."""
+"""The number of steps whose batches are prefetched."""
 
 FRACTION = 0.25
 """The fraction of a GPU's free memory that data may take; the network needs the rest."""
 
 
 class Micro(NamedTuple):
-    """What is kept of a micro-batch; it stays on the device."""
+    """The results of a micro-batch, on the device."""
 
     loss: Tensor
     """The mean of the bound, in nats per variable: ()."""
@@ -81,7 +81,7 @@ class Trainer:
         check_labels(data, settings)
         self.rows = self.world.rows(settings.batch, settings.accumulate)
         self.loader = Loader(data, settings, self.rows, self.device, say)
-        # Before anything copies the weights: it may change how they lie in memory.
+        # Before anything copies the weights, since it may change their memory layout.
         self.fast, self.joined = _join(self.model, self.data, settings, self.world)
         self.state = State(
             net=model.net,
@@ -136,7 +136,7 @@ class Trainer:
     ) -> Micro:
         """Add a micro-batch's part of the gradient of the step's mean objective.
 
-        It is per variable, so that one limit on the gradient's norm suits examples of any size.
+        It is per variable, so that one clipping norm suits examples of any size.
         """
         drawn: list[tuple[Tensor, Tensor]] = []
 
@@ -163,8 +163,8 @@ class Trainer:
             return f"a single example is too large in step {step}; give a smaller network"
         more = next(n for n in range(parts + 1, examples + 1) if examples % n == 0)
         return (
-            f"step {step} could not be made with {examples // parts} examples at once; give "
-            f"train.accumulate = {more} or more, which cuts the batch into parts without changing "
+            f"step {step} does not fit with {examples // parts} examples at once; give "
+            f"train.accumulate = {more} or more, which splits the batch without changing "
             "the result"
         )
 
@@ -202,7 +202,7 @@ def _join(model: BFN, data: DataSet, settings: Train, world: World) -> tuple[BFN
 
 
 def has_unused_weights(model: BFN, data: DataSet, known: float = 0.0) -> bool:
-    """Whether some weights take no part in the loss; DDP needs to know."""
+    """Whether some weights do not affect the loss; DDP needs to know."""
     generator = torch.Generator(model.device).manual_seed(0)
     x, labels = data.batch("train", data.indices(0, 0, 1), generator)
     cond: dict[str, Any] = {"generator": generator, **labels}
@@ -227,10 +227,10 @@ class Fetched(NamedTuple):
 
 
 class Loader:
-    """Places the data, and hands out the stored values of each step's examples.
+    """Places the data in memory, and returns the stored values of each step's examples.
 
-    `rows` are this process's slices of a step's batch, one for each micro-batch, and `device` is
-    where they are wanted. The data are moved as `settings.data_memory` says.
+    `rows` are this process's slices of a step's batch, one per micro-batch, and `device` is their
+    destination. The data are moved according to `settings.data_memory`.
     """
 
     def __init__(
@@ -254,8 +254,8 @@ class Loader:
         data.to(device, hold=held)
         if not data.repeatable and rows != [range(settings.batch)]:
             raise BFNError(
-                "batches that come ready made cannot be shared by several processes, nor cut by "
-                "train.accumulate; give an array or a torch Dataset instead"
+                "ready-made batches cannot be divided among processes or by train.accumulate; give "
+                "an array or a torch Dataset instead"
             )
         self.ahead = 0 if held or not data.in_memory else AHEAD
         self.stream = torch.cuda.Stream(device) if self.ahead and device.type == "cuda" else None
@@ -267,7 +267,7 @@ class Loader:
         """The stored values and labels of each micro-batch of a step, on the device.
 
         An error in the thread is raised here. Steps are expected in order; any other step works
-        too, but is not fetched ahead.
+        too, but is not prefetched.
         """
         if not self.ahead:
             return self._cut(step)
@@ -284,13 +284,13 @@ class Loader:
         stream.wait_event(fetched.copied)
         for values, labels in fetched.batches:
             for tensor in (values, *labels.values()):
-                # Its memory belongs to the other stream, which must not reuse it before this one
+                # Its memory belongs to the other stream, which must not reuse it before this stream
                 # has read it.
                 tensor.record_stream(stream)
         return fetched.batches
 
     def close(self) -> None:
-        """End the thread after the present batch."""
+        """Stop the thread after the current batch."""
         if self._thread is not None:
             self._thread.shutdown(cancel_futures=True)
         self._thread = None
@@ -342,8 +342,8 @@ def check_labels(data: DataSet, settings: Train) -> None:
     """Refuse to hide labels of data that have none."""
     if settings.label_dropout and "train" not in data.labels:
         raise BFNError(
-            f"train.label_dropout = {settings.label_dropout} hides labels, but {data.name} comes "
-            "without labels; leave it out, or train on data that has them"
+            f"train.label_dropout = {settings.label_dropout} hides labels, but {data.name} has no "
+            "labels; leave it out, or train on data with labels"
         )
 
 
@@ -356,8 +356,8 @@ def draw_known(
 ) -> Tensor:
     """A mask in the shape of the data, (B, *shape), true where a variable is known.
 
-    With some probability, an example is given a random subset of its variables. Each variable has a
-    score, and those whose scores lie below a random place between the lowest and the highest are
+    With some probability, a random subset of an example's variables is known. Each variable has a
+    score, and those with scores below a random threshold between the lowest and the highest are
     known: never all of them. Scores are, for one half of these examples each,
 
         random numbers     variables known here and there, any fraction of them equally often;
@@ -365,15 +365,15 @@ def draw_known(
                            beginning or the end of a text, a subset of the named variables of
                            mixed data.
 
-    u is a random direction, more often than not nearly along one axis. Where groups of the named
-    variables of mixed data are given, each group has one random score instead, and either all of it
-    is known or nothing; variables in no group are never known.
+    u is a random direction, usually nearly along one axis. If groups of the named variables of
+    mixed data are given, each group has one random score instead, and is known entirely or not at
+    all; variables in no group are never known.
     """
     batch, device = len(x), x.device
     chosen, scattered, place = noise.uniform((batch, 3), generator, device=device).T
     if groups:
         each = noise.uniform((batch, len(groups)), generator, device=device)
-        # A score of 1, for what is in no group, lies below no place.
+        # A score of 1, for variables in no group, is below no threshold.
         each = torch.cat([each, each.new_ones(batch, 1)], 1)
         score = each[:, flow.grouped(groups).to(device)]
     else:

@@ -35,7 +35,7 @@ from bfn.train.step import Trainer, draw_known
 
 @dataclass(frozen=True, repr=False)
 class Fit:
-    """A finished training: the model (with averaged weights), its steps and its metrics."""
+    """A finished training run: the model (with averaged weights), its steps and its metrics."""
 
     model: BFN
     step: int
@@ -65,47 +65,47 @@ def fit(
     stop: Callable[[], bool] | None = None,
     **settings: Any,
 ) -> Fit:
-    """Train a model on data; its weights are the averaged ones afterwards.
+    """Train a model on data; afterwards it has the averaged weights.
 
         model = bfn.discretised(net, K=256, sigma_1=1e-3)
         bfn.train.fit(model, x, steps=2000, batch=128, learning_rate=1e-3)
 
     Args:
-        model: any BFN, around any network. With sharding="full" and several processes its network
-            is replaced by another one, because a sharded network cannot be restored in place.
+        model: any BFN, with any network. With sharding="full" and several processes its network is
+            replaced, because a sharded network cannot be restored in place.
         data: in the model's own convention, one of
             an array or tensor (N, *shape);
-            a torch Dataset of examples x, or pairs (x, label), read as they are needed;
+            a torch Dataset of examples x, or pairs (x, label), read on demand;
             a DataLoader, an iterator or another source of batches x (B, *shape), or pairs
             (x, labels), which makes the batches itself and cannot be resumed exactly;
             a `bfn.data.DataSet`.
-        labels: integers (N,) for an array of data, handed to the network as `label`.
+        labels: integers (N,) for an array of data, passed to the network as `label`.
         lengths: integers (N,) for an array of examples that are padded to one shape: how much of
-            each exists, along the first axis. Their law becomes `model.lengths`, and the network is
-            told what exists as `mask`. Other sources give pairs of x and a dict with length, and
-            label if there is one.
-        validation: examples to measure every `validate_every` steps: an array, a pair of x and
-            labels, or a torch Dataset, which is read whole.
-        augment: a function of a training batch x, on the training's device, that returns another
-            one of its shape. What it draws with torch's global generator is the same when a run
-            is resumed.
+            each exists, along the first axis. Their distribution becomes `model.lengths`, and the
+            network receives what exists as `mask`. Other sources give pairs of x and a dict with
+            length, and label if there is one.
+        validation: examples to evaluate every `validate_every` steps: an array, a pair of x and
+            labels, or a torch Dataset, which is read completely.
+        augment: a function of a training batch x, on the training device, that returns a batch of
+            the same shape. Random numbers from torch's global generator are repeated exactly when
+            a run is resumed.
         out: a run folder for checkpoints, metrics and the exported model; None writes nothing.
         resume: continue from the folder's newest checkpoint, if it has one, with the same model
             and data.
         force: if the folder holds a run, rename it to NAME.replaced-1 and start a new one.
         display: True for a progress bar, False for silence.
-        stop: called after every step; the training ends when it returns True.
+        stop: called after every step; training stops when it returns True.
         settings: the keys of a recipe's [train] section: steps, batch, learning_rate, seed, ...
     """
     if not isinstance(model, BFN):
         raise BFNError(
-            f"the model is of type {type(model).__name__}; expected a BFN, which "
-            "bfn.continuous, bfn.discretised and bfn.discrete make of a network"
+            f"the model is of type {type(model).__name__}; expected a BFN, made with "
+            "bfn.continuous, bfn.discretised or bfn.discrete"
         )
     if resume and out is None:
         raise BFNError("resume=True continues a run in a folder; give its folder with out=")
     if validation is not None and not settings.get("validate_every"):
-        raise BFNError("validation= is of use only with validate_every=, a number of steps")
+        raise BFNError("validation= needs validate_every=, the steps between validations")
     data_set = as_data_set(model, data, labels, validation, lengths)
     if not data_set.repeatable:
         if "batch" in settings:
@@ -155,8 +155,8 @@ def _train(
     """Resolve, open, restore, loop, close."""
     with parallel.world() as world:
         display = _display(display, world)
-        # Mistakes are reported before anything is written, and a folder that cannot be used before
-        # the data are loaded.
+        # Errors are reported before anything is written, and an unusable folder before the data are
+        # loaded.
         if folder is not None:
             world.on_main(lambda: folder.check_free(resume=resume, force=force))
         recipe, model, data = build_all()
@@ -193,7 +193,7 @@ def _loop(
     stop: Callable[[], bool] | None,
     augment: Callable[[Tensor], Tensor] | None,
 ) -> Loop:
-    """The training at its first step, on its device."""
+    """The training loop before its first step, on its device."""
     identity, samples = {}, None
     if folder is not None:
         # Before the data are on a GPU, and sharding changes the network's class.
@@ -205,7 +205,7 @@ def _loop(
     return Loop(trainer, folder, identity, display, samples, stop)
 
 
-# What is settled and checked before training.
+# Preparations and checks before training.
 
 
 def _prepare(
@@ -217,7 +217,7 @@ def _prepare(
     augment: Callable[[Tensor], Tensor] | None,
     say: Callable[[str], None],
 ) -> None:
-    """Give the model what it takes from another run and from the data, and try two examples."""
+    """Initialise the model from another run and from the data, and try two examples."""
     model.train_known = None  # of an earlier training
     if recipe.train.init and resumed is None:
         _start_from(model, recipe.train.init, folder, say)
@@ -234,7 +234,7 @@ def _start_from(
     """Load the weights of another run, of a shipped model, or of one on the hub."""
     if folder is not None and Path(name).is_dir() and Path(name).resolve() == folder.path.resolve():
         raise BFNError(
-            f"{str(folder.path)!r} is both the run to start from and the new one; give another "
+            f"{str(folder.path)!r} is both the run to start from and the new run; give another "
             "folder"
         )
     source = saving.locate(name)
@@ -253,10 +253,10 @@ def _start_from(
 
 
 def _fit_to_data(model: BFN, data: DataSet, resumed: RunFolder | None) -> None:
-    """Let the head and the law of lengths follow from a few million values of the data.
+    """Fit the head and the distribution of lengths to a few million values of the data.
 
-    They are the same in every process. A resumed run goes on with what it knew, because other
-    examples may come first now.
+    They are the same in every process. A resumed run keeps its own, because other examples may come
+    first now.
     """
     count = min(len(data.examples("train")), 2**22 // data.format.dimensions + 1)
     generator = torch.Generator(model.device).manual_seed(0)
@@ -270,7 +270,7 @@ def _fit_to_data(model: BFN, data: DataSet, resumed: RunFolder | None) -> None:
     if resumed is not None and (resumed.path / saving.CONFIG).is_file():
         before = saving.load_config(resumed.path)
         head = before["head"]
-        # Heads that differ in more than that are refused when the checkpoint is read.
+        # Heads that differ otherwise are refused when the checkpoint is read.
         if is_ours(head["class"]) and in_words(head) == in_words(saving.describe(model.head)):
             model.head = saving.build(head, Head, trust=False, flow=model.flow)
         if "lengths" in before:
@@ -284,14 +284,14 @@ def _check(
     folder: RunFolder | None,
     augment: Callable[[Tensor], Tensor] | None,
 ) -> None:
-    """Refuse what does not fit together; two examples are passed through the model."""
+    """Refuse settings, data and a model that do not fit together; tries two examples."""
     if not any(p.requires_grad for p in model.parameters()):
         raise BFNError(
-            f"the network {type(model.net).__name__} has no parameters to train; give one that has"
+            f"the network {type(model.net).__name__} has no parameters to train; give another one"
         )
     if recipe.train.tensorboard:
         if folder is None:
-            raise BFNError("train.tensorboard writes into a run folder; give one with out=")
+            raise BFNError("train.tensorboard needs a run folder; give one with out=")
         summary_writer()
     check_names(recipe.sample)
     generator = torch.Generator().manual_seed(0)
@@ -303,7 +303,7 @@ def _check(
         if data.format.dimensions == 1:
             raise BFNError(
                 f"train.known = {recipe.train.known}, but an example of {data.name} is a single "
-                "variable, of which nothing else could be known; leave it out"
+                "variable, so nothing else can be known; leave it out"
             )
         known = draw_known(model.flow, x, 1.0, generator, recipe.train.known_groups)
         cond["known"] = known.to(model.device)
@@ -325,7 +325,7 @@ def _check(
 
 
 def _augmented(model: BFN, x: Tensor, augment: Callable[[Tensor], Tensor]) -> Tensor:
-    """Augment x, and refuse a result that is not data of the model."""
+    """Augment x, and refuse a result that is not valid data for the model."""
     if not callable(augment):
         raise BFNError(f"augment = {augment!r}; expected a function of a batch")
     unpacked = model.flow.unpack(x.clone())
@@ -344,5 +344,5 @@ def _augmented(model: BFN, x: Tensor, augment: Callable[[Tensor], Tensor]) -> Te
     try:
         model.check(augmented)
     except BFNError as error:
-        raise BFNError(f"augment left the range of the data: {error}") from None
+        raise BFNError(f"augment returned invalid data: {error}") from None
     return augmented
