@@ -180,7 +180,7 @@ def test_the_page_on_training_in_python_is_one_program_that_runs(
     script = ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", script)
     torch.manual_seed(0)
-    with pytest.warns(UserWarning, match="the class Net belongs to the script"):
+    with pytest.warns(UserWarning, match="the class Net is defined in the running script"):
         exec("\n".join(blocks(DOCS / "python.md", "python")), script.__dict__)
     fit, title, head, first, last = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"Fit\(step 200, loss \d\.\d{4} bits per dimension\)", fit)

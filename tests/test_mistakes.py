@@ -110,8 +110,8 @@ MODELS: Table = [
     (lambda: bfn.discrete(NET, 3, schedule=3.0), "schedule = 3.0", "or an object"),  # pyright: ignore
     (
         lambda: bfn.discrete(NET, 3, 4.0, schedule=bfn.Quadratic(5.0)),
-        "schedule = Quadratic(beta_1=5.0) has an end",
-        "leave out the other, 4.0",
+        "schedule = Quadratic(beta_1=5.0) already sets",
+        "leave out 4.0",
     ),
     (lambda: CategoricalFlow(2, bfn.Quadratic(1.0)), "K = 2", "BinaryFlow"),
     (lambda: CategoricalHead(2), "K = 2", "at least 3"),
@@ -145,9 +145,9 @@ MODELS: Table = [
     (lambda: bfn.mixed(NET, {"a": {"kind": "nope"}}), "in the variable 'a'"),  # pyright: ignore
     (lambda: MixedMLP.of({"a": 3}), "expected a bfn.Variable by every name"),  # pyright: ignore
     (lambda: MixedMLP.of([1]), "expected a bfn.Variable by every name"),  # pyright: ignore
-    (lambda: bfn.Lengths(None), "holds None; expected a finite logarithm"),  # pyright: ignore
-    (lambda: bfn.Lengths(()), "holds (); expected a finite logarithm"),
-    (lambda: bfn.Lengths((0.0, -math.inf)), "expected a finite logarithm"),
+    (lambda: bfn.Lengths(None), "has log_p = None; expected a finite number"),  # pyright: ignore
+    (lambda: bfn.Lengths(()), "has log_p = (); expected a finite number"),
+    (lambda: bfn.Lengths((0.0, -math.inf)), "expected a finite number"),
     (lambda: bfn.Lengths.of([3, 4], 3), "has length 4; expected 1 to 3"),
 ]
 
@@ -233,7 +233,7 @@ GENERATION: Table = [
         of(bfn.generate, lambda: bfn.discretised(MLP(3, outputs=2, width=8), K=5))(
             shape=(2, 3), known=(torch.zeros(3), SEEN)
         ),
-        "the network, MLP, cannot see which variables are known",
+        "the network, MLP, does not take known variables",
         "bfn.infill",
     ),
     (lambda: bfn.generate("digits", (2, 3), 2), "the model is 'digits'; expected a bfn.BFN"),  # pyright: ignore
@@ -275,7 +275,7 @@ GUIDANCE: Table = [
     (labelled(label="disc"), "label = 'disc' is not a label; expected a whole number"),
     (labelled(label=1.5), "label = 1.5; expected a whole number"),
     (plain(label=3), "a label was given to a model without labels; train one"),
-    (labelled(guidance=2.0), "guidance = 2 multiplies the effect of label, which was not given"),
+    (labelled(guidance=2.0), "guidance = 2 scales the effect of label, which was not given"),
     (labelled(guidance=-1.0, label=3), "guidance = -1.0; expected a number of 0 or more"),
     (plain(guide=low, scale=math.nan), "scale = nan; expected a finite number"),
     *each(lambda text: read_labels(unet(3), text), WORDS, " is not a label; expected a whole"),
@@ -290,8 +290,8 @@ GUIDANCE: Table = [
     (guided(lambda x: 1.0), "returned float"),
     (guided(lambda x: x.detach().sum(-1)), "no gradient"),
     (lambda: Guided(model("binary"), torch.sum, of="x"), "of = 'x'"),  # pyright: ignore
-    (lambda: Guided(Guided(model("binary"), low), low), "add both scores up"),
-    (masked(MLP(3, width=8), SEEN), "the network, MLP, cannot see which variables"),
+    (lambda: Guided(Guided(model("binary"), low), low), "add both scores in one guide"),
+    (masked(MLP(3, width=8), SEEN), "the network, MLP, does not take known variables"),
     (masked(Toy(), SEEN.float()), "the mask is torch.float32; expected a torch.bool tensor"),
     (masked(Toy(), [True, False, False]), "the mask is list; expected a torch.bool tensor"),
     (masked(Toy(), SEEN[:2]), "the mask has shape (2,), but x has (4, 3)"),
@@ -303,8 +303,8 @@ MEASURES: Table = [
     (measure(steps=[0]), "expected inf, or a whole number, at least 1"),
     (measure(steps=["many"]), "expected inf, or a whole number, at least 1"),
     (measure(steps=[]), "steps is empty"),
-    (measure(steps=5), "steps = 5; expected several, as in [10, 25, 'inf']"),
-    (measure(steps="inf"), "steps = 'inf'; expected several"),
+    (measure(steps=5), "steps = 5; expected a list, such as [10, 25, 'inf']"),
+    (measure(steps="inf"), "steps = 'inf'; expected a list"),
     (measure(model="digits"), "the model is 'digits'; expected a bfn.BFN"),
     (measure(batch=0), "batch = 0"),
     (measure(repeats=0), "repeats = 0"),
@@ -314,7 +314,7 @@ MEASURES: Table = [
     (measure(known=BITS > 0), "the mask has shape (200, 1), but x has (1, 1)"),
     (measure(known=BITS[0]), "the mask is torch.int64; expected a torch.bool tensor"),
     (measure(known="all"), "the mask is str"),
-    (measure(known=BITS[0] < 0), "the network, MLP, cannot see which variables are known"),
+    (measure(known=BITS[0] < 0), "the network, MLP, does not take known variables"),
     (lambda: evaluate.independent_entropy(digits()), "continuous"),
     (lambda: quality.quality(digits(), "test", 10, {"word"}), "digits is not a text"),
     (lambda: quality.TwoSamples(digits(), "test", 3), "n = 3 with 297 examples"),

@@ -36,7 +36,7 @@ class Stranded(RuntimeError):
 
 
 def whole(name: str, value: Any, least: int, needs: str = "expected") -> int:
-    """Check an argument that must be a whole number; nothing is rounded, and '20' is not 20."""
+    """Check an argument that must be an integer; nothing is rounded, and '20' is not 20."""
 
     def right(number: float) -> bool:
         return least <= number < 2**63 and not number % 1
@@ -76,10 +76,10 @@ def is_ours(name: object) -> bool:
 def require_trust(name: object, trust: bool) -> None:
     """Refuse a name of code in a file, unless the user trusts the file."""
     if not trust:
-        what = "no data source or flow of bfn" if is_ours(name) else "not part of bfn"
+        what = "not a data source or flow of bfn" if is_ours(name) else "not part of bfn"
         raise BFNError(
-            f"{str(name)!r} is {what} and could run any code; if you trust whoever wrote that "
-            "name, give --trust (trust=True in Python)"
+            f"{str(name)!r} is {what} and could run any code; if you trust its author, give "
+            "--trust (trust=True in Python)"
         )
 
 
@@ -101,10 +101,10 @@ def plural(count: int, noun: str) -> str:
 
 
 def import_name(name: str, *, trust: bool) -> Any:
-    """What "package.module:name" names; whatever is not bfn's own needs the user's trust."""
+    """The object named "package.module:name"; any that is not bfn's own needs the user's trust."""
     if not is_ours(name):
         require_trust(name, trust)
-        # The user's network or data source may be in a file of the current folder.
+        # The user's network or data source may be in the current folder.
         if os.getcwd() not in sys.path:
             sys.path.append(os.getcwd())
     try:
@@ -129,7 +129,7 @@ def require_extra(module: str, extra: str, purpose: str) -> Any:
 
 
 class Extra:
-    """An optional dependency that is imported when it is first used, or named in a sentence."""
+    """An optional dependency, imported when first used, or named in an error."""
 
     def __init__(self, module: str, extra: str, purpose: str) -> None:
         self._needed = module, extra, purpose
@@ -139,5 +139,5 @@ class Extra:
 
 
 def printable(text: str) -> str:
-    """Text with escapes for what a terminal would obey or could not show."""
+    """Text with control and unprintable characters escaped."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

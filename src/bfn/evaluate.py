@@ -5,14 +5,14 @@ Every example has its own noise, seeded by (seed, repeat, example), and its own 
     t_i = (u + p_i / N) mod 1,
 
 where p is a fixed random order of the N examples and u a number per repeat, so the times of a data
-set are evenly spread. Results do not depend on the batch size or on the order of the work, and all
+set are evenly spaced. Results do not depend on the batch size or on the order of the work, and all
 n share times and noise, which makes the rows of a table comparable.
 
-Standard errors. Times are spread evenly, so the spread over examples overstates the error of their
-mean. Examples that are neighbours in p have nearly the same time, and half the mean square of
-their differences estimates the variance that remains (successive differences, as for systematic
-samples). It covers both the noise and the choice of the examples. With two repeats or more, the
-spread of the repeats gives the error due to the noise alone.
+Standard errors. Times are evenly spaced, so the spread over examples overstates the error of their
+mean. Examples that are neighbours in p have nearly the same time, and half the mean square of their
+differences estimates the remaining variance (successive differences, as for systematic samples). It
+covers both the noise and the choice of examples. With two or more repeats, the spread of the
+repeats gives the error due to the noise alone.
 
 The examples of a text are windows that do not overlap, or crops at random positions.
 """
@@ -73,7 +73,7 @@ class Row:
 
 @dataclass(frozen=True, repr=False)
 class Evaluation:
-    """What was measured; it prints as a table, in the data's unit.
+    """The result of an evaluation; it prints as a table, in the data's unit.
 
     Per-example values are (repeats, N) tensors, float64, in nats.
     """
@@ -81,7 +81,7 @@ class Evaluation:
     rows: list[Row]
     examples: int
     dimensions: float
-    """The variables of an example; where lengths differ, their mean number."""
+    """The number of variables of an example; the mean if lengths differ."""
     unit: str
     scale: float
     """`unit` per nat of one example."""
@@ -90,11 +90,11 @@ class Evaluation:
     losses: dict[float, Tensor]
     reconstructions: Tensor
     variables: dict[str, list[Row]] = field(default_factory=dict)
-    """The rows of each variable of mixed data and, where lengths differ, of the length; they add up
-    to those of all."""
+    """The rows of each variable of mixed data and, if lengths differ, of the length; they add up to
+    `rows`."""
 
     def table(self) -> list[list[str]]:
-        """The names of the columns, then a line for each n: L^n, L^r, their sum and its errors."""
+        """The column names, then a line for each n: L^n, L^r, their sum and its errors."""
         lines = [["n", "L^n", "L^r", "total", "s.e."]]
         if len(self.times) > 1:
             lines[0].append("noise's s.e.")
@@ -107,7 +107,7 @@ class Evaluation:
         return lines
 
     def table_by_variable(self) -> list[list[str]]:
-        """The names of the columns, then a line for each variable: its total for each n."""
+        """The column names, then a line for each variable: its total for each n."""
         head = ["variable", *(f"n = {row.name}" for row in self.rows)]
         return [head] + [
             [name, *(self.in_unit(row.total.nats) for row in rows)]
@@ -119,7 +119,7 @@ class Evaluation:
         return f"{nats * self.scale:.{3 if self.unit.startswith('nats') else 4}f}"
 
     def warning(self) -> str:
-        """A sentence if L^n of the largest n is too far above L^inf; otherwise empty."""
+        """A warning if L^n of the largest n is too far above L^inf; otherwise empty."""
         totals = {row.n: row.total.nats for row in self.rows}
         n = max((n for n in totals if math.isfinite(n)), default=None)
         if n is None or not 0 < (1 + 10 / n) * totals.get(math.inf, math.inf) < totals[n]:
@@ -142,7 +142,7 @@ class Evaluation:
         return f"{tables}<p>{self.warning()}</p>"
 
     def bits(self, nats: float) -> float:
-        """Nats per example as bits per dimension, which is a character of a text."""
+        """Nats per example as bits per dimension (for text, per character)."""
         return nats / (LN2 * self.dimensions)
 
     def per_example(self, n: float) -> Tensor:
@@ -199,24 +199,25 @@ def evaluate(
     progress: Callable[[int, int], None] | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Evaluation:
-    """Measure L^n + L^r of a split for every n in `steps`; math.inf or "inf" is L^inf.
+    """Evaluate L^n + L^r on a split for every n in `steps`; math.inf or "inf" is L^inf.
 
     Args:
         model: on any device; dropout is off during the evaluation, and its mode is restored.
         data: a data set; or an array (N, *shape) or a torch Dataset, in the model's convention.
-        lengths: (N,), of an array of examples that are padded to one shape.
-        batch: examples at once; results do not depend on it. Halved when memory runs out.
+        lengths: (N,), for an array of examples padded to one shape.
+        batch: examples per batch, halved when memory runs out; results do not depend on it.
         repeats: passes over the split with fresh noise, averaged.
-        crops: number of crops at random positions of a text; 0 for windows that do not overlap.
+        crops: number of random crops of a text; 0 for non-overlapping windows.
         known: a mask of one example (for mixed data a dict of masks), true where variables are
-            given: the losses are then those of the others given them, for a network that has
-            learned it (`train.known`).
-        progress: called with the losses computed so far and in total: one per example and n.
+            given: the losses are then those of the others given them, for a network trained with
+            `train.known`.
+        progress: called with the number of losses computed so far and in total, one per example
+            and n.
         say: called with a message when the batch is halved.
     """
     innermost(model)
     if isinstance(steps, str) or not isinstance(steps, Iterable):
-        raise BFNError(f"steps = {steps!r}; expected several, as in [10, 25, 'inf']")
+        raise BFNError(f"steps = {steps!r}; expected a list, such as [10, 25, 'inf']")
     counts = list(dict.fromkeys(loss.step_count(n) for n in steps))
     if not counts:
         raise BFNError("steps is empty; give at least one n of L^n, such as 25 or inf")
@@ -232,13 +233,13 @@ def evaluate(
         observed["known"] = checked_mask(mask, example)[0]
         if bool(observed["known"].all()):
             raise BFNError(
-                "everything is known; leave some variables out of the mask to measure them"
+                "everything is known; leave some variables out of the mask to evaluate them"
             )
         variables -= int(observed["known"].sum())
     order = torch.randperm(N, generator=noise.generator("evaluation", seed, "order"))
     times = torch.empty(repeats, N, dtype=torch.float64)
     names = list(model.flow.variables)
-    # What each variable costs, and the length, which is part of L^r alone; L^r is under n = 0.
+    # The cost of each variable, and of the length, which is part of L^r only; n = 0 stands for L^r.
     P = max(len(names), 1) + (model.lengths is not None)
     parts = {n: torch.zeros(*times.shape, P, dtype=torch.float64) for n in (*counts, 0)}
 
@@ -300,7 +301,7 @@ def evaluate(
 
 
 def as_split(model: BFN, data: Any, lengths: Any, split: str) -> tuple[DataSet, str]:
-    """A data set and its split; the examples of an array or of a Dataset are one."""
+    """A data set and its split; an array or a Dataset becomes a single split."""
     if isinstance(data, DataSet) and lengths is None:
         return data, split
     data = as_data_set(model, data, lengths=lengths)
@@ -334,15 +335,15 @@ def _examples(
         return examples, examples.tolist()
     if not isinstance(data, Stream):
         raise BFNError(f"crops = {crops}, but {data.name} is not a text; leave it out")
-    # Keyed by number, so that two crops at the same position have different noise.
+    # Keyed by number, so that two crops at the same position get different noise.
     return data.indices(seed, 0, crops, split), [f"crop {i}" for i in range(crops)]
 
 
 def baselines(data: DataSet, split: str = "test", K: int | None = None) -> dict[str, float]:
-    """What models that know nothing would cost, in nats per example.
+    """The costs of trivial models, in nats per example.
 
     "uniform" gives every level the same probability, "independent" is `independent_entropy`.
-    Continuous data have levels if they are measured in K bins; else there is nothing to compare.
+    Continuous data have levels if they are measured in K bins; otherwise there are no baselines.
     """
     K = data.K or K
     if K is None:
@@ -359,12 +360,12 @@ def independent_entropy(
     """The cost of a model of independent variables, in nats per example.
 
     Each variable has its own frequencies, counted on the training split with `smoothing` added to
-    each of the K counts; the examples of `split` are coded with them. So are their lengths, where
+    each of the K counts; the examples of `split` are coded with them, and their lengths likewise if
     these differ.
     """
     D, K = data.format.dimensions, data.K or K
     if K is None:
-        raise BFNError(f"{data.name} is continuous; give it bins to count frequencies in")
+        raise BFNError(f"{data.name} is continuous; give the number of bins to count frequencies")
     counts = torch.zeros(D * K, dtype=torch.float64)
     for places, exists in _places(data, "train", K):
         counts += torch.bincount(places[exists], minlength=D * K)
@@ -379,8 +380,8 @@ def independent_entropy(
 
 
 def _places(data: DataSet, split: str, K: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """The examples of a split in batches, as places (B, D) in a table of D rows of K, and which of
-    them exist."""
+    """The examples of a split in batches, as indices (B, D) into a table of D rows of K, and which
+    of them exist."""
     D = data.format.dimensions
     generator = noise.generator("evaluation", 0, "levels")
     for indices in data.examples(split).split(max(1, 2**22 // D)):

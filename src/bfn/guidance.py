@@ -1,11 +1,11 @@
-"""Wrappers that change what a model predicts, and nothing else.
+"""Wrappers that change only a model's predictions.
 
 A wrapper is called like a model, (theta, t, **cond) -> Output, and `bfn.generate` takes it in place
-of a model, with any solver. Wrappers may wrap wrappers.
+of a model, with any solver. Wrappers may be nested.
 
-    ClassifierFree    multiplies what a label adds to the network's prediction
-    Guided            pulls generation towards data that a differentiable function scores high
-    Pinned            knows some variables: in whatever it puts out, they have the observed values
+    ClassifierFree    scales the effect of a label on the network's prediction
+    Guided            pulls generation towards data with a high differentiable score
+    Pinned            knows some variables: in all its outputs, they have the observed values
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["ClassifierFree", "Guided", "Wrapper"]
 Guide = Callable[..., Tensor]
 Observed = Literal["schedule", "known", "learned"]
 NULL: Mapping[str, int] = {"label": -1}
-"""The value of each condition that stands for its absence."""
+"""The value of each condition that means it is absent."""
 CERTAIN = 1e12
 """The accuracy of a known number: mu = V / (1 + beta) is the number itself, to rounding."""
 
@@ -83,13 +83,13 @@ class Wrapper(ABC):
 class ClassifierFree(Wrapper):
     """A conditional model with the effect of its condition multiplied by `guidance`.
 
-    A network that was trained with its labels sometimes left out knows both p(x | c) and p(x). With
-    n_c its output for the label and n its output for no label,
+    A network trained with its labels sometimes dropped knows both p(x | c) and p(x). With n_c its
+    output for the label and n its output for no label,
 
         n_w = n + w (n_c - n)
 
     goes to the head. w = 0 ignores the label, w = 1 is plain conditional generation, and larger w
-    exaggerate what sets the label apart, at the cost of variety.
+    exaggerate the label, at the cost of variety.
 
     The network's output is the noise (and its log deviation) for continuous and discretised data,
     and logits for discrete and binary data.
@@ -107,9 +107,9 @@ class ClassifierFree(Wrapper):
 
     Args:
         model: one whose network was trained with and without its label (train.label_dropout).
-        guidance: w; 0 ignores the label, 1 is the model as it is, 1.5 to 3 are usual.
-        null: the conditions to multiply, and the value that stands for the absence of each; other
-            conditions are the same in both predictions.
+        guidance: w; 0 ignores the label, 1 leaves the model unchanged, 1.5 to 3 are usual.
+        null: the conditions to scale, and the value that means each is absent; other conditions are
+            the same in both predictions.
     """
 
     model: BFN
@@ -129,7 +129,7 @@ class ClassifierFree(Wrapper):
         named = [name for name in self.null if cond.get(name) is not None]
         if not named:
             raise BFNError(
-                f"guidance = {self.guidance:g} multiplies the effect of "
+                f"guidance = {self.guidance:g} scales the effect of "
                 f"{' or '.join(self.null)}, which was not given; give "
                 f"{next(iter(self.null), 'label')}=..., or leave guidance out"
             )
@@ -149,24 +149,24 @@ class ClassifierFree(Wrapper):
 
 
 class Guided(Wrapper):
-    """A model pulled towards data that a differentiable function scores high.
+    """A model pulled towards data with a high differentiable score.
 
-    Given a score g of data and a scale s, the target is the tilted law p(x) exp(s g(x)) / Z. Since
-    V | x ~ N(beta m(x), v beta), its posterior mean is that of the model plus a gradient,
+    Given a score g of data and a scale s, the target is the tilted distribution p(x) exp(s g(x)) /
+    Z. Since V | x ~ N(beta m(x), v beta), its posterior mean is that of the model plus a gradient,
 
         m' = m + v d ln h / dV,        h(V) = E[exp(s g(x)) | V],
 
-    for every data type (Tweedie's formula for both laws, subtracted). But h is seldom known:
+    for every data type (the difference of Tweedie's formula for both). But h is seldom known:
 
         of = "data", through = True    ln h = s g(expected data), differentiated through the
                                        network;
-        of = "data", through = False   the same with the network held fixed: variables keep the law
-                                       the network gives them, times exp(s dg/dx); no backward pass;
+        of = "data", through = False   the same with the network held fixed: variables keep their
+                                       output distribution times exp(s dg/dx); no backward pass;
         of = "theta"                   ln h = s g(theta), a function of the input itself. Exact if g
                                        is exact; a classifier trained on theta is nearly so.
 
-    The first two put the mean of the data in place of the data, so they fall short of the tilted
-    law where g is curved over the width of the posterior; docs/guidance.md has figures.
+    The first two replace the data by their mean, so they miss the tilted distribution where g is
+    curved over the width of the posterior; docs/guidance.md has figures.
 
     Args:
         model: a BFN, or a wrapper of one.
@@ -174,7 +174,7 @@ class Guided(Wrapper):
             numbers (B, *shape); for K classes probabilities (B, *shape, K), for two classes the
             probability of class 1; for mixed data a dict of these. A guide with an argument named t
             also gets the time (B,).
-        scale: s; 0 leaves the model as it is, negative numbers push away.
+        scale: s; 0 leaves the model unchanged, negative numbers push away.
         of: what the guide sees, "data" or "theta".
         through: differentiate through the network, which costs a backward pass per step.
     """
@@ -197,8 +197,8 @@ class Guided(Wrapper):
         while of == "data" and through and isinstance(inner, Wrapper):
             if isinstance(inner, Guided):  # it takes gradients itself and returns none
                 raise BFNError(
-                    "a guided model cannot be differentiated through again; add both scores up in "
-                    "one guide, or give the outer one through=False"
+                    "a guided model cannot be differentiated through again; add both scores in one "
+                    "guide, or give the outer one through=False"
                 )
             inner = inner.model
         self.scale = number("scale", scale, "a finite number, such as 1", math.isfinite)
@@ -241,7 +241,7 @@ class Guided(Wrapper):
                 "the guide's result has no gradient; compute it from the guide's argument with "
                 "differentiable functions of torch, without detach, argmax or rounding"
             )
-        # allow_unused: a guide of theta may depend on beta alone.
+        # allow_unused: a guide of theta may depend only on beta.
         (gradient,) = torch.autograd.grad(g.sum(), by, allow_unused=True)
         if gradient is None:
             return torch.zeros_like(by)
@@ -256,28 +256,28 @@ class Guided(Wrapper):
 class Pinned(Wrapper):
     """A model whose variables have the values in x where `mask` is true, both (B, *shape).
 
-    The sender transmits what is observed and the model's own guesses of the rest. For a solver that
-    is nothing special: the expectation and the draws of an observed variable are its value, so
+    The sender transmits the observed values and the model's own predictions of the rest. For a
+    solver nothing changes: the expectation and the draws of an observed variable are its value, so
     messages about it (or, without noise, its path) are the sender's. There are three ways to show
     it to the network:
 
         "schedule"  the messages sent so far, at the accuracy beta(t) of all variables: inputs like
-                    those of training. But a network that sees V cannot know x_O better than V says,
-                    so early on the rest is guessed from next to nothing.
-        "known"     all there is to know, from the start (`known_state` of the flow). The posterior
-                    of discrete data depends on V alone, so V_O = 40 m(x) / v, certainty, makes a
+                    those of training. But a network that sees V cannot know x_O better than V does,
+                    so early on the rest is predicted from almost nothing.
+        "known"     full knowledge from the start (`known_state` of the flow). The posterior of
+                    discrete data depends on V only, so V_O = 40 m(x) / v, certainty, makes a
                     perfect network condition on x_O exactly. A trained one has never seen certain
-                    variables among uncertain ones, and may or may not know what to do. The
-                    posterior of numbers depends on beta as well, which the network reads from t,
-                    one for all variables; more than beta(t) cannot be said, and V_O = beta(t) x_O,
-                    the messages without their noise, is what remains.
-        "learned"   the same certainty, for numbers too, by an accuracy of the variable's own; and
-                    the condition `known` tells the network which variables are known. It must have
-                    been trained on such input (`train.known`); then its outputs are the learned
+                    variables among uncertain ones, and may or may not cope. The posterior of
+                    numbers also depends on beta, which the network reads from t, one for all
+                    variables; so the most it can be given is V_O = beta(t) x_O, the messages
+                    without their noise.
+        "learned"   the same certainty, for numbers too, by a separate accuracy for each variable;
+                    and the condition `known` marks the known variables. The network must have been
+                    trained on such input (`train.known`); then its outputs are the learned
                     conditional p(x_U | V_U, x_O), and samples and bounds those of p(x_U | x_O).
 
-    Before the time `since` it is the model as it was. Pinning variables in the middle of a
-    generation is an approximation: what was drawn before did not know them.
+    Before the time `since` the model is unchanged. Pinning variables in the middle of a generation
+    is an approximation: earlier draws did not know them.
     """
 
     def __init__(
@@ -291,10 +291,10 @@ class Pinned(Wrapper):
         super().__init__(model)
         if observed == "learned" and not has_learned(inner := innermost(model)):
             problem = (
-                "was trained with train.known = 0 and never saw which variables are known"
+                "was trained with train.known = 0 and never received known variables"
                 if inner.train_known == 0.0
-                else "cannot see which variables are known: let its forward take known, in a "
-                "recipe with net.known = true"
+                else "does not take known variables: let its forward take known, in a recipe with "
+                "net.known = true"
             )
             raise BFNError(
                 f"the network, {type(inner.net).__name__}, {problem}; train it with train.known, "
@@ -308,7 +308,7 @@ class Pinned(Wrapper):
         return self.since <= 0.0 or bool(t[0] >= self.since)  # compared in the precision of t
 
     def shown(self, theta: Theta, t: Tensor) -> Theta:
-        """What the network sees: theta, with the observed values in it if they are known."""
+        """The network's input: theta, with the observed values if they are known."""
         if self.observed == "schedule" or not self._holds(t):
             return theta
         beta = theta.beta
@@ -326,7 +326,7 @@ class Pinned(Wrapper):
 
 
 def check_known(model: BFN | Wrapper, x: Any, mask: Any) -> tuple[Tensor, Tensor]:
-    """x and mask in one shape on the model's device; x holds legal data wherever it is unknown."""
+    """x and mask in one shape on the model's device; x holds valid data where it is unknown."""
     x, mask = model.flow.pack_known(x, mask, model.dtype)
     mask, x = checked_mask(mask, x).to(model.device), x.detach().to(model.device)
     x = torch.where(mask, x, innermost(model).blank(x.shape).to(x.dtype))
@@ -336,7 +336,7 @@ def check_known(model: BFN | Wrapper, x: Any, mask: Any) -> tuple[Tensor, Tensor
 
 
 def has_learned(model: BFN) -> bool:
-    """Whether the network can see which variables are known, and was not trained without."""
+    """Whether the network takes known variables and was trained with them."""
     return takes(model.net, "known") and model.train_known != 0.0
 
 
@@ -380,7 +380,7 @@ def _label_number(text: str, names: list[str]) -> int:
         return names.index(text)
     try:
         label = int(text)
-        # Where names are numbers (folders 3 and 7), it would be unclear which one 0 is.
+        # If names are numbers (folders 3 and 7), it would be unclear which one 0 is.
         if label < 0 or not any(name.isdecimal() for name in names):
             return label
     except ValueError:
@@ -390,7 +390,7 @@ def _label_number(text: str, names: list[str]) -> int:
             f"label = {text!r} is not a label; expected a whole number, several as in 3,7, or each"
         )
     near = "" if text.isdecimal() else did_you_mean(text, names)
-    hint = near or "; give one of them, several with commas, or each"
+    hint = near or "; give one of them, several separated by commas, or each"
     raise BFNError(f"label = {text!r} is not one of the model's labels ({some(names, 20)}){hint}")
 
 
@@ -417,7 +417,7 @@ def label_tensor(
             f"{len(labels)} labels were given for {batch} examples; give one for each, or one "
             "number for all"
         )
-    # Check values before they are on a GPU, where reading them back means waiting.
+    # Check values before they are on a GPU, where reading them back would synchronise.
     if count is not None and labels.device.type == "cpu" and labels.numel():
         low, high = int(labels.min()), int(labels.max())
         if low < -1 or high >= count:

@@ -17,7 +17,7 @@ Examples of different lengths are padded to one shape. Every loss takes either o
     mask     true where a variable exists: in the data's shape or (B, L), for mixed data also a
              dict; the losses are then those of x given the mask
 
-and the rest costs nothing, whatever it holds; and
+and padding costs nothing, whatever it holds; and
 
     known    true where a variable is given, in the data's shape or one example's: it costs nothing
              and the network, which must have learned to use it (`train.known`), sees it exactly;
@@ -162,10 +162,10 @@ def objective(
         log_prob   -(1 + power) t^power ln p_O(x | theta; t), averaged over the same times
         mixture    the sum of both
 
-    For classes all have one minimiser, p_O(x_d) = p(x_d | theta), but the gradient of L^inf
-    vanishes where the network is sure and wrong. Of a distribution over bins L^inf sees the mean
-    alone and may leave the width untrained; the other two train both. "auto" is the head's own
-    choice.
+    For classes all have the same minimiser, p_O(x_d) = p(x_d | theta), but the gradient of L^inf
+    vanishes where the network is confident and wrong. For distributions over bins, L^inf depends
+    only on the mean and may leave the width untrained; the other two train both. "auto" is the
+    head's default.
     """
     if kind not in ("auto", *OBJECTIVES):
         raise BFNError(f"objective = {kind!r}; expected auto, {', '.join(OBJECTIVES)}")
@@ -173,8 +173,7 @@ def objective(
     model, x = _prepared(model, x, cond)
     t, weight, bound = _draw(model, x, n, times, generator)
     output = model(model.flow.sample(x, t, generator), t, **cond)
-    # The surprise first: an output may keep what it has computed, and the bound may have no
-    # gradient.
+    # -ln p_O first: an output may cache intermediate results, and the bound may have no gradient.
     terms = []
     if surprised := [p for p, kind in enumerate(kinds) if kind != "bound"]:
         surprise = _weighted(output.reconstruction(x), (1.0 + power) * t**power * weight)
@@ -210,8 +209,9 @@ def reconstruction(
     if length is not None:
         if model.lengths is None:
             raise BFNError(
-                "the model has no law of lengths yet, so they cannot be paid for; train it with "
-                "lengths=, set model.lengths = bfn.Lengths.of(lengths, longest), or give a mask"
+                "the model has no distribution of lengths yet, so their cost is unknown; train "
+                "it with lengths=, set model.lengths = bfn.Lengths.of(lengths, longest), or give "
+                "a mask"
             )
         length = as_lengths(length, model.lengths.longest, len(x)).to(x.device)
         nats = torch.cat([by_part(nats), model.lengths.cost(length).to(nats.dtype)[:, None]], 1)
@@ -277,12 +277,12 @@ def _floating(model: BFN, x: Tensor) -> torch.dtype:
 
 
 def _prepared(model: BFN, x: Data, cond: dict[str, Any]) -> tuple[Any, Tensor]:
-    """The model, which may know some of x, and x as one tensor, checked.
+    """The model, wrapped if some of x is known, and x as one tensor, checked.
 
     A mask of what exists becomes one of the conditions.
     """
     packed, known = model.without_padding(model.pack(x), cond), cond.pop("known", None)
-    # Reading values back would make a GPU step wait; its data were checked when they were loaded.
+    # Reading values back would stall a GPU; its data were checked when they were loaded.
     if packed.device.type == "cpu":
         model.check(packed)
     if known is None:
@@ -362,7 +362,7 @@ def stratified(
 
 
 class ImportanceTimes:
-    """Stratified times with density q(t) proportional to sqrt(E[loss^2 | t]), learned on the way.
+    """Stratified times with density q(t) proportional to sqrt(E[loss^2 | t]), learned online.
 
     That density minimises the variance of weight * loss, weight = 1 / q. It is a histogram over
     `bins` equal intervals of time, learned from the losses of past batches only, so q is fixed
@@ -386,7 +386,7 @@ class ImportanceTimes:
         """q on each interval: (bins,), mean 1, at least `floor`; 1 before anything is learned."""
         pooled = self.squares.sum() / self.counts.sum()
         pooled = torch.where(torch.isfinite(pooled) & (pooled > 0), pooled, 1.0)
-        # A little of the average stands in for evidence in intervals that have none.
+        # A small prior at the average, for intervals without evidence.
         q = ((self.squares + 1e-3 * pooled) / (self.counts + 1e-3)).sqrt()
         return self.floor + (1.0 - self.floor) * q / q.mean()
 

@@ -61,11 +61,11 @@ class BFN(nn.Module):
         super().__init__()
         self.net, self.flow, self.head = net, flow, head
         self.data_format: dict[str, Any] | None = None
-        """What one example of the data is, as `bfn.data.DataSet.describe` says; None if unknown."""
+        """The format of the data, as in `bfn.data.DataSet.describe`; None if unknown."""
         self.lengths: Lengths | None = None
-        """The law of lengths, where examples have different ones; counted when it is trained."""
+        """The distribution of lengths if examples have different ones; counted in training."""
         self.train_known: float | None = None
-        """What `train.known` was in training; None if that is unknown."""
+        """The `train.known` of its training; None if unknown."""
         self._blank: tuple[Any, Tensor] | None = None
         self._widest: Tensor | None = None
         """While evaluating: the widest range of numbers that the network returned for an example,
@@ -78,7 +78,7 @@ class BFN(nn.Module):
     def output(
         self, net_output: Tensor, theta: Theta, t: Tensor, mask: Tensor | None = None
     ) -> Output:
-        """p_O(. | theta; t), from what `predict` returned; what does not exist is blank."""
+        """p_O(. | theta; t) from the result of `predict`; variables that do not exist are blank."""
         output = self.head(net_output, theta, self.flow.schedule.clock(t))
         if mask is None:
             return output
@@ -89,8 +89,8 @@ class BFN(nn.Module):
     ) -> Tensor:
         """The network's output, before the head; the network is called nowhere else.
 
-        Where the mask, (B, *shape), is false a variable does not exist: the network is told so, and
-        sees nothing of it.
+        Where the mask, (B, *shape), is false, a variable does not exist: the network receives the
+        mask, and none of the variable's features.
         """
         if mask is not None:
             V = torch.where(self.flow.spread(mask, theta.V), theta.V, 0.0)
@@ -122,7 +122,7 @@ class BFN(nn.Module):
         self.head.check(x)
 
     def blank(self, shape: Sequence[int]) -> Tensor:
-        """Legal data for variables that do not exist, (1, *shape), for a batch of that shape."""
+        """Valid data for variables that do not exist, (1, *shape), for a batch of that shape."""
         key = (tuple(shape[1:]), self.device, self.dtype, self.head)
         if self._blank is None or self._blank[0] != key:
             one = (1, *shape[1:])
@@ -133,9 +133,9 @@ class BFN(nn.Module):
         return self._blank[1]
 
     def without_padding(self, x: Tensor, cond: dict[str, Any]) -> Tensor:
-        """x, blank where `mask` or `length` among the conditions say that nothing exists.
+        """x, blank wherever `mask` or `length` among the conditions say that nothing exists.
 
-        The conditions are those of the network afterwards: a mask in the shape of x.
+        Afterwards the conditions are those of the network: a mask in the shape of x.
         """
         mask, length = cond.pop("mask", None), cond.pop("length", None)
         if mask is None and length is None:
@@ -150,7 +150,7 @@ class BFN(nn.Module):
         return torch.where(cond["mask"], x, self.blank(x.shape).to(x))
 
     def existing(self, x: Tensor, mask: Any, length: Any) -> Tensor:
-        """Which variables of x exist, by a mask or the length of each example: (B, *shape)."""
+        """Which variables of x exist, given a mask or the length of each example: (B, *shape)."""
         if length is not None:
             if mask is not None:
                 raise BFNError("a mask and lengths both say what exists; give one of them")
@@ -159,12 +159,12 @@ class BFN(nn.Module):
             mask = torch.arange(longest, device=x.device) < length[:, None]
         mask = self.flow.pack_existing(mask, x)
         if mask.device.type == "cpu" and not bool(mask.flatten(1).any(1).all()):
-            raise BFNError("the mask hides a whole example; leave that example out")
+            raise BFNError("the mask hides an entire example; leave that example out")
         if not takes(self.net, "mask"):
             raise BFNError(
-                f"the network, {type(self.net).__name__}, cannot be told which variables exist; "
-                "use bfn.nn.Transformer, build an MLP with mask=True, or let the forward of your "
-                "own network take mask"
+                f"the network, {type(self.net).__name__}, does not take a mask of the variables "
+                "that exist; use bfn.nn.Transformer, build an MLP with mask=True, or let the "
+                "forward of your own network take mask"
             )
         return mask
 
@@ -182,10 +182,10 @@ class BFN(nn.Module):
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Dropout off and no gradients; every submodule's mode is restored afterwards.
+        """Turn off dropout and gradients; every submodule's mode is restored afterwards.
 
         If the network returned NaN or infinity, `bfn.errors.Diverged` is raised at the end, since
-        checking every call would mean waiting for the device.
+        checking every call would synchronise with the device.
         """
         modes = [(module, module.training) for module in self.modules()]
         outer, self._widest = self._widest, torch.zeros(())
@@ -195,8 +195,8 @@ class BFN(nn.Module):
                 yield
             if not bool(self._widest.isfinite()):
                 raise Diverged(
-                    "the network returned numbers that are not finite; train the model again, with "
-                    "a smaller learning rate or in float32, or fix the guide if one steers it"
+                    "the network returned numbers that are not finite; train the model again with "
+                    "a smaller learning rate or in float32, or fix the guide if there is one"
                 )
         finally:
             self._widest = outer
@@ -206,11 +206,11 @@ class BFN(nn.Module):
     def save_pretrained(
         self, folder: str | Path, *, card: Card | None = None, store: torch.dtype | None = None
     ) -> None:
-        """Write config.json and model.safetensors, all that `from_pretrained` needs, and a card.
+        """Write config.json and model.safetensors, which `from_pretrained` reads, and a card.
 
         Args:
             folder: created if it does not exist; files of these names are replaced.
-            card: what README.md says beyond what the model itself knows; without a card an
+            card: content of README.md beyond what the model itself knows; without a card, an
                 existing README.md is kept.
             store: a smaller type for the file, such as torch.float16; the network is loaded in
                 its present type.
@@ -238,7 +238,7 @@ class BFN(nn.Module):
             return saving.upload(Path(folder), repository, private=private, token=token)
 
     def config(self) -> dict[str, Any]:
-        """All that is needed, apart from the weights, to build this model again."""
+        """Everything except the weights that is needed to rebuild this model."""
         return {
             "format_version": saving.FORMAT_VERSION,
             "net": saving.describe_network(self.net),
@@ -284,10 +284,10 @@ class BFN(nn.Module):
         Args:
             name: a folder written by `save_pretrained` or by training; the name of a model that
                 is shipped with bfn, such as "digits"; or owner/name on the Hugging Face hub.
-            net: a network to load the weights into, instead of building the one that config.json
-                names: for a class of your own that cannot be imported by that name.
+            net: a network to load the weights into, instead of the one that config.json names; for
+                your own class that cannot be imported by that name.
             trust: whether to import and run classes that are not part of bfn, if config.json names
-                any; otherwise these are refused, and loading runs no code but bfn's own.
+                any; otherwise these are refused, and loading runs only bfn's own code.
             revision: a branch, tag or commit on the hub.
             token: for models on the hub that are not public.
         """
@@ -306,7 +306,7 @@ class BFN(nn.Module):
 
 
 def _first_parameter(module: nn.Module) -> nn.Parameter | None:
-    """The first of its parameters(), found in a fraction of the time: every loss asks for it."""
+    """The first parameter, without walking all modules; every loss calls this."""
     for parameter in module._parameters.values():
         if parameter is not None:
             return parameter
@@ -317,11 +317,11 @@ def _first_parameter(module: nn.Module) -> nn.Parameter | None:
 
 
 def takes(net: nn.Module, name: str) -> bool:
-    """Whether a network's forward takes a condition of that name, and it was built to use it."""
+    """Whether the network accepts this condition and was built to use it."""
     parameters = inspect.signature(net.forward).parameters
     if name in parameters:
         return bool(getattr(net, "arguments", {}).get(name, True))
-    # What makes a network fast, or joins it with others, passes all conditions on.
+    # Wrappers that compile or parallelise a network pass all conditions on.
     inner = getattr(net, "net", getattr(net, "module", None))
     anything = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     return anything and (takes(inner, name) if isinstance(inner, nn.Module) else True)
@@ -357,9 +357,8 @@ def continuous(
     """A model of real numbers in [-1, 1].
 
     Args:
-        net: puts out one number per variable.
-        sigma_1: the deviation that is left at t = 1, when the last message has been received; 0.02
-            if it is not given.
+        net: outputs one number per variable.
+        sigma_1: the standard deviation left at t = 1, after the last message; 0.02 by default.
         schedule: how accuracy grows with time: a name of `bfn.schedule.SCHEDULES`, by default
             "exponential", or an object such as `bfn.Exponential(0.02)`, in a recipe a table with
             that class and its arguments, in place of sigma_1.
@@ -386,16 +385,16 @@ def discretised(
     """A model of numbers in K bins of [-1, 1].
 
     Args:
-        net: puts out 2 numbers per variable for the plain head, K for the posterior one.
+        net: outputs 2 numbers per variable for the plain head, K for the posterior one.
         K: the number of bins.
-        sigma_1: the deviation that is left at t = 1, when the last message has been received; what
-            `bfn.suggest_sigma_1(K)` says if it is not given.
+        sigma_1: the standard deviation left at t = 1, after the last message; by default
+            `bfn.suggest_sigma_1(K)`.
         schedule: how accuracy grows with time: a name of `bfn.schedule.SCHEDULES`, by default
             "exponential", or an object such as `bfn.Exponential(0.02)`, in a recipe a table with
             that class and its arguments, in place of sigma_1.
         head: "plain" is the paper's Gaussian cut into bins, whose cost does not depend on K;
-            "posterior" gives every bin a logit, to which what was received is added; "smooth" does
-            the same with few numbers per variable (`bfn.output.binned`).
+            "posterior" gives every bin a logit, to which the received evidence is added; "smooth"
+            does the same with few numbers per variable (`bfn.output.binned`).
         options: t_min, below which the network's output is not used; for the plain head the bounds
             ln_sigma_epsilon and sigma_x of the predicted deviation; for the posterior head inputs,
             as in `discrete`; for the smooth one its spikes and cosines.
@@ -419,21 +418,20 @@ def discrete(
     inputs: Literal["theta", "posterior"] = "theta",
     chunk: int | None = None,
 ) -> BFN:
-    """A model of K classes; for K = 2 the network sees one number and puts out one logit.
+    """A model of K classes; for K = 2 the network sees one number and outputs one logit.
 
     Args:
-        net: puts out K logits per variable, or one if K = 2.
+        net: outputs K logits per variable, or one if K = 2.
         K: the number of classes.
-        beta_1: the accuracy of all messages together; what `bfn.suggest_beta_1(K)` says if it is
-            not given.
+        beta_1: the total accuracy of all messages; by default `bfn.suggest_beta_1(K)`.
         schedule: how accuracy grows with time: a name of `bfn.schedule.SCHEDULES`, by default
             "quadratic", or an object such as `bfn.Quadratic(3.0)`, in a recipe a table with that
             class and its arguments, in place of beta_1.
-        head: "plain", the paper's, takes the logits as they are; "posterior" adds what was
-            received to them, and the data's marginals once training has seen them.
+        head: "plain", the paper's, uses the logits unchanged; "posterior" adds the received
+            evidence, and the data's marginals once they are known from training.
         inputs: "theta", the paper's, or "posterior": the network sees the posterior of each
             variable under the marginals.
-        chunk: losses take this many variables at a time, to save memory, as for K = 50,000.
+        chunk: number of variables per chunk in losses, to save memory, as for K = 50,000.
     """
     if not isinstance(K, int) or K < 2:
         raise BFNError(f"K = {K!r} classes; discrete data have a whole number, at least 2")
@@ -456,7 +454,7 @@ def _schedule(
     if isinstance(chosen, Schedule):
         if end is not None:
             raise BFNError(
-                f"schedule = {chosen} has an end of its own; leave out the other, {end}, or give "
+                f"schedule = {chosen} already sets the final accuracy; leave out {end}, or give "
                 "the schedule by its name"
             )
         return chosen
@@ -511,7 +509,7 @@ class Variable:
 
     @property
     def outputs(self) -> tuple[int, ...]:
-        """The shape of what the network puts out for it, for one example."""
+        """The shape of the network's output for it, for one example."""
         return self.head.output_shape((1, *self.shape))[1:]
 
     def __repr__(self) -> str:
@@ -523,8 +521,8 @@ class Variable:
 def mixed(net: nn.Module, variables: Mapping[str, Variable | Mapping[str, Any]]) -> BFN:
     """A model of named variables of any kinds, which one network sees together.
 
-    Data x are dicts of tensors (B, *shape), by name. The network is given a dict of features and
-    returns a dict, in shapes that `Variable.inputs` and `Variable.outputs` say.
+    Data x are dicts of tensors (B, *shape), by name. The network takes a dict of features and
+    returns a dict, of shapes `Variable.inputs` and `Variable.outputs`.
 
     Args:
         net: net(features, t, **cond) of dicts, such as `bfn.nn.MixedMLP`.

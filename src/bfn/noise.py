@@ -55,8 +55,8 @@ class Keyed:
 class Part:
     """The rows of a batch's noise that belong to a part of the batch.
 
-    Processes that share a batch, or its micro-batches, thus get the noise of the entire batch,
-    however many they are. Every part draws the numbers of all rows and keeps its own.
+    So processes or micro-batches that divide a batch use the noise of the entire batch, however
+    many they are. Every part draws the numbers of all rows and keeps its own.
     """
 
     def __init__(self, generator: torch.Generator, rows: range, batch: int) -> None:

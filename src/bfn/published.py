@@ -46,7 +46,7 @@ from bfn.runs.folder import RunFolder
 Arguments = Mapping[str, Any]
 
 POSITIONS = "input_adapter.pos_embedding"
-UNUSED = "input_adapter.pos_feats"  # stored by the image networks, used by none
+UNUSED = "input_adapter.pos_feats"  # stored by the image networks, but never used
 
 
 RESIDUAL = ("norm_1", "conv_1", "condition", "norm_2", "conv_2", "skip")
@@ -90,7 +90,7 @@ def read(path: str | Path) -> dict[str, Tensor]:
             content: Any = load_file(path)
         else:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # about pickles that torch goes on to refuse
+                warnings.simplefilter("ignore")  # about pickles, which torch refuses anyway
                 content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file fails in as many ways as it has bytes
         if "unsupported global" in str(error).lower():
@@ -112,7 +112,7 @@ def import_run(
     folder.check_free(force=force)
     model = _load(read(checkpoint), recipe)
     source = dict(recipe.data)
-    # The data are loaded only if nothing else tells what an example is.
+    # The data are loaded only if the format is not known otherwise.
     format = known_format(source.pop("source", ""), **source) or build.data(recipe).format
     model.data_format = format.describe()
     try:
@@ -164,8 +164,8 @@ def _check_tensors(content: Any, where: str) -> None:
     others = [str(key) for key, value in content.items() if not isinstance(value, Tensor)]
     if others:
         raise BFNError(
-            f"{where} holds {', '.join(others[:8])} beside or instead of tensors; {expected}. Save "
-            "the network's state dict on its own"
+            f"{where} holds {', '.join(others[:8])} besides or instead of tensors; {expected}. "
+            "Save the network's state dict on its own"
         )
     for key, tensor in content.items():
         _check_plain(key, tensor, where)
@@ -360,7 +360,7 @@ def _check_positions(ours: Tensor, theirs: Tensor) -> None:
             f"the checkpoint's positions have shape {tuple(theirs.shape)}, the network's "
             f"{tuple(ours.shape)}; build it with length={theirs.shape[0]} and the same width"
         )
-    # On the meta device there are shapes alone.
+    # The meta device has only shapes.
     if not (ours.is_meta or theirs.is_meta) and not torch.allclose(
         theirs.to(ours), ours, rtol=0.0, atol=1e-4
     ):

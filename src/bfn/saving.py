@@ -1,4 +1,4 @@
-"""A saved model: its two files, where it is found, and the card that tells others what it is.
+"""A saved model: its two files, where to find it, and its model card.
 
 A model is a folder with config.json and model.safetensors; nothing is ever unpickled. config.json
 holds format_version, the SHA-256 of model.safetensors and, for network, flow and head, a class name
@@ -6,14 +6,14 @@ and its arguments:
 
     {"class": "bfn.flow:GaussianFlow", "arguments": {"schedule": {"class": ..., ...}}}
 
-Flows, heads and schedules are dataclasses, so their fields are their arguments. A network remembers
-the (JSON) arguments it was built with in `net.arguments`.
+Flows, heads and schedules are dataclasses, so their fields are their arguments. A network keeps the
+(JSON) arguments it was built with in `net.arguments`.
 
-The folder is anywhere, inside the package, or on the Hugging Face hub, which is reached through
-huggingface_hub, an optional extra, for names of the form owner/name that are not folders here. Code
-that a folder's files name is run only if the user trusts them, wherever they come from.
+The folder may be anywhere on disk, inside the package, or on the Hugging Face hub, which is reached
+through huggingface_hub, an optional extra, for names owner/name that are not local folders. Code
+that a folder's files name runs only if the user trusts them, wherever they come from.
 
-The card is README.md beside a saved model; it says what the model is and how good it is.
+The card is README.md next to a saved model; it says what the model is and how good it is.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ DTYPES = {str(t)[6:]: t for t in (torch.float16, torch.bfloat16, torch.float32, 
 T = TypeVar("T")
 RECIPE, README, SAMPLE = "recipe.toml", "README.md", "sample"
 SHARED = (CONFIG, WEIGHTS, RECIPE, README, f"{SAMPLE}.*")
-"""What is uploaded and downloaded; a run's checkpoints and metrics stay where they are."""
+"""The files to upload and download; a run's checkpoints and metrics stay local."""
 
 _SHIPPED = Path(__file__).parent / "pretrained"
 _NAME = r"\w[\w.-]*"
@@ -152,9 +152,9 @@ def describe_network(net: nn.Module) -> dict[str, Any]:
     if type(net).__module__ == "__main__":
         name = type(net).__qualname__
         warnings.warn(
-            f"the class {name} belongs to the script that is running, where no other program can "
-            f"import it: load this model with from_pretrained(..., net={name}(...)), or move the "
-            "class to a module of its own",
+            f"the class {name} is defined in the running script, so no other program can import "
+            f"it: load this model with from_pretrained(..., net={name}(...)), or move the class to "
+            "a module",
             stacklevel=2,
         )
     return {"class": class_name(type(net)), "arguments": arguments}
@@ -174,15 +174,15 @@ def build_network(description: Mapping[str, Any], *, trust: bool) -> nn.Module:
 
 
 class Bounded(TorchFunctionMode):
-    """While a network of bfn is built: its tensors hold little more than the weights to come.
+    """While one of bfn's networks is built, limits its tensors to little more than the weights.
 
-    A damaged or hostile config.json might otherwise ask for any amount of memory.
+    Otherwise a damaged or hostile config.json could ask for any amount of memory.
     """
 
     def __init__(self, description: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
         super().__init__()
-        # Tables that are computed, such as positions, are not among the weights; other networks,
-        # which are trusted, may have many.
+        # Computed tables, such as positions, are not among the weights; other networks, which are
+        # trusted, may have many.
         size = sum(weight.numel() for weight in weights.values())
         self.left = 2**18 + 2 * size if is_ours(description["class"]) else math.inf
 
@@ -202,9 +202,9 @@ def save(
     weights: Mapping[str, Tensor],
     store: torch.dtype | None = None,
 ) -> None:
-    """Write both files; a reader sees the old ones or the new ones, never half of one.
+    """Write both files; a reader sees the old ones or the new ones, never a partial one.
 
-    With `store`, weights are written in that type; the network is loaded in its own.
+    With `store`, weights are written in that type; the network is still loaded in its own.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -228,7 +228,7 @@ def save(
         save_file(tensors, filled, metadata={"format": "pt"})
         config = {**config, "sha256": sha256(filled)}
         described.write_text(json.dumps(config, indent=2) + "\n")
-        shutil.copymode(described, filled)  # save_file makes files that only their owner can read
+        shutil.copymode(described, filled)  # save_file makes files readable only by their owner
 
 
 def _narrowed(name: str, tensor: Tensor, store: torch.dtype) -> Tensor:
@@ -243,7 +243,7 @@ def load_config(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise BFNError(
             f"there is no run folder {str(folder)!r}; give the folder of a trained run, or the "
-            "name of a model that bfn ships or the hub has"
+            "name of a shipped model or of one on the hub"
         )
     if not path.is_file():
         raise BFNError(f"{str(folder)!r} holds no {CONFIG}; it is not a finished run")
@@ -293,12 +293,12 @@ def fill(net: nn.Module, weights: Mapping[str, Tensor], dtype: str | None = None
             raise BFNError(f"dtype = {dtype!r} in {CONFIG}; expected {', '.join(DTYPES)}")
         net.to(DTYPES[dtype])
     elif len(kinds) == 1:
-        net.to(kinds.pop())  # a float64 network comes back as one
+        net.to(kinds.pop())  # a float64 network is restored as float64
     net.load_state_dict(weights)
 
 
 def misfit(net: nn.Module, weights: Mapping[str, Tensor]) -> str:
-    """The first difference between weights and those that a network needs; empty if they fit."""
+    """The first mismatch between weights and a network; empty if they fit."""
     own = net.state_dict()
     for name, value in own.items():
         if name not in weights:
@@ -311,7 +311,7 @@ def misfit(net: nn.Module, weights: Mapping[str, Tensor]) -> str:
     return next((f"the network has no {name}" for name in weights if name not in own), "")
 
 
-# Where a model is found.
+# Finding a model.
 
 
 def shipped() -> list[str]:
@@ -322,8 +322,8 @@ def shipped() -> list[str]:
 def locate(name: str | Path, *, revision: str | None = None, token: str | None = None) -> Path:
     """The folder of a model: a folder as it is, a shipped name, or owner/name from the hub.
 
-    A folder comes before a shipped name if it holds a model, and before the hub if it exists. A
-    name that is found nowhere is returned as a path, for its reader to complain about.
+    A folder takes precedence over a shipped name if it holds a model, and over the hub if it
+    exists. A name that is found nowhere is returned as a path, which its reader will refuse.
     """
     text, path = str(name), Path(name).expanduser()
     if any((path / file).is_file() for file in (CONFIG, RECIPE)):
@@ -347,7 +347,7 @@ def download(repository: str, *, revision: str | None = None, token: str | None 
         folder = hub.snapshot_download(
             repository, revision=revision, token=token, allow_patterns=list(SHARED)
         )
-    except Exception as error:  # dozens of types, from the hub's client and its own libraries
+    except Exception as error:  # dozens of types, from the hub's client and its dependencies
         raise BFNError(
             f"{missing}, and it could not be fetched from the hub ({_reason(error)}); check the "
             "name, the connection, and that you may read it"
@@ -391,14 +391,14 @@ def _reason(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class Card:
-    """What a model's own files do not say.
+    """What a model card says beyond the model's own files.
 
     Args:
         title: the heading.
         data: what it was trained on, in sentences.
         recipe: the recipe it was trained with, as TOML.
         losses: a table in Markdown.
-        sample: a picture or a text file that the model drew; it is copied beside the card.
+        sample: a picture or a text file of samples; it is copied next to the card.
         name: the model's folder or name on the hub, for the example.
     """
 

@@ -159,7 +159,7 @@ def test_conditionals_are_learned(tmp_path: Path) -> None:
             "are 200 examples of",
         ),
         (lambda: bfn.generate(model, 200, known={"sex": 2 + sex}), "contains 3"),
-        (lambda: bfn.generate(untrained(), 200, known={"sex": sex}), "MixedMLP, cannot see which"),
+        (lambda: bfn.generate(untrained(), 200, known={"sex": sex}), "MLP, does not take known"),
     ]
     for call, words in refused:
         assert_refused(call, words)
@@ -272,7 +272,7 @@ X = data(4)
         (cost(torch.zeros(4)), "the network returned a Tensor; expected a dict"),
         (cost({"sex": torch.zeros(4)}), "returned nothing for the variable 'types'"),
         (cost(dict.fromkeys(VARIABLES, X["age"])), "'types': the network returned shape (4,)"),
-        (lambda: bfn.infill(untrained(), {}), "no variable is given"),
+        (lambda: bfn.infill(untrained(), {}), "no variable was given"),
         (infill(sex=torch.ones(4)), "in the variable 'sex': the mask is torch.float"),
         (infill(sex=torch.ones(3) > 0), "in the variable 'sex': the mask has shape (3,)"),
         (lambda: bfn.generate(untrained(), 0), "the number of examples must be"),

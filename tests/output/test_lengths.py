@@ -174,13 +174,19 @@ def test_mistakes() -> None:
         (cost(length=LENGTHS.double()), "torch.float64 of shape (4,); expected a whole number"),
         (cost(length=LENGTHS[:2]), "of shape (2,); expected a whole number for each example, (4,)"),
         (cost(length=LENGTHS, mask=mask), "a mask and lengths both say"),
-        (cost(mask=nothing), "hides a whole example"),
+        (cost(mask=nothing), "hides an entire example"),
         (cost(mask=mask.long()), "the mask is torch.int64; expected a torch.bool"),
         (cost(mask=mask[:, :3]), "the mask has shape (4, 3), but x has (4, 6)"),
         (cost(mask=[True]), "the mask is list"),
-        (cost(blind, mask=mask), "the network, MLP, cannot be told which variables exist"),
+        (
+            cost(blind, mask=mask),
+            "the network, MLP, does not take a mask of the variables that exist",
+        ),
         (cost(with_law), "different lengths; give length="),
-        (lambda: loss.reconstruction(model, x, length=LENGTHS), "has no law of lengths yet"),
+        (
+            lambda: loss.reconstruction(model, x, length=LENGTHS),
+            "has no distribution of lengths yet",
+        ),
         (cost(mixed, molecule, mask=mask[:, :4]), "no variable has such a first axis"),
         (cost(mixed, molecule, mask={"type": mask}), "the variable 'type' of the mask is unknown"),
         (cost(mixed, molecule, mask={"types": mask[:2]}), "in the variable 'types'"),
@@ -191,7 +197,7 @@ def test_mistakes() -> None:
         (draw(length=0), "has length 0; expected 1 to 6"),
         (draw(length=[1, 2, 3]), "for each example, (2,)"),
         (draw(length="2"), "length = '2'; expected a whole number"),
-        (draw(mask=torch.zeros(2, 6) > 0), "hides a whole example"),
+        (draw(mask=torch.zeros(2, 6) > 0), "hides an entire example"),
     ):
         assert_refused(call, words)
 

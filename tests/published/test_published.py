@@ -181,7 +181,7 @@ def test_files_that_are_not_checkpoints(tmp_path: Path) -> None:
         "code.pkl": "is not a checkpoint|could run any code",
         "code.pt": "could run any code and are never read",
         "tensor.pt": "holds a Tensor; expected a state dict",
-        "tables.pt": "holds model, ema beside or instead of tensors",
+        "tables.pt": "holds model, ema besides or instead of tensors",
         "nan.pt": r"not finite in net\.a",
         "missing.pt": "does not exist",
         ".": "is a folder",

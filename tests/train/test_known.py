@@ -125,7 +125,7 @@ def test_a_network_that_was_never_given_anything_says_so(tmp_path: Path) -> None
     """In the model that was trained and in the one that is loaded; others are trusted."""
     x = {"a": torch.zeros(8, 2).long(), "b": torch.zeros(8), "c": torch.zeros(8, 2).long()}
     known = {"b": torch.zeros(3)}
-    told = "was trained with train.known = 0 and never saw"
+    told = "was trained with train.known = 0 and never received"
     unknown, out = mixed(known=True), tmp_path / "run"
     bfn.generate(unknown, 3, 2, known=known)
     bfn.train.fit(unknown, x, steps=1, batch=8, out=out, display=False)
@@ -196,7 +196,7 @@ def test_a_recipe_is_given_a_network_that_sees(tmp_path: Path) -> None:
     against = tiny_runs.read(tmp_path, "text", train__known=0.5, net__known=False)
     assert_refused(
         lambda: tiny_runs.run(against, tmp_path / "other"),
-        "the network, Transformer, cannot see which variables are known", "net.known = true",
+        "the network, Transformer, does not take known variables", "net.known = true",
     )  # fmt: skip
     assert not (tmp_path / "other").exists()
 
@@ -235,7 +235,7 @@ def test_mistakes_with_groups(groups: Any, words: list[str], tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("net", "x", "given", "words"),
     [
-        (Blind(), torch.zeros(8, 3), 0.5, ["Blind, cannot see which variables are known"]),
+        (Blind(), torch.zeros(8, 3), 0.5, ["Blind, does not take known variables"]),
         (Toy(), torch.zeros(8, 1), 0.5, ["train.known = 0.5, but an example", "single variable"]),
         (Toy(), torch.zeros(8, 3), 1.5, ["train.known = 1.5 is too large; expected 1 or less"]),
     ],

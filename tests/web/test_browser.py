@@ -619,7 +619,7 @@ def test_rows_of_a_table(serve, visit, tmp_path: Path) -> None:
     page.press("#particles", "Tab")
     ready(page)
     assert page.locator("#command").is_hidden()
-    assert "No command line makes the same" in page.locator("#why").inner_text()
+    assert "No command line reproduces this" in page.locator("#why").inner_text()
     keep(page, "table")
     examine(page, "40, missing, yes")
     page.fill("#own-text", "40, much, yes")

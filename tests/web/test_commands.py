@@ -45,7 +45,7 @@ MISTAKES = [
     ("view digits --solver ods", "solver = 'ods'; expected one of ancestral, sde"),
     ("view", "bfn view needs RUN"),
     ("serve --port 99999", "port = 99999; expected 1 to 65535"),
-    ("serve --host nowhere.invalid", "cannot listen at nowhere.invalid"),
+    ("serve --host nowhere.invalid", "cannot listen on nowhere.invalid"),
 ]
 
 
@@ -71,8 +71,8 @@ def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         said = refused(capsys, f"serve --no-browser --port {port}")
-    assert f"cannot listen at 127.0.0.1:{port} (Address already in use); give another" in said
-    assert "--port 0 for any that is free" in said
+    assert f"cannot listen on 127.0.0.1:{port} (Address already in use); give another" in said
+    assert "--port 0 for a free one" in said
 
 
 @pytest.mark.parametrize("module", ["starlette", "uvicorn", "websockets"])

@@ -66,7 +66,7 @@ def read(message: dict[str, Any]) -> requests.Request:
         (pinned(0, float("nan")), "a list of finite numbers"),
         ({"pins": {"i": [*range(64)], "v": [0] * 64}}, "everything is pinned"),
         ({"particles": 4}, "particles compete for what is pinned; pin something first"),
-        (pinned(0, 0, particles=4, since=0.5), "particles cannot go on from the middle"),
+        (pinned(0, 0, particles=4, since=0.5), "particles cannot start from the middle"),
         ({"since": 1.5}, "since = 1.5; expected a number from 0 to 1"),
         ({"guidance": float("inf")}, "guidance = inf; expected a number from 0 to 20"),
         (pinned(0, 5, model="array"), "a value lies outside the range of the data, -0.98"),
@@ -299,7 +299,7 @@ def test_the_command_makes_the_same_file(
     assert [values[i] for i in pins["i"]] == pytest.approx(pins["v"])
     if kind == "table" and way in ("particles", "since"):
         assert start["command"] is None
-        assert "bfn sample --given has neither particles nor" in start["why"]
+        assert "bfn sample --given supports neither particles nor" in start["why"]
         assert start["needs"] == []
         return
     assert start["why"] is None
@@ -348,9 +348,9 @@ def test_the_second_of_several_is_the_last_that_its_command_makes(
         (
             "colour",
             {"i": [3, 19, 35, 4], "v": [15, 0, 4, 15]},
-            "of some only one colour is pinned.",
+            "of some only one is pinned.",
         ),
-        ("bytes", {"i": [3], "v": [200]}, "what is pinned cannot be written in one."),
+        ("bytes", {"i": [3], "v": [200]}, "the pinned values cannot be written in one."),
     ],
 )
 def test_where_no_command_makes_the_same_the_page_says_why(
@@ -358,7 +358,7 @@ def test_where_no_command_makes_the_same_the_page_says_why(
 ) -> None:
     start = pages.streamed(loaded(kind), pins=pins, steps=1)[0][0]
     assert start["command"] is None
-    assert start["why"].startswith("No command line makes the same again: ")
+    assert start["why"].startswith("No command line reproduces this: ")
     assert why in start["why"]
 
 
@@ -369,7 +369,7 @@ def test_a_row_of_a_model_that_was_not_trained_for_it_has_no_command() -> None:
 
 def test_a_model_in_memory_has_no_command() -> None:
     start = pages.streamed(of_model(array()), steps=1)[0][0]
-    assert (start["command"], "in memory alone" in start["why"]) == (None, True)
+    assert (start["command"], "only in memory" in start["why"]) == (None, True)
 
 
 def test_a_model_that_must_be_trusted_is_again(tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ def test_a_download_and_a_generation_do_not_end_each_other(
         assert [(each["kind"], each["run"]) for each in headers[-2:]] == [("end", 4), ("file", 3)]
         for run in range(5, 15):
             send(page, run=run, **download)
-        assert until(page, "error")[-1]["message"].startswith("8 files are on their way already")
+        assert until(page, "error")[-1]["message"].startswith("8 files are already on their way")
 
 
 def test_pages_share_the_model_fairly(served: tuple[server.Server, int]) -> None:

@@ -497,12 +497,12 @@ def test_notebooks_show_a_film(tmp_path: Path) -> None:
 
 def test_mistakes_with_films() -> None:
     model = bfn.discrete(untrained.Constant(), K=2)
-    with pytest.raises(BFNError, match="the model does not say what its data are; train it"):
+    with pytest.raises(BFNError, match="the model does not describe its data; train it"):
         bfn.view(model)
     with pytest.raises(BFNError, match=r"n = 0; expected a whole number, at least 1"):
         bfn.view("digits", 0)
     model.data_format = {"medium": "array", "shape": [MOST + 1], "form": {"name": "real"}}
-    with pytest.raises(BFNError, match=r"has 16,385 variables, and the page can draw 16,384"):
+    with pytest.raises(BFNError, match=r"has 16,385 variables, but the page can show only 16,384"):
         bfn.view(model)
     text = pages.of(untrained.text(), "text")
     long = replace(text, settings=replace(text.settings, steps=1000))

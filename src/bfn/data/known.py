@@ -93,7 +93,7 @@ def digits(form: str = "discretised", bins: int | None = None, labels: bool = Fa
         form: "discretised" (bin centres), "binary" (a pixel is 1 with probability level / 16, drawn
             again for every batch), "continuous" (levels scaled to [-1, 1]) or "discrete" (classes).
         bins: K of discretised and discrete data, 2 to 17; 17 keeps every level.
-        labels: train with the digits as labels, handed out as `cond["label"]`.
+        labels: train with the digits as labels, returned as `cond["label"]`.
     """
     with (files("bfn.data") / "digits.npz").open("rb") as file:
         arrays = np.load(file, allow_pickle=False)
@@ -115,7 +115,7 @@ def mnist(
         form: "binary" (a pixel is 1 with probability level / 255, drawn again for every batch),
             "discretised", "continuous" or "discrete".
         bins: K of discretised and discrete data, 2 to 256; 256 keeps every level.
-        labels: train with the digits as labels, handed out as `cond["label"]`.
+        labels: train with the digits as labels, returned as `cond["label"]`.
         dir: folder of the idx files, packed (.gz) or not; by default BFN_DATA, else the cache,
             into which they are downloaded.
     """
@@ -136,7 +136,7 @@ def cifar10(
         form: "discretised", "continuous", "discrete" or "binary".
         bins: K of discretised and discrete data, 2 to 256; 256 keeps every level, the paper also
             uses 16.
-        labels: train with the classes as labels, handed out as `cond["label"]`.
+        labels: train with the classes as labels, returned as `cond["label"]`.
         dir: folder of cifar-10-binary.tar.gz, or of the .bin files extracted from it; by default
             BFN_DATA, else the cache, into which the archive is downloaded.
     """

@@ -60,7 +60,7 @@ class Theta:
 
 
 class BayesianFlow(ABC):
-    """p_F, p_S and the update; concrete flows say only what m(x), v and the features are.
+    """p_F, p_S and the update; concrete flows define only m(x), v and the features.
 
     A flow whose V has a last axis of its own (K logits, or the two coordinates of an angle) also
     overrides `state_shape` and `data_shape`.
@@ -111,19 +111,19 @@ class BayesianFlow(ABC):
         return m
 
     def expected_input(self, theta: Theta) -> Tensor:
-        """The same of the input distribution."""
+        """E[m(x)] under the input distribution, as a guide sees it."""
         return self.features(theta)
 
     def known_state(self, m: Tensor, beta: Tensor) -> Tensor:
-        """The V that says, at accuracy beta, as much as possible about data with m(x) = m.
+        """The most informative V at accuracy beta for data with m(x) = m.
 
-        By default the messages without their noise.
+        By default the noiseless messages.
         """
         return beta * m
 
     @property
     def decisive_accuracy(self) -> float:
-        """The accuracy of a message that settles what x is; by default that of all messages."""
+        """The accuracy of a message that determines x; by default that of all messages."""
         return float(self.schedule.beta(torch.ones((), dtype=torch.float64)))
 
     @property
@@ -145,7 +145,7 @@ class BayesianFlow(ABC):
         return per_example(accuracy, V)
 
     def over_data(self, accuracy: Tensor, x: Tensor) -> Tensor:
-        """The same, broadcast over x."""
+        """Accuracies as the schedule gives them, one for each example, broadcast over x."""
         return per_example(accuracy, x)
 
     def spread(self, values: Tensor, V: Tensor) -> Tensor:
@@ -157,7 +157,7 @@ class BayesianFlow(ABC):
         return self.v * accuracy
 
     def pack(self, x: Any, dtype: torch.dtype) -> Tensor:
-        """Data as users give them -> one tensor (B, *shape); dtype is for data of several kinds."""
+        """The user's data as one tensor (B, *shape); dtype is for data of several kinds."""
         if not isinstance(x, Tensor):
             raise BFNError(
                 f"x is a {type(x).__name__}; expected a tensor: convert it with torch.as_tensor(x)"
@@ -169,7 +169,7 @@ class BayesianFlow(ABC):
         return x
 
     def pack_known(self, x: Any, mask: Any, dtype: torch.dtype) -> tuple[Tensor, Any]:
-        """Data of which some are known, and a mask that says which, as one tensor each."""
+        """Partly known data, and the mask of the known values, as one tensor each."""
         return self.pack(x, dtype), mask
 
     def unpack(self, x: Tensor) -> Any:
@@ -177,18 +177,18 @@ class BayesianFlow(ABC):
         return x
 
     def longest(self, shape: Sequence[int]) -> int:
-        """The length of an example of the given shape, if nothing of it is padding."""
+        """The length of an example of the given shape without padding."""
         require(len(shape) > 0, "an example is a single number, which has no length; leave it out")
         return shape[0]
 
     def reach(self, mask: Tensor) -> Tensor:
-        """The length up to which a mask in the shape of x is true somewhere, at least 1: (B,)."""
+        """The smallest length, at least 1, that covers all true entries of a mask: (B,)."""
         places = mask.reshape(*mask.shape[:2], -1).any(-1)
         numbers = torch.arange(1, places.shape[1] + 1, device=mask.device)
         return (places * numbers).amax(1).clamp_min(1)
 
     def pack_existing(self, mask: Any, x: Tensor) -> Tensor:
-        """A mask as users give it, true where a variable of x exists, in the shape of x."""
+        """The user's mask, true where a variable of x exists, in the shape of x."""
         return spread_mask(mask, x)
 
     def unpack_mask(self, mask: Tensor) -> Any:
@@ -196,7 +196,7 @@ class BayesianFlow(ABC):
         return mask
 
     def padded(self, x: Tensor, mask: Tensor) -> Tensor:
-        """x with -1 or, for numbers, NaN where the mask is false: nothing that data can be."""
+        """x with -1 or, for numbers, NaN where the mask is false: never valid data."""
         return torch.where(mask, x, -1 if self.integers else torch.nan)
 
     def unpack_state(self, V: Tensor) -> Any:
@@ -225,7 +225,7 @@ class BayesianFlow(ABC):
         Those in none have the number of groups.
         """
         raise BFNError(
-            f"the groups {[list(names) for names in groups]} are of named variables, which only "
+            f"the groups {[list(names) for names in groups]} need named variables, which only "
             "mixed data have; leave them out"
         )
 
@@ -285,7 +285,7 @@ def require(condition: bool, sentence: str) -> None:
 
 
 def checked_mask(mask: Any, x: Tensor) -> Tensor:
-    """A mask of x, given in its shape or in one example's, in its shape."""
+    """A mask in the shape of x, given in that shape or in that of one example."""
     _require_bool(mask, "true where x is observed, such as mask > 0.5")
     if tuple(mask.shape) not in (tuple(x.shape), tuple(x.shape[1:])):
         raise BFNError(
@@ -302,7 +302,7 @@ def _require_bool(mask: Any, meaning: str) -> None:
 
 
 def spread_mask(mask: Any, x: Tensor) -> Tensor:
-    """A mask of the first axes of x, the batch among them, spread over the others."""
+    """A mask of the first axes of x, including the batch, broadcast over the others."""
     _require_bool(mask, "true where x exists")
     if mask.dim() == 0 or mask.shape != x.shape[: mask.dim()]:
         raise BFNError(
@@ -385,7 +385,7 @@ class _ClassFlow(BayesianFlow):
         require_values(x, 0, self.K - 1, f"the classes 0 to {self.K - 1}")
 
     def known_state(self, m: Tensor, beta: Tensor) -> Tensor:
-        """Certainty: the posterior of classes depends on V alone, for all m(x) have one length."""
+        """Certainty: the posterior of classes depends only on V, since all |m(x)| are equal."""
         return CERTAIN / self.v * m
 
     def expected_input(self, theta: Theta) -> Tensor:
@@ -393,7 +393,7 @@ class _ClassFlow(BayesianFlow):
 
     @property
     def decisive_accuracy(self) -> float:
-        # Twice, because the message's noise may take some of it away.
+        # Twice, because the message's noise may cancel some of it.
         return 2.0 * CERTAIN / self.v
 
 

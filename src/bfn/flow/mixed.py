@@ -1,7 +1,7 @@
 """Mixed data: one flow over named variables of several kinds.
 
-The messages about different variables are independent given x. So the state of all variables is
-their states side by side,
+The messages about different variables are independent given x. So the state of all variables is the
+concatenation of their states,
 
     V = (V_1, ..., V_P),    V_p | x  ~  N(beta_p(t) m_p(x_p), v_p beta_p(t)),
 
@@ -33,7 +33,7 @@ from bfn.schedule import Schedule
 
 @dataclass(frozen=True)
 class Layout:
-    """Named tensors (B, *shape) side by side in rows (B, size)."""
+    """Named tensors (B, *shape) concatenated into rows (B, size)."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -46,9 +46,9 @@ class Layout:
         )
         require(
             all(isinstance(name, str) for name in self.names),
-            f"the variables are named {self.names}; expected texts, as in 'age'",
+            f"the variables are named {self.names}; expected strings, such as 'age'",
         )
-        # Beyond 2^24 numbers an example would fill the memory, as one in a damaged file might.
+        # More than 2^24 numbers, as in a damaged file, could exhaust the memory.
         require(
             all(isinstance(size, int) and size > 0 for shape in self.shapes for size in shape)
             and self.size <= 2**24,
@@ -79,14 +79,14 @@ class Layout:
         return torch.cat([row if dtype is None else row.to(dtype) for row in rows], 1)
 
     def repeat(self, values: Sequence[Any], **like: Any) -> Tensor:
-        """A value for each part as a row: each as often as its part is long."""
+        """A value for each part, repeated over the part's entries of a row."""
         sizes = torch.tensor(self.sizes)
         return torch.tensor(values).repeat_interleave(sizes).to(**like)
 
 
 @contextmanager
 def naming(variable: str) -> Iterator[None]:
-    """Say in a user's mistake which variable it is about."""
+    """Prefix errors with the variable's name."""
     try:
         yield
     except BFNError as error:
@@ -95,7 +95,7 @@ def naming(variable: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Schedules(Schedule):
-    """Schedules side by side, along a last axis."""
+    """Several schedules, stacked along a last axis."""
 
     schedules: tuple[Schedule, ...]
 
@@ -115,13 +115,13 @@ class Schedules(Schedule):
         return self._each(lambda schedule: schedule.increment(s, t))
 
     def clock(self, t: Tensor) -> Tensor:
-        # The network can be told only one time: `MixedFlow.retimed` changes all alike.
+        # The network takes a single time: `MixedFlow.retimed` changes all schedules alike.
         return self.schedules[0].clock(t)
 
 
 @dataclass(frozen=True)
 class MixedFlow(BayesianFlow):
-    """The flows of named variables, each of any kind and shape, side by side."""
+    """The flows of named variables, each of any kind and shape."""
 
     layout: Layout
     flows: tuple[BayesianFlow, ...]
@@ -175,7 +175,7 @@ class MixedFlow(BayesianFlow):
         return {}
 
     def _table(self, name: str, device: torch.device, make: Callable[[], Tensor]) -> Tensor:
-        """Kept on the device: copying it there in every step would make a GPU wait."""
+        """A cached tensor on the device: copying it in every step would stall a GPU."""
         if (name, device) not in self._tables:
             self._tables[name, device] = make().to(device)
         return self._tables[name, device]
@@ -190,7 +190,7 @@ class MixedFlow(BayesianFlow):
 
     def spread(self, values: Tensor, V: Tensor) -> Tensor:
         def variables() -> Tensor:
-            # All numbers of the state of a variable point to it.
+            # All state entries of a variable point to it.
             sizes = zip(self.state.sizes, self.layout.sizes, strict=True)
             numbers = self.layout.repeat([state // data for state, data in sizes])
             return torch.arange(self.layout.size).repeat_interleave(numbers)
@@ -205,7 +205,7 @@ class MixedFlow(BayesianFlow):
 
     def pack(self, x: Any, dtype: torch.dtype) -> Tensor:
         if isinstance(x, Tensor) and tuple(x.shape[1:]) == self.shape:
-            return x  # packed already
+            return x  # already packed
         parts = self._checked_data(x, complete=True)
         batches = {len(value) for value in parts.values()}
         require(
@@ -220,7 +220,7 @@ class MixedFlow(BayesianFlow):
         if isinstance(x, Tensor):
             return x, mask
         x = self._checked_data(x, complete=False)
-        require(len(x) > 0, "no variable is given; give the known ones, as in {'age': tensor}")
+        require(len(x) > 0, "no variable was given; give the known ones, as in {'age': tensor}")
         one = next(iter(x.values()))
         nothing = torch.zeros(len(one), *self.shape, device=one.device, dtype=dtype)
         if mask is None:
@@ -229,7 +229,7 @@ class MixedFlow(BayesianFlow):
         rows = torch.zeros_like(nothing, dtype=torch.bool)
         parts = self.layout.split(rows)
         for name, own in mask.items():
-            require(name in x, f"the mask names {name!r}, which is not given; add its values")
+            require(name in x, f"the mask names {name!r}, which was not given; add its values")
             with naming(name):
                 parts[name].copy_(checked_mask(own, parts[name]))
         return self.pack({**self.unpack(nothing), **x}, dtype), rows
@@ -252,7 +252,7 @@ class MixedFlow(BayesianFlow):
         return x
 
     def _checked_data(self, x: Any, *, complete: bool) -> Mapping[str, Tensor]:
-        """x, if every part also has its type and shape; its values, `check` looks at."""
+        """x, if every part has the right type and shape; `check` checks the values."""
         x = self._checked(x, "data", complete=complete)
         for name, flow, shape in self._each:
             if name in x:
@@ -268,12 +268,12 @@ class MixedFlow(BayesianFlow):
         }
 
     def longest(self, shape: Sequence[int]) -> int:
-        # The first variable that has axes says it; all whose first axis is as long share it.
+        # The first variable with axes defines it; all with an equally long first axis share it.
         first = next((own for own in self.layout.shapes if own), ())
         return super().longest(first)
 
     def _as_long(self, longest: int) -> list[str]:
-        """The variables whose first axis is so long."""
+        """The variables whose first axis has this length."""
         return [name for name, _, shape in self._each if shape[:1] == (longest,)]
 
     def reach(self, mask: Tensor) -> Tensor:
@@ -368,7 +368,7 @@ class MixedFlow(BayesianFlow):
         return self._joined("known_state", self.state.split(m), betas)
 
     def positions(self, shape: Sequence[int], device: torch.device) -> Tensor:
-        # Every variable is an axis of its own, so that on one side of a line are some of them.
+        # Every variable is an axis of its own, so that a line separates some from the others.
         rows = self.layout.repeat(range(len(self.flows)), device=device)
         return torch.nn.functional.one_hot(rows, len(self.flows)).float()
 
@@ -386,8 +386,8 @@ class MixedFlow(BayesianFlow):
         found = [number.get(name, len(groups)) for name in self.layout.names]
         require(
             len(set(found)) > 1,
-            "one group of all variables leaves nothing to learn; leave some out, or make several "
-            "groups",
+            "a single group of all variables leaves nothing to learn; leave some out, or make "
+            "several groups",
         )
         return self.layout.repeat(found)
 
@@ -406,6 +406,6 @@ def _check_part(flow: BayesianFlow, shape: tuple[int, ...], value: Any) -> None:
         tuple(value.shape[1:]) == shape and value.dim() > 0,
         f"the shape is {tuple(value.shape)}; expected {expected}",
     )
-    # In a row of numbers all have one type, so what is wrong with that of a part is said here.
+    # All entries of a row have one type, so the type of each part is checked here.
     if not (value.dtype == torch.int64 if flow.integers else value.is_floating_point()):
         flow.check(value)

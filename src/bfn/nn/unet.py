@@ -166,7 +166,7 @@ class UNet(_ImageNetwork):
     Args:
         channels: channels of the images.
         inputs: numbers per variable in the features (K for K > 2 classes, otherwise 1).
-        outputs: numbers per variable that the network puts out (docs/notation.md lists P).
+        outputs: network outputs per variable (docs/notation.md lists P).
         width: channels at full resolution; even and a multiple of groups.
         multipliers: factors of the width, one per resolution; each resolution is half the last.
         blocks: residual blocks per resolution on the way down; one more on the way up.
@@ -178,7 +178,7 @@ class UNet(_ImageNetwork):
         image_size: the only size accepted (a number, or height and width); None accepts every
             size that halves evenly.
         labels: number of class labels that forward() may be given; 0 for none.
-        known: whether forward() may be told which variables are known exactly.
+        known: whether forward() takes a mask of the variables that are known exactly.
     """
 
     def __init__(
@@ -273,7 +273,7 @@ class VDMUNet(_ImageNetwork):
     Args:
         channels: channels of the images.
         inputs: numbers per variable in the features (K for K > 2 classes, otherwise 1).
-        outputs: numbers per variable that the network puts out (docs/notation.md lists P).
+        outputs: network outputs per variable (docs/notation.md lists P).
         width: channels inside; even and a multiple of groups and of heads.
         blocks: residual blocks n on the way down; n + 1 come after the middle.
         heads: heads of the attention in the middle.
@@ -282,7 +282,7 @@ class VDMUNet(_ImageNetwork):
         fourier: exponents k of the Fourier features sin(2 pi 2^k x), cos(2 pi 2^k x).
         image_size: the only size accepted (a number, or height and width); None accepts any.
         labels: number of class labels that forward() may be given; 0 for none.
-        known: whether forward() may be told which variables are known exactly.
+        known: whether forward() takes a mask of the variables that are known exactly.
     """
 
     def __init__(

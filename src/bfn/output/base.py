@@ -9,12 +9,12 @@ m = E[m(x')] under p_O and v from the flow,
     log_ratio   ln p_S - ln p_R at a given message     what the divergence is the mean of
     log_prob    ln p_O(x)                              for L^r
 
-A `Head` turns the network's numbers into an `Output`. It reads the accuracy beta from theta and
-not from t, so that variables may know more than the schedule says.
+A `Head` turns the network's numbers into an `Output`. It reads the accuracy beta from theta rather
+than from t, so that variables may be known better than the schedule implies.
 
-Lossless coding needs data as symbols 0 .. K-1: `Head.symbols` says which values a variable can
-take, and `Output.law` how probable they are, as a `Table` or a `CutGaussian`. A type of data that
-has neither method can be trained and sampled, but not compressed.
+Lossless coding needs data as symbols 0 .. K-1: `Head.symbols` gives the values that a variable can
+take, and `Output.law` their probabilities, as a `Table` or a `CutGaussian`. A data type without
+these methods can be trained and sampled, but not compressed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from bfn.flow.base import BayesianFlow, Theta, per_example
 from bfn.noise import Source
 
 MOST_BINS = 64
-"""With more bins a belief shows the Gaussian that they cut, and not every bin."""
+"""With more bins, a belief shows the Gaussian instead of every bin."""
 MOST_SYMBOLS = 2**22
 """With more symbols, probabilities in multiples of 2^-24 would be too coarse."""
 
@@ -102,7 +102,7 @@ class _PerExample(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class Belief:
-    """What an output says about each variable, to look at; None where it does not apply.
+    """An output's belief about each variable, for display; None where it does not apply.
 
     Args:
         p: the probabilities of classes or bins, (B, *shape, K).
@@ -131,7 +131,7 @@ def of_values(log_p: Tensor, values: Tensor) -> Belief:
 
 
 def of_gaussian(mean: Tensor, sigma: Tensor, K: int) -> Belief:
-    """A Gaussian cut into many bins of [-1, 1], as if it were not cut."""
+    """The belief of a Gaussian cut into many bins of [-1, 1], ignoring the bins."""
     entropy = (sigma * (0.5 * K)).log() + 0.5 * math.log(2.0 * math.pi * math.e)
     return Belief(None, mean, sigma.clamp_max(1.0), entropy.clamp(0.0, math.log(K)))
 
@@ -172,7 +172,7 @@ class Symbols(ABC):
 
     @abstractmethod
     def index(self, x: Tensor) -> Tensor:
-        """The indices of data, int64; raises `BFNError` if x would not come back unchanged."""
+        """The indices of data, int64; raises `BFNError` if x would not be restored unchanged."""
 
     @abstractmethod
     def data(self, k: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -219,9 +219,9 @@ class Output(ABC):
     ) -> Tensor:
         """KL(p_S || p_R) for a message of accuracy alpha_i: (B,) nats.
 
-        Exact where it can be, else unbiased with `draws` antithetic pairs of messages. alpha_max
-        is an upper bound on alpha_i, a number for each part of the data; giving it saves reading
-        alpha_i back from a GPU.
+        Exact where possible, else unbiased with `draws` antithetic pairs of messages. alpha_max is
+        an upper bound on alpha_i, one number for each part of the data, which saves reading alpha_i
+        back from a GPU.
         """
 
     @abstractmethod
@@ -233,7 +233,7 @@ class Output(ABC):
         """ln p_O(x): (B,) nats."""
 
     def reconstruction(self, x: Tensor) -> Tensor:
-        """The cost of sending x once theta is known: (B,) nats."""
+        """The cost of sending x given theta: (B,) nats."""
         return -self.log_prob(x)
 
     @abstractmethod
@@ -255,7 +255,7 @@ class Output(ABC):
         )
 
     def belief(self) -> Belief:
-        """What is believed about every variable, to look at."""
+        """The belief about every variable, for display."""
         raise BFNError(
             f"{type(self).__name__} cannot be drawn; give it a method belief() that returns a "
             "bfn.output.Belief"
@@ -270,7 +270,7 @@ class Output(ABC):
         raise uncodable(self)
 
     def message_law(self) -> Law | Point:
-        """The values of the data that the next message is a mixture over."""
+        """The distribution of the data over which the next message is a mixture."""
         return self.law()
 
     def shift(self, J: Tensor, exact: bool) -> Output:
@@ -296,13 +296,13 @@ class Head(ABC):
     """(network output, theta, t) -> Output."""
 
     kind: ClassVar[str] = "custom"
-    """What the data are called in words, as in "discrete data"."""
+    """The name of the data type, as in "discrete data"."""
     t_min: float = 0.0
     """The time before which the network is ignored."""
     objective: ClassVar[str] = "bound"
     """What to train on by default: see `bfn.loss.objective`."""
     parameters: int
-    """Numbers per variable that the network puts out; an axis of length 1 is dropped."""
+    """Network outputs per variable; an axis of length 1 is dropped."""
 
     @property
     def parts(self) -> tuple[Head, ...]:
@@ -321,7 +321,7 @@ class Head(ABC):
         return flow.features(theta)
 
     def read(self, net_output: Any, shape: tuple[int, ...]) -> Tensor:
-        """What the network returned for data of the given shape, checked, as one tensor."""
+        """The network's output for data of the given shape, checked, as one tensor."""
         expected = self.output_shape(shape)
         if not isinstance(net_output, Tensor) or not net_output.is_floating_point():
             found = getattr(net_output, "dtype", f"a {type(net_output).__name__}")
@@ -342,11 +342,11 @@ class Head(ABC):
         """Raise `BFNError` unless x lies in the range of the data."""
 
     def fitted(self, x: Tensor, *, alike: bool = False, mask: Tensor | None = None) -> Self:
-        """The head with what it wants to know about the data before training.
+        """The head, fitted to the data before training.
 
         Args:
             x: examples of the training data, (N, *shape).
-            alike: whether all variables follow one law, as the positions of a text do.
+            alike: whether all variables have the same distribution, as the positions of a text do.
             mask: true where a variable exists, in the shape of x; None if all do.
         """
         return self
@@ -355,8 +355,8 @@ class Head(ABC):
         """The values that a variable can take, for lossless coding.
 
         Args:
-            values: for continuous data that are measured in bins, the value of every bin that is
-                not its centre.
+            values: for continuous data measured in bins, the value of every bin if it is not the
+                centre.
         """
         raise uncodable(self)
 
@@ -366,15 +366,15 @@ class Head(ABC):
 
 
 def uncodable(what: object) -> BFNError:
-    """The answer of types of data that have no lossless code."""
+    """The error for data types without a lossless code."""
     return BFNError(
-        f"data of type {type(what).__name__} have no lossless code (it defines no symbols); "
+        f"data of type {type(what).__name__} have no lossless code (the type defines no symbols); "
         "compress them with another program"
     )
 
 
 def data_from_noise(epsilon_hat: Tensor, theta: Theta, early: Tensor) -> Tensor:
-    """The data that prediction epsilon_hat of the input's noise amounts to; 0 where `early`.
+    """x_hat from the predicted noise epsilon_hat; 0 where `early`.
 
     The paper's mu / gamma - sqrt((1 - gamma) / gamma) epsilon_hat is V / beta - epsilon_hat /
     sqrt(beta). The two terms nearly cancel to a number that fine bins need to many digits, hence

@@ -48,12 +48,12 @@ from bfn.output.categorical import pinned_logits, sample_classes
 from bfn.output.marginals import RARE, ClassHead, Marginals, odds
 
 FEW_BINS = NODES + 2
-"""Up to here the sum over all bins is also the cheaper way to the mixture."""
+"""Up to this many bins, the direct sum over all bins is also the cheaper way."""
 BISECTIONS = 28
 COSINES, FREE = 12, 40
 """The smooth functions of many bins; up to FREE bins there are as many as bins, less one."""
 FINE = (16, 24, 32, 48, 64, 96, 128, 192)
-"""Cosines of these frequencies are seen, but not put out."""
+"""Cosines of these frequencies are inputs, but not outputs."""
 
 
 class _Bins(Output):
@@ -132,7 +132,7 @@ class FreeBinnedOutput(_Bins):
         return of_values(self.log_p, self._centres)
 
     def shift(self, J: Tensor, exact: bool) -> Output:
-        # The mean alone is known: the bins' distribution is tilted until it has that mean.
+        # Only the mean is known: the bins' distribution is tilted until it has that mean.
         reach = torch.full_like(J, 40.0 * self.K)  # e^80 from one bin to the next
         return self._tilted(_solve(lambda u: self._tilted(u).m, self.m.detach() + J, self.K, reach))
 
@@ -224,7 +224,7 @@ def _solve(mean: Callable[[Tensor], Tensor], target: Tensor, K: int, reach: Tens
     """The argument within +-reach at which `mean`, a rising function of it, reaches the target.
 
     By bisection: where bins are far wider than sigma the mean is a staircase, on which Newton's
-    rule gets lost.
+    method fails.
     """
     end = 1.0 - 1.0 / K - 1e-3 / K  # just inside the outer bins' centres
     low, high = -reach, reach
@@ -348,21 +348,21 @@ def _basis(
 class SmoothBinnedHead(FreeBinnedHead):
     """The logits of K bins from few numbers: cosines, one for each spike, and a Gaussian.
 
-    It suits numbers whose probabilities vary smoothly over many bins, but for a few frequent
-    values. A free logit for each of hundreds of bins is learned from a handful of examples, and
-    overfits; a cut Gaussian cannot say "either nothing or about a thousand". Here the logit of bin
-    k with centre c_k is
+    It suits numbers whose probabilities vary smoothly over many bins, except for a few frequent
+    values. A free logit for each of hundreds of bins would be learned from a handful of examples,
+    and overfit; a cut Gaussian cannot express "either nothing or about a thousand". Here the logit
+    of bin k with centre c_k is
 
     ln p(k) + ln p(V | k) + sum_j w_j sqrt(2) cos(pi j (k + 1/2) / K) + s_k + a z_k - b z_k^2 / 2,
 
-    the posterior under the marginals and what the network adds to it: a smooth function, a number
-    s_k for each spike, a bin that holds one frequent value, and a Gaussian on the scale of what is
-    not known yet, z_k = (c_k - mu) sqrt(1 + beta) with the paper's mu = V / (1 + beta). With it a
-    number that nearly repeats another one can follow it to any accuracy.
+    the posterior under the marginals plus the network's contribution: a smooth function, a number
+    s_k for each spike (a bin with one frequent value), and a Gaussian on the scale of the remaining
+    uncertainty, z_k = (c_k - mu) sqrt(1 + beta) with the paper's mu = V / (1 + beta). It lets a
+    number that nearly repeats another one follow it to any accuracy.
 
     The network sees the posterior under the marginals in the same functions, and in finer cosines:
-    their means under it, less those under the marginals alone, in deviations. Few bins are also
-    seen as classes are, by ln q / pi (`bfn.output.marginals`).
+    their means under it, minus those under the marginals, in deviations. Few bins are also inputs
+    like classes, as ln q / pi (`bfn.output.marginals`).
     """
 
     posterior: bool = True
@@ -400,7 +400,7 @@ class SmoothBinnedHead(FreeBinnedHead):
         return self.seen(*self.posteriors(theta))
 
     def seen(self, q: Tensor, pi: Tensor) -> Tensor:
-        """The means of the functions under q, less those under pi, in deviations under pi."""
+        """The means of the functions under q, minus those under pi, in deviations under pi."""
         basis = self._functions(q, fine=True)
         variance = pi @ basis.square() - (pi @ basis).square()
         seen = (q - pi) @ basis * (variance + RARE).rsqrt()

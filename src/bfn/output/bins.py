@@ -38,7 +38,7 @@ INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
 INV_SQRT_PI = 1.0 / math.sqrt(math.pi)
 NODES = 32
 CHUNK = 1 << 13
-"""Variables at a time on a CPU, whose cache holds them; 32 times as many keep a GPU busy."""
+"""Variables at a time that fit into a CPU's cache; 32 times as many keep a GPU busy."""
 
 
 def check_K(K: int) -> None:
@@ -101,7 +101,7 @@ def log_mass(A: Tensor, d: Tensor) -> Tensor:
 
     Three cases: a narrow bin (3-point Gauss-Legendre, all terms positive); a bin that lies beyond
     0 (scaled complementary error functions); a bin that holds 0 (error functions). Each branch
-    sees only arguments it can bear, so that no gradient is NaN.
+    sees only arguments in its domain, so that no gradient is NaN.
     """
     narrow = d.maximum(A * d) < 0.1
     A_n, d_n = torch.where(narrow, A, 0.0), torch.where(narrow, d, 0.05)

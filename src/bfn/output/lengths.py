@@ -1,4 +1,4 @@
-"""Examples of different lengths: padded to the longest, with a law of the length itself.
+"""Examples of different lengths: padded to the longest, with a distribution of the length itself.
 
     p(x) = p(length) p(x_1, ..., x_length | length)
 
@@ -21,7 +21,7 @@ from bfn.errors import BFNError
 
 @dataclass(frozen=True, repr=False)
 class Lengths:
-    """A law of lengths: log_p holds ln p(1), ln p(2), ..., up to the longest."""
+    """A distribution of lengths: log_p holds ln p(1), ln p(2), ..., up to the longest."""
 
     log_p: tuple[float, ...]
 
@@ -30,8 +30,8 @@ class Lengths:
         numbers = [value for value in given if isinstance(value, int | float)]
         if len(numbers) != len(given) or not numbers or not all(map(math.isfinite, numbers)):
             raise BFNError(
-                f"the law of lengths holds {self.log_p!r}; expected a finite logarithm for each "
-                "length from 1 to the longest"
+                f"the distribution of lengths has log_p = {self.log_p!r}; expected a finite "
+                "number for each length from 1 to the longest"
             )
 
     @classmethod
@@ -83,12 +83,12 @@ def as_lengths(length: Any, longest: int, batch: int | None = None) -> Tensor:
             f"the lengths are {found.dtype} of shape {tuple(found.shape)}; expected a whole number "
             f"for each example, {expected}"
         )
-    # Reading them back would make a GPU wait; there they have been checked when they were loaded.
+    # Reading them back would stall a GPU; such lengths were checked when they were loaded.
     if found.device.type == "cpu" and len(found):
         low, high = int(found.min()), int(found.max())
         if low < 1 or high > longest:
             raise BFNError(
                 f"an example has length {high if low >= 1 else low}; expected 1 to {longest}, the "
-                "longest that the model has room for"
+                "model's maximum"
             )
     return found.long()

@@ -1,16 +1,16 @@
 """The posterior head: received evidence and marginals, added to the network's logits.
 
-Given the whole of theta, the probability of class k in variable d is
+Given all of theta, the probability of class k in variable d is
 
     p(x_d = k | theta)  =  p(x_d = k | the rest of theta) p(V_d | x_d = k) / constant,
 
-and the second factor is known. A network whose logits are taken as they are has to learn to copy
-and exponentiate its own input; a posterior head adds
+and the second factor is known. A network whose logits are used directly has to learn to copy and
+exponentiate its own input; a posterior head adds
 
     logits_k = net_k + ln p(x_d = k) + ln p(V_d | x_d = k),
 
-so that all that is left to learn is what the other variables say. A network that puts out zeros is
-then the exact model of independent variables.
+so that the network only has to learn the effect of the other variables. A network that outputs
+zeros is then the exact model of independent variables.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from bfn.output.base import Head
 
 INPUTS = ("theta", "posterior")
 RARE = 0.002
-"""Added to variances, so that a class that next to never occurs is not seen a thousandfold."""
+"""Added to variances, so that very rare classes are not scaled a thousandfold."""
 
 
 @dataclass(frozen=True, repr=False)
 class Marginals:
-    """How often each of K classes occurs in each variable, whatever the other variables are.
+    """The frequency of each of K classes in each variable, regardless of the others.
 
     Args:
-        shape: an example's shape and K, or (K,) if all variables are alike.
+        shape: an example's shape and K, or (K,) if all variables have the same distribution.
         log_p: the logarithms of the frequencies, flattened.
     """
 
@@ -70,23 +70,23 @@ class Marginals:
         """ln p of every class, on the device and in the type of the logits."""
         key = logits.device, logits.dtype
         if key not in self._tensors:
-            # Kept there: copying it in every step would make a GPU wait.
+            # Cached there: copying it in every step would stall a GPU.
             log_p = torch.tensor(self.log_p, dtype=logits.dtype).reshape(self.shape)
             self._tensors[key] = log_p.to(logits.device)
         return self._tensors[key]
 
 
 def odds(q: Tensor, pi: Tensor) -> Tensor:
-    """ln q / pi, within bounds: what evidence has done to probabilities, to which it adds up."""
+    """ln q / pi, clipped: the effect of evidence on probabilities, which is additive."""
     return (q.clamp_min(1e-9) / pi).log().clamp(-8.0, 8.0) / 4.0
 
 
 def marginals(k: Tensor, K: int, *, alike: bool = False, mask: Tensor | None = None) -> Marginals:
-    """The frequencies of classes k, (N, *shape), smoothed; only of those where `mask` is true.
+    """The smoothed frequencies of classes k, (N, *shape), counting only where `mask` is true.
 
-    With `alike` all variables share one law, as the positions of a window of text do. Otherwise
-    each has its own, drawn towards the common one by the weight of K examples; the common one is
-    drawn towards equal frequencies likewise.
+    With `alike` all variables share one distribution, as the positions of a window of text do.
+    Otherwise each has its own, shrunk towards the common one with the weight of K examples; the
+    common one is shrunk towards the uniform distribution likewise.
     """
     examples = k.reshape(len(k), -1)
     D = examples.shape[1]
@@ -110,9 +110,9 @@ class ClassHead(Head):
 
     K: int
     posterior: bool
-    """Whether the evidence and the marginals are added to the network's numbers."""
+    """Whether the evidence and the marginals are added to the network's output."""
     marginals: Marginals | None
-    """How often classes occur; None for equally often."""
+    """The frequencies of classes; None for uniform ones."""
     inputs: str
     """What the network sees: "theta", as in the paper, or "posterior". The latter is, for the
     posterior q under the marginals pi, (q - pi) / sqrt(pi (1 - pi)), which is of unit size, and
@@ -135,7 +135,7 @@ class ClassHead(Head):
         """ln p(V | x = k) up to a constant in k, in the shape of the logits; 0 at beta = 0."""
 
     def logits(self, net_output: Tensor, theta: Theta) -> Tensor:
-        """The logits that the network's numbers stand for."""
+        """The logits for the network's output."""
         if not self.posterior:
             return net_output
         logits = net_output + self.evidence(theta).to(net_output.dtype)
@@ -151,7 +151,7 @@ class ClassHead(Head):
         return torch.cat((seen, odds(q, pi)), -1)
 
     def posteriors(self, theta: Theta) -> tuple[Tensor, Tensor]:
-        """p(x_d | V_d) and p(x_d): what is known of each variable from itself, and beforehand."""
+        """p(x_d | V_d) and p(x_d): each variable's posterior given only itself, and its prior."""
         evidence = self.evidence(theta)
         prior = torch.zeros_like(evidence) if self.marginals is None else self.prior(evidence)
         if self.parameters == 1:

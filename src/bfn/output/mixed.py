@@ -1,7 +1,7 @@
 """Mixed data: an output distribution for each of several named variables.
 
-Given theta the variables are independent, so whatever is a sum over variables is one here, too; it
-is kept by part, (B, P) nats, and added up where a loss is made.
+Given theta the variables are independent, so sums over variables are also sums over parts; they are
+kept by part, (B, P) nats, and added up in the losses.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class MixedHead(Head):
 
     @cached_property
     def _outputs(self) -> Layout:
-        """Where the network's numbers for each variable are in a row of all."""
+        """Where the network's output for each variable is in a row of all."""
         shapes = (head.output_shape((1, *shape))[1:] for _, head, shape in self._each())
         return Layout(self.flow.layout.names, tuple(shapes))
 

@@ -4,7 +4,7 @@
     x_hat = 0 while t < t_min.
 
 Sender and receiver are Gaussians of equal variance, so KL(p_S || p_R) = alpha_i / 2 |x - x_hat|^2.
-A point mass cannot pay for real numbers, so L^r depends on how finely the data are measured:
+A point mass cannot code real numbers, so L^r depends on how finely the data are measured:
 `MeasurementNoise(sigma)` or `Bins(K, sigma)`. If neither is given, it is that of measurement noise
 with the deviation of the input distribution, which is sigma_1 at t = 1.
 """
@@ -65,8 +65,8 @@ class Bins:
 class PointOutput(Output):
     """A point mass at x_hat, (B, *shape), which stays within [x_min, x_max].
 
-    `accuracy` is that of the input distribution, 1 + beta. Where `pinned` is true x_hat is known to
-    be the data.
+    `accuracy` is that of the input distribution, 1 + beta. Where `pinned` is true, x_hat is known
+    exactly.
     """
 
     x_hat: Tensor
@@ -138,7 +138,7 @@ class PointOutput(Output):
         return Belief(mean=self.x_hat)
 
     def message_law(self) -> Point:
-        # No value that can be coded lies outside [-1, 1].
+        # All values that can be coded lie in [-1, 1].
         return Point(self.x_hat.clamp(-1.0, 1.0))
 
     def shift(self, J: Tensor, exact: bool) -> Output:
@@ -146,7 +146,7 @@ class PointOutput(Output):
         return dataclasses.replace(self, x_hat=x_hat)
 
     def tilt(self, u: Tensor, theta: Theta) -> Output:
-        # A point has no variance; what the input alone leaves open, 1 / (1 + beta), stands in.
+        # A point has no variance; use that of the input distribution, 1 / (1 + beta).
         return self.shift(u / (1.0 + theta.beta), exact=False)
 
 

@@ -1,8 +1,8 @@
-"""The page, and messages to it: a header in JSON and a body of bytes; a film is a list of them.
+"""The page, and messages to it: a JSON header and a body of bytes; a film is a list of them.
 
     4 bytes   the length of the header, little-endian
-    header    JSON, filled up with spaces so that the body begins at a multiple of 8
-    body      for a frame, planes: one number or a few for each variable, in bytes
+    header    JSON, padded with spaces so that the body begins at a multiple of 8
+    body      for a frame, planes: one or a few numbers per variable, as bytes
 
 Numbers in a plane are quantised: probabilities and shades to a byte.
 
@@ -40,10 +40,10 @@ from bfn.web.subject import Group, Subject, thetas
 
 PROTOCOL = 1
 TABLE, SMALL, LARGEST = 64, 1 << 10, 1 << 17
-"""Up to TABLE classes, all probabilities are sent unless their table exceeds LARGEST numbers; with
-more classes, only if it is at most SMALL."""
+"""With up to TABLE classes, all probabilities are sent unless their table exceeds LARGEST numbers;
+with more classes, only if it has at most SMALL."""
 TOP = 8
-"""Otherwise only the most probable classes are sent, this many of them."""
+"""Otherwise, this many of the most probable classes are sent."""
 
 PAGE = Path(__file__).parent / "page"
 TYPES = {
@@ -71,7 +71,7 @@ def unpack(message: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 def join(messages: Iterable[bytes]) -> bytes:
-    """A film: every message after its length."""
+    """A film: messages, each preceded by its length."""
     return b"".join(struct.pack("<I", len(message)) + message for message in messages)
 
 
@@ -105,7 +105,7 @@ def describe(planes: Sequence[Plane]) -> list[dict[str, Any]]:
 
 
 def body(planes: Sequence[Plane]) -> bytes:
-    """Planes one after the other, each from an even place on."""
+    """Concatenated planes, each at an even offset."""
     return b"".join(p.values.tobytes() + b"\0" * (p.values.nbytes % 2) for p in planes)
 
 
@@ -134,7 +134,7 @@ def snapshot(subject: Subject, theta: Theta, output: Output, x: Tensor, rows: sl
 
 
 def _input(group: Group, flow: BayesianFlow, theta: Theta) -> Tensor:
-    """The expected input, or where numbers are shown as classes the probabilities of their bins."""
+    """The expected input, or the probabilities of bins if numbers are shown as classes."""
     if group.integers or group.kind != "classes" or group.K is None:
         return flow.expected_input(theta)
     values = bin_centre(torch.arange(group.K, device=theta.V.device), group.K, torch.float64)
@@ -143,7 +143,7 @@ def _input(group: Group, flow: BayesianFlow, theta: Theta) -> Tensor:
 
 
 def _pooled(belief: Belief, rows: slice) -> Belief:
-    """What the particles of one example believe together."""
+    """The joint belief of the particles of one example."""
     p, mean, deviation, entropy = (
         None if each is None else each[rows]
         for each in (belief.p, belief.mean, belief.deviation, belief.entropy)
@@ -229,7 +229,7 @@ def _numbers(shares: Tensor, kind: type[np.unsignedinteger[Any]]) -> np.ndarray:
 
 @functools.cache
 def page_files() -> dict[str, tuple[str, bytes]]:
-    """The type and content of every file, by name; nothing else is ever served."""
+    """The type and content of every file that is served, by name."""
     paths = (path for path in sorted(PAGE.iterdir()) if path.suffix in TYPES)
     return {path.name: (TYPES[path.suffix], path.read_bytes()) for path in paths}
 
@@ -253,7 +253,7 @@ def hello(subjects: Iterable[Subject], *, live: bool) -> bytes:
 
 
 def film_page(subjects: Sequence[Subject], recorded: Iterable[bytes]) -> str:
-    """One page with a film inside, which needs nothing else."""
+    """A self-contained page with a film."""
     film = join([hello(subjects, live=False), *recorded])
     data = base64.b64encode(zlib.compress(film, 9)).decode()
     style, script = _text("page.css"), _joined_script()
@@ -282,7 +282,7 @@ def _digest(content: str) -> str:
 
 @functools.cache
 def _joined_script() -> str:
-    """All modules as one, each after those that it imports."""
+    """All modules as one script, each after those that it imports."""
     done: dict[str, str] = {}
 
     def add(name: str) -> None:

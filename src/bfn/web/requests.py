@@ -1,6 +1,6 @@
-"""The requests that a page may send, and the command lines that make the same samples.
+"""The requests that a page may send, and the command lines that reproduce their samples.
 
-Anything else that a page sends is answered with a sentence.
+Anything else that a page sends is answered with an error message.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ KNOWN = {
     "array": ["known.npy", "mask.npy"],
     "mixed": ["known.npz", "mask.npz"],
 }
-"""The files from which `bfn infill` reads what is known; texts and rows are in the command."""
-NONE = "No command line makes the same again: "
-WHOLE = "bfn infill knows pixels whole, and of some only one colour is pinned."
-UNWRITTEN = "what is pinned cannot be written in one."
-ROWS = "bfn sample --given has neither particles nor a time from which values are known."
-MEMORY = "the model is in memory alone; save it to a folder first."
+"""The files from which `bfn infill` reads known values; texts and rows are in the command."""
+NONE = "No command line reproduces this: "
+WHOLE = "bfn infill needs all colours of a pixel, but of some only one is pinned."
+UNWRITTEN = "the pinned values cannot be written in one."
+ROWS = "bfn sample --given supports neither particles nor a start time."
+MEMORY = "the model is only in memory; save it to a folder first."
 BLANKS = "_~#*^|=+@$%&"
 
 
@@ -100,7 +100,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Download:
-    """A file that another request leads to."""
+    """A file made from another request."""
 
     file: str
     request: Generate | Examine
@@ -205,9 +205,9 @@ def read(message: Mapping[str, Any], subjects: Mapping[str, Subject]) -> Request
     if particles > 1 and not pins:
         raise BFNError("particles compete for what is pinned; pin something first")
     if particles > 1 and since > 0.0:
-        raise BFNError("particles cannot go on from the middle; choose one of the two")
+        raise BFNError("particles cannot start from the middle; choose one of the two")
     if len(pins) == subject.D:
-        raise BFNError("everything is pinned, so nothing is left to generate; unpin something")
+        raise BFNError("everything is pinned, so there is nothing to generate; unpin something")
     solver = reader.text("solver", solvers.SOLVERS, subject.settings.solver)
     guidance = reader.number("guidance", 0.0, LIMITS["guidance"], 1.0)
     return Generate(
@@ -323,7 +323,7 @@ def _wanted(subject: Subject) -> str:
 def command(
     subject: Subject, request: Generate, n: int, length: int | None
 ) -> tuple[str | None, str | None]:
-    """The command line that makes the same sample, as the last of n; or why there is none."""
+    """The command line that reproduces the sample, as the last of n; or why there is none."""
     format = subject.format
     if not subject.id:
         return None, NONE + MEMORY
@@ -343,7 +343,7 @@ def command(
     if request.particles > 1:
         words += ["--particles", str(request.particles)]
     if request.since > 0:
-        # The times of most networks are float32: the shortest decimal that gives the same one.
+        # Most networks have float32 times: the shortest decimal that rounds to the same one.
         short = np.float32(request.since)
         words += ["--since", str(short) if short == request.since else repr(request.since)]
     if length is not None and not (request.pins and format.medium == "text"):
@@ -354,7 +354,7 @@ def command(
 def _known_words(
     subject: Subject, request: Generate, length: int | None
 ) -> tuple[list[str], str | None]:
-    """What is pinned, as the command takes it, or why it cannot."""
+    """The pinned values as the command takes them, or why it cannot."""
     format, pins = subject.format, request.pins
     if isinstance(format, TableFormat):
         if request.particles > 1 or request.since > 0 or not has_learned(subject.model):
@@ -380,7 +380,7 @@ def _known_words(
 def _reads(
     subject: Subject, pins: Mapping[int, float], what: str, mask: Path | None, blank: str | None
 ) -> bool:
-    """Whether `bfn infill` reads from there what is pinned."""
+    """Whether `bfn infill` reads the pinned values from there."""
     x, known = subject.example(list(pins), list(pins.values()))
     try:
         read, seen = subject.format.read_example(what, mask, blank=blank)
@@ -392,7 +392,7 @@ def _reads(
 
 
 def _with_blanks(format: TextFormat, pins: Mapping[int, float], length: int) -> tuple[str, str]:
-    """The pinned text, and what stands in it for a missing character."""
+    """The pinned text, and its blank character."""
     signs = format.render(torch.arange(format.alphabet.K)[:, None])
     used = "".join(signs[int(k)] for k in pins.values())
     alphabet = used if format.alphabet.characters is None else "".join(signs)
@@ -404,7 +404,7 @@ def _with_blanks(format: TextFormat, pins: Mapping[int, float], length: int) -> 
 
 
 def known_files(subject: Subject, request: Generate) -> dict[str, bytes]:
-    """The files that hold what is pinned, by name."""
+    """The files that hold the pinned values, by name."""
     format, flow, pins = subject.format, subject.model.flow, request.pins
     x, mask = subject.example(list(pins), list(pins.values()))
     contents = []
@@ -419,7 +419,7 @@ def known_files(subject: Subject, request: Generate) -> dict[str, bytes]:
 
 
 def pinned_texts(format: TableFormat, pins: Mapping[int, float]) -> dict[str, str]:
-    """The pinned values of a row as text, by column; nothing for a missing one."""
+    """The pinned values of a row as text, by column; empty for missing values."""
     columns = format.columns.variables
     texts = {i: columns[i].representatives().cast("string") for i in pins}
     return {columns[i].name: texts[i][int(k)].as_py() or "" for i, k in pins.items()}
@@ -430,7 +430,7 @@ def pinned_row(format: TableFormat, given: Mapping[str, str]) -> tables.Frame:
 
 
 def _reads_row(format: TableFormat, given: Mapping[str, str], pins: Mapping[int, float]) -> bool:
-    """Whether `bfn sample --given` reads what is pinned."""
+    """Whether `bfn sample --given` reads the pinned values."""
     try:
         codes = format.codes(pinned_row(format, given), holes=True, given=given)[0].tolist()
     except BFNError:
@@ -439,7 +439,7 @@ def _reads_row(format: TableFormat, given: Mapping[str, str], pins: Mapping[int,
 
 
 def _saved(values: Any, known: Any) -> bytes:
-    """The first example as a file; of mixed data, only variables that are at least partly known."""
+    """The first example as a file; for mixed data, only (partly) known variables."""
     file = io.BytesIO()
     if isinstance(known, dict):
         names = [name for name, mask in known.items() if bool(mask.any())]

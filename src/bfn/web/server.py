@@ -1,15 +1,14 @@
-"""The server behind `bfn serve`: one page, one WebSocket for each tab, and threads that compute.
+"""The server behind `bfn serve`: one page, one WebSocket per tab, and threads that compute.
 
-Every pane of a page has a thread, which runs one request at a time; a new request ends the one
-before it. Files are made when there is nothing else to do, and begun again after an interruption: a
-download neither ends a generation nor is lost to one. Threads take turns at every step (`Turns`):
-first the panes of one page among themselves, then the pages, so that all pages get the same share
-of the model. What a page has not fetched yet waits in its `Mailbox`, where a new frame replaces an
+Every pane of a page has a thread, which runs one request at a time; a new request cancels the one
+before it. Files are made when the pane is idle, and restarted after an interruption: a download
+neither cancels a generation nor is lost to one. Threads take turns at every step (`Turns`): first
+the panes of one page among themselves, then the pages, so that all pages get the same share of the
+model. Messages that a page has not fetched yet wait in its `Mailbox`, where a new frame replaces an
 older one: a slow page gets fewer frames once the buffers of its connection are full.
 
-Whoever does not know the token in the address finds nothing; requests from other sites are refused
-by their Host or Origin; and nothing is served but the files of the page, which are read at the
-start.
+Requests without the token in the address get a 404; requests from other sites are refused by their
+Host or Origin; and only the files of the page are served, which are read at the start.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ from bfn.web.streams import Stopped
 from bfn.web.subject import Subject
 
 PAGES, RATE = 16, 30
-"""Tabs at once, and requests of each per second."""
+"""Maximum number of tabs, and requests of each per second."""
 ERRORS = 8
-"""Errors that wait for a page that does not read."""
+"""Maximum number of errors waiting for a page that does not read."""
 FILES = 8
-"""Files of one pane that are asked for and not fetched yet."""
+"""Maximum number of pending files of a pane."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "connect-src 'self'; img-src 'self' data: blob:; base-uri 'none'; form-action 'none'; "
@@ -60,7 +59,7 @@ Scope = MutableMapping[str, Any]
 
 
 class Turns:
-    """A lock that goes to the thread that has waited longest."""
+    """A fair lock: it goes to the thread that has waited longest."""
 
     def __init__(self) -> None:
         self._lock, self._taken = threading.Lock(), False
@@ -84,7 +83,7 @@ class Turns:
 
 
 class Mailbox:
-    """Messages that a page has still to fetch: of each pane a start, a frame, an end and a file."""
+    """Messages that a page has yet to fetch: for each pane a start, a frame, an end and a file."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._lock, self._wake = threading.Lock(), wake
@@ -92,9 +91,9 @@ class Mailbox:
         self._errors = 0
 
     def put(self, pane: int, kind: str, message: bytes, name: str = "") -> None:
-        """Replace the message of that kind that waits; a file, only one of the same name."""
+        """Replace the waiting message of that kind; a file, only one of the same name."""
         with self._lock:
-            if kind == "start":  # the page no longer shows the run whose messages wait
+            if kind == "start":  # the page no longer shows the run of the waiting messages
                 for key in [key for key in self._waiting if key[0] == pane and key[1] != "file"]:
                     del self._waiting[key]
             self._waiting[pane, kind, name] = message
@@ -124,7 +123,7 @@ class Mailbox:
 
 
 class Pane:
-    """A thread that does what was last asked of it, and then makes the files asked for."""
+    """A thread that serves the latest request, and then makes the requested files."""
 
     def __init__(self, page: Page, number: int) -> None:
         self.page, self.number = page, number
@@ -141,7 +140,7 @@ class Pane:
             elif len(self._files) + self.page.mail.files(self.number) < FILES:
                 self._files.append((run, request))
             else:
-                raise BFNError(f"{FILES} files are on their way already; wait for one of them")
+                raise BFNError(f"{FILES} files are already on their way; wait for one of them")
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, daemon=True)
                 self._thread.start()
@@ -167,7 +166,7 @@ class Pane:
                 self._files.popleft()
 
     def _do(self, run: int | None, request: Request) -> bool:
-        """Do what was asked; returns whether it was completed."""
+        """Serve a request; returns whether it was completed."""
         page = self.page
         page.take_turn()
         try:
@@ -176,14 +175,14 @@ class Pane:
             return False
         except (BFNError, Diverged) as error:
             page.say(str(error), run, self.number)
-        except Exception as error:  # whatever it is, the other pages go on
+        except Exception as error:  # must not affect other pages
             page.say(f"something went wrong ({type(error).__name__}: {error})", run, self.number)
         finally:
             page.give_turn()
         return True
 
     def _check(self) -> None:
-        """Let others have a turn; raises if something else is asked by now."""
+        """Let others have a turn; raises if there is a newer request."""
         self.page.give_turn()
         self.page.take_turn()
         if self._changed:
@@ -228,14 +227,14 @@ class Page:
         self._own.give()
 
     def say(self, sentence: str, run: int | None, pane: int | None) -> None:
-        """Send a sentence about what went wrong."""
+        """Send an error message."""
         sentence = " ".join(sentence.split())
         sentence = sentence[:1].upper() + sentence[1:] + "." * (sentence[-1:] not in (".", "?"))
         error = {"kind": "error", "run": run, "pane": pane, "message": sentence}
         self.mail.put_error(pack(error))
 
     def receive(self, text: str) -> None:
-        """Do what a message asks for, or say why not."""
+        """Handle a message, or send the error."""
         run = pane = None
         try:
             self._spend()
@@ -278,7 +277,7 @@ class Server:
         )
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
-        """Let requests through that know the token and come from our own page."""
+        """Admit requests that know the token and come from our own page."""
         if scope["type"] not in ("http", "websocket") or self._allows(scope):
             await self._routes(scope, receive, send)
         elif scope["type"] == "websocket":
@@ -308,7 +307,7 @@ class Server:
     async def _live(self, socket: WebSocket) -> None:
         if len(self.pages) >= PAGES:
             await socket.accept()
-            await socket.close(1013, f"There are {PAGES} pages open already; close one.")
+            await socket.close(1013, f"{PAGES} pages are already open; close one.")
             return
         await socket.accept()
         loop, news = asyncio.get_running_loop(), asyncio.Event()
@@ -377,14 +376,14 @@ def _addresses() -> set[str]:
 def listen(host: str, port: int) -> socket.socket:
     """A socket that listens at this address."""
     if not 0 <= port < 1 << 16:
-        raise BFNError(f"port = {port}; expected 1 to 65535, or 0 for any that is free")
+        raise BFNError(f"port = {port}; expected 1 to 65535, or 0 for a free one")
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=64)
     except OSError as error:
         raise BFNError(
-            f"the server cannot listen at {host}:{port} ({_reason(error)}); give another --port, "
-            "or --port 0 for any that is free"
+            f"the server cannot listen on {host}:{port} ({_reason(error)}); give another --port, "
+            "or --port 0 for a free one"
         ) from None
 
 

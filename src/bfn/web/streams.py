@@ -1,13 +1,13 @@
-"""Generations, and examples that a user gives, as streams of messages, films and files.
+"""Generations, and a user's own examples, as streams of messages, films and files.
 
-A generation is `bfn.sampling.batches.draw`, as for the command line, seen by its callback; so the
-same seed gives the same sample there. Messages about a user's own example are sent at even times,
-and the model's loss is the integral of
+A generation is `bfn.sampling.batches.draw`, as for the command line, observed by its callback; so
+the same seed gives the same sample there. Messages about a user's own example are sent at evenly
+spaced times, and the model's loss is the integral of
 
     rate of variable d  =  alpha(t) / (2 v) |m(x)_d - m_d|^2        nats per unit of time
 
-over those times. What a generation has received so far is estimated as the sum over its steps of
-KL(p_S(. | x') || p_R), with x' drawn from the output: as many nats as the model itself expects.
+over those times. The nats that a generation has received so far are estimated as the sum over its
+steps of KL(p_S(. | x') || p_R), with x' drawn from the output: what the model itself expects.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Emit = Callable[[str, bytes], None]
 See = Callable[[int, float, Theta, Output], None]
 BITS = 1 / math.log(2)
 MOST_GENERATIONS, LARGEST_FILM = 64, 1 << 25
-"""Generations in one film, and its bytes before they are packed."""
+"""Maximum generations in one film, and its maximum size before compression."""
 HEIGHT = 760  # of a film in a notebook, in pixels
 TYPES = {
     ".png": "image/png",
@@ -69,12 +69,12 @@ TYPES = {
 
 
 def finite(value: float | None) -> float | None:
-    """A number that JSON can hold."""
+    """The number, or None if JSON cannot hold it."""
     return None if value is None or not math.isfinite(value) else value
 
 
 class Stopped(Exception):
-    """The page asked for something else, or was closed."""
+    """The page sent a newer request, or was closed."""
 
 
 def stream(
@@ -88,7 +88,7 @@ def stream(
 
 
 class Received:
-    """How much a generation has received so far, one number for each row of the batch."""
+    """The nats that a generation has received so far, one number per row of the batch."""
 
     def __init__(self, model: BFN, seed: int, rows: int) -> None:
         self.model, self.seed, self.rows = model, seed, rows
@@ -105,7 +105,7 @@ class Received:
             alpha_i = alpha_i.to(x.device, self.model.dtype)
             self.nats = self.nats + by_part(last.divergence(x, alpha_i, keys)).sum(1).cpu()
         self.before = t, output
-        # An estimated divergence may be negative; what was received is not lost again.
+        # An estimated divergence may be negative, but received information is never lost.
         self.most = torch.maximum(self.most, self.nats)
         return self.most
 
@@ -122,7 +122,7 @@ def stream_generations(
     begun = time.perf_counter()
     model, P, steps = subject.alone(), request.particles, request.steps
     places = [{"run": run + row, "pane": pane} for row in range(count)]
-    # With the same noise at every step what is drawn changes smoothly.
+    # With the same noise at every step, samples change smoothly.
     seeds = [noise.seed("look", request.seed, i) for i in range(count * P)]
     received, held = Received(model, request.seed, count * P), []
     lengths = _lengths(subject, request, count)
@@ -135,7 +135,7 @@ def stream_generations(
         emit("last" if i == steps else "frame", pack(header, messages.body(planes)))
 
     def see(i: int, t: float, theta: Theta, output: Output) -> None:
-        # The solvers that ask the network just above t = 0 begin their first step at 0.
+        # Solvers that call the network just above t = 0 begin their first step at 0.
         x, nats = output.sample(noise.Keyed(seeds)), received.at(i, t if i else 0.0, output)
         for row in range(count):
             rows = slice(row * P, (row + 1) * P)
@@ -144,7 +144,7 @@ def stream_generations(
             header = _frame(places[row], i, t, bits, shown)
             if i < steps:
                 send(i, header, row, shown)
-            else:  # it shows the sample, which is not drawn yet
+            else:  # it shows the final sample, which is not drawn yet
                 held.append((header, shown))
 
     x = _generate(subject, model, request, count, lengths, see)
@@ -162,7 +162,7 @@ def _generate(
     lengths: Tensor | None,
     see: See,
 ) -> Tensor:
-    """The samples; `see` is shown every step."""
+    """The samples; `see` is called at every step."""
     names = subject.labels or []
     settings = replace(
         subject.settings,
@@ -210,7 +210,7 @@ def _example(subject: Subject, request: Examine) -> tuple[Tensor, int]:
 
 
 def _watch_example(subject: Subject, model: BFN, request: Examine, see: See) -> Tensor:
-    """The example (1, *shape); `see` is shown every time."""
+    """The example (1, *shape); `see` is called at every time."""
     x, length = _example(subject, request)
     cond: dict[str, Any] = {}
     if request.label is not None:
@@ -313,7 +313,7 @@ def _start(
 
 
 def _again(subject: Subject, request: Generate, row: int, lengths: Tensor | None) -> dict[str, Any]:
-    """How to make the sample again, and how much of it exists."""
+    """How to reproduce the sample, and how much of it exists."""
     length, text = None if lengths is None else int(lengths[row]), subject.format.medium == "text"
     line, why = command(subject, request, row + 1, length)
     return {
@@ -373,7 +373,7 @@ def state(
 def files(
     subject: Subject, download: Download, check: Callable[[], None]
 ) -> list[tuple[str, str, bytes]]:
-    """The name, type and content of what is asked for; `check` is called often, to raise."""
+    """The name, type and content of the requested file; `check` is called often, and may raise."""
     request, name = download.request, f"{subject.title}-{download.request.seed}"
     if download.file == "state":
         content = json.dumps(state(subject, request, download.step, check), indent=1)
@@ -388,7 +388,7 @@ def files(
         stream(subject, request, emit)
         return [(f"{name}.html", "text/html", film_page([subject], recorded).encode())]
     if isinstance(request, Examine):
-        raise BFNError("an example of your own is in a file already; generate one to download")
+        raise BFNError("your own example is already in a file; generate one to download")
     if download.file == "known":
         found = known_files(subject, request)
         return [(file, TYPES[Path(file).suffix], content) for file, content in found.items()]
@@ -444,14 +444,14 @@ def view(
     guidance: float = 1.0,
     trust: bool = False,
 ) -> Film:
-    """Record n generations, to look at in a notebook or to save as a page.
+    """Record n generations, to show in a notebook or to save as a page.
 
     Args:
         of: a trained model, a run folder, or the name of a shipped model.
         n: the number of generations; for several labels, of each.
-        steps, solver, seed: as in `bfn.generate`, by default as the run's recipe says.
+        steps, solver, seed: as in `bfn.generate`; by default those of the run's recipe.
         label: a label by number or name, or several.
-        guidance: the strength of the label's effect; 1 is as learned.
+        guidance: the strength of label guidance; 1 is as trained.
         trust: as in `BFN.from_pretrained`.
     """
     subject = of_model(of) if isinstance(of, BFN) else load(of, trust=trust)
@@ -487,6 +487,6 @@ def record(subject: Subject, n: int, chosen: Sequence[int] = ()) -> Film:
         request = read(asked, {subject.id: subject})
         assert isinstance(request, Generate)
         stream_generations(subject, request, emit, run=i * n, count=n)
-    # The steps of several generations came side by side.
+    # The steps of several generations were interleaved.
     recorded.sort(key=lambda message: unpack(message)[0]["run"])
     return Film(film_page([subject], recorded), count * (settings.steps + 1))

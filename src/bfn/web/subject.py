@@ -35,7 +35,7 @@ from bfn.saving import locate
 from bfn.tables.format import TableFormat
 
 MOST = 16_384
-"""Variables of an example that a page can show."""
+"""Maximum number of variables that a page can show."""
 
 
 @dataclass(frozen=True)
@@ -123,11 +123,11 @@ class Group:
 
 @dataclass(frozen=True)
 class Subject:
-    """A model, what its data are, and how it is sampled by default.
+    """A model, the format of its data, and its default sampling settings.
 
     Args:
-        id: where it was found; nothing for one in memory alone.
-        trust: whether it is loaded with --trust.
+        id: where it was found; empty for a model that is only in memory.
+        trust: whether it was loaded with --trust.
     """
 
     id: str
@@ -156,7 +156,7 @@ class Subject:
         return list(x.flatten(1).split([group.count for group in self.groups], 1))
 
     def own(self, x: Tensor) -> list[float | int | None]:
-        """One example (*shape) in its own units; what does not exist is None."""
+        """One example (*shape) in its own units; padding is None."""
         parts = self.split(x.detach().cpu()[None])
         values = []
         for group, part in zip(self.groups, parts, strict=True):
@@ -184,7 +184,7 @@ class Subject:
         return x.to(blank.dtype).reshape(1, *shape), mask.reshape(shape)
 
     def alone(self) -> BFN:
-        """The model for one thread: the same network, but no state in common."""
+        """The model for one thread: the same network, but no shared state."""
         return copy.copy(self.model)
 
     def describe(self) -> dict[str, Any]:
@@ -222,8 +222,8 @@ def of_model(model: BFN, *, trust: bool = False) -> Subject:
     """A model in memory that was trained, or loaded."""
     if model.data_format is None:
         raise BFNError(
-            "the model does not say what its data are; train it with bfn.train.fit, or give the "
-            "folder of a run"
+            "the model does not describe its data; train it with bfn.train.fit, or give a run "
+            "folder"
         )
     return subject("", model, read_format(model.data_format, trust=trust), Sample())
 
@@ -232,13 +232,13 @@ def subject(id: str, model: BFN, format: Format, settings: Sample) -> Subject:
     """The subject of a model; refuses one that the page cannot draw."""
     if format.dimensions > MOST:
         raise BFNError(
-            f"an example of {id!r} has {format.dimensions:,} variables, and the page can draw "
+            f"an example of {id!r} has {format.dimensions:,} variables, but the page can show only "
             f"{MOST:,}; use bfn sample"
         )
     batches.check_names(settings)
     groups, shape = _groups(model, format), (1, *format.shape)
     theta = model.flow.prior(shape, device=model.device, dtype=model.dtype)
-    # What the head makes of any numbers tells what kind of beliefs the model has.
+    # The head's output for arbitrary numbers shows what kind of beliefs the model has.
     numbers = theta.V.new_zeros(model.head.output_shape(shape))
     outputs = model.head(numbers, theta, theta.V.new_full((1,), 0.5)).each()
     beliefs = [output.belief() for output in outputs]
