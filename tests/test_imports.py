@@ -200,7 +200,7 @@ def test_commands_that_use_a_model_never_load_training(command: str) -> None:
 
 
 def test_importing_the_package_loads_nothing() -> None:
-    heavy = ("torch", "numpy", "safetensors", "rich", "cyclopts")
+    heavy = ("torch", "numpy", "safetensors", "rich", "cyclopts", "bfn.train")
     code = "import bfn, sys; print(bfn.__version__, 'BFN' in dir(bfn), "
     code += f"[m for m in {heavy} if m in sys.modules])"
     assert run(code) == f"{bfn.__version__} True []"

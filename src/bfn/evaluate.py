@@ -35,9 +35,8 @@ from bfn.data.tensors import Array, as_data_set
 from bfn.device import in_parts
 from bfn.errors import BFNError, plural, whole
 from bfn.flow.base import checked_mask
-from bfn.guidance import innermost
 from bfn.loss import BELOW_ONE
-from bfn.model import BFN
+from bfn.model import BFN, innermost
 from bfn.output import Lengths
 from bfn.output.bins import bin_index
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from bfn.errors import BFNError, did_you_mean, number, some
 from bfn.flow import BayesianFlow, Theta
 from bfn.flow.base import checked_mask
-from bfn.model import BFN, takes
+from bfn.model import BFN, innermost, takes
 from bfn.output import Head, Output
 
 __all__ = ["ClassifierFree", "Guided", "Wrapper"]
@@ -34,19 +34,6 @@ NULL: Mapping[str, int] = {"label": -1}
 """The value of each condition that means it is absent."""
 CERTAIN = 1e12
 """The accuracy of a known number: mu = V / (1 + beta) is the number itself, to rounding."""
-
-
-def innermost(model: BFN | Wrapper) -> BFN:
-    """The model inside all wrappers; raises `BFNError` if it is not a model."""
-    while isinstance(model, Wrapper):
-        model = model.model
-    if not hasattr(model, "flow"):
-        what = repr(model) if isinstance(model, str) else f"a {type(model).__name__}"
-        raise BFNError(
-            f"the model is {what}; expected a bfn.BFN, as from bfn.BFN.from_pretrained, or a "
-            "network in bfn.continuous, bfn.discretised or bfn.discrete"
-        )
-    return model
 
 
 class Wrapper(ABC):

@@ -305,6 +305,19 @@ class BFN(nn.Module):
         return f"flow={self.flow}, head={self.head}"
 
 
+def innermost(model: Any) -> BFN:
+    """The model inside all wrappers of `bfn.guidance`; raises `BFNError` if it is not a model."""
+    while not isinstance(model, BFN) and hasattr(model, "model"):
+        model = model.model
+    if not hasattr(model, "flow"):
+        what = repr(model) if isinstance(model, str) else f"a {type(model).__name__}"
+        raise BFNError(
+            f"the model is {what}; expected a bfn.BFN, as from bfn.BFN.from_pretrained, or a "
+            "network in bfn.continuous, bfn.discretised or bfn.discrete"
+        )
+    return model
+
+
 def _first_parameter(module: nn.Module) -> nn.Parameter | None:
     """The first parameter, without walking all modules; every loss calls this."""
     for parameter in module._parameters.values():

@@ -14,6 +14,7 @@ from bfn.cli.runs import describe
 from bfn.errors import BFNError
 from bfn.plots import figures
 from bfn.runs import status
+from bfn.runs.folder import RunFolder
 
 LINE = '{"step": 4, "loss": 1.5, "unit": "bits per dimension"}\n'
 
@@ -117,3 +118,11 @@ def test_without_locks_the_written_status_counts(
     assert status.read(tmp_path)["status"] == "interrupted", "the lock is free: it was killed"
     monkeypatch.setattr(status, "is_locked", lambda _: None)
     assert status.read(tmp_path)["status"] == "running"
+
+
+def test_reading_a_run_needs_no_lock(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "Lock", lambda _: pytest.fail("a lock"))
+    folder = RunFolder(runs / "digits")
+    assert folder.load_model().device.type == "cpu"
+    assert folder.recipe().train.steps == 4
+    assert folder.format().medium == "image"

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import os
@@ -63,7 +64,10 @@ class RunFolder:
     def __init__(self, path: str | Path, *, trust: bool = False) -> None:
         self.path, self.trust = Path(path), trust
         self._metrics: IO[str] | None = None
-        self._lock = status.Lock(self.path)
+
+    @functools.cached_property
+    def _lock(self) -> status.Lock:
+        return status.Lock(self.path)
 
     @property
     def checkpoints(self) -> Path:

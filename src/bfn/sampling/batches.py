@@ -11,8 +11,8 @@ from torch import Tensor
 from bfn.data.formats import Format
 from bfn.device import in_parts
 from bfn.errors import whole, without_none
-from bfn.guidance import Observed, Wrapper, has_learned, innermost, label_tensor, read_labels
-from bfn.model import BFN
+from bfn.guidance import Observed, Wrapper, has_learned, label_tensor, read_labels
+from bfn.model import BFN, innermost
 from bfn.recipe import Sample
 from bfn.sampling import solvers
 from bfn.sampling.generate import Callback, generate, noise_source

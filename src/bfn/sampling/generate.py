@@ -28,10 +28,9 @@ from bfn.guidance import (
     Pinned,
     Wrapper,
     check_known,
-    innermost,
     label_tensor,
 )
-from bfn.model import BFN
+from bfn.model import BFN, innermost
 from bfn.noise import Source
 from bfn.output import Output
 from bfn.sampling import solvers

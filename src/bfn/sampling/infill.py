@@ -17,8 +17,8 @@ from bfn import noise
 from bfn.device import accurate_dtype
 from bfn.errors import BFNError, number, whole
 from bfn.flow import BayesianFlow, Theta
-from bfn.guidance import Guide, Observed, Pinned, Wrapper, check_known, innermost
-from bfn.model import BFN
+from bfn.guidance import Guide, Observed, Pinned, Wrapper, check_known
+from bfn.model import BFN, innermost
 from bfn.noise import Keyed, Source
 from bfn.output import Output
 from bfn.output.base import total
