@@ -157,8 +157,7 @@ def test_draws_reduce_the_variance(kind: str) -> None:
     theta = bfn_model.flow.sample(x[:1], torch.tensor([0.5]), generator(1))
     with torch.no_grad():
         output = bfn_model(
-            bfn.Theta(theta.V.expand(N, *theta.V.shape[1:]), theta.beta),
-            torch.full((N,), 0.5),
+            bfn.Theta(theta.V.expand(N, *theta.V.shape[1:]), theta.beta), torch.full((N,), 0.5)
         )
         one = output.divergence(x, torch.full((N,), 0.3), generator(2))
         four = output.divergence(x, torch.full((N,), 0.3), generator(3), draws=4)

@@ -352,10 +352,7 @@ CODING: Table = [
     (encode(torch.zeros(3, 1, 4, 4).long()), "has type"),
     (encode([1, 2]), "x is a list; expected a tensor"),
     (lambda: code()().encode({"x": TEXT}), "expected a list of blocks: for one, give"),
-    (
-        lambda: Codec(model("continuous", reconstruction=None), (4,), 3),
-        "reconstruction=bfn.Bins",
-    ),
+    (lambda: Codec(model("continuous", reconstruction=None), (4,), 3), "reconstruction=bfn.Bins"),
     (lambda: Codec(bfn.discretised(Toy(P=2), 2**22 + 1, 0.1), (4,), 3), "too many to code"),
     (coded(lambda: bfn.discrete(Toy(scale=math.nan), 2, 4.0), BITS[:4]), "not finite"),
     (lambda: stack.gaussian(MEAN, 2.5, 20).push(filled(), CELL + 21), "damaged"),

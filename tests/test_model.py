@@ -12,13 +12,7 @@ from torch import Tensor, nn
 import bfn
 from bfn.errors import Diverged
 from bfn.flow import BinaryFlow, CategoricalFlow, GaussianFlow
-from bfn.output import (
-    BernoulliHead,
-    BinnedHead,
-    CategoricalHead,
-    FreeBinnedHead,
-    PointHead,
-)
+from bfn.output import BernoulliHead, BinnedHead, CategoricalHead, FreeBinnedHead, PointHead
 from support.mistakes import assert_refused
 from support.toys import KINDS, PARAMETERS, K, Toy, data, generator, model
 

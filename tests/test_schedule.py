@@ -17,13 +17,7 @@ import bfn
 from bfn import noise, suggest_beta_1, suggest_sigma_1, times
 from bfn.guidance import ClassifierFree
 from bfn.recipe.suggest import cost_of_bins, cost_of_classes
-from bfn.schedule import (
-    Exponential,
-    Logarithmic,
-    Quadratic,
-    Retimed,
-    Schedule,
-)
+from bfn.schedule import Exponential, Logarithmic, Quadratic, Retimed, Schedule
 from support.toys import KINDS, data, generator, model
 
 TOLD = (0.0, 0.1, 0.15, 0.6, 1.0)

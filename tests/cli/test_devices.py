@@ -63,10 +63,7 @@ def workshop(runs: Path, output: Output) -> Callable[[str], list[str]]:
 
 @pytest.mark.parametrize("name", [*FAST, *PLAIN])
 def test_only_samples_are_drawn_by_the_accelerated_network(
-    name: str,
-    workshop: Callable[[str], list[str]],
-    output: Output,
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, workshop: Callable[[str], list[str]], output: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a GPU, that is; here the CPU pretends to be one."""
     words, fast, plain = workshop({**FAST, **PLAIN}[name]), [], []

@@ -201,14 +201,8 @@ MISTAKES = [
     ("sample run-digits --out - --film", "--film writes files, but --out - is standard output"),
     ("sample run-digits --out - --separate", "--separate writes files"),
     ("sample run-digits --film --out film.npy", "'film.gif' exists"),
-    (
-        "sample run-labelled --out x.npy --label 10",
-        "label = '10' is not one of the model's",
-    ),
-    (
-        "sample run-labelled --out x.npy --label 3,12",
-        "(0, 1, 2, 3, 4, 5, 6, 7, 8, 9); give one",
-    ),
+    ("sample run-labelled --out x.npy --label 10", "label = '10' is not one of the model's"),
+    ("sample run-labelled --out x.npy --label 3,12", "(0, 1, 2, 3, 4, 5, 6, 7, 8, 9); give one"),
     ("sample run-labelled --out x.npy --label seven", "label = 'seven' is "),
     ("sample run-text --out x.txt --prefix 'The '", "the prefix holds 'T' at position 0"),
     (
@@ -292,10 +286,7 @@ RECIPES = [
     ("[train]\nbetas = [0.9, 1.0]", "train.betas = 1.0 is too large; expected less than 1"),
     ("[train]\nema_decay = 1.0", "train.ema_decay = 1.0 is too large"),
     ("[train]\ndecay = 2", "train.decay = 2.0 in bad.toml is too large; expected 1 or less"),
-    (
-        "[train]\nloss_steps = 0",
-        "train.loss_steps = 0 in bad.toml is too small; expected 1 or ",
-    ),
+    ("[train]\nloss_steps = 0", "train.loss_steps = 0 in bad.toml is too small; expected 1 or "),
     ("[eval]\nsteps = [0]", "eval.steps = 0 in bad.toml is too small; expected 1 or more"),
     ('[sample]\nfinal = "mod"', "did you mean 'mode'"),
     ("[published]\nsteps = [1]", "published.total has 0 results for 1 numbers of steps"),

@@ -125,8 +125,7 @@ def test_the_chain_costs_what_the_loss_says(name: str) -> None:
 
 @pytest.mark.usefixtures("double")
 @pytest.mark.parametrize(
-    ("name", "examples"),
-    [("level", 256), pytest.param("reading", 448, marks=pytest.mark.slow)],
+    ("name", "examples"), [("level", 256), pytest.param("reading", 448, marks=pytest.mark.slow)]
 )
 def test_a_joint_source_costs_what_the_loss_says(name: str, examples: int) -> None:
     """A bit, a class, a bin and a number in bins, with the exact posterior as the network."""

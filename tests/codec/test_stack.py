@@ -98,10 +98,7 @@ def test_fine_bins_equal_one_alphabet() -> None:
     assert 0.99 < inside.mean() < 1.0  # the full alphabet gives 0.4% to far bins
     symbols = np.where(inside, symbols, 30000)
     costs = []
-    for distribution in (
-        CutGaussianBins(mean, std, K, mask),
-        stack.cut_gaussian(mean, std, K),
-    ):
+    for distribution in (CutGaussianBins(mean, std, K, mask), stack.cut_gaussian(mean, std, K)):
         before = stacks.bits()[0]
         distribution.push(stacks, symbols)
         costs.append((stacks.bits()[0] - before) / 2000)

@@ -154,10 +154,7 @@ def test_conditionals_are_learned(tmp_path: Path) -> None:
     assert few[:, 3].abs().max() == 0.0
     refused = [
         (lambda: bfn.generate(model, 2, known={"height": sex}), "variable 'height'"),
-        (
-            lambda: bfn.generate(model, 2, known={"sex": sex}),
-            "are 200 examples of",
-        ),
+        (lambda: bfn.generate(model, 2, known={"sex": sex}), "are 200 examples of"),
         (lambda: bfn.generate(model, 200, known={"sex": 2 + sex}), "contains 3"),
         (lambda: bfn.generate(untrained(), 200, known={"sex": sex}), "MLP, does not take known"),
     ]

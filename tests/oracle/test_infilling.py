@@ -12,15 +12,7 @@ from torch import Tensor
 
 import bfn
 from bfn.guidance import Guided
-from support.known import (
-    KINDS,
-    SKEW,
-    at_floor,
-    filled_distance,
-    tilted,
-    toy,
-    unrelated_distance,
-)
+from support.known import KINDS, SKEW, at_floor, filled_distance, tilted, toy, unrelated_distance
 from support.sources import Source, Toy, chain
 
 from .exact.monte_carlo import assert_mean, averaged, seed

@@ -42,11 +42,7 @@ class Toy(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(
-        self,
-        features: Tensor,
-        t: Tensor,
-        label: Tensor | None = None,
-        known: Tensor | None = None,
+        self, features: Tensor, t: Tensor, label: Tensor | None = None, known: Tensor | None = None
     ) -> Tensor:
         f = features if self.inputs > 1 else features.unsqueeze(-1)
         if known is not None:

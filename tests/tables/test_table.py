@@ -26,11 +26,7 @@ def table(n: int, seed: int = 0) -> pd.DataFrame:
     colour, size = np.divmod(rng.choice(4, n, p=P.flatten()), 2)
     weight = 10 * colour + 3 * size + rng.integers(0, 4, n)
     return pd.DataFrame(
-        {
-            "colour": np.array(["red", "blue"])[colour],
-            "large": size.astype(bool),
-            "weight": weight,
-        }
+        {"colour": np.array(["red", "blue"])[colour], "large": size.astype(bool), "weight": weight}
     )
 
 
@@ -188,10 +184,7 @@ def test_scikit_learn_clones_it() -> None:
             lambda t: t.sample(2, given={"weight": "-1"}),
             "'weight' cannot be -1; give a value from 0",
         ),
-        (
-            lambda t: t.sample(2, given={"weight": 1.5}),
-            "holds whole numbers, not 1.5; give",
-        ),
+        (lambda t: t.sample(2, given={"weight": 1.5}), "holds whole numbers, not 1.5; give"),
         (lambda t: t.sample(2, given={"weight": 2**70}), f"holds whole numbers, not {2**70}"),
         (lambda t: t.sample(2, given={"large": 3}), "holds true or false, not 3"),
         (lambda t: t.sample(2, given={"weight": float("nan")}), "'weight' is never missing"),

@@ -232,11 +232,7 @@ MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
     (lambda x: x.numpy().astype(str), {}, "the data are of type <U21; expected real or whole"),
     (lambda x: x * 1j, {}, "the data are of type torch.complex64; expected real or whole numbers"),
     (lambda x: x, {"labels": [-2] * 500}, "begin at -2; number them 0, 1, 2, ..., with -1 for ex"),
-    (
-        lambda x: x,
-        {"labels": [1, 2, 3]},
-        "int64 of shape (3,); expected integers (500,)",
-    ),
+    (lambda x: x, {"labels": [1, 2, 3]}, "int64 of shape (3,); expected integers (500,)"),
     (lambda x: x, FLOATS, "but discrete data are class"),
     (lambda x: x, {"validation": torch.zeros(4, 2).long()}, "needs validate_every="),
     (lambda x: x, {"validate_every": 2}, "make it 0, or give data with a validation split"),

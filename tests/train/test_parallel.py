@@ -35,10 +35,7 @@ EVERYTHING = {
     "train.sample_every": 3,
     "train.known": 0.5,
 }
-JOBS = {
-    "ddp": ("binary", EVERYTHING),
-    "full": ("text", {**EVERYTHING, "train.sharding": "full"}),
-}
+JOBS = {"ddp": ("binary", EVERYTHING), "full": ("text", {**EVERYTHING, "train.sharding": "full"})}
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
 
 

@@ -97,9 +97,7 @@ def test_a_model_that_the_page_cannot_draw() -> None:
 
 @pytest.mark.parametrize("there_is_one", [True, False])
 def test_the_address_is_printed_and_a_browser_opened(
-    there_is_one: bool,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    there_is_one: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("starlette")
     from bfn.web import server

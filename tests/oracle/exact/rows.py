@@ -66,11 +66,7 @@ def _bins(name: str, P: list[Any], *values: Any, **options: float) -> Row:
     return Row(name, lambda: Source(P).discretised(0.2), *made, *values, **options)
 
 
-BIT = _bits(
-    *("a bit", [0.3, 0.7]),
-    *(0.61086430, 0.05471462, 0.55614968),
-    _entropy(0.61086430),
-)
+BIT = _bits(*("a bit", [0.3, 0.7]), *(0.61086430, 0.05471462, 0.55614968), _entropy(0.61086430))
 TWO_BITS = _bits(
     *("two bits", [[0.4, 0.1], [0.15, 0.35]]),
     *(1.248781, 0.103220, 1.146220),
