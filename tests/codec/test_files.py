@@ -252,14 +252,15 @@ def test_real_numbers_on_the_grid(dtype: str) -> None:
 
 def test_levels_that_bins_lose() -> None:
     """16 bins of 256 levels keep 16 of them; binarised data keep the darkest and the lightest."""
+    values = {*range(40), *range(230, 256)}
     for form, kept in (
-        (forms.Discretised(16, 256), set(range(8, 256, 16))),
+        (forms.Discretised(16, 256), values & set(range(8, 256, 16))),
         (forms.Binary(256), {0, 255}),
-        (forms.Continuous(256), set(range(256))),
+        (forms.Continuous(256), values),
     ):
         by = translation(ArrayFormat((1,), form))
         found = set()
-        for value in range(256):
+        for value in values:
             np.save("a.npy", np.array([value], np.uint8))
             try:
                 files.scan([Path("a.npy")], by)

@@ -34,7 +34,9 @@ def served() -> Iterator[tuple[server.Server, int]]:
 @contextlib.contextmanager
 def opened(port: int, **options: Any) -> Iterator[ClientConnection]:
     address = f"ws://127.0.0.1:{port}/{pages.TOKEN}/live"
-    with connect(address, max_size=None, proxy=None, **options) as found:
+    # A client that has stopped reading would wait ten seconds for the answer to its goodbye.
+    options = {"max_size": None, "max_queue": None, "proxy": None, **options}
+    with connect(address, **options) as found:
         header, _ = messages.unpack(found.recv(30))  # pyright: ignore[reportArgumentType]
         assert header["kind"] == "hello"
         assert [model["id"] for model in header["models"]] == ["digits", "mixed"]
