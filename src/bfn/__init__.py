@@ -9,41 +9,27 @@ Names are loaded when first used, so that `import bfn` itself costs nothing.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from bfn.errors import lazy
 
 __version__ = "0.1.0"
 
 _NAMES = {
-    "bfn.errors": ("BFNError",),
-    "bfn.flow": ("Theta",),
-    "bfn.model": (
-        "BFN",
-        "Variable",
-        "continuous",
-        "discrete",
-        "discretised",
-        "mixed",
-        "register_kind",
-    ),
-    "bfn.output": ("Bins", "Lengths", "MeasurementNoise"),
-    "bfn.output.bins": ("bin_centre", "bin_index", "discretise"),
-    "bfn.plots.sheets": ("show",),
-    "bfn.sampling.infill": ("infill",),
-    "bfn.sampling.generate": ("generate",),
-    "bfn.sampling.retime": ("retimed",),
-    "bfn.schedule": (
-        "Exponential",
-        "Logarithmic",
-        "Quadratic",
-        "Retimed",
-        "register_schedule",
-    ),
-    "bfn.recipe.suggest": ("suggest_beta_1", "suggest_sigma_1"),
-    "bfn.tables.table": ("Table",),
-    "bfn.web.streams": ("view",),
+    "bfn.errors": "BFNError",
+    "bfn.flow": "Theta",
+    "bfn.model": "BFN Variable continuous discrete discretised mixed register_kind",
+    "bfn.output": "Bins Lengths MeasurementNoise",
+    "bfn.output.bins": "bin_centre bin_index discretise",
+    "bfn.plots.sheets": "show",
+    "bfn.recipe.suggest": "suggest_beta_1 suggest_sigma_1",
+    "bfn.sampling.generate": "generate",
+    "bfn.sampling.infill": "infill",
+    "bfn.sampling.retime": "retimed",
+    "bfn.schedule": "Exponential Logarithmic Quadratic Retimed register_schedule",
+    "bfn.tables.table": "Table",
+    "bfn.web.streams": "view",
 }
-_HOMES = {name: home for home, names in _NAMES.items() for name in names}
 _MODULES = {
     "card": "bfn.saving",
     "quality": "bfn.sampling.quality",
@@ -152,16 +138,12 @@ if TYPE_CHECKING:
     from bfn.tables.table import Table
     from bfn.web.streams import view
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        value = getattr(importlib.import_module(_HOMES[name]), name)
-    elif name in __all__:
-        value = importlib.import_module(_MODULES.get(name, f"bfn.{name}"))
-    else:
-        raise AttributeError(f"module 'bfn' has no attribute {name!r}")
-    globals()[name] = value
-    return value
+__getattr__ = lazy(
+    __name__,
+    {name: f"bfn.{name}" for name in __all__}
+    | _MODULES
+    | {name: f"{home}:{name}" for home, names in _NAMES.items() for name in names.split()},
+)
 
 
 def __dir__() -> list[str]:

@@ -7,7 +7,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 
@@ -126,6 +126,22 @@ def require_extra(module: str, extra: str, purpose: str) -> Any:
             f"{purpose} needs {module.partition('.')[0]}, which is not installed; add it with: "
             f"pip install 'bfn[{extra}]'"
         ) from None
+
+
+def lazy(module: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """The __getattr__ of a module whose names are loaded when first used.
+
+    `homes` has the place of each name: package.module:name, or the module that it stands for.
+    """
+
+    def load(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        place, _, attribute = homes[name].partition(":")
+        home = importlib.import_module(place)
+        return getattr(home, attribute) if attribute else home
+
+    return load
 
 
 class Extra:

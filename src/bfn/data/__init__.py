@@ -6,12 +6,11 @@ is given as "package.module:function". Nothing is imported before it is needed.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from bfn.errors import BFNError, did_you_mean, import_name, require_trust
+from bfn.errors import BFNError, did_you_mean, import_name, lazy, require_trust
 
 if TYPE_CHECKING:
     from bfn.data import array, images, known, text
@@ -31,10 +30,6 @@ SOURCES: dict[str, str] = {
     "table": "bfn.tables.source:table",
 }
 
-_HOMES = dict.fromkeys(("DataSet", "Rows", "Stream"), "base") | {"from_arrays": "array"}
-_FORMATS = ("Format", "ImageFormat", "ArrayFormat", "TextFormat", "read_format")
-_HOMES |= dict.fromkeys(_FORMATS, "formats")
-
 __all__ = [
     "SOURCES",
     "ArrayFormat",
@@ -53,6 +48,15 @@ __all__ = [
     "source",
     "text",
 ]
+
+_FORMATS = ("Format", "ImageFormat", "ArrayFormat", "TextFormat", "read_format")
+__getattr__ = lazy(
+    __name__,
+    {name: f"bfn.data.{name}" for name in ("array", "images", "known", "text")}
+    | {name: f"bfn.data.base:{name}" for name in ("DataSet", "Rows", "Stream")}
+    | {name: f"bfn.data.formats:{name}" for name in _FORMATS}
+    | {"from_arrays": "bfn.data.array:from_arrays"},
+)
 
 
 def load(name: str, **arguments: Any) -> DataSet:
@@ -82,11 +86,3 @@ def source(name: str, *, trust: bool = False) -> Callable[..., DataSet]:
 def bits_of(medium: str) -> str:
     """What bits per variable are called; needs no torch."""
     return f"bits per {({'text': 'character', 'table': 'value'}).get(medium, 'dimension')}"
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"bfn.data.{_HOMES[name]}"), name)
-    if name in __all__:
-        return importlib.import_module(f"bfn.data.{name}")
-    raise AttributeError(f"module 'bfn.data' has no attribute {name!r}")

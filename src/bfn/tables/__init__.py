@@ -8,9 +8,9 @@ Names that need pyarrow are loaded when first used.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from bfn.errors import lazy
 from bfn.tables.head import TableHead
 from bfn.tables.relations import Pair, Relation
 
@@ -20,19 +20,13 @@ if TYPE_CHECKING:
     from bfn.tables.columns import Columns
     from bfn.tables.table import Table
 
-_HOMES = {
-    "Columns": "bfn.tables.columns",
-    "Comparison": "bfn.compare.report",
-    "Table": "bfn.tables.table",
-    "compare": "bfn.compare.measures",
-}
-
 __all__ = ["Columns", "Comparison", "Pair", "Relation", "Table", "TableHead", "compare"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'bfn.tables' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy(
+    __name__,
+    {
+        "Columns": "bfn.tables.columns:Columns",
+        "Comparison": "bfn.compare.report:Comparison",
+        "Table": "bfn.tables.table:Table",
+        "compare": "bfn.compare.measures:compare",
+    },
+)
