@@ -163,16 +163,8 @@ def test_spikes_stand_out() -> None:
         ({"a": ["x", "y"]}, {"a": "number"}, "'a' is declared a number"),
         ({"a": [f"name {i}" for i in range(30)]}, {}, "'a' looks like an identifier: 30 of 30"),
         ({"a": range(30)}, {}, "'a' looks like an identifier: it counts the rows"),
-        (
-            {"a": [str(i) for i in range(30)] + ["x"]},
-            {},
-            "mixes 30 numbers with text, such as 'x' in row 31",
-        ),
-        (
-            {"a": [str(i) for i in range(30)] + ["n.a."] * 20},
-            {},
-            "mixes 30 numbers with text, such as 'n.a.' in row 31",
-        ),
+        ({"a": [str(i) for i in range(30)] + ["x"]}, {}, "mixes 30 numbers with text, .* row 31"),
+        ({"a": [str(i) for i in range(30)] + ["n.a."] * 20}, {}, "such as 'n.a.' in row 31"),
         *(
             (
                 {"a": [form.format(i % 7 + 1) for i in range(30)]},
@@ -198,21 +190,13 @@ def test_spikes_stand_out() -> None:
         ({"a": [[1], [2]]}, {}, r"'a' has shape \(2, 1\)"),
         (pa.table({"a": [[1], [2]]}), {}, "holds list<.*> values"),
         (pd.DataFrame([[1, 2], [3, 4]], columns=["a", "a"]), {}, "more than one column.*'a'"),
-        (
-            pd.DataFrame({"a": [None, 1, 2.5, "x"]}),
-            {},
-            "'a' mixes int and str values, such as 1 and, in row 4, 'x'; convert them",
-        ),
+        (pd.DataFrame({"a": [None, 1, 2.5, "x"]}), {}, "mixes int and str .* 1 and, in row 4, 'x'"),
         ({"a": ["x", 1]}, {}, "'a' mixes str and int values, .* in row 2, 1; convert them"),
         ({"a": [1, 2], "b": [1, 2, 3]}, {}, "'b' has 3 values, but another one has 2; give"),
         ({"a": [[1], [2, 3]]}, {}, "'a' has shape"),
         ({"a": [1, 2**63]}, {}, "'a' holds 9223372036854775808 in row 2, which is beyond 64 bits"),
         (pd.DataFrame({"a": [1, 2**70]}), {}, "'a' holds .* in row 2, which is beyond 64 bits"),
-        (
-            {"a": np.array([1, 2**64 - 1], "u8")},
-            {},
-            "'a' holds uint64 values beyond the range of int64",
-        ),
+        ({"a": np.array([1, 2**64 - 1], "u8")}, {}, "'a' holds uint64 values beyond the range of"),
         (pd.Series([1, 2]), {}, "a table was expected, not Series"),
         (pd.DataFrame({"a": pd.arrays.SparseArray([1, 2])}), {}, "'a' holds Sparse.* values"),
         (pd.DataFrame({"a": [1j, 2j]}), {}, "'a' holds complex128 values, which are not numbers"),

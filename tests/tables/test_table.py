@@ -176,14 +176,8 @@ def test_scikit_learn_clones_it() -> None:
         (lambda t: t.sample(2, given=["weight"]), "expected a dict"),
         (lambda t: bfn.Table(columns=["weight"]).fit(table(9)), "expected a dict"),
         (lambda t: t.sample(2, given={"weight": [1, 2, 3]}), "3 values"),
-        (
-            lambda t: t.sample(2, given={"weight": 99}),
-            "'weight' cannot be 99; give a value from 0 to 16, its range in training",
-        ),
-        (
-            lambda t: t.sample(2, given={"weight": "-1"}),
-            "'weight' cannot be -1; give a value from 0",
-        ),
+        (lambda t: t.sample(2, given={"weight": 99}), "cannot be 99; give a value from 0 to 16"),
+        (lambda t: t.sample(2, given={"weight": "-1"}), "'weight' cannot be -1; give a value from"),
         (lambda t: t.sample(2, given={"weight": 1.5}), "holds whole numbers, not 1.5; give"),
         (lambda t: t.sample(2, given={"weight": 2**70}), f"holds whole numbers, not {2**70}"),
         (lambda t: t.sample(2, given={"large": 3}), "holds true or false, not 3"),

@@ -247,11 +247,7 @@ MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
     (lambda x: [], {"batch": None}, "the list gives no batch; expected at least one"),
     (lambda x: [x], {}, "batch = 4, but the list makes the batches itself; leave batch out"),
     (lambda x: [x, x[:, :1]], {"batch": None}, "have examples of shape (1,), the first ones have"),
-    (
-        lambda x: [x, (x, x[:, 0])],
-        {"batch": None},
-        "only some of the examples of a batch have labels",
-    ),
+    (lambda x: [x, (x, x[:, 0])], {"batch": None}, "only some of the examples of a batch have"),
     (lambda x: [x], {"batch": None, "accumulate": 2}, "or by train.accumulate; give"),
     (lambda x: x, {"augment": 3}, "augment = 3; expected a function of a batch"),
     (lambda x: x, {"augment": lambda x: x[:, 0]}, "of a batch of torch.int64 (2, 2); it must keep"),
@@ -259,17 +255,9 @@ MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
     (lambda x: x, {"augment": lambda x: x + 9}, "augment returned invalid data: "),
     (lambda x: x, {"stepz": 3}, "unknown key train.stepz; did you mean 'train.steps'?"),
     (lambda x: x, {"learning_rate": -1}, "learning_rate = -1.0 is too small"),
-    (
-        lambda x: x,
-        {"resume": True},
-        "resume=True continues a run in a folder; give its folder with",
-    ),
+    (lambda x: x, {"resume": True}, "resume=True continues a run in a folder; give its folder"),
     (lambda x: x, {"tensorboard": True}, "needs a run folder; give one with out="),
-    (
-        lambda x: as_data_set(model(), x),
-        {"labels": [0] * 500},
-        "a data set has labels, lengths and a validation split",
-    ),
+    (lambda x: as_data_set(model(), x), {"labels": [0] * 500}, "has labels, lengths and a valid"),
 ]
 
 

@@ -205,10 +205,7 @@ def test_mistakes(path: Path) -> None:
     for call, words in (
         (fit(model(), x, lengths=lengths + 1), "expected 1 to 3"),
         (fit(model(), x, lengths=lengths[:3]), "a whole number for each example, (8,)"),
-        (
-            fit(blind, x, lengths=lengths),
-            "the network, MLP, does not take a mask of the variables that exist",
-        ),
+        (fit(blind, x, lengths=lengths), "the network, MLP, does not take a mask of the variables"),
         (fit(model(), lines, lengths=lengths), "lengths= and validation= only with other data"),
         (fit(model(), [x], lengths=lengths), "lengths= belongs to an array"),
         (fit(model(), [(x, {"size": lengths})]), "a dict with label and length"),
