@@ -198,7 +198,7 @@ MISTAKES = [
     (f"{TEXT} a_b --observed learned", "--observed learned needs a run trained with train.known"),
     (f"{TEXT} a_b --out x.png", "cannot hold samples"),
     (f"{TEXT} a_b --calls 20 --resample 4", "5 n + 1 calls, so give 16 or 21"),
-    (f"{PICTURE} eight.png", "nothing says what to fill in of 'eight.png'"),
+    (f"{PICTURE} eight.png", "nothing says which parts of 'eight.png' to fill in"),
     (f"{PICTURE} nine.png --mask lower.png", "'nine.png' cannot be read"),
     (f"{PICTURE} eight.png --mask large.png", "'large.png' has 9 x 7 pixels"),
     (f"{PICTURE} large.png --mask lower.png", "give --resize to crop and resize it as in training"),

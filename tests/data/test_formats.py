@@ -210,7 +210,7 @@ def test_read_a_text_to_complete() -> None:
         (WORDS, "_" * 9, None, ["9 characters", "windows have 6"]),
         (WORDS, "a_x", None, ["'x' at position 2"]),
         (TextFormat(Alphabet(None), 6), "é_", None, ["plain ASCII"]),
-        (NUMBERS, "x.npy", None, ["nothing says what to fill in"]),
+        (NUMBERS, "x.npy", None, ["nothing says which parts of"]),
         (NUMBERS, "x.npy", "three.npy", ["'three.npy' has shape (3,)", "(2,)"]),
         (NUMBERS, "x.npy", "none.npy", ["none.npy", "marks nothing"]),
         (PIXELS, "rgb.png", "black.png", ["black.png", "brightest pixel is 0"]),

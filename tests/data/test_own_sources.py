@@ -434,7 +434,7 @@ def arrays(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("half.npz", {"labels": True}, ["labels for test", "train, test"]),
         ("fine.npy", {"labels": True}, ["no labels"]),
         ("nan.npy", {}, ["nan.npy", "NaN"]),
-        ("wide.npy", {"low": 0, "high": 1}, ["97% of", "low and high"]),
+        ("wide.npy", {"low": 0, "high": 1}, ["97% of", "from low to high"]),
         ("minus.npy", {}, ["-1", "--data.form continuous"]),
         ("many.npy", {"levels": 17}, ["the value 256", "0 to 16"]),
         ("same.npy", {}, ["same.npy is the same"]),

@@ -224,7 +224,7 @@ def test_a_single_window_is_known_again_wherever_it_stood(length: int) -> None:
     ("arguments", "words"),
     [
         ({"split_by": "name"}, ["split_by = 'name'", "content or number"]),
-        ({"validation": 0.5, "test": 0.5}, ["of 60 examples, ", "leave none to train on"]),
+        ({"validation": 0.5, "test": 0.5}, ["of 60 examples, ", "leaves none for training"]),
         ({"test": 1.5, "split_by": "number"}, ["test = 1.5", "fraction"]),
         ({"test": -0.1}, ["test = -0.1", "fraction"]),
     ],
@@ -235,4 +235,4 @@ def test_mistakes(arguments: dict, words: list[str]) -> None:
 
 def test_equal_examples_cannot_be_held_out(tmp_path: Path) -> None:
     equal = PIXELS[[0] * 5]
-    assert_refused(lambda: pictures(tmp_path / "a", equal), "of 5 examples, ", "none to train")
+    assert_refused(lambda: pictures(tmp_path / "a", equal), "of 5 examples, ", "none for training")

@@ -207,7 +207,7 @@ def test_mistakes(path: Path) -> None:
         (fit(model(), x, lengths=lengths[:3]), "a whole number for each example, (8,)"),
         (fit(blind, x, lengths=lengths), "the network, MLP, does not take a mask of the variables"),
         (fit(model(), lines, lengths=lengths), "lengths= and validation= only with other data"),
-        (fit(model(), [x], lengths=lengths), "lengths= belongs to an array"),
+        (fit(model(), [x], lengths=lengths), "lengths= is for arrays only"),
         (fit(model(), [(x, {"size": lengths})]), "a dict with label and length"),
         (lambda: data.load("text", path=str(path), lines=True, length=1), "no line of 1 to 1"),
         (lambda: lines.encode([""]), "text 0 has 0 characters; expected 1 to 40"),

@@ -78,11 +78,11 @@ def source(name: str, *, trust: bool = False) -> Callable[..., DataSet]:
         raise BFNError(f"unknown data source {name!r}{did_you_mean(name, SOURCES) or expected}")
     if name in SOURCES:
         return import_name(SOURCES[name], trust=False)
-    # A source is called with arguments, so not even bfn's other functions are safe.
+    # A source is called with arguments, so even bfn's other functions are not safe.
     require_trust(name, trust)
     return import_name(name, trust=True)
 
 
 def bits_of(medium: str) -> str:
-    """What bits per variable are called; needs no torch."""
+    """The name of bits per variable; needs no torch."""
     return f"bits per {({'text': 'character', 'table': 'value'}).get(medium, 'dimension')}"

@@ -1,9 +1,9 @@
 """A user's own arrays: a .npy or .npz file, or arrays in memory.
 
 A .npz file holds one array of examples and, optionally, one called `labels`; or arrays called
-`train`, `validation` and `test` with `train_labels` and so on. Splits that are not given are held
-out of the training set by a hash of each row and of how often it came before: a row keeps its split
-whatever is added or removed, and the splits of repeated rows are as large as those of others.
+`train`, `validation` and `test` with `train_labels` and so on. Missing splits are held out of the
+training set by a hash of each row and of how often it occurred before: a row keeps its split
+whatever is added or removed, and repeated rows are split in the same proportions as others.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Arrays = Tensor | np.ndarray | Mapping[str, Tensor | np.ndarray]
 
 TENSOR_TYPES = tuple(map(np.dtype, ("f2", "f4", "f8", "u1", "i1", "i2", "i4", "i8")))
 MOST_BEYOND = 0.1
-"""The fraction of values that may lie beyond a given range, as a few new values do."""
+"""The fraction of values that may lie outside a given range, as a few new values do."""
 
 
 def array(
@@ -58,19 +58,19 @@ def array(
     Args:
         path: the file.
         form: "continuous", "discretised", "discrete" or "binary"; by default continuous for real
-            numbers (discretised when bins are given), binary for bool and for uint8 of 0 and 1,
-            discretised for other uint8, discrete for other integers, which are then classes.
+            numbers (discretised if bins are given), binary for bool and for uint8 of 0 and 1,
+            discretised for other uint8, discrete (classes) for other integers.
         bins: K of discretised and discrete data.
-        levels: stored integers are 0 to levels - 1; by default 256 for uint8 that are not classes
-            already, else one more than the greatest.
+        levels: stored integers are 0 to levels - 1; by default 256 for uint8 that are not classes,
+            else one more than the largest.
         low, high: range of real numbers, mapped to [-1, 1]: one number for all or one for each
             column; by default that of the training data, for pictures one for all, for others one
             for each column or channel.
         image: whether examples are pictures: (H, W), (C, H, W) or (H, W, C) with 1 or 3 channels;
-            by default uint8 of two or three axes are, and all that have three such axes.
-        labels: train with the file's labels, handed out as `cond["label"]`.
+            by default true for uint8 of two or three axes, and for all that have three such axes.
+        labels: train with the file's labels, returned as `cond["label"]`.
         validation, test: fraction of the rows to hold out, if the split is not given.
-        split_by: "content", or the "number" of a row, as in runs whose recipe does not say.
+        split_by: "content", or the "number" of a row, as in older recipes without this key.
     """
     arrays = read_arrays(Path(path).expanduser())
     names = [name for name in arrays if name != "labels" and not name.endswith("_labels")]
@@ -110,7 +110,7 @@ def from_arrays(
 
     Args:
         values: one array, from which validation and test sets are held out, or one per split.
-        labels: integers (N,), one per example, handed out as `cond["label"]`.
+        labels: integers (N,), one per example, returned as `cond["label"]`.
         form, bins, levels, low, high, image, validation, test, split_by: see `array`.
     """
     given = values if isinstance(values, Mapping) else {"train": values}
@@ -194,7 +194,7 @@ def _pictures(a: np.ndarray, name: str) -> np.ndarray:
 def _levels(
     arrays: Sequence[np.ndarray], form: str | None, bins: int | None, levels: int | None, name: str
 ) -> tuple[forms.Form, dict[str, Any]]:
-    """The form of whole numbers, and the arguments that would choose it again."""
+    """The form of integers, and the arguments that reproduce it."""
     least, top = min(int(a.min()) for a in arrays), max(int(a.max()) for a in arrays)
     if least < 0:
         raise BFNError(
@@ -208,7 +208,7 @@ def _levels(
         classes = form == "discrete" or top <= 1
         levels = 256 if bytes_only and not classes else max(2, top + 1)
     chosen = forms.choose(form, bins, levels)
-    # Before a narrower type could wrap a wrong value round.
+    # Checked before a narrower type could wrap an invalid value around.
     chosen.check(torch.tensor([least, top]), name)
     return chosen, {"form": form, "levels": levels}
 
@@ -222,7 +222,7 @@ def _range(
     picture: bool,
     name: str,
 ) -> tuple[forms.Form, dict[str, Any]]:
-    """The form of real numbers, and the arguments that would choose it again."""
+    """The form of real numbers, and the arguments that reproduce it."""
     if form not in (None, "continuous", "discretised") or (form == "continuous" and bins):
         raise BFNError(
             f"{name} holds real numbers, which are continuous or (with bins) discretised, not "
@@ -237,14 +237,14 @@ def _range(
     beyond = max(chosen.beyond(chunk) for chunk in chunks(train))
     if beyond > MOST_BEYOND:
         raise BFNError(
-            f"{beyond:.0%} of {name} lies outside the range that low and high give; leave them out "
-            "to take the range of the training data"
+            f"{beyond:.0%} of {name} lies outside the range from low to high; leave them out to "
+            "use the range of the training data"
         )
     return chosen, {"form": chosen.kind, "low": low, "high": high}
 
 
 def _extremes(train: Tensor | Mapped, picture: bool, name: str) -> tuple[Any, Any]:
-    """The least and the greatest training value: of all, or of each column or channel."""
+    """The smallest and largest training value: of all, or of each column or channel."""
     axis = 1 if len(train.shape) == 4 else len(train.shape) - 1
     axes = [i for i in range(len(train.shape)) if picture or i != axis]
     low, high = [], []

@@ -4,15 +4,15 @@ For rows, an index is the number of the row; for a text, it is the position of a
 character: training takes windows anywhere (`indices`), evaluation takes windows that do not overlap
 (`examples`).
 
-The order of training is a pure function of (seed, step), so a resumed run repeats the same batches
-and each of several processes can work out its own share. For rows, step s of batch size B takes
-positions s B, ..., s B + B - 1 of an endless sequence of shuffled epochs, the permutation of epoch
-e being seeded by (seed, e); for a text, it takes B positions drawn with a generator seeded by
+The training order is a pure function of (seed, step), so a resumed run repeats the same batches and
+each of several processes can work out its own share. For rows, step s of batch size B takes
+positions s B, ..., s B + B - 1 of an endless sequence of shuffled epochs, where the permutation of
+epoch e is seeded by (seed, e); for a text, it takes B positions drawn with a generator seeded by
 (seed, s).
 
 Examples are held out by content or by number. By content, an example keeps its split whatever else
 is added or removed. By number, exactly the given fractions are held out, always the same rows: this
-is for the well-known data sets and for runs whose recipe does not say.
+is for the well-known data sets and for older recipes without `split_by`.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from bfn.errors import BFNError, plural
 
 SPLITS = ("train", "validation", "test")
 CHUNK = 2**24
-"""Values of a mapped file that are in memory at a time, when all are looked at."""
+"""Values of a memory-mapped file to read at a time."""
 SPLIT_BY = ("content", "number")
 Stored = tuple[Tensor, dict[str, Tensor]]
 """Stored values of a batch, (B, *shape), and its conditioning."""
 
 
 class Mapped:
-    """Some rows of an array that stays in its file: what the batches need of a tensor (N, ...)."""
+    """Rows of a memory-mapped array, with as much of a tensor's interface as batches need."""
 
     device = torch.device("cpu")
 
@@ -82,25 +82,25 @@ class DataSet(ABC):
     """Three splits of one kind of example.
 
     Args:
-        name: what error messages and reports call it.
-        format: what one example is; it does the work of `encode`, `decode` and `render`.
+        name: its name in error messages and reports.
+        format: the format of one example, which implements `encode`, `decode` and `render`.
         splits: stored values of "train", "validation" and "test"; checked here, once.
-        labels: integers of each split, (N,), handed out by `batch` as `cond["label"]`.
-        lengths: how much of each example exists, along its first axis, where examples are padded
-            to one shape: (N,) for each split, handed out as `cond["length"]`.
+        labels: integers of each split, (N,), returned by `batch` as `cond["label"]`.
+        lengths: how much of each example exists, along its first axis, if examples are padded to
+            one shape: (N,) for each split, returned as `cond["length"]`.
         label_names: the names of labels 0, 1, ...
-        chosen: arguments that the source chose itself; a run's recipe says them, so that the same
-            recipe always gives the same data.
-        names: what each example of a split is called; by default its index.
+        chosen: arguments that the source chose itself; a run's recipe records them, so that the
+            same recipe always gives the same data.
+        names: the name of each example of a split; by default its index.
     """
 
     counted: ClassVar[str]
     """What the sizes of the splits count: "examples" or "characters"."""
     in_memory = True
-    """Whether the stored values are all in memory, from which any thread may cut batches."""
+    """Whether all stored values are in memory, so that any thread may cut batches."""
     least_validation: ClassVar[int] = 1
-    """Fewer validation examples than this are measured several times, at other times and with other
-    noise."""
+    """Fewer validation examples than this are evaluated several times, at different times and with
+    different noise."""
     repeatable = True
     """Whether a resumed training gets the batches that an uninterrupted one would have got."""
 
@@ -146,7 +146,7 @@ class DataSet(ABC):
 
     @property
     def unit(self) -> str:
-        """What likelihoods are reported in: "bits per dimension", "nats per image", ..."""
+        """The unit of likelihoods: "bits per dimension", "nats per image", ..."""
         return self.format.unit
 
     @property
@@ -161,12 +161,12 @@ class DataSet(ABC):
         return max(len(self.label_names), *highest, 0) if self.labels else 0
 
     def describe(self) -> dict[str, Any]:
-        """JSON values that say what one example is, and the names of the labels."""
+        """JSON values that describe one example, and the names of the labels."""
         named = {"labels": list(self.label_names)} if self.label_names else {}
         return {**self.format.describe(), **named}
 
     def summary(self) -> str:
-        """How much there is in each split, and the labels."""
+        """The size of each split, and the labels."""
         train, validation, test = (len(self.split(split)) for split in SPLITS)
         text = f"{plural(train, self.counted)} to train on"
         text = f"{text}, {validation:,} for validation and {test:,} to test"
@@ -196,15 +196,15 @@ class DataSet(ABC):
         return self.format.decode(x)
 
     def render(self, x: Tensor) -> Any:
-        """x to look at: uint8 pictures (B, H, W, C), printable strings, or a numpy array."""
+        """x for display: uint8 pictures (B, H, W, C), printable strings, or a numpy array."""
         return self.format.render(x)
 
     def model(self, recipe: Any) -> Any:
-        """The model that suits the data, for a recipe that leaves net and flow to them, or None."""
+        """The model for the data, if the recipe leaves net and flow to them, or None."""
         return None
 
     def adjusted(self, train: Any) -> Any:
-        """Training settings, changed where they do not suit the size of the data."""
+        """Training settings, adjusted to the size of the data."""
         return train
 
     # Batches.
@@ -221,7 +221,7 @@ class DataSet(ABC):
         """The examples of the given indices (B,): x of shape (B, *shape) and the conditioning.
 
         Dynamic binarisation draws from `generator`; give `noise.Keyed`, one seed per index, for
-        examples that do not depend on the batch they come in.
+        examples that do not depend on their batch.
         """
         values, cond = self.stored(split, indices)
         x = self.format.form.encode(values.to(self._device), generator)
@@ -235,7 +235,7 @@ class DataSet(ABC):
         return self._cut(split, indices), cond
 
     def step(self, seed: int, step: int, batch: int, parts: Sequence[range]) -> Iterator[Stored]:
-        """The examples of a training step as stored, in parts: some rows of its batch each."""
+        """The examples of a training step as stored, split into the given parts of its batch."""
         indices = self.indices(seed, step, batch)
         for rows in parts:
             yield self.stored("train", indices[rows.start : rows.stop])
@@ -246,10 +246,10 @@ class DataSet(ABC):
         return False
 
     def to(self, device: torch.device | str, *, hold: bool = True) -> Self:
-        """Give batches on that device. Returns the data set itself.
+        """Return batches on that device from now on. Returns the data set itself.
 
         The splits are moved there too; with hold=False they stay in the host's memory, and `batch`
-        copies what it cuts.
+        copies its examples.
         """
         home = device if hold else "cpu"
         self._splits = {split: values.to(home) for split, values in self._splits.items()}
@@ -276,7 +276,7 @@ class DataSet(ABC):
 
     @abstractmethod
     def fingerprints(self) -> np.ndarray:
-        """Sorted 64-bit hashes of what the training split holds, which `seen` looks up."""
+        """Sorted 64-bit hashes of the training split, for `seen`."""
 
     @abstractmethod
     def seen(self, split: str, fingerprints: np.ndarray) -> np.ndarray:
@@ -303,7 +303,7 @@ def as_tensor(values: Tensor | Mapped | np.ndarray) -> Tensor | Mapped:
 
 
 def as_labels(what: str, values: Tensor | np.ndarray | Sequence[int], count: int) -> Tensor:
-    """int64 labels (count,); refuses all but one whole number for each example."""
+    """int64 labels (count,); refuses anything but one integer per example."""
     if isinstance(values, Tensor):
         dtype = values.dtype
         integral = not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
@@ -421,7 +421,7 @@ class Stream(DataSet):
         return np.unique(hashes(text[: len(text) // block * block].reshape(-1, block)))
 
     def seen(self, split: str, fingerprints: np.ndarray) -> np.ndarray:
-        """Windows with half of their characters, or more, in passages of the training text."""
+        """Windows with at least half of their characters in passages of the training text."""
         text, block, length = self.split(split).cpu().numpy(), self._block, self.shape[0]
         known = np.zeros(len(text) + 1, np.int64)
         if len(text) >= block:
@@ -441,10 +441,10 @@ class Stream(DataSet):
 def hold_out(
     content: np.ndarray, validation: float = 0.0, test: float = 0.0, split_by: str = "content"
 ) -> dict[str, np.ndarray]:
-    """Rows of each split when fractions are held out; each split keeps the order of the rows.
+    """The rows of each split, holding out the given fractions; row order is kept.
 
     Args:
-        content: a hash of each row; by number, only how many there are matters.
+        content: a hash of each row; by number, only its length matters.
     """
     if split_by not in SPLIT_BY:
         raise BFNError(f"split_by = {split_by!r} is unknown; expected {' or '.join(SPLIT_BY)}")
@@ -456,9 +456,9 @@ def hold_out(
     rows = {split: np.flatnonzero(side == split) for split in SPLITS}
     if len(rows["train"]) == 0:
         raise BFNError(
-            f"of {plural(len(side), 'example')}, {len(rows['validation'])} for validation and "
-            f"{len(rows['test'])} to test leave none to train on; give more data, or smaller "
-            "--data.validation and --data.test, which may be 0"
+            f"of {plural(len(side), 'example')}, {len(rows['validation'])} are for validation and "
+            f"{len(rows['test'])} for testing, which leaves none for training; give more data, "
+            "or smaller --data.validation and --data.test, which may be 0"
         )
     return rows
 
@@ -466,9 +466,9 @@ def hold_out(
 def _by_content(content: np.ndarray, validation: float, test: float) -> np.ndarray:
     """The split of each row, by its hash as a fraction of 2^64.
 
-    One below `test` is in the test set, one of 1 - `validation` or more in the validation set. A
-    set that would be empty gets the row that is nearest to it. Then no new row can push one that
-    was trained on into the test set, either: what comes nearer is new.
+    A row below `test` is in the test set, one of at least 1 - `validation` in the validation set. A
+    set that would be empty gets the nearest row; even then, no new row can move a training row into
+    the test set, since any nearer row is new.
     """
     u = content / 2.0**64
     side = np.full(len(u), "train", "<U10")
@@ -484,7 +484,7 @@ def _by_content(content: np.ndarray, validation: float, test: float) -> np.ndarr
 
 
 def _by_number(content: np.ndarray, validation: float, test: float) -> np.ndarray:
-    """The split of each row, by a 64-bit mix of its number that no library's version changes."""
+    """The split of each row, by a 64-bit hash of its number, stable across library versions."""
     count = len(content)
     order = np.argsort(noise.splitmix64(np.arange(1, count + 1, dtype=np.uint64)), kind="stable")
     held = [max(1, round(count * f)) if f else 0 for f in (validation, test)]
@@ -495,7 +495,7 @@ def _by_number(content: np.ndarray, validation: float, test: float) -> np.ndarra
 
 
 def hashes(rows: np.ndarray) -> np.ndarray:
-    """64 well mixed bits of the bytes of each row (N, ...), the same with every library."""
+    """A 64-bit hash of the bytes of each row (N, ...), stable across library versions."""
     size = math.prod(rows.shape[1:]) * rows.itemsize
     words = -(-size // 8)
     places = noise.splitmix64(np.arange(1, words + 1, dtype=np.uint64))
@@ -510,14 +510,14 @@ def hashes(rows: np.ndarray) -> np.ndarray:
 
 
 def hashed(content: np.ndarray, lengths: np.ndarray | None) -> np.ndarray:
-    """Hashes of rows that also tell their lengths apart, if they have any."""
+    """Hashes of rows and, if given, of their lengths."""
     if lengths is None:
         return content
     return noise.splitmix64(content ^ noise.splitmix64(lengths.astype(np.uint64)))
 
 
 def numbered(content: np.ndarray) -> np.ndarray:
-    """Hashes that also tell repeated ones apart, by how many equal ones come before each."""
+    """Hashes in which repeated ones differ by how many equal ones come before each."""
     order = np.argsort(content, kind="stable")
     ranked, place = content[order], np.arange(len(content))
     first = np.append(True, ranked[1:] != ranked[:-1])

@@ -1,6 +1,6 @@
-"""Formats: what one example is, apart from any data set.
+"""Formats: what one example is, independent of any data set.
 
-A format turns what a model generates back into pictures, text or arrays. It can be written as JSON
+A format turns generated data back into pictures, text or arrays. It can be written as JSON
 (`describe`) and read again (`read_format`), so a trained model can be sampled without its data.
 """
 
@@ -26,7 +26,7 @@ from bfn.data.reading import levels, open_picture, read_arrays, read_bytes
 from bfn.errors import BFNError, whole
 
 MOST = 2**28
-"""Variables of an example."""
+"""Maximum number of variables of an example."""
 
 _OPTIONS = {
     "prefix": "texts",
@@ -36,7 +36,7 @@ _OPTIONS = {
 }
 """The kind of data that each option of `bfn infill` and `bfn sample` is for."""
 Known = tuple[Tensor, Tensor]
-"""An example x (1, *shape) of which some is known, and a mask (*shape) that is true there."""
+"""A partly known example x (1, *shape), and a mask (*shape) that is true where it is known."""
 
 
 class Format(ABC):
@@ -45,9 +45,9 @@ class Format(ABC):
     medium: ClassVar[str]
     """"image", "text", "array" or "mixed": what `render` returns."""
     alike: ClassVar[bool] = False
-    """Whether all variables of an example follow one law, as the positions of a text do."""
+    """Whether all variables have the same distribution, as the positions of a text do."""
     laws: Sequence[Any] = ()
-    """The laws of the exact values in the bins of a table's variables, which archives use."""
+    """The distributions of exact values in the bins of a table's variables, for archives."""
     block: ClassVar[int | None] = None
     """The number of examples that an archive should code together; None for the fewest."""
     shape: tuple[int, ...]
@@ -63,7 +63,7 @@ class Format(ABC):
 
     @abstractmethod
     def render(self, x: Tensor) -> Any:
-        """x to look at: uint8 pictures (B, H, W, C), printable strings, or numpy arrays."""
+        """x for display: uint8 pictures (B, H, W, C), printable strings, or numpy arrays."""
 
     @abstractmethod
     def read_example(
@@ -74,8 +74,8 @@ class Format(ABC):
         Args:
             what: a text with blanks, or the name of a picture or of a .npy file.
             mask: a picture that is white, or a .npy file that is true, where x is missing.
-            blank: the character that stands for a missing one in a text; None for "_".
-            resize: bring pictures to the model's size, as `bfn.data.images` does.
+            blank: the character that marks a blank in a text; None for "_".
+            resize: crop and resize pictures to the model's size, as `bfn.data.images` does.
         """
 
     def read_prefix(self, prefix: str) -> Known:
@@ -83,7 +83,7 @@ class Format(ABC):
         raise self._refused("prefix")
 
     def _refused(self, option: str) -> BFNError:
-        """What to raise for an option that means nothing to this kind of data."""
+        """The error for an option that does not apply to this kind of data."""
         return BFNError(
             f"--{option} is for {_OPTIONS[option]}, but this is a model of {self.medium} data; "
             "leave it out"
@@ -112,7 +112,7 @@ class Format(ABC):
 
     def pieces(self, path: Path) -> Iterator[Any]:
         """The pieces of a CSV file, with `raw` bytes, `places` of exact values and bytes `beside`
-        these; its name begins a sentence that says why there are none."""
+        them; an error continues a sentence that begins with the file's name."""
         raise NotImplementedError
 
     def piece(self, places: np.ndarray, beside: bytes) -> bytes:
@@ -121,12 +121,12 @@ class Format(ABC):
 
     @property
     def bits(self) -> str:
-        """What bits per variable of this data are called, e.g. "bits per character"."""
+        """The name of bits per variable for this data, e.g. "bits per character"."""
         return bits_of(self.medium)
 
     @property
     def unit(self) -> str:
-        """What likelihoods of this data are reported in."""
+        """The unit of likelihoods for this data."""
         return self.bits
 
     @property
@@ -182,14 +182,14 @@ class _TensorFormat(Format):
             raise self._refused("blank")
         if mask is None:
             raise BFNError(
-                f"nothing says what to fill in of {what!r}; give --mask, a file of the same size "
-                "that is white there"
+                f"nothing says which parts of {what!r} to fill in; give --mask, a file of the same "
+                "size that is white there"
             )
         values, missing = self._read(Path(what), mask, resize)
-        # Missing values need not be legal data (NaN, say): replace them by one that is.
+        # Missing values need not be valid data (NaN, say): replace them with one that is.
         legal = values[~missing].flatten()[:1] if not bool(missing.all()) else torch.zeros(1)
         values = torch.where(missing, legal.to(values.dtype), values)
-        # Binary forms draw from the generator where a shade is a probability.
+        # Binary forms draw from the generator, since a shade is a probability.
         x = self.encode(values[None], torch.Generator().manual_seed(0))
         return x.float() if x.is_floating_point() else x, ~missing
 
@@ -279,7 +279,7 @@ class ArrayFormat(_TensorFormat):
 class TextFormat(Format):
     """Windows of `length` characters; raw batches are lists of strings (or of bytes).
 
-    With `lines` they are lines of 1 to `length` characters, and -1 stands beyond their ends.
+    With `lines` they are lines of 1 to `length` characters, padded with -1.
     """
 
     alphabet: Alphabet
@@ -318,7 +318,7 @@ class TextFormat(Format):
     def read_example(
         self, what: str, mask: Path | None = None, *, blank: str | None = None, resize: bool = False
     ) -> Known:
-        """The text begins the window; its blanks and whatever follows it are missing."""
+        """The text starts the window; its blanks and the rest of the window are missing."""
         blank = "_" if blank is None else blank
         if mask is not None or resize:
             raise self._refused("mask" if mask else "resize")
@@ -327,14 +327,14 @@ class TextFormat(Format):
         if blank not in what:
             raise BFNError(
                 f"the text {what!r} has no blank {blank!r} to fill in; put one for every missing "
-                "character, or name another with --blank"
+                "character, or choose another with --blank"
             )
         if self.alphabet.characters is None and not what.isascii():
             raise BFNError(
                 f"the text {what!r} is not plain ASCII, but the model's classes are bytes; a "
                 "character of several bytes cannot be given"
             )
-        # The blank is rarely in the alphabet: put a letter in its place that is.
+        # The blank is rarely in the alphabet: replace it with a letter that is.
         letter = self.render(torch.zeros(1, self.length, dtype=torch.int64))[0][0]
         x, known = self._window(what.replace(blank, letter), "the text")
         known[: len(what)] = torch.tensor([character != blank for character in what])
@@ -344,7 +344,7 @@ class TextFormat(Format):
         return self._window(prefix, "the prefix")
 
     def _window(self, text: str, name: str) -> Known:
-        """A window (1, length) that begins with a text, and where that is."""
+        """A window (1, length) that starts with a text, and the mask of the text."""
         classes = self.alphabet.classes(text, name).astype(np.int64)
         if len(classes) > self.length:
             raise BFNError(
@@ -370,7 +370,7 @@ class TextFormat(Format):
 
 @dataclass(frozen=True)
 class MixedFormat(Format):
-    """What one example of mixed data is.
+    """The format of mixed data.
 
     Args:
         variables: the shape of each variable and, for classes, their number K, by name, as
@@ -446,7 +446,7 @@ class MixedFormat(Format):
     def read_example(
         self, what: str, mask: Path | None = None, *, blank: str | None = None, resize: bool = False
     ) -> Known:
-        """A .npz file of the variables that are known; a mask says which values of them are not."""
+        """A .npz file of known variables; a mask marks values of them that are unknown."""
         if blank is not None or resize:
             raise self._refused("resize" if blank is None else "blank")
         values, known = (self._read(Path(file)) if file else {} for file in (what, mask))

@@ -8,9 +8,9 @@ text). A form says what the model sees of them:
     discrete       x = k,                  k = floor(v K / L)              int64 classes
     binary         x ~ Bernoulli(v / (L - 1)), drawn again at every call   int64, 0 or 1
 
-`Real` is for values that are real numbers to begin with. `decode` returns levels, such that
-encode(decode(x)) = x for every x a form can put out, and decode(encode(v)) = v whenever no level
-is lost on the way (continuous data, and K = L). An `Alphabet` does the same for texts: characters
+`Real` is for data stored as real numbers. `decode` returns levels, such that encode(decode(x)) = x
+for every x that a form can produce, and decode(encode(v)) = v whenever no level is lost on the way
+(continuous data, and K = L). An `Alphabet` does the same for texts: characters
 <-> classes 0, ..., K - 1.
 """
 
@@ -56,7 +56,7 @@ class Form(ABC):
     def decode(self, x: Tensor) -> Tensor: ...
 
     def stored(self, values: Tensor) -> Tensor:
-        """Legal values in the type in which they are kept."""
+        """Valid values in their storage type."""
         return values
 
     def brightness(self, x: Tensor) -> Tensor:
@@ -64,7 +64,7 @@ class Form(ABC):
         return ((x + 1) / 2).clamp(0, 1)
 
     def shaded(self, shade: Tensor) -> Tensor:
-        """The stored values that look like shades from 0 to 1."""
+        """The stored values for shades from 0 to 1."""
         return self.decode(2 * shade - 1)
 
     @abstractmethod
@@ -122,7 +122,7 @@ class Continuous(_OfLevels):
 
 @dataclass(frozen=True)
 class _Grouped(_OfLevels):
-    """Levels gathered into K <= L groups: k = floor(v K / L)."""
+    """Levels merged into K <= L groups: k = floor(v K / L)."""
 
     K: int  # pyright: ignore[reportIncompatibleVariableOverride]
     levels: int
@@ -147,7 +147,7 @@ class _Grouped(_OfLevels):
 
 @dataclass(frozen=True)
 class Discretised(_Grouped):
-    """Levels gathered into K bins, each represented by its centre in [-1, 1]."""
+    """Levels merged into K bins, each represented by its centre in [-1, 1]."""
 
     name: ClassVar[str] = "discretised"
 
@@ -167,7 +167,7 @@ class Discretised(_Grouped):
 
 @dataclass(frozen=True)
 class Discrete(_Grouped):
-    """Levels gathered into K classes without order; for text, levels are the classes."""
+    """Levels merged into K classes without order; for text, levels are the classes."""
 
     name: ClassVar[str] = "discrete"
 
@@ -208,8 +208,8 @@ class Real(Form):
     """Real numbers in [low, high], mapped to [-1, 1]; rounded to K bin centres when K is given.
 
     `low` and `high` may be one number for each column of a table, or nested sequences that are
-    broadcast over an example. Where they are equal the value is known: it becomes 0, and 0 becomes
-    the value. What lies beyond the range is moved to its end.
+    broadcast over an example. Where they are equal the value is constant: it becomes 0, and 0
+    becomes the value. Values outside the range are clipped.
     """
 
     low: float | tuple[Any, ...] = -1.0
@@ -267,7 +267,7 @@ class Real(Form):
         return values if isinstance(self.low, tuple) else values.to(torch.float32)
 
     def beyond(self, values: Tensor) -> float:
-        """The share of values that lie outside their range."""
+        """The fraction of values outside their range."""
         low, high = self._range(values.device)
         try:
             low, high = (end.expand(values.shape[1:]) for end in (low, high))
@@ -382,9 +382,9 @@ class Alphabet:
         """Classes of a text as uint8 (int32 when K > 256).
 
         Args:
-            where: what errors call the text.
-            unknown: the character that stands for those outside the alphabet; None refuses them.
-            advice: what to do about them.
+            where: the name of the text in errors.
+            unknown: the character that replaces those outside the alphabet; None refuses them.
+            advice: what the error advises to do about them.
         """
         if self.characters is None:
             raw = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
@@ -396,7 +396,7 @@ class Alphabet:
         for start in range(0, len(text), _CHUNK):
             chunk = text[start : start + _CHUNK]
             codes = np.frombuffer(chunk.encode("utf-32-le", "surrogatepass"), np.uint32)
-            # The last place of the table is for all characters beyond it.
+            # The last entry of the table is for all characters beyond it.
             classes = self._table[np.minimum(codes, len(self._table) - 1)]
             wrong = classes < 0
             if wrong.any():
@@ -420,7 +420,7 @@ class Alphabet:
         if len(unknown) != 1 or unknown not in (self.characters or ""):
             raise BFNError(
                 f"unknown = {unknown!r} is not one character of the alphabet {self.characters!r}; "
-                "give one that stands for all that are not in it"
+                "give one to replace all that are not in it"
             )
         return (self.characters or "").index(unknown)
 

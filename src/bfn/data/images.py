@@ -1,9 +1,9 @@
 """A user's own pictures: a folder or a zip archive of PNG, JPEG and WebP files.
 
-Pictures may lie in sub-folders. When all of them lie under folders named train, validation or test,
-these are the splits; otherwise the validation and test sets are held out by a hash of each picture
-as it was before it is resized: it keeps its split under any name and whatever is added or removed,
-and equal pictures are in the same one. The folders below name the labels.
+Pictures may be in sub-folders. If all of them are in folders named train, validation or test, these
+are the splits; otherwise the validation and test sets are held out by a hash of each picture before
+resizing: it keeps its split under any name and whatever is added or removed, and equal pictures are
+in the same split. The folders below name the labels.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ def images(
     split_by: str = "content",
     skip_corrupt: bool = False,
 ) -> Rows:
-    """Pictures as images (C, H, W); where they are transparent, they are laid on white.
+    """Pictures as images (C, H, W), on white where they are transparent.
 
     Args:
         path: a folder or a .zip file.
         size: side of the square, or (height, width), that every picture is resized and cropped to,
-            around its centre; None when all have the same size already.
+            around its centre; None if all have the same size already.
         colour: "rgb" or "grey".
         form: "discretised", "continuous", "discrete" or "binary".
         bins: K of discretised and discrete data, 2 to 256; 256 keeps every level.
-        labels: train with the sub-folders as labels, handed out as `cond["label"]`.
+        labels: train with the sub-folders as labels, returned as `cond["label"]`.
         validation, test: fraction of the pictures to hold out, unless folders name the splits.
-        split_by: "content", or the "number" of a file, as in runs whose recipe does not say.
-        skip_corrupt: leave out the pictures that cannot be read, instead of refusing them all.
+        split_by: "content", or the "number" of a file, as in older recipes without this key.
+        skip_corrupt: leave out pictures that cannot be read, instead of stopping.
     """
     if colour not in _MODES:
         raise BFNError(f"colour = {colour!r} is unknown; expected rgb or grey")
@@ -111,7 +111,7 @@ def _listing(path: Path) -> tuple[list[str], Callable[[str], bytes]]:
         raise BFNError(f"{path} is neither a folder nor an intact zip archive of pictures{advice}")
     else:
         raise absent(path, "a folder or zip archive of pictures")
-    # Other systems leave behind hidden files that are named like pictures.
+    # Some systems leave hidden files that are named like pictures.
     names = [
         name
         for name in names
@@ -129,7 +129,7 @@ def _read_all(
     where: str,
     skip_corrupt: bool,
 ) -> tuple[np.ndarray, np.ndarray, list[int]]:
-    """The pictures that can be read in one array (N, C, H, W), their hashes, and their places."""
+    """The readable pictures as one array (N, C, H, W), their hashes, and their indices."""
     from bfn.progress import waiting
 
     out: np.ndarray = np.empty(0, np.uint8)
@@ -188,7 +188,7 @@ def _folders(names: list[str], labels: bool) -> tuple[np.ndarray, list[tuple[str
 def _splits(
     named: np.ndarray, content: np.ndarray, validation: float, test: float, split_by: str
 ) -> dict[str, np.ndarray]:
-    """Rows of each split; those without a folder of their own are held out of the training set."""
+    """Rows of each split; splits without a folder are held out of the training set."""
     rows = {split: np.flatnonzero(named == split) for split in SPLITS}
     train = rows["train"]
     if len(train):

@@ -13,12 +13,11 @@
 Of MNIST's and CIFAR-10's training images 1% are held out for validation, always the same ones.
 Texts are cut as `bfn.data.base.cut_text` says.
 
-A source looks for its files in the folder it is given, else in the one named by the environment
-variable BFN_DATA, else in the user's cache; there, files may lie directly or in a sub-folder named
-after the source. What is missing is downloaded to that sub-folder, or into the folder that was
-given: a recipe may come from anywhere, so it can name a folder but not make one. A download is
-written under a temporary name and renamed only when its SHA-256 is right, so no half-written file
-is ever found.
+A source looks for its files in the given folder, else in the one named by the environment variable
+BFN_DATA, else in the user's cache; there, files may be at the top or in a sub-folder named after
+the source. Missing files are downloaded to that sub-folder, or into the given folder: a recipe may
+come from anywhere, so it can name a folder but not create one. A download is written under a
+temporary name and renamed only if its SHA-256 is right, so no partial file is ever found.
 """
 
 from __future__ import annotations
@@ -294,7 +293,7 @@ def fetch(source: str, remote: Remote, dir: str | None) -> Path:
                 hash = f"sha256:{remote.sha256}"
                 path = Path(pooch.retrieve(url, hash, remote.name, folder, downloader=get))
         except RequestException as error:
-            # The class says enough (ConnectionError, ReadTimeout, ...), its text far too much.
+            # The class is informative (ConnectionError, ReadTimeout, ...), its text far too long.
             answered = isinstance(error, HTTPError)
             failures.append(str(error) if answered else f"{type(error).__name__} at {url}")
         except ValueError:
@@ -313,7 +312,7 @@ def fetch(source: str, remote: Remote, dir: str | None) -> Path:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Name a file that is not what its name says."""
+    """Name the file in errors about its content."""
     try:
         yield
     except (OSError, EOFError, KeyError, ValueError, zlib.error, TarError, BadZipFile) as error:

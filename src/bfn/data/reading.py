@@ -1,4 +1,4 @@
-"""Reading a user's files: every failure becomes one sentence that names the file."""
+"""Reading a user's files: every failure becomes an error that names the file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 MAPPED_FROM = 2**30
-"""Size of a .npy file, in bytes, from which on it stays on the disk."""
+"""Size in bytes from which on a .npy file is memory-mapped."""
 
 
 class Unreadable(BFNError):
@@ -27,9 +27,9 @@ class Unreadable(BFNError):
 
 
 def absent(path: Path, expected: str) -> BFNError:
-    """What to raise for a path with nothing there."""
+    """The error for a path that does not exist."""
     where = "" if path.is_absolute() else f" in {Path.cwd()}"
-    return BFNError(f"{str(path)!r} does not exist{where}; expected {expected}: say where it is")
+    return BFNError(f"{str(path)!r} does not exist{where}; expected {expected}: check the path")
 
 
 def read_bytes(path: Path) -> bytes:
@@ -74,7 +74,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         reason = getattr(error, "strerror", None) or error
         if "Object arrays" in str(error) or "Python objects" in str(error):
             reason = "it holds Python objects"
-        elif "allow_pickle" in str(error):  # what numpy says of all that it does not recognise
+        elif "allow_pickle" in str(error):  # numpy's message for everything it does not recognise
             reason = "it is neither"
         raise BFNError(
             f"{str(path)!r} cannot be read as .npy or .npz: {reason}; save an array of numbers "
@@ -87,7 +87,7 @@ def open_picture(read: Callable[[], bytes], name: str) -> Image:
 
     Args:
         read: returns the file's bytes; its errors are reported like those of the picture.
-        name: what error messages call the picture.
+        name: the picture's name in error messages.
     """
     require_extra("PIL.Image", "data", "reading pictures")
     from PIL import Image, ImageOps

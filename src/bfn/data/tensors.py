@@ -1,10 +1,10 @@
 """A user's data in Python as a data set: arrays, a torch Dataset, or ready-made batches.
 
-All are in the model's own convention, which is checked as they are read. Arrays are held as they
-are. The examples of a torch Dataset are read when a step asks for them, in the same order as the
-rows of an array, a function of (seed, step); what it draws with torch's global generator follows
-the seed of the step. So training on either can be resumed exactly. The order of a DataLoader or an
-iterator is its own, and a resumed training continues with the batches that it then returns.
+All are in the model's own convention, which is checked as they are read. Arrays are kept unchanged.
+The examples of a torch Dataset are read when a step needs them, in the same order as the rows of an
+array, a function of (seed, step); torch's global generator is seeded for each step. So training on
+either can be resumed exactly. A DataLoader or an iterator has its own order, and a resumed run
+continues with the batches that it then returns.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ def as_data_set(
     """The data set of anything that `bfn.train.fit` takes; a data set is returned unchanged.
 
     Args:
-        labels: of an array, integers (N,); the others give pairs of x and labels.
+        labels: for an array, integers (N,); other sources give pairs of x and labels.
         validation: the validation split: an array, a pair of x and labels, or a torch Dataset.
-        lengths: of an array, integers (N,), where examples are padded to one shape; the others, and
+        lengths: for an array of examples padded to one shape, integers (N,); other sources, and
             the validation split, give pairs of x and a dict with label and length.
     """
     cond = without_none(label=labels, length=lengths)
     if isinstance(data, DataSet):
         if cond or validation is not None:
             raise BFNError(
-                "a data set has labels, lengths and a validation split of its own; give labels=, "
+                "a data set has its own labels, lengths and validation split; give labels=, "
                 "lengths= and validation= only with other data"
             )
         return data
@@ -59,13 +59,13 @@ def as_data_set(
         return Rows(**_splits(model, _read(model, "the data", (data, cond)), held))
     if cond:
         raise BFNError(
-            f"{next(iter(cond))}s= belongs to an array of data; let the {type(data).__name__} give "
-            "pairs (x, label), or of x and a dict with label and length"
+            f"{next(iter(cond))}s= is for arrays only; let the {type(data).__name__} return "
+            "pairs (x, label), or pairs of x and a dict with label and length"
         )
     if isinstance(data, IterableDataset):
         raise BFNError(
-            "an IterableDataset gives single examples; wrap it in a torch DataLoader, which makes "
-            "batches of them"
+            "an IterableDataset returns single examples; wrap it in a torch DataLoader, which "
+            "makes batches of them"
         )
     if isinstance(data, Dataset):
         return Items(model, data, held)
@@ -131,7 +131,7 @@ def _widened(x: Any) -> Any:
 
 
 def format_of(model: Model, shape: Sequence[int]) -> Format:
-    """What an example of that shape is, in the model's own convention."""
+    """The format of an example of that shape, in the model's own convention."""
     variables = model.flow.variables
     return MixedFormat(variables) if variables else ArrayFormat(tuple(shape), Encoded())
 
@@ -150,12 +150,12 @@ def _splits(model: Model, train: Stored, held: Stored | None) -> dict[str, Any]:
 
 
 def _like(first: DataSet, what: str, stored: Stored, device: torch.device | None) -> Stored:
-    """What a step takes; refuses examples of another shape than the first ones."""
+    """The examples of a step; refuses those of another shape than the first ones."""
     x, cond = stored
     if tuple(x.shape[1:]) != first.shape:
         raise BFNError(
-            f"{what} have examples of shape {tuple(x.shape[1:])}, the first ones have "
-            f"{first.shape}; give all one shape"
+            f"{what} have examples of shape {tuple(x.shape[1:])}, but the first ones have "
+            f"{first.shape}; give all the same shape"
         )
     for name, of in (("label", first.labels), ("length", first.lengths)):
         if (name in cond) != ("train" in of):
@@ -200,7 +200,7 @@ class Items(Rows):
 class Batches(Rows):
     """Ready-made batches x (B, *shape), or pairs (x, labels); the first one is held.
 
-    A DataLoader, or anything else that can be iterated over again, begins again at its end.
+    A DataLoader, or anything else that can be iterated over repeatedly, restarts at its end.
     """
 
     in_memory = False

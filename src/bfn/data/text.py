@@ -1,7 +1,7 @@
 """A user's own text: a UTF-8 file, or a folder of .txt files read in alphabetical order.
 
-It is cut into splits by position, as `bfn.data.base.cut_text` says; its lines, if they are the
-examples, by a hash of each and of how often it came before, as the rows of arrays are.
+It is split by position (`bfn.data.base.cut_text`); if its lines are the examples, by a hash of each
+line and of how often it occurred before, like the rows of arrays.
 """
 
 from __future__ import annotations
@@ -32,19 +32,18 @@ def text(
     unknown: str | None = None,
     lines: bool = False,
 ) -> Stream | Lines:
-    """Windows of `length` characters, or lines of at most as many.
+    """Windows of `length` characters, or lines of at most that many.
 
     Args:
-        path: a file, or a folder whose .txt files are joined by line ends.
+        path: a file, or a folder whose .txt files are joined with newlines.
         tokens: "characters" (each character that occurs is a class), "letters" (lower case, space
-            and a to z, everything else made a single space: K = 27) or "bytes" (K = 256, any file).
+            and a to z, all else becomes a single space: K = 27) or "bytes" (K = 256, any file).
         alphabet: the characters of classes 0, 1, ...; by default those that occur, sorted.
         length: characters of a window, 128 by default; training takes windows anywhere in the
-            text. Of lines, those of the longest: by default all are taken, and otherwise longer
-            ones are left out.
-        unknown: the character of the alphabet that stands for those outside it; by default they are
+            text. For lines, the maximum length: longer ones are left out; by default all are kept.
+        unknown: the character of the alphabet that replaces those outside it; by default they are
             refused.
-        lines: whether every line is an example, of its own length. Empty ones are left out.
+        lines: whether every line is an example, of its own length. Empty lines are left out.
     """
     if tokens not in TOKENS:
         raise BFNError(f"tokens = {tokens!r} is unknown; expected {', '.join(TOKENS)}")
@@ -69,9 +68,7 @@ def text(
             letters = Alphabet("".join(sorted(occurring)))
         else:
             letters = Alphabet(alphabet)
-    advice = (
-        "add what is missing to --data.alphabet, or give --data.unknown CHARACTER to stand for it"
-    )
+    advice = "add missing characters to --data.alphabet, or replace them with --data.unknown"
     # Another text, evaluated with the run's recipe, has the same classes.
     chosen: dict[str, Any] = {"alphabet": letters.characters} if tokens == "characters" else {}
     if lines:
@@ -87,7 +84,7 @@ def text(
 
 @final
 class Lines(Rows):
-    """One line per row, padded to the longest; `left_out` says in words what is not among them."""
+    """One line per row, padded to the longest; `left_out` describes the lines left out."""
 
     counted = "line"
     left_out = ""
@@ -108,7 +105,7 @@ class Lines(Rows):
 
 
 def _cut(texts: Sequence[Any], end: Any) -> list[Any]:
-    """The lines of all texts, without their ends; an end of the text itself begins no other."""
+    """The lines of all texts, without newlines; a final newline starts no further line."""
     return [line for text in texts for line in text.removesuffix(end).split(end)]
 
 
@@ -120,7 +117,7 @@ def _lines(
     length: int | None,
     chosen: dict[str, Any],
 ) -> Lines:
-    """The data set of lines, given all their characters and the number of each line's."""
+    """The data set of lines, given all their characters and the length of each."""
     if length is None:
         length = int(counts.max())
     format = TextFormat(alphabet, length, lines=True)
@@ -170,7 +167,7 @@ def _decode(path: Path, content: bytes) -> str:
 
 
 def _join(parts: list[np.ndarray], alphabet: Alphabet) -> np.ndarray:
-    """All texts, separated by a line end or, if the alphabet has none, by a space."""
+    """All texts, separated by a newline or, if the alphabet has none, by a space."""
     if len(parts) == 1:
         return parts[0]
     known = "\n" if alphabet.characters is None else alphabet.characters

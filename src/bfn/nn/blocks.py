@@ -1,6 +1,6 @@
 """The parts that networks are built from: checks, blocks and embeddings.
 
-Images are (B, C, H, W) in any memory format. The checks look at shapes alone: nothing here reads a
+Images are (B, C, H, W) in any memory format. The checks use only shapes: nothing here reads a
 tensor's values on an accelerator, so no check waits for the device or breaks a compiled graph.
 All frequencies are buffers: a call creates nothing on the host.
 
@@ -385,7 +385,7 @@ class LabelEmbedding(nn.Module):
     def __init__(self, labels: int, width: int) -> None:
         super().__init__()
         self.labels = labels
-        # Vectors of N(0, 1): a network that hardly sees the label learns for long to ignore it.
+        # Vectors of N(0, 1): with small ones, a network long ignores the label.
         self.table = nn.Embedding(labels, width)
 
     def forward(self, label: Tensor) -> Tensor:
@@ -448,8 +448,8 @@ def mark_known(
     """
     if marker is None:
         raise BFNError(
-            "the network cannot see which variables are known; build it with known=True (net.known "
-            "in a recipe) and train it with train.known"
+            "the network does not take known variables; build it with known=True (net.known in a "
+            "recipe) and train it with train.known"
         )
     check_mask("known", known, shape, "is known")
     if axis is None:

@@ -114,8 +114,8 @@ class MLP(_Residual):
         layers: number of residual layers, each twice as wide inside.
         dropout: probability inside every layer.
         labels: number of class labels that forward() may be given; 0 for none.
-        known: whether forward() may be told which variables are known exactly.
-        mask: whether forward() may be told which variables exist, where examples have different
+        known: whether forward() takes a mask of the variables that are known exactly.
+        mask: whether forward() takes a mask of the variables that exist, for examples of different
             lengths.
     """
 
@@ -169,9 +169,9 @@ class MixedMLP(_Residual):
 
     Args:
         inputs: the shape of the features of one example, by variable (`bfn.Variable.inputs`).
-        outputs: the shape of what is put out for one example, by variable.
+        outputs: the shape of the output for one example, by variable.
         width, layers, dropout, labels, known, mask: as in `MLP`.
-        condition: length of the vector that t and the label become; by default the width.
+        condition: length of the embedding of t and the label; by default the width.
     """
 
     def __init__(

@@ -72,7 +72,7 @@ class Transformer(nn.Module):
         heads: heads of every attention.
         dropout: on the embedded input and on every branch before it is added.
         labels: number of class labels that forward() may be given; 0 for none.
-        known: whether forward() may be told which variables are known exactly.
+        known: whether forward() takes a mask of the variables that are known exactly.
     """
 
     positions: Tensor
