@@ -17,7 +17,7 @@ from pathlib import Path
 
 import bfn
 from bfn.cli.evaluate import read_calls, read_solvers
-from bfn.errors import whole
+from bfn.errors import check_integer
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> None:
         kinds = given.data.split(",")
         for kind in kinds:
             bfn.sampling.solvers.find("data type", kind, dict.fromkeys(KINDS))
-        repeats = whole("repeats", given.repeats, 1)
+        repeats = check_integer("repeats", given.repeats, 1)
         table(kinds, read_solvers(given.solver), read_calls(given.calls), repeats)
     except bfn.BFNError as error:
         parser.error(str(error))

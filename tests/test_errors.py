@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 import torch
 
-from bfn.errors import BFNError, number, whole
+from bfn.errors import BFNError, check_integer, number
 
 
 @pytest.mark.parametrize("value", [3, 3.0, np.int64(3), np.float32(3), torch.tensor(3)])
 def test_whole_numbers_of_any_make(value: Any) -> None:
-    found = whole("n", value, 3)
+    found = check_integer("n", value, 3)
     assert found == 3
     assert type(found) is int
 
 
 def test_large_whole_numbers_keep_their_digits() -> None:
-    assert whole("n", 2**60 + 1, 0) == 2**60 + 1
+    assert check_integer("n", 2**60 + 1, 0) == 2**60 + 1
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_large_whole_numbers_keep_their_digits() -> None:
 )
 def test_all_else_is_named(value: Any) -> None:
     with pytest.raises(BFNError) as caught:
-        whole("n", value, 3, "it takes")
+        check_integer("n", value, 3, "it takes")
     assert str(caught.value) == f"n = {value!r}; it takes a whole number, at least 3"
 
 

@@ -35,7 +35,7 @@ class Stranded(RuntimeError):
     """Another process of the same training has died."""
 
 
-def whole(name: str, value: Any, least: int, needs: str = "expected") -> int:
+def check_integer(name: str, value: Any, least: int, needs: str = "expected") -> int:
     """Check an argument that must be an integer; nothing is rounded, and '20' is not 20."""
 
     def right(number: float) -> bool:

@@ -33,7 +33,7 @@ from bfn import loss, noise
 from bfn.data.base import DataSet, Stream
 from bfn.data.tensors import Array, as_data_set
 from bfn.device import in_parts
-from bfn.errors import BFNError, plural, whole
+from bfn.errors import BFNError, check_integer, plural
 from bfn.flow.base import checked_mask
 from bfn.loss import BELOW_ONE
 from bfn.model import BFN, innermost
@@ -220,7 +220,7 @@ def evaluate(
     counts = list(dict.fromkeys(loss.step_count(n) for n in steps))
     if not counts:
         raise BFNError("steps is empty; give at least one n of L^n, such as 25 or inf")
-    batch, repeats = whole("batch", batch, 1), whole("repeats", repeats, 1)
+    batch, repeats = check_integer("batch", batch, 1), check_integer("repeats", repeats, 1)
     data, split = as_split(model, data, lengths, split)
     examples, keys = _examples(data, split, crops, seed)
     N, variables = len(examples), data.dimensions(split)
@@ -329,7 +329,7 @@ def _examples(
     data: DataSet, split: str, crops: int, seed: int
 ) -> tuple[Tensor, list[int] | list[str]]:
     """The indices to evaluate, and the keys of their noise."""
-    if whole("crops", crops, 0) == 0:
+    if check_integer("crops", crops, 0) == 0:
         examples = data.examples(split)
         return examples, examples.tolist()
     if not isinstance(data, Stream):

@@ -37,7 +37,7 @@ from torch import Tensor
 
 from bfn import noise
 from bfn.device import accurate
-from bfn.errors import BFNError, whole
+from bfn.errors import BFNError, check_integer
 from bfn.flow.base import checked_mask, per_example
 from bfn.guidance import Pinned
 from bfn.model import BFN
@@ -117,7 +117,7 @@ def discrete_time(
     n steps, or a (B,) tensor of steps i in 1 .. n. `draws` is the number of antithetic pairs of
     messages where the divergence is not computed exactly.
     """
-    n = whole("n", n, 1, "the discrete-time loss needs")
+    n = check_integer("n", n, 1, "the discrete-time loss needs")
     if draws < 1:
         raise BFNError(f"draws = {draws}; at least 1 pair of messages must be drawn")
     model, x = _prepared(model, x, cond)
@@ -254,7 +254,7 @@ def _draw(
 
 def step_count(n: float | str, name: str = "steps", needs: str = "expected inf, or") -> float:
     """n of L^n as a number: a whole one of at least 1, or math.inf for L^inf."""
-    return math.inf if n in ("inf", math.inf) else whole(name, n, 1, needs)
+    return math.inf if n in ("inf", math.inf) else check_integer(name, n, 1, needs)
 
 
 def _step(

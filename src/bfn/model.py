@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from bfn import saving
-from bfn.errors import BFNError, Diverged, did_you_mean, whole, without_none
+from bfn.errors import BFNError, Diverged, check_integer, did_you_mean, without_none
 from bfn.flow import (
     BayesianFlow,
     BinaryFlow,
@@ -502,7 +502,7 @@ class Variable:
             raise BFNError(f"unknown kind {kind!r} of a variable{hint}")
         self.kind, self.arguments = kind, arguments
         try:
-            self.shape = tuple(whole("shape", size, 1) for size in shape)
+            self.shape = tuple(check_integer("shape", size, 1) for size in shape)
         except TypeError:
             raise BFNError(f"shape = {shape!r}; expected sizes, as in (9, 3), or ()") from None
         try:

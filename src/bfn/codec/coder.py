@@ -49,7 +49,7 @@ from bfn.codec.stack import (
     table,
     uniform,
 )
-from bfn.errors import BFNError, whole
+from bfn.errors import BFNError, check_integer
 from bfn.model import BFN
 
 LANES = 16
@@ -108,9 +108,9 @@ class Codec:
         width: int = 1,
         exact: Exact | None = None,
     ) -> None:
-        whole("steps", steps, 1)
-        whole("lanes", lanes, 1)
-        whole("width", width, 1)
+        check_integer("steps", steps, 1)
+        check_integer("lanes", lanes, 1)
+        check_integer("width", width, 1)
         if not all(isinstance(size, int) and size > 0 for size in shape):
             raise BFNError(f"shape = {tuple(shape)}; expected positive whole numbers")
         if model.lengths is not None:

@@ -39,7 +39,7 @@ from bfn.compare.scores import (
     shape,
     trends,
 )
-from bfn.errors import BFNError, did_you_mean, plural, require_extra, some, whole
+from bfn.errors import BFNError, check_integer, did_you_mean, plural, require_extra, some
 
 FOLDS = 3
 INDICATORS = 4096
@@ -69,7 +69,7 @@ def compare(
         rows: Maximum number of rows of each table for a classifier.
         seed: Random seed for the folds, the classifiers and the choice of rows.
     """
-    rows, seed = whole("rows", rows, 2 * FOLDS), whole("seed", seed, 0)
+    rows, seed = check_integer("rows", rows, 2 * FOLDS), check_integer("seed", seed, 0)
     tables = {"train": train, "new": new, "holdout": holdout}
     if holdout is None:
         del tables["holdout"]

@@ -23,7 +23,7 @@ from bfn import noise
 from bfn.data import bits_of, forms
 from bfn.data.forms import Alphabet, Form
 from bfn.data.reading import levels, open_picture, read_arrays, read_bytes
-from bfn.errors import BFNError, whole
+from bfn.errors import BFNError, check_integer
 
 MOST = 2**28
 """Maximum number of variables of an example."""
@@ -158,7 +158,9 @@ class _TensorFormat(Format):
     noun: ClassVar[str]
 
     def __post_init__(self) -> None:
-        shape = tuple(whole("shape", size, 1, "an example has sizes, each") for size in self.shape)
+        shape = tuple(
+            check_integer("shape", size, 1, "an example has sizes, each") for size in self.shape
+        )
         object.__setattr__(self, "shape", shape)
         _check_size(shape)
 
@@ -291,7 +293,9 @@ class TextFormat(Format):
     alike: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "length", whole("length", self.length, 1, "a window needs"))
+        object.__setattr__(
+            self, "length", check_integer("length", self.length, 1, "a window needs")
+        )
         object.__setattr__(self, "shape", (self.length,))
         _check_size(self.shape)
         object.__setattr__(self, "form", forms.Discrete(self.alphabet.K, self.alphabet.K))
@@ -384,7 +388,7 @@ class MixedFormat(Format):
     def __post_init__(self) -> None:
         for part in self.parts.values():
             if part.K is not None:
-                whole("K", part.K, 2)
+                check_integer("K", part.K, 2)
 
     @cached_property
     def parts(self) -> dict[str, Format]:  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from bfn import noise
-from bfn.errors import BFNError, did_you_mean, import_name, some, whole
+from bfn.errors import BFNError, check_integer, did_you_mean, import_name, some
 from bfn.output.bins import bin_centre, bin_index
 
 LETTERS = " abcdefghijklmnopqrstuvwxyz"
@@ -82,7 +82,7 @@ class _OfLevels(Form):
     levels: int
 
     def __post_init__(self) -> None:
-        whole("levels", self.levels, 2)
+        check_integer("levels", self.levels, 2)
 
     def shaded(self, shade: Tensor) -> Tensor:
         return shade.double().mul(self.levels - 1).round().long()

@@ -21,7 +21,7 @@ from bfn.data import forms
 from bfn.data.base import SPLITS, Rows, hold_out
 from bfn.data.formats import ImageFormat
 from bfn.data.reading import Unreadable, absent, levels, open_picture
-from bfn.errors import BFNError, some, whole
+from bfn.errors import BFNError, check_integer, some
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp")
 _MODES = {"rgb": "RGB", "grey": "L"}
@@ -90,7 +90,7 @@ def _sides(size: int | Sequence[int]) -> tuple[int, int]:
     sides = [size] if isinstance(size, int) else list(size)
     if len(sides) not in (1, 2):
         raise BFNError(f"size = {size!r}; expected a side, or a height and a width")
-    height, width = (whole("size", side, 1) for side in (sides[0], sides[-1]))
+    height, width = (check_integer("size", side, 1) for side in (sides[0], sides[-1]))
     return height, width
 
 

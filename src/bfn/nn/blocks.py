@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bfn.errors import BFNError, number, whole
+from bfn.errors import BFNError, check_integer, number
 
 
 def json_arguments(variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def json_arguments(variables: Mapping[str, Any]) -> dict[str, Any]:
         elif not isinstance(value, dict):  # of shapes by variable
             for size in value if isinstance(value, tuple | list) else (value,):
                 if size is not None:
-                    whole(name, size, 0 if name == "labels" else 1)
+                    check_integer(name, size, 0 if name == "labels" else 1)
     return {name: list(v) if isinstance(v, tuple) else v for name, v in arguments.items()}
 
 

@@ -26,7 +26,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bfn.errors import BFNError, number, whole
+from bfn.errors import BFNError, check_integer, number
 
 COST = 0.01
 """Nats per variable left at t = 1."""
@@ -156,7 +156,7 @@ def _bisect(cost: Callable[[float], float], target: float, start: float) -> floa
 
 
 def _check(K: int, cost: float) -> int:
-    K = whole("K", K, 2)
+    K = check_integer("K", K, 2)
     _check_cost(cost, math.log(K))
     return K
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bfn.data.formats import Format
 from bfn.device import in_parts
-from bfn.errors import whole, without_none
+from bfn.errors import check_integer, without_none
 from bfn.guidance import Observed, Wrapper, has_learned, label_tensor, read_labels
 from bfn.model import BFN, innermost
 from bfn.recipe import Sample
@@ -51,11 +51,11 @@ def in_batches(
         progress: called with the network calls done and in total, each counted once per example.
         say: called with a sentence when the batch is halved.
     """
-    n, batch = whole("n", n, 1), whole("batch", batch, 1)
+    n, batch = check_integer("n", n, 1), check_integer("batch", batch, 1)
     label = None if label is None else label_tensor(model, label, n)
     length = length if length is None or isinstance(length, int) else torch.as_tensor(length)
-    resample = whole("resample", options.get("resample", 0), 0)
-    particles = whole("particles", options.get("particles", 1), 1)
+    resample = check_integer("resample", options.get("resample", 0), 0)
+    particles = check_integer("particles", options.get("particles", 1), 1)
     solver = options.get("solver", "ancestral")
     calls = (1 + resample) * solvers.count(solver, steps, options.get("calls"), resample) + 1
     parts: list[Tensor] = []

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from bfn import noise
-from bfn.errors import BFNError, did_you_mean, number, plural, whole
+from bfn.errors import BFNError, check_integer, did_you_mean, number, plural
 from bfn.flow import Theta
 from bfn.guidance import (
     ClassifierFree,
@@ -279,9 +279,9 @@ def _sizes(model: BFN | Wrapper, shape: Sequence[int] | int) -> tuple[int, ...]:
     if example is not None:
         if isinstance(shape, Sequence) and tuple(shape[1:]) in ((), example) and len(shape):
             shape = shape[0]
-        return (whole("shape", shape, 1, "the number of examples must be"), *example)
+        return (check_integer("shape", shape, 1, "the number of examples must be"), *example)
     try:
-        return tuple(whole("shape", size, 1) for size in shape)  # pyright: ignore
+        return tuple(check_integer("shape", size, 1) for size in shape)  # pyright: ignore
     except (TypeError, BFNError):
         raise BFNError(
             f"shape = {shape!r}; expected positive sizes, the batch first, as in (16, 1, 8, 8)"

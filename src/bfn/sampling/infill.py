@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bfn import noise
 from bfn.device import accurate_dtype
-from bfn.errors import BFNError, number, whole
+from bfn.errors import BFNError, check_integer, number
 from bfn.flow import BayesianFlow, Theta
 from bfn.guidance import Guide, Observed, Pinned, Wrapper, check_known
 from bfn.model import BFN, innermost
@@ -92,8 +92,8 @@ def infill(
     x, mask = check_known(model, x, mask)
     model, cond = prepare(infill, model, len(x), final, guidance, guide, scale, cond)
     generator = noise_source(generator, seed, range(len(x)))
-    resample, jump = whole("resample", resample, 0), whole("jump", jump, 1)
-    particles = whole("particles", particles, 1)
+    resample, jump = check_integer("resample", resample, 0), check_integer("jump", jump, 1)
+    particles = check_integer("particles", particles, 1)
     steps = solvers.count(solver, steps, calls, resample)
     if observed not in get_args(Observed):
         ways = ", ".join(get_args(Observed))

@@ -35,7 +35,7 @@ from torch import Tensor
 
 from bfn.data.base import DataSet
 from bfn.data.formats import Format, TextFormat
-from bfn.errors import BFNError, whole
+from bfn.errors import BFNError, check_integer
 from bfn.model import BFN
 from bfn.sampling.batches import in_batches
 
@@ -258,7 +258,7 @@ def compare(
     over seeds from `seed` on, with the error of that mean. `options` go to
     `bfn.sampling.batches.in_batches`.
     """
-    n, repeats = whole("n", n, 1), whole("repeats", repeats, 1)
+    n, repeats = check_integer("n", n, 1), check_integer("repeats", repeats, 1)
     solvers = [solvers] if isinstance(solvers, str) else solvers
     calls = [calls] if isinstance(calls, int) else calls
     measure = quality(data, split, n, words)

@@ -29,7 +29,7 @@ from torch.utils.data import Dataset
 from bfn import noise
 from bfn.data.base import DataSet
 from bfn.data.tensors import Array
-from bfn.errors import whole
+from bfn.errors import check_integer
 from bfn.evaluate import Steps, as_split
 from bfn.loss import step_count
 from bfn.model import BFN
@@ -74,7 +74,9 @@ def retimed(
     data, split = as_split(model, data, lengths, split)
     every = data.examples(split)
     order = torch.randperm(len(every), generator=noise.generator("retimed", seed, "order"))
-    chosen = every[order[: whole("examples", examples, 1)]].split(whole("batch", batch, 1))
+    chosen = every[order[: check_integer("examples", examples, 1)]].split(
+        check_integer("batch", batch, 1)
+    )
 
     def predictions(times: Tensor) -> Iterator[Prediction]:
         """The network's output at every one of the times, batch by batch."""

@@ -27,7 +27,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from bfn.errors import BFNError, did_you_mean, whole
+from bfn.errors import BFNError, check_integer, did_you_mean
 from bfn.flow import BayesianFlow, Theta
 from bfn.noise import Source
 from bfn.output import Output
@@ -106,10 +106,10 @@ def count(solver: str, steps: int, calls: int | None = None, repeats: int = 0) -
     """
     find("solver", solver, SOLVERS)
     if calls is None:
-        return whole("steps", steps, 1)
+        return check_integer("steps", steps, 1)
     each = 1 + repeats
     taken = f", taken {each} times," if repeats else ""
-    asked = whole("calls", calls, each + 1, f"one step{taken} and the final call need")
+    asked = check_integer("calls", calls, each + 1, f"one step{taken} and the final call need")
     n, rest = divmod(asked - 1, each)
     if rest:
         raise BFNError(

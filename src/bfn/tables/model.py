@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bfn import noise
 from bfn.device import over_rows
-from bfn.errors import BFNError, plural, some, whole
+from bfn.errors import BFNError, check_integer, plural, some
 from bfn.flow import Theta
 from bfn.guidance import Pinned, Wrapper
 from bfn.model import BFN
@@ -84,7 +84,7 @@ class TableModel:
             batch: rows per batch.
             options: of `bfn.generate`, such as solver.
         """
-        n, format = whole("n", n, 1), self._format
+        n, format = check_integer("n", n, 1), self._format
         if not isinstance(given, Mapping | None):
             raise BFNError(f"given = {given!r}; expected a dict, as in given={{'sex': 'Male'}}")
         if not given:
@@ -122,7 +122,7 @@ class TableModel:
         self._say_nearest(frame, format.columns.impossible(frame, holes=True))
         holes = ~mask.all(1)
         drawn = []
-        for i in range(whole("n", 1 if n is None else n, 1)):
+        for i in range(check_integer("n", 1 if n is None else n, 1)):
             filled = x.clone()
             if holes.any():
                 own = noise.seed(seed, "imputation", i) if i else seed
@@ -241,7 +241,7 @@ class TableModel:
             nearest: score the nearest number that the model can produce instead of one that it
                 cannot, and the rarest category instead of one that did not occur in training.
         """
-        draws = whole("draws", draws, 2)
+        draws = check_integer("draws", draws, 2)
         given = [given] if isinstance(given, str) else given
         format, frame, model = self._format, read(table), self._model
         x = format.form.encode(format.codes(frame, nearest=nearest))

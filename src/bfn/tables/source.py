@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from bfn import noise
 from bfn.data.base import SPLITS, Rows, hold_out
-from bfn.errors import BFNError, whole
+from bfn.errors import BFNError, check_integer
 from bfn.flow import MixedFlow
 from bfn.model import BFN, mixed
 from bfn.nn.mlp import MixedMLP
@@ -112,7 +112,7 @@ class TableRows(Rows):
                 raise BFNError(
                     f"net.{key} cannot be set for tables; only net.width and net.layers can"
                 )
-        sizes = {key: whole(f"net.{key}", value, 1) for key, value in given.items()}
+        sizes = {key: check_integer(f"net.{key}", value, 1) for key, value in given.items()}
         return build(self.columns, self.relations, self.pairs, seed=recipe.train.seed, **sizes)
 
 

@@ -117,7 +117,7 @@ class Reader:
     def __init__(self, message: Mapping[str, Any]) -> None:
         self.message = message
 
-    def whole(self, name: str, least: int, most: int, default: int | None = None) -> int:
+    def integer(self, name: str, least: int, most: int, default: int | None = None) -> int:
         value = self.message.get(name)
         if value is None and default is not None:
             return default
@@ -185,22 +185,22 @@ def read(message: Mapping[str, Any], subjects: Mapping[str, Subject]) -> Request
         if not isinstance(inner, Generate | Examine):
             raise BFNError("a download needs the request of a generation or of an example")
         file = reader.text("what", FILES)
-        return Download(file, inner, reader.whole("step", 0, inner.steps, inner.steps))
+        return Download(file, inner, reader.integer("step", 0, inner.steps, inner.steps))
     subject = subjects[reader.text("model", subjects)]
     label = None
     if reader.message.get("label") is not None:
         if subject.labels is None:
             raise BFNError(f"the model {subject.id!r} has no labels; leave the label out")
-        label = reader.whole("label", 0, len(subject.labels) - 1)
-    seed = reader.whole("seed", 0, LIMITS["seed"], subject.settings.seed)
-    steps = reader.whole("steps", 1, LIMITS["steps"], subject.settings.steps)
+        label = reader.integer("label", 0, len(subject.labels) - 1)
+    seed = reader.integer("seed", 0, LIMITS["seed"], subject.settings.seed)
+    steps = reader.integer("steps", 1, LIMITS["steps"], subject.settings.steps)
     if what == "examine":
         return Examine(subject.id, steps, seed, _values(reader, subject), label)
     lengths = subject.model.lengths
     length = None
     if lengths is not None and reader.message.get("length") is not None:
-        length = reader.whole("length", 1, lengths.longest)
-    pins, particles = _pins(reader, subject), reader.whole("particles", 1, LIMITS["particles"], 1)
+        length = reader.integer("length", 1, lengths.longest)
+    pins, particles = _pins(reader, subject), reader.integer("particles", 1, LIMITS["particles"], 1)
     since = reader.number("since", 0.0, 1.0, 0.0)
     if particles > 1 and not pins:
         raise BFNError("particles compete for what is pinned; pin something first")
@@ -252,7 +252,7 @@ def _values(reader: Reader, subject: Subject) -> tuple[float, ...]:
 def _picture(picture: Reader, subject: Subject) -> tuple[float, ...]:
     if subject.format.medium != "image":
         raise BFNError(f"the data of {subject.id!r} are not pictures; give {_wanted(subject)}")
-    width, height = (picture.whole(side, 1, 4096) for side in ("width", "height"))
+    width, height = (picture.integer(side, 1, 4096) for side in ("width", "height"))
     channels, *size = subject.format.shape
     if [height, width] != size:
         raise BFNError(

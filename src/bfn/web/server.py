@@ -240,8 +240,8 @@ class Page:
             self._spend()
             message = requests.parse(text)
             reader = requests.Reader(message)
-            pane = reader.whole("pane", 0, len(self.panes) - 1, 0)
-            run = reader.whole("run", 0, 2**53, 0)
+            pane = reader.integer("pane", 0, len(self.panes) - 1, 0)
+            run = reader.integer("run", 0, 2**53, 0)
             self.panes[pane].ask(run, requests.read(message, self.server.subjects))
         except BFNError as error:
             self.say(str(error), run, pane)

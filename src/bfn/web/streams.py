@@ -26,7 +26,7 @@ from torch import Tensor
 
 from bfn import noise
 from bfn.data.formats import TextFormat
-from bfn.errors import BFNError, whole, without_none
+from bfn.errors import BFNError, check_integer, without_none
 from bfn.files import write
 from bfn.flow import Theta
 from bfn.guidance import label_tensor
@@ -467,7 +467,7 @@ def view(
 def record(subject: Subject, n: int, chosen: Sequence[int] = ()) -> Film:
     """n generations, or n of each of some labels, with the subject's own settings."""
     settings, recorded = subject.settings, list[bytes]()
-    count = whole("n", n, 1) * max(len(chosen), 1)
+    count = check_integer("n", n, 1) * max(len(chosen), 1)
     if count > MOST_GENERATIONS:
         raise BFNError(
             f"a film holds at most {MOST_GENERATIONS} generations, not {count}; record fewer"

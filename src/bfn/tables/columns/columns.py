@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from bfn import noise
-from bfn.errors import BFNError, did_you_mean, plural, some, whole
+from bfn.errors import BFNError, check_integer, did_you_mean, plural, some
 from bfn.tables.columns.column import Column, Number, build, convert, in_words, unfit
 from bfn.tables.columns.recognise import recognise
 from bfn.tables.csvfile import pa, pc
@@ -81,7 +81,7 @@ class Columns:
                 raise BFNError(f"unknown kind {kind!r} of column {name!r}{hint}")
         if len(frame) < 2:
             raise BFNError("the table has one row; give at least two, which must differ")
-        whole("max_bins", max_bins, 2)
+        check_integer("max_bins", max_bins, 2)
         knots = max(4, min(MOST_KNOTS, ALL_KNOTS // (max_bins * len(frame.names))))
         named = {kind: tuple(n for n in frame.names if kinds.get(n) == kind) for kind in KINDS}
         columns = tuple(
