@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from bfn.errors import BFNError, check_integer, number
+from bfn.errors import BFNError, check_integer, check_number
 
 
 @pytest.mark.parametrize("value", [3, 3.0, np.int64(3), np.float32(3), torch.tensor(3)])
@@ -37,9 +37,9 @@ def test_all_else_is_named(value: Any) -> None:
 
 
 def test_numbers() -> None:
-    assert number("x", 2, "a number", math.isfinite) == 2.0
-    assert type(number("x", np.float32(0.5), "a number", math.isfinite)) is float
+    assert check_number("x", 2, "a number", math.isfinite) == 2.0
+    assert type(check_number("x", np.float32(0.5), "a number", math.isfinite)) is float
     for value in ("2", None, math.nan, True, 10**400):
         with pytest.raises(BFNError) as caught:
-            number("x", value, "a finite number", math.isfinite)
+            check_number("x", value, "a finite number", math.isfinite)
         assert str(caught.value) == f"x = {value!r}; expected a finite number"

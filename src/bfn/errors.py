@@ -41,11 +41,11 @@ def check_integer(name: str, value: Any, least: int, needs: str = "expected") ->
     def right(number: float) -> bool:
         return least <= number < 2**63 and not number % 1
 
-    number(name, value, f"a whole number, at least {least}", right, needs)
+    check_number(name, value, f"a whole number, at least {least}", right, needs)
     return int(value)
 
 
-def number(
+def check_number(
     name: str, value: Any, kind: str, right: Callable[[float], bool], needs: str = "expected"
 ) -> float:
     """Check a numeric argument; `kind` describes in words what `right` accepts."""

@@ -20,7 +20,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from bfn.errors import BFNError, did_you_mean, number, some
+from bfn.errors import BFNError, check_number, did_you_mean, some
 from bfn.flow import BayesianFlow, Theta
 from bfn.flow.base import checked_mask
 from bfn.model import BFN, innermost, takes
@@ -109,7 +109,7 @@ class ClassifierFree(Wrapper):
             )
         super().__init__(model)
         kind = "a number of 0 or more, such as 2"
-        self.guidance = number("guidance", guidance, kind, lambda w: 0.0 <= w < math.inf)
+        self.guidance = check_number("guidance", guidance, kind, lambda w: 0.0 <= w < math.inf)
         self.null = dict(null)
 
     def __call__(self, theta: Theta, t: Tensor, **cond: Any) -> Output:
@@ -188,7 +188,7 @@ class Guided(Wrapper):
                     "guide, or give the outer one through=False"
                 )
             inner = inner.model
-        self.scale = number("scale", scale, "a finite number, such as 1", math.isfinite)
+        self.scale = check_number("scale", scale, "a finite number, such as 1", math.isfinite)
         self.guide, self.of, self.through = guide, of, through
         try:
             self._takes_time = "t" in inspect.signature(guide).parameters

@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bfn.errors import BFNError, check_integer, number
+from bfn.errors import BFNError, check_integer, check_number
 
 
 def json_arguments(variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -36,7 +36,9 @@ def json_arguments(variables: Mapping[str, Any]) -> dict[str, Any]:
             if not isinstance(value, bool):
                 raise BFNError(f"{name} = {value!r}; expected true or false")
         elif name == "dropout":
-            number(name, value, "a probability of at least 0 and below 1", lambda p: 0.0 <= p < 1.0)
+            check_number(
+                name, value, "a probability of at least 0 and below 1", lambda p: 0.0 <= p < 1.0
+            )
         elif not isinstance(value, dict):  # of shapes by variable
             for size in value if isinstance(value, tuple | list) else (value,):
                 if size is not None:

@@ -26,7 +26,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bfn.errors import BFNError, check_integer, number
+from bfn.errors import BFNError, check_integer, check_number
 
 COST = 0.01
 """Nats per variable left at t = 1."""
@@ -49,7 +49,7 @@ def suggest_sigma_1(
     if (K is None) == (noise is None):
         raise BFNError("give either K, the number of bins, or noise, the measurement's deviation")
     if noise is not None:
-        number("noise", noise, "a number between 0 and 1", lambda value: 0.0 < value < 1.0)
+        check_number("noise", noise, "a number between 0 and 1", lambda value: 0.0 < value < 1.0)
         _check_cost(cost, 0.125)  # beyond it sigma_1 < noise / 2 would not hold
         return noise * math.sqrt(2.0 * cost)
     bins = _check(K, cost)  # pyright: ignore[reportArgumentType]
@@ -162,6 +162,6 @@ def _check(K: int, cost: float) -> int:
 
 
 def _check_cost(cost: float, most: float) -> None:
-    number(
+    check_number(
         "cost", cost, f"a number between 0 and {most:.3g} nats", lambda value: 0.0 < value < most
     )

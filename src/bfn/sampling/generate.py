@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from bfn import noise
-from bfn.errors import BFNError, check_integer, did_you_mean, number, plural
+from bfn.errors import BFNError, check_integer, check_number, did_you_mean, plural
 from bfn.flow import Theta
 from bfn.guidance import (
     ClassifierFree,
@@ -142,7 +142,7 @@ def run(
         raise BFNError(f"dtype = {dtype!r}; expected torch.float32 or torch.float64")
     if first is None:
         first = solver.first
-    number("first", first, "a time of at least 0 and below 1", lambda t: 0.0 <= t < 1.0)
+    check_number("first", first, "a time of at least 0 and below 1", lambda t: 0.0 <= t < 1.0)
     theta = flow.prior(shape, device=device, dtype=dtype)
     times, step_number = solvers.path(grid or solver.grid, theta, flow, steps, generator)
 

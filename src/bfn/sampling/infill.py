@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bfn import noise
 from bfn.device import accurate_dtype
-from bfn.errors import BFNError, check_integer, number
+from bfn.errors import BFNError, check_integer, check_number
 from bfn.flow import BayesianFlow, Theta
 from bfn.guidance import Guide, Observed, Pinned, Wrapper, check_known
 from bfn.model import BFN, innermost
@@ -99,7 +99,7 @@ def infill(
         ways = ", ".join(get_args(Observed))
         raise BFNError(f"observed = {observed!r}; expected one of {ways}")
     chosen = solvers.find("solver", solver, solvers.SOLVERS)
-    number("since", since, "a time of at least 0 and below 1", lambda t: 0.0 <= t < 1.0)
+    check_number("since", since, "a time of at least 0 and below 1", lambda t: 0.0 <= t < 1.0)
     pinned = Pinned(model, x, mask, observed, since)
     options: dict[str, Any] = {"grid": grid, "first": first, "dtype": dtype, "generator": generator}
     exists = existing(model, x.shape, None, length, generator, mask)

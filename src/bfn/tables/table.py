@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from bfn import noise
-from bfn.errors import BFNError, number
+from bfn.errors import BFNError, check_number
 from bfn.recipe import Recipe, Train
 from bfn.recipe import read as read_recipe
 from bfn.recipe.build import fitted
@@ -149,7 +149,9 @@ class Table(TableModel):
 
     def _recipe(self) -> Recipe:
         """The shipped recipe with these arguments, except for the data."""
-        number("known", self.known, "a number above 0, at most 1", lambda known: 0 < known <= 1)
+        check_number(
+            "known", self.known, "a number above 0, at most 1", lambda known: 0 < known <= 1
+        )
         sizes = {f"net.{name}": getattr(self, name) for name in SECTIONS["net"]}
         own = {name: getattr(self, name) for name in SECTIONS["train"]}
         recipe = read_recipe("table", sizes)
