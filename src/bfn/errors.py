@@ -83,7 +83,7 @@ def require_trust(name: object, trust: bool) -> None:
         )
 
 
-def some(names: Iterable[str], most: int = 5) -> str:
+def join_names(names: Iterable[str], most: int = 5) -> str:
     """A list of names, cut short: "a, b, c, d, e and 7 more"."""
     (*found,) = names
     more = f" and {len(found) - most} more" if len(found) > most else ""

@@ -20,7 +20,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from bfn.errors import BFNError, check_number, did_you_mean, some
+from bfn.errors import BFNError, check_number, did_you_mean, join_names
 from bfn.flow import BayesianFlow, Theta
 from bfn.flow.base import checked_mask
 from bfn.model import BFN, innermost, takes
@@ -378,7 +378,9 @@ def _label_number(text: str, names: list[str]) -> int:
         )
     near = "" if text.isdecimal() else did_you_mean(text, names)
     hint = near or "; give one of them, several separated by commas, or each"
-    raise BFNError(f"label = {text!r} is not one of the model's labels ({some(names, 20)}){hint}")
+    raise BFNError(
+        f"label = {text!r} is not one of the model's labels ({join_names(names, 20)}){hint}"
+    )
 
 
 def label_tensor(

@@ -36,7 +36,7 @@ from torch import Tensor, nn
 
 from bfn import recipe as recipes
 from bfn.data.known import known_format
-from bfn.errors import BFNError, some
+from bfn.errors import BFNError, join_names
 from bfn.flow import BinaryFlow
 from bfn.model import BFN
 from bfn.nn import Transformer, UNet, VDMUNet
@@ -375,7 +375,7 @@ def _refuse(net: nn.Module, **problems: list[str]) -> None:
     parts = []
     for kind, names in problems.items():
         if names:
-            parts.append(f"{len(names)} {kind} ({some(names, 8)})")
+            parts.append(f"{len(names)} {kind} ({join_names(names, 8)})")
     if parts:
         raise BFNError(
             f"the published tensors do not fit this {type(net).__name__}: {'; '.join(parts)}; "

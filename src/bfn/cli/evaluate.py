@@ -25,7 +25,7 @@ from bfn.cli.options import (
     Whole,
     chosen,
 )
-from bfn.errors import BFNError, plural, some
+from bfn.errors import BFNError, join_names, plural
 from bfn.files import FIGURES, check_free, replacing
 from bfn.recipe import FORGIVING, PLACES, Eval, Published, Recipe
 from bfn.recipe.values import Text
@@ -156,7 +156,7 @@ def compare_data(
         names = [name for name, was in zip(called, seen, strict=True) if was]
         note = (
             f"the run was trained on {len(names)} of these {len(seen)} {split} examples, which "
-            f"makes its results look better than they are: {some(names, 8)}"
+            f"makes its results look better than they are: {join_names(names, 8)}"
         )
     if names == []:
         note = f"these are not the run's own data; it was trained on none of the {split} examples"

@@ -58,7 +58,7 @@ from bfn.codec.translation import (
 )
 from bfn.data.formats import Format
 from bfn.data.tensors import format_of, packed
-from bfn.errors import BFNError, printable, some
+from bfn.errors import BFNError, join_names, printable
 from bfn.files import replacing
 from bfn.model import BFN
 
@@ -367,7 +367,7 @@ def _choose(entries: Sequence[Entry], only: Sequence[str] | None) -> list[bool]:
         place = name.rstrip("/")
         found = [f"{entry.name}/".startswith(f"{place}/") for entry in entries]
         if not any(found):
-            held = some(repr(entry.name) for entry in entries) or "no files"
+            held = join_names(repr(entry.name) for entry in entries) or "no files"
             raise BFNError(f"the archive holds no file {name!r}; it holds {held}")
         chosen |= found
     return chosen.tolist()

@@ -39,7 +39,7 @@ from bfn.compare.scores import (
     shape,
     trends,
 )
-from bfn.errors import BFNError, check_integer, did_you_mean, plural, require_extra, some
+from bfn.errors import BFNError, check_integer, did_you_mean, join_names, plural, require_extra
 
 FOLDS = 3
 INDICATORS = 4096
@@ -141,7 +141,7 @@ def _check(size: Mapping[str, int], target: str | None, names: list[str]) -> Non
     if target is None:
         return
     if target not in names:
-        hint = did_you_mean(target, names) or f"; expected {some(names)}"
+        hint = did_you_mean(target, names) or f"; expected {join_names(names)}"
         raise BFNError(f"there is no column {target!r} to predict{hint}")
     if "holdout" not in size:
         raise BFNError(
@@ -177,7 +177,7 @@ def _copies(
     """The measures of copied training rows, with warnings if there are more than by chance."""
     found, warnings = [], []
     for each in matches(columns):
-        but = f" without {some(each.left_out, 3)}" if each.left_out else ""
+        but = f" without {join_names(each.left_out, 3)}" if each.left_out else ""
         except_for = " except those whose values hardly ever repeat" if but else ""
         found.append(
             Measure(

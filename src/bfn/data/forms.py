@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from bfn import noise
-from bfn.errors import BFNError, check_integer, did_you_mean, import_name, some
+from bfn.errors import BFNError, check_integer, did_you_mean, import_name, join_names
 from bfn.output.bins import bin_centre, bin_index
 
 LETTERS = " abcdefghijklmnopqrstuvwxyz"
@@ -410,7 +410,7 @@ class Alphabet:
             raise BFNError(
                 f"{where} holds {text[first]!r} at position {first}"
                 f"{f' and {more:,} more characters' * bool(more)}, not in the alphabet "
-                f"{self.characters!r}{f': {some(each)}' * bool(more)}; {advice}"
+                f"{self.characters!r}{f': {join_names(each)}' * bool(more)}; {advice}"
             )
         return out
 

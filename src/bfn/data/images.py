@@ -21,7 +21,7 @@ from bfn.data import forms
 from bfn.data.base import SPLITS, Rows, hold_out
 from bfn.data.formats import ImageFormat
 from bfn.data.reading import Unreadable, absent, levels, open_picture
-from bfn.errors import BFNError, check_integer, some
+from bfn.errors import BFNError, check_integer, join_names
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp")
 _MODES = {"rgb": "RGB", "grey": "L"}
@@ -161,7 +161,7 @@ def _read_all(
             pool.shutdown(cancel_futures=True)
             raise
         problem = f"{len(corrupt)} of {len(names)} pictures in {where} cannot be read"
-        problem += f": {some(corrupt)}"
+        problem += f": {join_names(corrupt)}"
         if not readable:
             raise BFNError(f"{problem}; repair or remove them")
         if corrupt and not skip_corrupt:

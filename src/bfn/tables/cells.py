@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from bfn.codec.archive import msgpack
-from bfn.errors import BFNError, some
+from bfn.errors import BFNError, join_names
 from bfn.tables.columns import Columns
 from bfn.tables.columns.column import ABSENT, Column
 from bfn.tables.csvfile import (
@@ -213,7 +213,7 @@ class Layout:
                 "is a Parquet file, whose bytes cannot be restored exactly: write its table as CSV"
             )
         raise BFNError(
-            f"is not a CSV file with the model's columns: it lacks {some(map(repr, lacking))}"
+            f"is not a CSV file with the model's columns: it lacks {join_names(map(repr, lacking))}"
         )
 
     def lines(self, lines: Iterable[bytes]) -> Iterator[Line]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bfn.errors import BFNError, Extra, plural, some
+from bfn.errors import BFNError, Extra, join_names, plural
 from bfn.files import replacing
 
 pa: Any = Extra("pyarrow", "tables", "a table")
@@ -97,8 +97,8 @@ def read_csv(path: Path) -> tuple[Any, Dialect]:
     twice = [name for name, count in collections.Counter(names).items() if count > 1]
     if twice:
         raise BFNError(
-            f"{str(path)!r} has more than one column called {some(map(repr, twice))}; give every "
-            "column a different name"
+            f"{str(path)!r} has more than one column called {join_names(map(repr, twice))}; give "
+            "every column a different name"
         )
     try:
         with pa.input_stream(str(path), compression="detect") as stream:

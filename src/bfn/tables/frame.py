@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from bfn.errors import BFNError, plural, require_extra, some
+from bfn.errors import BFNError, join_names, plural, require_extra
 from bfn.files import replacing
 from bfn.tables import csvfile
 
@@ -333,7 +333,7 @@ def _check_names(names: list[str]) -> None:
     twice = sorted(name for name, count in collections.Counter(names).items() if count > 1)
     if twice:
         raise BFNError(
-            f"more than one column is called {some(map(repr, twice))}; give every column a "
+            f"more than one column is called {join_names(map(repr, twice))}; give every column a "
             "different name"
         )
 

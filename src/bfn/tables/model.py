@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bfn import noise
 from bfn.device import over_rows
-from bfn.errors import BFNError, check_integer, plural, some
+from bfn.errors import BFNError, check_integer, join_names, plural
 from bfn.flow import Theta
 from bfn.guidance import Pinned, Wrapper
 from bfn.model import BFN
@@ -295,7 +295,7 @@ class TableModel:
             value, column = frame.column(name).slice(rows[0], 1), self.columns_[name]
             near = f" (nearest: {column.nearest(value)[0]})" if isinstance(column, Number) else ""
             parts.append(f"{plural(len(rows), 'value')} of {name!r} such as {value[0]}{near}")
-        return some(parts)
+        return join_names(parts)
 
     def _by_column(self, found: np.ndarray, wrong: Mapping[str, np.ndarray]) -> np.ndarray:
         """The variables' log probabilities, with 0 for constant columns and -inf where a value is

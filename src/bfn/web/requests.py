@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from bfn.data.formats import TextFormat
-from bfn.errors import BFNError, plural, some
+from bfn.errors import BFNError, join_names, plural
 from bfn.guidance import has_learned
 from bfn.plots import sheets, style
 from bfn.sampling import solvers
@@ -138,7 +138,7 @@ class Reader:
         if value is None and default is not None:
             return default
         if not isinstance(value, str) or value not in known:
-            raise self._wrong(name, f"one of {some(known, 20)}")
+            raise self._wrong(name, f"one of {join_names(known, 20)}")
         return value
 
     def table(self, name: str) -> Mapping[str, Any]:
@@ -303,7 +303,7 @@ def _row(text: str, format: TableFormat) -> tuple[float, ...]:
     if len(words) != len(columns):
         raise BFNError(
             f"the row has {plural(len(words), 'value')}; expected {len(columns)}, separated by "
-            f"commas: {some(column.name for column in columns)}"
+            f"commas: {join_names(column.name for column in columns)}"
         )
     values = {
         column.name: None if not word or (column.missing and word == "missing") else word

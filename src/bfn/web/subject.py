@@ -23,7 +23,7 @@ from torch import Tensor
 
 from bfn.data.formats import Format, TextFormat, read_format
 from bfn.device import on_device
-from bfn.errors import BFNError, plural, some
+from bfn.errors import BFNError, join_names, plural
 from bfn.flow import BayesianFlow, Theta
 from bfn.guidance import label_count, label_names
 from bfn.model import BFN
@@ -312,4 +312,4 @@ def about(format: Format, groups: Sequence[Group]) -> str:
         size = " x ".join(map(str, format.shape)) or "1"
         return f"arrays of {size} {'classes' if first.kind == 'classes' else 'numbers'}"
     noun = "column" if isinstance(format, TableFormat) else "variable"
-    return f"{plural(len(groups), noun)}: {some(group.name for group in groups)}"
+    return f"{plural(len(groups), noun)}: {join_names(group.name for group in groups)}"

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from bfn.errors import BFNError, did_you_mean, some
+from bfn.errors import BFNError, did_you_mean, join_names
 from bfn.tables.columns.bins import Bins
 from bfn.tables.columns.grid import Grid
 from bfn.tables.csvfile import REAL, TEXT, pa, pc
@@ -489,9 +489,11 @@ class Category(Column):
         if rank.null_count:
             new = text.filter(rank.is_null()).unique().to_pylist()
             names = self._known.to_pylist()
-            hint = did_you_mean(new[0], names) or f"; known values are {some(map(repr, names))}"
+            hint = (
+                did_you_mean(new[0], names) or f"; known values are {join_names(map(repr, names))}"
+            )
             raise BFNError(
-                f"column {self.name!r} holds {some(map(repr, new))}, which did not occur in "
+                f"column {self.name!r} holds {join_names(map(repr, new))}, which did not occur in "
                 f"training{hint}"
             )
         return rank.to_numpy(zero_copy_only=False)

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from bfn import noise
-from bfn.errors import BFNError, check_integer, did_you_mean, plural, some
+from bfn.errors import BFNError, check_integer, did_you_mean, join_names, plural
 from bfn.tables.columns.column import Column, Number, build, convert, in_words, unfit
 from bfn.tables.columns.recognise import recognise
 from bfn.tables.csvfile import pa, pc
@@ -74,7 +74,7 @@ class Columns:
         kinds = {str(name): kind for name, kind in (kinds or {}).items()}
         for name, kind in kinds.items():
             if name not in frame.names:
-                hint = did_you_mean(name, frame.names) or f"; there are {some(frame.names)}"
+                hint = did_you_mean(name, frame.names) or f"; there are {join_names(frame.names)}"
                 raise BFNError(f"the table has no column {name!r}{hint}")
             if kind not in KINDS:
                 hint = did_you_mean(kind, KINDS) or f"; expected one of {', '.join(KINDS)}"
@@ -108,7 +108,7 @@ class Columns:
             if column.name == str(name):
                 return column
         names = [column.name for column in self.columns]
-        hint = did_you_mean(name, names) or f"; there are {some(names)}"
+        hint = did_you_mean(name, names) or f"; there are {join_names(names)}"
         raise BFNError(f"the model has no column {name!r}{hint}")
 
     def encode(
@@ -255,13 +255,13 @@ class Columns:
         if extra:
             hint = did_you_mean(extra[0], [n for n in known if n not in frame.names])
             raise BFNError(
-                f"the table has {some(map(repr, extra))}, which the training table did not "
+                f"the table has {join_names(map(repr, extra))}, which the training table did not "
                 f"have{hint or '; leave it out'}"
             )
         if absent:
             raise BFNError(
-                f"the table lacks {some(map(repr, absent))}; give all columns that the model was "
-                "trained on"
+                f"the table lacks {join_names(map(repr, absent))}; give all columns that the model "
+                "was trained on"
             )
         return frame
 
