@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from bfn.cli import main
+from support.commands import Command
 
 torch.set_num_threads(1)
 # A shell lets what it runs in the background ignore Ctrl-C, and so would what the tests start.
@@ -32,18 +32,6 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def command(empty_folder: None, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Run `bfn` in an empty folder: returns its output or, if it must fail, its one sentence."""
-
-    def run(*arguments: object, code: int = 0) -> str:
-        capsys.readouterr()
-        assert main([str(argument) for argument in arguments]) == code, capsys.readouterr().err
-        printed = capsys.readouterr()
-        if not code:
-            return printed.out
-        assert printed.err.startswith("bfn: ")
-        assert len(printed.err.splitlines()) == 1
-        assert printed.out == ""
-        return printed.err
-
-    return run
+def command(empty_folder: None, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run `bfn` in an empty folder."""
+    return Command(capsys)

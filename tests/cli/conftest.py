@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import bfn
-from bfn.cli import main
 from support import tiny_runs
+from support.commands import Command
 
 
 @pytest.fixture(scope="session")
@@ -28,17 +27,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def output(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., str]:
-    """Run a command that succeeds, in an empty folder; returns its standard output."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object) -> str:
-        capsys.readouterr()
-        code = main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        assert code == 0, captured.err
-        return captured.out
-
-    return run
+def output(command: Command) -> Command:
+    """Run a command in an empty folder: returns its output, or the sentence of a mistake."""
+    return command

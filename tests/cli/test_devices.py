@@ -18,8 +18,8 @@ from bfn import device
 from bfn.cli import main
 from bfn.nn.accelerate import Accelerated
 from support import toys
+from support.commands import Command
 
-Output = Callable[..., str]
 EVALUATE = "--steps 2 --repeats 1 --split validation"
 FAST = {
     "sample": "sample RUN --n 2 --steps 2",
@@ -42,7 +42,7 @@ KEYS = {"view": "sample.device", "decompress": "the archive's device"}
 
 
 @pytest.fixture
-def workshop(runs: Path, output: Output) -> Callable[[str], list[str]]:
+def workshop(runs: Path, output: Command) -> Callable[[str], list[str]]:
     """The words of a command in a folder with what it needs."""
     for name, shade in (("eight", np.eye(8)), ("mask", np.tri(8))):
         Image.fromarray((255 * shade).astype(np.uint8)).save(f"{name}.png")
@@ -63,7 +63,10 @@ def workshop(runs: Path, output: Output) -> Callable[[str], list[str]]:
 
 @pytest.mark.parametrize("name", [*FAST, *PLAIN])
 def test_only_samples_are_drawn_by_the_accelerated_network(
-    name: str, workshop: Callable[[str], list[str]], output: Output, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    workshop: Callable[[str], list[str]],
+    output: Command,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """On a GPU, that is; here the CPU pretends to be one."""
     words, fast, plain = workshop({**FAST, **PLAIN}[name]), [], []

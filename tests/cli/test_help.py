@@ -8,6 +8,7 @@ import pytest
 
 from bfn.cli import main, results
 from bfn.cli.app import COMMANDS, app
+from support.commands import Command
 
 
 @pytest.fixture(autouse=True)
@@ -24,9 +25,8 @@ def test_help_fits_the_terminal(command: list[str], capsys: pytest.CaptureFixtur
     assert not any("default: False" in line for line in lines)
 
 
-def test_commands_are_listed_in_the_order_of_work(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--help"]) == 0
-    words = [line.split()[1:2] for line in capsys.readouterr().out.splitlines() if "│" in line]
+def test_commands_are_listed_in_the_order_of_work(command: Command) -> None:
+    words = [line.split()[1:2] for line in command("--help").splitlines() if "│" in line]
     assert [word[0] for word in words if word[0] in COMMANDS] == list(COMMANDS)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +12,8 @@ from PIL import Image
 
 from bfn.cli import main
 from bfn.runs.folder import RunFolder
+from support.commands import Command
 
-Output = Callable[..., str]
 SMALL = ["--train.steps", "2", "--train.batch", "4", "--net.width", "8", "--net.heads", "2"]
 UNET = ["--data.size", "8", "--net.groups", "4", "--net.blocks", "1", "--net.multipliers", "1,1"]
 EVAL = ["--steps", "2", "--repeats", "1"]
@@ -48,24 +47,17 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def evaluated(
-    capsys: pytest.CaptureFixture[str], run: Path, *arguments: object
-) -> tuple[dict, str]:
-    capsys.readouterr()
-    assert main(["eval", str(run), *EVAL, "--json", "-", *map(str, arguments)]) == 0
-    captured = capsys.readouterr()
-    return json.loads(captured.out), captured.err
+def evaluated(output: Command, run: Path, *arguments: object) -> tuple[dict, str]:
+    found = output("eval", run, *EVAL, "--json", "-", *arguments)
+    return json.loads(found), output.err
 
 
-def test_the_first_line_says_what_is_trained(
-    output: Output, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    draw(tmp_path / "pictures/box", 0, 9)
-    draw(tmp_path / "pictures/disc", 0, 3)  # three pictures twice
+def test_the_first_line_says_what_is_trained(output: Command) -> None:
+    draw(Path("pictures/box"), 0, 9)
+    draw(Path("pictures/disc"), 0, 3)  # three pictures twice
     given = ["--data.path", "pictures", "--data.labels", "true", "--data.split-by", "number"]
-    capsys.readouterr()
-    assert main(["train", "images", *given, "--data.test", "0.25", *SMALL, *UNET]) == 0
-    said = capsys.readouterr().err.splitlines()
+    output("train", "images", *given, "--data.test", "0.25", *SMALL, *UNET)
+    said = output.err.splitlines()
     parameters = sum(p.numel() for p in RunFolder("runs/images").load_model().net.parameters())
     assert said[0] == (
         "pictures: 8 examples to train on, 1 for validation and 3 to test, with 2 labels (box, "
@@ -74,66 +66,53 @@ def test_the_first_line_says_what_is_trained(
     assert "also occur in the training data" in said[1]  # so few are divided by their number
 
 
-def test_a_run_works_from_another_folder(
-    trained: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    found, said = evaluated(capsys, trained / "run")
+def test_a_run_works_from_another_folder(trained: Path, output: Command) -> None:
+    found, said = evaluated(output, trained / "run")
     assert (found["trained_on"], said) == ([], "")
     assert set(found["baselines"]) == {"uniform", "independent"}
     assert found["baselines"]["uniform"] == pytest.approx(8)
-    assert main(["eval", str(trained / "run"), "--data.path", "pictures"]) == 2
-    assert f"'pictures' does not exist in {tmp_path}" in capsys.readouterr().err
+    refused = output("eval", trained / "run", "--data.path", "pictures", code=2)
+    assert f"'pictures' does not exist in {Path.cwd()}" in refused
 
 
-def test_which_examples_the_run_has_seen(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_which_examples_the_run_has_seen(trained: Path, output: Command) -> None:
     run = trained / "run"
-    own, _ = evaluated(capsys, run)
-    found, said = evaluated(capsys, run, "--data.path", trained / "plus")
+    own, _ = evaluated(output, run)
+    found, said = evaluated(output, run, "--data.path", trained / "plus")
     assert found["examples"] >= own["examples"]
     assert found["trained_on"] == []
     assert "not the run's own data; it was trained on none" in said
     # All 40 as a test set of their own: the run was trained on those that it did not hold out.
-    found, said = evaluated(capsys, run, "--data.path", trained / "again")
+    found, said = evaluated(output, run, "--data.path", trained / "again")
     count = len(found["trained_on"])
     assert f"trained on {count} of these 40 test examples" in said
     summary = RunFolder(run).data()["data"]
     assert summary.startswith(f"{count} examples to train on")
     assert all((trained / "again" / name).is_file() for name in found["trained_on"])
     # Other names of the labels would be other numbers.
-    assert main(["eval", str(run), *EVAL, "--data.path", str(trained / "other")]) == 2
-    said = capsys.readouterr().err
+    said = output("eval", run, *EVAL, "--data.path", trained / "other", code=2)
     assert "have labels = ['box', 'cross'], those of the run have ['box', 'disc']" in said
 
 
-def test_runs_without_a_record_or_with_a_damaged_one(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = Path(shutil.copytree(trained / "run", tmp_path / "run"))
+def test_runs_without_a_record_or_with_a_damaged_one(trained: Path, output: Command) -> None:
+    run = shutil.copytree(trained / "run", Path("run"))
     for name in ("data.json", "trained-on.npy"):
         (run / name).write_text("[broken")
-        assert main(["eval", str(run), *EVAL, "--data.path", str(trained / "plus")]) == 2
-        assert f"{name}' is damaged" in capsys.readouterr().err
+        refused = output("eval", run, *EVAL, "--data.path", trained / "plus", code=2)
+        assert f"{name}' is damaged" in refused
         (run / name).unlink()
     recipe = (run / "recipe.toml").read_text()
     (run / "recipe.toml").write_text(recipe.replace('split_by = "content"\n', ""))
     # As before, exactly a fifth of the files is tested.
-    found, said = evaluated(capsys, run)
+    found, said = evaluated(output, run)
     assert (found["examples"], found["trained_on"], said) == (8, None, "")
-    found, said = evaluated(capsys, run, "--data.path", trained / "plus")
+    found, said = evaluated(output, run, "--data.path", trained / "plus")
     assert found["trained_on"] is None
     assert "has no record of its training data" in said
 
 
-def test_the_card_is_about_the_users_data(
-    trained: Path, tmp_path: Path, output: Output, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = Path(shutil.copytree(trained / "run", tmp_path / "run"))
+def test_the_card_is_about_the_users_data(trained: Path, output: Command) -> None:
+    run = shutil.copytree(trained / "run", Path("run"))
     output("card", run, *EVAL, "--n", 1, "--sample-steps", 1)
     card = (run / "README.md").read_text()
     summary = RunFolder(run).data()["data"]
@@ -143,9 +122,7 @@ def test_the_card_is_about_the_users_data(
     assert str(trained) not in card
 
 
-def test_a_text_that_has_moved(
-    tmp_path: Path, output: Output, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_text_that_has_moved(output: Command) -> None:
     words = ["sea", "ship", "storm", "sail", "harbour", "mast", "wind", "rope", "deck"]
     random = np.random.default_rng(0)
     first, second = (" ".join(random.choice(words, 4000)) for _ in range(2))
@@ -154,12 +131,11 @@ def test_a_text_that_has_moved(
     Path("again.txt").write_text(second)
     given = ["--data.path", "first.txt", "--data.length", "32", "--net.layers", "1"]
     output("train", "text", "--out", "run", *given, *SMALL)
-    found, said = evaluated(capsys, Path("run"), "--data.path", "both.txt")
+    found, said = evaluated(output, Path("run"), "--data.path", "both.txt")
     assert len(found["trained_on"]) >= found["examples"] - 1
     assert "test examples, which makes its results look better than they are: 32, 64," in said
-    found, _ = evaluated(capsys, Path("run"), "--data.path", "again.txt")
+    found, _ = evaluated(output, Path("run"), "--data.path", "again.txt")
     assert len(found["trained_on"]) <= 2
     assert found["unit"] == "bits per character"
     Path("odd.txt").write_text("Z" + first)
-    assert main(["eval", "run", *EVAL, "--data.path", "odd.txt"]) == 2
-    assert "'Z'" in capsys.readouterr().err
+    assert "'Z'" in output("eval", "run", *EVAL, "--data.path", "odd.txt", code=2)

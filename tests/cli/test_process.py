@@ -11,40 +11,38 @@ from pathlib import Path
 
 import pytest
 
-from bfn.cli import main
 from support import archives, processes, tiny_runs
+from support.commands import Command
 
 
-def listed(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict:
-    capsys.readouterr()
-    assert main(["runs", str(folder), "--json"]) == 0
-    (run,) = json.loads(capsys.readouterr().out)
+def listed(output: Command) -> dict:
+    (run,) = json.loads(output("runs", "runs", "--json"))
     return run
 
 
-def test_the_life_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_life_of_a_run(tmp_path: Path, output: Command) -> None:
     """Running, interrupted by Ctrl-C, resumed to the end as if nothing had happened."""
     recipe, run = tiny_runs.write(tmp_path, "text"), tmp_path / "runs" / "one"
     command = ["train", str(recipe), "--resume", "auto", "--train.log_every", "1"]
     process = processes.start(*command, "--out", run, "--train.steps", 100_000)
     assert processes.wait(process, lambda: processes.lines(run) > 5)
-    assert listed(tmp_path / "runs", capsys)["status"] == "running"
-    assert main([*command, "--out", str(run)]) == 2
-    assert f"is being trained by process {process.pid} on" in capsys.readouterr().err
+    assert listed(output)["status"] == "running"
+    refused = output(*command, "--out", run, "--train.steps", 100_000, code=2)
+    assert f"is being trained by process {process.pid} on" in refused
     process.send_signal(signal.SIGINT)
     code, _, err = processes.finish(process)
     assert code == 130
     (sentence,) = [line for line in err.splitlines() if line.startswith("bfn: ")]
     assert "interrupted at step" in sentence
     assert "continue it with --resume" in sentence
-    found = listed(tmp_path / "runs", capsys)
+    found = listed(output)
     assert found["status"] == "interrupted"
     assert "interrupted at step" in found["message"]
     last = ["--train.steps", str(found["step"] + 2)]
-    assert main([*command, "--out", str(run), *last]) == 0
-    assert f"from step {found['step']}" in capsys.readouterr().err
-    assert listed(tmp_path / "runs", capsys)["status"] == "finished"
-    assert main([*command, "--out", str(tmp_path / "whole"), *last]) == 0
+    output(*command, "--out", run, *last)
+    assert f"from step {found['step']}" in output.err
+    assert listed(output)["status"] == "finished"
+    output(*command, "--out", tmp_path / "whole", *last)
     assert tiny_runs.metrics(run) == tiny_runs.metrics(tmp_path / "whole")
 
 

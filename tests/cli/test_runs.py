@@ -15,6 +15,7 @@ from bfn.errors import BFNError
 from bfn.plots import figures
 from bfn.runs import status
 from bfn.runs.folder import RunFolder
+from support.commands import Command
 
 LINE = '{"step": 4, "loss": 1.5, "unit": "bits per dimension"}\n'
 
@@ -43,27 +44,22 @@ def test_status_of_runs_without_status_files(tmp_path: Path) -> None:
     assert (describe(diverged)["status"], describe(diverged)["step"]) == ("diverged", 4)
 
 
-def test_files_that_are_cut_off_hide_no_other_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)  # a long path would be folded
+def test_files_that_are_cut_off_hide_no_other_run(tmp_path: Path, output: Command) -> None:
     make(tmp_path / "recipe", recipe="[trai")
     make(tmp_path / "status", status='{"status": ')
     make(tmp_path / "metrics", metrics='{"step": 5, "lo')
     (make(tmp_path / "link") / "dangling").symlink_to(tmp_path / "nowhere")
     good = {"step": 7, "loss": 1.25, "best": {"step": 6, "validation": 1.5}}
     status.write(make(tmp_path / "good"), "[red]finished[/blue]", good)
-    assert main(["runs", "."]) == 0
-    shown = capsys.readouterr().out
+    shown = output("runs", ".")  # a long path would be folded
     for name in ("recipe", "status", "metrics", "link", "good"):
         assert f" {name} " in shown
     for part in ("[red]finished[/blue]", "1.2500", "1.5000 at 6", "7/10"):
         assert part in shown
 
 
-def test_nothing_to_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["runs", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == f"no runs in {tmp_path}\n"
+def test_nothing_to_list(output: Command) -> None:
+    assert output("runs", ".") == "no runs in .\n"
 
 
 # Figures.

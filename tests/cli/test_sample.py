@@ -16,12 +16,11 @@ import bfn
 from bfn.runs.folder import RunFolder
 from bfn.sampling import batches
 from support import tiny_runs, toys
-
-Output = Callable[..., str]
+from support.commands import Command
 
 
 @pytest.fixture
-def draw(output: Output) -> Callable[..., np.ndarray]:
+def draw(output: Command) -> Callable[..., np.ndarray]:
     """The levels that a command draws."""
 
     def run(folder: Path, *arguments: object) -> np.ndarray:
@@ -40,7 +39,7 @@ def expected(run: Path, n: int, steps: int, seed: int = 0, **options: Any) -> np
     return format.decode(x).numpy()
 
 
-def test_pictures(runs: Path, output: Output) -> None:
+def test_pictures(runs: Path, output: Command) -> None:
     base = ["sample", runs / "digits", "--n", 5, "--steps", 4, "--seed", 3]
     said = output(*base, "--out", "x.png")
     assert said == "x.png: 5 samples in 4 steps (5 network calls)\n"
@@ -105,7 +104,7 @@ def test_labels_and_guidance(runs: Path, draw: Callable[..., np.ndarray]) -> Non
 
 
 def test_each_label_has_its_column(
-    runs: Path, output: Output, draw: Callable[..., np.ndarray]
+    runs: Path, output: Command, draw: Callable[..., np.ndarray]
 ) -> None:
     run, base = runs / "labelled", ("--label", "each", "--n", 20, "--steps", 2)
     assert (draw(run, *base) == expected(run, 20, 2, label=[i % 10 for i in range(20)])).all()
@@ -118,7 +117,7 @@ def test_each_label_has_its_column(
 
 
 def test_guidance_by_what_was_never_learned(
-    runs: Path, tmp_path: Path, output: Output, capsys: pytest.CaptureFixture[str]
+    runs: Path, tmp_path: Path, output: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = shutil.copytree(runs / "labelled", tmp_path / "always")
     recipe = (run / "recipe.toml").read_text()
@@ -138,7 +137,7 @@ def test_guidance_by_what_was_never_learned(
             assert not never or (what or "") in err
 
 
-def test_prefix(runs: Path, output: Output) -> None:
+def test_prefix(runs: Path, output: Command) -> None:
     """Every text begins with it; the rest is what infilling makes of it."""
     run = runs / "text"
     output("sample", run, "--n", 5, "--steps", 4, "--prefix", "of ", "--out", "x.txt")
@@ -166,7 +165,7 @@ def test_a_prefix_with_labels_and_guidance() -> None:
     torch.testing.assert_close(found[:, 0], torch.full((4,), 0.5).double(), atol=0.05, rtol=0)
 
 
-def test_films(runs: Path, output: Output, draw: Callable[..., np.ndarray]) -> None:
+def test_films(runs: Path, output: Command, draw: Callable[..., np.ndarray]) -> None:
     plain = draw(runs / "digits", "--n", 3, "--steps", 6)
     assert (draw(runs / "digits", "--n", 3, "--steps", 6, "--film") == plain).all()
     with Image.open("x.gif") as film:
@@ -212,7 +211,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return calls
 
 
-def test_text(runs: Path, output: Output) -> None:
+def test_text(runs: Path, output: Command) -> None:
     for options in ([], ["--observed", "schedule"], ["--particles", "3"]):
         lines = output("infill", runs / "text", "a__ of", "--n", "3", *options).splitlines()
         assert len(lines) == 3
@@ -226,7 +225,7 @@ def test_text(runs: Path, output: Output) -> None:
     assert [len(line) for line in Path("x.txt").read_text().splitlines()] == [3, 3]
 
 
-def test_picture(runs: Path, picture: np.ndarray, output: Output) -> None:
+def test_picture(runs: Path, picture: np.ndarray, output: Command) -> None:
     command = ("infill", runs / "digits", "eight.png", "--mask", "lower.png")
     output(*command, "--n", 3, "--out", "filled.npy")
     levels = np.load("filled.npy")
@@ -241,7 +240,7 @@ def test_picture(runs: Path, picture: np.ndarray, output: Output) -> None:
 
 
 @pytest.mark.usefixtures("picture")
-def test_options_reach_the_library(output: Output, told: list[dict[str, Any]]) -> None:
+def test_options_reach_the_library(output: Command, told: list[dict[str, Any]]) -> None:
     command = ("infill", "digits-labelled", "eight.png", "--mask", "lower.png", "--n", "2")
     options = (
         "--final sample --solver sde --grid power --observed known --resample 2 --jump 3 "
@@ -277,7 +276,7 @@ def test_options_reach_the_library(output: Output, told: list[dict[str, Any]]) -
 
 
 def test_texts_are_known_from_the_start(
-    runs: Path, output: Output, told: list[dict[str, Any]]
+    runs: Path, output: Command, told: list[dict[str, Any]]
 ) -> None:
     """Unless asked otherwise, or particles need their messages."""
     for options in ([], ["--observed", "schedule"], ["--particles", "2"]):
@@ -286,7 +285,7 @@ def test_texts_are_known_from_the_start(
 
 
 def test_what_was_learned_is_used(
-    tmp_path: Path, output: Output, told: list[dict[str, Any]]
+    tmp_path: Path, output: Command, told: list[dict[str, Any]]
 ) -> None:
     """Where training had train.known; unless asked otherwise, or messages are needed."""
     tiny_runs.run(tiny_runs.read(tmp_path, "text", train__known=0.5, train__steps=1), Path("run"))
@@ -297,7 +296,7 @@ def test_what_was_learned_is_used(
     assert [call["observed"] for call in told] == expected
 
 
-def test_results_do_not_depend_on_the_batch(runs: Path, output: Output) -> None:
+def test_results_do_not_depend_on_the_batch(runs: Path, output: Command) -> None:
     command = ("infill", runs / "text", "____", "--n", "5")
     whole = output(*command)
     assert len(set(whole.splitlines())) > 1

@@ -15,6 +15,7 @@ import bfn
 from bfn.cli import main
 from bfn.cli.schedule import curve
 from bfn.recipe.suggest import cost_of_bins
+from support.commands import Command
 
 
 def entropy_by_all_bins(K: int, beta: float) -> float:
@@ -66,18 +67,15 @@ def test_the_schedules_are_the_papers() -> None:
     assert bins == pytest.approx(0.001**-0.6 - 1)
 
 
-def test_output(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["schedule", "27"]) == 0
-    text = capsys.readouterr().out
+def test_output(output: Command) -> None:
+    text = output("schedule", "27")
     assert text.startswith("27 classes: beta_1 = 0.9621 leaves 0.01 nats (0.0144 bits) of 3.296")
     assert text.count("\n 0.") == 9  # a row for each tenth between 0 and 1
-    assert main(["schedule", "256", "--bins"]) == 0
-    assert "sigma_1 = 0.001339" in capsys.readouterr().out
+    assert "sigma_1 = 0.001339" in output("schedule", "256", "--bins")
 
 
-def test_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["schedule", "16", "--bins", "--json", "--cost", "0.1"]) == 0
-    found = json.loads(capsys.readouterr().out)
+def test_json(output: Command) -> None:
+    found = json.loads(output("schedule", "16", "--bins", "--json", "--cost", "0.1"))
     assert found["sigma_1"] == pytest.approx(bfn.suggest_sigma_1(16, cost=0.1))
     assert found["cost_left_nats"] == pytest.approx(0.1, rel=1e-3)
     assert [row["t"] for row in found["entropy"]] == [i / 10 for i in range(11)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,10 @@ from PIL import Image
 import bfn
 from bfn import quality
 from bfn.runs.folder import RunFolder
+from support.commands import Command
 
-Output = Callable[..., str]
 
-
-def test_pictures(runs: Path, output: Output) -> None:
+def test_pictures(runs: Path, output: Command) -> None:
     base = ["solvers", runs / "digits", "--calls", "4,2", "--solver", "ode2,ancestral", "--n", 12]
     text = output(*base, "--out", "q.png", "--json", "q.json")
     document = json.loads(Path("q.json").read_text())
@@ -35,7 +33,7 @@ def test_pictures(runs: Path, output: Output) -> None:
     assert json.loads(again)["rows"] == document["rows"]
 
 
-def test_text_and_a_list_of_words(runs: Path, output: Output) -> None:
+def test_text_and_a_list_of_words(runs: Path, output: Command) -> None:
     Path("words.txt").write_text("The\nof\na\n")
     command = ("solvers", runs / "text", "--calls", 3, "--solver", "sde", "--n", 40)
     document = json.loads(output(*command, "--words", "words.txt", "--out", "q.svg", "--json", "-"))
@@ -47,7 +45,7 @@ def test_text_and_a_list_of_words(runs: Path, output: Output) -> None:
     assert Path("q.svg").read_text().startswith("<?xml")
 
 
-def test_options_reach_the_samples(runs: Path, output: Output) -> None:
+def test_options_reach_the_samples(runs: Path, output: Command) -> None:
     """Each of them changes the table to what the library makes of it."""
     data = bfn.data.load("digits", labels=True)
     model, seen = RunFolder(runs / "labelled").load_model(), []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,15 +12,13 @@ from PIL import Image
 
 import bfn
 from bfn import evaluate
-from bfn.cli import main
 from bfn.recipe import build, names, read
 from bfn.runs.folder import RunFolder
 from support import tiny_runs
+from support.commands import Command
 
-Output = Callable[..., str]
 
-
-def test_recipes(output: Output) -> None:
+def test_recipes(output: Command) -> None:
     table = output("recipes")
     document = json.loads(output("recipes", "--json"))
     assert [recipe["name"] for recipe in document] == names()
@@ -30,7 +27,7 @@ def test_recipes(output: Output) -> None:
         assert line.endswith(f" {recipe['train']['steps']:,} ")
 
 
-def test_a_recipe_is_printed_as_it_is_written(tmp_path: Path, output: Output) -> None:
+def test_a_recipe_is_printed_as_it_is_written(tmp_path: Path, output: Command) -> None:
     Path("mine.toml").write_text(output("recipes", "text"))
     assert "# Your own text:" in Path("mine.toml").read_text()
     assert output("recipes", "mine.toml") == output("recipes", "text")
@@ -39,27 +36,22 @@ def test_a_recipe_is_printed_as_it_is_written(tmp_path: Path, output: Output) ->
     assert json.loads(output("recipes", "mine.toml", "--json"))["net"] == mine["net"]
 
 
-def test_train_resume_and_repeat(
-    tmp_path: Path, output: Output, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_train_resume_and_repeat(tmp_path: Path, output: Command) -> None:
     recipe, run = tiny_runs.write(tmp_path), Path("runs/tiny-discretised")
     train = ("train", recipe, "--resume", "auto")
     given = ("--train.steps", 6, "--train.betas=0.8,0.9", "--net.width", 12, "--train.log-every", 3)
-    assert main([*map(str, train), *map(str, given)]) == 0
-    captured = capsys.readouterr()
-    assert captured.out.startswith(f"{run}: step 6, loss")
-    assert f"'{run}' has no checkpoint to resume from; starting a new run\n" in captured.err
+    assert output(*train, *given).startswith(f"{run}: step 6, loss")
+    assert f"'{run}' has no checkpoint to resume from; starting a new run\n" in output.err
     saved = RunFolder(run).recipe()
     assert (saved.train.steps, saved.train.betas, saved.train.log_every) == (6, (0.8, 0.9), 3)
     assert RunFolder(run).load_model().net.arguments["width"] == 12
-    assert main([*map(str, train)]) == 0
-    said = capsys.readouterr().err
-    assert "is finished: step 6" in said
-    assert "starting a new run" not in said
-    assert "the run's own recipe.toml, which differs in net.width, train.steps, train.betas" in said
+    output(*train)
+    assert "is finished: step 6" in output.err
+    assert "starting a new run" not in output.err
+    assert "recipe.toml, which differs in net.width, train.steps, train.betas" in output.err
     # The run's own recipe rules; the command line may prolong it.
-    assert main([*map(str, train), "--train.steps", "9"]) == 0
-    assert "differs in net.width, train.betas, train.log_every\n" in capsys.readouterr().err
+    output(*train, "--train.steps", "9")
+    assert "differs in net.width, train.betas, train.log_every\n" in output.err
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [3, 4, 6, 8, 9]  # and at checkpoints
     assert RunFolder(run).load_model().net.arguments["width"] == 12
@@ -72,7 +64,7 @@ def test_train_resume_and_repeat(
 
 
 def test_a_network_beside_the_recipe(
-    tmp_path: Path, output: Output, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, output: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "beside.py").write_text(
         "import torch\n"
@@ -91,7 +83,7 @@ def test_a_network_beside_the_recipe(
     assert "inf" in output("eval", "run", "--trust", "--steps", "inf")
 
 
-def test_eval(runs: Path, output: Output) -> None:
+def test_eval(runs: Path, output: Command) -> None:
     run = runs / "digits"
     files = ("--json", "x.json", "--per-example", "x.csv")
     table = output("eval", run, "--steps", "10,25,inf", "--repeats", 2, "--batch", 64, *files)
@@ -128,14 +120,14 @@ def test_eval(runs: Path, output: Output) -> None:
     assert len(json.loads(Path("x.json").read_text())["rows"]) == 1
 
 
-def test_eval_uses_the_recipe(runs: Path, output: Output) -> None:
+def test_eval_uses_the_recipe(runs: Path, output: Command) -> None:
     document = json.loads(output("eval", runs / "text", "--json", "-"))
     assert [row["n"] for row in document["rows"]] == [3, "inf"]
     assert document["unit"] == "bits per character"
     assert document["dimensions"] == 8
 
 
-def test_demo(output: Output, capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo(output: Command) -> None:
     """The whole of it, with a smaller network, for 15 steps."""
     small = ("--net.width", 8, "--net.multipliers", "1,2", "--train.batch", 8, "--eval.repeats", 1)
     small += ("--eval.steps", "10,inf", "--sample.n", 4, "--sample.steps", 3)
@@ -143,8 +135,7 @@ def test_demo(output: Output, capsys: pytest.CaptureFixture[str]) -> None:
     folder = Path("demo")
     folder.mkdir()
     (folder / "results.json").write_text("an older demo")
-    assert main(["demo"]) == 2
-    assert "holds a demo already" in capsys.readouterr().err
+    assert "holds a demo already" in output("demo", code=2)
     table = output("demo", "--force", *small)
     for name in ("samples.png", "loss-by-time.png"):
         with Image.open(folder / name) as picture:
@@ -161,7 +152,7 @@ def test_demo(output: Output, capsys: pytest.CaptureFixture[str]) -> None:
     assert RunFolder(folder / "run").recipe().train.seconds == 150
 
 
-def test_help_and_version(output: Output) -> None:
+def test_help_and_version(output: Command) -> None:
     text = output("--help")
     assert "Draw samples from a run." in text
     assert "bfn train RECIPE --help explains" in output("train", "--help")

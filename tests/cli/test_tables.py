@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +11,8 @@ import pytest
 
 import bfn
 from bfn.cli import main
+from support.commands import Command
 
-Output = Callable[..., str]
 TINY = ["--train.batch", 512, "--train.validate_every", 3]  # more rows than there are
 TINY += ["--net.width", 16, "--net.layers", 1]
 
@@ -36,7 +35,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_new_rows_look_like_the_old_ones(trained: Path, output: Output) -> None:
+def test_new_rows_look_like_the_old_ones(trained: Path, output: Command) -> None:
     said = output("sample", trained / "run", "--n", 20, "--steps", 4, "--out", "new.csv")
     assert said == "new.csv: 20 rows in 4 steps (5 network calls)\n"
     header, *new = rows("new.csv")
@@ -47,13 +46,13 @@ def test_new_rows_look_like_the_old_ones(trained: Path, output: Output) -> None:
     output("sample", trained / "run", "--n", 20, "--steps", 4, "--out", "new.parquet")
 
 
-def test_given_values(trained: Path, output: Output) -> None:
+def test_given_values(trained: Path, output: Command) -> None:
     given = ["--given", "age=40", "--given", "group=young"]
     output("sample", trained / "run", "--n", 5, "--steps", 3, *given, "--out", "new.csv")
     assert {(age, group) for age, group, _ in rows("new.csv")[1:]} == {("40", "young")}
 
 
-def test_a_missing_value_can_be_given(output: Output) -> None:
+def test_a_missing_value_can_be_given(output: Command) -> None:
     lines = [f"{'' if i % 3 else i},{i % 5}" for i in range(60)]
     Path("people.csv").write_text("age,group\n" + "\n".join(lines) + "\n")
     output("train", "people.csv", "--out", "run", *TINY, "--train.steps", 1)
@@ -62,7 +61,7 @@ def test_a_missing_value_can_be_given(output: Output) -> None:
         assert {age for age, _ in rows("new.csv")[1:]} == ages
 
 
-def test_holes_are_filled_and_the_rest_stays(trained: Path, output: Output) -> None:
+def test_holes_are_filled_and_the_rest_stays(trained: Path, output: Command) -> None:
     Path("holes.csv").write_text("age,group,income\n30,,3050.250\n,old,\n70,old,0.7e4\n")
     said = output("infill", trained / "run", "holes.csv", "-o", "filled.csv", "--steps", 3)
     assert said == "filled.csv: 3 rows, 3 values filled in\n"
@@ -72,7 +71,7 @@ def test_holes_are_filled_and_the_rest_stays(trained: Path, output: Output) -> N
     assert "" not in first + second
 
 
-def test_evaluation_is_by_column_beside_independent_ones(trained: Path, output: Output) -> None:
+def test_evaluation_is_by_column_beside_independent_ones(trained: Path, output: Command) -> None:
     output("eval", trained / "run", "--json", "result.json")
     found = json.loads(Path("result.json").read_text())
     assert list(found["columns"]) == ["age", "group", "income"]
@@ -86,9 +85,7 @@ def test_evaluation_is_by_column_beside_independent_ones(trained: Path, output: 
     assert "400 rows" in " ".join(said.split())
 
 
-def test_rows_held_out_may_be_unlike_those_in_training(
-    output: Output, capsys: pytest.CaptureFixture
-) -> None:
+def test_rows_held_out_may_be_unlike_those_in_training(output: Command) -> None:
     """Values and categories that are in single rows: nobody fails, and eval counts them."""
     lines = [f"{i * 1.5},c{i // 2}" for i in np.random.default_rng(0).permutation(60)]
     Path("t.csv").write_text("x,c\n" + "\n".join(lines) + "\n")
@@ -102,15 +99,14 @@ def test_rows_held_out_may_be_unlike_those_in_training(
     said = " ".join(output("eval", "run").split())
     assert f"{found['beyond_training']} values did not occur among the training rows" in said
     Path("holes.csv").write_text("x,c\n-1.5,\n,c0\n")
-    main(["infill", "run", "holes.csv", "-o", "filled.csv", "--steps", "3"])
-    said = capsys.readouterr().err
-    assert "cannot produce 1 value of 'x' such as -1.5 (nearest: 0.0); the nearest" in said
+    output("infill", "run", "holes.csv", "-o", "filled.csv", "--steps", "3")
+    assert "cannot produce 1 value of 'x' such as -1.5 (nearest: 0.0); the nearest" in output.err
     assert rows("filled.csv")[1][0] == "-1.5"
     params = bfn.Table.load("run").get_params()
     assert (params["width"], params["steps"], params["columns"]) == (16, 2, {"c": "category"})
 
 
-def test_kinds_of_columns_with_any_names(output: Output) -> None:
+def test_kinds_of_columns_with_any_names(output: Command) -> None:
     names = ["net worth", "a.b", "hours-per-week", "price (\u20ac)", "rest"]
     lines = [",".join(str((i + j) % 5) for j in range(5)) for i in range(60)]
     Path("t.csv").write_text("\n".join([",".join(names), *lines]) + "\n")
@@ -126,7 +122,7 @@ def test_kinds_of_columns_with_any_names(output: Output) -> None:
     output("eval", "run")
 
 
-def test_a_run_is_resumed(trained: Path, output: Output) -> None:
+def test_a_run_is_resumed(trained: Path, output: Command) -> None:
     train = ["train", trained / "people.csv", "--out", "run", *TINY, "--train.steps"]
     output(*train, 4)
     assert "run: step 8" in output(*train, 8, "--resume")
@@ -152,15 +148,9 @@ def test_a_run_is_resumed(trained: Path, output: Output) -> None:
         (["infill", "{people}", "--particles", "4"], "--particles is not for tables"),
     ],
 )
-def test_mistakes(
-    trained: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture
-) -> None:
+def test_mistakes(trained: Path, arguments: list[str], said: str, output: Command) -> None:
     command, *rest = (each.format(people=trained / "people.csv") for each in arguments)
-    code = main([command, str(trained / "run"), *rest])
-    error = capsys.readouterr().err
-    assert code == 2
-    assert said in error
-    assert error.count("\n") <= 2
+    assert said in output(command, trained / "run", *rest, code=2)
 
 
 @pytest.mark.parametrize(
@@ -183,11 +173,8 @@ def test_mistakes(
     ],
 )
 def test_mistakes_in_training(
-    name: str, content: bytes, options: list[str], said: str,
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture,
-) -> None:  # fmt: skip
-    monkeypatch.chdir(tmp_path)
+    name: str, content: bytes, options: list[str], said: str, output: Command
+) -> None:
     Path(name).write_bytes(content)
-    assert main(["train", name, *options]) == 2
-    assert said in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert said in output("train", name, *options, code=2)
+    assert [path.name for path in Path().iterdir()] == [name]
