@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 import bfn
 from bfn import published
-from bfn.cli import main
 from bfn.data.known import known_format
 from bfn.errors import BFNError
 from bfn.flow import Theta
@@ -28,6 +27,7 @@ from bfn.output import BernoulliOutput
 from bfn.published import load_published, published_names
 from bfn.runs.folder import RunFolder
 from published.checkpoints import FAMILY, SHAPES, SIZES, example, full_size
+from support.commands import Command
 
 NETWORKS: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
     "mnist": (UNet, {"attention": (8, 16)}),
@@ -211,10 +211,7 @@ def as_options(sizes: dict[str, Any]) -> list[str]:
     return options
 
 
-def test_import_eval_sample(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_import_eval_sample(command: Command) -> None:
     weights, _ = example("mnist")
     torch.save(weights, "published.pt")
     # The published recipe with data at hand.
@@ -223,8 +220,7 @@ def test_import_eval_sample(
     Path("small.toml").write_text(re.sub(r"(?s)\[data\].*?\[net\]", digits, text))
     sizes = as_options(SIZES["mnist"])
     line = ["import", "published.pt", "small.toml", "--out", "run", *sizes]
-    assert main(line) == 0
-    assert "next: bfn eval run" in capsys.readouterr().out
+    assert "next: bfn eval run" in command(*line)
 
     # What comes back from the folder is the published function, bit for bit as loaded.
     model = RunFolder("run").load_model()
@@ -235,24 +231,18 @@ def test_import_eval_sample(
     assert model.head == direct.head
 
     quick = ["--steps", "3,inf", "--split", "validation", "--repeats", "1", "--crops", "0"]
-    assert main(["eval", "run", *quick, "--json", "result.json"]) == 0
-    rows = json.loads(Path("result.json").read_text())["rows"]
+    rows = json.loads(command("eval", "run", *quick, "--json", "-"))["rows"]
     assert all(math.isfinite(row["in_unit"]) and row["in_unit"] > 0 for row in rows)
-    assert main(["sample", "run", "--n", "2", "--steps", "3", "--out", "samples.npy"]) == 0
+    command("sample", "run", "--n", "2", "--steps", "3", "--out", "samples.npy")
 
     # A second import is refused, and so is training on top of it.
-    capsys.readouterr()
-    assert main(line) == 2
-    assert "already holds a run" in capsys.readouterr().err
-    assert main([*line, "--force"]) == 0
-    assert main(["train", "small.toml", *sizes, "--out", "run", "--resume", "auto"]) == 2
-    assert "a model without checkpoints" in capsys.readouterr().err
+    assert "already holds a run" in command(*line, code=2)
+    command(*line, "--force")
+    refused = command("train", "small.toml", *sizes, "--out", "run", "--resume", "auto", code=2)
+    assert "a model without checkpoints" in refused
 
 
-def test_import_mistakes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_import_mistakes(command: Command) -> None:
     torch.save(example("text8")[0], "published.pt")
     small = ["--net.width", "48", "--net.layers", "2", "--net.heads", "4", "--net.length", "32"]
     other = ["--data.length", "32", *small[:-1], "31"]
@@ -262,11 +252,10 @@ def test_import_mistakes(
         (["published.pt", "text8_discrete", "--net.widht", "3"], "did you mean 'width'"),
         (["published.pt", "manual-text", *other], "does not fit the recipe"),
     ):
-        assert main(["import", *arguments, "--out", "run"]) == 2
-        assert sentence in capsys.readouterr().err
+        assert sentence in command("import", *arguments, "--out", "run", code=2)
         assert not Path("run").exists()
     line = ["import", "published.pt", "text8_discrete", *small, "--data.length", "32"]
-    assert main([*line, "--out", "run"]) == 0
+    command(*line, "--out", "run")
     assert RunFolder("run").format() == known_format("text8", length=32)
 
 

@@ -19,6 +19,7 @@ from bfn.recipe import build
 from bfn.runs.folder import RunFolder
 from bfn.schedule import Exponential, Quadratic
 from published.checkpoints import FAMILY, SHAPES
+from support.commands import Command
 
 OPEN = ("array", "images", "table", "text")
 PAPER = {
@@ -140,10 +141,7 @@ def test_what_was_published_is_dropped_with_other_data_or_networks() -> None:
     assert "published" not in other.document()
 
 
-def test_pictures_and_texts_fill_in_the_recipe(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_pictures_and_texts_fill_in_the_recipe(command: Command) -> None:
     random = np.random.default_rng(0)
     Path("pictures").mkdir()
     for i in range(40):
@@ -155,8 +153,7 @@ def test_pictures_and_texts_fill_in_the_recipe(
         ([*given, "--data.form", "continuous"], "needs data in bins or classes"),
         ([*given, "--flow.K", "suggested"], "flow.K = 'suggested' is not possible here"),
     ):
-        assert main(arguments) == 2
-        assert sentence in capsys.readouterr().err
+        assert sentence in command(*arguments, code=2)
         assert not Path("a").exists()
     small = ["--net.width", "8", "--net.heads", "2", "--train.steps", "2", "--train.batch", "4"]
     image = ["--net.groups", "4", "--net.blocks", "1", "--data.colour", "grey", "--data.bins", "16"]
@@ -165,11 +162,9 @@ def test_pictures_and_texts_fill_in_the_recipe(
     assert (recipe.net["channels"], recipe.flow["K"]) == (1, 16)
     assert recipe.flow["sigma_1"] == bfn.suggest_sigma_1(16)
     assert RunFolder("a").load_model().head == BinnedHead(16)
-    capsys.readouterr()
-    assert main(["train", "images", "--out", "a", "--resume", "auto"]) == 0
-    said = capsys.readouterr().err
-    assert "is finished: step 2" in said
-    assert "net.channels" not in said  # filled in from the data is not a difference
+    command("train", "images", "--out", "a", "--resume", "auto")
+    assert "is finished: step 2" in command.err
+    assert "net.channels" not in command.err  # filled in from the data is not a difference
     Path("20,24").write_text("the quick brown fox jumps over the lazy dog\n" * 100)
     text = ["train", "text", "--out", "b", "--data.path", "20,24", "--data.length", "16"]
     alphabet = "\n ,abcdefghijklmnopqrstuvwxyz"  # neither this nor the name is a list
@@ -177,7 +172,10 @@ def test_pictures_and_texts_fill_in_the_recipe(
     for again in ([], ["--resume", "auto"]):
         assert main([*text, *small, *again]) == 0
     recipe = RunFolder("b").recipe()
-    assert (recipe.data["path"], recipe.data["alphabet"]) == (str(tmp_path / "20,24"), alphabet)
+    assert (recipe.data["path"], recipe.data["alphabet"]) == (
+        str(Path("20,24").resolve()),
+        alphabet,
+    )
     assert recipe.flow == {"kind": "discrete", "K": 29, "beta_1": bfn.suggest_beta_1(29)}
     assert (recipe.net["length"], recipe.net["inputs"], recipe.net["outputs"]) == (16, 29, 29)
     assert recipe == build.fitted(recipe, build.data(recipe))
@@ -227,10 +225,7 @@ def test_an_array_s_shape_and_type_choose_network_and_flow(
     assert build.data(complete).format == data.format
 
 
-def test_a_table_from_file_to_samples(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_table_from_file_to_samples(command: Command) -> None:
     random = np.random.default_rng(0)
     table = random.normal(size=(60, 3)) * [1, 1000, 0] + [0, 1e6, 7]
     np.save("table.npy", table)
@@ -242,10 +237,8 @@ def test_a_table_from_file_to_samples(
     assert recipe.flow["reconstruction"] == {"class": "bfn:Bins", "K": 256, "sigma": 0.02}
     assert recipe.data["low"] == train.min(0).tolist()
     assert recipe.data["high"] == train.max(0).tolist()
-    capsys.readouterr()
-    assert main(["train", "array", "--out", "a", "--resume", "auto"]) == 0
-    said = capsys.readouterr().err
-    assert not [word for word in ("data.", "net.", "flow.") if word in said]
+    command("train", "array", "--out", "a", "--resume", "auto")
+    assert not [word for word in ("data.", "net.", "flow.") if word in command.err]
     # Other data are read with the run's range, and what lies beyond it is moved to its end.
     np.save("more.npy", np.concatenate([table, table[:2] * [10, 1, 1]]))
     assert main(["eval", "a", "--data.path", "more.npy", "--steps", "2", "--split", "train"]) == 0

@@ -21,6 +21,7 @@ from bfn.runs.folder import RunFolder
 from bfn.saving import Card
 from saving.fake_hub import FakeHub
 from support import tiny_runs
+from support.commands import Command
 from support.scripts import load
 
 
@@ -121,13 +122,12 @@ def test_the_card_says_what_is_known(model: bfn.BFN, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["discretised", "text"])
-def test_cards_of_runs(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cards_of_runs(kind: str, tmp_path: Path, command: Command) -> None:
     run = tmp_path / "run"
     recipe = tiny_runs.read(tmp_path, kind, train__steps=1)
     bfn.train.run(recipe, run, display=False)
     crops = ["--crops", "9"] if kind == "text" else []
-    assert main(["card", str(run), "--n", "2", "--sample-steps", "2", *crops]) == 0
-    assert "2 samples drawn" in capsys.readouterr().out
+    assert "2 samples drawn" in command("card", run, "--n", 2, "--sample-steps", 2, *crops)
     card = (run / "README.md").read_text()
     unit = "bits per character" if kind == "text" else "bits per dimension"
     for part in (
@@ -135,8 +135,7 @@ def test_cards_of_runs(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[
         "The data source is `", "[train]", "steps = 1", f'from_pretrained("{run.name}")',
     ):  # fmt: skip
         assert part in card
-    assert main(["eval", str(run), "--json", "-", *crops]) == 0
-    row = json.loads(capsys.readouterr().out)["rows"][-1]
+    row = json.loads(command("eval", run, "--json", "-", *crops))["rows"][-1]
     bits = [row[name]["bits"] for name in ("loss", "reconstruction", "total")]
     assert f"| inf | {' | '.join(f'{value:.4f}' for value in bits)} | " in card
     shown = (run / "sample.txt").read_text().rstrip() if kind == "text" else "(sample.png)"
@@ -146,8 +145,7 @@ def test_cards_of_runs(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[
     start = card.index("shape=(") + len("shape=(")
     shape = eval(f"({card[start : card.index(')', start)]},)")
     assert shape == (16, *build.data(recipe).shape)
-    assert main(["card", str(run)]) == 2
-    assert "README.md' exists; give --force" in capsys.readouterr().err
+    assert "README.md' exists; give --force" in command("card", run, code=2)
 
 
 def test_cards_do_not_say_where_the_data_are(tmp_path: Path, fake: FakeHub) -> None:
@@ -210,29 +208,23 @@ def test_up_and_down(fake: FakeHub, model: bfn.BFN) -> None:
         bfn.BFN.from_pretrained("me/digits")
 
 
-def test_runs_up_and_down(fake: FakeHub, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["push", str(run), "me/digits"]) == 0
-    assert "is at https://hub.example/me/digits" in capsys.readouterr().out
+def test_runs_up_and_down(fake: FakeHub, run: Path, command: Command) -> None:
+    assert "is at https://hub.example/me/digits" in command("push", run, "me/digits")
     names = sorted(file.name for file in (fake.root / "me" / "digits").iterdir())
     assert names == ["README.md", "config.json", "model.safetensors", "recipe.toml"]
     assert not (run / "README.md").exists()  # the run itself stays as it was
     assert same(bfn.BFN.from_pretrained("me/digits"), bfn.BFN.from_pretrained(run))
-    table = ["eval", "me/digits", "--steps", "2", "--json", "-"]
-    assert main(table) == 0
-    there = json.loads(capsys.readouterr().out)
-    assert main(["eval", str(run), *table[2:]]) == 0
-    here = json.loads(capsys.readouterr().out)
+    there, here = (
+        json.loads(command("eval", place, "--steps", 2, "--json", "-"))
+        for place in ("me/digits", run)
+    )
     assert there["rows"] == here["rows"]
-    assert main(["sample", "me/digits", "--n", "1", "--steps", "2"]) == 0
+    command("sample", "me/digits", "--n", 1, "--steps", 2)
     assert Path("digits.png").is_file()
 
 
 def test_failures_of_the_hub(
-    fake: FakeHub,
-    model: bfn.BFN,
-    run: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    fake: FakeHub, model: bfn.BFN, run: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(BFNError) as error:
         bfn.BFN.from_pretrained("me/nothing")
@@ -243,11 +235,9 @@ def test_failures_of_the_hub(
         bfn.BFN.from_pretrained("me/digits")
     with pytest.raises(BFNError, match=r"could not be uploaded.*no route.*hf auth login"):
         model.push_to_hub("me/digits")
-    assert main(["push", str(run), "me/digits"]) == 2
-    assert "no route to host" in capsys.readouterr().err
+    assert "no route to host" in command("push", run, "me/digits", code=2)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    assert main(["sample", "me/digits"]) == 2
-    said = capsys.readouterr().err
+    said = command("sample", "me/digits", code=2)
     assert "no run folder 'me/digits' here" in said
     assert "pip install 'bfn[hub]'" in said
     with pytest.raises(BFNError, match=r"uploading a model needs .*pip install 'bfn\[hub\]'"):

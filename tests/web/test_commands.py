@@ -19,16 +19,8 @@ from bfn.cli import main
 from bfn.errors import BFNError
 from bfn.web.subject import subject
 from support import angles, processes
+from support.commands import Command
 from web import pages
-
-
-def refused(capsys: pytest.CaptureFixture[str], line: str) -> str:
-    assert main(line.split()) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    (sentence,) = captured.err.splitlines()
-    return sentence
-
 
 COMMANDS = ("serve --no-browser --port 0", "view -o x.html")
 MISTAKES = [
@@ -50,38 +42,29 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("line", "sentence"), MISTAKES)
-def test_mistakes(
-    line: str,
-    sentence: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_mistakes(line: str, sentence: str, command: Command) -> None:
     if line.startswith("serve"):
         pytest.importorskip("starlette")
-    monkeypatch.chdir(tmp_path)
     Path("empty").mkdir()
     Path("mine.html").write_text("mine")
-    assert sentence in refused(capsys, line)
-    assert {path.name for path in tmp_path.iterdir()} == {"empty", "mine.html"}
+    assert sentence in command(*line.split(), code=2)
+    assert {path.name for path in Path().iterdir()} == {"empty", "mine.html"}
 
 
-def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_that_is_taken(command: Command) -> None:
     pytest.importorskip("starlette")
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        said = refused(capsys, f"serve --no-browser --port {port}")
+        said = command("serve", "--no-browser", "--port", port, code=2)
     assert f"cannot listen on 127.0.0.1:{port} (Address already in use); give another" in said
     assert "--port 0 for a free one" in said
 
 
 @pytest.mark.parametrize("module", ["starlette", "uvicorn", "websockets"])
-def test_without_the_extra(
-    module: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_extra(module: str, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("starlette", "uvicorn", "websockets"):
         monkeypatch.setitem(sys.modules, name, None if name == module else sys)
-    said = refused(capsys, "serve --no-browser")
+    said = command("serve", "--no-browser", code=2)
     assert said == (
         f"bfn: bfn serve needs {module}, which is not installed; add it with: pip install "
         "'bfn[web]'."
