@@ -41,7 +41,7 @@ def in_parts(
     start = 0
     while start < n:
         stop = min(start + size, n)
-        if fits(lambda start=start, stop=stop, size=size: work(start, stop, size)):
+        if try_work(lambda start=start, stop=stop, size=size: work(start, stop, size)):
             start = stop
             continue
         size = (stop - start) // 2
@@ -64,17 +64,17 @@ def over_rows(size: int, work: Callable[..., Tensor], *tensors: Tensor) -> Tenso
 
 
 @contextlib.contextmanager
-def needed(advice: Callable[[], str]) -> Iterator[None]:
+def memory_errors(advice: Callable[[], str]) -> Iterator[None]:
     """Turn an error of too little memory into a `BFNError` with advice."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        if not ran_out(error):
+        if not is_out_of_memory(error):
             raise
         raise BFNError(f"memory ran out: {advice()}") from error
 
 
-def ran_out(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that memory ran out, on any device."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
@@ -85,13 +85,13 @@ def ran_out(error: BaseException) -> bool:
     )
 
 
-def fits(work: Callable[[], None]) -> bool:
+def try_work(work: Callable[[], None]) -> bool:
     """Do the work; returns False if memory ran out, on any device."""
     try:
         work()
         return True
     except (RuntimeError, MemoryError) as error:
-        if not ran_out(error):
+        if not is_out_of_memory(error):
             raise
     # Not earlier: the error keeps its tensors alive.
     if torch.cuda.is_available():

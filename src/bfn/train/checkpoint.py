@@ -25,7 +25,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from bfn.device import ran_out
+from bfn.device import is_out_of_memory
 from bfn.errors import BFNError, Unwritten
 from bfn.files import check_format, sha256
 from bfn.loss import ImportanceTimes, Times
@@ -216,7 +216,7 @@ def restore(
     try:
         state.load(found.tensors, found.step)
     except (RuntimeError, KeyError, ValueError) as error:
-        if ran_out(error):
+        if is_out_of_memory(error):
             raise
         reason = (
             str(error).strip().rpartition("\n")[2].strip()

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from bfn.data.base import SPLITS
-from bfn.device import needed
+from bfn.device import memory_errors
 from bfn.errors import Diverged, Interrupted, Unwritten
 from bfn.nn.accelerate import compiling
 from bfn.progress import Display
@@ -91,7 +91,7 @@ class Loop:
         folder, state = self.folder, self.state
         if folder is None:
             return
-        with needed(lambda: "the model and its checkpoint are too large for it"):
+        with memory_errors(lambda: "the model and its checkpoint are too large for it"):
             found = checkpoint.restore(
                 folder.checkpoints, state, self.identity, self.world, self.display.say,
                 validating=self.validation is not None,
@@ -172,7 +172,7 @@ class Loop:
             say(f"resuming from step {state.step}{others}")
         self.report(status.RUNNING)
         try:
-            with self.world.guard(), needed(self.trainer.memory_advice), compiling():
+            with self.world.guard(), memory_errors(self.trainer.memory_advice), compiling():
                 self._take_steps()
         except BaseException as error:
             ending, at = status.FAILED, None

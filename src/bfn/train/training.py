@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 from bfn import loss, progress, saving
 from bfn.data.base import DataSet
 from bfn.data.tensors import Array, as_data_set
-from bfn.device import needed
+from bfn.device import memory_errors
 from bfn.errors import BFNError, Diverged, is_ours
 from bfn.model import BFN
 from bfn.output import Head, Lengths
@@ -165,7 +165,7 @@ def _train(
         resumed = folder if resume and folder is not None and folder.steps() else None
         _prepare(suited, model, data, folder, resumed, augment, display.say)
         with parallel.unsharded_afterwards(model, recipe.train.sharding, world):
-            with needed(lambda: "the model and the data are too large for it"):
+            with memory_errors(lambda: "the model and the data are too large for it"):
                 loop = _loop(suited, model, data, folder, world, display, stop, augment)
             loop.open(recipe, resume=resume, force=force)
             try:
