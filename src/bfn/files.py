@@ -41,26 +41,26 @@ def check_format(kind: str, path: Path | str, found: object, expected: int) -> N
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` to write to; it takes that name if all goes well.
+    """A temporary path next to `path` to write to; it is renamed if all goes well.
 
-    A pipe or a device, as /dev/stdout, is written to itself.
+    A pipe or a device, such as /dev/stdout, is written directly.
     """
     if path.exists() and not path.is_file():
         yield path
         return
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        yield aside
-        os.replace(aside, path)
+        yield temporary
+        os.replace(temporary, path)
     except BaseException:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
 def write(path: Path, content: str | bytes) -> None:
     """Write a file completely or not at all; text in UTF-8."""
-    with replacing(path) as aside:
-        aside.write_bytes(content.encode() if isinstance(content, str) else content)
+    with replacing(path) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def sha256(path: Path) -> str:

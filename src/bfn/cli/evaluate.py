@@ -226,7 +226,7 @@ def show(
 def write_per_example(path: Path, result: Evaluation) -> None:
     """Write L^n + L^r of every example, in the data's unit, with a column per n."""
     columns = [(result.per_example(row.n) * result.scale).tolist() for row in result.rows]
-    with replacing(path) as aside, aside.open("w", newline="") as file:
+    with replacing(path) as temporary, temporary.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["example", *(f"n={row.name}" for row in result.rows)])
         writer.writerows(zip(result.indices.tolist(), *columns, strict=True))

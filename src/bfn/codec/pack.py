@@ -199,8 +199,8 @@ def _store(
     check_size(entries, -(-examples // block))
     codec = codec_for(model, format, steps, block, examples)
     try:
-        with replacing(out) as aside:
-            with Writer(aside) as writer:
+        with replacing(out) as temporary:
+            with Writer(temporary) as writer:
                 digest, spent = _Digest(), np.zeros(steps + 4)
                 advance = _counter(report, 2 * examples, "compressing and checking")
                 for x in _batches(sources, codec.lanes * block, writer, digest):
@@ -227,7 +227,7 @@ def _store(
                     blocks=writer.blocks,
                 )
                 writer.close(contents)
-            with Archive(aside) as written:
+            with Archive(temporary) as written:
                 if written.contents != contents:
                     raise BFNError(f"{str(out)!r} was not written correctly; try another disk")
     except OSError as error:
@@ -339,24 +339,28 @@ def unpack(
     digest = _Digest()
     # In the folder, if there is one: its parent may be another disk, or not writable.
     token = secrets.token_hex(4)
-    aside = out / f".{token}.part" if out.is_dir() else out.with_name(f".{out.name}.{token}.part")
+    temporary = (
+        out / f".{token}.part" if out.is_dir() else out.with_name(f".{out.name}.{token}.part")
+    )
     try:
-        aside.mkdir()
+        temporary.mkdir()
         for entry, asked in zip(entries, chosen, strict=True):
             if asked:
-                restore(entry, aside / entry.name, translation, examples.take, plain.take, digest)
+                restore(
+                    entry, temporary / entry.name, translation, examples.take, plain.take, digest
+                )
             else:
                 examples.at, plain.at = examples.at + entry.examples, plain.at + entry.plain
         if all(chosen) and digest.value != archive.contents.content:
             raise archive.damaged("the restored files do not match their checksum")
-        _move(aside, out, wanted)
+        _move(temporary, out, wanted)
     except OSError as error:
         raise BFNError(
             f"the files cannot be restored to {str(out)!r} ({error.strerror or error}); give "
             "another folder"
         ) from None
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
     return wanted
 
 
@@ -488,10 +492,10 @@ def _decoder(
     return load
 
 
-def _move(aside: Path, out: Path, entries: Sequence[Entry]) -> None:
+def _move(temporary: Path, out: Path, entries: Sequence[Entry]) -> None:
     """Move the restored files into place: the folder itself if it does not exist yet."""
     if not out.exists():
-        os.replace(aside, out)
+        os.replace(temporary, out)
         return
     for entry in entries:
         target = out / entry.name
@@ -505,7 +509,7 @@ def _move(aside: Path, out: Path, entries: Sequence[Entry]) -> None:
                 )
     for entry in entries:
         (out / entry.name).parent.mkdir(parents=True, exist_ok=True)
-        os.replace(aside / entry.name, out / entry.name)
+        os.replace(temporary / entry.name, out / entry.name)
 
 
 # Arrays in Python.

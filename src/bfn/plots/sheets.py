@@ -182,8 +182,8 @@ class Film:
         palette = images[-1].quantize(32 if self.format.medium == "text" else 256)
         first, *rest = [image.quantize(palette=palette, dither=0) for image in images]
         times = [MILLISECONDS] * len(rest) + [LAST]
-        with replacing(path) as aside:
-            first.save(aside, "GIF", save_all=True, append_images=rest, duration=times, loop=0)
+        with replacing(path) as temporary:
+            first.save(temporary, "GIF", save_all=True, append_images=rest, duration=times, loop=0)
 
 
 def _frame(panels: list[np.ndarray], t: float) -> np.ndarray:

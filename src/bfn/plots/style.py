@@ -79,6 +79,6 @@ def save(figure: Figure, path: Path, dpi: int = 300) -> None:
         ".pdf": {"CreationDate": None, "Creator": "bfn", "Producer": None},
         ".svg": {"Date": None, "Creator": "bfn"},
     }
-    with replacing(path) as aside:
+    with replacing(path) as temporary:
         metadata = undated[path.suffix]
-        figure.savefig(aside, format=path.suffix[1:], dpi=dpi, metadata=metadata)
+        figure.savefig(temporary, format=path.suffix[1:], dpi=dpi, metadata=metadata)

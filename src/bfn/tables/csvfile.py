@@ -131,7 +131,7 @@ def read_csv(path: Path) -> tuple[Any, Dialect]:
 
 def write_csv(table: Any, path: Path, dialect: Dialect) -> None:
     """Write an Arrow table as a CSV file in a dialect."""
-    with replacing(path) as aside, aside.open("w", encoding="utf-8", newline="") as file:
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         between = dialect.delimiter + " " * dialect.space
         if dialect.header:
             names = _quoted(pa.array(table.column_names, TEXT), dialect)
@@ -162,7 +162,7 @@ def fill_csv(source: Path, holes: Any, table: Any, dialect: Dialect, path: Path)
         written = spelled(table[name].take(places).combine_chunks(), name, dialect)
         for row, value in zip(places.to_pylist(), written.to_pylist(), strict=True):
             records[rows[row]] = _filled(records[rows[row]], i, value, dialect.delimiter)
-    with replacing(path) as aside, aside.open("w", encoding="utf-8", newline="") as file:
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         file.writelines(records)
 
 

@@ -272,9 +272,9 @@ def write(source: Any, path: str | Path, dialect: csvfile.Dialect | None = None)
     """
     path, frame = Path(path).expanduser(), read(source)
     if path.suffix == ".parquet":
-        with replacing(path) as aside:
+        with replacing(path) as temporary:
             require_extra("pyarrow.parquet", "tables", "a Parquet file").write_table(
-                frame.table, aside
+                frame.table, temporary
             )
     elif path.suffix in (".csv", ".tsv"):
         usual = csvfile.Dialect("," if path.suffix == ".csv" else "\t")

@@ -35,7 +35,7 @@ from bfn.train.parallel import World, gathered, like, load_weights
 
 FORMAT_VERSION = 2
 STATE = "state.json"
-_ASIDE = ".part-"
+_TEMPORARY = ".part-"
 
 Tensors = dict[str, dict[str, Tensor]]
 """Named groups of named tensors; each group is a file of a checkpoint."""
@@ -148,14 +148,14 @@ def save(
 def write(folder: Path, step: int, tensors: Tensors, values: Mapping[str, Any], keep: int) -> None:
     """Write folder/step-N, then remove all but the newest `keep` and the best they refer to."""
     target = folder / f"step-{step}"
-    aside = folder / f"{_ASIDE}{target.name}"
+    temporary = folder / f"{_TEMPORARY}{target.name}"
     try:
         folder.mkdir(exist_ok=True)
-        _remove(aside)
-        aside.mkdir()
+        _remove(temporary)
+        temporary.mkdir()
         hashes = {}
         for name, group in tensors.items():
-            file = aside / f"{name}.safetensors"
+            file = temporary / f"{name}.safetensors"
             # Tensors may share memory or be views, which safetensors refuses.
             save_file(
                 {key: value.detach().cpu().contiguous() for key, value in group.items()}, file
@@ -163,16 +163,18 @@ def write(folder: Path, step: int, tensors: Tensors, values: Mapping[str, Any], 
             hashes[file.name] = sha256(file)
             _flush(file)
         body = {"format_version": FORMAT_VERSION, "step": step, "files": hashes, **values}
-        (aside / STATE).write_text(json.dumps({**body, "sha256": _digest(body)}, indent=1) + "\n")
+        (temporary / STATE).write_text(
+            json.dumps({**body, "sha256": _digest(body)}, indent=1) + "\n"
+        )
         for name in hashes:  # save_file makes files readable only by their owner
-            shutil.copymode(aside / STATE, aside / name)
-        _flush(aside / STATE)
-        _flush(aside)
+            shutil.copymode(temporary / STATE, temporary / name)
+        _flush(temporary / STATE)
+        _flush(temporary)
         _remove(target)
-        os.replace(aside, target)
+        os.replace(temporary, target)
         _flush(folder)
     except (OSError, SafetensorError) as error:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         earlier = "earlier ones are intact: " if checkpoint_steps(folder) else ""
         raise Unwritten(
             f"the checkpoint {str(target)!r} could not be written ({error}); {earlier}make room "
@@ -285,8 +287,8 @@ def in_words(description: Mapping[str, Any]) -> str:
 def newest(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
     """The newest intact checkpoint, or None; `say` is called for each damaged one."""
     found = checkpoint_steps(folder)
-    for aside in folder.glob(f"{_ASIDE}*"):
-        shutil.rmtree(aside, ignore_errors=True)
+    for temporary in folder.glob(f"{_TEMPORARY}*"):
+        shutil.rmtree(temporary, ignore_errors=True)
     for step in reversed(found):
         try:
             return load(folder / f"step-{step}")
@@ -345,7 +347,7 @@ def _flush(path: Path) -> None:
 def _remove(path: Path) -> None:
     """Rename a folder, then remove it: a kill never leaves half of a checkpoint."""
     if path.exists():
-        doomed = path.with_name(f"{_ASIDE}old-{path.name}")
+        doomed = path.with_name(f"{_TEMPORARY}old-{path.name}")
         shutil.rmtree(doomed, ignore_errors=True)
         os.replace(path, doomed)
         # Whatever cannot be removed now is removed when the run is resumed.
