@@ -36,7 +36,7 @@ from bfn.codec.pack import pack
 from bfn.data.formats import Format
 from bfn.recipe import build
 from bfn.runs.folder import RunFolder
-from bfn.saving import WEIGHTS, locate
+from bfn.saving import WEIGHTS
 
 GENERAL: dict[str, Callable[[bytes], bytes]] = {
     "gzip -9": lambda data: gzip.compress(data, 9, mtime=0),
@@ -132,7 +132,7 @@ def main() -> None:
     parser.add_argument("--steps", default="10,25,100")
     parser.add_argument("--block", type=int)
     given = parser.parse_args()
-    folder = RunFolder(locate(given.run))
+    folder = RunFolder.find(given.run)
     model, format, data = folder.load_model(), folder.format(), build.data(folder.recipe())
     stored = data.split("test").numpy()
     variables = stored.size

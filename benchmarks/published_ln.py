@@ -39,7 +39,6 @@ from bfn.output.categorical import log_binary_mixture, normal_nodes
 from bfn.recipe import build
 from bfn.recipe.values import Text
 from bfn.runs.folder import RunFolder
-from bfn.saving import locate
 
 
 class PublishedBernoulli(BernoulliOutput):
@@ -130,7 +129,7 @@ def main(arguments: list[str] | None = None) -> None:
         parser.add_argument(f"--{name}", type=int, help=f"as in bfn eval --{name}")
     given = vars(parser.parse_args(arguments))
     try:
-        folder = RunFolder(locate(given.pop("run")))
+        folder = RunFolder.find(given.pop("run"))
         recipe = folder.recipe()
         settings = asdict(recipe.eval.updated(**given))
         model = on_device(folder.load_model(), settings.pop("device"))

@@ -21,7 +21,6 @@ from bfn import quality
 from bfn.evaluate import evaluate
 from bfn.recipe import build
 from bfn.runs.folder import RunFolder
-from bfn.saving import locate
 
 STEPS = (10, 25)
 SOLVERS = ("ancestral", "sde2", "ode2")
@@ -43,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=4)
     parser.add_argument("--losses", action="store_true")
     options = parser.parse_args(arguments)
-    folder = RunFolder(locate(options.model))
+    folder = RunFolder.find(options.model)
     model, data = folder.load_model(), build.data(folder.recipe())
 
     fitted = {"original": model}

@@ -41,9 +41,16 @@ def in_parts(
     start = 0
     while start < n:
         stop = min(start + size, n)
-        if try_work(lambda start=start, stop=stop, size=size: work(start, stop, size)):
+        try:
+            work(start, stop, size)
             start = stop
             continue
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+        # Not earlier: the error keeps its tensors alive.
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
         size = (stop - start) // 2
         if size == 0:
             raise BFNError(f"memory ran out with a single {what}; {advice}")
@@ -83,20 +90,6 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and (
         "allocate memory" in message or "enough memory" in message
     )
-
-
-def try_work(work: Callable[[], None]) -> bool:
-    """Do the work; returns False if memory ran out, on any device."""
-    try:
-        work()
-        return True
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-    # Not earlier: the error keeps its tensors alive.
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    return False
 
 
 def find_device(name: str, key: str = "train.device") -> torch.device:

@@ -14,29 +14,23 @@ from bfn.errors import BFNError
 FIGURES = (".png", ".pdf", ".svg")
 """Endings of the files that figures can be written to."""
 READERS = {
-    "archive 1": "a6d3a61 of 2026-11-16",
-    "archive 2": "d95ebc1 of 2026-11-16",
-    "archive 3": "c76d3bd of 2026-11-16",
-    "archive 4": "dabc76f of 2026-11-16",
-    "checkpoint 1": "821fb6e of 2026-11-15",
+    "archive 1": "bfn of 2026-11-16 (commit a6d3a61)",
+    "archive 2": "bfn of 2026-11-16 (commit d95ebc1)",
+    "archive 3": "bfn of 2026-11-16 (commit c76d3bd)",
+    "archive 4": "bfn of 2026-11-16 (commit dabc76f)",
+    "checkpoint 1": "bfn of 2026-11-15 (commit 821fb6e)",
 }
 """The last commit that reads and writes each earlier format: none of them was in a release."""
 
 
 def check_format(kind: str, path: Path | str, found: object, expected: int) -> None:
     """Refuse a file of another format with the name of a version that reads it."""
-    if found == expected:
-        return
-    reader = READERS.get(f"{kind} {found}")
-    advice = (
-        f"read it with bfn as of commit {reader}"
-        if reader
-        else "if it is not damaged, a newer version of bfn wrote it: install that"
-    )
-    raise BFNError(
-        f"the {kind} {str(path)!r} has format {found}, this version of bfn reads {expected}; "
-        f"{advice}"
-    )
+    if found != expected:
+        reader = READERS.get(f"{kind} {found}", "the newer bfn that wrote it, if it is intact")
+        raise BFNError(
+            f"the {kind} {str(path)!r} has format {found}, this version of bfn reads {expected}; "
+            f"read it with {reader}"
+        )
 
 
 @contextlib.contextmanager

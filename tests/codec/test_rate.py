@@ -15,7 +15,6 @@ import bfn
 from bfn.codec import Codec, Coded
 from bfn.codec.pack import pack
 from bfn.runs.folder import RunFolder
-from bfn.saving import locate
 from support.joint import joint
 from support.sources import Toy, chain, fine_gaussian, ridge
 
@@ -185,7 +184,7 @@ def test_digits_cost_what_the_loss_says() -> None:
 def test_the_archive_of_the_digits(tmp_path: Path, levels: np.ndarray) -> None:
     """Within 6% of L^n + L^r, with all that is beside the examples in the chain."""
     np.save(tmp_path / "digits.npy", levels)
-    folder = RunFolder(locate("digits"))
+    folder = RunFolder.find("digits")
     out, model = tmp_path / "a.bfn", folder.load_model()
     pack(model, folder.format(), [tmp_path / "digits.npy"], out, steps=25, run="digits")
     x, _ = (digits := bfn.data.load("digits")).batch("test", digits.examples("test"))

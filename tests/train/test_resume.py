@@ -416,8 +416,8 @@ def test_a_renamed_one_and_another_version_are_refused(
     with pytest.raises(Damaged):
         checkpoint.load(tmp_path / "step-4")
     for version, reader in (
-        (1, r"read it with bfn as of commit 821fb6e of 2026-11-15$"),
-        (99, "if it is not damaged, a newer version of bfn wrote it"),
+        (1, r"read it with bfn of 2026-11-15 \(commit 821fb6e\)$"),
+        (99, "read it with the newer bfn that wrote it"),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(checkpoint, "FORMAT_VERSION", version)

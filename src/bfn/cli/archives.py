@@ -50,17 +50,17 @@ def compress(
         device: cpu, cuda, ...; decompression needs the same kind of device.
         force: Replace the archive if it exists.
     """
-    from bfn.cli.sampling import open_run
     from bfn.codec.archive import ENDING
     from bfn.codec.pack import pack
     from bfn.device import on_device
     from bfn.errors import plural
     from bfn.files import check_free
     from bfn.progress import waiting
+    from bfn.runs.folder import RunFolder
 
     check_free(out, force, endings=(ENDING,))
-    _, model, format = open_run(run, trust)
-    on_device(model, device)
+    folder = RunFolder.find(run, trust=trust)
+    model, format = on_device(folder.load_model(), device), folder.format()
     with waiting("reading") as (report, _):
         contents = pack(
             model,
@@ -105,17 +105,18 @@ def decompress(
         anyway: Try even if versions or processors differ; the restored files are still checked.
         force: Restore into a non-empty folder, replacing files of the same names.
     """
-    from bfn.cli.sampling import open_run
     from bfn.codec.archive import Archive
     from bfn.codec.pack import unpack
     from bfn.device import on_device
     from bfn.errors import plural
     from bfn.files import check_free
     from bfn.progress import waiting
+    from bfn.runs.folder import RunFolder
 
     with Archive(file) as archive:
         check_free(out, force, folder=True)
-        _, model, format = open_run(run, trust)
+        folder = RunFolder.find(run, trust=trust)
+        model, format = folder.load_model(), folder.format()
         on_device(model, archive.contents.made_with["device"], "the archive's device")
         with waiting("decompressing") as (report, _):
             restored = unpack(

@@ -64,9 +64,8 @@ def evaluate(
     from bfn.evaluate import baselines
     from bfn.recipe import build
     from bfn.runs.folder import RunFolder
-    from bfn.saving import locate
 
-    folder = RunFolder(locate(run), trust=trust)
+    folder = RunFolder.find(run, trust=trust)
     recipe = recipe_with_data(folder, overrides)
     settings = recipe.eval.updated(**chosen(keys))
     results.check_json(json, force)
@@ -273,11 +272,10 @@ def solvers(
     from bfn.recipe import build
     from bfn.runs.folder import RunFolder
     from bfn.sampling import batches
-    from bfn.saving import locate
 
     counts = read_calls(calls)
     names = read_solvers(solver)
-    folder = RunFolder(locate(run), trust=trust)
+    folder = RunFolder.find(run, trust=trust)
     recipe = recipe_with_data(folder, overrides)
     asked = chosen(keys)
     settings = recipe.sample.updated(**asked)

@@ -160,14 +160,13 @@ def figures(
     from bfn.progress import waiting
     from bfn.recipe import build
     from bfn.runs.folder import RunFolder
-    from bfn.saving import locate
 
     style.load("matplotlib")
     paths = {name: out / f"{name}.{format}" for name in only or figures.FIGURES}
     for path in paths.values():
         if path.exists() and not force:
             raise BFNError(f"{str(path)!r} exists; give --force to replace it, or another --out")
-    folder = RunFolder(locate(run), trust=trust)
+    folder = RunFolder.find(run, trust=trust)
     recipe = recipe_with_data(folder, overrides)
     model, data = on_device(folder.load_model(), "auto"), build.data(recipe)
     if data.medium == "table":

@@ -46,9 +46,11 @@ def sample(
     from bfn.nn.accelerate import Accelerated
     from bfn.plots import sheets
     from bfn.recipe import Sample
+    from bfn.runs.folder import RunFolder
     from bfn.sampling.batches import options
 
-    folder, model, format = sampling.open_run(run, trust)
+    folder = RunFolder.find(run, trust=trust)
+    model, format = folder.load_model(), folder.format()
     recipe = folder.recipe() if folder.is_run() else None
     asked = chosen(keys)
     settings = (recipe.sample if recipe else Sample()).updated(**asked)
@@ -155,9 +157,11 @@ def infill(
     from bfn.nn.accelerate import Accelerated
     from bfn.plots import sheets
     from bfn.recipe import Sample
+    from bfn.runs.folder import RunFolder
     from bfn.sampling.batches import observed as how
 
-    folder, model, format = sampling.open_run(run, trust)
+    folder = RunFolder.find(run, trust=trust)
+    model, format = folder.load_model(), folder.format()
     recipe = folder.recipe() if folder.is_run() else None
     own = recipe.sample if recipe else Sample()
     own, given = dataclasses.replace(own, n=8), chosen(keys)

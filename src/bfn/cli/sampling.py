@@ -17,21 +17,13 @@ from bfn.model import BFN
 from bfn.plots import sheets
 from bfn.progress import waiting
 from bfn.recipe import Recipe, Sample
-from bfn.runs.folder import RunFolder
 from bfn.sampling import batches, solvers
-from bfn.saving import locate
 
 
 def draw(model: BFN, format: Format, settings: Sample, **options: Any) -> Tensor:
     """Samples with these settings, showing progress; options as in `batches.draw`."""
     with waiting("sampling") as (report, say):
         return batches.draw(model, format.shape, settings, progress=report, say=say, **options)
-
-
-def open_run(run: Path, trust: bool) -> tuple[RunFolder, BFN, Format]:
-    """A run's folder, its model, and the format of its examples."""
-    folder = RunFolder(locate(run), trust=trust)
-    return folder, folder.load_model(), folder.format()
 
 
 def check_length(model: BFN, length: int | None) -> None:

@@ -23,7 +23,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import numpy as np
 from safetensors import SafetensorError
@@ -64,6 +64,11 @@ class RunFolder:
     def __init__(self, path: str | Path, *, trust: bool = False) -> None:
         self.path, self.trust = Path(path), trust
         self._metrics: IO[str] | None = None
+
+    @classmethod
+    def find(cls, name: str | Path, *, trust: bool = False) -> Self:
+        """The folder of a run, of a shipped model, or of owner/name on the hub."""
+        return cls(saving.locate(name), trust=trust)
 
     @functools.cached_property
     def _lock(self) -> status.Lock:

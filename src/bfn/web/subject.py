@@ -31,7 +31,6 @@ from bfn.output.bins import bin_centre, bin_index
 from bfn.recipe import Sample
 from bfn.runs.folder import RunFolder
 from bfn.sampling import batches
-from bfn.saving import locate
 from bfn.tables.format import TableFormat
 
 MOST = 16_384
@@ -211,7 +210,7 @@ class Subject:
 
 def load(run: str | Path, *, trust: bool = False, device: str | None = None) -> Subject:
     """A run folder, a shipped model, or owner/name on the hub; on its own device by default."""
-    folder = RunFolder(locate(run), trust=trust)
+    folder = RunFolder.find(run, trust=trust)
     settings = folder.recipe().sample if folder.is_run() else Sample()
     chosen = (settings.device, "sample.device") if device is None else (device, "--device")
     model = on_device(folder.load_model(), *chosen)
