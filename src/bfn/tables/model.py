@@ -92,7 +92,7 @@ class TableModel:
             return format.decode(x, seed=seed)
         like = format.columns.rows(given, n)
         known = format.known(like, [str(name) for name in given])
-        self._say_nearest(like, format.columns.impossible(like, holes=True))
+        self._warn_replaced(like, format.columns.impossible(like, holes=True))
         x = self._draw(n, known, seed, steps, batch, **options)
         return format.decode(x, seed=seed, like=like)
 
@@ -119,7 +119,7 @@ class TableModel:
         format = self._format
         frame = read(table).typed({c.name: c.type for c in format.columns.columns})
         x, mask = format.known(frame)
-        self._say_nearest(frame, format.columns.impossible(frame, holes=True))
+        self._warn_replaced(frame, format.columns.impossible(frame, holes=True))
         holes = ~mask.all(1)
         drawn = []
         for i in range(check_integer("n", 1 if n is None else n, 1)):
@@ -191,7 +191,7 @@ class TableModel:
             return np.ones((len(frame), 1))
         place = format.columns.variables.index(column)
         x, mask = format.known(frame)
-        self._say_nearest(frame, format.columns.impossible(frame, holes=True))
+        self._warn_replaced(frame, format.columns.impossible(frame, holes=True))
 
         def logits(x: Tensor, mask: Tensor) -> Tensor:
             return _at_start(self._present, x, mask).each()[place].law().logits
@@ -248,13 +248,14 @@ class TableModel:
         fixed = {format.columns[name].name for name in given}
         free = np.array([column.name not in fixed for column in format.columns.variables])
         wrong = {} if nearest else format.columns.impossible(frame)
-        self._say_nearest(frame, {name: rows for name, rows in wrong.items() if name in fixed})
+        self._warn_replaced(frame, {name: rows for name, rows in wrong.items() if name in fixed})
         wrong = {name: rows for name, rows in wrong.items() if name not in fixed}
         if wrong:
             count = len(np.unique(np.concatenate(list(wrong.values()))))
             warnings.warn(
                 f"the log probability of {plural(count, 'row')} is -inf, because the model cannot "
-                f"produce {self._listed(frame, wrong)}; nearest=True scores the nearest instead",
+                f"produce {self._count_by_column(frame, wrong)}; nearest=True scores the nearest "
+                "instead",
                 stacklevel=2,
             )
 
@@ -273,21 +274,23 @@ class TableModel:
         """The log probability of every value under the marginal of its column: (N, D)."""
         format, frame = self._format, read(table)
         x = format.form.encode(format.codes(frame, nearest=nearest))
-        cost = over_rows(BATCH, lambda x: alone(self._model, x.to(self._model.device)), x)
+        cost = over_rows(
+            BATCH, lambda x: independent_cost(self._model, x.to(self._model.device)), x
+        )
         wrong = {} if nearest else format.columns.impossible(frame)
         cost = cost.double().numpy()
         return self._by_column(-cost - format.columns.log_volume(frame, nearest=True), wrong)
 
-    def _say_nearest(self, frame: Frame, wrong: Mapping[str, np.ndarray]) -> None:
+    def _warn_replaced(self, frame: Frame, wrong: Mapping[str, np.ndarray]) -> None:
         """Warn of values that are replaced, given the row numbers by column."""
         if wrong:
             warnings.warn(
-                f"the model cannot produce {self._listed(frame, wrong)}; the nearest values "
-                "are used instead",
+                f"the model cannot produce {self._count_by_column(frame, wrong)}; the nearest "
+                "values are used instead",
                 stacklevel=3,
             )
 
-    def _listed(self, frame: Frame, wrong: Mapping[str, np.ndarray]) -> str:
+    def _count_by_column(self, frame: Frame, wrong: Mapping[str, np.ndarray]) -> str:
         """A count of each column's wrong values, given their row numbers, with one example and the
         nearest value that the model can produce."""
         parts = []
@@ -379,7 +382,7 @@ def _at_start(model: BFN | Present, x: Tensor, mask: Tensor) -> Any:
     return Pinned(model, x, mask, "learned")(theta, t) if mask.any() else model(theta, t)
 
 
-def alone(model: BFN, x: Tensor) -> Tensor:
+def independent_cost(model: BFN, x: Tensor) -> Tensor:
     """-ln p(x_d) of every value: what independent variables would cost, (N, D)."""
     with model.evaluating():
         zeros = x.new_zeros(model.head.output_shape(tuple(x.shape)))
@@ -420,7 +423,7 @@ def bound(model: BFN, x: Tensor, known: Tensor, draws: int, seed: int) -> Estima
             found.append((by_part(rates) + by_part(left)) * ~known)
         differences = torch.stack(found)
         error = differences.sum(2).std(0) / draws**0.5
-        return Estimate(alone(model, x) * ~known + differences.mean(0), error)
+        return Estimate(independent_cost(model, x) * ~known + differences.mean(0), error)
 
 
 class Present(Wrapper):

@@ -133,7 +133,7 @@ class Table(TableModel):
         frame = read(table)
         rows, held = np.arange(len(frame)), None
         if holdout is None:
-            rows, held = _parted(rows, self.seed)
+            rows, held = _split(rows, self.seed)
         # The columns know the values of all rows, so that the table itself can be scored or filled.
         format = TableFormat(Columns.fit(frame, self.columns, self.max_bins))
         codes = format.codes(frame, nearest=True)
@@ -164,7 +164,7 @@ class Table(TableModel):
         return f"Table({', '.join(f'{k}={v!r}' for k, v in given.items())})"
 
 
-def _parted(rows: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _split(rows: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows to train on, and a random fraction of them to hold out."""
     N = len(rows)
     held = min(MOST_HELD, max(1, round(HOLDOUT * N), min(LEAST_HELD, N // 5)))

@@ -81,7 +81,7 @@ class Bins:
             alone[[0, -1]] = c[[0, -1]] > 1  # where measurements are clipped
             # Every value with its own bin leaves fewer values for the others.
             while alone.sum() < 2 * most:
-                more = ~alone & (c >= max(LEAST, _heavy(c, alone, most) / 2))
+                more = ~alone & (c >= max(LEAST, _target_count(c, alone, most) / 2))
                 if not more.any():
                     break
                 alone |= more
@@ -168,7 +168,7 @@ class Bins:
         return cls(**{name: np.array(v, np.int64) for name, v in description.items()})
 
 
-def _heavy(c: np.ndarray, alone: np.ndarray, most: int) -> float:
+def _target_count(c: np.ndarray, alone: np.ndarray, most: int) -> float:
     """Target number of values in a wider bin."""
     rest, bins = c[~alone].sum(), max(most - alone.sum(), most // 2)
     # Even a few distinct values make two bins.
@@ -177,7 +177,7 @@ def _heavy(c: np.ndarray, alone: np.ndarray, most: int) -> float:
 
 def _numbered(c: np.ndarray, alone: np.ndarray, most: int) -> np.ndarray:
     """The bin of every distinct value, from the counts of all."""
-    rest, heavy = np.where(alone, 0, c), _heavy(c, alone, most)
+    rest, heavy = np.where(alone, 0, c), _target_count(c, alone, most)
     # Towards either end bins hold as many values as are beyond them: outliers are not smeared.
     rank = np.cumsum(c) - c / 2
     beyond = np.minimum(rank, c.sum() - rank)
