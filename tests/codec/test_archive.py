@@ -17,7 +17,7 @@ import msgpack
 import pytest
 
 from bfn.codec import archive
-from bfn.codec.archive import Archive, Bits, Entry, Plain, Writer, expand, squeeze
+from bfn.codec.archive import Archive, Bits, Entry, Plain, Writer, compress_plain, decompress_plain
 from bfn.errors import BFNError
 from support import archives
 
@@ -47,7 +47,7 @@ def test_the_bytes_are_the_documented_ones() -> None:
     assert archive.VERSION == 5
     assert crc == zlib.crc32(data[:-4])
     assert data[5:].startswith(b"first blockthird")
-    fields = msgpack.unpackb(expand(data[-8 - length : -8], 10_000))
+    fields = msgpack.unpackb(decompress_plain(data[-8 - length : -8], 10_000))
     assert fields[1:12] == ["me", "text", [4], 27, 2**63 + 1, 5, 3, 2, 3, 77, 99]
     assert fields[12] == [2, b"\5\xfe\7", 11, 13, -3, 4]
     assert fields[13][1] == ["folder/two.npy", [0, 10], [1, 2, [[10, "<i4", False, None]]]]
@@ -189,7 +189,7 @@ def test_plain_bytes_expand_no_further_than_deflated_ones() -> None:
     """Zeros beyond that are written less tightly, or refused."""
     zeros, path = bytes(archive.PIECE), Path("a.bfn")
     deflated, packed = bombs(archive.PIECE)
-    assert squeeze(zeros)[:1] == b"\1"
+    assert compress_plain(zeros)[:1] == b"\1"
     assert len(packed) < len(zeros) / 1032 <= len(deflated)
     for payload, fits in ((deflated, True), (packed, False)):
         lengths, check = [-len(payload)], struct.pack("<I", zlib.crc32(zeros))
@@ -247,22 +247,22 @@ def test_what_fits_into_the_contents() -> None:
 
 def test_the_dictionary_of_deflating_stays_the_same() -> None:
     """Otherwise older archives could not be read."""
-    words = expand(bytes.fromhex("014b1c78270000"), 1000)
+    words = decompress_plain(bytes.fromhex("014b1c78270000"), 1000)
     assert (len(words), zlib.crc32(words)) == (131, 0x2D75569B)
 
 
-def test_squeezed_bytes_come_back() -> None:
+def test_compressed_bytes_are_restored() -> None:
     for data in (b"", b"a", bytes(range(256)), b"ab" * 5000, os.urandom(3000), bytes(100_000)):
-        stored = squeeze(data)
-        assert expand(stored, len(data)) == data
+        stored = compress_plain(data)
+        assert decompress_plain(stored, len(data)) == data
         assert len(stored) <= len(data) + 1
         if data:
             with pytest.raises(BFNError, match="damaged"):
-                expand(stored, len(data) - 1)
+                decompress_plain(stored, len(data) - 1)
         for damaged in (stored[:-1], stored + b"x", b"\x07" + stored[1:], b""):
             if damaged[:1] != b"\0":
                 with pytest.raises(BFNError):
-                    expand(damaged, len(data))
+                    decompress_plain(damaged, len(data))
 
 
 def test_long_plain_data_are_kept_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:

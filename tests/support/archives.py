@@ -51,10 +51,10 @@ def write(path: Path, **changes: Any) -> Contents:
     return contents
 
 
-def seal(blocks: bytes, raw: bytes, squeezed: bytes | None = None) -> bytes:
+def seal(blocks: bytes, raw: bytes, compressed: bytes | None = None) -> bytes:
     """A file around contents of any kind, with a right checksum, as a forger would make it."""
-    squeezed = archive.squeeze(raw) if squeezed is None else squeezed
-    data = b"\x89BFN\x05" + blocks + squeezed + struct.pack("<I", len(squeezed))
+    compressed = archive.compress_plain(raw) if compressed is None else compressed
+    data = b"\x89BFN\x05" + blocks + compressed + struct.pack("<I", len(compressed))
     return data + struct.pack("<I", zlib.crc32(data))
 
 

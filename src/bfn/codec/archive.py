@@ -388,7 +388,7 @@ _READERS: dict[bytes, Callable[[], Any]] = {
 }
 
 
-def squeeze(data: bytes) -> bytes:
+def compress_plain(data: bytes) -> bytes:
     deflate = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS, zdict=_WORDS)
     ways = [
         b"\0" + data,
@@ -398,8 +398,8 @@ def squeeze(data: bytes) -> bytes:
     return min((way for way in ways if len(data) <= EXPANSION * len(way)), key=len)
 
 
-def expand(payload: bytes, most: int) -> bytes:
-    """Undo `squeeze`; raises `BFNError`, before using memory, for more than `most` bytes."""
+def decompress_plain(payload: bytes, most: int) -> bytes:
+    """Undo `compress_plain`; raises `BFNError`, before using memory, for more than `most` bytes."""
     way, data, ended = payload[:1], payload[1:], True
     try:
         if way != b"\0":
@@ -440,14 +440,14 @@ class Writer:
         while len(self._pending) >= PIECE or (end and self._pending):
             piece = bytes(self._pending[:PIECE])
             del self._pending[:PIECE]
-            payload = squeeze(piece)
+            payload = compress_plain(piece)
             self._write(payload)
             self.blocks.append(Block(False, len(piece), len(payload), zlib.crc32(piece)))
 
     def close(self, contents: Contents) -> None:
         """Write the contents, which completes the archive, and flush it to the disk."""
-        squeezed = squeeze(contents.pack())
-        self._write(squeezed + struct.pack("<I", len(squeezed)))
+        compressed = compress_plain(contents.pack())
+        self._write(compressed + struct.pack("<I", len(compressed)))
         self._file.write(struct.pack("<I", self._crc))
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -492,7 +492,7 @@ class Archive:
         """The bytes that were stored without the model in a block."""
         block = self.contents.blocks[number]
         try:
-            data = expand(self.payload(number), block.count)
+            data = decompress_plain(self.payload(number), block.count)
         except BFNError as error:
             raise self.damaged(str(error)) from None
         if len(data) != block.count or zlib.crc32(data) != block.check:
@@ -530,7 +530,7 @@ class Archive:
             raise self.damaged(f"its table of contents claims {length} bytes")
         self._file.seek(end - length)
         try:
-            contents = Contents.unpack(expand(self._file.read(length), MAX_CONTENTS))
+            contents = Contents.unpack(decompress_plain(self._file.read(length), MAX_CONTENTS))
         except BFNError as error:
             raise self.damaged(f"its table of contents is invalid ({error})") from None
         places = list(accumulate((block.length for block in contents.blocks), initial=start))

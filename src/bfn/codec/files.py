@@ -44,9 +44,9 @@ from bfn.codec.archive import (
 )
 from bfn.codec.translation import (
     MODES,
+    DoesNotFit,
     Fragment,
     Translation,
-    Unfit,
     joined,
     npy_header,
     row_sizes,
@@ -87,7 +87,7 @@ class Source:
             for fragment in self.read():
                 parts.append(fragment.part)
                 yield fragment
-        except (Unfit, OSError) as error:
+        except (DoesNotFit, OSError) as error:
             raise self._changed(str(error)) from None
         if joined(parts) != self.entry.parts:
             raise self._changed("its parts are different")
@@ -114,7 +114,7 @@ def scan(
         report(done, len(found), "reading")
         try:
             sources.append(_source(name, path, translation, allow_fallback))
-        except Unfit as reason:
+        except DoesNotFit as reason:
             unfit.append(f"{str(path)!r} {reason}")
     if unfit:
         more = len(unfit) - 1
@@ -167,7 +167,7 @@ def _source(name: str, path: Path, translation: Translation, allow_fallback: boo
             translation.check(fragment)
             parts.append(fragment.part)
         return Source(path, Entry(restored, joined(parts)), size, read)
-    except Unfit:
+    except DoesNotFit:
         if not allow_fallback:
             raise
         parts = (Plain(size),) if size else ()
@@ -192,7 +192,7 @@ def _reader(name: str, path: Path, translation: Translation, lenient: bool) -> t
         "text": "a text",
         "mixed": "arrays (.npz)",
     }.get(format.medium, "an array (.npy, .npz)")
-    raise Unfit(f"is not a file of this model's kind, {wanted}")
+    raise DoesNotFit(f"is not a file of this model's kind, {wanted}")
 
 
 def _read_plain(path: Path) -> Iterator[Fragment]:
@@ -246,14 +246,14 @@ def _characters(file: IO[Any], count: int) -> Any:
     try:
         return file.read(count)
     except UnicodeDecodeError:
-        raise Unfit("is not UTF-8") from None
+        raise DoesNotFit("is not UTF-8") from None
 
 
 def _check_characters(text: Any, characters: str | None, position: int) -> None:
     odd = set() if characters is None else set(text) - set(characters)
     if odd:
         at = min(text.index(character) for character in odd)
-        raise Unfit(
+        raise DoesNotFit(
             f"holds {text[at]!r} at position {position + at}, which is not one of the model's "
             f"{len(set(characters or ''))} characters"
         )
@@ -292,10 +292,10 @@ def _groups(
     try:
         groups = format.together(names)
     except BFNError as error:
-        raise Unfit(str(error)) from None
+        raise DoesNotFit(str(error)) from None
     for number in set(range(len(names))).difference(*groups):
         if not lenient:
-            raise Unfit(
+            raise DoesNotFit(
                 f"holds {members[number][2]!r}, which is not a variable of the model, "
                 f"{', '.join(format.parts)}"
             )
@@ -306,7 +306,7 @@ def _groups(
             if lenient:  # check that it fits before committing to it
                 for fragment in _rows(file, arrays, translation):
                     translation.check(fragment)
-        except Unfit:
+        except DoesNotFit:
             if not lenient:
                 raise
         else:
@@ -322,22 +322,22 @@ def _members(file: IO[bytes], path: Path) -> list[tuple[int, int, str]]:
         with zipfile.ZipFile(file) as archive:
             infos = sorted(archive.infolist(), key=lambda info: info.header_offset)
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-        raise Unfit(f"is not an intact .npz archive ({error})") from None
+        raise DoesNotFit(f"is not an intact .npz archive ({error})") from None
     found, end = [], 0
     for info in infos:
         if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
-            raise Unfit(
+            raise DoesNotFit(
                 "is a compressed .npz, whose bytes cannot be restored exactly: save it with "
                 "numpy.savez instead of savez_compressed"
             )
         file.seek(info.header_offset + 26)
         lengths = file.read(4)
         if len(lengths) < 4 or info.header_offset < end:
-            raise Unfit("is not an intact .npz archive")
+            raise DoesNotFit("is not an intact .npz archive")
         start = info.header_offset + 30 + sum(struct.unpack("<HH", lengths))
         end = start + info.file_size
         if end > file.seek(0, os.SEEK_END):
-            raise Unfit("is not an intact .npz archive")
+            raise DoesNotFit("is not an intact .npz archive")
         found.append((start, end, info.filename))
     return found
 
@@ -352,22 +352,26 @@ def _array(file: IO[bytes], start: int, stop: int, name: str, format: Format) ->
     file.seek(start + 8 + size)
     header = _HEADER.fullmatch(file.read(min(begin - file.tell(), 1 << 16)))
     if header is None or first[:6] != b"\x93NUMPY" or not (wide or first[6:8] == b"\1\0"):
-        raise Unfit(f"{prefix}is not a .npy array with a header as numpy writes it")
+        raise DoesNotFit(f"{prefix}is not a .npy array with a header as numpy writes it")
     kind, fortran, sizes = (text.decode() for text in header.groups())
     shape = tuple(int(size) for size in sizes.split(",") if size.strip())
     if not NUMBERS.fullmatch(kind):
-        raise Unfit(f"{prefix}holds values of the type {kind}, expected numbers")
+        raise DoesNotFit(f"{prefix}holds values of the type {kind}, expected numbers")
     end = begin + math.prod(shape) * np.dtype(kind).itemsize
     if end > stop:
-        raise Unfit(f"{prefix}is truncated: its header announces {end - begin} bytes of numbers")
+        raise DoesNotFit(
+            f"{prefix}is truncated: its header announces {end - begin} bytes of numbers"
+        )
     if fortran == "True" and len(shape) > 1:
-        raise Unfit(f"{prefix}is in Fortran order: save it through numpy.ascontiguousarray")
+        raise DoesNotFit(f"{prefix}is in Fortran order: save it through numpy.ascontiguousarray")
     # Examples may lack the axis of a single channel, and an array may be a single example.
     own, last = format.shape, (*format.shape[1:], *format.shape[:1])
     plain = [own, own[1:]] if own[:1] == (1,) else [own]
     usual = any(shape == one or (shape[1:] == one and len(shape) > len(one)) for one in plain)
     if not usual and not (format.medium == "image" and last in (shape, shape[1:])):
-        raise Unfit(f"{prefix}has the shape {shape}, but the model's examples have the shape {own}")
+        raise DoesNotFit(
+            f"{prefix}has the shape {shape}, but the model's examples have the shape {own}"
+        )
     file.seek(start)
     standard = file.read(begin - start) == npy_header(shape, kind)
     place = Array(start, kind, not usual, shape) if standard else Array(begin, kind, not usual)
@@ -383,7 +387,7 @@ def _rows(
     counts = [(a.end - a.begin) // size for a, size in zip(group, sizes, strict=True)]
     if len(set(counts)) > 1:
         listed = ", ".join(f"{n} of {name!r}" for name, n in zip(parts, counts, strict=True))
-        raise Unfit(f"holds different numbers of examples, {listed}")
+        raise DoesNotFit(f"holds different numbers of examples, {listed}")
     at_once = max(1, CHUNK // sum(sizes))
     for first in range(0, counts[0], at_once):
         count, raw, columns = min(at_once, counts[0] - first), [], []
@@ -396,8 +400,8 @@ def _rows(
             values = np.moveaxis(values, -1, 1) if last else values
             try:
                 columns.append(translation.encode(p, values))
-            except Unfit as reason:
-                raise Unfit(f"{array.prefix}{reason}") from None
+            except DoesNotFit as reason:
+                raise DoesNotFit(f"{array.prefix}{reason}") from None
         yield Fragment(Rows(count, arrays), raw, translation.format.join(columns))
 
 
@@ -406,11 +410,11 @@ def read_table(path: Path, format: Format) -> Iterator[Fragment]:
     try:
         for piece in format.pieces(path):
             if len(piece.beside) > MOST_BESIDE:
-                raise Unfit("has lines that are too long for a table")
+                raise DoesNotFit("has lines that are too long for a table")
             part = Lines(len(piece.places), len(piece.beside))
             yield Fragment(part, [piece.raw], torch.from_numpy(piece.places), piece.beside)
     except BFNError as error:
-        raise Unfit(str(error)) from None
+        raise DoesNotFit(str(error)) from None
 
 
 def read_picture(path: Path, translation: Translation) -> Iterator[Fragment]:
@@ -431,7 +435,7 @@ def _resized(path: Path, format: Format) -> np.ndarray:
     try:
         levels = format.read_picture(path, resize=True)
     except BFNError:
-        raise Unfit("cannot be read as a picture") from None
+        raise DoesNotFit("cannot be read as a picture") from None
     # A binary model draws its pixels; they must be the same whenever the file is read.
     return without_channel(
         format.render(format.encode(levels[None], torch.Generator().manual_seed(0)))[0]
@@ -445,32 +449,32 @@ def _pixels(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     try:
         with Image.open(path) as picture:
             if picture.size != (width, height):
-                raise Unfit(
+                raise DoesNotFit(
                     f"has {picture.size[0]} x {picture.size[1]} pixels, but the model's pictures "
                     f"have {width} x {height} (--resize crops and resizes it as in training)"
                 )
             wanted = MODES.get(channels)
             if picture.mode != wanted or "transparency" in picture.info:
-                raise Unfit(
+                raise DoesNotFit(
                     f"has pixels of the mode {picture.mode}"
                     f"{' with transparency' if 'transparency' in picture.info else ''}, but the "
                     f"model's are {wanted} (8 bits, {channels} channel{'s' * (channels > 1)})"
                 )
             if getattr(picture, "n_frames", 1) != 1:
-                raise Unfit("holds several pictures")
+                raise DoesNotFit("holds several pictures")
             if ";16" in str(picture.tile):  # pillow would drop half of the bits
-                raise Unfit("has 16 bits per channel, but the model's pictures have 8")
+                raise DoesNotFit("has 16 bits per channel, but the model's pictures have 8")
             if picture.getexif().get(_ORIENTATION, 1) != 1:
-                raise Unfit("has an EXIF rotation: save it upright")
+                raise DoesNotFit("has an EXIF rotation: save it upright")
             pixels, pnm = np.asarray(picture), picture.format == "PPM"
     except (OSError, SyntaxError, ValueError, zlib.error, Image.DecompressionBombError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise Unfit(f"cannot be read as a picture ({reason})") from None
+        raise DoesNotFit(f"cannot be read as a picture ({reason})") from None
     if pnm or KINDS[path.suffix.lower()] == "ppm":
         # pillow stretches levels other than 256, and ignores a second picture.
         raw = path.read_bytes()
         header = re.sub(rb"#[^\n]*\n", b"\n", raw[: len(raw) - pixels.nbytes])
         right = re.fullmatch(rb"P[56]\s+\d+\s+\d+\s+255\s", header)
         if not right or not raw.endswith(pixels.tobytes()):
-            raise Unfit("is not a binary PGM or PPM file of a single picture with 256 levels")
+            raise DoesNotFit("is not a binary PGM or PPM file of a single picture with 256 levels")
     return pixels

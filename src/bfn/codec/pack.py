@@ -48,9 +48,9 @@ from bfn.codec.coder import LANES, Codec
 from bfn.codec.files import Source, scan
 from bfn.codec.stack import Exact
 from bfn.codec.translation import (
+    DoesNotFit,
     Fragment,
     Translation,
-    Unfit,
     bin_values,
     check_parts,
     npy_header,
@@ -89,18 +89,20 @@ def _silent(*_: object) -> None: ...
 def fingerprint(model: BFN) -> int:
     """64 bits of a model's configuration and weights."""
     digest = hashlib.blake2b(digest_size=8)
-    digest.update(json.dumps(_stated(model.config()), sort_keys=True).encode())
+    digest.update(json.dumps(_without_defaults(model.config()), sort_keys=True).encode())
     for name, tensor in sorted(model.net.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     return int.from_bytes(digest.digest(), "big")
 
 
-def _stated(config: Any) -> Any:
+def _without_defaults(config: Any) -> Any:
     """A configuration without options that are off, which later versions may add."""
     if not isinstance(config, dict):
         return config
-    return {key: _stated(value) for key, value in config.items() if value not in (None, False)}
+    return {
+        key: _without_defaults(value) for key, value in config.items() if value not in (None, False)
+    }
 
 
 def _environment(codec: Codec) -> tuple[dict[str, str], int]:
@@ -331,11 +333,11 @@ def unpack(
     wanted = [entry for entry, asked in zip(entries, chosen, strict=True) if asked]
     codec = _open_codec(archive, model, format, run, anyway)
     translation = Translation.of(model, format)
-    examples = _Row(
+    examples = _BlockReader(
         max(1, archive.contents.block), _decoder(archive, codec, translation, chosen, report)
     )
     places = [i for i, block in enumerate(blocks) if not block.model]
-    plain = _Row(PIECE, lambda number: archive.plain_block(places[number]))
+    plain = _BlockReader(PIECE, lambda number: archive.plain_block(places[number]))
     digest = _Digest()
     # In the folder, if there is one: its parent may be another disk, or not writable.
     token = secrets.token_hex(4)
@@ -423,7 +425,7 @@ def _open_codec(archive: Archive, model: BFN, format: Format, run: str, anyway: 
     return codec
 
 
-class _Row:
+class _BlockReader:
     """Reads consecutive examples or plain bytes from blocks that are loaded on demand."""
 
     def __init__(self, size: int, load: Callable[[int], Any]) -> None:
@@ -540,7 +542,7 @@ def compress(model: BFN, x: Any, *, steps: int = 25, block: int | None = None) -
         try:
             fragment = Fragment(part, raw, translation.examples(*columns))
             translation.check(fragment)
-        except Unfit as reason:
+        except DoesNotFit as reason:
             raise BFNError(f"x {reason}") from None
         return [Source(Path(NAME), Entry(NAME, (part,)), size, lambda: iter([fragment]))]
 

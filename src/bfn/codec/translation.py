@@ -30,7 +30,7 @@ MODES = {1: "L", 3: "RGB"}
 """The modes of pillow by the number of channels, of 8 bits each."""
 
 
-class Unfit(Exception):
+class DoesNotFit(Exception):
     """Why a model cannot represent a file, as a sentence that follows the file's name."""
 
 
@@ -120,14 +120,14 @@ class Translation:
         if values.dtype.kind == "f":
             stored = torch.from_numpy(values.astype(values.dtype.newbyteorder("=")))
             if not bool(stored.isfinite().all()):
-                raise Unfit("holds NaN or infinity")
+                raise DoesNotFit("holds NaN or infinity")
         else:
             stored = torch.from_numpy(values.astype(np.int64))
         try:
             form.check(stored, "it")
         except BFNError as error:
             reason = str(error).removeprefix("it ").partition(":")[0]
-            raise Unfit(reason.replace("torch.", "")) from None
+            raise DoesNotFit(reason.replace("torch.", "")) from None
         return self.symbols[p].nearest(form.encode(stored))
 
     def restored(self, part: Part, x: Tensor, plain: bytes = b"") -> list[bytes]:
@@ -172,7 +172,7 @@ class Translation:
         return found
 
     def check(self, fragment: Fragment) -> None:
-        """Raise `Unfit` unless the fragment's examples restore its bytes."""
+        """Raise `DoesNotFit` unless the fragment's examples restore its bytes."""
         part = fragment.part
         if fragment.x is None:
             return
@@ -180,7 +180,7 @@ class Translation:
         if restored == fragment.raw:
             return
         if isinstance(part, Windows | Lines):
-            raise Unfit("holds characters that would not be restored unchanged")
+            raise DoesNotFit("holds characters that would not be restored unchanged")
         p = next(p for p, raw in enumerate(fragment.raw) if raw != restored[p])
         dtype = part.arrays[p].dtype if isinstance(part, Rows) else "|u1"
         before, after = (np.frombuffer(each[p], dtype) for each in (fragment.raw, restored))
@@ -189,7 +189,7 @@ class Translation:
         at = int(lost.argmax()) // before.itemsize
         name, own = list(self.format.parts.items())[p]
         K, where = own.K, f"in {name!r} " if name else ""
-        raise Unfit(
+        raise DoesNotFit(
             f"holds {where}the value {before[at]}, which would be restored as {after[at]}, rounded "
             f"to the model's {f'{K} different values' if K else 'bins'}"
         )
