@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 import bfn
 from bfn import evaluate, noise
-from bfn.cli import main
 from bfn.cli.evaluate import show
 from bfn.data.base import SPLITS, Stream
 from bfn.data.formats import TextFormat
@@ -22,6 +21,7 @@ from bfn.data.forms import Alphabet
 from bfn.evaluate import LN2, Estimate, Evaluation, Row
 from bfn.recipe import build
 from support import tiny_runs, untrained
+from support.commands import Command
 from support.mistakes import assert_refused
 
 
@@ -295,18 +295,15 @@ def test_the_batch_is_halved_until_it_fits(error: BaseException) -> None:
         run(Narrow(0, RuntimeError("the weather is bad")))
 
 
-def test_the_table_is_in_the_datas_unit_beside_the_published_one(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    recipe, run, out = tiny_runs.write(tmp_path, "binary"), tmp_path / "run", tmp_path / "x.json"
+def test_the_table_is_in_the_datas_unit_beside_the_published_one(command: Command) -> None:
+    recipe, out = tiny_runs.write(Path(), "binary"), Path("x.json")
     published = '\n[published]\nunit = "nats per image"\nsteps = [3, "inf"]\ntotal = [9.25, 8.75]\n'
     recipe.write_text(f"{recipe.read_text()}{published}reconstruction = 0.5\n")
-    assert main(["train", str(recipe), "--train.steps", "2", "--out", str(run)]) == 0
-    assert main(["eval", str(run), "--steps", "3", "--split", "validation"]) == 0
-    assert "published" not in capsys.readouterr().out  # it is about the test split
-    line = ["eval", str(run), "--split", "test", "--steps", "3,5,inf", "--json"]
-    assert main([*line, str(out), "--repeats", "2"]) == 0
-    captured = capsys.readouterr().out
+    command("train", recipe, "--train.steps", 2, "--out", "run")
+    shown = command("eval", "run", "--steps", 3, "--split", "validation")
+    assert "published" not in shown  # it is about the test split
+    line = ("--split", "test", "--steps", "3,5,inf", "--json", out, "--repeats", 2)
+    captured = command("eval", "run", *line)
     assert "examples, in nats/image" in captured
     header = next(text for text in captured.splitlines() if "L^r" in text)
     assert header.split() == ["n", "L^n", "L^r", "total", "s.e.", "s.e.", "published", "bits/dim"]

@@ -144,11 +144,8 @@ def test_training_saving_and_loading(tmp_path: Path) -> None:
     assert "of angle data: a `Small`" in (tmp_path / "saved" / "README.md").read_text()
 
 
-def test_recipes_name_it_and_commands_use_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recipes_name_it_and_commands_use_it(empty_folder: None) -> None:
     """By its registered name, or as package.module:function."""
-    monkeypatch.chdir(tmp_path)
     Path("angles.toml").write_text(angles.RECIPE)
     assert main(["train", "angles.toml", "--out", "run"]) == 0
     assert main(["sample", "run", "--trust", "--out", "x.npy"]) == 0

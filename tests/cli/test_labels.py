@@ -24,9 +24,8 @@ TRAIN = shlex.split(
 
 
 @pytest.fixture
-def colours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def colours(empty_folder: None) -> None:
     """A folder of pictures of three colours, sixty of each, in sub-folders of their names."""
-    monkeypatch.chdir(tmp_path)
     draws = np.random.default_rng(0)
     for name, colour in COLOURS.items():
         folder = Path("colours") / name

@@ -286,13 +286,8 @@ RECIPES = [
 
 @pytest.mark.parametrize(("text", "expected"), RECIPES)
 def test_recipe_files(
-    text: str,
-    expected: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    text: str, expected: str, tmp_path: Path, empty_folder: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     Path("bad.toml").write_text(text)
     assert expected in refused(tmp_path, capsys, ["train", "bad.toml", "--out", "new"])
 

@@ -160,9 +160,8 @@ def test_bytes_and_characters_come_back_exactly() -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, empty_folder: None) -> Path:
     """x.npy and rgb.png, and masks of the same and of other sizes."""
-    monkeypatch.chdir(tmp_path)
     np.save("x.npy", np.array([0.5, np.nan], np.float32))
     np.save("hole.npy", np.array([False, True]))
     np.save("three.npy", np.zeros(3))

@@ -158,9 +158,8 @@ def test_labels_and_splits_from_folders(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def pictures(tmp_path: Path, empty_folder: None) -> None:
     """Folders and archives of pictures, most of them wrong."""
-    monkeypatch.chdir(tmp_path)
     for i in range(3):
         write(tmp_path, f"mixed/{i}.png", packed(pixels(i, 6, 8 if i < 2 else 9)))
         write(tmp_path, f"broken/{i}.png", packed(pixels(i)) if i != 1 else b"no picture at all")
@@ -254,8 +253,7 @@ def test_letters_of_a_text(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def texts(tmp_path: Path, empty_folder: None) -> None:
     write(tmp_path, "latin.txt", "Bär".encode("latin-1") * 99)
     write(tmp_path, "none/text.md", b"full")
     write(tmp_path, "poem.txt", b"abcx" * 999)

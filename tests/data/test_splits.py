@@ -182,10 +182,7 @@ def load_text(text: str, length: int) -> DataSet:
 
 
 @pytest.mark.parametrize("length", [16, 64, 101])
-def test_windows_that_were_trained_on_are_seen(
-    length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_windows_that_were_trained_on_are_seen(length: int, empty_folder: None) -> None:
     text = prose(0, 4000)
     trained = load_text(text, length)
     known = trained.fingerprints()

@@ -171,9 +171,8 @@ def test_cards_do_not_say_where_the_data_are(tmp_path: Path, fake: FakeHub) -> N
 # Names.
 
 
-def test_places_in_order(model: bfn.BFN, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places_in_order(model: bfn.BFN, tmp_path: Path, empty_folder: None) -> None:
     shipped = Path(bfn.__file__).parent / "pretrained" / "digits"
-    monkeypatch.chdir(tmp_path)
     assert saving.locate("digits") == shipped
     Path("digits").mkdir()  # a folder without a model does not hide the shipped one
     assert saving.locate("digits") == shipped

@@ -284,14 +284,9 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Subject]
 
 @pytest.mark.parametrize(("kind", "way"), CASES)
 def test_the_command_makes_the_same_file(
-    kind: str,
-    way: str,
-    loaded: Callable[[str], Subject],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    kind: str, way: str, loaded: Callable[[str], Subject], empty_folder: None
 ) -> None:
     given, message = loaded(kind), dict(WAYS[way])
-    monkeypatch.chdir(tmp_path)
     pins = PINS[kind] if message.pop("pins", False) else {"i": [], "v": []}
     message = {"steps": 4, **message, "pins": pins}
     found = pages.streamed(given, **message)
@@ -326,10 +321,9 @@ def _written(path: Path, content: bytes) -> Path:
 
 
 def test_the_second_of_several_is_the_last_that_its_command_makes(
-    loaded: Callable[[str], Subject], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    loaded: Callable[[str], Subject], empty_folder: None
 ) -> None:
     given = loaded("table")
-    monkeypatch.chdir(tmp_path)
     recorded: list[bytes] = []
     request = pages.ask(given, pins={"i": [0], "v": [1]}, steps=3)
     assert isinstance(request, requests.Generate)

@@ -422,9 +422,8 @@ def recorded(page: str) -> list[tuple[dict[str, Any], bytes]]:
 
 
 def test_a_film_of_digits_is_one_small_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    empty_folder: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     assert (
         main(["view", "digits-labelled", "-o", "film.html", "--label", "3,7", "--steps", "50"]) == 0
     )
