@@ -7,6 +7,7 @@ need is made.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -25,10 +26,13 @@ from bfn.nn import MLP, MixedMLP
 from bfn.output import BinnedHead, CategoricalHead, FreeBinnedHead, Marginals, PointHead
 from bfn.output.binned import SmoothBinnedHead
 from bfn.output.bins import discretise
+from bfn.plots import style
 from bfn.recipe.suggest import suggest_beta_1, suggest_sigma_1
 from bfn.sampling import quality, solvers
 from bfn.sampling.batches import in_batches
 from bfn.schedule import Exponential, Logarithmic, Quadratic, Retimed
+from bfn.tables import compare
+from bfn.tables.frame import read
 from support.mistakes import assert_refused
 from support.toys import KINDS, Toy, data, generator, model
 
@@ -362,7 +366,7 @@ CODING: Table = [
     (lambda: stack.uniform(PAIR).push(filled(), PAIR[:, ::-1] - 2), "damaged"),
     (lambda: stack.Stacks(1).put(0, b"\1\2\3\4\0\0\0\0"), "damaged"),
     (lambda: stack.gaussian(MEAN * np.nan, 2.5, 20), "not finite"),
-    (lambda: stack.cut_gaussian(MEAN, MEAN * np.inf, 17), "not finite"),
+    (lambda: stack.cut_gaussian(MEAN, np.abs(MEAN) * np.inf, 17), "not finite"),
     (lambda: stack.table(MEAN[..., None] * np.nan), "not finite"),
     (lambda: Grid.of(GaussianFlow(Exponential(0.02)), 5, spacing=1e-9), "too fine"),
     (lambda: Grid.of(GaussianFlow(Exponential(1e-8)), 1, 0.5).pushed(1, 2.0), "more steps"),
@@ -400,3 +404,18 @@ def test_mistakes_with_losses(mistake: tuple[Any, ...], kind: str) -> None:
 def test_mistakes_with_data(mistake: tuple[Any, ...], use: Callable[..., object]) -> None:
     kind, values, *words = mistake
     assert_refused(lambda: use(model(kind), torch.tensor([values])), *words)
+
+
+ROWS = {"x": list(range(9))}
+EXTRAS: Table = [
+    ("sklearn", lambda: compare(ROWS, ROWS), "compare"),
+    ("matplotlib", lambda: style.load("matplotlib"), "plot"),
+    ("PIL.Image", lambda: style.load("PIL.Image"), "plot"),
+    ("pyarrow", lambda: read(ROWS), "tables"),
+]
+
+
+@pytest.mark.parametrize(("module", "call", "extra"), EXTRAS)
+def test_missing_extras(module: str, call: Any, extra: str, monkeypatch: Any) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    assert_refused(call, f"not installed; add it with: pip install 'bfn[{extra}]'")

@@ -96,7 +96,6 @@ MISTAKES = [
     ("train digits --out", "--out has no value; write --out VALUE"),
     ("compress digits -o x.bfn", "bfn compress needs INPUTS; see bfn compress --help"),
     ("--verson", "--verson comes before the command; did you mean '--version'?"),
-    ("train digts --steps 5", "unknown recipe 'digts'; did you mean 'digits'?"),
     ("train digits --train.steps", "--train.steps has no value; write --train.steps VALUE"),
     ("train digits --train.steps 1 --train.steps 2", "--train.steps is given twice; give it once"),
     ("recipes --train.steps 3", "takes no recipe keys such as --train.steps; see bfn recipes"),

@@ -277,12 +277,6 @@ def test_mistakes_are_said_in_one_sentence(tables: tuple, options: dict, sentenc
         compare(*tables, **options)
 
 
-def test_scikit_learn_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "sklearn", None)
-    with pytest.raises(bfn.BFNError, match=re.escape("pip install 'bfn[compare]'")):
-        compare(TRAIN, NEW)
-
-
 # The page
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -98,13 +97,6 @@ def test_texts_of_several_lines_stay_apart(tmp_path: Path) -> None:
     assert (tmp_path / "many" / "0000.txt").read_text() == "a\nbb\n"
     sheets.write_sheet(tmp_path / "y.txt", lines, x[1:2].expand(2, 4))
     assert (tmp_path / "y.txt").read_text() == "abab\nabab\n"
-
-
-@pytest.mark.parametrize("module", ["PIL.Image", "matplotlib"])
-def test_missing_extra(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(BFNError, match=r"not installed; add it with: pip install 'bfn\[plot\]'"):
-        style.load(module)
 
 
 # Films.

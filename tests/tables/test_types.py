@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -394,9 +393,3 @@ def test_other_endings_are_refused(tmp_path: Path) -> None:
         (tmp_path / "t.parquet").write_bytes(content)
         with pytest.raises(BFNError, match=r"t\.parquet' is not a Parquet file, or is damaged"):
             read(tmp_path / "t.parquet")
-
-
-def test_a_missing_pyarrow_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(BFNError, match="needs pyarrow, which is not installed; add it with"):
-        read({"x": [1]})
