@@ -50,7 +50,7 @@ class _Written(Display):
 
     def __init__(self, console: Console) -> None:
         # rich itself exits on a broken pipe.
-        console.file = cast(IO[str], _Forgiving(console.file))
+        console.file = cast(IO[str], _SafeFile(console.file))
         self.console = console
 
     def say(self, message: str) -> None:
@@ -136,7 +136,7 @@ class Bar(_Written):
         self.progress.update(self._task, completed=done, total=total, description=title)
 
 
-class _Forgiving:
+class _SafeFile:
     """A file that drops what cannot be written."""
 
     def __init__(self, file: IO[str]) -> None:

@@ -53,7 +53,7 @@ def kept(raw: bytes, columns: Columns, path: Path) -> list[cells.Piece]:
     path.write_bytes(raw)
     found = list(cells.pieces(path, columns))
     assert b"".join(piece.raw for piece in found) == raw
-    assert b"".join(cells.restore(p.places, p.beside, columns) for p in found) == raw
+    assert b"".join(cells.restore(p.places, p.rest, columns) for p in found) == raw
     return found
 
 
@@ -87,7 +87,7 @@ def test_the_usual_ways_to_write_a_table_cost_next_to_nothing(
     assert piece.places.shape == (ROWS, 6)
     more = {"everything in quotes": 2, "with an index": 4, "spaces": 1}.get(name, 0)
     notes = sum(len(note) + 1 + more for note in table()["note"])
-    assert len(piece.beside) < notes + 300
+    assert len(piece.rest) < notes + 300
 
 
 def test_exact_values_are_found_in_their_bins(columns: Columns, tmp_path: Path) -> None:
@@ -168,8 +168,8 @@ def test_files_without_the_columns(columns: Columns, tmp_path: Path) -> None:
 
 def test_forged_bytes_beside_the_values(columns: Columns, tmp_path: Path) -> None:
     (piece,) = kept(written().encode(), columns, tmp_path / "t.csv")
-    for beside in (b"", b"\x00", piece.beside[:-1], piece.beside[:30], piece.beside[::-1]):
+    for rest in (b"", b"\x00", piece.rest[:-1], piece.rest[:30], piece.rest[::-1]):
         with pytest.raises(BFNError, match="do not fit together"):
-            cells.restore(piece.places, beside, columns)
+            cells.restore(piece.places, rest, columns)
     with pytest.raises(BFNError, match="do not fit together"):
-        cells.restore(piece.places[:-1], piece.beside, columns)
+        cells.restore(piece.places[:-1], piece.rest, columns)

@@ -40,7 +40,7 @@ MAX_CONTENTS = 1 << 22
 """Maximum size of the contents before compression: about 200,000 files."""
 PIECE = 1 << 22
 """Plain bytes are stored in pieces of this size; the last one may be shorter."""
-MOST_LINES, MOST_BESIDE = 1 << 16, 1 << 26
+MOST_LINES, MOST_REST = 1 << 16, 1 << 26
 """Maximum rows of a CSV file restored at a time, and maximum extra bytes."""
 EXPANSION = 1032
 """Maximum plain bytes per stored byte: the most that deflate can reach."""
@@ -312,7 +312,7 @@ def _part(kind: Any, *fields: Any) -> Part:
         case Picture(kind, shades):
             right = kind in PICTURES and type(shades) is bool
         case Lines(examples, size):
-            right = _natural(examples) <= MOST_LINES and 0 < _natural(size) <= MOST_BESIDE
+            right = _natural(examples) <= MOST_LINES and 0 < _natural(size) <= MOST_REST
     if not right:
         raise ValueError(f"{part!r:.80} is not part of a file")
     return part

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 from bfn.codec.archive import (
-    MOST_BESIDE,
+    MOST_REST,
     NUMBERS,
     PICTURES,
     Array,
@@ -409,10 +409,10 @@ def read_table(path: Path, format: Format) -> Iterator[Fragment]:
     """The rows of a CSV file."""
     try:
         for piece in format.pieces(path):
-            if len(piece.beside) > MOST_BESIDE:
+            if len(piece.rest) > MOST_REST:
                 raise DoesNotFit("has lines that are too long for a table")
-            part = Lines(len(piece.places), len(piece.beside))
-            yield Fragment(part, [piece.raw], torch.from_numpy(piece.places), piece.beside)
+            part = Lines(len(piece.places), len(piece.rest))
+            yield Fragment(part, [piece.raw], torch.from_numpy(piece.places), piece.rest)
     except BFNError as error:
         raise DoesNotFit(str(error)) from None
 

@@ -111,11 +111,11 @@ class Format(ABC):
         return [[number] for number in range(len(names))]
 
     def pieces(self, path: Path) -> Iterator[Any]:
-        """The pieces of a CSV file, with `raw` bytes, `places` of exact values and bytes `beside`
-        them; an error continues a sentence that begins with the file's name."""
+        """The pieces of a CSV file, with `raw` bytes, `places` of exact values and the
+        `rest`; an error continues a sentence that begins with the file's name."""
         raise NotImplementedError
 
-    def piece(self, places: np.ndarray, beside: bytes) -> bytes:
+    def piece(self, places: np.ndarray, rest: bytes) -> bytes:
         """The bytes of a piece."""
         raise NotImplementedError
 

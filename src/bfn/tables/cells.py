@@ -55,12 +55,12 @@ class Piece:
     Args:
         raw: their bytes.
         places: the exact values of the variables (N, D), for each row.
-        beside: the rest of the bytes, encoded.
+        rest: whatever the places do not determine, encoded.
     """
 
     raw: bytes
     places: np.ndarray
-    beside: bytes
+    rest: bytes
 
 
 def pieces(path: Path, columns: Columns) -> Iterator[Piece]:
@@ -73,10 +73,10 @@ def pieces(path: Path, columns: Columns) -> Iterator[Piece]:
             yield layout.piece(some_lines, columns)
 
 
-def restore(places: np.ndarray, beside: bytes, columns: Columns) -> bytes:
+def restore(places: np.ndarray, rest: bytes, columns: Columns) -> bytes:
     """The bytes of a piece."""
     try:
-        (delimiter, newline, cut), (at, loose), stored = msgpack.unpackb(beside)
+        (delimiter, newline, cut), (at, loose), stored = msgpack.unpackb(rest)
         cells = []
         for spelling, rows, texts in stored:
             if rows is None:
@@ -284,9 +284,9 @@ class Layout:
         at = np.diff([i for i, _ in loose], prepend=0).tolist()
         last, cells = lines[-1]
         cut = 0 if cells is None or last.endswith(self.newline) else len(self.newline)
-        beside = (self.delimiter, self.newline, cut), (at, [line for _, line in loose]), stored
+        rest = (self.delimiter, self.newline, cut), (at, [line for _, line in loose]), stored
         raw = b"".join(line for line, _ in lines)
-        return Piece(raw, places, msgpack.packb(beside))
+        return Piece(raw, places, msgpack.packb(rest))
 
 
 def _until(lines: Iterator[Line]) -> Iterator[Line]:

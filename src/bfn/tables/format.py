@@ -96,8 +96,8 @@ class TableFormat(Format):
     def pieces(self, path: Path) -> Iterator[cells.Piece]:
         return cells.pieces(path, self.columns)
 
-    def piece(self, places: np.ndarray, beside: bytes) -> bytes:
-        return cells.restore(places, beside, self.columns)
+    def piece(self, places: np.ndarray, rest: bytes) -> bytes:
+        return cells.restore(places, rest, self.columns)
 
     def codes(
         self,

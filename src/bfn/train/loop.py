@@ -224,7 +224,7 @@ class Loop:
                 over = self._after_step(interrupted, asked)
                 self.display.advance(state.step, self._expected_steps())
                 if interrupted and not over:
-                    raise Interrupted(self._farewell())
+                    raise Interrupted(self._interruption_message())
             world.check_alive()
 
     def _keep_time(self, began: float) -> None:
@@ -393,7 +393,7 @@ class Loop:
         config = {**self.identity["model"], "train_known": self.settings.known}
         self.world.on_main(lambda: folder.export(config, weights))
 
-    def _farewell(self) -> str:
+    def _interruption_message(self) -> str:
         stopped = f"training was interrupted at step {self.state.step} of {self.settings.steps}"
         if self.folder is None:
             return stopped
