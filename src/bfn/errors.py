@@ -27,11 +27,11 @@ class Diverged(RuntimeError):
         self.step = step
 
 
-class Unwritten(BFNError):
+class WriteFailed(BFNError):
     """A file of the run could not be written: most often, the disk is full."""
 
 
-class Stranded(RuntimeError):
+class ProcessLost(RuntimeError):
     """Another process of the same training has died."""
 
 

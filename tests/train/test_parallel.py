@@ -18,7 +18,7 @@ import torch
 import bfn
 from bfn import recipe as config
 from bfn.cli.app import app, split
-from bfn.errors import Diverged, Stranded
+from bfn.errors import Diverged, ProcessLost
 from bfn.train import checkpoint, step
 from bfn.train.parallel import World
 from support import processes, tiny_runs
@@ -209,10 +209,10 @@ def test_the_loss_of_a_process_is_reported(message: str, reason: str) -> None:
     world = World()
     with pytest.raises(RuntimeError, match=r"gloo|NCCL") as caught, world.guard():
         raise RuntimeError(message)  # alone, there is none to lose
-    assert not isinstance(caught.value, Stranded)
+    assert not isinstance(caught.value, ProcessLost)
     world.size = 2
     sentence = f"lost another process .*{reason}.* with --resume"
-    with pytest.raises(Stranded, match=sentence), world.guard():
+    with pytest.raises(ProcessLost, match=sentence), world.guard():
         raise RuntimeError(message)
     assert world.lost
 

@@ -57,7 +57,7 @@ def test_a_fault_loses_nothing(fault: str, whole: tuple[Recipe, Path], tmp_path:
     elif fault == "no memory":
         assert "step 9 does not fit with 4 examples at once" in message
     else:
-        assert message.startswith("Unwritten: ")
+        assert message.startswith("WriteFailed: ")
         assert "could not be written" in message or "No space" in message
         assert "make room and resume the run" in message
         assert status(tmp_path / "run")["status"] == "failed"

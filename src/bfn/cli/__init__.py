@@ -21,12 +21,12 @@ DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
     from bfn.cli.app import run
-    from bfn.errors import BFNError, Diverged, Stranded, Unwritten
+    from bfn.errors import BFNError, Diverged, ProcessLost, WriteFailed
 
     try:
         run(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
-    except Stranded as error:
+    except ProcessLost as error:
         # Threads still waiting for the lost process must not keep this one alive.
         code = _answer(str(error), FAILED, at_once=True)
         with contextlib.suppress(OSError, ValueError):
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         where = f": {str(error.filename)!r}" if error.filename else ""
         return _answer(f"{error.strerror or error}{where}", FAILED)
     except (BFNError, Diverged, MemoryError) as error:
-        misused = isinstance(error, BFNError) and not isinstance(error, Unwritten)
+        misused = isinstance(error, BFNError) and not isinstance(error, WriteFailed)
         return _answer(str(error) or type(error).__name__, MISUSED if misused else FAILED)
     return DONE
 

@@ -150,7 +150,7 @@ class Comparison:
 def page(comparison: Comparison) -> str:
     """The page of a comparison."""
     body = [
-        "<h1>New rows compared with real rows</h1>",
+        "<h1>New rows and real rows</h1>",
         f"<p>{escape(comparison.note())}</p>",
         *(f'<p class="warning">{escape(warning)}</p>' for warning in comparison.warnings),
         *_measures(comparison),
@@ -160,7 +160,7 @@ def page(comparison: Comparison) -> str:
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>New rows compared with real rows</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+        f"<title>New rows and real rows</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
         + "\n".join(body)
         + "\n</body>\n</html>\n"
     )

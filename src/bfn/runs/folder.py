@@ -32,7 +32,7 @@ from torch import Tensor
 from bfn import saving
 from bfn.data.base import DataSet
 from bfn.data.formats import Format, read_format
-from bfn.errors import BFNError, Unwritten
+from bfn.errors import BFNError, WriteFailed
 from bfn.files import replacing, write
 from bfn.model import BFN
 from bfn.recipe import PLACES, Recipe, read
@@ -161,7 +161,7 @@ class RunFolder:
     def check_here(self) -> None:
         """Refuse to write if the folder was moved or deleted: that would leave half a run."""
         if not self.is_here():
-            raise Unwritten(
+            raise WriteFailed(
                 f"the run folder {str(self.path)!r} was moved or deleted while it was trained in; "
                 "if it was moved, resume the run in its new place"
             )
@@ -259,7 +259,7 @@ class RunFolder:
         try:
             saving.save(self.path, model, weights)
         except (OSError, SafetensorError) as error:
-            raise Unwritten(
+            raise WriteFailed(
                 f"the model could not be written to {str(self.path)!r} ({error}); make room and "
                 "resume the run"
             ) from error
@@ -305,7 +305,7 @@ class RunFolder:
         try:
             yield
         except OSError as error:
-            raise Unwritten(
+            raise WriteFailed(
                 f"{str(self.path / name)!r} could not be written ({error.strerror}); make room and "
                 "resume the run"
             ) from error

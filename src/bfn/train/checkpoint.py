@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from bfn.device import is_out_of_memory
-from bfn.errors import BFNError, Unwritten
+from bfn.errors import BFNError, WriteFailed
 from bfn.files import check_format, sha256
 from bfn.loss import ImportanceTimes, Times
 from bfn.runs.folder import checkpoint_steps
@@ -176,7 +176,7 @@ def write(folder: Path, step: int, tensors: Tensors, values: Mapping[str, Any], 
     except (OSError, SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
         earlier = "earlier ones are intact: " if checkpoint_steps(folder) else ""
-        raise Unwritten(
+        raise WriteFailed(
             f"the checkpoint {str(target)!r} could not be written ({error}); {earlier}make room "
             "and resume the run"
         ) from error

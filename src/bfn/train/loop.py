@@ -24,7 +24,7 @@ import torch
 
 from bfn.data.base import SPLITS
 from bfn.device import memory_errors
-from bfn.errors import Diverged, Interrupted, Unwritten
+from bfn.errors import Diverged, Interrupted, WriteFailed
 from bfn.nn.accelerate import compiling
 from bfn.progress import Display
 from bfn.recipe import Recipe
@@ -378,7 +378,7 @@ class Loop:
             average = checkpoint.save(
                 self.folder.checkpoints, state, self.identity, self.settings.keep, self.world
             )
-        except Unwritten:
+        except WriteFailed:
             if self.world.main:
                 self.folder.check_here()  # it may have been moved just now
             raise

@@ -29,7 +29,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from bfn.errors import BFNError, Diverged, Stranded, Unwritten
+from bfn.errors import BFNError, Diverged, ProcessLost, WriteFailed
 from bfn.model import BFN
 
 PATIENCE = datetime.timedelta(minutes=10)
@@ -114,11 +114,11 @@ class World:
                 result = work()
             except Exception as caught:
                 error = caught
-        failed = self.broadcast(None if error is None else (type(error) is Unwritten, str(error)))
+        failed = self.broadcast(None if error is None else (type(error) is WriteFailed, str(error)))
         if error is not None:
             raise error
         if failed is not None:
-            raise (Unwritten if failed[0] else BFNError)(failed[1])
+            raise (WriteFailed if failed[0] else BFNError)(failed[1])
         return result
 
     def broadcast(self, value: T) -> T:
@@ -157,16 +157,16 @@ class World:
 
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
-        """Turn the error caused by the death of another process into `Stranded`."""
+        """Turn the error caused by the death of another process into `ProcessLost`."""
         try:
             yield
-        except (Stranded, Diverged):
+        except (ProcessLost, Diverged):
             raise
         except RuntimeError as error:
             if self.size == 1 or not _lost(error):
                 raise
             self.lost = True
-            raise Stranded(
+            raise ProcessLost(
                 f"process {self.rank} lost another process of this training run, which has died or "
                 f"cannot be reached ({_reason(error)}); checkpoints are intact: restart all "
                 "processes with --resume (resume=True in Python)"
@@ -223,7 +223,7 @@ def world() -> Iterator[World]:
     try:
         with world.guard():
             yield world
-    except Stranded:
+    except ProcessLost:
         raise  # an orderly exit might wait forever for the dead process
     except BaseException:
         world.leave()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import bfn
-from bfn.errors import BFNError, Stranded
+from bfn.errors import BFNError, ProcessLost
 from bfn.train import parallel
 
 SECONDS = 10.0
@@ -49,7 +49,7 @@ def main(kind: str, sharding: str, out: Path) -> str:
             model, torch.zeros(8, 2), out=out, steps=3, batch=4, display=False, sharding=sharding,
             sample_every=2,
         )  # fmt: skip
-    except (BFNError, Stranded) as error:
+    except (BFNError, ProcessLost) as error:
         return str(error)
     return "finished"
 
