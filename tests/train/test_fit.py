@@ -178,6 +178,14 @@ def test_a_dataset_resumes_exactly_with_what_it_draws(x: Tensor, tmp_path: Path)
         bfn.train.fit(model(), Own(x[:400]), steps=6, out=tmp_path / "run", resume=True, **settings)
 
 
+def test_a_model_that_was_trained_without_known_variables_can_learn_them(x: Tensor) -> None:
+    net = bfn.nn.MLP(x.shape[1], inputs=K, outputs=K, width=8, layers=1, known=True)
+    plain = bfn.discrete(net, K=K, beta_1=1.0)
+    for known in (0.0, 0.5):
+        bfn.train.fit(plain, x, steps=1, batch=50, known=known, display=False)
+        assert plain.train_known == known
+
+
 def test_resuming_with_other_batches_is_reported(x: Tensor, tmp_path: Path) -> None:
     loader, display = DataLoader(Own(x), 50, shuffle=True), tiny_runs.Recorder()
     first = bfn.train.fit(model(), loader, steps=2, out=tmp_path / "run", display=False)

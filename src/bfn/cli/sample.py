@@ -55,6 +55,7 @@ def sample(
     asked = chosen(keys)
     settings = (recipe.sample if recipe else Sample()).updated(**asked)
     settings = sampling.with_calls(settings, calls, asked.get("steps"))
+    model = on_device(model, settings.device, fast=Accelerated, compile=compile)
     if format.medium == "table":
         table.refuse(prefix=prefix, length=length, film=film, separate=separate)
         table.sample(run, model, settings, given or [], out, force)
@@ -88,7 +89,6 @@ def sample(
     if film:
         check_free(gif, force)
     sampling.warn_of_labels(recipe, settings)
-    model = on_device(model, settings.device, fast=Accelerated, compile=compile)
     drawn = {"callback": moving, "static": compile, "known": known, "length": length}
     x = sampling.draw(model, format, settings, **drawn)
     summary = sampling.summary("sample", len(x), settings.steps)
@@ -171,6 +171,7 @@ def infill(
     if particles > 1 and "solver" not in given:
         own = dataclasses.replace(own, solver="ancestral", grid="auto")
     settings = sampling.with_calls(own.updated(**given), calls, given.get("steps"), resample)
+    model = on_device(model, settings.device, fast=Accelerated)
     if format.medium == "table":
         table.refuse(mask=mask, blank=blank, resize=resize, length=length, whole=whole)
         table.refuse(particles=particles > 1, resample=resample, since=since, n=given.get("n"))
@@ -195,7 +196,6 @@ def infill(
     options |= {"particles": particles, "since": since}
     if model.lengths is not None and (length is not None or is_text):
         options["length"] = len(what) if length is None else length
-    model = on_device(model, settings.device, fast=Accelerated)
     filled = sampling.draw(model, format, settings, known=(x, seen), **options)
     if ending == ".txt":
         end = None if whole or length is not None else len(what)

@@ -11,11 +11,9 @@ from typing import Any
 
 from bfn.cli import results
 from bfn.cli.sampling import summary
-from bfn.device import on_device
 from bfn.errors import BFNError, plural
 from bfn.files import check_free
 from bfn.model import BFN
-from bfn.nn.accelerate import Accelerated
 from bfn.progress import waiting
 from bfn.recipe import Eval, Recipe, Sample
 from bfn.sampling.batches import options
@@ -51,7 +49,7 @@ def sample(
 
     out = out or Path(f"{run.resolve().name}-samples.csv")
     check_free(out, force, endings=ENDINGS)
-    table = _table(on_device(model, settings.device, fast=Accelerated))
+    table = _table(model)
     with waiting("sampling") as (report, say), _printed_warnings():
         new = table.sample(
             settings.n, read_given(given), seed=settings.seed, steps=settings.steps,
@@ -74,7 +72,6 @@ def infill(
     holes = int(frame.holes)
     if not holes:
         raise BFNError(f"{what!r} has no missing values; leave cells empty to have them filled in")
-    model = on_device(model, settings.device, fast=Accelerated)
     with waiting("filling in") as (report, say), _printed_warnings():
         filled = _table(model).impute(
             frame, seed=settings.seed, steps=settings.steps, batch=settings.batch,

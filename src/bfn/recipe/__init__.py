@@ -292,8 +292,7 @@ class Published(Section):
 
     def result(self, n: float) -> float | None:
         """The result for n steps (math.inf for L^inf), if there is one."""
-        counts = list(map(float, self.steps))
-        return self.total[counts.index(n)] if n in counts else None
+        return dict(zip(map(float, self.steps), self.total, strict=True)).get(n)
 
 
 SECTIONS: dict[str, type[Section]] = {"train": Train, "eval": Eval, "sample": Sample}

@@ -152,7 +152,7 @@ def _train(
     stop: Callable[[], bool] | None,
     augment: Callable[[Tensor], Tensor] | None = None,
 ) -> Fit:
-    """Resolve, open, restore, loop, close."""
+    """Build, prepare, open, restore, loop, close."""
     with parallel.world() as world:
         display = _display(display, world)
         # Errors are reported before anything is written, and an unusable folder before the data are
@@ -163,10 +163,25 @@ def _train(
         # The run keeps the recipe that it was given, so that the same command resumes it.
         suited = dataclasses.replace(recipe, train=data.adjusted(recipe.train))
         resumed = folder if resume and folder is not None and folder.steps() else None
-        _prepare(suited, model, data, folder, resumed, augment, display.say)
+        model.train_known = None  # of an earlier training
+        if suited.train.init and resumed is None:
+            _start_from(model, suited.train.init, folder, display.say)
+        with torch.random.fork_rng([]):  # a torch Dataset and an augmentation may draw from it
+            torch.manual_seed(suited.train.seed)
+            _fit_to_data(model, data, resumed)
+            _check(suited, model, data, folder, augment)
+        model.data_format = data.describe()
         with parallel.unsharded_afterwards(model, recipe.train.sharding, world):
             with memory_errors(lambda: "the model and the data are too large for it"):
-                loop = _loop(suited, model, data, folder, world, display, stop, augment)
+                identity, samples = {}, None
+                if folder is not None:
+                    # Before the data are on a GPU, and sharding changes the network's class.
+                    identity["data"] = data.digest() if world.main else ""
+                    identity["model"] = json.loads(json.dumps(model.config()))
+                    if suited.train.sample_every:
+                        samples = Samples(folder, model, data, suited, world, display.say)
+                trainer = Trainer(model, data, suited.train, world, augment, display.say)
+                loop = Loop(trainer, folder, identity, display, samples, stop)
             loop.open(recipe, resume=resume, force=force)
             try:
                 with world.guard():
@@ -183,49 +198,7 @@ def _display(display: Display | bool, world: World) -> Display:
     return progress.choose() if display is True else display
 
 
-def _loop(
-    recipe: Recipe,
-    model: BFN,
-    data: DataSet,
-    folder: RunFolder | None,
-    world: World,
-    display: Display,
-    stop: Callable[[], bool] | None,
-    augment: Callable[[Tensor], Tensor] | None,
-) -> Loop:
-    """The training loop before its first step, on its device."""
-    identity, samples = {}, None
-    if folder is not None:
-        # Before the data are on a GPU, and sharding changes the network's class.
-        identity["data"] = data.digest() if world.main else ""
-        identity["model"] = json.loads(json.dumps(model.config()))
-        if recipe.train.sample_every:
-            samples = Samples(folder, model, data, recipe, world, display.say)
-    trainer = Trainer(model, data, recipe.train, world, augment, display.say)
-    return Loop(trainer, folder, identity, display, samples, stop)
-
-
 # Preparations and checks before training.
-
-
-def _prepare(
-    recipe: Recipe,
-    model: BFN,
-    data: DataSet,
-    folder: RunFolder | None,
-    resumed: RunFolder | None,
-    augment: Callable[[Tensor], Tensor] | None,
-    say: Callable[[str], None],
-) -> None:
-    """Initialise the model from another run and from the data, and try two examples."""
-    model.train_known = None  # of an earlier training
-    if recipe.train.init and resumed is None:
-        _start_from(model, recipe.train.init, folder, say)
-    with torch.random.fork_rng([]):  # a torch Dataset and an augmentation may draw from it
-        torch.manual_seed(recipe.train.seed)
-        _fit_to_data(model, data, resumed)
-        _check(recipe, model, data, folder, augment)
-    model.data_format = data.describe()
 
 
 def _start_from(
