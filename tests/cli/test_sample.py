@@ -156,7 +156,7 @@ def test_a_prefix_with_labels_and_guidance() -> None:
     model = toys.model("continuous").double()
     x, mask = torch.tensor([0.5, 0.0, 0.0]).double(), torch.tensor([True, False, False])
     settings = bfn.recipe.Sample(n=4, steps=3, label="3,1", guidance=2.0, solver="ode2", batch=3)
-    found = bfn.sampling.batches.draw(model, (3,), settings, known=(x, mask))
+    found = bfn.sampling.batches.sample_as(model, (3,), settings, known=(x, mask))
     keys = bfn.noise.Keyed([bfn.noise.seed("sample", 0, i) for i in range(4)])
     guided = bfn.guidance.ClassifierFree(model, 2.0)
     options: dict[str, Any] = {"solver": "ode2", "observed": "known", "label": [3, 1, 3, 1]}

@@ -22,7 +22,7 @@ from bfn.flow import GaussianFlow
 from bfn.output import FreeBinnedHead
 from bfn.recipe import Sample
 from bfn.runs.folder import RunFolder
-from bfn.sampling.batches import draw
+from bfn.sampling.batches import sample_as
 from support.mistakes import assert_refused
 from support.toys import KINDS, Linear, Toy, data, generator, model
 
@@ -308,7 +308,7 @@ def test_every_value_of_a_configuration_may_be_wrong(
         path.write_text(json.dumps(config))
         try:
             model, format = folder.load_model(), folder.format()
-            format.render(draw(model, format.shape, Sample(n=1, steps=1)))
+            format.render(sample_as(model, format.shape, Sample(n=1, steps=1)))
         except BFNError:
             refused += 1
         except Exception as error:

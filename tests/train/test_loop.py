@@ -317,7 +317,7 @@ def test_a_signal_ends_the_drawing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return original(*arguments, progress=look if progress else None, **keywords)
 
     with monkeypatch.context() as patch:
-        patch.setattr(monitor, "draw", draw)
+        patch.setattr(monitor, "sample_as", draw)
         with pytest.raises(Interrupted, match="interrupted at step 4 of 12; its state is saved"):
             run(recipe, tmp_path / "run")
     assert not list((tmp_path / "run").glob("samples/*"))

@@ -90,7 +90,7 @@ def sample(
         check_free(gif, force)
     sampling.warn_of_labels(recipe, settings)
     drawn = {"callback": moving, "static": compile, "known": known, "length": length}
-    x = sampling.draw(model, format, settings, **drawn)
+    x = sampling.sample_with_progress(model, format, settings, **drawn)
     summary = sampling.summary("sample", len(x), settings.steps)
     if separate:
         sheets.write_separately(out, format, x)
@@ -158,7 +158,7 @@ def infill(
     from bfn.plots import sheets
     from bfn.recipe import Sample
     from bfn.runs.folder import RunFolder
-    from bfn.sampling.batches import observed as how
+    from bfn.sampling.batches import default_observation
 
     folder = RunFolder.find(run, trust=trust)
     model, format = folder.load_model(), folder.format()
@@ -190,13 +190,13 @@ def infill(
             "it out"
         )
     if observed is None:
-        observed = how(model, format, particles, resample)
+        observed = default_observation(model, format, particles, resample)
     sampling.warn_of_labels(recipe, settings)
     options: dict[str, Any] = {"observed": observed, "resample": resample, "jump": jump}
     options |= {"particles": particles, "since": since}
     if model.lengths is not None and (length is not None or is_text):
         options["length"] = len(what) if length is None else length
-    filled = sampling.draw(model, format, settings, known=(x, seen), **options)
+    filled = sampling.sample_with_progress(model, format, settings, known=(x, seen), **options)
     if ending == ".txt":
         end = None if whole or length is not None else len(what)
         content = sheets.joined([text[:end] for text in format.render(filled)]).encode()

@@ -20,10 +20,10 @@ from bfn.recipe import Recipe, Sample
 from bfn.sampling import batches, solvers
 
 
-def draw(model: BFN, format: Format, settings: Sample, **options: Any) -> Tensor:
-    """Samples with these settings, showing progress; options as in `batches.draw`."""
+def sample_with_progress(model: BFN, format: Format, settings: Sample, **options: Any) -> Tensor:
+    """Samples with these settings, showing progress; options as in `batches.sample_as`."""
     with waiting("sampling") as (report, say):
-        return batches.draw(model, format.shape, settings, progress=report, say=say, **options)
+        return batches.sample_as(model, format.shape, settings, progress=report, say=say, **options)
 
 
 def check_length(model: BFN, length: int | None) -> None:

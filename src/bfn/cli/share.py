@@ -34,7 +34,7 @@ def card(
         sample_steps: Bayesian updates for the samples.
     """
     from bfn.cli.evaluate import comparable, compare_data, measure, recipe_with_data
-    from bfn.cli.sampling import draw, with_labels
+    from bfn.cli.sampling import sample_with_progress, with_labels
     from bfn.device import on_device
     from bfn.plots.sheets import suffix, write_sheet
     from bfn.recipe import build
@@ -54,7 +54,7 @@ def card(
     compare_data(folder, model, data, evaluation.split, moved=False)
     result = measure(model, data, evaluation)
     sampling, columns = with_labels(model, sampling, n is not None)
-    write_sheet(picture, format, draw(model, format, sampling), columns)
+    write_sheet(picture, format, sample_with_progress(model, format, sampling), columns)
     published = comparable(recipe.published, result, evaluation)
     losses = in_markdown(result, evaluation.split, published)
     written = card_of_run(recipe, run.name, data.summary(), losses, picture)

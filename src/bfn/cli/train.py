@@ -141,7 +141,7 @@ def demo(
     fit = training.run(recipe, folder.path, force=force)
     trained = time.monotonic() - began
     result = evaluate.measure(fit.model, data, recipe.eval)
-    x = sampling.draw(fit.model, data.format, recipe.sample)
+    x = sampling.sample_with_progress(fit.model, data.format, recipe.sample)
     sheets.write_sheet(out / "samples.png", data.format, x)
     run = figures.Run(fit.model, data, recipe.sample, recipe.eval.split)
     figures.draw("losses", run, out / "loss-by-time.png")

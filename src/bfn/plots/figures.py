@@ -23,7 +23,7 @@ from bfn.model import BFN
 from bfn.plots import style
 from bfn.plots.sheets import grid, probabilities, shades
 from bfn.recipe import Sample
-from bfn.sampling.batches import draw as draw_from
+from bfn.sampling.batches import sample_as
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -85,7 +85,7 @@ def real_and_generated(run: Run, count: int) -> tuple[Tensor, Tensor]:
     """Examples of the split, and the same number of samples, drawn as the run's recipe says."""
     x, _ = run.batch(count)
     settings = replace(run.sampling, n=len(x), seed=noise.seed("figures", run.seed))
-    return x.cpu(), draw_from(run.model, x.shape[1:], settings, progress=run.progress)
+    return x.cpu(), sample_as(run.model, x.shape[1:], settings, progress=run.progress)
 
 
 def draw_samples(run: Run) -> Figure:

@@ -96,7 +96,7 @@ def in_batches(
     return model.flow.unpack(torch.cat(parts))
 
 
-def draw(
+def sample_as(
     model: BFN,
     shape: Sequence[int],
     settings: Sample,
@@ -115,11 +115,13 @@ def draw(
     return innermost(model).pack(x)
 
 
-def observed(model: BFN, format: Format, particles: int = 1, resample: int = 0) -> Observed:
+def default_observation(
+    model: BFN, format: Format, particles: int = 1, resample: int = 0
+) -> Observed:
     """The default way in which infilling shows the network the known values."""
     if particles == 1 and not resample and has_learned(model):
         return "learned"
-    # Texts are known from the start, for the reason given in `draw`.
+    # Texts are known from the start, for the reason given in `sample_as`.
     return "known" if particles == 1 and format.medium == "text" else "schedule"
 
 

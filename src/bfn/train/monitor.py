@@ -29,7 +29,7 @@ from bfn.model import BFN
 from bfn.plots import sheets
 from bfn.recipe import Recipe, Train
 from bfn.runs.folder import RunFolder
-from bfn.sampling.batches import draw
+from bfn.sampling.batches import sample_as
 from bfn.train.parallel import World
 
 BINS = 10
@@ -231,7 +231,7 @@ class Samples:
         except BFNError as error:
             say(f"no samples will be drawn during training: {error}")
             return
-        draw(model, data.shape, replace(self.settings, n=1, steps=1))
+        sample_as(model, data.shape, replace(self.settings, n=1, steps=1))
 
     def write(self, step: int, interrupted: Callable[[], bool]) -> None:
         """Draw and write, unless `interrupted`; all processes must call this."""
@@ -265,7 +265,7 @@ class Samples:
         # Processes that gather weights make the same calls: none of them may halve its batch.
         say = too_large if self.together else None
         try:
-            return draw(self.model, self.data.shape, self.settings, progress=progress, say=say)
+            return sample_as(self.model, self.data.shape, self.settings, progress=progress, say=say)
         except _Interrupted:
             return None
 

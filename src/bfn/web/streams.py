@@ -1,7 +1,7 @@
 """Generations, and a user's own examples, as streams of messages, films and files.
 
-A generation is `bfn.sampling.batches.draw`, as for the command line, observed by its callback; so
-the same seed gives the same sample there. Messages about a user's own example are sent at evenly
+A generation is `bfn.sampling.batches.sample_as`, as for the command line, observed by its callback;
+so the same seed gives the same sample there. Messages about a user's own example are sent at evenly
 spaced times, and the model's loss is the integral of
 
     rate of variable d  =  alpha(t) / (2 v) |m(x)_d - m_d|^2        nats per unit of time
@@ -177,13 +177,13 @@ def _generate(
     options: dict[str, Any] = {} if lengths is None else {"length": lengths}
     if request.pins:
         options["known"] = subject.example(list(request.pins), list(request.pins.values()))
-        options["observed"] = batches.observed(model, subject.format, request.particles)
+        options["observed"] = batches.default_observation(model, subject.format, request.particles)
         options |= {"particles": request.particles, "since": request.since}
 
     def callback(i: int, t: Tensor, theta: Theta, output: Output) -> None:
         see(i, float(t[0]), theta, output)
 
-    return batches.draw(model, subject.format.shape, settings, callback=callback, **options)
+    return batches.sample_as(model, subject.format.shape, settings, callback=callback, **options)
 
 
 def _lengths(subject: Subject, request: Generate, count: int) -> Tensor | None:

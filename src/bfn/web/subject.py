@@ -197,7 +197,7 @@ class Subject:
             "groups": [group.describe() for group in self.groups],
             "labels": self.labels,
             "lengths": None if lengths is None else {"least": 1, "most": lengths.longest},
-            "known": batches.observed(self.model, self.format),
+            "known": batches.default_observation(self.model, self.format),
             "defaults": {
                 "solver": self.settings.solver,
                 "steps": self.settings.steps,
