@@ -14,7 +14,7 @@ import torch
 from bfn import files
 from bfn.cli import main
 from bfn.plots import charts, figures, style
-from bfn.plots.figures import draw_samples, flow_through_time, loss_curves, real_and_generated
+from bfn.plots.figures import flow_through_time, loss_curves, plot_samples, real_and_generated
 from bfn.plots.sheets import probabilities, shades
 from plots.drawings import check, share
 from support import untrained
@@ -121,8 +121,8 @@ RUNS = {
 @pytest.mark.parametrize("kind", RUNS)
 def test_samples_and_distributions_are_drawn(kind: str) -> None:
     run = RUNS[kind]()
-    check(lambda: draw_samples(run))
-    pixels = check(lambda: figures.draw_distributions(run))
+    check(lambda: plot_samples(run))
+    pixels = check(lambda: figures.plot_distributions(run))
     if kind == "text":  # some characters are right at t = 0.75, others not yet
         assert share(pixels, style.BLUE, within=40) > 1e-4
         assert share(pixels, style.RED, within=100) > 1e-4
@@ -132,7 +132,7 @@ def test_samples_and_distributions_are_drawn(kind: str) -> None:
 def test_losses_are_drawn(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures, "loss_curves", lambda run: loss_curves(run, 6, 6))
     run = untrained.images(form)
-    pixels = check(lambda: figures.draw_losses(run))
+    pixels = check(lambda: figures.plot_losses(run))
     assert share(pixels, style.BLUE) > 1e-3
     assert share(pixels, style.RED) > 1e-4
 
@@ -196,7 +196,7 @@ def test_the_picture_shows_what_was_logged(tmp_path: Path, saved: list[Any]) -> 
         charts.read_curve(write_metrics(tmp_path / name, validated=name == "run-1"))
         for name in names
     ]
-    charts.draw_curves(tmp_path / "c.png", found)
+    charts.plot_curves(tmp_path / "c.png", found)
     left, right = saved[0].axes
     lines = [line for line in left.lines if line.get_label() in names]
     for line in lines:

@@ -304,7 +304,7 @@ def test_a_full_disk_does_not_end_the_training(
 def test_a_signal_ends_the_drawing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = tiny_runs.read(tmp_path, "text", train__sample_every=3, sample__steps=50)
     run(tiny_runs.read(tmp_path, "text"), tmp_path / "whole")
-    original = monitor.draw
+    original = monitor.sample_as
 
     def draw(*arguments, progress=None, **keywords):
         def look(done: int, count: int) -> None:

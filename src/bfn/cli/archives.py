@@ -152,9 +152,9 @@ def inspect(
     with Archive(file) as archive:
         account = describe(archive)
         if plot is not None:
-            from bfn.plots.charts import draw_bits
+            from bfn.plots.charts import plot_bits
 
-            draw_bits(plot, account)
+            plot_bits(plot, account)
     if json:
         print(json_format.dumps(account, indent=2))
         return

@@ -315,7 +315,7 @@ def solvers(
             **options,
         )
     samples = f"{repeats} x " * (repeats > 1) + plural(comparison.samples, "sample")
-    charts.draw_solvers(out, comparison, f"{run.name}: {samples}")
+    charts.plot_solvers(out, comparison, f"{run.name}: {samples}")
     document = {"run": str(run), "split": split, **comparison.to_json()}
     if not results.write_json(json, document):
         _show_solvers(comparison, f"{run}, {samples} a row, against the {split} split")

@@ -128,7 +128,7 @@ def plot(
     check_free(out, force, endings=FIGURES)
     names = Counter(run.name for run in runs)
     curves = [charts.read_curve(run, None if names[run.name] == 1 else str(run)) for run in runs]
-    charts.draw_curves(out, curves)
+    charts.plot_curves(out, curves)
     print(f"wrote {out}")
 
 
@@ -178,5 +178,5 @@ def figures(
     loaded = figures.Run(model, data, recipe.sample, split, seed)
     for name, path in paths.items():
         with waiting(f"drawing {name}") as (report, _):
-            figures.draw(name, dataclasses.replace(loaded, progress=report), path)
+            figures.plot(name, dataclasses.replace(loaded, progress=report), path)
         print(f"{path}: {figures.FIGURES[name]}")

@@ -53,10 +53,10 @@ def schedule(
     points = curve(K, bins, value, ROWS)
     left = points[-1][2]
     if out is not None:
-        from bfn.plots.charts import draw_schedule
+        from bfn.plots.charts import plot_schedule
 
         fine = [(t, nats) for t, _, nats in curve(K, bins, value, 201)]
-        draw_schedule(out, f"{K} {kind}, {name} = {value:.4g}", fine)
+        plot_schedule(out, f"{K} {kind}, {name} = {value:.4g}", fine)
     if json:
         entropy = [{"t": t, "beta": beta, "nats": nats} for t, beta, nats in points]
         document = {"K": K, "kind": kind, name: value, "cost_left_nats": left, "entropy": entropy}

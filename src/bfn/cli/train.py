@@ -144,7 +144,7 @@ def demo(
     x = sampling.sample_with_progress(fit.model, data.format, recipe.sample)
     sheets.write_sheet(out / "samples.png", data.format, x)
     run = figures.Run(fit.model, data, recipe.sample, recipe.eval.split)
-    figures.draw("losses", run, out / "loss-by-time.png")
+    figures.plot("losses", run, out / "loss-by-time.png")
     compared = baselines(data)
     title = f"{plural(result.examples, 'held-out digit')}, {fit.step} steps in {trained:.0f} s"
     write(out / "results.txt", evaluate.show(result, title, compared))

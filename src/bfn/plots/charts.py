@@ -88,8 +88,8 @@ def smoothed(values: Sequence[float], lines: int) -> list[float]:
     return result
 
 
-def draw_curves(path: Path, curves: Sequence[Curve]) -> None:
-    """Draw training loss (faint, and smoothed) and validation; beside them the loss by time."""
+def plot_curves(path: Path, curves: Sequence[Curve]) -> None:
+    """Plot training loss (faint, and smoothed) and validation; beside them the loss by time."""
     units = dict.fromkeys(curve.unit for curve in curves)
     if len(units) > 1:
         raise BFNError(
@@ -104,9 +104,9 @@ def draw_curves(path: Path, curves: Sequence[Curve]) -> None:
         shown: list[float] = []
         looks = itertools.cycle(itertools.product(LINES, style.COLOURS))
         for curve, (line, colour) in zip(curves, looks, strict=False):
-            shown += _draw_losses(left, curve, colour, line)
+            shown += _plot_losses(left, curve, colour, line)
             if curve.by_time:
-                _draw_by_time(right[0], curve, colour, line)
+                _plot_by_time(right[0], curve, colour, line)
         low, high = min(shown), max(shown)
         margin = 0.08 * max(high - low, 1e-9 + 0.01 * abs(high))
         left.set(xlabel="step", ylabel=f"loss, {next(iter(units))}")
@@ -127,8 +127,8 @@ def _label(name: str) -> str:
     return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
 
 
-def _draw_losses(axes: Axes, curve: Curve, colour: str, line: str) -> list[float]:
-    """Draw a run's losses; returns the values that must be inside the picture."""
+def _plot_losses(axes: Axes, curve: Curve, colour: str, line: str) -> list[float]:
+    """Plot a run's losses; returns the values that must be visible."""
     lines = max(1, len(curve.steps) // 30)
     losses = smoothed(curve.losses, lines)
     if lines > 1:
@@ -145,13 +145,13 @@ def _draw_losses(axes: Axes, curve: Curve, colour: str, line: str) -> list[float
     return losses[len(curve.steps) // 20 :]
 
 
-def _draw_by_time(axes: Axes, curve: Curve, colour: str, line: str) -> None:
+def _plot_by_time(axes: Axes, curve: Curve, colour: str, line: str) -> None:
     values = [math.nan if value is None else value for value in curve.by_time]
     edges = [i / len(values) for i in range(len(values) + 1)]
     axes.stairs(values, edges, color=colour, linestyle=line, linewidth=1.3, baseline=None)
 
 
-def draw_solvers(path: Path, found: Comparison, title: str) -> None:
+def plot_solvers(path: Path, found: Comparison, title: str) -> None:
     """One panel per measure: its value against the number of calls, with a line per solver."""
     with style.styled():
         figure = style.new(3.3)
@@ -186,7 +186,7 @@ def draw_solvers(path: Path, found: Comparison, title: str) -> None:
         style.save(figure, path)
 
 
-def draw_schedule(path: Path, title: str, curve: Sequence[tuple[float, float]]) -> None:
+def plot_schedule(path: Path, title: str, curve: Sequence[tuple[float, float]]) -> None:
     """The expected entropy of the input distribution: points (t, nats), beside a straight line."""
     times, nats = zip(*curve, strict=True)
     with style.styled():
@@ -201,7 +201,7 @@ def draw_schedule(path: Path, title: str, curve: Sequence[tuple[float, float]]) 
         style.save(figure, path)
 
 
-def draw_bits(path: Path, account: dict[str, Any]) -> None:
+def plot_bits(path: Path, account: dict[str, Any]) -> None:
     """Where an archive's bits went, from an account as `bfn inspect --json` prints it."""
     from bfn.data import bits_of  # which loads torch
 
@@ -214,13 +214,13 @@ def draw_bits(path: Path, account: dict[str, Any]) -> None:
     with style.styled():
         figure = style.new(3.1)
         left, right = figure.subplots(1, 2)
-        _draw_steps(left, bits["steps"], n, group, variables)
+        _plot_steps(left, bits["steps"], n, group, variables)
         left.set_ylabel(bits_of(account["data"]["medium"]))
-        _draw_parts(right, account)
+        _plot_parts(right, account)
         style.save(figure, path)
 
 
-def _draw_steps(axes: Any, steps: list[float], n: int, group: int, variables: int) -> None:
+def _plot_steps(axes: Any, steps: list[float], n: int, group: int, variables: int) -> None:
     edges = [*(0.5 + group * i for i in range(len(steps))), n + 0.5]
     heights = [
         count / (stop - start) / variables
@@ -245,7 +245,7 @@ def parts(account: dict[str, Any]) -> dict[str, int]:
     }
 
 
-def _draw_parts(axes: Any, account: dict[str, Any]) -> None:
+def _plot_parts(axes: Any, account: dict[str, Any]) -> None:
     sizes = [count / 8 for count in parts(account).values()]
     axes.barh(list(parts(account)), sizes, color=style.COLOURS, alpha=0.75)
     axes.invert_yaxis()

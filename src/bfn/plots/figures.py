@@ -71,9 +71,9 @@ class Run:
         return noise.generator("figures", self.seed, *use)
 
 
-def draw(name: str, run: Run, path: Path) -> None:
-    """Draw one of `FIGURES` to a file, in the format that its name ends in."""
-    figures = {"samples": draw_samples, "distributions": draw_distributions, "losses": draw_losses}
+def plot(name: str, run: Run, path: Path) -> None:
+    """Plot one of `FIGURES` to a file, in the format that its name ends in."""
+    figures = {"samples": plot_samples, "distributions": plot_distributions, "losses": plot_losses}
     with style.styled():
         style.save(figures[name](run), path)
 
@@ -88,7 +88,7 @@ def real_and_generated(run: Run, count: int) -> tuple[Tensor, Tensor]:
     return x.cpu(), sample_as(run.model, x.shape[1:], settings, progress=run.progress)
 
 
-def draw_samples(run: Run) -> Figure:
+def plot_samples(run: Run) -> Figure:
     """Real data on the left, generated data on the right."""
     medium = run.data.medium
     count, height = PICTURES, 3.4
@@ -193,10 +193,10 @@ def flow_through_time(run: Run, count: int, steps: int, until: float) -> Flow:
     return Flow(t, x.cpu(), torch.stack(inputs).cpu(), torch.stack(outputs).cpu())
 
 
-def draw_distributions(run: Run) -> Figure:
+def plot_distributions(run: Run) -> Figure:
     """The input distribution above the output distribution, through time."""
     if run.data.medium == "text":
-        return _draw_texts(run)
+        return _plot_texts(run)
     image = run.data.medium == "image"
     flow = flow_through_time(run, EXAMPLES if image else 1, TIMES, UNTIL)
     height, width = flow.x.shape[-2:] if image else (1, 1)
@@ -236,7 +236,7 @@ def _mark_times(axes: Axes, t: Tensor) -> None:
     axes.set_xlabel("time $t$")
 
 
-def _draw_texts(run: Run) -> Figure:
+def _plot_texts(run: Run) -> Figure:
     """A line for each time: the most probable characters, as dark as they are probable."""
     flow = flow_through_time(run, 1, ROWS, UNTIL_OF_TEXT)
     x = flow.x[0, :CHARACTERS]
@@ -349,13 +349,13 @@ def loss_curves(run: Run, intervals: int = 32, examples: int = 256) -> LossCurve
     )
 
 
-def draw_losses(run: Run) -> Figure:
+def plot_losses(run: Run) -> Figure:
     """Left, L^inf by time; right, its integral up to t, L^r at t, and their sum."""
     curves = loss_curves(run)
     figure = style.new(2.7)
     left, right = figure.subplots(1, 2)
     edges = curves.edges.numpy()
-    _draw_rate(left, edges, curves.rate.numpy(), curves.rate_error.numpy(), curves.unit)
+    _plot_rate(left, edges, curves.rate.numpy(), curves.rate_error.numpy(), curves.unit)
     left.set_title(r"$L^\infty$ by time")
     right.set_title("if the transmission stopped at $t$")
     right.plot(edges, curves.cumulative.numpy(), color=style.BLUE, label=r"cumulative $L^\infty$")
@@ -370,7 +370,7 @@ def draw_losses(run: Run) -> Figure:
     return figure
 
 
-def _draw_rate(axes: Axes, edges: Any, rate: Any, error: Any, unit: str) -> None:
+def _plot_rate(axes: Axes, edges: Any, rate: Any, error: Any, unit: str) -> None:
     band = {"color": style.BLUE, "alpha": 0.25, "fill": True, "linewidth": 0}
     axes.stairs(rate + error, edges, baseline=rate - error, **band)
     axes.stairs(rate, edges, baseline=None, color=style.BLUE, linewidth=1.3)
