@@ -84,7 +84,9 @@ def main(words: list[str]) -> int:
             result, failed = try_out(broken, tree)
             wrong += result != "red"
             took = f"{time.monotonic() - start:.0f} s"
-            print(f"{i}/{len(chosen)} {result}, {took}: {broken.file}: {broken.new.strip()}")
+            print(
+                f"{i}/{len(chosen)} {result}, {took}: {broken.file}: {' '.join(broken.new.split())}"
+            )
             print(f"    {failed}", flush=True)
     print(f"{len(chosen) - wrong} of {len(chosen)} breaks were noticed")
     return int(wrong > 0)
