@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import bfn
 from bfn import evaluate, loss, noise
 from bfn.codec import Codec, stack
-from bfn.codec.chain import Grid
+from bfn.codec.chain import MessageGrid
 from bfn.flow import CategoricalFlow, GaussianFlow
 from bfn.guidance import ClassifierFree, Guided, read_labels
 from bfn.nn import MLP, MixedMLP
@@ -368,8 +368,8 @@ CODING: Table = [
     (lambda: stack.gaussian(MEAN * np.nan, 2.5, 20), "not finite"),
     (lambda: stack.cut_gaussian(MEAN, np.abs(MEAN) * np.inf, 17), "not finite"),
     (lambda: stack.table(MEAN[..., None] * np.nan), "not finite"),
-    (lambda: Grid.of(GaussianFlow(Exponential(0.02)), 5, spacing=1e-9), "too fine"),
-    (lambda: Grid.of(GaussianFlow(Exponential(1e-8)), 1, 0.5).pushed(1, 2.0), "more steps"),
+    (lambda: MessageGrid.of(GaussianFlow(Exponential(0.02)), 5, spacing=1e-9), "too fine"),
+    (lambda: MessageGrid.of(GaussianFlow(Exponential(1e-8)), 1, 0.5).pushed(1, 2.0), "more steps"),
 ]
 
 

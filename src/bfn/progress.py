@@ -57,7 +57,7 @@ class _Written(Display):
         self.console.print(message, soft_wrap=True, markup=False, highlight=False)
 
 
-class Lines(_Written):
+class LogDisplay(_Written):
     """About ten lines in all for a training run; a line every 30 seconds for other work."""
 
     def __init__(self, console: Console) -> None:
@@ -90,7 +90,7 @@ class Lines(_Written):
         return timedelta(seconds=round((time.monotonic() - self._began) * rest / done))
 
 
-class Bar(_Written):
+class BarDisplay(_Written):
     """A live bar; for training, with the loss in the data's own unit and the rate."""
 
     def __init__(self, console: Console, title: str = "") -> None:
@@ -176,7 +176,7 @@ def choose(console: Console | None = None, title: str = "") -> Display:
     from rich.console import Console
 
     console = console or Console(stderr=True)
-    return Bar(console, title) if console.is_terminal else Lines(console)
+    return BarDisplay(console, title) if console.is_terminal else LogDisplay(console)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bfn.codec import stack
-from bfn.codec.chain import POPPED, CutGaussianBins, Grid
+from bfn.codec.chain import POPPED, CutGaussianBins, MessageGrid
 from bfn.codec.stack import Distribution, Stacks
 from bfn.flow import BayesianFlow, BinaryFlow, CategoricalFlow, GaussianFlow
 from bfn.schedule import Exponential, Quadratic
@@ -120,7 +120,7 @@ FLOWS = [
 @pytest.mark.parametrize("flow", FLOWS, ids=str)
 @pytest.mark.parametrize("n", [1, 2, 10, 100])
 def test_deviations_and_units(flow: BayesianFlow, n: int) -> None:
-    grid, beta = Grid.of(flow, n, 0.5), flow.schedule.beta(torch.arange(n + 1).double() / n)
+    grid, beta = MessageGrid.of(flow, n, 0.5), flow.schedule.beta(torch.arange(n + 1).double() / n)
     for i in range(1, n + 1):
         alpha = float(beta[i] - beta[i - 1])
         assert grid.alpha[i] == pytest.approx(alpha, rel=1e-9)
@@ -136,7 +136,7 @@ def test_deviations_and_units(flow: BayesianFlow, n: int) -> None:
         assert grid.reach[i] * grid.delta[i] >= POPPED * sd
         assert grid.reach[i] < POPPED * sd / grid.delta[i] + 2
     # All that is popped has as much entropy as all messages.
-    fine = Grid.of(flow, n, 0.01)
+    fine = MessageGrid.of(flow, n, 0.01)
     assert fine.popped_bits().sum() == pytest.approx(fine.message_bits().sum(), abs=1e-4)
 
 
@@ -145,7 +145,7 @@ def test_deviations_and_units(flow: BayesianFlow, n: int) -> None:
 @pytest.mark.parametrize("side", [-1, 1, 0])
 def test_extreme_symbols_stay_within_the_alphabets(flow: BayesianFlow, n: int, side: int) -> None:
     """Every V_i is popped at the end of its alphabet, always the same one or in turn."""
-    grid, m = Grid.of(flow, n, 0.5), 0.7
+    grid, m = MessageGrid.of(flow, n, 0.5), 0.7
     sign = side or 1
     k = np.rint(grid.beta[n] * m / grid.delta[n]) + sign * grid.reach[n]
     for i in range(n, 0, -1):

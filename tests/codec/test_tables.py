@@ -14,7 +14,7 @@ import torch
 
 import bfn
 from bfn.codec import Codec
-from bfn.codec.archive import Entry, Lines, Rows
+from bfn.codec.archive import CSVRows, Entry, Rows
 from bfn.codec.pack import codec_for, pack
 from bfn.codec.stack import Exact, constriction
 from bfn.codec.translation import check_parts
@@ -97,7 +97,7 @@ def test_a_table_compresses_from_python(run: Path, tmp_path: Path) -> None:
 
 def test_parts_of_other_data_are_refused(run: Path) -> None:
     format = TableFormat.build(bfn.BFN.from_pretrained(run).data_format or {})
-    check_parts([Entry("a.csv", (Lines(3, 5),))], format)
+    check_parts([Entry("a.csv", (CSVRows(3, 5),))], format)
     with pytest.raises(bfn.BFNError, match="is not data of this model's kind"):
         check_parts([Entry("a.npy", (Rows(3, ()),))], format)
 

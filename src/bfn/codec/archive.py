@@ -103,15 +103,15 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class CSVRows:
     """Rows of a CSV file, with `size` plain bytes for what their values do not determine."""
 
     examples: int
     size: int
 
 
-Part = Plain | Rows | Windows | Picture | Lines
-_PARTS: tuple[type[Any], ...] = (Plain, Rows, Windows, Picture, Lines)
+Part = Plain | Rows | Windows | Picture | CSVRows
+_PARTS: tuple[type[Any], ...] = (Plain, Rows, Windows, Picture, CSVRows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class Entry:
     @property
     def plain(self) -> int:
         """Bytes stored without the model."""
-        return sum(part.size for part in self.parts if isinstance(part, Plain | Lines))
+        return sum(part.size for part in self.parts if isinstance(part, Plain | CSVRows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +311,7 @@ def _part(kind: Any, *fields: Any) -> Part:
             right = _natural(examples) > 0 and _natural(skip) >= 0
         case Picture(kind, shades):
             right = kind in PICTURES and type(shades) is bool
-        case Lines(examples, size):
+        case CSVRows(examples, size):
             right = _natural(examples) <= MOST_LINES and 0 < _natural(size) <= MOST_REST
     if not right:
         raise ValueError(f"{part!r:.80} is not part of a file")

@@ -15,9 +15,9 @@ The sender
     pops V_{i-1} | V_i  (V_0 = 0: nothing to pop),  pushes V_i | V_{i-1}  (the receiver's mixture).
 
 Pushing costs bits and popping gives them back, so the stack grows by a number of bits whose mean is
-L^n + L^r, except for the width of the cells in which V is coded (`Grid`). The receiver runs the
-same steps backwards. Because V_{i-1} | V_i does not depend on x, at most two of the V are on the
-stack at the same time: a few bits per number are enough to start with, whatever n is.
+L^n + L^r, except for the width of the cells in which V is coded (`MessageGrid`). The receiver runs
+the same steps backwards. Because V_{i-1} | V_i does not depend on x, at most two of the V are on
+the stack at the same time: a few bits per number are enough to start with, whatever n is.
 
 Any bits decode to something. So the sender occasionally pushes a four-bit zero, where the receiver
 will have called the network 1, 4, 16, ... times (`CHECKED`). Invalid bits have something else
@@ -79,7 +79,7 @@ REACHES = (2**8, 2**12)
 
 
 @dataclass(frozen=True)
-class Grid:
+class MessageGrid:
     """Where the V live: V_i is a multiple of delta_i, and coded as k = V_i / delta_i.
 
     delta_i is SPACING times the smaller of the two deviations that V_i meets: that of a message,
@@ -107,7 +107,7 @@ class Grid:
     stray: Floats
 
     @classmethod
-    def of(cls, flow: BayesianFlow, n: int, spacing: float = SPACING) -> Grid:
+    def of(cls, flow: BayesianFlow, n: int, spacing: float = SPACING) -> MessageGrid:
         t = torch.arange(n + 1, dtype=torch.float64) / n
         v, beta = float(flow.v), flow.schedule.beta(t).numpy()
         alpha = np.concatenate([[0.0], flow.schedule.step_sizes(n).numpy()])
@@ -160,7 +160,7 @@ def _entropy(deviation: Floats) -> Floats:
 class Step:
     """Step i of a grid: from V_{i-1} = before, (lanes, numbers), to cells of V_i."""
 
-    grid: Grid
+    grid: MessageGrid
     i: int
     before: Floats
 
@@ -409,7 +409,7 @@ class Part:
 
     flow: BayesianFlow
     symbols: Symbols
-    grid: Grid
+    grid: MessageGrid
     variables: slice
     numbers: slice
 
@@ -492,7 +492,7 @@ class Chain:
             count, state = math.prod(own), math.prod(flow.state_shape((1, *own)))
             variables = slice(self.variables, self.variables + count)
             numbers = slice(self.numbers, self.numbers + state)
-            self.parts.append(Part(flow, alphabet, Grid.of(flow, steps), variables, numbers))
+            self.parts.append(Part(flow, alphabet, MessageGrid.of(flow, steps), variables, numbers))
             self.variables, self.numbers = variables.stop, numbers.stop
             self.even_bits += count * math.log2(alphabet.K)
         self.K = max(part.symbols.K for part in self.parts)

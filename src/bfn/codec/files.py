@@ -33,8 +33,8 @@ from bfn.codec.archive import (
     NUMBERS,
     PICTURES,
     Array,
+    CSVRows,
     Entry,
-    Lines,
     Picture,
     Plain,
     Rows,
@@ -411,7 +411,7 @@ def read_table(path: Path, format: Format) -> Iterator[Fragment]:
         for piece in format.pieces(path):
             if len(piece.rest) > MOST_REST:
                 raise DoesNotFit("has lines that are too long for a table")
-            part = Lines(len(piece.places), len(piece.rest))
+            part = CSVRows(len(piece.places), len(piece.rest))
             yield Fragment(part, [piece.raw], torch.from_numpy(piece.places), piece.rest)
     except BFNError as error:
         raise DoesNotFit(str(error)) from None

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bfn.codec.archive import Array, Entry, Lines, Part, Picture, Plain, Rows, Windows
+from bfn.codec.archive import Array, CSVRows, Entry, Part, Picture, Plain, Rows, Windows
 from bfn.data.formats import Format, TextFormat
 from bfn.data.forms import Encoded
 from bfn.errors import BFNError, require_extra
@@ -136,7 +136,7 @@ class Translation:
         `skip` of windows applies to the last of them, the plain bytes of lines to all.
         """
         match part:
-            case Lines():
+            case CSVRows():
                 return [self.format.piece(x.numpy(), plain)]
             case Windows(_, skip):
                 texts = self.format.decode(x)
@@ -179,7 +179,7 @@ class Translation:
         restored = self.restored(part, fragment.x, fragment.plain)
         if restored == fragment.raw:
             return
-        if isinstance(part, Windows | Lines):
+        if isinstance(part, Windows | CSVRows):
             raise DoesNotFit("holds characters that would not be restored unchanged")
         p = next(p for p, raw in enumerate(fragment.raw) if raw != restored[p])
         dtype = part.arrays[p].dtype if isinstance(part, Rows) else "|u1"
@@ -242,7 +242,7 @@ def check_parts(entries: Sequence[Entry], format: Format) -> None:
                     right = right and (not last or format.medium == "image")
                 case Picture():
                     right = format.medium == "image" and format.shape[0] in MODES
-                case Lines():
+                case CSVRows():
                     right = bool(format.laws)
                 case _:
                     right = True
@@ -315,7 +315,7 @@ def _restored(
     match part:
         case Plain(size):
             yield from take_plain(size)
-        case Lines(examples, size):
+        case CSVRows(examples, size):
             none = torch.zeros(0, *translation.format.shape).long()
             x = torch.cat([none, *take(examples)])
             yield from translation.restored(part, x, b"".join(take_plain(size)))
