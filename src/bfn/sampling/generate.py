@@ -1,7 +1,8 @@
 """Sample generation: updates from the prior to t = 1, then one final network call.
 
 One loop, `run`, serves `bfn.generate`, all ways of infilling (`bfn.infill`) and films, which are
-callbacks; `prepare`, `noise_source`, `existing` and `finished` handle their common arguments.
+callbacks; `prepare`, `noise_source`, `existence_mask` and `to_user_data` handle their common
+arguments.
 
 The loop may also go back and repeat some steps. V_s given V_t does not depend on x (the bridge), so
 a state that has the right distribution at t also has it at s. On the way forward again, unobserved
@@ -103,7 +104,7 @@ def generate(
     if known is not None:
         x, observed = _known(model, known, shape)
         model = Pinned(model, x, observed, "learned")
-    exists = existing(model, shape, mask, length, generator, observed)
+    exists = existence_mask(model, shape, mask, length, generator, observed)
     with model.evaluating():
         output = run(
             model,
@@ -118,7 +119,7 @@ def generate(
             cond=cond if exists is None else {**cond, "mask": exists},
         )
         x = output.sample(generator) if final == "sample" else output.mode()
-        return finished(model, x, exists)
+        return to_user_data(model, x, exists)
 
 
 def run(
@@ -214,7 +215,7 @@ def noise_source(generator: Source, seed: int | None, examples: Iterable[int]) -
     return noise.Keyed([noise.seed("sample", seed, i) for i in examples])
 
 
-def existing(
+def existence_mask(
     model: BFN | Wrapper,
     shape: Sequence[int],
     mask: Any,
@@ -248,7 +249,7 @@ def existing(
     return mask
 
 
-def finished(model: BFN | Wrapper, x: Tensor, exists: Tensor | None) -> Any:
+def to_user_data(model: BFN | Wrapper, x: Tensor, exists: Tensor | None) -> Any:
     """Generated data in the user's form, with padding."""
     return model.flow.unpack(x if exists is None else model.flow.padded(x, exists))
 

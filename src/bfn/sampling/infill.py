@@ -23,7 +23,7 @@ from bfn.noise import Keyed, Source
 from bfn.output import Output
 from bfn.output.base import total
 from bfn.sampling import solvers
-from bfn.sampling.generate import Callback, existing, finished, noise_source, prepare, run
+from bfn.sampling.generate import Callback, existence_mask, noise_source, prepare, run, to_user_data
 from bfn.sampling.solvers import Step
 
 NO_ACCURACY = 1e-12
@@ -102,7 +102,7 @@ def infill(
     check_number("since", since, "a time of at least 0 and below 1", lambda t: 0.0 <= t < 1.0)
     pinned = Pinned(model, x, mask, observed, since)
     options: dict[str, Any] = {"grid": grid, "first": first, "dtype": dtype, "generator": generator}
-    exists = existing(model, x.shape, None, length, generator, mask)
+    exists = existence_mask(model, x.shape, None, length, generator, mask)
     if exists is not None:
         cond["mask"] = exists
     with model.evaluating():
@@ -119,7 +119,7 @@ def infill(
             chosen, shape = dataclasses.replace(chosen, rule=rule), tuple(rule.x.shape)
             output = run(model, shape, chosen, steps, callback=callback, cond=cond, **options)
             x = rule.completions(model.flow, output, dtype or model.dtype, final, generator)
-            return finished(model, x, exists)
+            return to_user_data(model, x, exists)
 
         def shown(i: int, t: Tensor, theta: Theta, output: Output) -> None:
             if callback is not None:
@@ -128,7 +128,7 @@ def infill(
         options |= {"callback": shown, "cond": cond, "repeats": resample, "jump": jump}
         output = run(pinned, tuple(x.shape), chosen, steps, **options)
         x = output.sample(generator) if final == "sample" else output.mode()
-        return finished(model, x, exists)
+        return to_user_data(model, x, exists)
 
 
 class Particles:
