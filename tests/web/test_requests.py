@@ -66,7 +66,7 @@ def read(message: dict[str, Any]) -> requests.Request:
         (pinned(0, float("nan")), "a list of finite numbers"),
         ({"pins": {"i": [*range(64)], "v": [0] * 64}}, "everything is pinned"),
         ({"particles": 4}, "particles compete for what is pinned; pin something first"),
-        (pinned(0, 0, particles=4, since=0.5), "particles cannot start from the middle"),
+        (pinned(0, 0, particles=4, since=0.5), "particles cannot continue from the middle"),
         ({"since": 1.5}, "since = 1.5; expected a number from 0 to 1"),
         ({"guidance": float("inf")}, "guidance = inf; expected a number from 0 to 20"),
         (pinned(0, 5, model="array"), "a value lies outside the range of the data, -0.98"),

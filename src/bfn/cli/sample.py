@@ -145,8 +145,8 @@ def infill(
         resample: How many times to undo and repeat each group of steps.
         jump: Number of steps to undo at a time.
         particles: Candidates that compete for each completion; exact in the limit of many.
-        since: Start from this time between 0 and 1 instead of from 0, with the given values already
-            known; approximate.
+        since: The time, from 0 to 1, from which the given values are known; generation runs freely
+            before it, which is approximate.
         length: The length of the completions, for runs whose examples vary in length; by default
             that of the text, otherwise drawn.
         whole: Show the full window even if the text is shorter than it.

@@ -47,7 +47,7 @@ KNOWN = {
 NONE = "No command line reproduces this: "
 WHOLE = "bfn infill needs all colours of a pixel, but of some only one is pinned."
 UNWRITTEN = "the pinned values cannot be written in one."
-ROWS = "bfn sample --given supports neither particles nor a start time."
+ROWS = "bfn sample --given supports neither particles nor a time from which values are known."
 MEMORY = "the model is only in memory; save it to a folder first."
 BLANKS = "_~#*^|=+@$%&"
 
@@ -205,7 +205,7 @@ def read(message: Mapping[str, Any], subjects: Mapping[str, Subject]) -> Request
     if particles > 1 and not pins:
         raise BFNError("particles compete for what is pinned; pin something first")
     if particles > 1 and since > 0.0:
-        raise BFNError("particles cannot start from the middle; choose one of the two")
+        raise BFNError("particles cannot continue from the middle; choose one of the two")
     if len(pins) == subject.D:
         raise BFNError("everything is pinned, so there is nothing to generate; unpin something")
     solver = reader.text("solver", solvers.SOLVERS, subject.settings.solver)
