@@ -33,6 +33,7 @@ from bfn.sampling.batches import in_batches
 from bfn.schedule import Exponential, Logarithmic, Quadratic, Retimed
 from bfn.tables import compare
 from bfn.tables.frame import read
+from bfn.train.training import Fit
 from support.mistakes import assert_refused
 from support.toys import KINDS, Toy, data, generator, model
 
@@ -44,7 +45,7 @@ BITS = torch.tensor([0] * 60 + [1] * 140)[:, None]
 BOUNDS = [0.0, -1.0, math.nan, math.inf]
 TIMES = [(), (0.0,), (0.0, 0.9), (0.1, 1.0), (0.0, 0.5, 0.5, 1.0), (0.0, math.nan, 1.0), (1.0, 0.0)]
 WORDS = ["", "two", "1.5", "1,,2", "all"]
-NO_MODELS = ["digits", Toy(), None]
+NO_MODELS = ["digits", Toy(), None, Fit(model("continuous"), 1, [], None)]
 Table = list[tuple[Any, ...]]
 """A call, and words of the sentence that it gets."""
 

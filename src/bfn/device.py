@@ -122,9 +122,10 @@ def on_device(
 ) -> Model:
     """Move a model to the device that `key` names, and return it.
 
-    On a GPU, samples are drawn with fast = `Accelerated`, in the bfloat16 arithmetic of training.
-    All else runs the plain network in float32: reported losses are those of the weights to all
-    their digits, and an archive is only decoded by the very numbers that coded it.
+    On a GPU, `bfn sample`, `infill` and `solvers` give fast = `Accelerated`, the bfloat16
+    arithmetic of training. Everything else runs the plain network in float32: reported losses are
+    those of the weights to all their digits, and an archive is only decoded by the very numbers
+    that coded it.
     """
     device = find_device(name, key)
     if compile and device.type != "cuda":

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import secrets
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -26,7 +27,7 @@ READERS = {
 def check_format(kind: str, path: Path | str, found: object, expected: int) -> None:
     """Refuse a file of another format with the name of a version that reads it."""
     if found != expected:
-        reader = READERS.get(f"{kind} {found}", "the newer bfn that wrote it, if it is intact")
+        reader = READERS.get(f"{kind} {found}", "the bfn that wrote it, if it is intact")
         raise BFNError(
             f"the {kind} {str(path)!r} has format {found}, this version of bfn reads {expected}; "
             f"read it with {reader}"
@@ -37,14 +38,16 @@ def check_format(kind: str, path: Path | str, found: object, expected: int) -> N
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary path next to `path` to write to; it is renamed if all goes well.
 
-    A pipe or a device, such as /dev/stdout, is written directly.
+    A link, a pipe or a device, such as /dev/stdout, is written directly.
     """
-    if path.exists() and not path.is_file():
+    if path.is_symlink() or (path.exists() and not path.is_file()):
         yield path
         return
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         yield temporary
+        if path.exists():
+            shutil.copymode(path, temporary)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)

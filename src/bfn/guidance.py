@@ -323,7 +323,7 @@ def check_known(model: BFN | Wrapper, x: Any, mask: Any) -> tuple[Tensor, Tensor
 
 
 def has_learned(model: BFN) -> bool:
-    """Whether the network takes known variables and was trained with them."""
+    """Whether the network takes known variables and was not trained without them."""
     return takes(model.net, "known") and model.train_known != 0.0
 
 

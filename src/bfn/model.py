@@ -307,7 +307,7 @@ class BFN(nn.Module):
 
 def innermost(model: Any) -> BFN:
     """The model inside all wrappers of `bfn.guidance`; raises `BFNError` if it is not a model."""
-    while not isinstance(model, BFN) and hasattr(model, "model"):
+    while not isinstance(model, BFN) and hasattr(model, "flow") and hasattr(model, "model"):
         model = model.model
     if not hasattr(model, "flow"):
         what = repr(model) if isinstance(model, str) else f"a {type(model).__name__}"

@@ -38,7 +38,10 @@ PLAIN = {
     "eval of a table": "eval TABLE",
 }
 
-KEYS = {"view": "sample.device", "decompress": "the archive's device"}
+KEYS = {
+    **dict.fromkeys([*FAST, "view"], "sample.device"),
+    **dict.fromkeys(["eval", "card", "eval of a table"], "eval.device"),
+}
 
 
 @pytest.fixture

@@ -59,11 +59,24 @@ def test_text_is_utf_8(tmp_path: Path) -> None:
     assert (tmp_path / "x.html").read_bytes() == b"<p>\xc3\xa9"
 
 
+def test_a_link_stays_a_link_and_a_file_private(tmp_path: Path) -> None:
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_text("old")
+    link.symlink_to(target)
+    files.write(link, "new")
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+    target.chmod(0o600)
+    files.write(target, "newer")
+    assert target.read_text() == "newer"
+    assert target.stat().st_mode & 0o777 == 0o600
+
+
 def test_a_pipe_stays_a_pipe(tmp_path: Path) -> None:
     """As /dev/stdout, which must not be replaced by a file."""
     pipe, read = tmp_path / "pipe", []
     os.mkfifo(pipe)
-    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)
     reader.start()
     files.write(pipe, "text")
     reader.join(10)

@@ -324,13 +324,13 @@ def test_restoring_over_files(packed: Path, command: Command) -> None:
     Path("elsewhere").mkdir()
     Path("out/pictures/odd").symlink_to(Path("elsewhere").resolve())
     sentence = command("decompress", "a.bfn", "--run", packed, "-o", "out", "--force", code=2)
-    assert "odd' exists and is not a plain folder" in sentence
+    assert "odd' is in the way of a restored file" in sentence
     assert os.listdir("elsewhere") == []
     Path("out/pictures/odd").unlink()
     Path("out/pictures/0.png").unlink()
     Path("out/pictures/0.png").mkdir()
     sentence = command("decompress", "a.bfn", "--run", packed, "-o", "out", "--force", code=2)
-    assert "0.png' exists and is not a plain folder" in sentence
+    assert "0.png' is in the way of a restored file" in sentence
 
 
 def test_restoring_into_the_working_directory(

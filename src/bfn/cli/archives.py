@@ -33,7 +33,7 @@ def compress(
 ) -> None:
     """Compress files losslessly with a model.
 
-    Pictures are restored pixel by pixel; texts, arrays (.npy, .npz) and tables (.csv) byte for
+    Pictures are restored pixel for pixel; texts, arrays (.npy, .npz) and tables (.csv) byte for
     byte.
 
     Args:
@@ -108,7 +108,7 @@ def decompress(
     from bfn.codec.archive import Archive
     from bfn.codec.pack import unpack
     from bfn.device import on_device
-    from bfn.errors import plural
+    from bfn.errors import BFNError, plural
     from bfn.files import check_free
     from bfn.progress import waiting
     from bfn.runs.folder import RunFolder
@@ -117,7 +117,14 @@ def decompress(
         check_free(out, force, folder=True)
         folder = RunFolder.find(run, trust=trust)
         model, format = folder.load_model(), folder.format()
-        on_device(model, archive.contents.made_with["device"], "the archive's device")
+        device = archive.contents.made_with["device"]
+        try:
+            on_device(model, device)
+        except BFNError as error:
+            raise BFNError(
+                f"the archive was made on {device!r}, which this machine does not have; decompress "
+                "it where there is one"
+            ) from error
         with waiting("decompressing") as (report, _):
             restored = unpack(
                 archive,

@@ -24,6 +24,7 @@ from bfn.cli.options import (
     Trust,
     Whole,
     chosen,
+    device_key,
 )
 from bfn.errors import BFNError, join_names, plural
 from bfn.files import FIGURES, check_free, replacing
@@ -70,7 +71,8 @@ def evaluate(
     settings = recipe.eval.updated(**chosen(keys))
     results.check_json(json, force)
     check_free(per_example, force, endings=(".csv",))
-    model = on_device(folder.load_model(), settings.device)
+    key = device_key(chosen(keys), "eval")
+    model = on_device(folder.load_model(), settings.device, key)
     if folder.format().medium == "table":
         table.refuse(steps=chosen(keys).get("steps"), **{"per-example": per_example})
         table.evaluate(run, model, recipe, settings, json, bool(overrides))
@@ -292,12 +294,12 @@ def solvers(
     settings = dataclasses.replace(settings, n=count, label="")
     if "guidance" in asked and not data.labels:
         raise BFNError(
-            f"--guidance {asked['guidance']} strengthens labels, but this run's data have no "
-            "labels; leave it out"
+            f"--guidance {asked['guidance']} scales the effect of labels, but this run's data have "
+            "no labels; leave it out"
         )
     options = batches.options(model, settings)
     del options["solver"]
-    model = on_device(model, settings.device, fast=Accelerated)
+    model = on_device(model, settings.device, device_key(asked, "sample"), fast=Accelerated)
     with waiting("sampling") as (report, say):
         comparison = quality.compare(
             model,

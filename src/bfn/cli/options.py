@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -79,6 +79,11 @@ def _text(_: Any, tokens: Sequence[Any]) -> Text:
 def chosen(keys: Any) -> dict[str, Text]:
     """The keys that the command line gives, for `Section.updated`."""
     return {} if keys is None else without_none(**vars(keys))
+
+
+def device_key(asked: Mapping[str, Any], section: str) -> str:
+    """Where the device comes from: the command line, or a section of the run's recipe."""
+    return "--device" if "device" in asked else f"{section}.device"
 
 
 if TYPE_CHECKING:

@@ -6,7 +6,17 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Literal
 
-from bfn.cli.options import Calls, Force, OutOrPrint, Run, SampleKeys, Trust, Whole, chosen
+from bfn.cli.options import (
+    Calls,
+    Force,
+    OutOrPrint,
+    Run,
+    SampleKeys,
+    Trust,
+    Whole,
+    chosen,
+    device_key,
+)
 from bfn.errors import BFNError
 
 
@@ -55,7 +65,8 @@ def sample(
     asked = chosen(keys)
     settings = (recipe.sample if recipe else Sample()).updated(**asked)
     settings = sampling.with_calls(settings, calls, asked.get("steps"))
-    model = on_device(model, settings.device, fast=Accelerated, compile=compile)
+    key = device_key(asked, "sample")
+    model = on_device(model, settings.device, key, fast=Accelerated, compile=compile)
     if format.medium == "table":
         table.refuse(prefix=prefix, length=length, film=film, separate=separate)
         table.sample(run, model, settings, given or [], out, force)
@@ -171,7 +182,7 @@ def infill(
     if particles > 1 and "solver" not in given:
         own = dataclasses.replace(own, solver="ancestral", grid="auto")
     settings = sampling.with_calls(own.updated(**given), calls, given.get("steps"), resample)
-    model = on_device(model, settings.device, fast=Accelerated)
+    model = on_device(model, settings.device, device_key(given, "sample"), fast=Accelerated)
     if format.medium == "table":
         table.refuse(mask=mask, blank=blank, resize=resize, length=length, whole=whole)
         table.refuse(particles=particles > 1, resample=resample, since=since, n=given.get("n"))

@@ -63,7 +63,7 @@ def view(
 ) -> None:
     """Record generations in one HTML file that any browser opens.
 
-    Records one generation, or one per label, unless --n is given.
+    Records --n generations, one by default; with several labels, as many of each.
 
     Args:
         out: The .html file to write; named after the run by default.

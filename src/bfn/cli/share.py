@@ -7,7 +7,17 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bfn.cli.options import EvalKeys, Force, Out, Overrides, Trust, Whole, chosen, is_own
+from bfn.cli.options import (
+    EvalKeys,
+    Force,
+    Out,
+    Overrides,
+    Trust,
+    Whole,
+    chosen,
+    device_key,
+    is_own,
+)
 from bfn.errors import BFNError, plural
 
 if TYPE_CHECKING:
@@ -47,7 +57,8 @@ def card(
         raise BFNError(f"{str(readme)!r} exists; give --force to replace it")
     evaluation = recipe.eval.updated(**chosen(keys))
     sampling = recipe.sample.updated(n=n, steps=sample_steps)
-    model = on_device(folder.load_model(), evaluation.device)
+    key = device_key(chosen(keys), "eval")
+    model = on_device(folder.load_model(), evaluation.device, key)
     format = folder.format()
     picture = run / f"sample{suffix(format)}"  # a missing extra is reported before the work
     data = build.data(recipe)

@@ -507,7 +507,8 @@ def _move(temporary: Path, out: Path, entries: Sequence[Entry]) -> None:
             # A symlink could lead out of the folder.
             if folder.is_symlink() or (folder.is_dir() if folder == target else folder.is_file()):
                 raise BFNError(
-                    f"{str(folder)!r} exists and is not a plain folder; remove it, or give another"
+                    f"{str(folder)!r} is in the way of a restored file; remove it, or give another "
+                    "folder"
                 )
     for entry in entries:
         (out / entry.name).parent.mkdir(parents=True, exist_ok=True)

@@ -237,7 +237,7 @@ class TableModel:
             given: columns to condition on; the bound is then that of the others.
             by_column: return the terms of the D columns of `columns_.columns` separately, (N, D).
             draws: random times per row, at least 2; the error falls with their square root.
-            seed: random seed for times and noise.
+            seed: random seed for times and noise; other draws if memory forces smaller batches.
             nearest: score the nearest number that the model can produce instead of one that it
                 cannot, and the rarest category instead of one that did not occur in training.
         """
