@@ -92,7 +92,7 @@ def test_what_is_not_an_archive() -> None:
         b"\x89BFN\x02" + data[5:]: "has format 2, .* bfn reads 5; .*commit d95ebc1",
         b"\x89BFN\x03" + data[5:]: "has format 3, .* bfn reads 5; .*commit c76d3bd",
         b"\x89BFN\x04" + data[5:]: "has format 4, .* bfn reads 5; .*commit dabc76f",
-        b"\x89BFN\x07" + data[5:]: "has format 7, .* bfn reads 5; read it with the newer",
+        b"\x89BFN\x07" + data[5:]: "has format 7, .* bfn reads 5; read it with the bfn that wrote",
         data[:-20]: "truncated",
     }.items():
         path.write_bytes(content)

@@ -204,7 +204,7 @@ def test_damaged_configurations_are_refused(run: Path, change: Any) -> None:
 
 
 def test_another_format_is_refused(run: Path) -> None:
-    words = "config.json' has format 2, this version of bfn reads 1; read it with the newer"
+    words = "config.json' has format 2, this version of bfn reads 1; read it with the bfn that"
     refused(run, lambda config: config.update(format_version=2), words)
 
 
