@@ -216,8 +216,8 @@ class RunFolder:
         """Record what the run is trained on."""
         with (
             self._writing(TRAINED_ON),
-            replacing(self.path / TRAINED_ON) as aside,
-            aside.open("wb") as file,
+            replacing(self.path / TRAINED_ON) as temporary,
+            temporary.open("wb") as file,
         ):
             np.save(file, fingerprints, allow_pickle=False)
         with self._writing(DATA):
