@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bfn.nn import MLP, Transformer, UNet, VDMUNet, blocks
-from bfn.nn.blocks import LabelEmbedding, ResidualBlock, vdm_times
+from bfn.nn.blocks import LabelEmbedding, Neighbours, ResidualBlock, RotaryAttention, vdm_times
 from support.mistakes import assert_refused
 
 
@@ -36,11 +37,15 @@ def channels(**arguments: Any) -> Transformer:
     return transformer(channels=3, **arguments)
 
 
+def rotary(**arguments: Any) -> Transformer:
+    return transformer(rotary=True, convolution=3, **arguments)
+
+
 def mlp(**arguments: Any) -> MLP:
     return MLP(**({"variables": 8, "width": 16, "layers": 2} | arguments))
 
 
-BUILDERS: list[Callable[..., nn.Module]] = [unet, vdm, transformer, channels, mlp]
+BUILDERS: list[Callable[..., nn.Module]] = [unet, vdm, transformer, channels, rotary, mlp]
 every_network = pytest.mark.parametrize("build", BUILDERS)
 image_network = pytest.mark.parametrize("build", [unet, vdm])
 
@@ -182,7 +187,7 @@ def test_the_marks_start_at_zero_and_learn(build: Callable) -> None:
     assert bool((net.known.vectors.grad != 0).any()) == (build is not vdm)
 
 
-@pytest.mark.parametrize("build", [transformer, channels])
+@pytest.mark.parametrize("build", [transformer, channels, rotary])
 def test_positions_that_do_not_exist_are_not_seen(build: Callable) -> None:
     """A sequence with padding gives what the shorter one gives, whatever the padding holds."""
     net = randomised(build()).eval()
@@ -239,6 +244,7 @@ def test_sizes_that_do_not_fit() -> None:
         (lambda: unet(image_size=(1, 2, 3)), "expected one size, or a height and a width"),
         (lambda: unet(groups=32), "groups = 32 does not divide"),
         (lambda: transformer(heads=5), "heads = 5 does not divide width = 16"),
+        (lambda: transformer(convolution=2), "convolution = 2; expected an odd number"),
     ):
         assert_refused(call, words)
     assert unet(image_size=(8, 4)).arguments["image_size"] == [8, 4]
@@ -316,6 +322,43 @@ def test_transformer_initialisation(width: int, std: float) -> None:
         assert layer.attention.output.weight.std().item() == pytest.approx(branch, rel=0.02)
         assert layer.output.weight.std().item() == pytest.approx(branch, rel=0.02)
         assert layer.hidden.bias.abs().max() == 0
+
+
+def test_rotary_attention_retyped_with_complex_numbers() -> None:
+    torch.manual_seed(0)
+    attention = RotaryAttention(width=12, heads=2, length=9).double()
+    x = torch.randn(2, 7, 12, dtype=torch.float64)
+    q, k, v = (attention.qkv(x)[..., 12 * i : 12 * (i + 1)].unflatten(-1, (2, 6)) for i in range(3))
+    position, j = torch.arange(7)[:, None, None], torch.arange(3)
+    turn = torch.exp(1j * position.double() * 1000.0 ** (-j.double() / 3))
+
+    def turned(a: Tensor) -> Tensor:
+        a = a / ((a**2).mean(-1, keepdim=True) + 1e-6).sqrt()
+        return torch.complex(a[..., :3], a[..., 3:]) * turn
+
+    score = torch.einsum("bphj,bqhj->bhpq", turned(q), turned(k).conj()).real / math.sqrt(6)
+    mixed = torch.einsum("bhpq,bqhd->bphd", score.softmax(-1), v).flatten(2)
+    torch.testing.assert_close(attention(x), attention.output(mixed), rtol=1e-6, atol=1e-6)
+
+
+def test_neighbours_are_a_convolution_along_the_positions() -> None:
+    torch.manual_seed(0)
+    near = Neighbours(width=4, kernel=5).double()
+    x = torch.randn(2, 7, 4, dtype=torch.float64)
+    assert torch.equal(near(x), x)  # at first
+    nn.init.normal_(near.weights)
+    own = F.conv1d(x.mT, near.weights.T[:, None], padding=2, groups=4).mT
+    torch.testing.assert_close(near(x), x + own)
+
+
+def test_a_rotary_transformer_sees_distances_alone() -> None:
+    net = randomised(rotary())
+    x, t = inputs(net, side=11)
+    exists = torch.ones_like(x, dtype=torch.bool)
+    first, last = exists.clone(), exists.clone()
+    first[:, 7:], last[:, :4] = False, False
+    moved = torch.roll(x, 4, dims=1)
+    torch.testing.assert_close(net(x, t, mask=first)[:, :7], net(moved, t, mask=last)[:, 4:])
 
 
 @every_network

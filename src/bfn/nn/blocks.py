@@ -32,7 +32,7 @@ def json_arguments(variables: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a network's constructor, from its `locals()`: checked, as JSON values."""
     arguments = {name: v for name, v in variables.items() if name not in ("self", "__class__")}
     for name, value in arguments.items():
-        if name in ("known", "mask"):
+        if name in ("known", "mask", "rotary"):
             if not isinstance(value, bool):
                 raise BFNError(f"{name} = {value!r}; expected true or false")
         elif name == "dropout":
@@ -42,7 +42,7 @@ def json_arguments(variables: Mapping[str, Any]) -> dict[str, Any]:
         elif not isinstance(value, dict):  # of shapes by variable
             for size in value if isinstance(value, tuple | list) else (value,):
                 if size is not None:
-                    check_integer(name, size, 0 if name == "labels" else 1)
+                    check_integer(name, size, 0 if name in ("labels", "convolution") else 1)
     return {name: list(v) if isinstance(v, tuple) else v for name, v in arguments.items()}
 
 
@@ -293,8 +293,58 @@ class SelfAttention(nn.Module):
         # (B, N, 3, heads, width / heads): q, k, v are views, the kernel takes their strides.
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).transpose(1, 3).unbind(2)
         keys = None if mask is None else mask[:, None, None]
-        h = F.scaled_dot_product_attention(q, k, v, keys)
+        h = F.scaled_dot_product_attention(self.placed(q), self.placed(k), v, keys)
         return h.transpose(1, 2).flatten(2)
+
+    def placed(self, q: Tensor) -> Tensor:
+        """Queries or keys (B, heads, N, width / heads) with what they know of their position."""
+        return q
+
+
+class RotaryAttention(SelfAttention):
+    """Attention that sees the distance of two tokens instead of their positions (RoPE).
+
+    Queries and keys are normalised. Then the numbers j and j + h of each, for j < h = width / heads
+    / 2, are turned as a point in the plane by the angle p 1000^(-j / h), p the token's position; so
+    products of queries and keys depend on the difference of positions alone.
+    """
+
+    cosines: Tensor
+    sines: Tensor
+
+    def __init__(self, width: int, heads: int, length: int) -> None:
+        super().__init__(width, heads)
+        half = _half(width // heads)
+        j = torch.arange(half, dtype=torch.float64)
+        angle = torch.arange(length, dtype=torch.float64)[:, None] * 1000.0 ** (-j / half)
+        for name, wave in (("cosines", angle.cos()), ("sines", angle.sin())):
+            self.register_buffer(name, wave.to(torch.get_default_dtype()), persistent=False)
+
+    def placed(self, q: Tensor) -> Tensor:
+        wide = F.rms_norm(q.to(self.cosines.dtype), q.shape[-1:], eps=1e-6)
+        a, b = wide.chunk(2, dim=-1)
+        cosines, sines = self.cosines[: q.shape[2]], self.sines[: q.shape[2]]
+        return torch.cat((a * cosines - b * sines, a * sines + b * cosines), dim=-1).to(q.dtype)
+
+
+class Neighbours(nn.Module):
+    """x_p + sum_j w_j x_(p + j), |j| <= kernel / 2, w_j a weight for each channel, 0 at first.
+
+    A convolution of x (B, N, width) along the positions; beyond the ends x counts as 0.
+    """
+
+    def __init__(self, width: int, kernel: int) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.zeros(kernel, width))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Only from tokens where `mask` (B, N) is true."""
+        seen = x if mask is None else x * mask[..., None]
+        reach = len(self.weights) // 2
+        padded = F.pad(seen, (0, 0, reach, reach))
+        for j, weight in enumerate(self.weights.to(x.dtype)):
+            x = x + weight * padded[:, j : j + x.shape[1]]
+        return x
 
 
 class ImageAttention(nn.Module):

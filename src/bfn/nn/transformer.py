@@ -12,6 +12,8 @@ from bfn.errors import BFNError
 from bfn.nn.blocks import (
     AddNorm,
     LabelEmbedding,
+    Neighbours,
+    RotaryAttention,
     SelfAttention,
     apart,
     check_mask,
@@ -26,18 +28,26 @@ from bfn.nn.blocks import (
 
 
 class TransformerLayer(nn.Module):
-    """x <- x + attention(norm(x)); x <- x + W_2 gelu(W_1 norm(x)), gelu in its tanh form.
+    """x <- x + attention(near(norm(x))); x <- x + W_2 gelu(W_1 near(norm(x))).
 
-    A layer takes and returns x and a branch that is still to be added to it: the next layer adds
-    and normalises in one pass.
+    gelu has its tanh form, and near is the identity, or the convolution `Neighbours` if a kernel is
+    given. A layer takes and returns x and a branch that is still to be added to it: the next layer
+    adds and normalises in one pass.
     """
 
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
+    def __init__(
+        self, width: int, heads: int, dropout: float, rotary: int | None = None, kernel: int = 0
+    ) -> None:
+        """`rotary` is the longest sequence of a `RotaryAttention`; None for `SelfAttention`."""
         super().__init__()
         self.dropout = dropout
         self.norm_1 = AddNorm(width)
-        self.attention = SelfAttention(width, heads)
+        self.near_1 = Neighbours(width, kernel) if kernel else None
+        self.attention = (
+            SelfAttention(width, heads) if rotary is None else RotaryAttention(width, heads, rotary)
+        )
         self.norm_2 = AddNorm(width)
+        self.near_2 = Neighbours(width, kernel) if kernel else None
         self.hidden = nn.Linear(width, 4 * width)
         self.output = nn.Linear(4 * width, width)
 
@@ -45,12 +55,16 @@ class TransformerLayer(nn.Module):
         self, x: Tensor, branch: Tensor | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         x, h = self.norm_1(x, branch)
+        if self.near_1 is not None:
+            h = self.near_1(h, mask)
         h, bias = self.attention.mixed(h, mask), None
         if self.training and self.dropout:
             h = F.dropout(self.attention.output(h), self.dropout)
         else:
             h, bias = apart(self.attention.output, h)
         x, h = self.norm_2(x, h, bias)
+        if self.near_2 is not None:
+            h = self.near_2(h, mask)
         h = self.output(linear_gelu(self.hidden, h))
         return x, F.dropout(h, self.dropout, self.training)
 
@@ -73,6 +87,9 @@ class Transformer(nn.Module):
         dropout: on the embedded input and on every branch before it is added.
         labels: number of class labels that forward() may be given; 0 for none.
         known: whether forward() takes a mask of the variables that are known exactly.
+        rotary: whether attention sees distances (`RotaryAttention`), and no positions are added.
+        convolution: odd number of neighbouring positions that every branch of every layer joins by
+            a convolution (`Neighbours`); 0 for none.
     """
 
     positions: Tensor
@@ -90,17 +107,25 @@ class Transformer(nn.Module):
         dropout: float = 0.0,
         labels: int = 0,
         known: bool = False,
+        rotary: bool = False,
+        convolution: int = 0,
     ) -> None:
         super().__init__()
         self.arguments = json_arguments(locals())
+        if convolution and convolution % 2 == 0:
+            raise BFNError(f"convolution = {convolution}; expected an odd number, or 0 for none")
         self.length, self.inputs, self.outputs = length, inputs, outputs
         self.channels = channels
         self.dropout = dropout
         self.embed = nn.Linear((channels or 1) * inputs, width)
         self.time = nn.Linear(1, width)
         self.known = known_marker(known, channels or 1, width)
+        self.rotary = rotary
         self.register_buffer("positions", positions(length, width), persistent=False)
-        self.layers = nn.ModuleList(TransformerLayer(width, heads, dropout) for _ in range(layers))
+        self.layers = nn.ModuleList(
+            TransformerLayer(width, heads, dropout, length if rotary else None, convolution)
+            for _ in range(layers)
+        )
         self.last_norm = AddNorm(width)
         self.readout = nn.Linear(2 * width, (channels or 1) * outputs)
         self.reset_parameters()
@@ -140,7 +165,8 @@ class Transformer(nn.Module):
         if known is not None:
             x = x + mark_known(self.known, known, variables, None if len(variables) == 2 else 2)
         # In the type of the products; otherwise the sums of all layers would be twice as wide.
-        x = x + self.positions[: features.shape[1]].to(x.dtype)
+        if not self.rotary:
+            x = x + self.positions[: features.shape[1]].to(x.dtype)
         x = x + self.time((2.0 * t - 1.0).to(x.dtype)[:, None])[:, None]
         if label is not None:
             x = x + embed_labels(self.labels, label, t.shape[0])[:, None]
