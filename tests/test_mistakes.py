@@ -30,7 +30,7 @@ from bfn.plots import style
 from bfn.recipe.suggest import suggest_beta_1, suggest_sigma_1
 from bfn.sampling import quality, solvers
 from bfn.sampling.batches import in_batches
-from bfn.schedule import Exponential, Logarithmic, Quadratic, Retimed
+from bfn.schedule import Exponential, Logarithmic, Quadratic, Retimed, Windowed
 from bfn.tables import compare
 from bfn.tables.frame import read
 from bfn.train.training import Fit
@@ -88,6 +88,10 @@ SCHEDULES: Table = [
     *each(Quadratic, BOUNDS, "beta_1 = {} is not positive"),
     *each(lambda end: Logarithmic(27, end), [*BOUNDS, 12.0], "beta_1 = {} is not", "at most 11.9"),
     *each(lambda times: Retimed(Quadratic(3.0), times), [*TIMES, 3], "rising from 0.0 to 1.0"),
+    *each(
+        lambda end: Windowed(Quadratic(3.0), 0.5, end), [0.5, 0.1, 1.5], "from 0.5 to {}", "[0, 1]"
+    ),
+    (lambda: Windowed(3.0, 0.0, 0.5), "schedule = 3.0", "window"),  # pyright: ignore
     (lambda: Logarithmic(1, 3.0), "K = 1", "at least 2"),
     (lambda: suggest_beta_1(1), "K = 1;"),
     (lambda: suggest_beta_1(2.5), "K = 2.5"),  # pyright: ignore

@@ -17,7 +17,7 @@ import bfn
 from bfn import noise, suggest_beta_1, suggest_sigma_1, times
 from bfn.guidance import ClassifierFree
 from bfn.recipe.suggest import cost_of_bins, cost_of_classes
-from bfn.schedule import Exponential, Logarithmic, Quadratic, Retimed, Schedule
+from bfn.schedule import Exponential, Logarithmic, Quadratic, Retimed, Schedule, Windowed
 from support.toys import KINDS, data, generator, model
 
 TOLD = (0.0, 0.1, 0.15, 0.6, 1.0)
@@ -119,6 +119,22 @@ def test_types_are_kept(schedule: Schedule) -> None:
         t = torch.tensor([0.2, 0.8], dtype=dtype)
         values = (schedule.alpha(t), schedule.beta(t), schedule.time(t), schedule.increment(*t))
         assert {value.dtype for value in values} == {dtype}
+
+
+@pytest.mark.parametrize("schedule", [Exponential(0.02), Quadratic(3.0), Logarithmic(27, 0.75)])
+def test_nothing_is_sent_outside_a_window(schedule: Schedule) -> None:
+    windowed = Windowed(schedule, 0.2, 0.7)
+    t = torch.tensor([0.0, 0.1, 0.3, 0.45, 0.6, 0.8, 1.0], dtype=torch.float64)
+    inside = torch.tensor([0.0, 0.0, 0.2, 0.5, 0.8, 1.0, 1.0], dtype=torch.float64)
+    moving = torch.tensor([0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.0], dtype=torch.float64)
+    torch.testing.assert_close(windowed.beta(t), schedule.beta(inside))
+    torch.testing.assert_close(windowed.alpha(t), 2.0 * schedule.alpha(inside) * moving)
+    torch.testing.assert_close(windowed.time(windowed.beta(t[2:5])), t[2:5])
+    increments = windowed.increment(t[:-1], t[1:])
+    torch.testing.assert_close(increments, schedule.beta(inside).diff())
+    assert increments[0] == increments[-1] == 0
+    assert windowed.without_window() is schedule
+    assert Retimed(windowed, TOLD).without_window() == Retimed(schedule, TOLD)
 
 
 def retimed(original: bfn.BFN, times: tuple[float, ...]) -> bfn.BFN:

@@ -26,7 +26,7 @@ _NAMES = {
     "bfn.sampling.generate": "generate",
     "bfn.sampling.infill": "infill",
     "bfn.sampling.retime": "retimed",
-    "bfn.schedule": "Exponential Logarithmic Quadratic Retimed register_schedule",
+    "bfn.schedule": "Exponential Logarithmic Quadratic Retimed Windowed register_schedule",
     "bfn.tables.table": "Table",
     "bfn.web.streams": "view",
 }
@@ -51,6 +51,7 @@ __all__ = [
     "Table",
     "Theta",
     "Variable",
+    "Windowed",
     "__version__",
     "bin_centre",
     "bin_index",
@@ -133,6 +134,7 @@ if TYPE_CHECKING:
         Logarithmic,
         Quadratic,
         Retimed,
+        Windowed,
         register_schedule,
     )
     from bfn.tables.table import Table

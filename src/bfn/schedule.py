@@ -8,6 +8,8 @@ Logarithmic (discrete data; ChemBFN, arXiv:2407.20294):
     beta(t) = -4 ln(1 - t + t e^(-K beta_1 / 4)) / K
 Retimed (any data), which changes L^n and not L^inf:
     beta(g(t)) for a monotone g
+Windowed (a variable among others), which changes what is known of the others meanwhile:
+    beta((t - start) / (end - start)), held at its ends outside the window
 
 A step from time s to time t sends a message of accuracy alpha_i = beta(t) - beta(s). Each schedule
 writes that difference without subtracting nearly equal numbers, and beta with expm1 or log1p: near
@@ -16,6 +18,7 @@ t = 0 the textbook forms lose four digits in float32.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -52,6 +55,10 @@ class Schedule(ABC):
     def clock(self, t: Tensor) -> Tensor:
         """The time that the network is told at time t."""
         return t
+
+    def without_window(self) -> Schedule:
+        """The schedule as it would be if it lasted from t = 0 to t = 1."""
+        return self
 
     def step_sizes(self, n: int) -> Tensor:
         """alpha_1 .. alpha_n of n equal steps in time: (n,), float64, on the CPU."""
@@ -203,6 +210,9 @@ class Retimed(Schedule):
     def increment(self, s: Tensor, t: Tensor) -> Tensor:
         return self.schedule.increment(self._original(s), self._original(t)).to(t.dtype)
 
+    def without_window(self) -> Schedule:
+        return dataclasses.replace(self, schedule=self.schedule.without_window())
+
     def _original(self, t: Tensor) -> Tensor:
         """g(t), accurately: two of them may be subtracted."""
         i, points = self._interval(t), self._points(t)
@@ -214,6 +224,49 @@ class Retimed(Schedule):
 
     def _points(self, like: Tensor) -> Tensor:
         return _on_device(self.times, like.device)
+
+
+@dataclass(frozen=True)
+class Windowed(Schedule):
+    """Another schedule from time `start` to time `end`: no accuracy is sent before or after.
+
+    Of several variables, each with its own window, the later ones are generated when much of the
+    earlier ones is already known.
+    """
+
+    schedule: Schedule
+    start: float
+    end: float
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.schedule, Schedule):
+            raise BFNError(f"schedule = {self.schedule!r}; expected a schedule to put in a window")
+        if not 0.0 <= self.start < self.end <= 1.0:
+            raise BFNError(
+                f"the window from {self.start} to {self.end} is not a part of [0, 1]; expected "
+                "0 <= start < end <= 1"
+            )
+
+    def alpha(self, t: Tensor) -> Tensor:
+        rate = self.schedule.alpha(self._inside(t)) / (self.end - self.start)
+        return torch.where((t >= self.start) & (t <= self.end), rate, 0.0)
+
+    def beta(self, t: Tensor) -> Tensor:
+        return self.schedule.beta(self._inside(t))
+
+    def time(self, beta: Tensor) -> Tensor:
+        """Where beta is constant, the time nearest to the window."""
+        return self.start + (self.end - self.start) * self.schedule.time(beta)
+
+    def increment(self, s: Tensor, t: Tensor) -> Tensor:
+        return self.schedule.increment(self._inside(s), self._inside(t))
+
+    def without_window(self) -> Schedule:
+        return self.schedule.without_window()
+
+    def _inside(self, t: Tensor) -> Tensor:
+        """The time of the other schedule."""
+        return ((t - self.start) / (self.end - self.start)).clamp(0.0, 1.0)
 
 
 @functools.lru_cache(maxsize=64)

@@ -141,6 +141,30 @@ def test_deviations_and_units(flow: BayesianFlow, n: int) -> None:
 
 
 @pytest.mark.parametrize("flow", FLOWS, ids=str)
+@pytest.mark.parametrize(("start", "end"), [(0.0, 0.4), (0.4, 1.0), (0.2, 0.7)])
+def test_a_window_has_the_grid_of_its_own_steps(
+    flow: BayesianFlow, start: float, end: float
+) -> None:
+    """Ten steps, of which 0.2 to 0.7 cuts none: V moves in those inside, and stays outside."""
+    first, last = round(10 * start), round(10 * end)
+    own, wide = MessageGrid.of(flow, last - first), MessageGrid.of(flow.windowed(start, end), 10)
+    inside = slice(first + 1, last + 1)
+    for name in ("alpha", "beta", "delta", "stray"):
+        found, expected = getattr(wide, name), getattr(own, name)
+        np.testing.assert_allclose(found[inside], expected[1:], rtol=1e-9)
+        assert (found[: first + 1] == 0).all()
+        outside = found[last:-1] if name in ("beta", "delta") else 0 * found[last:-1] + found[last]
+        assert (outside == found[last]).all()
+    for name in ("sd", "reach"):
+        found, expected = getattr(wide, name), getattr(own, name)
+        np.testing.assert_allclose(found[first + 1 : last], expected[1:-1], rtol=1e-9)
+        assert found[10] == pytest.approx(expected[-1], rel=1e-9)
+        assert np.count_nonzero(found) == last - first
+    for name in ("popped_bits", "message_bits"):
+        assert getattr(wide, name)().sum() == pytest.approx(getattr(own, name)().sum(), rel=1e-9)
+
+
+@pytest.mark.parametrize("flow", FLOWS, ids=str)
 @pytest.mark.parametrize("n", [1, 3, 40])
 @pytest.mark.parametrize("side", [-1, 1, 0])
 def test_extreme_symbols_stay_within_the_alphabets(flow: BayesianFlow, n: int, side: int) -> None:

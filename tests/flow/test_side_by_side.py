@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import bfn
 from bfn.guidance import Guided
-from bfn.schedule import Retimed
+from bfn.schedule import Retimed, Windowed
 from oracle.exact.quadrature import prescribed
 from support.toys import Toy, data, generator
 
@@ -26,6 +26,15 @@ VARIABLES: dict[str, tuple[str, dict[str, Any]]] = {
     "binary": ("discrete", {"K": 2, "beta_1": 3.0}),
     "two classes": ("discrete", {"K": 2, "beta_1": 3.0, "head": "posterior"}),
     "retimed": ("continuous", {"schedule": Retimed(bfn.Exponential(0.1), (0.0, 0.2, 0.7, 1.0))}),
+    "windowed": ("continuous", {"schedule": Windowed(bfn.Exponential(0.1), 0.3, 0.8)}),
+    "bins in a window": (
+        "discretised",
+        {"K": 5, "schedule": Windowed(bfn.Exponential(0.05), 0.3, 0.8)},
+    ),
+    "classes in a window": (
+        "discrete",
+        {"K": 4, "schedule": Windowed(bfn.Quadratic(3.0), 0.3, 0.8)},
+    ),
 }
 FAR_APART: dict[str, tuple[str, dict[str, Any]]] = {
     "sharp": ("discrete", {"K": 2, "beta_1": 60.0}),
@@ -171,7 +180,7 @@ def test_variables_of_their_own_cost_what_they_cost_alone(n: int | str | None) -
     nets = {name: network(name, variables[name]) for name in names}
     mixed = bfn.mixed(Named(nets), variables)
     alone = [bfn.BFN(nets[name], own.flow, own.head) for name, own in variables.items()]
-    x, t = {name: example(name) for name in names}, torch.tensor([0.1, 0.4, 0.6, 0.9])
+    x, t = {name: example(name) for name in names}, torch.tensor([0.35, 0.4, 0.6, 0.75])
 
     def messages(name: str) -> list[Tensor]:
         """What the divergences of classes and bins draw."""

@@ -31,7 +31,9 @@ def test_nearness_of_related_columns() -> None:
     for name in "abe":
         V, beta = (float(value) for value in (parts[name].V, parts[name].beta))
         centres[name] = (2.0 * np.arange(K[name]) + 1 - K[name]) / K[name]
-        weight = np.exp(-beta * (centres[name] - V / beta) ** 2 / 2)
+        # Nothing has been received of a column whose window has not begun.
+        received = V / beta if beta else 0.0
+        weight = np.exp(-beta * (centres[name] - received) ** 2 / 2)
         q[name], scale[name] = weight / weight.sum(), math.sqrt(1 + beta)
     z = {(d, e): (q[e] @ T[d, e] - q[d] @ centres[d]) * scale[d] for d, e in T}
     own = TableHead(model.head.flow, model.head.heads).features(model.flow, theta)

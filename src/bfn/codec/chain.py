@@ -33,6 +33,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -95,6 +96,10 @@ class MessageGrid:
 
     So no message can fall outside the alphabet it is pushed with, even when an empty stack pops the
     most extreme symbol every time.
+
+    A variable that is sent within a window of time has steps of accuracy 0 before and after it, in
+    which V stays as it is and nothing is coded. There beta and delta stay as they are as well, and
+    the other entries are 0; but V_n, which is the last V that moved, is popped like that one.
     """
 
     n: int
@@ -109,12 +114,20 @@ class MessageGrid:
     @classmethod
     def of(cls, flow: BayesianFlow, n: int, spacing: float = SPACING) -> MessageGrid:
         t = torch.arange(n + 1, dtype=torch.float64) / n
-        v, beta = float(flow.v), flow.schedule.beta(t).numpy()
-        alpha = np.concatenate([[0.0], flow.schedule.step_sizes(n).numpy()])
-        if not (np.isfinite(beta).all() and (alpha[1:] > 0.0).all()):
+        beta, alpha = flow.schedule.beta(t).numpy(), flow.schedule.step_sizes(n).numpy()
+        # Rounded, the end of a window may lie beyond that of the step it coincides with.
+        moves = 1 + np.flatnonzero(alpha > 1e-14 * alpha.sum())
+        if not (np.isfinite(beta).all() and len(moves) and (np.diff(moves) == 1).all()):
             raise BFNError(
                 f"the schedule's {n} steps are not all positive and finite; use fewer steps"
             )
+        own = cls._of_moves(float(flow.v), np.append(0.0, alpha[moves - 1]), beta[moves], spacing)
+        return own._within(n, moves)
+
+    @classmethod
+    def _of_moves(cls, v: float, alpha: Floats, beta: Floats, spacing: float) -> MessageGrid:
+        """A grid whose V all move."""
+        n, beta = len(beta), np.append(0.0, beta)
         sd, delta, message = np.zeros(n + 1), np.zeros(n + 1), np.sqrt(v * alpha)
         sd[1:n] = np.sqrt(v * beta[1:n] * alpha[2:] / beta[2:])
         delta[1:n] = spacing * np.minimum(message[1:n], sd[1:n])
@@ -132,6 +145,25 @@ class MessageGrid:
             raise BFNError(f"the grids of {n} steps are too fine to be coded; use fewer steps")
         return cls(n, v, alpha, beta, delta, sd, reach, stray)
 
+    def _within(self, n: int, moves: Integers) -> MessageGrid:
+        """The same grid, but of n steps of which V moves in those numbered `moves`."""
+        if len(moves) == n:
+            return self
+
+        def spread(values: Any) -> Any:
+            wide = np.zeros(n + 1, values.dtype)
+            wide[moves] = values[1:]
+            return wide
+
+        sd, reach = spread(self.sd), spread(self.reach)
+        for popped in (sd, reach):
+            popped[moves[-1]], popped[n] = 0, popped[moves[-1]]
+        latest = np.searchsorted(moves, np.arange(n + 1), side="right")
+        return MessageGrid(
+            n, self.v, spread(self.alpha), self.beta[latest], self.delta[latest], sd, reach,
+            spread(self.stray),
+        )  # fmt: skip
+
     def pushed(self, i: int, span: float) -> int:
         """The reach of the alphabet of V_i | V_{i-1}, m', assuming |m(x) - m'| <= span."""
         reach = math.ceil((self.stray[i] + self.alpha[i] * span) / self.delta[i]) + 2
@@ -144,16 +176,19 @@ class MessageGrid:
 
     def popped_bits(self) -> Floats:
         """The mean number of bits from popping one number of V_i, for each i."""
-        return _entropy(self.sd[1:] / self.delta[1:])
+        return _entropy(self.sd[1:], self.delta[1:])
 
     def message_bits(self) -> Floats:
         """The entropy of V_i | V_{i-1}, x; on fine grids its sum over i is that of popped_bits."""
-        return _entropy(np.sqrt(self.v * self.alpha[1:]) / self.delta[1:])
+        return _entropy(np.sqrt(self.v * self.alpha[1:]), self.delta[1:])
 
 
-def _entropy(deviation: Floats) -> Floats:
-    """Entropy of a Gaussian's cells in bits, treating the width of a cell as uniform noise."""
-    return 0.5 * np.log2(2.0 * math.pi * math.e * (deviation * deviation + 1.0 / 12.0))
+def _entropy(sd: Floats, delta: Floats) -> Floats:
+    """Entropy of a Gaussian's cells in bits, treating the width of a cell as uniform noise; 0 where
+    nothing is coded."""
+    deviation = sd / np.where(sd > 0, delta, 1.0)
+    bits = 0.5 * np.log2(2.0 * math.pi * math.e * (deviation * deviation + 1.0 / 12.0))
+    return np.where(sd > 0, bits, 0.0)
 
 
 @dataclass(frozen=True)
@@ -173,6 +208,19 @@ class Step:
     def message(self, k: Integers) -> Tensor:
         """Delta = V_i - V_{i-1} of cells k."""
         return torch.from_numpy(k * self.grid.delta[self.i] - self.before)
+
+
+class Certain(Distribution):
+    """Symbols that both sides know, and that cost nothing."""
+
+    def __init__(self, symbols: Integers) -> None:
+        self.symbols = symbols
+
+    def push(self, stacks: Stacks, symbols: Integers) -> None:
+        pass
+
+    def pop(self, stacks: Stacks) -> Integers:
+        return self.symbols
 
 
 class Mixture(Distribution):
@@ -452,6 +500,10 @@ class Part:
     def bridge(self, k: Integers, i: int) -> Distribution:
         """Cells of V_{i-1} given those of V_i."""
         grid = self.grid
+        if grid.alpha[i] == 0:
+            return Certain(k)
+        if grid.beta[i - 1] == 0:
+            return Certain(np.zeros_like(k))
         scale = grid.beta[i - 1] / grid.beta[i] * grid.delta[i] / grid.delta[i - 1]
         std = float(grid.sd[i - 1] / grid.delta[i - 1])
         return gaussian(scale * k, std, int(grid.reach[i - 1]))
@@ -652,12 +704,14 @@ class Chain:
     def message(self, k: Integers, i: int) -> Distribution:
         """Cells of V_i given those of V_{i-1}."""
         before, outputs = self._state(k, i - 1), self.output(k, i - 1).each()
-        return Joined(
-            [
-                (p.numbers, p.message(output, Step(p.grid, i, before[:, p.numbers])))
-                for p, output in zip(self.parts, outputs, strict=True)
-            ]
-        )
+        found: list[tuple[slice, Distribution]] = []
+        for part, output in zip(self.parts, outputs, strict=True):
+            if part.grid.alpha[i] == 0:
+                cells = Certain(k[:, part.numbers])
+            else:
+                cells = part.message(output, Step(part.grid, i, before[:, part.numbers]))
+            found.append((part.numbers, cells))
+        return Joined(found)
 
     def bridge(self, k: Integers, i: int) -> Distribution:
         """Cells of V_{i-1} given those of V_i."""

@@ -527,7 +527,7 @@ def probe(chain: Chain) -> str:
     spread = np.arange(chain.rows * chain.numbers) * 7919 % 1009 / 1009
     spread = spread.reshape(chain.rows, chain.numbers)
     for i in sorted({1, (chain.n + 1) // 2, chain.n}):
-        deviations = [part.grid.sd[i] / part.grid.delta[i] for part in chain.parts]
+        deviations = [part.grid.sd[i] / (part.grid.delta[i] or 1.0) for part in chain.parts]
         cells = (4.0 * spread - 2.0) * chain.per_number(deviations)
         k = np.rint(cells).astype(np.int64)
         digest.update(chain.network(k, i).cpu().numpy().tobytes())

@@ -39,7 +39,7 @@ from torch import Tensor
 from bfn import noise
 from bfn.errors import BFNError
 from bfn.noise import Source
-from bfn.schedule import Retimed, Schedule
+from bfn.schedule import Retimed, Schedule, Windowed
 
 
 def per_example(t: Tensor, like: Tensor) -> Tensor:
@@ -209,7 +209,13 @@ class BayesianFlow(ABC):
 
     def retimed(self, times: tuple[float, ...]) -> Self:
         """The same flow on another clock: `bfn.schedule.Retimed`."""
-        schedule = Retimed(self.schedule, times)
+        return self._scheduled(Retimed(self.schedule, times))
+
+    def windowed(self, start: float, end: float) -> Self:
+        """The same flow within a window of time: `bfn.schedule.Windowed`."""
+        return self._scheduled(Windowed(self.schedule, start, end))
+
+    def _scheduled(self, schedule: Schedule) -> Self:
         return dataclasses.replace(self, schedule=schedule)  # pyright: ignore
 
     def positions(self, shape: Sequence[int], device: torch.device) -> Tensor:
@@ -266,7 +272,7 @@ class BayesianFlow(ABC):
         """theta_s ~ p(theta_s | theta): the state at an earlier time s, whatever x is."""
         V, beta_t = theta.V, theta.beta
         beta_s = self.over(self.schedule.beta(s).to(V.dtype), V)
-        share = beta_s / beta_t
+        share = beta_s / torch.where(beta_t > 0, beta_t, 1.0)
         epsilon = noise.normal(V.shape, generator, device=V.device, dtype=V.dtype)
         variance = self.variance(share * (beta_t - beta_s)).clamp_min(0.0)
         return Theta(share * V + variance.sqrt() * epsilon, beta_s.expand_as(beta_t))

@@ -385,6 +385,7 @@ def data_from_noise(epsilon_hat: Tensor, theta: Theta, early: Tensor) -> Tensor:
     return torch.where(early, 0.0, x)
 
 
-def is_early(t: Tensor, t_min: float, like: Tensor) -> Tensor:
-    """Where the paper's rule ignores the network: t < t_min, broadcast over `like`."""
-    return per_example(t < t_min, like)
+def is_early(t: Tensor, t_min: float, theta: Theta, like: Tensor) -> Tensor:
+    """Where the paper's rule ignores the network, broadcast over `like`: t < t_min, or nothing was
+    received yet."""
+    return per_example(t < t_min, like) | (theta.beta == 0)

@@ -79,7 +79,8 @@ class _Bins(Output):
 
     def log_ratio(self, x: Tensor, message: Tensor, alpha_i: Tensor) -> Tensor:
         alpha = per_example(alpha_i, x)
-        return self._log_ratio(x, (message - alpha * x) * alpha.rsqrt(), alpha_i)
+        epsilon = (message - alpha * x) * torch.where(alpha > 0, alpha, 1.0).rsqrt()
+        return self._log_ratio(x, epsilon, alpha_i)
 
 
 class FreeBinnedOutput(_Bins):
@@ -278,7 +279,7 @@ class BinnedHead(_BinsHead):
 
     def __call__(self, net_output: Tensor, theta: Theta, t: Tensor) -> Output:
         mu_epsilon, ln_sigma_epsilon = net_output.unbind(-1)
-        early = is_early(t, self.t_min, mu_epsilon)
+        early = is_early(t, self.t_min, theta, mu_epsilon)
         mu = data_from_noise(mu_epsilon, theta, early)
         scale = torch.where(early, 1.0, theta.beta).rsqrt().to(net_output.dtype)
         sigma = scale * torch.exp(ln_sigma_epsilon.clamp(*self.ln_sigma_epsilon))
@@ -309,7 +310,7 @@ class FreeBinnedHead(_BinsHead, ClassHead):
         return self.K
 
     def __call__(self, net_output: Tensor, theta: Theta, t: Tensor) -> Output:
-        early = is_early(t, self.t_min, net_output)
+        early = per_example(t < self.t_min, net_output)
         k = torch.arange(self.K, device=net_output.device)
         one = torch.ones((), device=net_output.device)
         standard = bins.log_prob(k, 0.0 * one, one, self.K).to(net_output.dtype)

@@ -172,7 +172,7 @@ class PointHead(Head):
             )
 
     def __call__(self, net_output: Tensor, theta: Theta, t: Tensor) -> Output:
-        early = is_early(t, self.t_min, net_output)
+        early = is_early(t, self.t_min, theta, net_output)
         x_hat = data_from_noise(net_output, theta, early).to(net_output.dtype)
         x_hat = x_hat.clamp(self.x_min, self.x_max)
         return PointOutput(x_hat, self.reconstruction, self.x_min, self.x_max, 1.0 + theta.beta)

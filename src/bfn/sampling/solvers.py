@@ -165,10 +165,11 @@ def _send(flow: BayesianFlow, theta: Theta, m: Tensor, step: Step) -> Theta:
 
 def _move(flow: BayesianFlow, theta: Theta, m: Tensor, step: Step) -> Theta:
     r, r_next = flow.over(step.r, theta.V), flow.over(step.r_next, theta.V)
-    if step.index == 0:
-        U = flow.message(torch.zeros_like(m), torch.ones_like(step.r), step.generator)
-    else:
-        U = theta.V / r
+    if "U" not in step.memory:
+        first = flow.message(torch.zeros_like(m), torch.ones_like(step.r), step.generator)
+        step.memory["U"] = first
+    # r stays 0 until a variable's window begins.
+    U = torch.where(r > 0, theta.V / torch.where(r > 0, r, 1.0), step.memory["U"])
     return Theta(r_next * (U + (r_next - r) * m), r_next.square())
 
 
@@ -181,7 +182,9 @@ def grid(name: str | None, flow: BayesianFlow, steps: int) -> tuple[Tensor, Tens
     """
     grids = [find("grid", name or part.grid, GRIDS) for part in flow.parts]
     pairs = [(each, part.schedule) for each, part in zip(grids, flow.parts, strict=True)]
-    t = torch.stack([own.time(each.points(own, steps).square()) for each, own in pairs]).mean(0)
+    # A variable that is sent within a window must not draw all times there.
+    suited = [(each, own.without_window()) for each, own in pairs]
+    t = torch.stack([own.time(each.points(own, steps).square()) for each, own in suited]).mean(0)
     t[0], t[-1] = 0.0, 1.0
     r = flow.schedule.beta(t).sqrt()
     c = torch.stack([each.coordinate(t, own.beta(t).sqrt()) for each, own in pairs], -1)
@@ -197,6 +200,8 @@ def path(
     length = c.diff(dim=0)
     # On a geometric grid the first step starts at ln 0, so there is no slope before the third.
     half = torch.cat([torch.zeros_like(length[:1]), 0.5 * length[1:] / length[:-1]])
+    # Nor where a variable's window begins or has ended.
+    half = half.nan_to_num(0.0, posinf=0.0)
     # All at once: copies to a GPU in every step would make it wait.
     t, r, alpha, half = (
         values.to(theta.V)[:, None].expand(len(values), len(theta.V), *values.shape[1:]).unbind()
