@@ -121,9 +121,12 @@ class TableRows(Rows):
 def in_turn(flow: MixedFlow, turns: Sequence[int]) -> MixedFlow:
     """The flow with its variables sent one after another, each within its own window of time.
 
-    `turns` has the turn of each variable, from 0. If all were sent alike, a price would be decided while carat and clarity are as uncertain as the
-    price itself, and how sharply they determine it is worth little at any one time: the network
+    If all were sent alike, a price would be decided while carat and clarity are as uncertain as the
+    price itself. How sharply they determine it would be worth little at any one time, and a network
     would learn it slowly.
+
+    Args:
+        turns: the turn of each variable, from 0.
     """
     D = len(flow.flows)
     length = max(WINDOW, 1.0 / D)
