@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, final
 
@@ -118,7 +118,7 @@ class TableRows(Rows):
         return build(self.columns, self.relations, self.pairs, seed=recipe.train.seed, **sizes)
 
 
-def in_turn(flow: MixedFlow, turns: Sequence[int]) -> MixedFlow:
+def in_turn(flow: MixedFlow, turns: np.ndarray) -> MixedFlow:
     """The flow with its variables sent one after another, each within its own window of time.
 
     If all were sent alike, a price would be decided while carat and clarity are as uncertain as the
@@ -148,9 +148,10 @@ def build(
     """An untrained model of a table: independent columns while the network outputs zeros."""
     model = mixed(nn.Identity(), {column.name: variable(column) for column in columns.variables})
     assert isinstance(model.flow, MixedFlow)
-    # What is imputed later then depends on their values, and not on whether they are missing.
-    missing_first = np.argsort([not column.missing for column in columns.variables], stable=True)
-    model.flow = in_turn(model.flow, missing_first.argsort())
+    # Columns with missing values come first: when they are imputed, they are not missing, and the
+    # others must know that.
+    order = np.argsort([not column.missing for column in columns.variables], stable=True)
+    model.flow = in_turn(model.flow, turns=np.argsort(order))
     assert isinstance(model.head, MixedHead)
     model.head = TableHead(model.flow, model.head.heads, related, pairs)
     names, shape = model.flow.layout.names, (1, *model.flow.shape)
