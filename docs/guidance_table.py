@@ -17,7 +17,7 @@ torch.set_default_dtype(torch.float64)
 print("| data | score | before | true draws |", " | ".join(f"`{s}`" for s in SOLVERS), "|")
 print("|---|---|---|---|" + "---|" * len(SOLVERS))
 for kind in KINDS:
-    for score in ("straight", "bent"):
+    for score in ("linear", "quadratic"):
         known = tilted(kind, score, 1.0)
         model = known.toy.model
         ways = (

@@ -183,26 +183,26 @@ SAMPLES = 1_500
 @pytest.mark.parametrize(("solver", "steps"), [("ancestral", 40), ("sde2", 24), ("ode2", 24)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_exact_guide_reaches_the_tilted_law(kind: str, solver: str, steps: int) -> None:
-    """ln h(theta) itself as the guide: nothing but sampling noise and the solver's bias is left."""
-    known = tilted(kind, "bent", 1.0)
+    """With ln h(theta) as the guide, only sampling noise and the solver's bias remain."""
+    known = tilted(kind, "quadratic", 1.0)
     assert known.gap > 0.4
     model = Guided(known.toy.model, known.log_h, of="theta")
     assert known.distance(model, solver, steps, SAMPLES) < 1.1 * at_floor(known.target, SAMPLES)
 
 
 @pytest.mark.parametrize(("kind", "share"), [(k, 0.2 if k == "discrete" else 0.1) for k in KINDS])
-def test_straight_score_of_the_expected_data(kind: str, share: float) -> None:
-    """Through the network, by its first order only: what is left is at most this share."""
-    known = tilted(kind, "straight", 1.0)
+def test_linear_score_of_the_expected_data(kind: str, share: float) -> None:
+    """First order only, through the network: at most this fraction of the distance remains."""
+    known = tilted(kind, "linear", 1.0)
     floor, _ = known.target.sampling_floor(SAMPLES)
     model = Guided(known.toy.model, known.score, 1.0)
     assert known.distance(model, "sde2", 30, SAMPLES) < share * known.gap + 1.15 * floor
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_bent_score_gets_most_of_the_way(kind: str) -> None:
-    """The mean of the data stands in for the data, so this far only; the way there is halved."""
-    known = tilted(kind, "bent", 0.5)
+def test_quadratic_score_covers_part_of_the_distance(kind: str) -> None:
+    """The mean replaces the data, so only part of the distance to the target is removed."""
+    known = tilted(kind, "quadratic", 0.5)
     before = known.distance(known.toy.model, "ancestral", 30, SAMPLES)
     share = {"discrete": 0.8, "continuous": 0.6}.get(kind, 0.5)
     for through in (True, False):
@@ -224,7 +224,7 @@ def test_fixed_network_is_exact_for_independent_classes() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_mean_is_that_of_the_tilted_posterior(kind: str) -> None:
     """At one theta, to many digits: m' = E[m(x) | V] under the tilted source."""
-    known = tilted(kind, "bent", 1.0)
+    known = tilted(kind, "quadratic", 1.0)
     model, t = known.toy.model, torch.full((5,), 0.4)
     x = known.toy.sample(5, torch.Generator().manual_seed(0))
     theta = model.flow.sample(x, t, torch.Generator().manual_seed(1))

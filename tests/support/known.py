@@ -57,7 +57,7 @@ def distance(
     target: Source | None = None,
     grid: str | None = None,
 ) -> float:
-    """Between n samples and their law, or of another model and its target."""
+    """Total variation of n samples from their law, or of another model from its target."""
     x = bfn.generate(
         *(model or known.model, (n, known.source.D), steps),
         solver=solver,
@@ -68,7 +68,7 @@ def distance(
 
 
 def at_floor(source: Source, n: int) -> float:
-    """What n true draws may show, but for one time in ten thousand."""
+    """The distance that n true draws stay below, except once in ten thousand times."""
     mean, deviation = source.sampling_floor(n)
     return mean + 4.0 * deviation
 
@@ -84,7 +84,7 @@ OBSERVED = {
 
 
 def filled_distance(kind: str, n: int, **options: Any) -> float:
-    """Between P and n rows whose unobserved variables were filled in."""
+    """Total variation between P and n rows whose unobserved variables were filled in."""
     known, generator = toy(kind, SKEW), torch.Generator().manual_seed(0)
     seen = OBSERVED[kind]
     x = known.data(known.source.sample(n, generator))
@@ -94,7 +94,7 @@ def filled_distance(kind: str, n: int, **options: Any) -> float:
 
 
 def unrelated_distance(kind: str, n: int) -> float:
-    """The same where the rest has nothing to do with what was observed."""
+    """The same if the rest is independent of what was observed."""
     known, generator = toy(kind, SKEW), torch.Generator().manual_seed(5)
     one, other = (known.source.sample(n, generator) for _ in range(2))
     return known.source.total_variation(torch.where(OBSERVED[kind], one, other))
@@ -106,23 +106,23 @@ Score = Callable[[Tensor], Tensor]
 
 
 def scores(kind: str) -> dict[str, Score]:
-    """Scores of the expected data: one that adds up over variables, one that bends and couples."""
+    """Scores of the expected data: a sum over variables, and one that couples them."""
     if kind == "binary":
         gains = torch.tensor([1.0, -1.0, 0.5, 0.5, -1.0, 1.0])
         return {
-            "straight": lambda p: (p * gains).sum(-1),
-            "bent": lambda p: -0.5 * (p.sum(-1) - 4.0).square(),
+            "linear": lambda p: (p * gains).sum(-1),
+            "quadratic": lambda p: -0.5 * (p.sum(-1) - 4.0).square(),
         }
     if kind == "discrete":
         gains = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
         classes = torch.arange(4.0)
         return {
-            "straight": lambda p: (p * gains).sum((-1, -2)),
-            "bent": lambda p: -0.25 * ((p * classes).sum((-1, -2)) - 6.0).square(),
+            "linear": lambda p: (p * gains).sum((-1, -2)),
+            "quadratic": lambda p: -0.25 * ((p * classes).sum((-1, -2)) - 6.0).square(),
         }
     return {
-        "straight": lambda x: 2.0 * x[..., 0] - 0.5 * x[..., 1],
-        "bent": lambda x: -4.0 * (x.sum(-1) - 1.0).square(),
+        "linear": lambda x: 2.0 * x[..., 0] - 0.5 * x[..., 1],
+        "quadratic": lambda x: -4.0 * (x.sum(-1) - 1.0).square(),
     }
 
 
