@@ -217,16 +217,16 @@ def test_pause_step_and_the_slider(address, visit) -> None:
     ready(page)
     seek(page, 0.5)
     assert "call 26 of 51" in page.locator("#clock").inner_text()
-    middle = look(page, "heard")
+    middle = look(page, "received")
     page.keyboard.press("ArrowRight")
     page.click("#step")
     page.wait_for_timeout(60)
     assert "call 28 of 51" in page.locator("#clock").inner_text()
-    assert look(page, "heard") != middle
+    assert look(page, "received") != middle
     page.click("#back")
     page.keyboard.press("ArrowLeft")
     page.wait_for_timeout(60)
-    assert look(page, "heard") == middle
+    assert look(page, "received") == middle
     page.locator("#t").press("End")
     page.wait_for_timeout(60)
     assert clock(page) == 1

@@ -115,7 +115,7 @@ export class Ask {
     };
   }
 
-  // The fields show what is asked for: a number outside its limits becomes the nearest one inside.
+  // The fields show what is requested: a number outside its limits becomes the nearest one inside.
   settle() {
     this.put(this.settings(0));
     const { steps, guidance } = this.settings(1);

@@ -11,7 +11,7 @@ function placesAt(group, j) {
 
 export class Brush {
   // `around`: whether pins may change (editable), what to do at the beginning of a stroke, how to
-  // choose a variable, and how to say a sentence.
+  // choose a variable, and how to show a notice.
   constructor(find, pins, around) {
     this.find = find;
     this.pins = pins;
@@ -28,7 +28,7 @@ export class Brush {
     return this.tool !== "look";
   }
 
-  // The control of the brush's value suits the chosen group.
+  // Show the control that suits the chosen group's values.
   show(model, g) {
     const key = `${model.id} ${g}`;
     if (key === this.shown) return;
@@ -80,7 +80,7 @@ export class Brush {
     }
   }
 
-  // A key on the chosen variable of a group; true if it meant something here.
+  // Handle a key on the chosen variable of a group; true if it had a meaning here.
   typed(group, g, j, event) {
     if (!this.around.editable() || event.ctrlKey || event.metaKey || event.altKey) return false;
     const places = placesAt(group, j);

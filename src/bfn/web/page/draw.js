@@ -1,5 +1,5 @@
 // Drawing a group of variables into a canvas. Four forms serve all data: a picture of cells, letters
-// in lines, a plot of numbers, and a single named variable. Five roles say what is drawn of it.
+// in lines, a plot of numbers, and a single named variable. Five roles determine what is drawn.
 
 import { palette, rampColour } from "./palette.js";
 import { drawnValue, ownUnits, shareOf, tallestOf, writeClass, writeNumber, writeValue } from "./run.js";
@@ -41,7 +41,7 @@ export function measure(group, width) {
   return { form, columns: group.count, rows: 1, channels: 1, cellWidth: width / group.count, cellHeight: height, width, height };
 }
 
-// The variable (its place in the group) under a point, or -1; of a colour, the first channel.
+// The index in the group of the variable under a point, or -1; the first channel of a colour.
 export function variableAt(layout, group, x, y) {
   const column = Math.floor(x / layout.cellWidth);
   const row = Math.floor(y / layout.cellHeight);
@@ -69,11 +69,11 @@ export function openCanvas(canvas, width, height) {
   return context;
 }
 
-// One number between 0 and 1 for every variable, of what the role shows; null where there is none.
+// What the role shows of every variable, as a number between 0 and 1; null if there is none.
 function sharesOf(view) {
   const { run, frame, g, role, scale } = view;
   const group = run.model.groups[g];
-  const bytes = { heard: "input", believes: "mean", sure: view.uncertainty }[role];
+  const bytes = { received: "input", believes: "mean", sure: view.uncertainty }[role];
   if (bytes) {
     const plane = run.plane(frame, bytes, g);
     return plane && Float32Array.from(plane.values, (value) => value / 255);
@@ -125,7 +125,7 @@ function paintLetters(context, view, layout) {
   const group = run.model.groups[g];
   const colours = palette();
   const shares = sharesOf(view);
-  const leading = run.leading(frame, g, role === "heard");
+  const leading = run.leading(frame, g, role === "received");
   // Letters fill their cells; the few symbols that are longer than most are squeezed.
   const lengths = (group.symbols ?? [String(group.K - 1)]).map((symbol) => symbol.length).sort((a, b) => a - b);
   context.font = `${(layout.cellWidth * 1.5) / lengths[lengths.length >> 1]}px ${MONO}`;
@@ -148,7 +148,7 @@ function paintLetters(context, view, layout) {
     }
     // Where nothing is known all classes are alike, and no letter should stand out.
     const chance = 1 / group.K;
-    context.globalAlpha = role === "heard" || role === "believes" ? Math.max(0.05, (strength - chance) / (1 - chance)) : strength;
+    context.globalAlpha = role === "received" || role === "believes" ? Math.max(0.05, (strength - chance) / (1 - chance)) : strength;
     if (k >= 0) context.fillText(letterOf(group, k, role), x + layout.cellWidth / 2, y + layout.cellHeight * 0.5, layout.cellWidth);
     context.globalAlpha = 1;
     if (pinned) {
@@ -198,7 +198,7 @@ function paintPlot(context, view, layout) {
   }
 }
 
-// How the probability of one variable spreads over its classes, levels or range: shares of the tallest.
+// The probabilities of one variable over its classes, levels or range, relative to the highest.
 export function spreadOf(run, frame, g, j, ofTheta) {
   const group = run.model.groups[g];
   const all = run.plane(frame, ofTheta ? "input_p" : "p", g);
@@ -243,12 +243,12 @@ function paintSingle(context, view, layout) {
     context.fillText(words, 0, height / 2, width);
     return;
   } else {
-    const spread = spreadOf(run, frame, g, 0, role === "heard");
-    const mean = run.plane(frame, role === "heard" ? "input" : "mean", g);
+    const spread = spreadOf(run, frame, g, 0, role === "received");
+    const mean = run.plane(frame, role === "received" ? "input" : "mean", g);
     context.font = `12px ${FONT}`;
     context.fillStyle = colours.line;
     context.fillRect(0, height - 7, room, 1);
-    context.fillStyle = pinned ? colours.accent : role === "heard" ? colours.soft : colours.ink;
+    context.fillStyle = pinned ? colours.accent : role === "received" ? colours.soft : colours.ink;
     if (spread) {
       const wide = room / spread.length;
       const tallest = tallestOf(group, spread);
@@ -257,7 +257,7 @@ function paintSingle(context, view, layout) {
       context.fillRect((mean.values[0] / 255) * (room - 2), 8, 2, height - 15);
     }
     if (group.kind === "classes") {
-      const leading = run.leading(frame, g, role === "heard");
+      const leading = run.leading(frame, g, role === "received");
       if (leading) {
         words = `${writeClass(group, leading.k[0], true)}, ${Math.round(100 * leading.p[0])}%`;
         if (context.measureText(words).width > width - room - 8) words = words.replace(/, \d+%$/, "");
@@ -313,7 +313,7 @@ export function paintGroup(canvas, view, layout) {
   }
 }
 
-// What a person hears about one variable, and reads above its bars.
+// The description of one variable, for screen readers and above its bars.
 export function describe(run, frame, g, j) {
   const group = run.model.groups[g];
   const words = [];

@@ -1,4 +1,4 @@
-// A person's own example: a picture decoded on a canvas, a text, or numbers between commas.
+// The user's own example: a picture decoded on a canvas, a text, or numbers separated by commas.
 
 const decoder = document.createElement("canvas");
 
@@ -35,7 +35,7 @@ export function croppedPicture(bitmap, width, height) {
   return readPixels(width, height, (context) => context.drawImage(bitmap, (bitmap.width - w) / 2, (bitmap.height - h) / 2, w, h, 0, 0, width, height));
 }
 
-// Numbers between commas, one for each variable.
+// Numbers separated by commas, one for each variable.
 export function readValues(text, model) {
   const words = text.trim().split(/[,;\n]/.test(text) ? /\s*[,;\n]\s*/ : /\s+/);
   if (words.length !== model.D) throw new Error(`This model's examples have ${model.D} values and you gave ${words.length}: separate them by commas.`);

@@ -3,17 +3,17 @@
 import { spreadOf } from "./draw.js";
 import { MANY, ownUnits, tallestOf, writeClass, writeNumber } from "./run.js";
 
-// What the bars stand for: how many, the name and the value of each.
+// What the bars stand for: their number, and the name and the value of each.
 function barsOf(run, frame, g, j) {
   const group = run.model.groups[g];
   const p = spreadOf(run, frame, g, j, false);
-  const heard = spreadOf(run, frame, g, j, true);
+  const received = spreadOf(run, frame, g, j, true);
   if (group.kind === "classes" && !p) {
     const top = run.plane(frame, "top", g);
     if (!top) return null;
     const topP = run.plane(frame, "top_p", g);
     const classes = [...top.values.subarray(j * top.per, (j + 1) * top.per)];
-    return { p: classes.map((_, k) => topP.values[j * top.per + k] / 255), heard: null, names: classes.map((k) => writeClass(group, k, true)), values: classes };
+    return { p: classes.map((_, k) => topP.values[j * top.per + k] / 255), received: null, names: classes.map((k) => writeClass(group, k, true)), values: classes };
   }
   if (!p) return null;
   const values = Array.from(p, (_, k) => {
@@ -22,7 +22,7 @@ function barsOf(run, frame, g, j) {
     return Number(ownUnits(group, j, (k + 0.5) / p.length).toPrecision(6));
   });
   const names = values.map((value) => (group.kind === "classes" ? writeClass(group, value, true) : group.kind === "levels" ? String(value) : writeNumber(value)));
-  return { p, heard, names, values };
+  return { p, received, names, values };
 }
 
 export class Bars {
@@ -54,7 +54,7 @@ export class Bars {
     const nearest = pinned === undefined ? -1 : far.indexOf(Math.min(...far));
     [...this.place.children].forEach((bar, k) => {
       bar.style.setProperty("--p", Math.min(1, bars.p[k] / tallest).toFixed(3));
-      bar.style.setProperty("--heard", bars.heard ? Math.min(1, bars.heard[k] / tallest).toFixed(3) : "0");
+      bar.style.setProperty("--received", bars.received ? Math.min(1, bars.received[k] / tallest).toFixed(3) : "0");
       if (beside) bar.style.setProperty("--beside", Math.min(1, beside[k] / tallest).toFixed(3));
       bar.classList.toggle("pinned", k === nearest);
       const name = bars.names[k];

@@ -71,7 +71,7 @@ function receive(header, body) {
   return undefined;
 }
 
-// A new run takes the stage when it has come as far as the one it replaces: nothing flickers.
+// A new run is shown once it has come as far as the one it replaces, so that nothing flickers.
 function promote(pane) {
   const { next } = pane;
   if (next?.frames.length && page.restart) {
@@ -80,7 +80,7 @@ function promote(pane) {
     page.top = 1;
     play(true);
   }
-  if (next?.frames.length && (!pane.run || next.heardUntil >= page.t - 1e-9)) {
+  if (next?.frames.length && (!pane.run || next.receivedUntil >= page.t - 1e-9)) {
     pane.run = next;
     pane.next = null;
     page.seen = page.example;
@@ -92,7 +92,7 @@ function promote(pane) {
   drawSoon();
 }
 
-// What the server will not do leaves the page as it was.
+// A request that the server refuses leaves the page as it was.
 function refused({ pane, run, message }) {
   notice(message);
   if (page.panes[pane]?.wanted !== run) return;
@@ -106,7 +106,7 @@ function refused({ pane, run, message }) {
   notice(`${message} What the address pins is left out.`);
 }
 
-// Shown to a visitor who did not ask: those who want no motion see the end.
+// The first run plays by itself, but those who prefer no motion see its end.
 function playFirst() {
   if (!matchMedia("(prefers-reduced-motion: reduce)").matches) return play(true);
   page.goal = 1;
@@ -236,7 +236,7 @@ function heldPins(run) {
   return new Map(i.map((place, k) => [place, v[k]]));
 }
 
-// What is shown has changed; `drawSoon` alone is for the time and for what the chart gains.
+// The content has changed; `drawSoon` alone is for a new time and new points of the chart.
 function redraw() {
   changed = true;
   drawSoon();
@@ -257,7 +257,7 @@ function draw(now) {
     before = 0;
     return;
   }
-  const arrived = Math.min(...runs.map((run) => run.heardUntil));
+  const arrived = Math.min(...runs.map((run) => run.receivedUntil));
   if (page.playing) {
     if (before) page.t = Math.min(arrived, page.t + ((now - before) / 1000 / SECONDS) * Number(find("speed").value));
     before = now;
@@ -284,7 +284,7 @@ function write(id, words) {
   if (find(id).textContent !== words) find(id).textContent = words;
 }
 
-// A command line in pieces that stay whole at the end of a line.
+// A command line in pieces that are not broken at the end of a line.
 function optionsOf(command) {
   return command.split(/ (?=--)/).flatMap((words, k) => {
     const piece = document.createElement("span");
@@ -309,7 +309,7 @@ function showNumbers(runs, frames) {
   const loss = ended ? `, of about ${each((run) => run.end.loss.bits.toFixed(0))} in all (one draw): ${each((run) => run.end.loss.per_variable.toFixed(2))} per variable` : "";
   const unit = counted ? (examining ? "bits sent" : "bits received") : "the time t";
   write("unsure", unit + (examining ? loss : unsure));
-  // The time at which the network was asked: of a fast solver's first call, just above 0.
+  // The time at which the network was called: just above 0 for a fast solver's first call.
   write("clock", runs.map((run, k) => `${runs.length > 1 ? `${"AB"[k]}: ` : ""}t = ${frames[k].t.toFixed(3)} · call ${frames[k].step + 1} of ${run.start.steps + 1}`).join("\n"));
   const slider = find("t");
   slider.value = page.t;
@@ -323,7 +323,7 @@ function showNumbers(runs, frames) {
   [...find("whose").querySelectorAll("button")].forEach((button, k) => button.setAttribute("aria-pressed", String(k === whose())));
   if (find("command").textContent !== (command ?? "")) find("command").replaceChildren(...optionsOf(command ?? ""));
   find("command").parentElement.hidden = !command;
-  const files = needs?.length ? `It reads ${needs.join(" and ")}: take them along with Known values.` : "";
+  const files = needs?.length ? `It reads ${needs.join(" and ")}: save them with Known values.` : "";
   write("why", why ?? files);
   find("why").hidden = !why && !files;
   find("take-it").hidden = film && !command && !why;
@@ -376,7 +376,7 @@ function showPins() {
   const ancestral = size && particles > 1 ? "Particles are drawn by the ancestral solver." : "";
   disable("solver", ancestral);
   find("solver-b").disabled = Boolean(ancestral);
-  const early = size && !find("since").checked ? "What is pinned holds from the beginning: unpin all to go on from the middle." : "";
+  const early = size && !find("since").checked ? "The pins hold from the beginning: unpin all to go on from the middle." : "";
   disable("since", particles > 1 ? "Particles cannot go on from the middle." : early);
   const when = sinceWhen() > 0 ? ` from t = ${sinceWhen().toFixed(3)} on` : "";
   write("pin-what", size ? `${size} of ${page.ask.model.D} variables held${when}; the others follow. ${ancestral}`.trim() : "Hold variables fixed; all others follow.");
@@ -588,7 +588,7 @@ function wireRest() {
     page.ask.compare(page.comparing);
     if (page.comparing && page.ask.second === page.ask.model) {
       for (const name of ["calls", "guidance", "label"]) find(`${name}-b`).value = find(name).value;
-      // Two equal halves would say nothing: begin with another solver.
+      // Two identical halves would show nothing: begin with another solver.
       find("solver-b").value = find("solver").value === "ancestral" ? "sde2" : "ancestral";
     }
     if (!page.comparing) page.live.send({ do: "stop", pane: 1 });
@@ -621,7 +621,7 @@ function wireRest() {
   });
   on("resize", "click", () => {
     const [height, width] = page.ask.model.groups[0].shape.slice(-2);
-    write("own-what", "Cropped to the middle and scaled down.");
+    write("own-what", "Cropped around its centre and scaled down.");
     examine({ picture: croppedPicture(page.bitmap, width, height) });
   });
   for (const name of ["dragover", "drop"]) {

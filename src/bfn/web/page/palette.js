@@ -9,7 +9,7 @@ function readColour(name) {
   return getComputedStyle(probe).color.match(/[\d.]+/g).slice(0, 3).map(Number);
 }
 
-// From nothing (the ground) to much: 256 colours between four of the style sheet.
+// 256 colours from nothing (the background) to much, between four of the style sheet.
 function buildRamp(stops) {
   const ramp = new Uint8ClampedArray(256 * 3);
   for (let v = 0; v < 256; v++) {

@@ -23,11 +23,11 @@ export class Run {
     return this.frames[this.frames.length - 1];
   }
 
-  get heardUntil() {
+  get receivedUntil() {
     return this.end ? 1 : (this.last?.t ?? 0);
   }
 
-  // The place of the newest frame at or before t.
+  // The index of the newest frame at or before t.
   place(t) {
     let low = 0;
     let high = this.frames.length - 1;
@@ -88,7 +88,7 @@ export function ownUnits(group, j, fraction) {
   return low + (high - low) * fraction;
 }
 
-// A value of the sample plane as a share of the range, 0 to 1; a class as it is.
+// A value of the sample plane as a fraction of the range, 0 to 1; a class unchanged.
 export function drawnValue(group, plane, j) {
   const value = plane.values[j];
   if (group.kind === "numbers") return value / 65535;
@@ -110,7 +110,7 @@ export function writeClass(group, k, visible) {
   return symbol ?? "?";
 }
 
-// Few classes are drawn to scale; levels, many classes and a density up to the height of their peak.
+// A few classes are drawn to scale; levels, many classes and densities relative to their peak.
 export const MANY = 36;
 export function tallestOf(group, ...spreads) {
   if (group.kind === "classes" && group.K <= MANY) return 1;
@@ -123,7 +123,7 @@ export function writeValue(group, value) {
   return group.kind === "levels" ? String(value) : writeNumber(value);
 }
 
-// A value of the example, in own units or levels, as a share of the range.
+// A value of the example, in its own units or levels, as a fraction of the range.
 export function shareOf(group, j, value) {
   if (group.kind === "levels") return value / (group.K - 1);
   const low = ownUnits(group, j, 0);

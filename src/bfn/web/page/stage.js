@@ -1,11 +1,11 @@
-// The four figures: what the model has heard, what it believes, how sure it is, what it draws.
+// The four figures: what the model has received, what it believes, how sure it is, what it draws.
 // Each holds one canvas for every group of every run shown; those of a comparison lie side by side.
 
 import { describe, exactValue, formOf, measure, nameVariable, paintGroup, variableAt } from "./draw.js";
 import { sameVariables, writeNumber } from "./run.js";
 
 const ROLES = [
-  { role: "heard", title: "What it has heard", about: "theta: messages so far" },
+  { role: "received", title: "What it has received", about: "theta: messages so far" },
   { role: "believes", title: "What it believes", about: "" },
   { role: "sure", title: "How sure it is", about: "" },
   { role: "draws", title: "What it draws", about: "a sample, same noise" },
@@ -16,14 +16,14 @@ function meaning(model) {
   return model.groups[0].kind === "classes" ? "its likeliest classes" : "the mean of its output";
 }
 
-// The variable that is looked at first.
+// The variable that is chosen at first.
 function middleOf(model) {
   const [group] = model.groups;
   const [rows, columns] = formOf(group) === "picture" ? group.shape.slice(-2) : [1, formOf(group) === "plot" ? group.count : 1];
   return { g: 0, j: Math.floor(rows / 2) * columns + Math.floor(columns / 2) };
 }
 
-// In what two runs differ.
+// The settings in which two runs differ.
 function differences(runs, which) {
   const facts = ({ model, start: { request, steps } }) => [model.title, request.solver, `${steps + 1} calls`, model.labels?.[request.label], `guidance ${request.guidance}`, `seed ${request.seed}`];
   const all = runs.map(facts);
@@ -49,7 +49,7 @@ export class Stage {
     }).observe(place);
   }
 
-  // Build the figures anew only if other variables or another number of runs are to be seen.
+  // Rebuild the figures only if the variables or the number of runs changed.
   show(runs, examining) {
     const key = JSON.stringify([runs.map((run, which) => [run.model.id, differences(runs, which)]), examining]);
     if (key === this.built) return;
@@ -106,7 +106,7 @@ export class Stage {
     shown.figure.append(box);
     const entry = { canvas, which, g, layout: null };
     canvas.setAttribute("role", "img");
-    // The chosen variable is one of the first run: other variables beside it are only looked at.
+    // The chosen variable belongs to the first run: those of the second can only be viewed.
     if (sameVariables(runs[which].model, runs[0].model)) this.listen(canvas, entry, shown.role);
     return entry;
   }
@@ -176,7 +176,7 @@ export class Stage {
     shown.note.replaceChildren(...(legend ? ["0 ", ramp, legend] : [note]));
   }
 
-  // The end of the colours' scale, in words, where all groups share one.
+  // The upper end of the colour scale, in words, if all groups have the same.
   scaleOf(role, run) {
     const { groups } = run.model;
     if (role === "bits") return run.map ? `${Math.max(...this.runs.flatMap((each) => [...(each.map ?? [])])).toFixed(1)} bits` : null;
@@ -200,7 +200,7 @@ export class Stage {
       if (!entry.layout) return -1;
       return variableAt(entry.layout, this.runs[entry.which].model.groups[entry.g], event.clientX - box.left, event.clientY - box.top);
     };
-    // Where the pointer has passed since it was last heard of: a fast stroke leaves no gaps.
+    // Every cell passed since the last pointer event, so that a fast stroke leaves no gaps.
     const passed = (event) => {
       const { x, y } = this.last;
       const pieces = Math.max(1, Math.ceil(Math.hypot(event.clientX - x, event.clientY - y) / (entry.layout.cellWidth / 2)));
@@ -280,7 +280,7 @@ export class Stage {
     this.hands.redraw();
   }
 
-  // The chosen variable in words, for those who listen.
+  // The chosen variable in words, for screen readers.
   speak(run, frame) {
     const { g, j } = this.chosen;
     const exact = run.end?.values && frame.step === run.start.steps ? ` Drawn: ${exactValue(run.model, run.end.values, run.model.groups[g].start + j)}.` : "";

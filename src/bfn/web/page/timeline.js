@@ -1,4 +1,4 @@
-// The curves under the slider: bits received and bits still unsure over t, or an example's loss by time.
+// The curves under the slider: bits received and bits still uncertain over t, or an example's loss by time.
 
 import { openCanvas } from "./draw.js";
 import { palette } from "./palette.js";
@@ -10,7 +10,7 @@ function curvesOf(run) {
   return [{ key: "entropy", name: "unsure", dashed: true }, { key: "bits", name: "received" }];
 }
 
-// The chart's top: it only ever grows, so that a curve that arrives does not shrink.
+// The top of the chart only ever grows, so that a curve does not shrink while it arrives.
 export function chartTop(runs, before) {
   let top = before;
   for (const run of runs) {
@@ -70,7 +70,7 @@ export function paintTimeline(canvas, runs, t, top) {
       context.setLineDash([]);
       context.globalAlpha = 1;
       if (which) continue;
-      // The name stands above the curve: at its beginning, or what is received at its end.
+      // The name stands above the curve: at its end for the bits received, else at its beginning.
       context.fillStyle = curve.dashed ? colours.soft : colour;
       const late = curve.key === "bits";
       const near = runs.flatMap((each) => each.frames.filter((frame) => (late ? frame.t > 0.85 : frame.t < 0.15)).map((frame) => y(frame[curve.key])));
@@ -81,6 +81,6 @@ export function paintTimeline(canvas, runs, t, top) {
   if (!runs.some((run) => run.frames.some((frame) => curvesOf(run).some(({ key }) => typeof frame[key] === "number")))) {
     context.fillStyle = colours.faint;
     context.textAlign = "left";
-    if (runs.length && runs[0].frames.length) context.fillText("A continuous model's output is a single point: it leaves nothing open, and has no bits.", x(0), 12);
+    if (runs.length && runs[0].frames.length) context.fillText("A continuous model's output is a single point, so it has neither bits nor an entropy.", x(0), 12);
   }
 }
