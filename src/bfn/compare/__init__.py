@@ -1,1 +1,1 @@
-"""Compare new rows of a table with real ones: how alike they are, and whether any are copies."""
+"""Compare new rows of a table with real ones: how similar they are, and whether any are copies."""

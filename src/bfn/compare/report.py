@@ -97,7 +97,7 @@ class Comparison:
     columns: tuple[Aligned, ...] = field(repr=False)
 
     def __getitem__(self, name: str) -> float:
-        """The number of the new rows, by the name of the measure."""
+        """The score of the new rows, by the name of the measure."""
         found = {measure.name: measure.new for measure in self.measures}
         if name not in found:
             hint = did_you_mean(name, found) or f"; expected {', '.join(found)}"
@@ -269,7 +269,7 @@ class Axis:
             low, high = distinct[0], distinct[-1]
         step = (high - low) / (most - 2)
         if not np.any(known % 1):
-            step = max(1.0, float(np.ceil(step)))  # as many whole numbers in every bar
+            step = max(1.0, float(np.ceil(step)))  # equally many integers in every bar
             low = float(np.floor(low))
         below = distinct[0] < low
         edges = low + step * np.arange(-int(below), math.ceil((high - low) / step) + 1)
@@ -292,7 +292,7 @@ class Axis:
             self.labels.append(f"{len(names) - len(kept)} others")
 
     def of(self, side: str) -> Values:
-        """The place of every row of a table, from 0."""
+        """The bar of every row of a table, from 0."""
         values = self.column.values[side]
         last = len(self.labels) - 1
         if self.edges is None:
@@ -416,7 +416,7 @@ def pair_picture(a: Aligned, b: Aligned) -> str:
 
 
 def _joint(across: Axis, up: Axis, side: str, shape: tuple[int, int]) -> Values:
-    """The shares of rows in the cells: (up, across)."""
+    """The fractions of rows in the cells: (up, across)."""
     cells = up.of(side) * shape[1] + across.of(side)
     return np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape) / len(cells)
 
@@ -430,7 +430,7 @@ def _tint(strength: Values, colour: tuple[int, int, int]) -> Values:
 
 
 def png(pixels: Values) -> bytes:
-    """The file of a picture of RGBA bytes: (height, width, 4)."""
+    """A PNG file of RGBA bytes (height, width, 4)."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return (

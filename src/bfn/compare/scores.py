@@ -1,6 +1,6 @@
 """How similar the columns of two tables are, and whether rows of one are copies of the other's.
 
-    shape   1 - sup |F - G| for numbers, which is one minus the statistic of Kolmogorov and Smirnov;
+    shape   1 - sup |F - G| for numbers, which is one minus the Kolmogorov-Smirnov statistic;
             1 - 1/2 sum |p - q| for categories
     trend   1 - |rho - rho'| / 2 for two numbers, with Pearson's rho; otherwise 1 - 1/2 sum |p - q|
             over pairs of values, where a number is cut into ten equal intervals of its table's
@@ -36,7 +36,7 @@ CORRELATED, ASSOCIATED = 0.5, 0.3
 MOST_PAIRS = 5000
 """If there are more pairs of columns, this many are chosen at random."""
 MOST_ROWS = 20_000
-"""Maximum number of rows among which the closest is searched."""
+"""Maximum number of rows that are searched for the closest."""
 DIFFERENCES = 4e9
 """Approximate maximum number of value differences; more rows are subsampled."""
 

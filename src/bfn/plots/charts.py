@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bfn.sampling.quality import Comparison
 
 LINES = ("-", ":", "-.")
-"""When the colours are used up, they start again with the next kind of line."""
+"""After the last colour, they start again with the next line style."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def _last_tenth(rows: list[list[float | None]]) -> list[float | None]:
 def smoothed(values: Sequence[float], lines: int) -> list[float]:
     """Means over about `lines` values, half before and half after each.
 
-    Fewer at the end, where none follow, and at the start, where the curve is steep.
+    There are fewer at the end, where none follow, and at the start, where the curve is steep.
     """
     result = []
     for i in range(len(values)):
@@ -116,7 +116,7 @@ def plot_curves(path: Path, curves: Sequence[Curve]) -> None:
             right[0].set(xlim=(0, 1), ylim=(0, None), xlabel="time $t$")
             right[0].set_ylabel("loss by time, last tenth of the log")
         with warnings.catch_warnings():
-            # A run may be named in any script; its line is there without its letters.
+            # A run may have a name in any script; without a font for it, only its line is shown.
             warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from font")
             style.save(figure, path)
 
@@ -141,7 +141,7 @@ def _plot_losses(axes: Axes, curve: Curve, colour: str, line: str) -> list[float
             label=_label(f"{curve.name}, validation without L^r"),
         )  # fmt: skip
         losses += [value for value in values if math.isfinite(value)]
-    # The first losses of a run are far above all others: they may leave the picture.
+    # The first losses of a run are far above all others and may lie outside the picture.
     return losses[len(curve.steps) // 20 :]
 
 

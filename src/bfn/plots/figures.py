@@ -1,6 +1,6 @@
 """Figures of a trained run: samples beside real data, distributions through time, losses by time.
 
-Numbers and pictures are made by functions of their own, so that both can be checked.
+Separate functions compute the numbers and draw the pictures, so that both can be tested.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ PICTURES, POINTS = 64, 256
 LINE, LINES, SIZE = 44, 40, 8  # characters and lines of a column of text, points of a letter
 EXAMPLES, TIMES = 2, 20  # pictures followed through time
 CHARACTERS, ROWS = 60, 15  # of a text followed through time
-UNTIL, UNTIL_OF_TEXT = 1 / 3, 0.75  # times from which there is little left to see
+UNTIL, UNTIL_OF_TEXT = 1 / 3, 0.75  # times after which little changes
 BATCH = 128
 HEADROOM = 5.0
-"""A sum that starts this many times above its end leaves the panel rather than flatten it."""
+"""A sum that starts this many times above its end may leave the panel, so as not to flatten it."""
 
 FIGURES = {
     "samples": "real and generated data side by side",
@@ -177,7 +177,7 @@ def path(flow: BayesianFlow, x: Tensor, t: Tensor, generator: noise.Source) -> l
 
 
 def flow_through_time(run: Run, count: int, steps: int, until: float) -> Flow:
-    """Send messages about `count` examples; look at `steps` even times from 0 to `until`."""
+    """Send messages about `count` examples; record `steps` equally spaced times up to `until`."""
     x, cond = run.batch(count)
     x = run.model.without_padding(x, cond)
     t = torch.linspace(0.0, until, steps, dtype=torch.float64)
@@ -260,7 +260,7 @@ def _plot_texts(run: Run) -> Figure:
 
 
 def _characters(run: Run, classes: Tensor) -> list[list[str]]:
-    """One printable sign for every class, a space as an open box."""
+    """One printable character for every class, with an open box for the space."""
     format: Any = run.data.format
     signs = []
     for k in range(format.alphabet.K):

@@ -1,6 +1,6 @@
 """Samples as files: sheets of pictures, texts one below the other, arrays, and films.
 
-What an example looks like is its format's business (`Format.render`); the kind of file follows from
+The format decides what an example looks like (`Format.render`); the kind of file follows from
 its medium: "image", "text", "array", "mixed" or "table".
 
 A film shows the network's input and output distributions while samples are generated. Pictures and
@@ -43,14 +43,14 @@ DARK, INK = 18, 235
 
 
 def suffix(format: Format) -> str:
-    """The ending of a sheet's file name; raises if what writes it is not installed."""
+    """The ending of a sheet's file name; raises if the package that writes it is not installed."""
     if format.medium == "image":
         style.load("PIL.Image")
     return _ENDINGS[format.medium]
 
 
 def check_sheet(path: Path, format: Format) -> None:
-    """Refuse a file name that `write_sheet` cannot serve, before samples are drawn."""
+    """Refuse a file name that `write_sheet` cannot write, before samples are drawn."""
     usual = _ENDINGS[format.medium]
     endings = dict.fromkeys((usual,) if usual == ".npz" else (usual, ".npy"))
     if path.suffix not in endings:
@@ -71,7 +71,7 @@ def write_sheet(path: Path, format: Format, x: Tensor, columns: int | None = Non
 def sheet(format: Format, x: Tensor, ending: str, columns: int | None = None) -> bytes:
     """The content of a file with that ending.
 
-    A grid has as many columns as rows unless `columns` says otherwise.
+    A grid has as many columns as rows unless `columns` is given.
     """
     if ending == ".txt":
         return joined(format.render(x)).encode()
@@ -132,7 +132,7 @@ def write_separately(folder: Path, format: Format, x: Tensor) -> None:
 
 
 def grid(images: np.ndarray, columns: int | None = None) -> np.ndarray:
-    """Pictures (B, H, W, C) side by side on a grey ground; small ones are enlarged."""
+    """Pictures (B, H, W, C) side by side on a grey background; small ones are enlarged."""
     count, height, width, channels = images.shape
     columns = columns or math.ceil(math.sqrt(count))
     rows = math.ceil(count / columns)
@@ -151,7 +151,7 @@ class Film:
     Args:
         flow: the model's flow.
         format: what one example of the data is.
-        steps: of the generation; at most `FRAMES` of them are kept, the last one among them.
+        steps: of the generation; at most `FRAMES` of them are kept, including the last.
     """
 
     def __init__(self, flow: BayesianFlow, format: Format, steps: int) -> None:
@@ -174,7 +174,7 @@ class Film:
         self.frames.append(_frame(panels, float(t[0])))
 
     def write(self, path: Path) -> None:
-        """Write an animated GIF, which rests at its end and starts again."""
+        """Write an animated GIF, which pauses at its end and repeats."""
         pillow = style.load("PIL.Image")
         # One palette, that of the last frame's colours, keeps frames from flickering; for the
         # edges of letters a few greys do.
@@ -227,7 +227,7 @@ def _text(format: Format, values: Tensor, like: Tensor) -> np.ndarray:
     block = down * lines + (down // 2 if lines > 1 else 0)
     image, pen = _blank(across * columns, block * len(texts))
     for i, (text, sure) in enumerate(zip(texts, most.values.tolist(), strict=True)):
-        # Bytes that make no character of their own may shorten the text.
+        # Several bytes may form one character, which shortens the text.
         for j, (character, p) in enumerate(zip(text, sure, strict=False)):
             row, column = divmod(j, columns)
             shown = character if character.isprintable() else "\N{MIDDLE DOT}"
@@ -262,5 +262,5 @@ def shades(form: Form, values: Tensor, x: Tensor) -> Tensor:
 
 
 def probabilities(values: Tensor, x: Tensor) -> Tensor:
-    """Probabilities (T, B, L, K) of text, also where two classes do without a class axis."""
+    """Probabilities (T, B, L, K) of text, even if it has two classes and so no class axis."""
     return torch.stack([1.0 - values, values], -1) if values.ndim == x.ndim + 1 else values

@@ -2,7 +2,7 @@
 
     u = h + bias,    y = u / (1 + e^-a),    a = 2 sqrt(2 / pi) (u + 0.044715 u^3).
 
-The backward pass sums the bias's gradient over the rows on the way.
+The backward pass also sums the bias's gradient over the rows.
 """
 
 # A kernel's branches on constants are decided when it is compiled; decorators lack types.

@@ -1,10 +1,10 @@
 """Group normalisation of channels-last images on a GPU: one read and one write each way.
 
-torch's own kernel wants (B, C, H, W) in memory, the convolutions (B, H, W, C): every normalisation
-costs two copies, and the sum before it, the SiLU and the dropout after it one pass each. Here a
-program takes some groups of one example and reads them twice, for the moments and then, from the
-cache, for the result. The backward pass needs only the input and two numbers per group; the
-dropout's mask is a hash of the seed and the position, and is computed again.
+torch's own kernel wants (B, C, H, W) in memory, the convolutions (B, H, W, C), so every
+normalisation costs two copies, and the sum before it and the SiLU and dropout after it one pass
+each. Here a program takes some groups of one example and reads them twice, for the moments and
+then, from the cache, for the result. The backward pass needs only the input and two numbers per
+group; the dropout's mask is a hash of the seed and the position, and is recomputed.
 """
 
 # A kernel's branches on constants are decided when it is compiled; decorators lack types.
@@ -104,7 +104,7 @@ def _forward(
     added = tl.zeros((BLOCK,), tl.float32)
     if SHIFT:
         added = tl.load(shift + example * C + channel, mask=inside, other=0.0).to(tl.float32)
-    # Moments about the first pixel, so that a large mean costs no digits.
+    # Moments about the first pixel, so that a large mean loses no digits.
     pivot = tl.load(x + channel, mask=inside, other=0.0).to(tl.float32)
     first = tl.zeros((ROWS, BLOCK), tl.float32)
     second = tl.zeros((ROWS, BLOCK), tl.float32)

@@ -2,8 +2,8 @@
 
     s = x + branch + bias,    z = (s - mean(s)) / deviation(s) weight + offset,
 
-over the last axis. The backward pass adds the gradients of both outputs, and sums those of the
-three vectors over the rows on the way.
+over the last axis. The backward pass adds the gradients of both outputs, and also sums those of
+the three vectors over the rows.
 """
 
 # A kernel's branches on constants are decided when it is compiled; decorators lack types.
