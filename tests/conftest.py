@@ -12,7 +12,7 @@ import torch
 from support.commands import Command
 
 torch.set_num_threads(1)
-# A shell lets what it runs in the background ignore Ctrl-C, and so would what the tests start.
+# Background jobs of a shell ignore Ctrl-C, and so would the processes that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -242,8 +242,8 @@ def test_the_network_sees_known_values_and_which_they_are(kind: str) -> None:
     known = bfn.BFN(Listening(), bfn_model.flow, bfn_model.head)
     for t in (1e-3, 0.5, 1.0):
         loss.reconstruction(known, x, t, generator(3), known=mask)
-        features, told = seen.pop()
-        assert torch.equal(told, mask.expand(4, 3))
+        features, marks = seen.pop()
+        assert torch.equal(marks, mask.expand(4, 3))
         theta = bfn_model.flow.sample(x, torch.full((4,), t), generator(3))
         torch.testing.assert_close(features[:, 1], bfn_model.flow.features(theta)[:, 1])
         exact = 2.0 * nn.functional.one_hot(x, 4) - 1.0 if kind == "discrete" else x
@@ -252,10 +252,10 @@ def test_the_network_sees_known_values_and_which_they_are(kind: str) -> None:
 
 
 def test_continuous_data_are_measured_to_within_sigma_1_by_default() -> None:
-    untold, x = model("continuous", reconstruction=None), data("continuous", (2, 3))
-    sigma_1 = (1.0 + float(untold.flow.schedule.beta(torch.ones(())))) ** -0.5
-    told = model("continuous", reconstruction=bfn.MeasurementNoise(sigma_1))
-    found, expected = (loss.reconstruction(m, x, generator=generator(1)) for m in (untold, told))
+    unset, x = model("continuous", reconstruction=None), data("continuous", (2, 3))
+    sigma_1 = (1.0 + float(unset.flow.schedule.beta(torch.ones(())))) ** -0.5
+    given = model("continuous", reconstruction=bfn.MeasurementNoise(sigma_1))
+    found, expected = (loss.reconstruction(m, x, generator=generator(1)) for m in (unset, given))
     assert bool((expected > 0).all())
     torch.testing.assert_close(found, expected)
     noisy = model("continuous", reconstruction=bfn.MeasurementNoise(0.1))

@@ -1,4 +1,4 @@
-"""Which device a command uses, and in which form the network runs there."""
+"""Which device a command uses, and how the network runs there."""
 
 from __future__ import annotations
 

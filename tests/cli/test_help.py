@@ -37,7 +37,7 @@ def test_o_is_short_for_out_everywhere() -> None:
     assert {names for names in outs if "-o" not in names} == set()
 
 
-def test_a_home_that_the_shell_left(
+def test_tildes_that_the_shell_did_not_expand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))

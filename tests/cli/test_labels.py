@@ -44,7 +44,7 @@ def trained(colours: None, capsys: pytest.CaptureFixture[str]) -> Path:
 
 
 def test_the_recipe_is_filled_in(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """And is no difference when the run is resumed, nor changed by it."""
+    """What was filled in is no obstacle to resuming the run, and does not change."""
     recipe = RunFolder(trained).recipe()
     assert (recipe.net["labels"], recipe.train.label_dropout) == (3, 0.1)
     resume = ["train", "images", "--out", "run", "--resume", "auto", "--train.steps", "3"]
@@ -60,7 +60,7 @@ def test_the_recipe_is_filled_in(trained: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_names(trained: Path, output: Command) -> None:
-    """By name as by number; config.json and the weights are enough."""
+    """Labels are given by name or number; config.json and the weights are enough."""
     model = Path("model")
     model.mkdir()
     for file in ("config.json", "model.safetensors"):
@@ -97,7 +97,7 @@ def test_mistakes(trained: Path, output: Command) -> None:
 
 
 def test_folders_whose_names_are_numbers(colours: None, output: Command) -> None:
-    """--label 7 is the folder 7, and 0, which is no folder, is not the first one."""
+    """--label 7 is the folder 7, and 0, which is not a folder, is not the first one."""
     for name, number in (("blue", "10"), ("green", "3"), ("red", "7")):
         (Path("colours") / name).rename(Path("colours") / number)
     assert main([*TRAIN, "--data.labels", "true", "--train.steps", "1"]) == 0

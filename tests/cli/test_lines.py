@@ -53,7 +53,7 @@ def test_bits_are_per_character(folder: Path, output: Command) -> None:
     assert found["unit"] == "bits per character"
     assert 2 < found["dimensions"] < 8
     assert row["total"]["bits"] == pytest.approx(row["in_unit"])
-    # The length is paid for: even the best model pays ln 3 or so, once.
+    # The length has a cost: about ln 3 per line, even for the best model.
     assert row["reconstruction"]["nats"] > 0.9
     assert found["baselines"]["independent"] < found["baselines"]["uniform"]
     other = folder / "other.txt"

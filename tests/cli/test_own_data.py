@@ -1,4 +1,4 @@
-"""A run of one's own data: what it says of them, and what of other data it has seen."""
+"""Runs of a user's own data: what they report, and which other data they have seen."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_the_first_line_says_what_is_trained(output: Command) -> None:
         "pictures: 8 examples to train on, 1 for validation and 3 to test, with 2 labels (box, "
         f"disc); {parameters:,} parameters on cpu"
     )
-    assert "also occur in the training data" in said[1]  # so few are divided by their number
+    assert "also occur in the training data" in said[1]  # so few are split by count
 
 
 def test_a_run_works_from_another_folder(trained: Path, output: Command) -> None:

@@ -116,7 +116,7 @@ def test_each_label_has_its_column(
         assert sheet.size == (6 * 91, 6 * 19)  # ten columns and two rows of 8 pixels, six times
 
 
-def test_guidance_by_what_was_never_learned(
+def test_guidance_without_learned_labels(
     runs: Path, tmp_path: Path, output: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = shutil.copytree(runs / "labelled", tmp_path / "always")
@@ -138,7 +138,7 @@ def test_guidance_by_what_was_never_learned(
 
 
 def test_prefix(runs: Path, output: Command) -> None:
-    """Every text begins with it; the rest is what infilling makes of it."""
+    """Every text begins with it; infilling generates the rest."""
     run = runs / "text"
     output("sample", run, "--n", 5, "--steps", 4, "--prefix", "of ", "--out", "x.txt")
     lines = Path("x.txt").read_text().splitlines()
@@ -196,7 +196,7 @@ def picture(tmp_path: Path) -> np.ndarray:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def infill_calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What `bfn.infill` was called with, which then returns what it was given."""
     calls: list[dict[str, Any]] = []
 
@@ -240,7 +240,7 @@ def test_picture(runs: Path, picture: np.ndarray, output: Command) -> None:
 
 
 @pytest.mark.usefixtures("picture")
-def test_options_reach_the_library(output: Command, told: list[dict[str, Any]]) -> None:
+def test_options_reach_the_library(output: Command, infill_calls: list[dict[str, Any]]) -> None:
     command = ("infill", "digits-labelled", "eight.png", "--mask", "lower.png", "--n", "2")
     options = (
         "--final sample --solver sde --grid power --observed known --resample 2 --jump 3 "
@@ -248,7 +248,7 @@ def test_options_reach_the_library(output: Command, told: list[dict[str, Any]]) 
     )
     output(*command, "--out", "x.npy", *options.split())
     output(*command, "--out", "y.npy", "--particles", "4")
-    assert told[0] == {
+    assert infill_calls[0] == {
         "steps": 3,
         "final": "sample",
         "solver": "sde",
@@ -262,7 +262,7 @@ def test_options_reach_the_library(output: Command, told: list[dict[str, Any]]) 
         "guidance": 2.0,
     }
     # The recipe's own labels, "each", are for its sheet: an eight must not become a zero.
-    assert told[1] == {
+    assert infill_calls[1] == {
         "steps": 50,
         "final": "mode",
         "solver": "ancestral",
@@ -276,24 +276,24 @@ def test_options_reach_the_library(output: Command, told: list[dict[str, Any]]) 
 
 
 def test_texts_are_known_from_the_start(
-    runs: Path, output: Command, told: list[dict[str, Any]]
+    runs: Path, output: Command, infill_calls: list[dict[str, Any]]
 ) -> None:
-    """Unless asked otherwise, or particles need their messages."""
+    """Unless requested otherwise, or if particles need messages about them."""
     for options in ([], ["--observed", "schedule"], ["--particles", "2"]):
         output("infill", runs / "text", "a__ of", *options)
-    assert [call["observed"] for call in told] == ["known", "schedule", "schedule"]
+    assert [call["observed"] for call in infill_calls] == ["known", "schedule", "schedule"]
 
 
 def test_what_was_learned_is_used(
-    tmp_path: Path, output: Command, told: list[dict[str, Any]]
+    tmp_path: Path, output: Command, infill_calls: list[dict[str, Any]]
 ) -> None:
-    """Where training had train.known; unless asked otherwise, or messages are needed."""
+    """If training had train.known, unless requested otherwise or if messages are needed."""
     tiny_runs.run(tiny_runs.read(tmp_path, "text", train__known=0.5, train__steps=1), Path("run"))
     for options in ([], ["--observed", "known"], ["--particles", "2"], ["--resample", "1"]):
         output("infill", "run", "a__ of", *options)
     output("sample", "run", "--prefix", "ab")
     expected = ["learned", "known", "schedule", "known", "learned"]
-    assert [call["observed"] for call in told] == expected
+    assert [call["observed"] for call in infill_calls] == expected
 
 
 def test_results_do_not_depend_on_the_batch(runs: Path, output: Command) -> None:

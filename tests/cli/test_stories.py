@@ -49,7 +49,7 @@ def test_train_resume_and_repeat(tmp_path: Path, output: Command) -> None:
     assert "is finished: step 6" in output.err
     assert "starting a new run" not in output.err
     assert "recipe.toml, which differs in net.width, train.steps, train.betas" in output.err
-    # The run's own recipe rules; the command line may prolong it.
+    # The run's own recipe counts; the command line may add steps.
     output(*train, "--train.steps", "9")
     assert "differs in net.width, train.betas, train.log_every\n" in output.err
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -128,7 +128,7 @@ def test_eval_uses_the_recipe(runs: Path, output: Command) -> None:
 
 
 def test_demo(output: Command) -> None:
-    """The whole of it, with a smaller network, for 15 steps."""
+    """All of it, with a smaller network, for 15 steps."""
     small = ("--net.width", 8, "--net.multipliers", "1,2", "--train.batch", 8, "--eval.repeats", 1)
     small += ("--eval.steps", "10,inf", "--sample.n", 4, "--sample.steps", 3)
     small += ("--train.steps", 15)

@@ -86,7 +86,7 @@ def test_evaluation_is_by_column_beside_independent_ones(trained: Path, output: 
 
 
 def test_rows_held_out_may_be_unlike_those_in_training(output: Command) -> None:
-    """Values and categories that are in single rows: nobody fails, and eval counts them."""
+    """Values and categories that occur in one row: nothing fails, and eval counts them."""
     lines = [f"{i * 1.5},c{i // 2}" for i in np.random.default_rng(0).permutation(60)]
     Path("t.csv").write_text("x,c\n" + "\n".join(lines) + "\n")
     kinds = ["--data.columns.c", "category"]

@@ -80,7 +80,7 @@ def test_c2st_is_the_formula(shift: float, least: float, most: float) -> None:
     assert (min(aucs) < 0.5) == (shift == 0.0), "one that is worse than guessing counts as guessing"
 
 
-def test_c2st_finds_what_can_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_c2st_of_two_normals_is_the_best_possible(monkeypatch: pytest.MonkeyPatch) -> None:
     """The best classifier of N(0, 1) and N(2, 1) has an AUC of Phi(sqrt 2) = .921."""
     monkeypatch.setattr(Boosting, "classifier", lambda self: LogisticRegression())
     rng = np.random.default_rng(0)
@@ -108,7 +108,7 @@ def test_classifiers_see_numbers_and_indicators(monkeypatch: pytest.MonkeyPatch)
 # The comparison
 
 
-def test_measures_are_there_with_what_real_rows_get() -> None:
+def test_measures_come_with_the_scores_of_real_rows() -> None:
     found = compare(TRAIN, NEW, HELD, "rich")
     names = [measure.name for measure in found.measures]
     assert names == [
@@ -142,7 +142,7 @@ def _scores(found: bfn.tables.Comparison, name: str) -> list[float]:
     return [t.score for t in trends if t.dependent or name == "Trend"]
 
 
-def test_independent_columns_are_found_out() -> None:
+def test_independent_columns_are_detected() -> None:
     rng = np.random.default_rng(0)
     apart = pd.DataFrame({name: TRAIN[name].to_numpy()[rng.permutation(200)] for name in TRAIN})
     found = compare(TRAIN, apart, HELD, "rich")
@@ -154,7 +154,7 @@ def test_independent_columns_are_found_out() -> None:
     assert found.worst_pairs(2)[0] in {("age", "wage"), ("age", "rich"), ("wage", "rich")}
 
 
-def test_copies_are_warned_of_and_own_rows_are_not() -> None:
+def test_copies_give_warnings_and_new_rows_do_not() -> None:
     assert compare(TRAIN, NEW, HELD).warnings == ()
     copied = NEW.copy()
     copied.iloc[:160] = TRAIN.iloc[:160].to_numpy()
@@ -222,7 +222,7 @@ def test_tables_of_every_kind_give_the_same(kind: str, tmp_path: Path) -> None:
     assert found.as_dict() == expected.as_dict()
 
 
-def test_missing_values_are_no_obstacle() -> None:
+def test_missing_values_are_compared() -> None:
     def holes(frame: pd.DataFrame, seed: int) -> pd.DataFrame:
         rng = np.random.default_rng(seed)
         frame = frame.astype({"age": float})
@@ -272,7 +272,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("tables", "options", "sentence"), MISTAKES)
-def test_mistakes_are_said_in_one_sentence(tables: tuple, options: dict, sentence: str) -> None:
+def test_mistakes_are_reported_in_one_sentence(tables: tuple, options: dict, sentence: str) -> None:
     with pytest.raises(bfn.BFNError, match=re.escape(sentence)):
         compare(*tables, **options)
 
@@ -305,7 +305,7 @@ def test_the_page_says_what_the_numbers_mean(written: str) -> None:
     assert "<b>&" not in written
 
 
-def test_the_pictures_show_the_shares(written: str) -> None:
+def test_the_charts_show_the_fractions(written: str) -> None:
     pictures = [ET.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", written, re.S)]
     assert len(pictures) == 5 + 6  # columns, and pairs
     titles = [title.text for title in pictures[3].iter("title")]
@@ -352,7 +352,7 @@ def test_odd_columns_are_drawn() -> None:
     assert not re.search(r"[\"\s](nan|inf)[\"\s]", text)
 
 
-def test_the_columns_that_are_least_alike_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_least_similar_columns_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bfn.compare.report.MOST_COLUMNS", 2)
     text = page(compare(TRAIN, NEW.assign(age=NEW["age"] + 30)))
     assert "These are the 2 lowest of 5 columns" in text

@@ -139,7 +139,7 @@ def test_columns_without_values_have_no_score() -> None:
     assert math.isnan(overlap(np.array([], int), np.array([1])))
 
 
-def test_many_columns_have_as_many_pairs_as_there_is_time_for(
+def test_the_number_of_pairs_is_limited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("bfn.compare.scores.MOST_PAIRS", 5)
@@ -231,8 +231,8 @@ def test_the_closest_row_is_the_closest() -> None:
 @pytest.mark.parametrize(
     ("origin", "least", "most"), [("train", 0.99, 1.0), ("holdout", 0.0, 0.01), ("new", 0.35, 0.65)]
 )
-def test_the_share_of_rows_nearer_to_training_rows(origin: str, least: float, most: float) -> None:
-    """Copies of training rows, copies of held-out rows, and rows of their own: a half +- 3 SE."""
+def test_fraction_of_rows_nearer_to_training_rows(origin: str, least: float, most: float) -> None:
+    """Copies of training rows, of held-out rows, and new rows, for which it is a half +- 3 SE."""
     rng = np.random.default_rng(0)
     tables = {side: {"x": rng.normal(size=200), "y": rng.normal(size=200)}
               for side in ("train", "new", "holdout")}  # fmt: skip
@@ -251,7 +251,7 @@ def test_ties_count_half() -> None:
     assert found.nearer == 0.5
 
 
-def test_large_tables_ask_fewer_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_tables_are_subsampled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bfn.compare.scores.DIFFERENCES", 1.0)
     monkeypatch.setattr("bfn.compare.scores.MOST_ROWS", 50)
     table = {"x": np.random.default_rng(0).normal(size=500)}

@@ -73,7 +73,7 @@ def test_pictures_are_resized_and_cropped_around_the_centre(tmp_path: Path) -> N
         write(tmp_path, f"{i}.png", packed(values))
     images = data.load("images", path=tmp_path, size=5, validation=0, test=0)
     assert images.shape == (3, 5, 5)
-    # the middle third of each is green; the filter takes a little from its neighbours
+    # the middle third of each is green; the filter blends in a little of its neighbours
     green = torch.tensor([0, 255, 0])[:, None, None]
     assert (images.split("train") - green).abs().max() < 20
     assert (images.split("train")[..., 1:4, 1:4] - green).abs().max() < 4
@@ -379,7 +379,7 @@ def test_integers(values: np.ndarray, arguments: dict, K: int, dtype: torch.dtyp
     assert torch.equal(numbers.encode(numbers.decode(x)), x)
 
 
-def test_negative_whole_numbers_are_real_numbers_where_one_says_so() -> None:
+def test_negative_integers_are_real_numbers_if_asked_for() -> None:
     values = np.arange(-20, 20).reshape(20, 2)
     numbers = data.from_arrays(values, form="continuous", test=0, validation=0)
     x, _ = numbers.batch("train", numbers.examples("train"))

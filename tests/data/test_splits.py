@@ -65,7 +65,7 @@ def test_an_example_keeps_its_side(tmp_path: Path, make: Callable[..., DataSet])
 def test_equal_pictures_are_on_one_side(tmp_path: Path) -> None:
     pictures(tmp_path / "a", PIXELS)
     for i, each in enumerate(PIXELS):
-        # under another name, compressed in another way, with other remarks beside the pixels
+        # under another name, with other compression and other metadata
         Image.fromarray(each).save(tmp_path / "a" / f"z{i:03}.webp", lossless=True)
     doubled = data.load("images", path=tmp_path / "a", test=0.2, validation=0.1)
     assert sum(len(doubled.split(split)) for split in SPLITS) == 120
@@ -120,7 +120,7 @@ def test_the_side_is_that_of_the_hash() -> None:
 
 
 def mix(z: int) -> int:
-    """SplitMix64 retyped in whole numbers: a row stays held out whatever numpy does."""
+    """SplitMix64 retyped in integers: a row stays held out whatever numpy does."""
     z = z * 0x9E3779B97F4A7C15 % 2**64
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
@@ -197,13 +197,13 @@ def test_windows_that_were_trained_on_are_seen(length: int, empty_folder: None) 
     windows, _ = shifted.batch("test", shifted.examples("test"))
     new = np.array([each.count("x") / length for each in shifted.decode(windows)])
     assert 0 < (new == 0).sum() < len(new)
-    # The end of a passage is not known again where it does not fill a block.
+    # The end of a passage is not recognised if it does not fill a block.
     assert (~seen[new == 0]).sum() <= 1 + 32 // length
     assert not seen[new > 0.5].any()
 
 
 @pytest.mark.parametrize("length", [64, 101])
-def test_a_single_window_is_known_again_wherever_it_stood(length: int) -> None:
+def test_a_single_window_is_recognised_at_any_position(length: int) -> None:
     old, new = RNG.integers(0, 27, (2, 30 * length), dtype=np.uint8)
     for start in range(0, length, 7):
         test = new.copy()

@@ -90,7 +90,7 @@ def test_an_evaluation_has_a_breakdown_by_variable(run: Path) -> None:
     assert found.unit == "nats per example"
 
 
-def test_classes_of_any_whole_type_are_trained_on() -> None:
+def test_classes_of_any_integer_type_are_trained_on() -> None:
     x = {name: value.numpy() for name, value in data(8).items()}
     small = {**x, "sex": x["sex"] > 0, "types": x["types"].astype(np.int8)}
     fits = [
@@ -108,7 +108,7 @@ def test_the_card_names_the_variables(run: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("solver", bfn.solvers.SOLVERS)
-def test_samples_know_the_joint(run: Path, solver: str) -> None:
+def test_samples_follow_the_joint(run: Path, solver: str) -> None:
     """The place follows the sex: its sign is right in nearly all cases."""
     model = bfn.BFN.from_pretrained(run)
     x = bfn.generate(model, 200, 40, solver=solver, seed=1)
@@ -120,13 +120,13 @@ def test_samples_know_the_joint(run: Path, solver: str) -> None:
         torch.testing.assert_close(values, x[name][:3])
 
 
-def test_what_is_given_stays_and_says_something(run: Path) -> None:
+def test_given_values_stay_and_inform_the_rest(run: Path) -> None:
     model, sex = bfn.BFN.from_pretrained(run), torch.arange(200) % 2
     for options in ({}, {"observed": "known"}, {"particles": 16}):
         x = bfn.infill(model, {"sex": sex}, steps=20, seed=1, **options)
         assert torch.equal(x["sex"], sex)
         apart = x["place"][sex == 1].mean() - x["place"][sex == 0].mean()
-        assert apart > (0.4 if options else 0.1)  # messages on schedule say little early on
+        assert apart > (0.4 if options else 0.1)  # messages on schedule are noisy early on
     known = {"types": torch.zeros(2, 3, dtype=torch.long)}
     x = bfn.infill(model, known, {"types": torch.tensor([True, False, True])}, 5)
     assert not x["types"][:, [0, 2]].any()

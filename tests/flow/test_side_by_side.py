@@ -172,9 +172,9 @@ def test_one_variable_is_a_model_of_one_kind(name: str) -> None:
 
 
 @pytest.mark.parametrize("n", [3, "inf", None])
-def test_variables_of_their_own_cost_what_they_cost_alone(n: int | str | None) -> None:
-    """A breakdown of networks that know nothing of each other; each part has its own noise."""
-    # A retimed schedule tells the network another time.
+def test_independent_variables_cost_what_they_cost_alone(n: int | str | None) -> None:
+    """The networks are independent of each other, and each part has its own noise."""
+    # A retimed schedule gives the network another time.
     names = ["sharp", *(name for name in VARIABLES if name != "retimed"), "faint"]
     variables = {name: variable(name) for name in names}
     nets = {name: network(name, variables[name]) for name in names}

@@ -81,7 +81,7 @@ def test_a_cpu_keeps_the_networks_type() -> None:
 
 
 def test_a_network_that_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a C++ compiler, say; other errors pass through."""
+    """For instance without a C++ compiler; other errors pass through."""
     from torch._dynamo.exc import InternalTorchDynamoError
 
     def failing(error: Exception) -> Callable[..., Any]:
@@ -126,7 +126,7 @@ def test_units_are_compiled_for_this_caller_alone(monkeypatch: pytest.MonkeyPatc
     assert torch.equal(twice(features, t), net(features, t))
     assert len(calls) == 18
     calls.clear()
-    # A network of other parts is compiled as a whole.
+    # A network of unknown parts is compiled in one piece.
     other = torch.nn.Bilinear(8, 4, 2)
     Accelerated(other, compile=True)(torch.ones(4, 8), torch.ones(4, 4))
     assert calls == ["Bilinear"]

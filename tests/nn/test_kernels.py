@@ -17,7 +17,7 @@ def threshold(p: float) -> int:
 
 
 def mask(shape: torch.Size, seed: Tensor, p: float) -> Tensor:
-    """What dropout keeps, worked out with whole numbers: of each two channels 32 bits."""
+    """What dropout keeps, computed with integers: 32 bits for every two channels."""
     batch, channels, height, width = shape
     low, high = seed.tolist()
     h = torch.arange(batch * height * width * channels // 2) ^ low
@@ -142,7 +142,7 @@ def test_gelu_of_a_product_and_its_bias(shape, dtype) -> None:
     compare([y, *torch.autograd.grad(y, (a, b), slope.to("cuda", dtype))], expected, dtype)
 
 
-def test_shares_kept_by_dropout() -> None:
+def test_fractions_kept_by_dropout() -> None:
     x = torch.ones((64, 32, 16, 16), device="cuda").contiguous(memory_format=torch.channels_last)
     norm = blocks.GroupNormAct(32, 8, silu=False, dropout=0.3).cuda().train()
     torch.nn.init.ones_(norm.bias)

@@ -129,7 +129,7 @@ def test_examples_do_not_see_each_other(build: Callable) -> None:
 
 @every_network
 def test_time_and_input_matter(build: Callable) -> None:
-    """Parity does not show it: the small VDM example hardly depends on the time, by 1e-6."""
+    """Not shown by parity: the small VDM example hardly depends on the time, by 1e-6."""
     net = randomised(build()).eval()
     x, t = inputs(net)
     assert (net(x, t) - net(x, t.flip(0)))[[0, 2]].abs().mean() > 1e-3
@@ -158,8 +158,8 @@ def some_known(x: Tensor) -> Tensor:
 
 
 @every_network
-def test_what_is_known_is_seen(build: Callable) -> None:
-    """Each variable has a mark of its own; none is no mask at all."""
+def test_known_variables_are_seen(build: Callable) -> None:
+    """Each variable has its own mark; a mask without marks is the same as no mask."""
     net = randomised(build(known=True)).eval()
     x, t = inputs(net)
     none, mask = net(x, t), torch.zeros(x.shape, dtype=torch.bool)
@@ -301,7 +301,7 @@ def test_a_fresh_vdm_unet_is_a_projection_of_its_input() -> None:
     torch.testing.assert_close(net(x, t), expected + net.readout.bias[:, None, None])
 
 
-def test_unet_attention_sits_where_it_is_asked_for() -> None:
+def test_unet_attention_is_where_it_is_requested() -> None:
     def at(net: UNet) -> list[str]:
         return [name for name, _ in net.named_parameters() if name.endswith("qkv.weight")]
 
@@ -363,7 +363,7 @@ def test_a_rotary_transformer_sees_distances_alone() -> None:
 
 @every_network
 def test_nothing_depends_on_values(build: Callable) -> None:
-    """On the meta device there are none: any look at a value would raise."""
+    """On the meta device there are none: any access to a value would raise."""
     with torch.device("meta"):
         net = build(outputs=2, labels=3, known=True)
         x, t = inputs(build())[0].float(), torch.empty(3)
@@ -380,7 +380,7 @@ def random(*shape: int, seed: int = 1) -> Tensor:
     return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
-def test_a_fresh_vdm_block_is_told_nothing_and_a_unet_block_something() -> None:
+def test_a_fresh_vdm_block_ignores_its_condition_and_a_unet_block_does_not() -> None:
     torch.manual_seed(0)
     vdm = ResidualBlock(8, 8, 6, groups=4, dropout=0.0, zero_condition=True)
     assert vdm.condition.bias is None

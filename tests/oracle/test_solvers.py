@@ -249,10 +249,10 @@ class TwoBits(nn.Module):
 
     def forward(self, features: dict[str, Tensor], t: Tensor) -> dict[str, Tensor]:
         a, b = (2.0 * torch.atanh(features[name].clamp(-1 + 1e-15, 1 - 1e-15)) for name in "ab")
-        return {"a": a + _told(b) if self.backwards else a, "b": b + _told(a)}
+        return {"a": a + _evidence_of(b) if self.backwards else a, "b": b + _evidence_of(a)}
 
 
-def _told(V: Tensor) -> Tensor:
+def _evidence_of(V: Tensor) -> Tensor:
     """What the logit V of one bit says of the other."""
     same, other = math.log(AGREE), math.log(1 - AGREE)
     return torch.logaddexp(V + same, V.new_tensor(other)) - torch.logaddexp(

@@ -49,18 +49,18 @@ def test_results_do_not_depend_on_the_batch(
 
 
 def test_progress_is_of_calls_and_the_callback_sees_the_first_batch() -> None:
-    told, seen = [], []
+    reports, seen = [], []
     in_batches(
         model("binary"),
         5,
         (3,),
         batch=2,
         calls=4,
-        progress=lambda done, total: told.append((done, total)),
+        progress=lambda done, total: reports.append((done, total)),
         callback=lambda i, t, theta, output: seen.append((i, len(theta.V))),
     )
-    assert {total for _, total in told} == {20}
-    done = [each for each, _ in told]
+    assert {total for _, total in reports} == {20}
+    done = [each for each, _ in reports]
     assert done == sorted(done)
     assert done[-1] == 20
     assert len(done) == 12
@@ -85,7 +85,7 @@ def test_the_batch_is_halved_when_memory_runs_out(monkeypatch: pytest.MonkeyPatc
 
 def test_completions_come_in_batches_too() -> None:
     """Of one example, all the same where it is known, or of several; the batch counts particles."""
-    bfn_model, sizes, told = model("discrete").double(), set(), []
+    bfn_model, sizes, reports = model("discrete").double(), set(), []
     x, mask = torch.tensor([1, 3, 0]), torch.tensor([True, False, True])
     ways: list[dict[str, Any]] = [{}, {"particles": 3}, {"resample": 1, "solver": "sde2"}]
     for options in ways:
@@ -100,7 +100,7 @@ def test_completions_come_in_batches_too() -> None:
         direct = bfn.infill(bfn_model, each, mask, 4, seed=5, **options)
         several = in_batches(bfn_model, 5, (3,), 4, known=(each, mask), batch=2, seed=5, **options)
         assert torch.equal(several, direct)
-        told.clear()
+        reports.clear()
         apart = in_batches(
             *(bfn_model, 5, (3,), 4),
             known=(x, mask),
@@ -108,10 +108,10 @@ def test_completions_come_in_batches_too() -> None:
             label=2,
             seed=5,
             callback=lambda i, t, theta, output: sizes.add(len(theta.V)),
-            progress=lambda done, total: told.append((done, total)),
+            progress=lambda done, total: reports.append((done, total)),
             **options,
         )
         assert torch.equal(apart, whole)
         calls = 5 * (4 * (1 + options.get("resample", 0)) + 1)
-        assert told[-1] == (calls, calls)
+        assert reports[-1] == (calls, calls)
     assert sizes == {5, 6}

@@ -57,11 +57,11 @@ def growth(schedule: Schedule, n: int) -> Tensor:
 @pytest.mark.parametrize("n", ["inf", 4])
 def test_the_best_schedule_of_a_normal_source(n: int | str, exponential: bool) -> None:
     original = model(exponential)
-    told = bfn.retimed(original, normal(256, 16, seed=0), n)
-    assert told.net is original.net
+    fitted = bfn.retimed(original, normal(256, 16, seed=0), n)
+    assert fitted.net is original.net
     points = 4 if n == 4 else 32
     even = torch.linspace(0.0, 1.0, points + 1, dtype=torch.float64)
-    schedule = told.flow.schedule
+    schedule = fitted.flow.schedule
     assert isinstance(schedule, Retimed)
     assert len(schedule.times) == points + 1
     # L^4 is flat near its lowest value, and fitted between points that are this far apart.
@@ -79,16 +79,16 @@ def test_the_fitted_loss_is_as_low_as_it_can_be() -> None:
         return bfn.evaluate.evaluate(bfn_model, x, steps=[4], repeats=2).rows[0].loss.nats / 16
 
     assert L_4(original) > 10.0
-    told = bfn.retimed(original, normal(256, 16, seed=0), 4)
-    assert L_4(told) == pytest.approx(6.0, rel=0.02)
+    fitted = bfn.retimed(original, normal(256, 16, seed=0), 4)
+    assert L_4(fitted) == pytest.approx(6.0, rel=0.02)
 
 
 def test_retiming_twice_and_saving(tmp_path: Path) -> None:
     """A retimed model is a model: it is retimed again, to what it was, and saved."""
     x = normal(64, 4, seed=0)
-    told = bfn.retimed(bfn.retimed(model(exponential=False), x, 3), x, "inf", examples=64)
+    fitted = bfn.retimed(bfn.retimed(model(exponential=False), x, 3), x, "inf", examples=64)
     even = torch.linspace(0.0, 1.0, 33, dtype=torch.float64)
-    torch.testing.assert_close(growth(told.flow.schedule, 32), even, rtol=0.0, atol=0.05)
-    told.save_pretrained(tmp_path / "told")
-    loaded = bfn.BFN.from_pretrained(tmp_path / "told", trust=True)
-    assert loaded.flow == told.flow
+    torch.testing.assert_close(growth(fitted.flow.schedule, 32), even, rtol=0.0, atol=0.05)
+    fitted.save_pretrained(tmp_path / "fitted")
+    loaded = bfn.BFN.from_pretrained(tmp_path / "fitted", trust=True)
+    assert loaded.flow == fitted.flow

@@ -171,7 +171,7 @@ def test_cards_do_not_say_where_the_data_are(tmp_path: Path, fake: FakeHub) -> N
 # Names.
 
 
-def test_places_in_order(model: bfn.BFN, tmp_path: Path, empty_folder: None) -> None:
+def test_models_are_looked_up_in_order(model: bfn.BFN, tmp_path: Path, empty_folder: None) -> None:
     shipped = Path(bfn.__file__).parent / "pretrained" / "digits"
     assert saving.locate("digits") == shipped
     Path("digits").mkdir()  # a folder without a model does not hide the shipped one
@@ -268,23 +268,23 @@ def test_it_is_the_recipe_of_that_name(name: str) -> None:
     assert shipped.flow == now.flow
     assert shipped.sample == now.sample
     assert RunFolder(FOLDER / name).format() == bfn.data.load("digits").format
-    told = (FOLDER / name / "made.txt").read_text()
-    assert f"bfn train {name}" in told
-    assert "bfn card" in told
+    made = (FOLDER / name / "made.txt").read_text()
+    assert f"bfn train {name}" in made
+    assert "bfn card" in made
 
 
 @each
 def test_it_is_as_good_as_its_card_says(name: str) -> None:
     card = (FOLDER / name / "README.md").read_text()
     rows = {row[0]: row for row in re.findall(r"^\| (\w+) \| (.*) \|$", card, re.M)}
-    told = [float(value) for value in rows["inf"][1].split(" | ")]
+    printed = [float(value) for value in rows["inf"][1].split(" | ")]
     digits = build.data(read(name))
     result = evaluate.evaluate(bfn.BFN.from_pretrained(name), digits, steps=["inf"])
     (row,) = result.rows
     total, error = result.bits(row.total.nats), result.bits(row.total.standard_error)
-    assert abs(total - told[2]) < 4 * error
+    assert abs(total - printed[2]) < 4 * error
     independent = result.bits(evaluate.independent_entropy(digits))
-    assert told[2] < independent - 0.6  # a model of independent pixels is far behind
+    assert printed[2] < independent - 0.6  # a model of independent pixels is far behind
 
 
 def test_labelled_samples_show_the_digit_asked_for() -> None:

@@ -120,8 +120,8 @@ def test_named_code_does_not_run(
     for each in readers:
         assert main(command(each, run)) == 2, each
         said = capsys.readouterr().err
-        told = "not a data source or flow of bfn" if name.startswith("bfn") else "not part of bfn"
-        assert f"{name!r} is {told} and could run any code; if you trust its author" in said, each
+        reason = "not a data source or flow of bfn" if name.startswith("bfn") else "not part of bfn"
+        assert f"{name!r} is {reason} and could run any code; if you trust its author" in said, each
         assert "--trust" in said
     cache = Path("hub/cache")
     after = {path for path in Path().rglob("*") if cache not in (path, *path.parents)}

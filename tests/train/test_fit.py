@@ -196,8 +196,8 @@ def test_resuming_with_other_batches_is_reported(x: Tensor, tmp_path: Path) -> N
     assert again.step == 4
     assert again.model.head == first.model.head
     assert RunFolder(tmp_path / "run").recipe().train.batch == 50
-    told = "resuming from step 2, with the next batches of the source"
-    assert display.messages[-1] == told
+    message = "resuming from step 2, with the next batches of the source"
+    assert display.messages[-1] == message
 
 
 def test_augmentation_is_of_training_batches_only(x: Tensor) -> None:
@@ -209,8 +209,8 @@ def test_augmentation_is_of_training_batches_only(x: Tensor) -> None:
     line = result.history[-1]
     assert line["nats"] < 0.7
     assert line["validation"] * 2 * math.log(2) > 4.0
-    told = f"Fit(step 60, loss {line['loss']:.4f} bits per dimension, validation "
-    assert repr(result).startswith(told)
+    message = f"Fit(step 60, loss {line['loss']:.4f} bits per dimension, validation "
+    assert repr(result).startswith(message)
     other = bfn.train.fit(model(), x, validation=Own(x[:200]), **settings)
     assert other.history[-1]["validation"] == line["validation"]
 

@@ -125,18 +125,18 @@ def test_a_network_that_was_never_given_anything_says_so(tmp_path: Path) -> None
     """In the model that was trained and in the one that is loaded; others are trusted."""
     x = {"a": torch.zeros(8, 2).long(), "b": torch.zeros(8), "c": torch.zeros(8, 2).long()}
     known = {"b": torch.zeros(3)}
-    told = "was trained with train.known = 0 and never received"
+    message = "was trained with train.known = 0 and never received"
     unknown, out = mixed(known=True), tmp_path / "run"
     bfn.generate(unknown, 3, 2, known=known)
     bfn.train.fit(unknown, x, steps=1, batch=8, out=out, display=False)
-    for told_of in (unknown, bfn.BFN.from_pretrained(out)):
+    for each in (unknown, bfn.BFN.from_pretrained(out)):
         for use in (
             lambda model: bfn.generate(model, 3, 2, known=known),
             lambda model: bfn.infill(model, known, observed="learned"),
             lambda model: bfn.evaluate.evaluate(model, x, known={"b": torch.tensor(True)}),
         ):
-            assert_refused(lambda use=use, model=told_of: use(model), told)
-        bfn.infill(told_of, known, steps=2)
+            assert_refused(lambda use=use, model=each: use(model), message)
+        bfn.infill(each, known, steps=2)
     bfn.train.fit(unknown, x, steps=1, batch=8, known=0.5, out=out, force=True, display=False)
     for taught in (unknown, bfn.BFN.from_pretrained(out)):
         assert taught.train_known == 0.5
@@ -223,12 +223,12 @@ def test_mistakes_with_groups(groups: Any, words: list[str], tmp_path: Path) -> 
     x = {"a": torch.zeros(8, 2).long(), "b": torch.zeros(8), "c": torch.zeros(8, 2).long()}
     given: dict[str, Any] = {"known_groups": groups, "display": False, "out": tmp_path / "run"}
     assert_refused(lambda: bfn.train.fit(mixed(known=True), x, known=0.5, **given), *words)
-    told = ["named variables, which only mixed data have"] if isinstance(groups, list) else words
+    wanted = ["named variables, which only mixed data have"] if isinstance(groups, list) else words
     numbers = bfn.continuous(bfn.nn.MLP(3, width=8, layers=1, known=True))
-    assert_refused(lambda: bfn.train.fit(numbers, torch.zeros(8, 3), known=0.5, **given), *told)
+    assert_refused(lambda: bfn.train.fit(numbers, torch.zeros(8, 3), known=0.5, **given), *wanted)
     if isinstance(groups, list):
-        told = ["train.known_groups has no effect while train.known = 0"]
-        assert_refused(lambda: bfn.train.fit(mixed(known=True), x, **given), *told)
+        wanted = ["train.known_groups has no effect while train.known = 0"]
+        assert_refused(lambda: bfn.train.fit(mixed(known=True), x, **given), *wanted)
     assert not (tmp_path / "run").exists()
 
 
