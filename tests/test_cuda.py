@@ -78,7 +78,7 @@ def test_samples_are_those_of_the_cpu(kind: str, solver: str) -> None:
 @pytest.mark.filterwarnings("ignore")  # torch's own, while it compiles
 @pytest.mark.parametrize("compile", [False, True])
 def test_guided_samples_are_those_of_the_cpu(compile: bool) -> None:
-    """Nearly: the network runs in bfloat16 there, and its mistakes move some pixels by a level."""
+    """Nearly: the network runs in bfloat16 there, and its rounding moves some pixels by a level."""
     options = {"calls": 8, "solver": "sde2", "final": "mode", "guidance": 2.0, "batch": 6}
     label = [i % 10 for i in range(10)]
     model = bfn.BFN.from_pretrained("digits-labelled")

@@ -1,4 +1,4 @@
-"""The checks of numbers that most mistakes meet."""
+"""The checks of numbers that report most mistakes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from bfn.errors import BFNError, check_integer, check_number
 
 
 @pytest.mark.parametrize("value", [3, 3.0, np.int64(3), np.float32(3), torch.tensor(3)])
-def test_whole_numbers_of_any_make(value: Any) -> None:
+def test_integers_of_any_type(value: Any) -> None:
     found = check_integer("n", value, 3)
     assert found == 3
     assert type(found) is int
 
 
-def test_large_whole_numbers_keep_their_digits() -> None:
+def test_large_integers_keep_their_digits() -> None:
     assert check_integer("n", 2**60 + 1, 0) == 2**60 + 1
 
 
@@ -30,7 +30,7 @@ def test_large_whole_numbers_keep_their_digits() -> None:
         *(math.nan, math.inf, -math.inf, 10**400, np.array([3, 4]), torch.tensor([3.0, 4.0])),
     ],
 )
-def test_all_else_is_named(value: Any) -> None:
+def test_anything_else_is_refused_by_name(value: Any) -> None:
     with pytest.raises(BFNError) as caught:
         check_integer("n", value, 3, "it takes")
     assert str(caught.value) == f"n = {value!r}; it takes a whole number, at least 3"

@@ -136,7 +136,7 @@ def test_standard_errors_are_right(double: None) -> None:
 
 
 def test_even_times_leave_little_error() -> None:
-    """A loss that depends on the time alone is known far better than its spread would say."""
+    """A loss that depends on the time alone is known far better than its spread suggests."""
     model = bfn.discrete(untrained.Constant(), K=2, beta_1=4.0, head="plain")
     found = evaluate.evaluate(model, BITS, steps=["inf"])
     spread = float(found.losses[math.inf].std()) / math.sqrt(len(BITS))
@@ -213,7 +213,7 @@ def test_an_evaluation_prints_as_a_table() -> None:
         ({10: -0.9, math.inf: -1.0}, False),  # densities may be above 1
     ],
 )
-def test_a_wrong_width_is_told(
+def test_a_wrong_width_gives_a_warning(
     totals: dict[float, float], warned: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     zero, none = Estimate(0.0, 0.0), torch.zeros(0)

@@ -27,7 +27,7 @@ LABEL = torch.tensor([3, 0, 2, -1])
 
 
 def state(bfn_model: bfn.BFN, t: float, shape: tuple[int, ...] = (4, 5)) -> tuple[Theta, Tensor]:
-    """A theta that any data might have led to at time t."""
+    """A theta that some data could lead to at time t."""
     flow, times = bfn_model.flow, torch.full(shape[:1], t, dtype=torch.float64)
     V = noise.normal(flow.state_shape(shape), generator(7), dtype=torch.float64)
     beta = per_example(flow.schedule.beta(times), V)
@@ -65,7 +65,7 @@ class Counting(Toy):
 
 
 def test_two_evaluations_are_one_call() -> None:
-    """And without guidance there is one."""
+    """Without guidance there is one evaluation."""
     bfn_model = bfn.continuous(Counting(), 0.05).double()
     given: dict[str, Any] = {"solver": "sde2", "calls": 3}
     for w, size, same in ((0.0, 4, -1), (1.0, 4, LABEL), (2.0, 8, None)):
@@ -111,7 +111,7 @@ def test_a_wrapper_called_without_its_condition() -> None:
 
 @pytest.mark.usefixtures("double")
 def test_classes_by_an_exact_gradient() -> None:
-    """p + J, and nothing below 0."""
+    """p + J, clipped at 0."""
     p = torch.tensor([[0.5, 0.3, 0.2], [0.98, 0.02, 1e-9]])
     J = torch.tensor([[0.1, -0.2, 0.1], [-0.3, 0.31, -0.01]])
     found = CategoricalOutput(p.log()).shift(J, True).m / 3
@@ -147,7 +147,7 @@ def test_bins_get_the_mean(K: int, sigma: float) -> None:
         target = (output.m + J).clamp(-1 + 1 / K, 1 - 1 / K)
         found = output.shift(torch.full_like(mu, J), False)
         torch.testing.assert_close(found.m, target, atol=0.02 / K, rtol=0)
-        if K < 20 and sigma > 0.3 / K:  # else neighbouring bins have no probability to lend
+        if K < 20 and sigma > 0.3 / K:  # otherwise neighbouring bins have no probability to move
             k = torch.arange(K)
             free = FreeBinnedOutput(bins.log_prob(k, mu.unsqueeze(-1), torch.tensor(sigma), K))
             found = free.shift(torch.full_like(mu, J), True)
@@ -294,7 +294,7 @@ def test_labels_on_a_command_line() -> None:
     assert read_labels(labelled, "each") == [0, 1, 2]
     assert read_labels(labelled, "2") == [2]
     assert read_labels(labelled, "2, 0,-1") == [2, 0, -1]
-    assert label_count(model("binary")) is None  # a network that does not say
+    assert label_count(model("binary")) is None  # a network that does not state it
     labelled.data_format = {"labels": ["disc", "a, b", "ring"]}
     assert read_labels(labelled, "ring,disc") == [2, 0]
     assert read_labels(labelled, "a, b") == [1]

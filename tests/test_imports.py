@@ -126,10 +126,10 @@ def test_every_part_has_its_place() -> None:
     assert {"model", "flow", "nn", "data", "cli"} <= parts
 
 
-def test_no_room_is_too_large() -> None:
-    """A stranger looks through fourteen modules at most."""
+def test_no_folder_is_too_large() -> None:
+    """A folder has at most fourteen modules, which a newcomer can look through."""
     sizes = Counter(path.parent for path in SOURCE.rglob("*.py"))
-    assert not {room: size for room, size in sizes.items() if size > 14}
+    assert not {folder: size for folder, size in sizes.items() if size > 14}
 
 
 def test_imports_point_downwards() -> None:
@@ -162,7 +162,7 @@ def test_the_walk_sees_imports() -> None:
 
 
 def test_no_part_imports_itself_in_a_circle() -> None:
-    """Modules of one layer may know one another, but not both ways."""
+    """Modules of one layer may import one another, but not both ways."""
     graph = {module: imported(module) - {module} for module in modules()}
     # A package's own __init__ gathers its modules; what they import is what counts.
     packages = {module for module in graph if file_of(module).name == "__init__.py"}

@@ -198,10 +198,10 @@ class Broken(nn.Module):
 @pytest.mark.parametrize(
     ("value", "since"), [(math.nan, 0.0), (math.nan, 1.0), (math.inf, 0.5), (-math.inf, 0.5)]
 )
-def test_networks_that_return_nan_or_infinity_are_found_out(
+def test_networks_that_return_nan_or_infinity_are_detected(
     kind: str, value: float, since: float
 ) -> None:
-    """By the last look alone, too; nobody gets black pictures."""
+    """Even if only the last call returns them, so that nobody gets black pictures."""
     broken, x = model(kind), data(kind, (3, 4))
     broken.net = Broken(broken.net, value, since)
     mask = torch.tensor([True, False, True, False])

@@ -46,7 +46,7 @@ def distance(x: Tensor, joint: Tensor) -> float:
 
 
 def floor(joint: Tensor, n: int = N) -> float:
-    """What n true draws may show, with a margin."""
+    """The distance of n true draws, with a margin."""
     return 1.5 * 0.5 * float((2 / math.pi * joint * (1 - joint) / n).sqrt().sum())
 
 
@@ -110,7 +110,7 @@ def test_guides_reach_the_tilted_source() -> None:
     assert not torch.allclose(found, model(theta, t).m, atol=0.02)
     x = bfn.generate(guided, (1_000, 2), 40, solver="sde2", generator=generator())
     assert distance(x, target) < floor(target, 1_000) < 0.25 * distance(x, JOINT)
-    # The mean of the data in place of the data: nearer to the target than to the source.
+    # With the mean in place of the data, samples are nearer to the target than to the source.
     x = bfn.generate(model, (1_000, 2), 30, guide=score, solver="sde2", generator=generator())
     assert distance(x, target) < 0.5 * distance(x, JOINT)
     # For independent variables a tilt of the output is exact.
@@ -164,7 +164,7 @@ def test_recipes_name_it_and_commands_use_it(empty_folder: None) -> None:
 
 
 def test_compression_comes_close_to_the_entropy() -> None:
-    """Beside what starts every block; 20 steps lose about half a bit."""
+    """Apart from the start of every block; 20 steps lose about half a bit."""
     blocks, codec = draws(1_024, 6).split(16), bfn.codec.Codec(exact(), (2,), 20, lanes=64)
     coded = codec.encode(list(blocks))
     found = codec.decode([one.payload for one in coded], [len(x) for x in blocks])

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def test_wheel_holds_every_file_of_the_package() -> None:
-    """As its builder decides."""
+    """According to its build backend."""
     wheel = pytest.importorskip("hatchling.builders.wheel")
     files = wheel.WheelBuilder(str(ROOT)).recurse_included_files()
     wheel_files = {Path(file.distribution_path).as_posix() for file in files}

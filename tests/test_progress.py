@@ -76,7 +76,7 @@ def test_a_log_gets_ten_lines() -> None:
 
 
 def test_time_left(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Measured by the steps of this process: a resumed run did not make the first ones."""
+    """Measured by the steps of this process: a resumed run did not take the first ones."""
     now = 100.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)
 

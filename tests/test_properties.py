@@ -32,7 +32,7 @@ def losses(bfn_model: bfn.BFN, x: Tensor, n: int, seed: int) -> list[Tensor]:
 
 
 class Extreme(nn.Module):
-    """Puts out its parameter, whatever it sees: as far from sense as a test may ask."""
+    """Returns its parameter, whatever its input: as extreme as a test requests."""
 
     def __init__(self, numbers: Tensor) -> None:
         super().__init__()

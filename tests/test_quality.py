@@ -93,7 +93,7 @@ def test_words_of_a_text() -> None:
     found = quality.Words(data, "test", {"again", "and"})
     assert found.known == set(text.split())
     x = data.encode([" again and agoin"[:16], "x words words yy"])
-    # again, and; words, words: what touches an edge is left out.
+    # again, and; words, words: words that touch an edge are left out.
     assert [score.value for score in found.scores(x)] == [1.0, 0.5, 0.75]
     assert found.real(4)[0].value == 1.0
     # A standard error over lines, not words.

@@ -68,7 +68,7 @@ def test_tree_lists_the_commands() -> None:
 
 
 def test_the_files_that_commands_name_can_be_made(tmp_path: Path) -> None:
-    """By one of the examples, so that every command can be tried as it is printed."""
+    """By one of the examples, so that every command can be tried as printed."""
     files = runpy.run_path(str(ROOT / "examples" / "files.py"))
     files["main"](tmp_path)
     (commands,) = re.findall(r"```sh\n(python examples.files.py.*?bfn recipes.*?)```", README, re.S)

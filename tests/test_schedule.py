@@ -138,7 +138,7 @@ def test_nothing_is_sent_outside_a_window(schedule: Schedule) -> None:
 
 
 def retimed(original: bfn.BFN, times: tuple[float, ...]) -> bfn.BFN:
-    """The same network, told the original times."""
+    """The same network, which still sees the original times."""
     return bfn.BFN(original.net, original.flow.retimed(times), original.head)
 
 
@@ -158,28 +158,28 @@ def test_retiming_leaves_the_continuous_time_loss_alone(kind: str) -> None:
                 total += 0.5 * (high - low) * weight * cost
         return total
 
-    told = retimed(original, TOLD)
+    other = retimed(original, TOLD)
     expected = integral(original, TOLD)
     torch.testing.assert_close(
-        integral(told, (0.0, 0.25, 0.5, 0.75, 1.0)), expected, rtol=1e-11, atol=0.0
+        integral(other, (0.0, 0.25, 0.5, 0.75, 1.0)), expected, rtol=1e-11, atol=0.0
     )
 
     def steps(bfn_model: bfn.BFN) -> Tensor:
         return bfn.loss.discrete_time(bfn_model, x, 2, "all", 50, generator=generator(3)).detach()
 
-    assert not torch.allclose(steps(told), steps(original), rtol=0.02)
+    assert not torch.allclose(steps(other), steps(original), rtol=0.02)
 
 
 @pytest.mark.parametrize("guidance", [1.0, 2.0])
-def test_network_and_head_are_told_the_original_time(guidance: float) -> None:
+def test_network_and_head_see_the_original_time(guidance: float) -> None:
     """At t = 0.1 the original time is 0.18, where the head no longer ignores the network."""
     original = model("discretised", t_min=0.15).double()
-    told = retimed(original, (0.0, 0.9, 1.0))
+    other = retimed(original, (0.0, 0.9, 1.0))
     x, label = data("discretised", (4, 3), dtype=torch.float64), torch.tensor([0, 1, 2, 3])
     t, original_t = (torch.full((4,), each, dtype=torch.float64) for each in (0.1, 0.18))
-    theta = told.flow.sample(x, t, generator(1))
+    theta = other.flow.sample(x, t, generator(1))
     expected = ClassifierFree(original, guidance)(theta, original_t, label=label)
-    found = ClassifierFree(told, guidance)(theta, t, label=label)
+    found = ClassifierFree(other, guidance)(theta, t, label=label)
     torch.testing.assert_close(found.m, expected.m, rtol=1e-12, atol=0.0)
     assert float(found.m.detach().std()) > 0.01  # ignored, it would be 0
 
@@ -190,14 +190,14 @@ def test_mixed_variables_are_retimed_together() -> None:
         "letter": bfn.Variable("discrete", (3,), K=4, schedule="logarithmic"),
     }
     original = bfn.mixed(bfn.nn.MixedMLP.of(variables, width=8), variables)
-    told = retimed(original, (0.0, 0.9, 1.0))
+    other = retimed(original, (0.0, 0.9, 1.0))
     t, original_t = torch.tensor([0.1, 0.75]), torch.tensor([0.18, 0.95])
     x = original.flow.pack({"number": torch.rand(2, 2), "letter": torch.ones(2, 3).long()}, t.dtype)
-    theta = told.flow.sample(x, t, generator(1))
+    theta = other.flow.sample(x, t, generator(1))
     expected = original.flow.sample(x, original_t, generator(1))
     torch.testing.assert_close((theta.V, theta.beta), (expected.V, expected.beta))
-    torch.testing.assert_close(told(theta, t).m, original(theta, original_t).m)
-    assert not torch.allclose(told(theta, t).m, original(theta, t).m)
+    torch.testing.assert_close(other(theta, t).m, original(theta, original_t).m)
+    assert not torch.allclose(other(theta, t).m, original(theta, t).m)
 
 
 # Time samplers: each time has the right law, and weights keep every estimate unbiased.

@@ -1,6 +1,6 @@
 """The paper's discretised head, with the exact posterior: a cut Gaussian can give 3 bins any law.
 
-Its rule for t < t_min, N(0, 1) cut into bins whatever the network says, costs the first step the
+Its rule for t < t_min, N(0, 1) cut into bins whatever the network returns, costs the first step the
 divergence between the messages it predicts and those that come; the rest is as without it.
 """
 

@@ -56,7 +56,7 @@ def test_discrete_time_of_mixtures(row: Row, n: int) -> None:
 
 @pytest.mark.parametrize("n", [1, 2, 5, 50])
 def test_one_variable_costs_its_entropy(n: int) -> None:
-    """To ten digits, with nothing but the entropy to compare with: the same for every n."""
+    """To ten digits, compared with the entropy alone: the same for every n."""
     for row, L_n in (
         (rows.BIT, quadrature.discrete_time),
         (rows.BIN, quadrature.mixture_discrete_time),
@@ -68,7 +68,7 @@ def test_one_variable_costs_its_entropy(n: int) -> None:
 
 @pytest.mark.parametrize("beta_1", [8.0, 16.0])
 def test_continuous_time_tends_to_the_entropy(beta_1: float) -> None:
-    """What is left is the dependence that theta_1 does not show: 7.3e-6 and 1.4e-9 nats."""
+    """The rest is the dependence that theta_1 does not show: 7.3e-6 and 1.4e-9 nats."""
     toy = Source([[0.4, 0.1], [0.15, 0.35]]).binary(beta_1)
     total = quadrature.continuous_time(toy, 10.0, 40) + quadrature.reconstruction(toy, 10.0)
     excess = {8.0: 7.3e-6, 16.0: 1.4e-9}[beta_1]
@@ -91,7 +91,7 @@ class TestNumbers:
 
     @pytest.mark.parametrize("n", rows.NUMBERS_L_N)
     def test_discrete_time(self, n: int) -> None:
-        """The head says 0 at t = 0, so the table holds for data shifted to have mean 0."""
+        """The head predicts 0 at t = 0, so the table holds for data shifted to have mean 0."""
         source = Source(rows.COUPLED)
         centres = bfn.bin_centre(torch.arange(4), 4, torch.float64)
         mean = source.marginals @ centres

@@ -8,7 +8,7 @@ covariance S every variable stands alone:
     L^n = sum_i alpha_i / 2 tr(S (1 + beta_{i-1} S)^-1)   (and alpha_1 / 2 |mean|^2, see below),
     L^r = tr(S (1 + beta(1) S)^-1) / (2 sigma^2) for data measured to sigma.
 
-While t < t_min the head says x_hat = 0 whatever the network says, which the mean has to pay for.
+While t < t_min the head returns x_hat = 0 whatever the network predicts, at a cost to the mean.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ STEPS = 25
 
 @functools.cache
 def reach(kind: str) -> float:
-    """How near n steps can come: the sampling noise, and the bias of as many plain ones."""
+    """How close n steps can come: the sampling noise, and the bias of n plain steps."""
     known, n = toy(kind, SKEW), 8_000
     generator = torch.Generator().manual_seed(0)
     x = bfn.generate(known.model, (n, known.source.D), STEPS, generator=generator)
@@ -34,7 +34,7 @@ def reach(kind: str) -> float:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_particles_are_exact(kind: str) -> None:
-    """With many the conditional law is right within sampling noise and the n steps' own bias.
+    """With many, the conditional law is right up to sampling noise and the bias of n steps.
 
     One particle is as wrong as docs/infilling.md says: by a quarter to two thirds of the distance
     of a completion that ignores what was observed.
@@ -104,7 +104,7 @@ def test_particles_where_messages_leave_doubt(kind: str) -> None:
     assert law.total_variation(filled) < 1.2 * mean + 4.0 * deviation
 
 
-# Learned conditionals: the exact network is told which variables are known.
+# Learned conditionals: the exact network sees which variables are known.
 
 
 @pytest.mark.parametrize("kind", KINDS)

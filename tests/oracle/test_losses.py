@@ -119,7 +119,7 @@ TOYS = {
 
 
 class Turned(nn.Module):
-    """A network that is turned away from an exact one, in each example by an angle of its own."""
+    """An exact network, perturbed in each example by its own amount, here called an angle."""
 
     def __init__(self, exact: nn.Module, angles: Tensor) -> None:
         super().__init__()
@@ -154,8 +154,8 @@ def test_the_exact_posterior_minimises_every_objective(name: str, kind: str) -> 
 
 @pytest.mark.parametrize("n", [3, "inf"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_objectives_are_what_they_say(kind: str, n: int | str) -> None:
-    """The network is asked once; -2 t ln p_O is that of its output at the same times."""
+def test_objectives_are_their_formulas(kind: str, n: int | str) -> None:
+    """The network is called once; -2 t ln p_O is that of its output at the same times."""
     bfn_model, x = model(kind).double(), data(kind, (5, 2), dtype=torch.float64)
     t = torch.tensor([0.05, 0.3, 0.5, 0.7, 0.95]).double()
     bound = loss.n_step(bfn_model, x, n, t, generator(2))

@@ -64,7 +64,7 @@ class Infilling:
 
     def __init__(self, names: tuple[str, ...], n: int) -> None:
         self.names, self.n, self.x = names, n, SOURCE.sample(n, generator(3))
-        # Given numbers are themselves, and not means of what is known of them.
+        # Given numbers are exact, not means under the posterior.
         self.accuracy = 1e9 if "number" in names else LAST
 
     def distance(self, steps: int, **options: Any) -> float:
@@ -76,7 +76,7 @@ class Infilling:
         return SOURCE.distance(filled, self.accuracy)
 
     def unrelated(self) -> float:
-        """The distance of a rest that has nothing to do with what was observed."""
+        """The distance if the rest is independent of what was observed."""
         rest = SOURCE.sample(self.n, generator(4))
         return SOURCE.distance({**rest, **{k: self.x[k] for k in self.names}}, self.accuracy)
 
@@ -86,7 +86,7 @@ class Infilling:
 
 @pytest.mark.parametrize("names", [("bit", "class"), ("number",), ("class", "number")])
 def test_infilling_with_particles(names: tuple[str, ...]) -> None:
-    """With many the conditional law is right; one is off by a good part of what is unrelated."""
+    """Many give the conditional law; one leaves much of the distance of an independent rest."""
     case = Infilling(names, 500)
     one, few, many = (case.distance(25, particles=P) for P in (1, 4, 16))
     assert 0.25 < one / case.unrelated() < 0.67
@@ -122,7 +122,7 @@ def test_mean_of_an_exact_guide() -> None:
 
 
 class Labelled(nn.Module):
-    """Two sources by their label; without a label (-1), as often the one as the other."""
+    """Two sources by their label; without a label (-1), each of them equally often."""
 
     def __init__(self) -> None:
         super().__init__()

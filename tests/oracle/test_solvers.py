@@ -50,7 +50,7 @@ def test_every_solver_converges(kind: str, solver: str) -> None:
 
 
 def test_the_first_point_leaves_no_error_behind() -> None:
-    """Many draws show what a first point fixed at 0.4 would leave for ever: another 0.01."""
+    """Many draws would show the error that a first point fixed at 0.4 leaves: another 0.01."""
     known = toy("continuous", 0.0)
     floor, scatter = known.source.sampling_floor(30_000)
     assert scatter < 0.002
@@ -135,7 +135,7 @@ def test_grids(grid: str, n: int) -> None:
 def test_the_table_of_the_documentation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Means over seeds, for solvers of one's own, too; and sentences for mistakes."""
+    """Means over seeds, also for a user's own solvers; and messages about mistakes."""
     monkeypatch.setattr(bfn.solvers, "SOLVERS", dict(bfn.solvers.SOLVERS))
     monkeypatch.setattr("sys.path", list(sys.path))
     script = load("docs/solver_table")
@@ -205,7 +205,7 @@ def test_one_variable_is_exact_for_every_n(name: str, n: int) -> None:
 @pytest.mark.parametrize("n", [1, 2, 6])
 @pytest.mark.parametrize("row", [rows.TWO_BITS, rows.EQUAL_BITS, rows.TWO_BINS], ids=str)
 def test_law_of_n_steps(row: Row, n: int) -> None:
-    """n steps have a known law of their own, further from the source the fewer they are."""
+    """Samples of n steps have a known law, further from the source for smaller n."""
     toy, N = row.make(), 80_000
     law = reference.generated_law(toy.source.joint.numpy(), row.points, row.accuracies(n))
     share = toy.source.frequencies(draw(toy, N, n)).numpy()
@@ -241,7 +241,7 @@ BOTH = ONE - AGREE * math.log(AGREE) - (1 - AGREE) * math.log(1 - AGREE)
 
 
 class TwoBits(nn.Module):
-    """The exact posterior of b, and of a with or without what was said of b."""
+    """The exact posterior of b, and that of a with or without the evidence about b."""
 
     def __init__(self, backwards: bool) -> None:
         super().__init__()
@@ -253,7 +253,7 @@ class TwoBits(nn.Module):
 
 
 def _evidence_of(V: Tensor) -> Tensor:
-    """What the logit V of one bit says of the other."""
+    """The evidence about one bit in the logit V of the other."""
     same, other = math.log(AGREE), math.log(1 - AGREE)
     return torch.logaddexp(V + same, V.new_tensor(other)) - torch.logaddexp(
         V + other, V.new_tensor(same)

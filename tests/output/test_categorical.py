@@ -68,7 +68,7 @@ def test_near_certainty_keeps_its_digits(gap: float) -> None:
     wrong = BernoulliOutput(torch.tensor([[gap]]))
     assert float(wrong.log_prob(x)) == pytest.approx(-gap, rel=1e-6)
     assert float(wrong.rate(x, one)) == pytest.approx(2.0, rel=1e-6)
-    # The greatest divergence is what it costs to send the class outright.
+    # The largest divergence is the cost of sending the class itself.
     assert float(wrong.divergence(x, torch.tensor([90.0]))) == pytest.approx(gap, rel=1e-4)
 
 

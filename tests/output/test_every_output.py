@@ -67,7 +67,7 @@ def costs(output: Output, x: Tensor, V: Tensor, alpha: Tensor = ALPHA) -> dict[s
 
 @every_case
 def test_gradients(case: str) -> None:
-    """Every number against finite differences, for the numbers the network puts out."""
+    """Every number against finite differences, for the numbers the network returns."""
     x = data(kind_of(case), (3, 2), dtype=torch.float64)
     V, theta = bfn_model(case).flow.send(x, ALPHA, generator(4)), state(case, x)
     head = bfn_model(case).head
@@ -255,7 +255,7 @@ def test_a_pinned_point_is_known_in_every_measure(measure: Any) -> None:
     assert float(output.pin(x, x > 0.9).reconstruction(x)) > 0.0
 
 
-# What the page draws of an output: against sums over all values, written out.
+# What the page shows of an output, against explicit sums over all values.
 
 
 def probabilities(output: Output, values: Tensor) -> Tensor:

@@ -125,7 +125,7 @@ def test_the_bound_is_the_entropy_of_length_and_content() -> None:
     error = standard_error(nats)
     assert abs(float(nats.mean()) - lines.entropy) < 4 * error < 0.1
     assert -4 * error < float(steps.mean()) - lines.entropy < 0.2
-    # The length's own part, exactly: what is paid for a length beside what it leaves open.
+    # The length's own part, exactly: its cost beside that of the content.
     mask = torch.arange(lines.longest) < lengths[:, None]
     rest = loss.reconstruction(lines.model, x, mask=mask, generator=generator(1))
     both = loss.reconstruction(lines.model, x, length=lengths, generator=generator(1))
@@ -198,7 +198,7 @@ def test_mistakes() -> None:
 
 @pytest.mark.parametrize("kind", ["MLP", "MixedMLP"])
 def test_vectors_of_different_lengths(kind: str) -> None:
-    """An MLP is told what exists; it sees nothing of padding, and learns the joint of both."""
+    """An MLP sees which variables exist but no padding, and learns the joint of both."""
     lines = two_lengths()
     x, lengths = lines.sample(4_000, generator(0))
     garbled = torch.where(torch.arange(3) < lengths[:, None], x, 2 - x.clamp_min(0))

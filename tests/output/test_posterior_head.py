@@ -61,7 +61,7 @@ def log_likelihood(kind: str, V: Tensor, beta: float, K: int) -> Tensor:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("t", [0.2, 0.9])
 def test_exact_context_gives_the_exact_posterior(kind: str, t: float) -> None:
-    """Each variable's context is what the others say, worked out without its own evidence."""
+    """Each variable's context is the evidence of the others, computed without its own."""
     joint = DEPENDENT[:2, :2] / DEPENDENT[:2, :2].sum() if kind == "binary" else DEPENDENT
     source, K = Source(joint), joint.shape[0]
     model = build(kind, K).double()
@@ -94,7 +94,7 @@ def test_zeros_cost_an_independent_variable_its_entropy(kind: str, n: int) -> No
     model.head = model.head.fitted(x)
     bits = bfn.loss.discrete_time(model, x, n, steps="all", generator=generator(3))
     bits = bits + bfn.loss.reconstruction(model, x, generator=generator(4))
-    # The cost of each class in its true share, so that the sample's own shares do not matter.
+    # Each class weighs its true probability, so that the sample's frequencies do not matter.
     means = [bits[k[:, 0] == c].mean() for c in range(K)]
     errors = [bits[k[:, 0] == c].std() / (k[:, 0] == c).sum().sqrt() for c in range(K)]
     cost = sum(float(p[c] * means[c]) for c in range(K))
@@ -179,7 +179,7 @@ def test_saved_with_the_model(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     again = bfn.BFN.from_pretrained(tmp_path)
     assert again.head == model.head
-    # What was written before there was a posterior head is plain.
+    # Models saved before there was a posterior head have plain inputs.
     config = json.loads((tmp_path / "config.json").read_text())
     config["head"]["arguments"] = {"K": 3, "chunk": None}
     assert bfn.BFN.from_config(config).head == CategoricalHead(3)
@@ -219,7 +219,7 @@ def test_the_network_sees_posteriors_of_two_classes() -> None:
     np.testing.assert_allclose(found[0].numpy(), expected, rtol=1e-9)
 
 
-def test_what_it_sees_of_a_certain_class_is_finite() -> None:
+def test_features_of_a_certain_class_are_finite() -> None:
     head = CategoricalHead(3, posterior=True, inputs="posterior")
     theta = Theta(torch.tensor([[400.0, -200.0, -200.0]]), torch.full((1, 3), 100.0))
     found = head.features(bfn.Variable("discrete", K=3).flow, theta)
@@ -283,7 +283,7 @@ def test_features_are_means_under_the_posterior() -> None:
     np.testing.assert_allclose(found[0].numpy(), expected, atol=1e-9)
 
 
-def test_few_bins_are_seen_as_classes_are_too() -> None:
+def test_the_network_also_sees_few_bins_as_classes() -> None:
     """Up to 40 bins: K - 1 cosines, and ln q / pi within 8 of 0."""
     K, V, beta = 6, 12.0, 30.0
     k = torch.tensor([0] * 50 + [1] * 3 + [3] * 20 + [5] * 9)
@@ -309,7 +309,7 @@ class NoNumbers(nn.Module):
 
 
 @pytest.mark.parametrize("n", [1, 5, "inf"])
-def test_a_silent_network_pays_the_entropy(n: int | str) -> None:
+def test_a_network_of_zeros_costs_the_entropy(n: int | str) -> None:
     model = bfn.discretised(NoNumbers(), K, head="smooth", spikes=SPIKES)
     own = head(12)
     model.head = own

@@ -175,7 +175,7 @@ def test_log_ratio_at_any_message(K: int, tolerance: float) -> None:
 
 
 def test_free_head_obeys_t_min() -> None:
-    """Below t_min N(0, 1) cut into bins, whatever the network says."""
+    """Below t_min it is N(0, 1) cut into bins, whatever the network returns."""
     K, logits = 5, torch.randn(2, 5, generator=generator(14))
     theta = Theta(torch.zeros(2), torch.zeros(2))
     output = FreeBinnedHead(K, t_min=0.1)(logits, theta, torch.tensor([0.05, 0.1]))

@@ -15,7 +15,7 @@ from bfn.plots import style
 
 
 def words(figure: Any) -> list[tuple[str, list[float]]]:
-    """Every text that shows, with its box in pixels: left, bottom, right, top."""
+    """Every visible text, with its box in pixels: left, bottom, right, top."""
     hidden: set[int] = set()
     for axis in figure.findobj(Axis):
         low, high = sorted(axis.get_view_interval())
@@ -55,6 +55,6 @@ def check(draw: Callable[[], Any]) -> np.ndarray:
 
 
 def share(pixels: np.ndarray, colour: str, within: int = 0) -> float:
-    """The share of pixels of a colour, up to a difference in each channel."""
+    """The fraction of pixels of a colour, up to a difference in each channel."""
     rgb = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)])
     return float((np.abs(pixels.astype(int) - rgb) <= within).all(-1).mean())

@@ -204,7 +204,7 @@ def test_arrays_and_long_texts_are_drawn() -> None:
     assert made.frames[0].shape[0] > 300
 
 
-def test_a_file_that_plays(tmp_path: Path) -> None:
+def test_the_file_is_an_animation(tmp_path: Path) -> None:
     model, format, path = toys.model("continuous"), FORMATS["continuous"], tmp_path / "film.gif"
     made = Film(model.flow, format, 5)
     for _ in range(2):  # starting again begins a new film

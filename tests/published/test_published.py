@@ -43,7 +43,7 @@ def small(name: str) -> nn.Module:
 
 
 def features(name: str, given: Tensor) -> Tensor:
-    """Our features for what the published network is given."""
+    """Our features for the input of the published network."""
     if name == "text8":
         return 2 * given - 1
     return -given if name == "mnist" else given  # class 1 instead of class 0
@@ -121,7 +121,7 @@ def output_of(model: BFN, V: Tensor, t: Tensor) -> Any:
 
 
 def test_binary_images() -> None:
-    """Given the probability of class 0 there, of class 1 here. The logit is class 1's."""
+    """The input is the probability of class 0 there, of class 1 here; the logit is class 1's."""
     weights, values = example("mnist")
     model = published.load(weights, "mnist_discrete", **SIZES["mnist"])
     assert not model.training
@@ -273,7 +273,7 @@ def test_import_mistakes(command: Command) -> None:
 def test_formats_known_without_the_data(
     name: str, arguments: dict[str, Any], tmp_path: Path
 ) -> None:
-    """They are those of the data themselves, or of files of the same make."""
+    """They are the formats of the data themselves, or of files of the same kind."""
     place = {} if name in ("digits", "manual") else {"dir": str(tmp_path)}
     (tmp_path / "text8").write_bytes(b"abc " * 3000)
     header = bytes([0, 0, 8, 3, 0, 0, 0, 200, 0, 0, 0, 28, 0, 0, 0, 28])

@@ -1,4 +1,4 @@
-"""The recipes of the paper's experiments, and those for data of one's own."""
+"""The recipes of the paper's experiments, and those for the user's own data."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_published_tables() -> None:
     assert set(seen) == set(PAPER)
 
 
-def test_what_was_published_is_dropped_with_other_data_or_networks() -> None:
+def test_published_results_are_dropped_with_other_data_or_networks() -> None:
     recipe = config.read("mnist_discrete", {"data.dir": "/here", "train.steps": 7})
     assert recipe.parameters == 24_808_961
     assert recipe.published.steps

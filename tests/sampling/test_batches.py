@@ -84,7 +84,7 @@ def test_the_batch_is_halved_when_memory_runs_out(monkeypatch: pytest.MonkeyPatc
 
 
 def test_completions_come_in_batches_too() -> None:
-    """Of one example, all the same where it is known, or of several; the batch counts particles."""
+    """Completions of one example or of several; particles count towards the batch."""
     bfn_model, sizes, reports = model("discrete").double(), set(), []
     x, mask = torch.tensor([1, 3, 0]), torch.tensor([True, False, True])
     ways: list[dict[str, Any]] = [{}, {"particles": 3}, {"resample": 1, "solver": "sde2"}]

@@ -139,7 +139,7 @@ def test_conditions_reach_the_network() -> None:
 def test_every_solver_on_every_grid(kind: str, solver: str, grid: str | None) -> None:
     """Data of the right kind from the first step on, reproducibly, and example by example.
 
-    Theta's beta is the schedule's at the time the network is told.
+    Theta's beta is the schedule's at the time the network sees.
     """
     bfn_model, keys = model(kind).double(), [noise.seed(3, i) for i in range(4)]
     schedule, times = bfn_model.flow.schedule, []
@@ -182,7 +182,7 @@ def test_steps_of_a_users_solver_add_up_to_the_schedule() -> None:
     torch.testing.assert_close(torch.tensor(sizes).double(), exact, rtol=2e-7, atol=0)
 
 
-def test_non_contiguous_outputs_are_welcome() -> None:
+def test_non_contiguous_outputs_are_accepted() -> None:
     """A network that works with classes second returns a permuted view."""
 
     class Permuted(Toy):
@@ -270,8 +270,8 @@ def test_nothing_grows_with_the_steps(way: int) -> None:
         assert max(later) <= first
 
 
-def test_what_grows_is_seen() -> None:
-    """The test itself: a rule that keeps all it has seen."""
+def test_growth_is_detected() -> None:
+    """Check the test itself with a rule that keeps everything it has seen."""
 
     def keeping(flow: Any, theta: bfn.Theta, output: Any, step: solvers.Step) -> bfn.Theta:
         step.memory[str(step.index)] = output.m

@@ -23,7 +23,7 @@ from support.toys import generator, model
 
 
 class Flat(torch.nn.Module):
-    """A network without an opinion."""
+    """A network that returns zeros."""
 
     def __init__(self, outputs: int) -> None:
         super().__init__()
@@ -184,7 +184,7 @@ NUMBERS, CLASSES = torch.tensor([[0.25, 0.25]]).double(), torch.tensor([[1, 0]])
     ],
     ids=["point", "free", "few bins", "many bins", "classes", "bits"],
 )
-def test_messages_of_no_accuracy_weigh_nothing(output: Any, x: Tensor, size: Any) -> None:
+def test_messages_of_zero_accuracy_have_no_weight(output: Any, x: Tensor, size: Any) -> None:
     """The weight of a particle is that of the observed variables alone."""
     message = torch.randn(1, 2, *size, generator=generator(1), dtype=torch.float64)
     message[:, 1] = 0.0
@@ -203,7 +203,7 @@ def test_systematic_resampling_is_even() -> None:
     torch.testing.assert_close(taken.reshape(-1, 2, 4).double().mean(0), 4 * w, atol=0.06, rtol=0)
 
 
-def test_particles_are_redrawn_when_few_count() -> None:
+def test_particles_are_resampled_when_few_have_weight() -> None:
     V = torch.arange(8.0).reshape(8, 1)
     log_w = torch.tensor([[0.0, 0.0, 0.0, -0.1], [0.0, -50.0, -50.0, -50.0]])
     theta, after = redrawn(Theta(V, torch.zeros(8, 1)), log_w.double(), generator(0))

@@ -48,7 +48,7 @@ def model(exponential: bool) -> bfn.BFN:
 
 
 def growth(schedule: Schedule, n: int) -> Tensor:
-    """ln(1 + beta) at even points, as a part of the whole."""
+    """ln(1 + beta) at equally spaced points, as a fraction of its total."""
     t = torch.linspace(0.0, 1.0, n + 1, dtype=torch.float64)
     return schedule.beta(t).log1p() / math.log1p(BETA_1)
 
@@ -84,7 +84,7 @@ def test_the_fitted_loss_is_as_low_as_it_can_be() -> None:
 
 
 def test_retiming_twice_and_saving(tmp_path: Path) -> None:
-    """A retimed model is a model: it is retimed again, to what it was, and saved."""
+    """A retimed model can be retimed again, to what it was, and saved."""
     x = normal(64, 4, seed=0)
     fitted = bfn.retimed(bfn.retimed(model(exponential=False), x, 3), x, "inf", examples=64)
     even = torch.linspace(0.0, 1.0, 33, dtype=torch.float64)

@@ -105,7 +105,7 @@ def test_tied_weights_come_back_tied(tmp_path: Path) -> None:
 
 
 def script_network(scale: float) -> Tied:
-    """A network as it is when its class was defined in the script that is running."""
+    """A network whose class was defined in the running script."""
 
     class Own(Tied):
         pass
@@ -170,7 +170,7 @@ def test_foreign_classes_are_refused(run: Path, part: str) -> None:
 
 @dataclass
 class Innocent:
-    """A dataclass, and importable, but no part of a flow."""
+    """A dataclass, and importable, but not part of a flow."""
 
 
 @pytest.mark.parametrize("name", ["os:system", f"{__name__}:Innocent", "fractions:Fraction"])

@@ -162,7 +162,7 @@ def test_cards_do_not_say_where_the_data_are(tmp_path: Path, fake: FakeHub) -> N
     for file in shared.iterdir():
         if file.suffix != ".safetensors":
             assert "private" not in file.read_text(), file.name
-    # Evaluated elsewhere, the data are asked for, and taken from where they lie there.
+    # Evaluated elsewhere, the data must be given, and are read from their place there.
     line = ["eval", "me/diary", "--steps", "2", "--repeats", "1"]
     assert main(line) == 2
     assert main([*line, "--data.path", str(text)]) == 0
@@ -284,7 +284,7 @@ def test_it_is_as_good_as_its_card_says(name: str) -> None:
     total, error = result.bits(row.total.nats), result.bits(row.total.standard_error)
     assert abs(total - printed[2]) < 4 * error
     independent = result.bits(evaluate.independent_entropy(digits))
-    assert printed[2] < independent - 0.6  # a model of independent pixels is far behind
+    assert printed[2] < independent - 0.6  # a model of independent pixels is far worse
 
 
 def test_labelled_samples_show_the_digit_asked_for() -> None:

@@ -1,6 +1,6 @@
 """Files name code; it runs only if the user says so, wherever the files came from.
 
-helper.py lies in the current folder and sets a trap: whoever imports it leaves a file.
+helper.py in the current folder is a trap: importing it leaves a file.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def test_trusted_code_runs(run: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_what_needs_no_code_needs_no_trust(run: Path) -> None:
-    """A run of somebody's own data, but of a shipped network, can be sampled."""
+    """A run with foreign data but a shipped network can be sampled."""
     edit(run / "recipe.toml", NAMES["source"][1:])
     assert main(command("sample", run)) == 0
     assert not Path("trap").exists()
@@ -161,7 +161,7 @@ def test_a_recipe_in_the_current_folder_is_the_users_own(
     assert main(["train", "own.toml", *line, "1"]) == 0
     assert Path("trap").exists()
     assert main(["train", "own.toml", *line, "2", "--resume", "auto"]) == 0
-    # The same run with another name in it is somebody else's.
+    # The same run with another name in it is no longer the user's own.
     edit(Path("mine/recipe.toml"), ('"helper:Net"', '"other:Net"'))
     assert main(["train", "own.toml", *line, "3", "--resume", "auto"]) == 2
     assert "'other:Net' is not part of bfn" in capsys.readouterr().err

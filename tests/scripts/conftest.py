@@ -1,4 +1,4 @@
-"""Scripts seed torch's global generator; other tests are not to notice."""
+"""Scripts seed torch's global generator, which must not affect other tests."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def test_against_the_formula_retyped(K: int, alpha: float, double: None) -> None
             ours, theirs = CategoricalOutput(each), published_ln.PublishedCategorical(each)
         found = float(theirs.divergence(*message))
         assert abs(found - float(pairs.mean())) < 4.5 * error
-        # Never less than the true one: the true receiver has the message right, as a whole.
+        # Never less than the true one: the true receiver has the joint law of the message.
         assert found > float(ours.divergence(*message, draws=50)) - 0.05
 
 

@@ -107,7 +107,7 @@ def test_guided_digits() -> None:
 
 
 def test_guided_text(tmp_path: Path) -> None:
-    """A network that has learnt little more than to believe its input."""
+    """A network that has learnt little more than to repeat its input."""
     bfn.train.run(
         tiny_runs.read(tmp_path, "text", train__steps=150), tmp_path / "run", display=False
     )

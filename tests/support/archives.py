@@ -52,7 +52,7 @@ def write(path: Path, **changes: Any) -> Contents:
 
 
 def seal(blocks: bytes, raw: bytes, compressed: bytes | None = None) -> bytes:
-    """A file around contents of any kind, with a right checksum, as a forger would make it."""
+    """A file around contents of any kind, with a correct checksum, as a forger would make it."""
     compressed = archive.compress_plain(raw) if compressed is None else compressed
     data = b"\x89BFN\x05" + blocks + compressed + struct.pack("<I", len(compressed))
     return data + struct.pack("<I", zlib.crc32(data))

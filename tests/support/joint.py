@@ -139,9 +139,9 @@ class Joint:
         return place * (len(CUTS) + 1) + torch.bucketize(number, CUTS)
 
     def law(self, beta: float) -> Tensor:
-        """The probabilities of all cells; the number is as accurate as beta leaves it.
+        """The probabilities of all cells; the number is as accurate as beta allows.
 
-        A model's last word is the mean of what it knows: the number, drawn towards mean_z.
+        A model's final number is its posterior mean, which is drawn towards mean_z.
         """
         deviation = self.deviation * (1.0 + 1.0 / (beta * self.deviation**2)) ** -0.5
         return self.masses(CUTS, deviation).flatten()
@@ -159,7 +159,7 @@ class Joint:
         return 0.5 * float((share / share.sum() - law).abs().sum())
 
     def floor(self, n: int, beta: float) -> float:
-        """What n true draws may show, but for one time in ten thousand."""
+        """The distance that n true draws stay below, except once in ten thousand times."""
         p = self.law(beta).numpy()
         counts = np.random.default_rng(0).multinomial(n, p / p.sum(), size=20)
         found = 0.5 * np.abs(counts / n - p).sum(1)

@@ -39,7 +39,7 @@ def toy(kind: str, skew: float) -> Toy:
         return chain(start(2, skew), 0.85, 6).binary(6.0)
     if kind == "discrete":
         return chain(start(4, 0.5 * skew), 0.8, 4).discrete(4.0)
-    # The paper's rule t_min stays on: the solvers' first call must get round it.
+    # The paper's rule t_min stays on: the solvers' first call must avoid it.
     source = _ridge(12, 2 * skew)
     if kind == "discretised":
         return source.discretised(0.02, t_min=1e-6)
@@ -73,7 +73,7 @@ def at_floor(source: Source, n: int) -> float:
     return mean + 4.0 * deviation
 
 
-# Infilling: the observed variables are true, so the joint law should be, too.
+# Infilling: the observed variables follow the source, so the joint law should, too.
 
 OBSERVED = {
     "binary": torch.tensor([0, 1, 0, 0, 1, 0]).bool(),
@@ -128,7 +128,7 @@ def scores(kind: str) -> dict[str, Score]:
 
 @dataclass(frozen=True)
 class Tilted:
-    """A toy, the law it is to be pulled to, and the guides that lead there."""
+    """A toy, its target law, and the guides that lead to it."""
 
     toy: Toy
     target: Source

@@ -33,7 +33,7 @@ def transformer(kind: str, **options: Any) -> bfn.BFN:
 
 
 class Atoms(nn.Module):
-    """Of each atom's features, their mean over the atoms that exist, and a number of them all."""
+    """From each atom's features, their mean over existing atoms, and a number of them all."""
 
     def __init__(self, width: int = 16, types: int = 5) -> None:
         super().__init__()

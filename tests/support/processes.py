@@ -43,6 +43,6 @@ def wait(
 
 
 def lines(run: Path) -> int:
-    """The number of lines of metrics, whole or not."""
+    """The number of lines of metrics, complete or not."""
     path = run / "metrics.jsonl"
     return path.read_bytes().count(b"\n") if path.exists() else 0

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def load(script: str) -> ModuleType:
-    """The script "examples/audio", say."""
+    """A script, such as "examples/audio"."""
     name = script.replace("/", "_")
     spec = importlib.util.spec_from_file_location(name, ROOT / f"{script}.py")
     assert spec is not None

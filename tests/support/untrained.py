@@ -16,7 +16,7 @@ from bfn.recipe import Sample
 
 
 class Constant(nn.Module):
-    """Puts out zeros: the uniform distribution over classes, or a prediction of no noise."""
+    """Returns zeros: the uniform distribution over classes, or a prediction of no noise."""
 
     def __init__(self, parameters: int = 1, class_axis: bool = False) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ SAMPLING = Sample(n=4, steps=3)
 
 
 def images(form: str = "discretised", **settings) -> Run:
-    """Digits, with heads that take the network at its word."""
+    """Digits, with heads that never override the network."""
     models = {
         "binary": lambda: bfn.discrete(Constant(), K=2, beta_1=4.0, head="plain"),
         "discretised": lambda: bfn.discretised(Constant(2), K=17, sigma_1=0.05),

@@ -1,4 +1,4 @@
-"""Data in the host's memory: the same training bit for bit, and a thread that comes to its end."""
+"""Data in the host's memory: the same training bit for bit, and a thread that ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data in the host's memory, trained on a GPU: batches arrive whole, and nobody waits for them."""
+"""Data in the host's memory, on a GPU: batches arrive complete, and nothing waits for them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def found() -> Iterator[Loader]:
     rows = [range(BATCH // 2), range(BATCH // 2, BATCH)]
     settings = Train(batch=BATCH, accumulate=2, data_memory="host")
     found = Loader(data, settings, rows, torch.empty(0, device="cuda").device)
-    # Memory is had slowly the first time, perhaps after all that runs; then torch keeps it.
+    # The first allocation is slow and may wait for all running work; then torch keeps it.
     assert found.stream is not None
     with torch.cuda.stream(found.stream):
         parts = [found.data.stored("train", torch.arange(BATCH // 2)) for _ in range(4 * AHEAD + 8)]
@@ -89,7 +89,7 @@ def test_a_batch_is_not_written_over_before_it_was_read(found: Loader) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-def test_copies_are_queued_and_waited_for_by_nobody(found: Loader) -> None:
+def test_copies_are_queued_and_nothing_waits_for_them(found: Loader) -> None:
     """Neither the thread nor the loop waits for a stream that is busy."""
     assert found.stream is not None
     list(found.batches(0))

@@ -87,7 +87,7 @@ def mixed(**arguments: Any) -> bfn.BFN:
     ],
 )
 def test_groups_are_known_together(groups: list[list[str]], expected: dict[str, float]) -> None:
-    """Whole or not at all, never all variables, and never those in no group."""
+    """Completely or not at all, never all variables, and never those in no group."""
     N, p = 6_000, 0.8
     known = draw_known(mixed().flow, torch.zeros(N, 5), p, generator(), groups)
     parts = known.split([2, 1, 2], 1)
@@ -121,7 +121,7 @@ def test_a_step_gives_groups_and_a_run_remembers_them(tmp_path: Path) -> None:
     assert RunFolder(tmp_path / "run").recipe().train.known_groups == (("a", "c"),)
 
 
-def test_a_network_that_was_never_given_anything_says_so(tmp_path: Path) -> None:
+def test_a_network_that_was_never_given_known_variables_is_refused(tmp_path: Path) -> None:
     """In the model that was trained and in the one that is loaded; others are trusted."""
     x = {"a": torch.zeros(8, 2).long(), "b": torch.zeros(8), "c": torch.zeros(8, 2).long()}
     known = {"b": torch.zeros(3)}
@@ -243,7 +243,7 @@ def test_mistakes_with_groups(groups: Any, words: list[str], tmp_path: Path) -> 
 def test_mistakes(
     net: nn.Module, x: Tensor, given: float, words: list[str], tmp_path: Path
 ) -> None:
-    """Said before anything is written."""
+    """They are reported before anything is written."""
     options: dict[str, Any] = {"known": given, "display": False, "out": tmp_path / "run"}
     assert_refused(lambda: bfn.train.fit(bfn.continuous(net), x, **options), *words)
     assert not (tmp_path / "run").exists()

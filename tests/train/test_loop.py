@@ -183,7 +183,7 @@ def test_a_validation_that_is_not_a_number(totals: list[float], tmp_path: Path) 
 
 
 def test_patience(totals: list[float], tmp_path: Path) -> None:
-    """Counted on when a run is resumed; a validation within the tolerance is no waste."""
+    """Counted on when a run is resumed; a validation within the tolerance does not count."""
     totals += [9.0, 5.0, 5.4, 6.0, 6.0]
     given = {"train__validate_every": 2, "train__patience": 2, "train__tolerance": 0.1}
     recipe = tiny_runs.read(tmp_path, "text", **given)
@@ -298,7 +298,7 @@ def test_a_full_disk_does_not_end_the_training(
         for message in display.messages
         if "step-5.txt' could not be written (No space" in message
     ]
-    assert not list((tmp_path / "run" / "samples").iterdir())  # neither whole nor half
+    assert not list((tmp_path / "run" / "samples").iterdir())  # neither complete nor partial
 
 
 def test_a_signal_ends_the_drawing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,7 @@ LEFT_OVERS: dict[str, Callable[[Path], object]] = {
 def test_what_a_crash_leaves_is_cleaned_up(
     left_over: str, whole: tuple[Recipe, Path], tmp_path: Path
 ) -> None:
-    """Whatever the state of the process that goes on, and wherever its data are."""
+    """Whatever the state of the process that continues, and wherever its data are."""
     recipe, expected = whole
     # A stop at step 9, where there is a line of metrics anyway.
     run(recipe, tmp_path / "run", stop=after(9))
@@ -286,7 +286,7 @@ def test_checkpoints_of_another_run(tmp_path: Path) -> None:
 
 
 def test_a_run_of_an_earlier_version_is_resumed(tmp_path: Path) -> None:
-    """fixtures/format-2 was trained for 3 steps before the library moved into its rooms."""
+    """fixtures/format-2 was trained for 3 steps before the library was split into folders."""
     old = shutil.copytree(Path(__file__).parent / "fixtures" / "format-2", tmp_path / "run")
     before, exported = metrics(old), (old / "model.safetensors").read_bytes()
     # Its objective was the only one, and has another name now than the default.
@@ -299,7 +299,7 @@ def test_a_run_of_an_earlier_version_is_resumed(tmp_path: Path) -> None:
     assert [line["step"] for line in metrics(old)[len(before) :]] == [4, 5]
 
 
-# Checkpoints are whole or not used.
+# Checkpoints are complete or not used.
 
 
 TENSORS = {
@@ -314,7 +314,7 @@ def save(folder: Path, step: int, keep: int = 2) -> Path:
 
 
 def newest(folder: Path) -> tuple[int, list[str]]:
-    """The step of the newest whole checkpoint, and the messages about others."""
+    """The step of the newest complete checkpoint, and the messages about others."""
     messages: list[str] = []
     found = checkpoint.newest(folder, messages.append)
     assert found is not None
@@ -379,7 +379,7 @@ def test_damage_falls_back_and_says_so(damage, tmp_path: Path) -> None:
 
 
 def test_a_damaged_one_does_not_count_among_those_kept(tmp_path: Path) -> None:
-    """Training fell back behind it: what is saved before that step again is the newest."""
+    """Training resumed before it, so a checkpoint saved before that step is the newest."""
     save(tmp_path, 4, keep=1)
     save(tmp_path, 8, keep=2)
     _flip(tmp_path / "step-8")
@@ -392,10 +392,10 @@ def test_a_damaged_one_does_not_count_among_those_kept(tmp_path: Path) -> None:
     assert newest(tmp_path) == (8, [])
 
 
-def test_what_cannot_be_removed_now_stops_nothing(
+def test_a_checkpoint_that_cannot_be_removed_stops_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a network's file system, where somebody reads the old checkpoint."""
+    """As on a network file system, where another process reads the old checkpoint."""
     save(tmp_path, 1, keep=1)
 
     def busy(path: Path, ignore_errors: bool = False) -> None:

@@ -85,7 +85,7 @@ def trained(folder: Path, kind: str, accumulate: int, **overrides: object) -> tu
 @pytest.mark.usefixtures("double")
 @pytest.mark.parametrize(("kind", "times"), [("binary", "stratified"), ("text", "importance")])
 def test_accumulated_steps_are_the_steps(kind: str, times: str, tmp_path: Path) -> None:
-    """In double precision, with clipping that bites; losses by time are sums in float32."""
+    """In double precision, with clipping that takes effect; losses by time are sums in float32."""
     given = {"train__clip": 0.1, "train__times": times, "train__known": 0.7}
     (whole, expected), (parts, found) = (trained(tmp_path, kind, n, **given) for n in (1, 4))
     for name, value in whole.items():

@@ -74,7 +74,7 @@ def test_force_keeps_the_old_run_under_another_name(tmp_path: Path) -> None:
         assert [line["step"] for line in metrics(out)] == [2, 4]
     assert contents(tmp_path / "run.replaced-1") == before
     assert (tmp_path / "run.replaced-2" / "checkpoints" / "step-4").is_dir()
-    # One that comes to nothing has lost nothing either.
+    # A run that fails to start has lost nothing either.
     with pytest.raises(ZeroDivisionError):
         run(recipe, out, force=True, stop=lambda: 1 / 0)
     assert (tmp_path / "run.replaced-3" / "checkpoints" / "step-4").is_dir()
@@ -179,7 +179,7 @@ def test_mismatches_are_reported_before_anything_is_written(
 
 
 def test_a_second_gpu_becomes_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is launched without torch, and what is recorded, would else go to the first."""
+    """Kernels launched without torch, and recordings, would otherwise go to the first."""
     chosen: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     there = lambda size, device: SimpleNamespace(device=torch.device(device))  # noqa: E731

@@ -40,7 +40,7 @@ def mixed() -> Subject:
 
 
 def lines(length: int, **options: Any) -> tuple[bfn.BFN, TextFormat]:
-    """A model of lines of up to so many letters."""
+    """A model of lines of up to a given number of letters."""
     net = bfn.nn.Transformer(
         length=length, inputs=27, outputs=27, width=8, layers=1, heads=2, **options
     )
@@ -83,7 +83,7 @@ def files(given: Subject, what: str, **message: Any) -> list[tuple[str, str, byt
 
 
 def streamed(given: Subject, **message: Any) -> list[tuple[dict[str, Any], bytes]]:
-    """All that a page is told about a request."""
+    """All messages to a page about a request."""
     found: list[bytes] = []
     streams.stream(given, ask(given, **message), lambda kind, message: found.append(message))
     return [messages.unpack(each) for each in found]

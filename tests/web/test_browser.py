@@ -148,7 +148,7 @@ def tool(page: Any, name: str) -> None:
 
 
 def examine(page: Any, text: str) -> None:
-    """Give the page an example of one's own."""
+    """Give the page the user's own example."""
     page.fill("#own-text", text)
     page.click("#examine")
     page.wait_for_selector("#badge:has-text('your example')")
@@ -203,7 +203,7 @@ def test_it_plays_by_itself_once_and_nothing_moves(address, visit) -> None:
     assert clock(page) == 1
     assert look(page, "believes") != early
     assert float(page.locator("#bits").inner_text()) > bits + 10
-    # In the end it has made up its mind: what it believes is what it draws.
+    # At the end it is certain: what it believes is what it draws.
     assert np.abs(np.subtract(cells(page, "believes"), cells(page, "draws"))).max() < 40
     assert page.evaluate("window.moved") == []
 
@@ -357,7 +357,7 @@ def test_labels_and_guidance_with_the_same_noise(address, visit) -> None:
     assert page.locator("#notice").is_hidden()
 
 
-def test_a_picture_of_ones_own(address, visit) -> None:
+def test_a_users_own_picture(address, visit) -> None:
     page = visit(address)
     drop(page, "mine.png", png(8, 8))
     page.wait_for_selector("#badge:has-text('your example')")
@@ -386,7 +386,7 @@ def test_a_picture_of_ones_own(address, visit) -> None:
     page.wait_for_selector("#notice:has-text('no picture that this browser can read')")
 
 
-def test_two_solvers_side_by_side_hear_the_same_noise(address, visit) -> None:
+def test_two_solvers_side_by_side_use_the_same_noise(address, visit) -> None:
     page = visit(address)
     page.click("#compare")
     ready(page)
@@ -400,7 +400,7 @@ def test_two_solvers_side_by_side_hear_the_same_noise(address, visit) -> None:
     seek(page, 0.6)
     assert look(page, "draws", 0) != look(page, "draws", 1)
     keep(page, "solvers")
-    # Whose numbers, bars, files and command these are is said.
+    # The page shows whose numbers, bars, files and command these are.
     assert re.fullmatch(r"A: t = .*\nB: t = .*", page.locator("#clock").inner_text())
     assert page.locator("#closely-what").inner_text().startswith("A: ")
     assert page.locator("#closely-what-b").inner_text().startswith("B: ")

@@ -1,4 +1,4 @@
-"""What a page may ask for, and the command lines that make the same again."""
+"""What a page may request, and the command lines that reproduce it."""
 
 from __future__ import annotations
 
@@ -343,7 +343,7 @@ def test_the_second_of_several_is_the_last_that_its_command_makes(
         ("bytes", {"i": [3], "v": [200]}, "the pinned values cannot be written in one."),
     ],
 )
-def test_where_no_command_makes_the_same_the_page_says_why(
+def test_the_page_says_why_no_command_reproduces_the_sample(
     kind: str, pins: dict, why: str, loaded: Callable[[str], Subject]
 ) -> None:
     start = pages.streamed(loaded(kind), pins=pins, steps=1)[0][0]
@@ -362,7 +362,7 @@ def test_a_model_in_memory_has_no_command() -> None:
     assert (start["command"], "only in memory" in start["why"]) == (None, True)
 
 
-def test_a_model_that_must_be_trusted_is_again(tmp_path: Path) -> None:
+def test_the_command_of_a_trusted_model_has_trust(tmp_path: Path) -> None:
     array().save_pretrained(tmp_path / "run")
     start = pages.streamed(load(tmp_path / "run", trust=True), steps=1)[0][0]
     assert start["command"].endswith("--trust")

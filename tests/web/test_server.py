@@ -1,4 +1,4 @@
-"""The server: fair, bounded, and closed to everybody else."""
+"""The server: fair, bounded, and closed to other sites."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_pages_share_the_model_fairly(served: tuple[server.Server, int]) -> None
             send(page, run=9, model="nope")
             steps = [header.get("step", 0) for header in until(page, "error")]
             reached.append(max(steps))
-        # Whoever is alone in its page has as much as the first to finish; two panes share.
+        # A page with one pane gets as much as the first to finish; two panes share.
         assert reached[1] > 100
         assert reached[0] < 125
 

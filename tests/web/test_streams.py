@@ -115,7 +115,7 @@ class Silent(torch.nn.Module):
         return torch.zeros_like(features)
 
 
-def test_received_bits_are_those_that_are_no_longer_open() -> None:
+def test_received_bits_are_those_by_which_the_entropy_falls() -> None:
     model = bfn.discrete(Silent(), K=2, beta_1=4.0, head="posterior")
     coins = subject("coins", model, SUBJECTS["binary"].format, pages.SETTINGS)
     runs = [pages.streamed(coins, steps=20, solver="ancestral", seed=seed) for seed in range(16)]
@@ -127,7 +127,7 @@ def test_received_bits_are_those_that_are_no_longer_open() -> None:
     assert np.mean([header["bits"] for header in headers]) > 40
 
 
-def test_state_is_all_of_it(digits: Subject) -> None:
+def test_the_state_is_complete(digits: Subject) -> None:
     request = pages.ask(digits, steps=4)
     found = json.loads(json.dumps(streams.state(digits, request, 2, lambda: None)))
     assert found["t"] == 0.5
@@ -302,7 +302,7 @@ def test_messages_and_films_come_back() -> None:
 
 
 def plane(start: dict[str, Any], body: bytes, name: str, group: int = 0) -> np.ndarray:
-    """As the page reads it, by what `start` says."""
+    """As the page reads it, from the layout in `start`."""
     (found,) = [each for each in start["planes"] if (each["name"], each["group"]) == (name, group)]
     kind = {"u8": "<u1", "u16": "<u2"}[found["type"]]
     assert found["offset"] % 2 == 0
@@ -322,7 +322,7 @@ def test_a_run_has_a_start_all_frames_and_an_end(id: str) -> None:
     assert kinds == ["start", *["frame"] * 5, "end"]
     start, frames = found[0][0], found[1:-1]
     assert [header["step"] for header, _ in frames] == [0, 1, 2, 3, 4]
-    # A fast solver asks the network just above t = 0 first, and the page says so.
+    # A fast solver first calls the network just above t = 0, and the page says so.
     assert [header["t"] for header, _ in frames] == pytest.approx([1e-3, 0.25, 0.5, 0.75, 1.0])
     sizes = {"u8": 1, "u16": 2}
     size = sum(-(-p["count"] * p["per"] * sizes[p["type"]] // 2) * 2 for p in start["planes"])
@@ -337,7 +337,7 @@ def test_a_run_has_a_start_all_frames_and_an_end(id: str) -> None:
 
 @pytest.mark.parametrize("id", SUBJECTS)
 def test_the_last_frame_shows_the_sample(id: str) -> None:
-    """And its end says the same, in the data's own units."""
+    """And its end has the same values, in the data's own units."""
     subject = SUBJECTS[id]
     (start, _), *_, (_, body), (end, _) = pages.streamed(subject, steps=2, seed=1)
     assert len(end["values"]) == subject.D
@@ -351,7 +351,7 @@ def test_the_last_frame_shows_the_sample(id: str) -> None:
         np.testing.assert_allclose(low + shown / 65535 * (high - low), own, atol=1e-4)
 
 
-def test_before_any_message_all_is_open() -> None:
+def test_before_any_message_nothing_is_known() -> None:
     """An untrained network's outputs at t = 0 can be written down."""
     (start, _), (header, body), *_ = pages.streamed(SUBJECTS["discrete"], steps=2)
     assert names(start) == {"input", "mean", "deviation", "entropy", "p", "sample"}
@@ -394,7 +394,7 @@ def test_groups_of_mixed_data_have_the_planes_of_their_kinds() -> None:
 
 
 def test_particles_are_shown_together() -> None:
-    """The belief of two particles that disagree is open, however sure each is."""
+    """The joint belief of two particles that disagree is uncertain, however sure each is."""
     subject = SUBJECTS["binary"]
     flow, model = subject.model.flow, subject.model
     theta = flow.prior((2, 1, 8, 8))

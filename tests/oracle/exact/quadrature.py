@@ -48,7 +48,7 @@ def prescribed(*noise: Tensor) -> Iterator[None]:
 def noise_nodes(toy: Toy, beta: float, variables: int, digits: float) -> tuple[Tensor, Tensor]:
     """Nodes (G, variables, ...) of the noise in a message of accuracy beta, and weights (G,)."""
     flow, K = toy.model.flow, toy.source.K
-    # How far the exponents of two values are apart, per unit of noise and root of beta.
+    # The distance of the exponents of two values, per unit of noise and root of beta.
     if isinstance(flow, GaussianFlow):
         values = toy.data(torch.arange(K))
         spread, dimensions = float(values.max() - values.min()), 1

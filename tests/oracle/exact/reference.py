@@ -1,4 +1,4 @@
-"""What the losses must be, by another road: entropies given noisy observations. Uses no `bfn`.
+"""What the losses must be, from entropies given noisy observations instead. Uses no `bfn`.
 
 With exact marginals as output, step i costs variable d the information that its message brings,
 
@@ -147,7 +147,7 @@ def discrete_time(P: Array, a: Array, beta: Array, digits: float = 8.0) -> float
 
 
 def wrong_first_output(P: Array, a: Array, alpha_1: float, q: Array) -> float:
-    """What it costs to say q at t = 0 instead of the marginals: KL of the two first messages."""
+    """The cost of predicting q at t = 0, not the marginals: KL of the two first messages."""
     sd = 1.0 / np.sqrt(alpha_1)
     y = np.linspace(a.min() - 12.0 * sd, a.max() + 12.0 * sd, 20001)
     densities = np.exp(-0.5 * ((y[:, None] - a[:, 0]) / sd) ** 2) / (np.sqrt(2.0 * np.pi) * sd)

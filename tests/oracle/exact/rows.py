@@ -115,5 +115,5 @@ ROWS = BINARY + MIXTURES
 NUMBERS_L_N = {1: 7.558500, 5: 2.131065, 20: 1.724959}
 NUMBERS_L_INF = 1.611482
 
-# BIN when the output is N(0, 1) cut into bins below t_min, whatever the network says.
+# BIN when the output is N(0, 1) cut into bins below t_min, whatever the network returns.
 BIN_WITH_T_MIN = {1: 1.3942, 2: 1.3435, 5: 1.3029}

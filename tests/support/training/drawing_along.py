@@ -22,7 +22,7 @@ SAMPLES, CALLS = 64, 51
 
 
 class Trying(torch.nn.Module):
-    """Slow, or in one process out of memory, with as many examples as are drawn."""
+    """Slow, or out of memory in one process, with as many examples as are drawn."""
 
     def __init__(self, kind: str, rank: str = "0") -> None:
         super().__init__()

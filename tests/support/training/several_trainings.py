@@ -12,7 +12,7 @@ from bfn.errors import BFNError
 
 
 def train(sharding: str) -> bfn.BFN:
-    """Train a network with weights in channels last; those of the first process count."""
+    """Train a network with weights in channels last; those of the first process are used."""
     torch.manual_seed(int(os.environ.get("RANK", "0")))
     net = bfn.nn.UNet(
         outputs=2, width=16, multipliers=(1, 2), blocks=1, groups=8, dropout=0.0, image_size=8
