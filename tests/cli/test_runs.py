@@ -93,7 +93,7 @@ def test_one_lock_at_a_time(tmp_path: Path) -> None:
     assert status.is_locked(tmp_path) is True
     with pytest.raises(BFNError, match="is being trained by process"):
         other.take()
-    threading.Timer(0.2, lock.release).start()  # whoever only looks releases it at once
+    threading.Timer(0.2, lock.release).start()  # a reader releases it at once
     other.take()
     other.release()
     assert status.is_locked(tmp_path) is False

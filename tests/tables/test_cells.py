@@ -91,7 +91,7 @@ def test_the_usual_ways_to_write_a_table_cost_next_to_nothing(
 
 
 def test_exact_values_are_found_in_their_bins(columns: Columns, tmp_path: Path) -> None:
-    """What is stored says the same as what the model is trained on."""
+    """The stored values agree with those that the model is trained on."""
     (piece,) = kept(written().encode(), columns, tmp_path / "t.csv")
     codes = columns.encode(tmp_path / "t.csv")
     volume = columns.log_volume(tmp_path / "t.csv")
@@ -155,14 +155,14 @@ def test_a_quote_that_is_never_closed_costs_a_few_lines(columns: Columns, tmp_pa
 def test_files_without_the_columns(columns: Columns, tmp_path: Path) -> None:
     buffer = io.BytesIO()
     table().to_parquet(buffer)
-    for raw, told in (
+    for raw, message in (
         (table().drop(columns="price").to_csv(None, index=False).encode(), "it lacks 'price'"),
         (b"", "it lacks 'whole', 'price'"),
         (b"\xff\xfe\0", "is not a CSV file with the model's columns"),
         (buffer.getvalue(), "is a Parquet file, whose bytes cannot be restored"),
     ):
         (tmp_path / "t.csv").write_bytes(raw)
-        with pytest.raises(BFNError, match=told):
+        with pytest.raises(BFNError, match=message):
             list(cells.pieces(tmp_path / "t.csv", columns))
 
 

@@ -1,4 +1,4 @@
-"""CSV files: how they are read, written again byte for byte, and what is said of broken ones."""
+"""CSV files: how they are read, written again byte for byte, and the messages about broken ones."""
 
 from __future__ import annotations
 

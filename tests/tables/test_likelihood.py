@@ -1,4 +1,4 @@
-"""Bounds with little noise: unbiased, and exact where the network has nothing to say."""
+"""Bounds with little noise: unbiased, and exact where the network adds nothing."""
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ def cost(model: bfn.BFN, x: torch.Tensor, generator: torch.Generator, **given) -
     return nats + bfn.loss.reconstruction(model, x, generator=generator, **given)
 
 
-def test_a_silent_network_costs_exactly_the_marginals() -> None:
+def test_a_network_of_zeros_costs_exactly_the_marginals() -> None:
     model, x = model_and_rows()
     found = bound(model, x, torch.zeros_like(x, dtype=torch.bool), 4, 0)
     assert float(found.error.max()) < 1e-3
@@ -59,7 +59,7 @@ def test_the_bound_is_that_of_the_losses() -> None:
 
 
 def test_what_is_left_at_the_end_is_paid_for() -> None:
-    """Of coarse messages much is left, and the network has its say on that too."""
+    """Coarse messages leave much, and the network predicts that too."""
     variables = {
         "a": bfn.Variable("discrete", K=3, head="posterior", inputs="posterior", beta_1=0.3),
         "b": bfn.Variable("discretised", K=5, head="smooth", sigma_1=0.7),

@@ -227,7 +227,7 @@ def test_holes_are_never_filled_with_missing_values() -> None:
 
 @pytest.mark.parametrize("constant", [{}, {"b": ["x"] * 100}, {"b": [None] * 100}])
 def test_one_column(constant: dict[str, list]) -> None:
-    """It follows its frequencies, whatever is given; a column that never varies says nothing."""
+    """It follows its frequencies, whatever is given; a column that never varies adds nothing."""
     rows = pd.DataFrame({"a": np.arange(100) % 4, **constant})
     table = bfn.Table(**FEW).fit(rows)
     frequencies = np.full((100, 4), 0.25)
@@ -244,7 +244,7 @@ def test_one_column(constant: dict[str, list]) -> None:
         assert list(table.predict(rows.head(2), name)) == [value] * 2
 
 
-def test_a_small_table_is_not_learned_by_heart() -> None:
+def test_a_small_table_is_not_memorised() -> None:
     """Four columns of noise: the best model has independent columns, and training ends soon."""
     rng = np.random.default_rng(0)
     columns = {name: rng.integers(0, 9, 1050) for name in "abcd"}

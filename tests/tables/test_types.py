@@ -326,14 +326,14 @@ def test_given_kinds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "found"),
+    ("given", "found"),
     [(None, ("category", True)), ("category", ("category", False)), ("number", ("number", True))],
 )
-def test_given_kinds_of_categories(told: str | None, found: tuple[str, bool]) -> None:
+def test_given_kinds_of_categories(given: str | None, found: tuple[str, bool]) -> None:
     """Numbers that are categories have no values between them."""
     values = np.random.default_rng(0).choice(np.arange(0, 3000, 10), 300)
     frame = pd.DataFrame({"x": pd.Categorical(values, ordered=True)})
-    columns = rebuilt(Columns.fit(frame, {"x": told} if told else {}))
+    columns = rebuilt(Columns.fit(frame, {"x": given} if given else {}))
     assert (columns["x"].kind, columns["x"].ordered) == found
     assert columns.decode(columns.encode(frame)).equals(frame)
 
