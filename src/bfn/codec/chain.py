@@ -500,10 +500,8 @@ class Part:
     def bridge(self, k: Integers, i: int) -> Distribution:
         """Cells of V_{i-1} given those of V_i."""
         grid = self.grid
-        if grid.alpha[i] == 0:
+        if grid.sd[i - 1] == 0:  # V_{i-1} is V_i, or 0 in cells of no width
             return Certain(k)
-        if grid.beta[i - 1] == 0:
-            return Certain(np.zeros_like(k))
         scale = grid.beta[i - 1] / grid.beta[i] * grid.delta[i] / grid.delta[i - 1]
         std = float(grid.sd[i - 1] / grid.delta[i - 1])
         return gaussian(scale * k, std, int(grid.reach[i - 1]))
