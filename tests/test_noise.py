@@ -52,6 +52,15 @@ def test_keyed_noise_belongs_to_the_example(draw, shape: tuple[int, ...]) -> Non
     assert torch.equal(draw((6, *shape), a)[2:3], draw((1, *shape), b))
 
 
+@pytest.mark.parametrize(("draw", "law"), [(noise.normal, "norm"), (noise.uniform, "uniform")])
+def test_no_number_of_many_small_draws_comes_twice(draw, law: str) -> None:
+    source, shapes = noise.Keyed(range(20)), [(), (3,), (2, 5), (64,), (65,)]
+    drawn = [draw((20, *shape), source, dtype=torch.float64) for shape in shapes for _ in range(9)]
+    values = torch.cat([each.reshape(20, -1) for each in drawn], 1)
+    assert len(values.unique()) == values.numel()
+    assert stats.kstest(values.flatten().numpy(), law).pvalue > 1e-3
+
+
 def test_numbers_are_moved_to_the_device() -> None:
     for source in (generator(5), noise.Keyed([1, 2]), None):
         assert noise.normal((2, 3), source, device="meta").device.type == "meta"

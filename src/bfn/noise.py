@@ -12,7 +12,9 @@ same noise on every device.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,14 +44,36 @@ def splitmix64(counter: np.ndarray) -> np.ndarray:
     return z ^ (z >> np.uint64(31))
 
 
+BLOCK, FEW = 256, 64
+"""From each generator of keyed noise, draws of up to FEW numbers come in blocks: calling thousands
+of generators for one number each would take longer than a network."""
+
+
 class Keyed:
     """One CPU generator per example of a batch, seeded by that example's own key."""
 
     def __init__(self, seeds: Sequence[int]) -> None:
         self.generators = [torch.Generator().manual_seed(s) for s in seeds]
+        self._blocks: dict[Any, tuple[Tensor, int]] = {}
 
     def __len__(self) -> int:
         return len(self.generators)
+
+    def draw(self, draw: Callable[..., Tensor], shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """The next numbers of every example, (B, *shape), by torch.rand or torch.randn."""
+        size = math.prod(shape)
+        if size > FEW:
+            return self._each(draw, shape, dtype)
+        block, used = self._blocks.get((draw, dtype), (torch.empty(0), BLOCK))
+        if used + size > BLOCK:
+            block, used = self._each(draw, (BLOCK,), dtype), 0
+        self._blocks[draw, dtype] = block, used + size
+        return block[:, used : used + size].contiguous().reshape(len(self), *shape)
+
+    def _each(
+        self, draw: Callable[..., Tensor], shape: Sequence[int], dtype: torch.dtype
+    ) -> Tensor:
+        return torch.stack([draw(tuple(shape), generator=g, dtype=dtype) for g in self.generators])
 
 
 class Part:
@@ -98,8 +122,7 @@ def _draw(draw, shape, source: Source, device, dtype: torch.dtype) -> Tensor:
                 f"keyed noise has {len(source)} generators for a batch of {shape[0]} examples; "
                 "give one seed per example"
             )
-        rows = [draw(tuple(shape[1:]), generator=g, dtype=dtype) for g in source.generators]
-        return torch.stack(rows).to(device)
+        return source.draw(draw, shape[1:], dtype).to(device)
     if isinstance(source, Part):
         whole = _draw(draw, (source.batch, *shape[1:]), source.generator, device, dtype)
         return whole[source.rows.start : source.rows.stop]
