@@ -5,6 +5,7 @@ import math
 import numpy as np
 import torch
 
+from bfn.flow import Theta
 from bfn.output.mixed import MixedOutput
 from bfn.tables import Relation, TableHead
 from bfn.tables.columns import Columns
@@ -43,6 +44,31 @@ def test_nearness_of_related_columns() -> None:
         added = found[d][0, own[d].shape[1] :].numpy()
         np.testing.assert_allclose(added, np.concatenate(expected), atol=2e-5)
         assert torch.equal(found[d][:, : own[d].shape[1]], own[d])
+
+
+def test_what_is_kept_of_theta_belongs_to_one_head() -> None:
+    """Of the same theta, another head sees its own marginals, and gradients flow every time."""
+    rng = np.random.default_rng(2)
+    table = {"a": rng.integers(0, 50, 900), "b": np.array(list("xyz"))[rng.integers(0, 3, 900)]}
+    columns = Columns.fit(table)
+    format = TableFormat(columns)
+    x = format.form.encode(format.codes(table))
+    model = build(columns, width=16, layers=1)
+    theta = model.flow.sample(x[:4], torch.full((4,), 0.4), torch.Generator().manual_seed(3))
+    assert isinstance(model.head, TableHead)
+    heads = (model.head, model.head.fitted(x[:90]), model.head.fitted(x))
+    for head in (*heads, *heads):
+        found = head.features(model.flow, theta)
+        alone = head.features(model.flow, Theta(theta.V, theta.beta))
+        assert all(torch.equal(found[name], alone[name]) for name in found)
+    V = theta.V.clone().requires_grad_()
+    steep = Theta(V, theta.beta)
+    slopes = []
+    for _ in range(2):
+        total = sum(each.sum() for each in heads[-1].features(model.flow, steep).values())
+        slopes += torch.autograd.grad(total, V)
+    assert torch.equal(*slopes)
+    assert slopes[0].abs().sum() > 0
 
 
 def test_a_pair_of_columns_follows_bayes_rule() -> None:

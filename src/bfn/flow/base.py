@@ -29,8 +29,8 @@ import dataclasses
 import functools
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import torch
@@ -57,6 +57,15 @@ class Theta:
 
     V: Tensor
     beta: Tensor
+    _kept: dict[int, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def once(self, owner: object, compute: Callable[[], Any]) -> Any:
+        """The result of `compute`, kept for the next time that the same owner asks for it."""
+        if self.V.requires_grad:  # each backward pass frees the graph of what it went through
+            return compute()
+        if id(owner) not in self._kept:
+            self._kept[id(owner)] = owner, compute()  # with the owner, lest its id be reused
+        return self._kept[id(owner)][1]
 
 
 class BayesianFlow(ABC):

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from bfn import noise
 from bfn.errors import BFNError
-from bfn.flow.base import BayesianFlow, Theta, per_example, require_values
+from bfn.flow.base import Theta, per_example, require_values
 from bfn.noise import Source
 from bfn.output import bins
 from bfn.output.base import (
@@ -95,16 +95,20 @@ class FreeBinnedOutput(_Bins):
         return F.log_softmax(self.logits, -1)
 
     @property
+    def _p(self) -> Tensor:
+        # Not exp: on a CPU it takes a hundred times as long where probabilities underflow.
+        return torch.softmax(self.logits, -1)
+
+    @property
     def _centres(self) -> Tensor:
-        k = torch.arange(self.K, device=self.logits.device)
-        return bins.bin_centre(k, self.K, self.logits.dtype)
+        return bins.centres(self.K, self.logits)
 
     @property
     def m(self) -> Tensor:
-        return self.log_p.exp() @ self._centres
+        return self._p @ self._centres
 
     def rate(self, x: Tensor, alpha_t: Tensor) -> Tensor:
-        residual = (self.log_p.exp() * (self._centres - x.unsqueeze(-1))).sum(-1)
+        residual = (self._p * (self._centres - x.unsqueeze(-1))).sum(-1)
         return 0.5 * alpha_t * total(residual.square())
 
     def _log_ratio(self, x: Tensor, epsilon: Tensor, alpha_i: Tensor) -> Tensor:
@@ -117,7 +121,7 @@ class FreeBinnedOutput(_Bins):
         return total(self.log_p.gather(-1, bins.bin_index(x, self.K).unsqueeze(-1)))
 
     def sample(self, generator: Source = None) -> Tensor:
-        k = sample_classes(self.log_p, generator)
+        k = sample_classes(self.logits, generator)
         return bins.bin_centre(k, self.K, self.logits.dtype)
 
     def mode(self) -> Tensor:
@@ -309,12 +313,17 @@ class FreeBinnedHead(_BinsHead, ClassHead):
     def parameters(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.K
 
+    def output(self, logits: Tensor) -> Output:
+        return FreeBinnedOutput(logits)
+
     def __call__(self, net_output: Tensor, theta: Theta, t: Tensor) -> Output:
-        early = per_example(t < self.t_min, net_output)
-        k = torch.arange(self.K, device=net_output.device)
-        one = torch.ones((), device=net_output.device)
-        standard = bins.log_prob(k, 0.0 * one, one, self.K).to(net_output.dtype)
-        return FreeBinnedOutput(torch.where(early, standard, self.logits(net_output, theta)))
+        logits = self.logits(net_output, theta)
+        if self.t_min > 0.0:
+            one = torch.ones((), device=logits.device)
+            k = torch.arange(self.K, device=logits.device)
+            standard = bins.log_prob(k, 0.0 * one, one, self.K).to(logits.dtype)
+            logits = torch.where(per_example(t < self.t_min, logits), standard, logits)
+        return self.output(logits)
 
     def index(self, x: Tensor) -> Tensor:
         return bins.bin_index(x, self.K)
@@ -322,9 +331,8 @@ class FreeBinnedHead(_BinsHead, ClassHead):
     def evidence(self, theta: Theta) -> Tensor:
         # Squared: c V - beta c^2 / 2 is the same but for a constant, and cancels to few digits.
         beta = theta.beta.unsqueeze(-1)
-        centres = bins.bin_centre(torch.arange(self.K, device=beta.device), self.K, theta.V.dtype)
         received = theta.V.unsqueeze(-1) / torch.where(beta > 0, beta, 1.0)
-        return -0.5 * beta * (centres - received).square()
+        return (bins.centres(self.K, theta.V) - received).square().mul_(-0.5 * beta)
 
 
 @cache
@@ -337,12 +345,13 @@ def _basis(
     dtype: torch.dtype,
 ) -> Tensor:
     """The functions of the bins, side by side: (K, cosines and spikes)."""
-    k = torch.arange(K, dtype=torch.float64)
     frequencies = [*range(1, cosines + 1), *(j for j in FINE if fine and cosines < j < K)]
-    smooth = torch.cos(math.pi * torch.tensor(frequencies).double() * (k[:, None] + 0.5) / K)
-    single = torch.zeros(K, len(spikes), dtype=torch.float64)
-    single[list(spikes), range(len(spikes))] = 1.0
-    return torch.cat((math.sqrt(2.0) * smooth, single), 1).to(device, dtype)
+    with torch.inference_mode(False):
+        k = torch.arange(K, dtype=torch.float64)
+        smooth = torch.cos(math.pi * torch.tensor(frequencies).double() * (k[:, None] + 0.5) / K)
+        single = torch.zeros(K, len(spikes), dtype=torch.float64)
+        single[list(spikes), range(len(spikes))] = 1.0
+        return torch.cat((math.sqrt(2.0) * smooth, single), 1).to(device, dtype)
 
 
 @dataclass(frozen=True)
@@ -387,18 +396,14 @@ class SmoothBinnedHead(FreeBinnedHead):
     def parameters(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self._cosines + len(self.spikes) + 2
 
-    def __call__(self, net_output: Tensor, theta: Theta, t: Tensor) -> Output:
+    def added(self, net_output: Tensor, theta: Theta) -> Tensor:
         basis = self._functions(net_output, fine=False)
         free = net_output[..., :-2] @ basis.T
         a, b = net_output[..., -2:-1], net_output[..., -1:]
-        centres = bins.bin_centre(torch.arange(self.K, device=free.device), self.K, free.dtype)
         root = (1.0 + theta.beta).sqrt().unsqueeze(-1).to(free.dtype)
-        z = (centres - (theta.V / (1.0 + theta.beta)).unsqueeze(-1).to(free.dtype)) * root
-        free = free + z * (a - 0.5 * b * z)
-        return FreeBinnedOutput(self.logits(free, theta))
-
-    def features(self, flow: BayesianFlow, theta: Theta) -> Tensor:
-        return self.seen(*self.posteriors(theta))
+        mu = (theta.V / (1.0 + theta.beta)).unsqueeze(-1).to(free.dtype)
+        z = (bins.centres(self.K, free) - mu).mul_(root)
+        return free.addcmul(z, a).addcmul(z.square(), b, value=-0.5)
 
     def seen(self, q: Tensor, pi: Tensor) -> Tensor:
         """The means of the functions under q, minus those under pi, in deviations under pi."""

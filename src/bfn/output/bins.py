@@ -69,6 +69,17 @@ def bin_centre(k: Tensor, K: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return (accurate(2 * k + 1 - K) / K).to(dtype)
 
 
+def centres(K: int, like: Tensor) -> Tensor:
+    """The centres of all bins, (K,), on the device and in the type of `like`."""
+    return _centres(K, like.device, like.dtype)
+
+
+@cache
+def _centres(K: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    with torch.inference_mode(False):
+        return bin_centre(torch.arange(K, device=device), K, dtype)
+
+
 def discretise(x: Tensor, K: int) -> Tensor:
     """The centre of the bin that holds x, with x in [-1, 1]: k_c(x) of the paper."""
     check_K(K)

@@ -59,15 +59,16 @@ CERTAIN = 1000.0
 """Nats between a pinned class and any other: e^-1000 is 0, and no logarithm is infinite."""
 
 
-def sample_classes(log_p: Tensor, generator: Source) -> Tensor:
-    """Class indices drawn with probabilities exp(log_p) over the last axis, one uniform each."""
+def sample_classes(logits: Tensor, generator: Source) -> Tensor:
+    """Class indices with probabilities softmax(logits) over the last axis, one uniform each."""
     # float64: with float32 uniforms and sums, classes rarer than 6e-8 could never be drawn right.
-    dtype = accurate_dtype(log_p.device)
-    cdf = log_p.exp().cumsum(-1, dtype=dtype)
-    u = noise.uniform(log_p.shape[:-1], generator, device=log_p.device, dtype=dtype)
+    dtype = accurate_dtype(logits.device)
+    # Not exp: on a CPU it takes a hundred times as long where probabilities underflow.
+    cdf = torch.softmax(logits, -1).cumsum(-1, dtype=dtype)
+    u = noise.uniform(logits.shape[:-1], generator, device=logits.device, dtype=dtype)
     u = (u.unsqueeze(-1) * cdf[..., -1:]).contiguous()
     k = torch.searchsorted(cdf, u, right=True).squeeze(-1)
-    return k.clamp_max(log_p.shape[-1] - 1)
+    return k.clamp_max(logits.shape[-1] - 1)
 
 
 def pinned_logits(logits: Tensor, k: Tensor, mask: Tensor) -> Tensor:
@@ -141,7 +142,7 @@ class CategoricalOutput(Output):
         return self._sum(lambda log_p, index: log_p.gather(-1, index).squeeze(-1), x)
 
     def sample(self, generator: Source = None) -> Tensor:
-        return sample_classes(self.log_p, generator)
+        return sample_classes(self.logits, generator)
 
     def mode(self) -> Tensor:
         return self.logits.argmax(-1)
@@ -336,8 +337,8 @@ class CategoricalHead(_ClassesHead):
     def parameters(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.K
 
-    def __call__(self, net_output: Tensor, theta: Theta, t: Tensor) -> Output:
-        return CategoricalOutput(self.logits(net_output, theta), self.chunk)
+    def output(self, logits: Tensor) -> Output:
+        return CategoricalOutput(logits, self.chunk)
 
 
 @dataclass(frozen=True)
@@ -351,8 +352,8 @@ class BernoulliHead(_ClassesHead):
     parameters = 1
     kind = "binary"
 
-    def __call__(self, net_output: Tensor, theta: Theta, t: Tensor) -> Output:
-        return BernoulliOutput(self.logits(net_output, theta))
+    def output(self, logits: Tensor) -> Output:
+        return BernoulliOutput(logits)
 
     def prior(self, logits: Tensor) -> Tensor:
         log_p = super().prior(logits)

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from bfn.errors import BFNError
 from bfn.flow.base import BayesianFlow, Theta
-from bfn.output.base import Head
+from bfn.output.base import Head, Output
 
 INPUTS = ("theta", "posterior")
 RARE = 0.002
@@ -134,29 +134,46 @@ class ClassHead(Head):
     def evidence(self, theta: Theta) -> Tensor:
         """ln p(V | x = k) up to a constant in k, in the shape of the logits; 0 at beta = 0."""
 
+    @abstractmethod
+    def output(self, logits: Tensor) -> Output:
+        """The output distribution with these logits."""
+
+    def added(self, net_output: Tensor, theta: Theta) -> Tensor:
+        """What the network adds to the logits of a variable alone."""
+        return net_output
+
+    def alone(self, theta: Theta) -> Tensor:
+        """The logits of each variable given only its own messages."""
+        evidence = self.evidence(theta)
+        return evidence if self.marginals is None else evidence + self.prior(evidence)
+
     def logits(self, net_output: Tensor, theta: Theta) -> Tensor:
         """The logits for the network's output."""
-        if not self.posterior:
-            return net_output
-        logits = net_output + self.evidence(theta).to(net_output.dtype)
-        return logits if self.marginals is None else logits + self.prior(logits)
+        added = self.added(net_output, theta)
+        return added + self.alone(theta).to(added.dtype) if self.posterior else added
+
+    def __call__(self, net_output: Tensor, theta: Theta, t: Tensor) -> Output:
+        return self.output(self.logits(net_output, theta))
 
     def features(self, flow: BayesianFlow, theta: Theta) -> Any:
         if self.inputs == "theta":
             return flow.features(theta)
-        q, pi = self.posteriors(theta)
+        return self.seen(*self.posteriors(self.alone(theta)))
+
+    def seen(self, q: Tensor, pi: Tensor) -> Tensor:
+        """What the network sees of `posteriors`."""
         seen = (q - pi) * (pi * (1.0 - pi) + RARE).rsqrt()
         if self.parameters == 1:
             return torch.stack((seen, odds(q, pi) - odds(1.0 - q, 1.0 - pi)), -1)
         return torch.cat((seen, odds(q, pi)), -1)
 
-    def posteriors(self, theta: Theta) -> tuple[Tensor, Tensor]:
-        """p(x_d | V_d) and p(x_d): each variable's posterior given only itself, and its prior."""
-        evidence = self.evidence(theta)
-        prior = torch.zeros_like(evidence) if self.marginals is None else self.prior(evidence)
+    def posteriors(self, alone: Tensor) -> tuple[Tensor, Tensor]:
+        """p(x_d | V_d) and p(x_d) from the logits of `alone`: each variable's posterior given only
+        its own messages, and its prior."""
+        prior = torch.zeros_like(alone) if self.marginals is None else self.prior(alone)
         if self.parameters == 1:
-            return torch.sigmoid(prior + evidence), torch.sigmoid(prior)
-        return torch.softmax(prior + evidence, -1), torch.softmax(prior, -1)
+            return torch.sigmoid(alone), torch.sigmoid(prior)
+        return torch.softmax(alone, -1), torch.softmax(prior, -1)
 
     def prior(self, logits: Tensor) -> Tensor:
         """The marginals as logits."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from bfn.flow.base import BayesianFlow, Theta
 from bfn.flow.mixed import Layout
 from bfn.output.base import Output
 from bfn.output.binned import FreeBinnedOutput, SmoothBinnedHead
-from bfn.output.bins import bin_centre
+from bfn.output.bins import centres
 from bfn.output.categorical import BernoulliOutput, CategoricalOutput
 from bfn.output.marginals import ClassHead
 from bfn.output.mixed import MixedHead, MixedOutput
@@ -34,6 +34,14 @@ from bfn.tables.relations import Pair, Relation
 
 SMOOTHING = 2.0
 """Pseudo-rows with the frequencies of all rows, added to the rows with x_d = k."""
+
+
+class _Alone(NamedTuple):
+    """What the messages of a column alone say of it: the logits, their posterior, and the prior."""
+
+    logits: Tensor
+    q: Tensor
+    pi: Tensor
 
 
 @dataclass(frozen=True)
@@ -49,17 +57,13 @@ class TableHead(MixedHead):
     # What the network sees.
 
     def features(self, flow: BayesianFlow, theta: Theta) -> Any:
-        parts, found, q = self.flow.unpack_theta(theta), {}, {}
-        for (name, head, _), own in zip(self._each(), self.flow.flows, strict=True):
-            if isinstance(head, SmoothBinnedHead):
-                q[name], pi = head.posteriors(parts[name])
-                found[name] = head.seen(q[name], pi)
-            else:
-                found[name] = head.features(own, parts[name])
+        alone = self._alone(theta)
+        found = {name: self._heads[name].seen(q, pi) for name, (_, q, pi) in alone.items()}
         if not self.relations:
             return found
+        parts = self.flow.unpack_theta(theta)
         tables = self._places(theta.V)
-        places = {name: (each @ tables[name].T).unbind(-1) for name, each in q.items()}
+        places = {name: (alone[name].q @ each.T).unbind(-1) for name, each in tables.items()}
         near: dict[str, list[Tensor]] = {}
         for relation, i in zip(self.relations, self._rows, strict=True):
             d = relation.column
@@ -93,7 +97,7 @@ class TableHead(MixedHead):
             tables = {}
             for name, head, _ in self._each():
                 if isinstance(head, SmoothBinnedHead):
-                    own = bin_centre(torch.arange(head.K), head.K, like.dtype)
+                    own = centres(head.K, torch.empty((), dtype=like.dtype))
                     others = [r.places for r in self.relations if r.other == name]
                     rows = [own, *(torch.tensor(places, dtype=like.dtype) for places in others)]
                     tables[name] = torch.stack(rows).to(like.device)
@@ -104,22 +108,34 @@ class TableHead(MixedHead):
 
     def __call__(self, net_output: Tensor, theta: Theta, t: Tensor) -> Output:
         numbers, parts = self._outputs.split(net_output), self.flow.unpack_theta(theta)
-        evidence, outputs = self._evidence(parts, theta.V), {}
-        for name, head, _ in self._each():
+        alone = self._alone(theta)
+        evidence, outputs = self._evidence(alone, theta.V), {}
+        for name, head in self._heads.items():
             own, weights = numbers[name].split([head.parameters, len(self._partners[name])], -1)
-            output = head(own.squeeze(-1) if head.parameters == 1 else own, parts[name], t)
+            own = own.squeeze(-1) if head.parameters == 1 else own
+            output = head.output(head.added(own, parts[name]) + alone[name].logits.to(own.dtype))
             if self._partners[name]:
                 implied = torch.stack([evidence[e, name] for e in self._partners[name]], -2)
                 output = add_logits(output, (weights.unsqueeze(-2) @ implied).squeeze(-2))
             outputs[name] = output
         return MixedOutput(outputs, self.flow)
 
-    def _evidence(self, parts: Mapping[str, Theta], like: Tensor) -> dict[tuple[str, str], Tensor]:
+    def _alone(self, theta: Theta) -> dict[str, _Alone]:
+        """What each column's own messages say of it."""
+
+        def alone() -> dict[str, _Alone]:
+            parts = self.flow.unpack_theta(theta)
+            logits = {name: head.alone(parts[name]) for name, head in self._heads.items()}
+            return {n: _Alone(own, *self._heads[n].posteriors(own)) for n, own in logits.items()}
+
+        return theta.once(self, alone)
+
+    def _evidence(self, alone: Mapping[str, _Alone], like: Tensor) -> dict[tuple[str, str], Tensor]:
         """ln p(V_e | x_d = k) - ln p(V_e) by (e, d): (B, K_d)."""
         evidence = {}
         for e, ratios in self._ratios(like).items():
-            q, _ = _posteriors(self._heads[e], parts[e])
             sizes = [len(self._counted[d, e]) for d in self._partners[e]]
+            q = _over_classes(self._heads[e], alone[e].q)
             logs = (q @ ratios).log().split(sizes, -1)
             evidence |= {(e, d): each for d, each in zip(self._partners[e], logs, strict=True)}
         return evidence
@@ -128,12 +144,12 @@ class TableHead(MixedHead):
         """For each column e with partners d, p(x_e = j | x_d = k) / p(x_e = j): (K_e, sum K_d)."""
         key = "ratios", like.device, like.dtype
         if key not in self._kept:
-            nothing = self.flow.unpack_theta(self.flow.prior((1, *self.flow.shape)))
+            nothing = self._alone(self.flow.prior((1, *self.flow.shape)))
             found: dict[str, list[Tensor]] = {}
             for e, partners in self._partners.items():
                 for d in partners:
                     n = self._counted[d, e]
-                    _, pi = _posteriors(self._heads[e], nothing[e])
+                    pi = _over_classes(self._heads[e], nothing[e].pi)
                     ratio = (n / pi.to(n) + SMOOTHING) / (n.sum(1, keepdim=True) + SMOOTHING)
                     found.setdefault(e, []).append(ratio.T.to(like))
             self._kept[key] = {e: torch.cat(each, 1) for e, each in found.items()}
@@ -160,7 +176,9 @@ class TableHead(MixedHead):
 
     @cached_property
     def _heads(self) -> dict[str, ClassHead]:
-        return {name: head for name, head, _ in self._each() if isinstance(head, ClassHead)}
+        heads = {name: head for name, head, _ in self._each() if isinstance(head, ClassHead)}
+        assert len(heads) == len(self.heads)
+        return heads
 
     @cached_property
     def _outputs(self) -> Layout:
@@ -197,9 +215,6 @@ def _classes(head: ClassHead) -> int:
     return 2 if head.parameters == 1 else head.K
 
 
-def _posteriors(head: ClassHead, theta: Theta) -> tuple[Tensor, Tensor]:
-    """`ClassHead.posteriors` with an axis of classes where there are two."""
-    q, pi = head.posteriors(theta)
-    if head.parameters == 1:
-        return torch.stack((1.0 - q, q), -1), torch.stack((1.0 - pi, pi), -1)
-    return q, pi
+def _over_classes(head: ClassHead, p: Tensor) -> Tensor:
+    """Probabilities with an axis of classes, also where there are two."""
+    return torch.stack((1.0 - p, p), -1) if head.parameters == 1 else p
