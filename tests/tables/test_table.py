@@ -256,7 +256,7 @@ def test_a_small_table_is_not_memorised() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "work", "batch", "validate_every"),
-    [(50, 2**23, 32, 10), (1000, 2**23, 512, 80), (4000, 2**23, 512, 250), (1000, 2**12, 8, 80)],
+    [(50, 2**23, 32, 5), (1000, 2**23, 512, 80), (4000, 2**23, 512, 250), (1000, 2**12, 8, 80)],
 )
 def test_settings_follow_the_size_of_the_table(
     tmp_path: Path, monkeypatch, rows: int, work: int, batch: int, validate_every: int

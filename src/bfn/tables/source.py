@@ -30,10 +30,10 @@ CONDITION = 64
 MOST_WORK = 2**23
 """Maximum number of bin and class probabilities in a training step, which bounds its time and
 memory for tables of hundreds of columns."""
-WINDOW = 0.3
+WINDOW = 0.5
 """The time in which a column is sent, or 1 / D if the D columns would leave gaps."""
-LEAST_EVERY, ROWS_PER_STEP = 10, 10
-"""Small tables soon overfit, so one of N rows is validated every N / 10 steps, but at most every 10
+LEAST_EVERY, ROWS_PER_STEP = 5, 10
+"""Small tables soon overfit, so one of N rows is validated every N / 10 steps, but at most every 5
 steps."""
 
 
@@ -149,9 +149,9 @@ def build(
     model = mixed(nn.Identity(), {column.name: variable(column) for column in columns.variables})
     assert isinstance(model.flow, MixedFlow)
     # Columns with missing values come first: when they are imputed, they are not missing, and the
-    # others must know that.
-    order = np.argsort([not column.missing for column in columns.variables], stable=True)
-    model.flow = in_turn(model.flow, turns=np.argsort(order))
+    # others must know that. Classes come before numbers, which they often split into groups.
+    late = [2 * (not column.missing) + column.ordered for column in columns.variables]
+    model.flow = in_turn(model.flow, turns=np.argsort(np.argsort(late, stable=True)))
     assert isinstance(model.head, MixedHead)
     model.head = TableHead(model.flow, model.head.heads, related, pairs)
     names, shape = model.flow.layout.names, (1, *model.flow.shape)
