@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from bfn.errors import BFNError
-from bfn.tables.csvfile import Dialect, fill_csv, read_csv, write_csv
+from bfn.tables.csvfile import HEAD, Dialect, fill_csv, read_csv, write_csv
 
 FILES = {
     "with a header": "age,name,size\n39,Ann,1.5\n4,Bo,2\n",
@@ -77,6 +77,20 @@ def test_what_is_read(text: str, columns: dict[str, list[object]], tmp_path: Pat
     (tmp_path / "t.csv.gz").write_bytes(gzip.compress(text.encode()))
     for name in ("t.csv", "t.csv.gz"):
         assert read_csv(tmp_path / name)[0].to_pydict() == columns
+
+
+def test_the_line_in_which_the_head_ends_is_not_looked_at(tmp_path: Path) -> None:
+    """The text is not ASCII, so that the head has fewer characters than bytes."""
+    line = "39, Zoë\n".encode()
+    begin = b"age, name\n" + line * ((HEAD - 20) // len(line))
+    # The head ends right after the comma of a line, which hides the space that follows.
+    begin += b"1" * (HEAD - len(begin) - 1) + b","
+    assert len(begin) == HEAD
+    (tmp_path / "t.csv").write_bytes(begin + " Zoë\n".encode())
+    table, dialect = read_csv(tmp_path / "t.csv")
+    assert dialect.space
+    assert table["age"].to_pylist()[:-1] == [39] * (table.num_rows - 1)
+    assert table["name"].to_pylist() == ["Zoë"] * table.num_rows
 
 
 @pytest.mark.parametrize(

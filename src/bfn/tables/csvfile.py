@@ -36,7 +36,7 @@ FOREIGN = {
 }
 """How files of other formats begin, and the advice for each."""
 HEAD = 2**20
-"""Characters at the start of a file from which the dialect is detected."""
+"""Bytes at the start of a file from which the dialect is detected."""
 ROWS = 2**16
 """Rows that are written at a time."""
 
@@ -73,7 +73,7 @@ def read_csv(path: Path) -> tuple[Any, Dialect]:
             raise BFNError(f"{str(path)!r} is {what}")
     if "\0" in head:
         raise BFNError(f"{str(path)!r} is not text; expected a CSV or Parquet file")
-    delimiter, rows = _divided(head)
+    delimiter, rows = _divided(head, cut=len(first) >= HEAD)
     if not rows:
         raise BFNError(f"{str(path)!r} holds no rows; expected a CSV file with a header")
     width = collections.Counter(map(len, rows)).most_common(1)[0][0]
@@ -227,10 +227,15 @@ def decimals_of(text: Any) -> Any:
     return pc.if_else(scientific, pa.scalar(None, places.type), places)
 
 
-def _divided(head: str) -> tuple[str, list[list[str]]]:
-    """The delimiter that splits most lines into equally many values, and the split rows."""
+def _divided(head: str, *, cut: bool) -> tuple[str, list[list[str]]]:
+    """The delimiter that splits most lines into equally many values, and the split rows.
+
+    Args:
+        head: the beginning of a file.
+        cut: whether the last line may end too early, and is left out.
+    """
     lines = head.splitlines()
-    lines = lines[:-1] if len(head) >= HEAD else lines
+    lines = lines[:-1] if cut else lines
 
     def agreement(delimiter: str) -> tuple[bool, int]:
         widths = collections.Counter(len(row) for row in divided[delimiter])
