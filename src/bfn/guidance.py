@@ -126,8 +126,7 @@ class ClassifierFree(Wrapper):
 
         def twice(value: Any, null: Any) -> Any:
             """Conditions with one entry per example are joined; both halves share the others."""
-            joined = isinstance(value, Tensor) and value.dim() > 0 and len(value) == len(t)
-            return torch.cat([value, null]) if joined else value
+            return torch.cat([value, null]) if per_example(value, len(t)) else value
 
         both = {name: twice(value, without[name]) for name, value in cond.items()}
         theta_2 = Theta(torch.cat([theta.V] * 2), torch.cat([theta.beta] * 2))
@@ -381,6 +380,11 @@ def _label_number(text: str, names: list[str]) -> int:
     raise BFNError(
         f"label = {text!r} is not one of the model's labels ({join_names(names, 20)}){hint}"
     )
+
+
+def per_example(value: Any, B: int) -> bool:
+    """Whether a condition has one entry for each of B examples."""
+    return isinstance(value, Tensor) and value.dim() > 0 and len(value) == B
 
 
 def label_tensor(

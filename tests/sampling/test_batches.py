@@ -115,3 +115,25 @@ def test_completions_come_in_batches_too() -> None:
         calls = 5 * (4 * (1 + options.get("resample", 0)) + 1)
         assert reports[-1] == (calls, calls)
     assert sizes == {5, 6}
+
+
+def test_every_condition_with_one_entry_per_example_is_divided() -> None:
+    """A network of one's own has other conditions than label and length; one for all stays."""
+
+    class Wishing(torch.nn.Module):
+        def forward(
+            self, features: torch.Tensor, t: torch.Tensor, wish: torch.Tensor, strength: Any
+        ) -> torch.Tensor:
+            assert strength.shape == (7,)
+            wished = torch.nn.functional.one_hot(wish, 4).to(features)
+            return (strength.sum() * wished).unsqueeze(1).expand_as(features)
+
+    wishing = bfn.discrete(Wishing(), K=4, beta_1=2.0)
+    wish = torch.tensor([3, 1, 2, 2, 0])
+    cond: dict[str, Any] = {"wish": wish, "strength": torch.full((7,), 20.0)}
+    x = in_batches(wishing, 5, (3,), 4, batch=3, **cond)
+    assert torch.equal(x, wish.unsqueeze(1).expand(5, 3))
+    known = (torch.tensor([1, 0, 0]), torch.tensor([True, False, False]))
+    for particles in (1, 4):
+        x = in_batches(wishing, 5, (3,), 4, batch=8, known=known, particles=particles, **cond)
+        assert torch.equal(x[:, 1:], wish.unsqueeze(1).expand(5, 2))

@@ -11,7 +11,7 @@ from torch import Tensor
 from bfn.data.formats import Format
 from bfn.device import in_parts
 from bfn.errors import check_integer, without_none
-from bfn.guidance import Observed, Wrapper, has_learned, label_tensor, read_labels
+from bfn.guidance import Observed, Wrapper, has_learned, label_tensor, per_example, read_labels
 from bfn.model import BFN, innermost
 from bfn.recipe import Sample
 from bfn.sampling import solvers
@@ -40,7 +40,8 @@ def in_batches(
 
     Every example has its own noise, seeded by (seed, its number), so results do not depend on the
     batch size, nor on n. The batch is halved whenever memory runs out.
-    `options` are those of `bfn.generate`, or of `bfn.infill` if something is known.
+    `options` are those of `bfn.generate`, or of `bfn.infill` if something is known; conditions
+    with one entry per example are divided among the batches.
 
     Args:
         batch: samples per batch; for infilling with particles, particles per batch.
@@ -54,6 +55,7 @@ def in_batches(
     n, batch = check_integer("n", n, 1), check_integer("batch", batch, 1)
     label = None if label is None else label_tensor(model, label, n)
     length = length if length is None or isinstance(length, int) else torch.as_tensor(length)
+    arguments = {**without_none(label=label, length=length), **options}
     resample = check_integer("resample", options.get("resample", 0), 0)
     particles = check_integer("particles", options.get("particles", 1), 1)
     solver = options.get("solver", "ancestral")
@@ -78,14 +80,13 @@ def in_batches(
                 return each[rows]
             return each.expand(size, *shape)
 
-        cond = without_none(label=label, length=length)
-        cond = {k: v if isinstance(v, int) else v[rows] for k, v in cond.items()}
+        given = {k: v[rows] if per_example(v, n) else v for k, v in arguments.items()}
         source = {"generator": noise_source(None, seed, rows), "callback": count_call}
         if known is None:
-            x = generate(model, (size, *shape), steps, **source, **cond, **options)
+            x = generate(model, (size, *shape), steps, **source, **given)
         else:
             x, mask = map(of_rows, known)
-            x = infill(model, x, mask, steps, **source, **cond, **options)
+            x = infill(model, x, mask, steps, **source, **given)
         parts.append(innermost(model).pack(x)[: stop - start].cpu())
 
     what, advice = "example", "free some, or use another device"
