@@ -320,7 +320,10 @@ def test_given_kinds() -> None:
     }
     new = columns.decode(columns.encode(table))
     assert list(new) == ["code", "grade", "sum", "key", "level"]
-    assert new["key"].tolist() == [str(i) for i in range(1, 61)]
+    given = columns.decode(columns.encode(table), like=columns.rows({"code": 102}, 60))
+    assert list(given) == list(new)
+    for rows in (new, given):
+        assert rows["key"].tolist() == [str(i) for i in range(1, 61)]
     for name in ("code", "grade", "sum", "level"):
         assert (new[name] == table[name]).all()
 

@@ -179,8 +179,7 @@ class Columns:
             codes = np.asarray(indices[c.name]) if c.K > 1 else np.zeros(rows, np.int64)
             arrays[c.name] = c.decode(codes, rng)
         if like is None:
-            number = pa.array(np.arange(1, rows + 1))
-            return self.origin.restore(arrays | dict.fromkeys(self.identifiers, number))
+            return self.origin.restore(arrays | self._numbered(rows))
         frame, types = self._checked(like, []), {}
         for name in frame.names:
             known = frame.column(name)
@@ -195,11 +194,11 @@ class Columns:
         return frame.origin.retyped(types).restore(arrays, frame.index)
 
     def rows(self, given: Mapping[str, Any], n: int) -> Frame:
-        """n rows with the given values, one for all or one for each, and holes elsewhere.
+        """n new rows with the given values, one for all or one for each, and holes elsewhere.
 
         None stands for a missing value; text is parsed as in a file.
         """
-        arrays = {c.name: pa.nulls(n, c.type) for c in self.columns}
+        arrays = {c.name: pa.nulls(n, c.type) for c in self.columns} | self._numbered(n)
         for name, value in given.items():
             column = self[name]
             several = hasattr(value, "__len__") and not isinstance(value, str | bytes)
@@ -225,6 +224,10 @@ class Columns:
                 _check_range(column, array)
             arrays[column.name] = array
         return Frame(pa.table(arrays), self.origin)
+
+    def _numbered(self, n: int) -> dict[str, Any]:
+        """The identifiers of n new rows."""
+        return dict.fromkeys(self.identifiers, pa.array(np.arange(1, n + 1)))
 
     def describe(self) -> dict[str, Any]:
         """JSON values from which `build` makes equal columns."""
