@@ -137,6 +137,8 @@ def test_a_run_is_resumed(trained: Path, output: Command) -> None:
         (["sample", "--given", "age=300"], "'age' cannot be 300; give a value from 18 to 89"),
         (["eval", "--steps", "10"], "--steps is not for tables"),
         (["eval", "--per-example", "x.csv"], "--per-example is not for tables"),
+        (["eval", "--batch", "7"], "--batch is not for tables"),
+        (["eval", "--crops", "7"], "--crops is not for tables"),
         (["sample", "--given", "sge=3"], "did you mean 'age'?"),
         (["sample", "--given", "age=forty"], "holds whole numbers, not 'forty'"),
         (["sample", "--given", "group=ancient"], "'ancient'"),
@@ -146,6 +148,8 @@ def test_a_run_is_resumed(trained: Path, output: Command) -> None:
         (["infill", "{people}"], "no missing values"),
         (["infill", "nothing.csv"], "does not exist"),
         (["infill", "{people}", "--particles", "4"], "--particles is not for tables"),
+        (["infill", "{people}", "--observed", "known"], "--observed is not for tables"),
+        (["infill", "{people}", "--jump", "2"], "--jump is not for tables"),
     ],
 )
 def test_mistakes(trained: Path, arguments: list[str], said: str, output: Command) -> None:

@@ -74,7 +74,9 @@ def evaluate(
     key = device_key(chosen(keys), "eval")
     model = on_device(folder.load_model(), settings.device, key)
     if folder.format().medium == "table":
-        table.refuse(steps=chosen(keys).get("steps"), **{"per-example": per_example})
+        asked = chosen(keys)
+        table.refuse(**{name: asked.get(name) for name in ("steps", "batch", "crops")})
+        table.refuse(**{"per-example": per_example})
         table.evaluate(run, model, recipe, settings, json, bool(overrides))
         return
     data = build.data(recipe)

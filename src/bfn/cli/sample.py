@@ -186,6 +186,7 @@ def infill(
     if format.medium == "table":
         table.refuse(mask=mask, blank=blank, resize=resize, length=length, whole=whole)
         table.refuse(particles=particles > 1, resample=resample, since=since, n=given.get("n"))
+        table.refuse(observed=observed, jump=jump > 1)
         table.infill(run, model, settings, what, out, force)
         return
     sampling.check_length(model, length)
