@@ -44,15 +44,16 @@ def test_status_of_runs_without_status_files(tmp_path: Path) -> None:
     assert (describe(diverged)["status"], describe(diverged)["step"]) == ("diverged", 4)
 
 
-def test_files_that_are_cut_off_hide_no_other_run(tmp_path: Path, output: Command) -> None:
+def test_damaged_files_hide_no_other_run(tmp_path: Path, output: Command) -> None:
     make(tmp_path / "recipe", recipe="[trai")
-    make(tmp_path / "status", status='{"status": ')
+    for i, text in enumerate(('{"status": ', "[1]", "null", '{"updated": 5}')):
+        make(tmp_path / f"status-{i}", status=text)
     make(tmp_path / "metrics", metrics='{"step": 5, "lo')
     (make(tmp_path / "link") / "dangling").symlink_to(tmp_path / "nowhere")
     good = {"step": 7, "loss": 1.25, "best": {"step": 6, "validation": 1.5}}
     status.write(make(tmp_path / "good"), "[red]finished[/blue]", good)
     shown = output("runs", ".")  # a long path would be folded
-    for name in ("recipe", "status", "metrics", "link", "good"):
+    for name in ("recipe", *(f"status-{i}" for i in range(4)), "metrics", "link", "good"):
         assert f" {name} " in shown
     for part in ("[red]finished[/blue]", "1.2500", "1.5000 at 6", "7/10"):
         assert part in shown

@@ -120,7 +120,7 @@ def written(folder: Path) -> dict[str, Any]:
         body = json.loads((folder / STATUS).read_text())
         updated = datetime.fromisoformat(body["updated"]).astimezone(UTC)
         return {**body, "status": str(body["status"]), "updated": updated.isoformat()}
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return {}
 
 
