@@ -33,7 +33,8 @@ def workshop(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name / file).write_bytes(content)
     for name in ("empty", "papers", "many"):
         (folder / name).mkdir()
-    for name in ("file", "mine.npy", "film.gif", "mine.json", "mine.png", "papers/a.pdf", "many/0"):
+    mine = [f"mine.{ending}" for ending in ("npy", "json", "png", "csv")]
+    for name in (*mine, "file", "film.gif", "papers/a.pdf", "many/0"):
         (folder / name).write_text("mine")
     shades = {"eight": np.eye(8), "lower": np.tri(8), "large": np.ones((7, 9))}
     shades |= {"black": np.zeros((8, 8)), "grey": np.full((8, 8), 0.5)}
@@ -79,6 +80,7 @@ MISTAKES = [
     ("train digits --data.path file --out new", "own data use bfn train images, text or array"),
     ("train digits --train.lr 1 --out new", "did you mean 'train.learning_rate'?"),
     ("train images --data.path file --out new", "neither a folder nor an intact zip archive of"),
+    ("train images --data.path mine.csv --out new", "; did you mean bfn train mine.csv?"),
     ("sample run-labelled --label 0,1,2 --n 2", "--n 2 is fewer than one for each of the 3 labels"),
     ("infill run-text a_ --blank xy", "--blank 'xy' is not a single character"),
     ("infill run-digits none.png --mask lower.png", "No such file or directory; give the name of"),
@@ -191,6 +193,7 @@ MISTAKES = [
     (f"{TEXT} abc", "the text 'abc' has no blank '_' to fill in"),
     (f"{TEXT} _________", "the text has 9 characters"),
     (f"{TEXT} a_C", "the text holds 'C' at position 2"),
+    (f"{TEXT} '~/_'", "the text holds '~' at position 0"),
     (f"{TEXT} a_b --mask m.png", "--mask is for pictures and arrays, but this is a model of text"),
     (f"{TEXT} a_b --particles 2 --solver ode", "particles need"),
     (f"{TEXT} a_b --observed no", '"no"'),

@@ -6,6 +6,7 @@ import torch only inside their functions, to keep --help fast.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -70,9 +71,6 @@ for _i, (_name, _place) in enumerate(COMMANDS.items()):
 
 def run(arguments: list[str]) -> None:
     """Parse and run one command line."""
-    # A shell expands ~ only at the start of a word, and not within quotes.
-    home = str(Path.home())
-    arguments = [re.sub(r"^(--[\w.-]+=)?~(?=/)", rf"\1{home}", word) for word in arguments]
     rest, overrides = split(arguments)
     name = rest[0] if rest else "--help"
     if name in ("--help", "-h", "--version"):
@@ -95,11 +93,20 @@ def run(arguments: list[str]) -> None:
             f"bfn {name} takes no recipe keys such as --{next(iter(overrides))}; see bfn "
             f"{name} --help"
         )
+    for key, value in bound.arguments.items():
+        bound.arguments[key] = _at_home(value)
     command(*bound.args, **bound.kwargs)
     if command == app.help_print and name == "train":
         recipe = _named_recipe(rest[1:], overrides)
         if recipe is not None:
             _show_keys(recipe)
+
+
+def _at_home(value: object) -> object:
+    """Paths with ~ expanded, which a shell leaves as it is in --out=~/x and within quotes."""
+    if isinstance(value, tuple):
+        return tuple(map(_at_home, value))
+    return Path(os.path.expanduser(value)) if isinstance(value, Path) else value
 
 
 def split(arguments: list[str]) -> tuple[list[str], dict[str, Text]]:

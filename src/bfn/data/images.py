@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import zipfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -106,7 +107,9 @@ def _listing(path: Path) -> tuple[list[str], Callable[[str], bytes]]:
         names = sorted(name for name in archive.namelist() if not name.endswith("/"))
         read = archive.read
     elif path.exists():
-        other = {".npy": "array", ".npz": "array", ".csv": "array", ".txt": "text"}.get(path.suffix)
+        other = {".npy": "array", ".npz": "array", ".txt": "text"}.get(path.suffix)
+        if path.suffix in (".csv", ".tsv", ".parquet"):
+            other = shlex.quote(str(path))
         advice = f"; did you mean bfn train {other}?" if other else "; give one of them"
         raise BFNError(f"{path} is neither a folder nor an intact zip archive of pictures{advice}")
     else:
