@@ -259,7 +259,7 @@ def load_config(folder: Path) -> dict[str, Any]:
 
 
 def read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors of model.safetensors by name; folders of early versions have no checksum."""
+    """The tensors of model.safetensors by name, checked if config.json has their checksum."""
     path = folder / WEIGHTS
     if not path.is_file():
         raise BFNError(f"{str(folder)!r} holds no {WEIGHTS}; it is not a finished run")

@@ -39,7 +39,7 @@ def sample(
     """Draw samples from a run.
 
     Args:
-        out: The file to write: a .png sheet, .txt or .npy; for tables .csv or .parquet; with
+        out: The file to write: a .png sheet, .txt or .npy; for tables .csv, .tsv or .parquet; with
             --separate, a folder; - for standard output. Named after the run by default.
         prefix: The first characters of every text; the model writes the rest.
         length: The length of every sample, for runs whose examples vary in length; by default

@@ -108,7 +108,7 @@ def demo(
     force: Force = False,
     overrides: Overrides,
 ) -> None:
-    """Train on the digits for three minutes, evaluate, and draw samples.
+    """Train on the digits for two and a half minutes, evaluate, and draw samples.
 
     Override keys of the recipe `digits` with `--section.key VALUE`.
 

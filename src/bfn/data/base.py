@@ -12,7 +12,7 @@ epoch e is seeded by (seed, e); for a text, it takes B positions drawn with a ge
 
 Examples are held out by content or by number. By content, an example keeps its split whatever else
 is added or removed. By number, exactly the given fractions are held out, always the same rows: this
-is for the well-known data sets and for older recipes without `split_by`.
+is for tables, for the well-known data sets and for older recipes without `split_by`.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class DataSet(ABC):
 
     @property
     def medium(self) -> str:
-        """What `render` returns: "image", "text" or "array"."""
+        """The kind of data: "image", "text", "array", "mixed" or "table"."""
         return self.format.medium
 
     @property
@@ -192,7 +192,7 @@ class DataSet(ABC):
         return self.format.encode(raw, generator)
 
     def decode(self, x: Tensor) -> Any:
-        """x -> levels (uint8) or strings; the inverse of `encode`."""
+        """x -> levels, real numbers, strings, or a dict or table of them; inverts `encode`."""
         return self.format.decode(x)
 
     def render(self, x: Tensor) -> Any:

@@ -43,7 +43,7 @@ class Format(ABC):
     """Shape, meaning and unit of one example."""
 
     medium: ClassVar[str]
-    """"image", "text", "array" or "mixed": what `render` returns."""
+    """The kind of data: "image", "text", "array", "mixed" or "table"."""
     alike: ClassVar[bool] = False
     """Whether all variables have the same distribution, as the positions of a text do."""
     laws: Sequence[Any] = ()

@@ -8,6 +8,7 @@ runs/NAME/
   checkpoints/step-N/  everything needed to resume exactly
   data.json            the size of the data, and their digest
   trained-on.npy       hashes of the training examples, used to detect leaks
+  tensorboard/         the metrics once more, with train.tensorboard
   samples/             pictures or text drawn during training
   status.json          the run's last known status, and the step of the exported model
 """

@@ -228,7 +228,7 @@ class Loop:
             world.check_alive()
 
     def _keep_time(self, began: float) -> None:
-        """Measure the training time so far, the same in all processes."""
+        """Measure the training time so far; with train.seconds, all processes agree on it."""
         self.state.seconds = time.monotonic() - began
         if self.settings.seconds:
             if self.trainer.device.type == "cuda":
