@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,8 +13,22 @@ from torch import Tensor, nn
 
 import bfn
 from bfn.errors import Diverged
-from bfn.flow import BinaryFlow, CategoricalFlow, GaussianFlow
-from bfn.output import BernoulliHead, BinnedHead, CategoricalHead, FreeBinnedHead, PointHead
+from bfn.flow import BinaryFlow, CategoricalFlow, GaussianFlow, Theta
+from bfn.output import (
+    BernoulliHead,
+    BinnedHead,
+    CategoricalHead,
+    FreeBinnedHead,
+    PointHead,
+    binned,
+    bins,
+)
+from bfn.tables import Relation
+from bfn.tables.columns import Columns
+from bfn.tables.format import TableFormat
+from bfn.tables.relations import find_pairs
+from bfn.tables.source import build
+from support.lengths import atoms, molecules
 from support.mistakes import assert_refused
 from support.toys import KINDS, PARAMETERS, K, Toy, data, generator, model
 
@@ -222,3 +238,89 @@ def test_what_the_head_ignores_may_be_nan(kind: str) -> None:
     quiet = model(kind)
     quiet.net = Broken(quiet.net, math.nan, 0.0, until=0.0)
     assert bfn.generate(quiet, (3, 4), 3).isfinite().all()
+
+
+def plain(kind: str) -> tuple[bfn.BFN, Any, dict[str, Any]]:
+    return model(kind), data(kind, (4, 3)), {}
+
+
+def with_posteriors(kind: str, head: Any = "posterior") -> tuple[bfn.BFN, Any, dict[str, Any]]:
+    """A head that adds the marginals of the data, and a network that sees posteriors."""
+    x = data(kind, (40, 3))
+    if kind == "discretised":
+        made = bfn.discretised(NET, K[kind], 0.05, head=head, inputs="posterior")
+    else:
+        made = bfn.discrete(NET, K[kind], 3.0, head=head, inputs="posterior")
+    seen, numbers = (
+        made.head.features(made.flow, made.flow.prior((1, 3))).shape[-1],
+        made.head.parameters,
+    )
+    return bfn.BFN(Toy(numbers, seen), made.flow, made.head.fitted(x)), x[:4], {}
+
+
+def of_lengths() -> tuple[bfn.BFN, Any, dict[str, Any]]:
+    lengths, made = torch.tensor([2, 6, 3, 4]), atoms()
+    made.lengths = bfn.Lengths.of(lengths, 6)
+    return made, molecules(lengths), {"length": lengths}
+
+
+def of_a_table() -> tuple[bfn.BFN, Any, dict[str, Any]]:
+    """Two columns that repeat each other, and a coarse one that they determine."""
+    a = [i // 2 for i in range(100)]
+    table = {"a": a, "b": a, "c": [i > 20 for i in a]}
+    format = TableFormat(Columns.fit(table))
+    codes = format.codes(table)
+    places = tuple((2 * k + 1 - 50) / 50 for k in range(50))
+    relations = (Relation("a", "b", places), Relation("b", "a", places))
+    pairs = find_pairs(format.columns, codes.numpy())
+    made, x = build(format.columns, relations, pairs, width=16, layers=1), format.form.encode(codes)
+    made.head = made.head.fitted(x)
+    nn.init.normal_(made.net.readout.weight, std=0.1, generator=generator(1))  # pyright: ignore
+    return made, x[:4], {}
+
+
+EVERY_TYPE: dict[str, Callable[[], tuple[bfn.BFN, Any, dict[str, Any]]]] = {
+    **{kind: functools.partial(plain, kind) for kind in KINDS},
+    **{f"{kind}, posterior": functools.partial(with_posteriors, kind) for kind in KINDS[1:]},
+    "discretised, smooth": lambda: with_posteriors("discretised", "smooth"),
+    "mixed, of different lengths": of_lengths,
+    "a table": of_a_table,
+}
+
+
+def every_loss(made: bfn.BFN, x: Any, cond: dict[str, Any]) -> Tensor:
+    nats = bfn.loss.objective(made, x, generator=generator(1), **cond).value
+    nats = nats + bfn.loss.discrete_time(made, x, 3, generator=generator(1), **cond)
+    return nats + bfn.loss.reconstruction(made, x, generator=generator(1), **cond)
+
+
+def pull(made: bfn.BFN, x: Any, cond: dict[str, Any]) -> Tensor:
+    """The gradient of a guide that likes large values."""
+    x, cond = made.pack(x), dict(cond)
+    x, t = made.without_padding(x, cond), torch.full((len(x),), 0.7)
+    theta = made.flow.sample(x, t, generator(1))
+    V = theta.V.detach().requires_grad_()
+    m = made(Theta(V, theta.beta), t, **cond).m
+    return torch.autograd.grad(made.flow.expected_data(m).sum(), V)[0]
+
+
+@pytest.mark.parametrize("name", EVERY_TYPE)
+def test_a_model_used_in_inference_mode_can_be_trained(name: str) -> None:
+    """Whatever it keeps of a loss and of samples; its gradients are those of a new model."""
+    gradients = []
+    for used in (True, False):
+        made, x, cond = EVERY_TYPE[name]()
+        if used:
+            for function in (bins._centres, bins._gauss_legendre, binned._basis):
+                function.cache_clear()
+            with torch.inference_mode():
+                every_loss(made, x, cond)
+                bfn.generate(made, 4 if made.flow.variables else x.shape, 2, **cond)
+        loss = every_loss(made, x, cond).sum()
+        weights = list(made.net.parameters())
+        slopes = torch.autograd.grad(loss, weights, materialize_grads=True)
+        gradients.append([*slopes, pull(made, x, cond)])
+    assert sum(g.abs().sum() for g in gradients[0][:-1]) > 0
+    assert gradients[0][-1].abs().sum() > 0
+    for used, new in zip(*gradients, strict=True):
+        assert torch.equal(used, new)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 from bfn.errors import BFNError
 
 Model = TypeVar("Model", bound=nn.Module)
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 def accurate(tensor: Tensor) -> Tensor:
@@ -22,6 +25,26 @@ def accurate(tensor: Tensor) -> Tensor:
 def accurate_dtype(device: torch.device) -> torch.dtype:
     """float64, but float32 on devices that have no other."""
     return torch.float32 if device.type == "mps" else torch.float64
+
+
+def kept(
+    compute: Callable[Concatenate[Any, Arguments], Result],
+) -> Callable[Concatenate[Any, Arguments], Result]:
+    """Decorator of a method whose tensors are computed once: the object keeps them.
+
+    Copying them to a GPU in every step would stall it. They are ordinary tensors even if they are
+    first needed in inference mode, whose own tensors no later training could use.
+    """
+
+    @functools.wraps(compute)
+    def found(self: Any, *key: Arguments.args, **none: Arguments.kwargs) -> Result:
+        known = self.__dict__.setdefault(f"_kept_{compute.__name__}", {})
+        if key not in known:
+            with torch.inference_mode(False):
+                known[key] = compute(self, *key, **none)
+        return known[key]
+
+    return found
 
 
 def in_parts(

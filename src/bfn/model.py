@@ -125,12 +125,14 @@ class BFN(nn.Module):
         """Valid data for variables that do not exist, (1, *shape), for a batch of that shape."""
         key = (tuple(shape[1:]), self.device, self.dtype, self.head)
         if self._blank is None or self._blank[0] != key:
-            one = (1, *shape[1:])
-            theta = self.flow.prior(one, device=self.device, dtype=self.dtype)
-            nothing = theta.V.new_zeros(self.head.output_shape(one))
-            x = self.head(nothing, theta, theta.V.new_zeros(1)).mode()
-            self._blank = key, x
+            self._blank = key, self._blank_of((1, *shape[1:]))
         return self._blank[1]
+
+    @torch.inference_mode(False)
+    def _blank_of(self, shape: tuple[int, ...]) -> Tensor:
+        theta = self.flow.prior(shape, device=self.device, dtype=self.dtype)
+        nothing = theta.V.new_zeros(self.head.output_shape(shape))
+        return self.head(nothing, theta, theta.V.new_zeros(1)).mode()
 
     def without_padding(self, x: Tensor, cond: dict[str, Any]) -> Tensor:
         """x, blank wherever `mask` or `length` among the conditions say that nothing exists.

@@ -270,10 +270,10 @@ class Windowed(Schedule):
 
 
 @functools.lru_cache(maxsize=64)
+@torch.inference_mode(False)
 def _on_device(values: tuple[float, ...], device: torch.device) -> Tensor:
     """The values as a tensor, copied once, so that a GPU does not wait for them at every step."""
-    with torch.inference_mode(False):
-        return torch.tensor(values, dtype=accurate_dtype(device), device=device)
+    return torch.tensor(values, dtype=accurate_dtype(device), device=device)
 
 
 Builder = Callable[[float, int | None], Schedule]

@@ -26,6 +26,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from bfn.device import kept
 from bfn.errors import BFNError
 from bfn.flow.base import BayesianFlow, Theta, checked_mask, require, spread_mask
 from bfn.schedule import Schedule
@@ -170,38 +171,45 @@ class MixedFlow(BayesianFlow):
         """The name, the flow and the shape of every variable."""
         return list(zip(self.layout.names, self.flows, self.layout.shapes, strict=True))
 
-    @cached_property
-    def _tables(self) -> dict[tuple[str, torch.device], Tensor]:
-        return {}
+    @kept
+    def _parts_of_state(self, device: torch.device) -> Tensor:
+        """The number of the part that each entry of V belongs to."""
+        return self.state.repeat(range(len(self.flows)), device=device)
 
-    def _table(self, name: str, device: torch.device, make: Callable[[], Tensor]) -> Tensor:
-        """A cached tensor on the device: copying it in every step would stall a GPU."""
-        if (name, device) not in self._tables:
-            self._tables[name, device] = make().to(device)
-        return self._tables[name, device]
+    @kept
+    def _parts_of_data(self, device: torch.device) -> Tensor:
+        """The number of the part that each entry of a row belongs to."""
+        return self.layout.repeat(range(len(self.flows)), device=device)
+
+    @kept
+    def _variables(self, device: torch.device) -> Tensor:
+        """The entry of a row that each entry of V belongs to."""
+        sizes = zip(self.state.sizes, self.layout.sizes, strict=True)
+        numbers = self.layout.repeat([state // data for state, data in sizes])
+        return torch.arange(self.layout.size).repeat_interleave(numbers).to(device)
+
+    @kept
+    def _v(self, device: torch.device) -> Tensor:
+        """The v of each entry of V."""
+        return self.state.repeat([float(flow.v) for flow in self.flows], device=device)
+
+    @kept
+    def _nothing(self, device: torch.device) -> Tensor:
+        """What stands for each entry of a row that does not exist."""
+        nothing = [-1.0 if flow.integers else math.nan for flow in self.flows]
+        return self.layout.repeat(nothing, device=device)
 
     def over(self, accuracy: Tensor, V: Tensor) -> Tensor:
-        numbers = range(len(self.flows))
-        return accuracy[..., self._table("state", V.device, lambda: self.state.repeat(numbers))]
+        return accuracy[..., self._parts_of_state(V.device)]
 
     def over_data(self, accuracy: Tensor, x: Tensor) -> Tensor:
-        numbers = range(len(self.flows))
-        return accuracy[..., self._table("data", x.device, lambda: self.layout.repeat(numbers))]
+        return accuracy[..., self._parts_of_data(x.device)]
 
     def spread(self, values: Tensor, V: Tensor) -> Tensor:
-        def variables() -> Tensor:
-            # All state entries of a variable point to it.
-            sizes = zip(self.state.sizes, self.layout.sizes, strict=True)
-            numbers = self.layout.repeat([state // data for state, data in sizes])
-            return torch.arange(self.layout.size).repeat_interleave(numbers)
-
-        return values[..., self._table("variables", V.device, variables)]
+        return values[..., self._variables(V.device)]
 
     def variance(self, accuracy: Tensor) -> Tensor:
-        def v() -> Tensor:
-            return self.state.repeat([float(flow.v) for flow in self.flows])
-
-        return self._table("v", accuracy.device, v).to(accuracy.dtype) * accuracy
+        return self._v(accuracy.device).to(accuracy.dtype) * accuracy
 
     def pack(self, x: Any, dtype: torch.dtype) -> Tensor:
         if isinstance(x, Tensor) and tuple(x.shape[1:]) == self.shape:
@@ -309,10 +317,7 @@ class MixedFlow(BayesianFlow):
         return self.layout.split(mask)
 
     def padded(self, x: Tensor, mask: Tensor) -> Tensor:
-        def nothing() -> Tensor:
-            return self.layout.repeat([-1.0 if flow.integers else math.nan for flow in self.flows])
-
-        return torch.where(mask, x, self._table("nothing", x.device, nothing).to(x.dtype))
+        return torch.where(mask, x, self._nothing(x.device).to(x.dtype))
 
     def unpack_state(self, V: Tensor) -> dict[str, Tensor]:
         return self.state.split(V)

@@ -336,6 +336,7 @@ class FreeBinnedHead(_BinsHead, ClassHead):
 
 
 @cache
+@torch.inference_mode(False)
 def _basis(
     K: int,
     cosines: int,
@@ -346,12 +347,11 @@ def _basis(
 ) -> Tensor:
     """The functions of the bins, side by side: (K, cosines and spikes)."""
     frequencies = [*range(1, cosines + 1), *(j for j in FINE if fine and cosines < j < K)]
-    with torch.inference_mode(False):
-        k = torch.arange(K, dtype=torch.float64)
-        smooth = torch.cos(math.pi * torch.tensor(frequencies).double() * (k[:, None] + 0.5) / K)
-        single = torch.zeros(K, len(spikes), dtype=torch.float64)
-        single[list(spikes), range(len(spikes))] = 1.0
-        return torch.cat((math.sqrt(2.0) * smooth, single), 1).to(device, dtype)
+    k = torch.arange(K, dtype=torch.float64)
+    smooth = torch.cos(math.pi * torch.tensor(frequencies).double() * (k[:, None] + 0.5) / K)
+    single = torch.zeros(K, len(spikes), dtype=torch.float64)
+    single[list(spikes), range(len(spikes))] = 1.0
+    return torch.cat((math.sqrt(2.0) * smooth, single), 1).to(device, dtype)
 
 
 @dataclass(frozen=True)

@@ -75,9 +75,9 @@ def centres(K: int, like: Tensor) -> Tensor:
 
 
 @cache
+@torch.inference_mode(False)
 def _centres(K: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    with torch.inference_mode(False):
-        return bin_centre(torch.arange(K, device=device), K, dtype)
+    return bin_centre(torch.arange(K, device=device), K, dtype)
 
 
 def discretise(x: Tensor, K: int) -> Tensor:
@@ -351,6 +351,7 @@ def _range(
 
 
 @cache
+@torch.inference_mode(False)
 def _gauss_legendre(device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Nodes in (0, 1) and weights that sum to 1."""
     nodes, weights = np.polynomial.legendre.leggauss(NODES)

@@ -19,12 +19,12 @@ import dataclasses
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from bfn.device import kept
 from bfn.errors import BFNError
 from bfn.flow.base import BayesianFlow, Theta
 from bfn.output.base import Head, Output
@@ -62,18 +62,13 @@ class Marginals:
     def __repr__(self) -> str:
         return f"Marginals({'x'.join(map(str, self.shape))})"
 
-    @cached_property
-    def _tensors(self) -> dict[tuple[torch.device, torch.dtype], Tensor]:
-        return {}
-
     def like(self, logits: Tensor) -> Tensor:
         """ln p of every class, on the device and in the type of the logits."""
-        key = logits.device, logits.dtype
-        if key not in self._tensors:
-            # Cached there: copying it in every step would stall a GPU.
-            log_p = torch.tensor(self.log_p, dtype=logits.dtype).reshape(self.shape)
-            self._tensors[key] = log_p.to(logits.device)
-        return self._tensors[key]
+        return self._tensor(logits.device, logits.dtype)
+
+    @kept
+    def _tensor(self, device: torch.device, dtype: torch.dtype) -> Tensor:
+        return torch.tensor(self.log_p, dtype=dtype).reshape(self.shape).to(device)
 
 
 def odds(q: Tensor, pi: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor
 from bfn import noise
 from bfn.data.formats import Format, Known
 from bfn.data.forms import Form
+from bfn.device import kept
 from bfn.errors import BFNError
 from bfn.model import Variable
 from bfn.tables import cells
@@ -55,18 +56,13 @@ class Codes(Form):
     def check(self, values: Tensor, where: str) -> None:
         """`Columns.encode` made them."""
 
+    @kept
     def _of(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """K of every variable, and whether its bins have an order."""
-        if device not in self._tensors:
-            variables = self.columns.variables
-            K = torch.tensor([float(column.K) for column in variables])
-            ordered = torch.tensor([column.ordered for column in variables])
-            self._tensors[device] = K.to(device), ordered.to(device)
-        return self._tensors[device]
-
-    @cached_property
-    def _tensors(self) -> dict[torch.device, tuple[Tensor, Tensor]]:
-        return {}
+        variables = self.columns.variables
+        K = torch.tensor([float(column.K) for column in variables])
+        ordered = torch.tensor([column.ordered for column in variables])
+        return K.to(device), ordered.to(device)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from bfn.device import kept
 from bfn.flow.base import BayesianFlow, Theta
 from bfn.flow.mixed import Layout
 from bfn.output.base import Output
@@ -62,7 +63,7 @@ class TableHead(MixedHead):
         if not self.relations:
             return found
         parts = self.flow.unpack_theta(theta)
-        tables = self._places(theta.V)
+        tables = self._places(theta.V.device, theta.V.dtype)
         places = {name: (alone[name].q @ each.T).unbind(-1) for name, each in tables.items()}
         near: dict[str, list[Tensor]] = {}
         for relation, i in zip(self.relations, self._rows, strict=True):
@@ -90,19 +91,17 @@ class TableHead(MixedHead):
             rows.append(counts[relation.other])
         return rows
 
-    def _places(self, like: Tensor) -> dict[str, Tensor]:
+    @kept
+    def _places(self, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
         """For each ordered column, its own places and the related places of others: (R, K)."""
-        key = "places", like.device, like.dtype
-        if key not in self._kept:
-            tables = {}
-            for name, head, _ in self._each():
-                if isinstance(head, SmoothBinnedHead):
-                    own = centres(head.K, torch.empty((), dtype=like.dtype))
-                    others = [r.places for r in self.relations if r.other == name]
-                    rows = [own, *(torch.tensor(places, dtype=like.dtype) for places in others)]
-                    tables[name] = torch.stack(rows).to(like.device)
-            self._kept[key] = tables
-        return self._kept[key]
+        tables = {}
+        for name, head, _ in self._each():
+            if isinstance(head, SmoothBinnedHead):
+                own = centres(head.K, torch.empty((), dtype=dtype))
+                others = [r.places for r in self.relations if r.other == name]
+                rows = [own, *(torch.tensor(places, dtype=dtype) for places in others)]
+                tables[name] = torch.stack(rows).to(device)
+        return tables
 
     # What columns imply about each other.
 
@@ -133,27 +132,25 @@ class TableHead(MixedHead):
     def _evidence(self, alone: Mapping[str, _Alone], like: Tensor) -> dict[tuple[str, str], Tensor]:
         """ln p(V_e | x_d = k) - ln p(V_e) by (e, d): (B, K_d)."""
         evidence = {}
-        for e, ratios in self._ratios(like).items():
+        for e, ratios in self._ratios(like.device, like.dtype).items():
             sizes = [len(self._counted[d, e]) for d in self._partners[e]]
             q = _over_classes(self._heads[e], alone[e].q)
             logs = (q @ ratios).log().split(sizes, -1)
             evidence |= {(e, d): each for d, each in zip(self._partners[e], logs, strict=True)}
         return evidence
 
-    def _ratios(self, like: Tensor) -> dict[str, Tensor]:
+    @kept
+    def _ratios(self, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
         """For each column e with partners d, p(x_e = j | x_d = k) / p(x_e = j): (K_e, sum K_d)."""
-        key = "ratios", like.device, like.dtype
-        if key not in self._kept:
-            nothing = self._alone(self.flow.prior((1, *self.flow.shape)))
-            found: dict[str, list[Tensor]] = {}
-            for e, partners in self._partners.items():
-                for d in partners:
-                    n = self._counted[d, e]
-                    pi = _over_classes(self._heads[e], nothing[e].pi)
-                    ratio = (n / pi.to(n) + SMOOTHING) / (n.sum(1, keepdim=True) + SMOOTHING)
-                    found.setdefault(e, []).append(ratio.T.to(like))
-            self._kept[key] = {e: torch.cat(each, 1) for e, each in found.items()}
-        return self._kept[key]
+        nothing = self._alone(self.flow.prior((1, *self.flow.shape)))
+        found: dict[str, list[Tensor]] = {}
+        for e, partners in self._partners.items():
+            for d in partners:
+                n = self._counted[d, e]
+                pi = _over_classes(self._heads[e], nothing[e].pi)
+                ratio = (n / pi.to(n) + SMOOTHING) / (n.sum(1, keepdim=True) + SMOOTHING)
+                found.setdefault(e, []).append(ratio.T.to(device, dtype))
+        return {e: torch.cat(each, 1) for e, each in found.items()}
 
     @cached_property
     def _counted(self) -> dict[tuple[str, str], Tensor]:
@@ -192,11 +189,6 @@ class TableHead(MixedHead):
 
     def read(self, net_output: Any, shape: tuple[int, ...]) -> Tensor:
         return self._outputs.join(net_output)
-
-    @cached_property
-    def _kept(self) -> dict[Any, dict[str, Tensor]]:
-        """Tables, cached per device."""
-        return {}
 
     def fitted(self, x: Tensor, *, alike: bool = False, mask: Tensor | None = None) -> TableHead:
         heads = super().fitted(x, alike=alike, mask=mask).heads

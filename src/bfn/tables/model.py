@@ -329,8 +329,8 @@ class TableModel:
         from bfn.codec.archive import Archive
         from bfn.codec.pack import unpack
 
-        with Archive(Path(archive)) as opened:
-            unpack(opened, self._model, self._format, Path(folder), run="the table")
+        opened = Archive.read(Path(archive))
+        unpack(opened, self._model, self._format, Path(folder), run="the table")
 
     def save(self, folder: str | Path) -> None:
         """Write the model and its columns to a folder."""
