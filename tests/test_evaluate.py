@@ -295,28 +295,17 @@ def test_the_batch_is_halved_until_it_fits(error: BaseException) -> None:
         run(Narrow(0, RuntimeError("the weather is bad")))
 
 
-def test_the_table_is_in_the_datas_unit_beside_the_published_one(command: Command) -> None:
+def test_the_table_is_in_the_datas_unit(command: Command) -> None:
     recipe, out = tiny_runs.write(Path(), "binary"), Path("x.json")
-    published = '\n[published]\nunit = "nats per image"\nsteps = [3, "inf"]\ntotal = [9.25, 8.75]\n'
-    recipe.write_text(f"{recipe.read_text()}{published}reconstruction = 0.5\n")
     command("train", recipe, "--train.steps", 2, "--out", "run")
-    shown = command("eval", "run", "--steps", 3, "--split", "validation")
-    assert "published" not in shown  # it is about the test split
     line = ("--split", "test", "--steps", "3,5,inf", "--json", out, "--repeats", 2)
     captured = command("eval", "run", *line)
     assert "examples, in nats/image" in captured
     header = next(text for text in captured.splitlines() if "L^r" in text)
-    assert header.split() == ["n", "L^n", "L^r", "total", "s.e.", "s.e.", "published", "bits/dim"]
+    assert header.split() == ["n", "L^n", "L^r", "total", "s.e.", "s.e.", "bits/dim"]
     assert max(map(len, captured.splitlines())) <= 80
     rows = {text.split()[0]: text.split() for text in captured.splitlines() if text.strip()}
-    assert rows["3"][6] == "9.25"
-    assert rows["inf"][6] == "8.75"
-    assert len(rows["5"]) == len(rows["3"]) - 1  # nothing published for this n
-    document = json.loads(out.read_text())
-    assert [row["published"] for row in document["rows"]] == [9.25, None, 8.75]
-    assert document["published"]["unit"] == "nats per image"
-    first = document["rows"][0]
+    first = json.loads(out.read_text())["rows"][0]
     assert first["in_unit"] == first["total"]["nats"]
     assert first["total"]["bits"] == pytest.approx(first["in_unit"] / 64 / LN2)
     assert float(rows["3"][3]) == pytest.approx(first["in_unit"], abs=6e-4)
-    assert "published: L^r 0.5 nats/image, included" in captured

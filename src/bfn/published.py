@@ -45,6 +45,15 @@ from bfn.runs.folder import RunFolder
 
 Arguments = Mapping[str, Any]
 
+RECIPES = (
+    "mnist_discrete",
+    "cifar10_continuous_16bins",
+    "cifar10_continuous_256bins",
+    "cifar10_discretized_16bins",
+    "cifar10_discretized_256bins",
+    "text8_discrete",
+)
+"""The published configurations."""
 POSITIONS = "input_adapter.pos_embedding"
 UNUSED = "input_adapter.pos_feats"  # stored by the image networks, but never used
 
@@ -54,11 +63,6 @@ UNET_RESIDUAL = (
     "in_layers.0", "in_layers.2", "emb_layers.1", "out_layers.0", "out_layers.3", "skip_connection",
 )  # fmt: skip
 VDM_RESIDUAL = ("net1.0", "net1.2", "cond_proj", "net2.0", "net2.3", "skip_conv")
-
-
-def names() -> list[str]:
-    """The published configurations."""
-    return [name for name in recipes.names() if recipes.read(name).published.steps]
 
 
 def load(state_dict: Mapping[str, Tensor], name: str, **hyperparameters: Any) -> BFN:
@@ -147,7 +151,7 @@ def _fitting(state_dict: Mapping[str, Tensor]) -> list[str]:
     fitting = []
     with torch.device("meta"):
         shapes = {key: torch.empty(tensor.shape) for key, tensor in state_dict.items()}
-        for name in names():
+        for name in RECIPES:
             try:
                 _fill(build.model(recipes.read(name)), shapes)
             except BFNError:

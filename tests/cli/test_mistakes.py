@@ -270,9 +270,6 @@ RECIPES = [
     ("[train]\nloss_steps = 0", "train.loss_steps = 0 in bad.toml is too small; expected 1 or "),
     ("[eval]\nsteps = [0]", "eval.steps = 0 in bad.toml is too small; expected 1 or more"),
     ('[sample]\nfinal = "mod"', "did you mean 'mode'"),
-    ("[published]\nsteps = [1]", "published.total has 0 results for 1 numbers of steps"),
-    ('[published]\nunti = "nats"', "unknown key published.unti in bad.toml; did you mean 'publish"),
-    ('parameters = "many"', "parameters = 'many' in bad.toml is not valid; expected a whole"),
     ('[data]\nsource = "digits"', "has no flow.kind"),
     ('[data]\nsource = "digits"\n[flow]\nkind = "discretised"', "flow.K is missing"),
     (

@@ -136,7 +136,7 @@ def test_binary_images() -> None:
 
 @pytest.mark.parametrize("name", FAMILY)
 def test_full_size_by_names_and_shapes(name: str) -> None:
-    assert name in published.names()
+    assert name in published.RECIPES
     with torch.device("meta"):
         model = published.load(full_size(FAMILY[name]), name)
     assert sum(p.numel() for p in model.net.parameters()) == SHAPES[FAMILY[name]]["parameters"]

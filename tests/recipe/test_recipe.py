@@ -41,6 +41,11 @@ def test_every_character_survives_writing() -> None:
     assert document["train"]["clip"] == 5.0
 
 
+def test_what_earlier_recipes_also_had_is_ignored() -> None:
+    former = {"parameters": 3, "published": {"unit": "nats"}}
+    assert resolve(former, {}, name="x") == resolve({}, {}, name="x")
+
+
 def test_overrides(tmp_path: Path) -> None:
     recipe = read(
         tiny_runs.write(tmp_path),
@@ -267,11 +272,11 @@ def test_schedules_by_name_and_by_class(tmp_path: Path) -> None:
     assert build.model(named).flow.schedule == bfn.Logarithmic(27, 0.75)
     path = tiny_runs.write(tmp_path, "text")
     tables = (
-        '[flow.schedule]\nclass = "bfn:Retimed"\ntimes = [0, 0.4, 1]\n'
+        '[flow.schedule]\nclass = "bfn:Windowed"\nstart = 0.2\nend = 1\n'
         '[flow.schedule.schedule]\nclass = "bfn:Quadratic"\nbeta_1 = 0.5\n'
     )
     path.write_text(path.read_text().replace("beta_1 = 0.75\n", tables))
-    expected = bfn.Retimed(bfn.Quadratic(0.5), (0.0, 0.4, 1.0))
+    expected = bfn.Windowed(bfn.Quadratic(0.5), 0.2, 1.0)
     assert build.model(read(path)).flow.schedule == expected
 
 

@@ -28,7 +28,7 @@ from bfn.cli.options import (
 )
 from bfn.errors import BFNError, join_names, plural
 from bfn.files import FIGURES, check_free, replacing
-from bfn.recipe import FORGIVING, PLACES, Eval, Published, Recipe
+from bfn.recipe import FORGIVING, PLACES, Eval, Recipe
 from bfn.recipe.values import Text
 
 if TYPE_CHECKING:
@@ -86,7 +86,6 @@ def evaluate(
     with contextlib.suppress(BFNError):  # real numbers that are not measured in bins
         levels = model.head.symbols().K
     compared = baselines(data, settings.split, levels)
-    published = comparable(recipe.published, result, settings)
     if per_example is not None:
         write_per_example(per_example, result)
     document = {
@@ -96,15 +95,10 @@ def evaluate(
         "baselines": {name: nats * result.scale for name, nats in compared.items()},
         **result.to_json(),
     }
-    if published is not None:
-        names = ("unit", "reconstruction", "updates")
-        document["published"] = {name: getattr(published, name) for name in names}
-        for line, row in zip(document["rows"], result.rows, strict=True):
-            line["published"] = published.result(row.n)
     if results.write_json(json, document):
         return
     title = f"{run}, {settings.split} split: {plural(result.examples, 'example')}"
-    show(result, title, compared, published)
+    show(result, title, compared)
     if per_example is not None:
         print(f"{per_example}: the total of every example, in {result.unit}")
 
@@ -178,28 +172,7 @@ def measure(model: BFN, data: DataSet, settings: Eval) -> Evaluation:
         return evaluate(model, data, **options, progress=report, say=say)
 
 
-def comparable(published: Published, result: Evaluation, settings: Eval) -> Published | None:
-    """The published results, if they can be compared with ours."""
-    same = published.unit == result.unit and settings.split == "test"
-    return published if same else None
-
-
-def table(result: Evaluation, published: Published | None) -> list[list[str]]:
-    """The result's table, with the published totals beside it if there are any."""
-    lines = result.table()
-    if published is None:
-        return lines
-    totals = [published.result(row.n) for row in result.rows]
-    beside = ["published", *("" if total is None else f"{total:.2f}" for total in totals)]
-    return [[*cells, more] for cells, more in zip(lines, beside, strict=True)]
-
-
-def show(
-    result: Evaluation,
-    title: str,
-    baselines: Mapping[str, float],
-    published: Published | None = None,
-) -> str:
+def show(result: Evaluation, title: str, baselines: Mapping[str, float]) -> str:
     """Print the baselines and the table, with totals in nats and bits; returns the table."""
     in_nats = result.unit.startswith("nats")
     own, other = results.short(result.unit), "bits/dim" if in_nats else "nats"
@@ -207,7 +180,7 @@ def show(
     def in_other(nats: float) -> str:
         return f"{result.bits(nats):.4f}" if in_nats else f"{nats:.3f}"
 
-    columns, *lines = table(result, published)
+    columns, *lines = result.table()
     rows = []
     for name, nats in baselines.items():
         between = [""] * (len(columns) - 4)
@@ -218,9 +191,6 @@ def show(
     if result.variables:
         columns, *rows = result.table_by_variable()
         results.show(columns, rows, f"by variable, in {own}")
-    if published is not None:
-        updates = f", after {published.updates:,} updates" if published.updates else ""
-        print(f"published: L^r {published.reconstruction:g} {own}, included{updates}")
     if warning := result.warning():
         print(warning)
     return text

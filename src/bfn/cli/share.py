@@ -22,7 +22,7 @@ from bfn.errors import BFNError, plural
 
 if TYPE_CHECKING:
     from bfn.evaluate import Evaluation
-    from bfn.recipe import Published, Recipe
+    from bfn.recipe import Recipe
     from bfn.saving import Card
 
 
@@ -43,7 +43,7 @@ def card(
         n: Number of samples.
         sample_steps: Bayesian updates for the samples.
     """
-    from bfn.cli.evaluate import comparable, compare_data, measure, recipe_with_data
+    from bfn.cli.evaluate import compare_data, measure, recipe_with_data
     from bfn.cli.sampling import sample_with_progress, with_labels
     from bfn.device import on_device
     from bfn.plots.sheets import suffix, write_sheet
@@ -66,8 +66,7 @@ def card(
     result = measure(model, data, evaluation)
     sampling, columns = with_labels(model, sampling, n is not None)
     write_sheet(picture, format, sample_with_progress(model, format, sampling), columns)
-    published = comparable(recipe.published, result, evaluation)
-    losses = in_markdown(result, evaluation.split, published)
+    losses = in_markdown(result, evaluation.split)
     written = card_of_run(recipe, run.name, data.summary(), losses, picture)
     written.write(run, model.net, model.head, model.data_format)
     examples, samples = plural(result.examples, "example"), plural(sampling.n, "sample")
@@ -92,11 +91,9 @@ def card_of_run(
     return Card(recipe.name, " ".join(sentences), recipe.to_toml(), losses, sample, name)
 
 
-def in_markdown(result: Evaluation, split: str, published: Published | None) -> str:
+def in_markdown(result: Evaluation, split: str) -> str:
     """The table of an evaluation in Markdown, below a line that names the unit and the split."""
-    from bfn.cli.evaluate import table
-
-    lines = table(result, published)
+    lines = result.table()
     lines.insert(1, ["--:"] * len(lines[0]))
     text = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
     repeats = len(result.times)

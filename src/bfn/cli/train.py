@@ -175,8 +175,5 @@ def recipes(recipe: str | None = None, /, *, json: bool = False) -> None:
         read(recipe)  # refuses an invalid recipe
         print(find(recipe).read_text(encoding="utf-8"), end="")
     else:
-        rows = []
-        for each in map(read, names()):
-            parameters = f"{each.parameters:,}" if each.parameters else ""
-            rows.append([each.name, each.description, parameters, f"{each.train.steps:,}"])
-        results.show(["recipe", "description", "parameters", "steps"], rows)
+        rows = [[r.name, r.description, f"{r.train.steps:,}"] for r in map(read, names())]
+        results.show(["recipe", "description", "steps"], rows)

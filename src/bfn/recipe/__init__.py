@@ -6,7 +6,6 @@
     [net]    class = "bfn.nn:UNet"    and the constructor's arguments
     [flow]   kind = "discretised"     and the arguments of bfn.discretised
     [train]  [eval]  [sample]         the dataclasses `Train`, `Eval` and `Sample`
-    [published]                       published results, to compare with
 
 The first key of data, net and flow names a function or class (a shipped one, or
 "package.module:name"); the section's other keys are its arguments, checked against its signature
@@ -272,29 +271,6 @@ class Sample(Section):
     device: str = option("auto", _DEVICE)
 
 
-@dataclass(frozen=True)
-class Published(Section):
-    """Published results for a recipe."""
-
-    unit: str = option("", "unit of the results")
-    steps: tuple[Steps, ...] = option((), "the n of each result")
-    total: tuple[float, ...] = option((), "L^n + L^r for each n")
-    reconstruction: float = option(0.0, "L^r, which is included in the totals", least=0)
-    updates: int = option(0, "training steps", least=0)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if len(self.steps) != len(self.total):
-            raise BFNError(
-                f"published.total has {len(self.total)} results for {len(self.steps)} numbers of "
-                "steps; give one for each"
-            )
-
-    def result(self, n: float) -> float | None:
-        """The result for n steps (math.inf for L^inf), if there is one."""
-        return dict(zip(map(float, self.steps), self.total, strict=True)).get(n)
-
-
 SECTIONS: dict[str, type[Section]] = {"train": Train, "eval": Eval, "sample": Sample}
 
 FREE = {"data": "source", "net": "class", "flow": "kind"}
@@ -310,7 +286,10 @@ FORGIVING = ("skip_corrupt", "unknown")
 """Keys of [data] that say what to do with unsuitable files."""
 
 _TABLES = (*FREE, *SECTIONS)
-_TOP: dict[str, type] = {"name": str, "description": str, "parameters": int}
+_TOP = ("name", "description")
+
+_FORMER = ("parameters", "published")
+"""What recipes of earlier development versions also have; it is ignored."""
 
 
 @dataclass(frozen=True)
@@ -325,9 +304,6 @@ class Recipe:
     train: Train = field(default_factory=Train)
     eval: Eval = field(default_factory=Eval)
     sample: Sample = field(default_factory=Sample)
-    parameters: int = 0
-    """Parameters of the network if the recipe alone determines them, else 0."""
-    published: Published = field(default_factory=Published)
     origin: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     texts: Mapping[str, Text] = field(default_factory=dict, compare=False, repr=False)
     """Untyped arguments of data, net and flow from the command line; see `build.settled`."""
@@ -338,10 +314,6 @@ class Recipe:
         """Every key with its value: sections of plain values."""
         document = dataclasses.asdict(self)
         del document["origin"], document["texts"], document["trust"]
-        if not self.parameters:
-            del document["parameters"]
-        if self.published == Published():
-            del document["published"]
         return document
 
     def code(self) -> dict[str, str]:
@@ -434,21 +406,21 @@ def resolve(
 ) -> Recipe:
     """A recipe from the tables of a document; `source` is named in error messages."""
     sections: dict[str, dict[str, Any]] = {key: {} for key in _TABLES}
-    top: dict[str, Any] = {"name": name}
+    top = {"name": name}
     origin: dict[str, str] = {}
     for key, value in document.items():
         if key in _TOP:
-            top[key] = typed(key, value, _TOP[key], source)
-        elif key not in (*sections, "published"):
-            known = [*sections, "published", *_TOP]
+            top[key] = typed(key, value, str, source)
+        elif key in _FORMER:
+            continue
+        elif key not in sections:
+            known = [*sections, *_TOP]
             hint = did_you_mean(key, known) or f"; expected {', '.join(known)}"
             raise BFNError(f"unknown section {key}{source}{hint}")
         elif not isinstance(value, Mapping):
             raise BFNError(
                 f"{key} = {value!r}{source} is not a section; write [{key}] above its keys"
             )
-        elif key == "published":
-            top[key] = Published.read(value, {f"{key}.{k}": source for k in value})
         else:
             sections[key].update(value)
             origin.update({f"{key}.{k}": source for k in value})
@@ -456,11 +428,8 @@ def resolve(
         raise BFNError(
             f"name = {top['name']!r}{source} is not a valid run name; use one path component"
         )
-    # What the recipe says about its own network or data does not apply to others.
-    if any(key.startswith("net.") for key in overrides):
-        top.pop("parameters", None)
+    # What the recipe says about its own data does not apply to others.
     if any(key.startswith("data.") and key != "data.dir" for key in overrides):
-        top.pop("published", None)
         top.pop("description", None)
     _override(sections, origin, overrides)
     typed_sections = {key: cls.read(sections[key], origin) for key, cls in SECTIONS.items()}
