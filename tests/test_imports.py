@@ -44,7 +44,6 @@ LAYERS: list[set[str]] = [
             "compare",
             "sampling.batches",
             "sampling.quality",
-            "sampling.retime",
         ),
     },
     {"web"},

@@ -30,7 +30,7 @@ from bfn.plots import style
 from bfn.recipe.suggest import suggest_beta_1, suggest_sigma_1
 from bfn.sampling import quality, solvers
 from bfn.sampling.batches import in_batches
-from bfn.schedule import Exponential, Logarithmic, Quadratic, Retimed, Windowed
+from bfn.schedule import Exponential, Logarithmic, Quadratic, Windowed
 from bfn.tables import compare
 from bfn.tables.frame import read
 from bfn.train.training import Fit
@@ -43,7 +43,6 @@ TEXT = torch.tensor([[0, 1, 2, 3, 0]] * 3)
 MASK = torch.tensor([True, False, True, False, False])
 BITS = torch.tensor([0] * 60 + [1] * 140)[:, None]
 BOUNDS = [0.0, -1.0, math.nan, math.inf]
-TIMES = [(), (0.0,), (0.0, 0.9), (0.1, 1.0), (0.0, 0.5, 0.5, 1.0), (0.0, math.nan, 1.0), (1.0, 0.0)]
 WORDS = ["", "two", "1.5", "1,,2", "all"]
 NO_MODELS = ["digits", Toy(), None, Fit(model("continuous"), 1, [], None)]
 Table = list[tuple[Any, ...]]
@@ -87,11 +86,9 @@ SCHEDULES: Table = [
     *each(Exponential, [*BOUNDS, 1.0, 1.5], "sigma_1 = {} is not strictly between 0 and 1"),
     *each(Quadratic, BOUNDS, "beta_1 = {} is not positive"),
     *each(lambda end: Logarithmic(27, end), [*BOUNDS, 12.0], "beta_1 = {} is not", "at most 11.9"),
-    *each(lambda times: Retimed(Quadratic(3.0), times), [*TIMES, 3], "rising from 0.0 to 1.0"),
     *each(
         lambda end: Windowed(Quadratic(3.0), 0.5, end), [0.5, 0.1, 1.5], "from 0.5 to {}", "[0, 1]"
     ),
-    (lambda: Windowed(3.0, 0.0, 0.5), "schedule = 3.0", "window"),  # pyright: ignore
     (lambda: Logarithmic(1, 3.0), "K = 1", "at least 2"),
     (lambda: suggest_beta_1(1), "K = 1;"),
     (lambda: suggest_beta_1(2.5), "K = 2.5"),  # pyright: ignore
@@ -210,7 +207,6 @@ labelled, plain = (
 )
 fill = of(bfn.infill, lambda: model("discrete"), x=TEXT, mask=MASK, steps=3)
 batches = of(in_batches, lambda: model("continuous"), n=3, shape=(3,))
-retime = of(bfn.retimed, lambda: model("continuous"), data=data("continuous", (4, 2)), n=4)
 GENERATION: Table = [
     (draw(steps=0), "steps = 0", "a whole number, at least 1"),
     (draw(shape=16), "shape = 16", "positive sizes, the batch first"),
@@ -271,10 +267,6 @@ GENERATION: Table = [
     (batches(batch="2"), "batch = '2'"),
     (batches(calls=1), "calls = 1; one step and the final call need a whole number, at least 2"),
     (batches(label=[1, 2]), "2 labels were given for 3 examples"),
-    (retime(n=0), "n = 0; expected inf, or a whole number, at least 1"),
-    (retime(n="ten"), "n = 'ten'"),
-    (retime(examples=0), "examples = 0; expected a whole number, at least 1"),
-    (retime(data=iter([data("continuous", (4, 2))])), "give an array or a Dataset"),
 ]
 
 GUIDANCE: Table = [

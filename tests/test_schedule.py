@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from mpmath import mp
 from scipy import stats
-from torch import Tensor
+from torch import Tensor, nn
 
 import bfn
 from bfn import noise, suggest_beta_1, suggest_sigma_1, times
-from bfn.guidance import ClassifierFree
+from bfn.errors import Diverged
+from bfn.flow import Theta
 from bfn.recipe.suggest import cost_of_bins, cost_of_classes
-from bfn.schedule import Exponential, Logarithmic, Quadratic, Retimed, Schedule, Windowed
-from support.toys import KINDS, data, generator, model
+from bfn.schedule import Exponential, Logarithmic, Quadratic, Schedule, Windowed
+from support.toys import generator
 
-TOLD = (0.0, 0.1, 0.15, 0.6, 1.0)
 SCHEDULES: list[Schedule] = [
     Exponential(0.9),
     Exponential(0.02),
@@ -30,8 +31,6 @@ SCHEDULES: list[Schedule] = [
     Logarithmic(27, 0.75),
     Logarithmic(2, 1e-3),
     Logarithmic(50_000, 0.0055),
-    Retimed(Exponential(0.02), TOLD),
-    Retimed(Retimed(Quadratic(3.0), TOLD), (0.0, 0.7, 1.0)),
 ]
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 TIMES = [1e-7, 1e-5, 1e-3, 0.05, 0.5, 0.9, 1.0]
@@ -44,18 +43,8 @@ def exact_beta(schedule: Schedule, t: float) -> mp.mpf:
         if isinstance(schedule, Logarithmic):
             K, end = schedule.K, mp.exp(-schedule.K * mp.mpf(schedule.beta_1) / 4)
             return -4 * mp.log(1 - mp.mpf(t) + mp.mpf(t) * end) / K
-        if isinstance(schedule, Retimed):
-            return exact_beta(schedule.schedule, exact_clock(schedule, t))
         assert isinstance(schedule, Quadratic)
         return mp.mpf(schedule.beta_1) * mp.mpf(t) ** 2
-
-
-def exact_clock(schedule: Retimed, t: float) -> mp.mpf:
-    """Linear between even points."""
-    n = len(schedule.times) - 1
-    j = min(int(t * n), n - 1)
-    inside = mp.mpf(t) * n - j
-    return (1 - inside) * mp.mpf(schedule.times[j]) + inside * mp.mpf(schedule.times[j + 1])
 
 
 @every_schedule
@@ -71,8 +60,7 @@ def test_beta_keeps_its_digits_in_float32(schedule: Schedule) -> None:
 def test_increment_keeps_its_digits(schedule: Schedule) -> None:
     """Two neighbouring times in float64: beta(t) - beta(s) has cancelled nearly all its digits."""
     for s in (0.0, 0.3, 0.999):
-        # Retimed subtracts two times of its own, which are 1e-16 off.
-        for step in (1e-3,) if isinstance(schedule, Retimed) else (1e-3, 1e-9):
+        for step in (1e-3, 1e-9):
             t = s + step
             with mp.workdps(50):
                 exact = float(exact_beta(schedule, t) - exact_beta(schedule, s))
@@ -134,70 +122,58 @@ def test_nothing_is_sent_outside_a_window(schedule: Schedule) -> None:
     torch.testing.assert_close(increments, schedule.beta(inside).diff())
     assert increments[0] == increments[-1] == 0
     assert windowed.without_window() is schedule
-    assert Retimed(windowed, TOLD).without_window() == Retimed(schedule, TOLD)
 
 
-def retimed(original: bfn.BFN, times: tuple[float, ...]) -> bfn.BFN:
-    """The same network, which still sees the original times."""
-    return bfn.BFN(original.net, original.flow.retimed(times), original.head)
+class Constant(nn.Module):
+    """The same numbers for every variable; of the variable "x", if data are mixed."""
+
+    def __init__(self, numbers: list[float]) -> None:
+        super().__init__()
+        self.numbers = torch.tensor(numbers)
+
+    def forward(self, features: Any, t: Tensor) -> Any:
+        if isinstance(features, dict):
+            return {"x": self(features["x"], t)}
+        return self.numbers.squeeze().expand(len(t), *self.numbers.squeeze().shape)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_retiming_leaves_the_continuous_time_loss_alone(kind: str) -> None:
-    """Gauss's rule in t for a network that depends on t; the noise is the same at every time."""
-    original = model(kind).double()
-    x = data(kind, (2, 5), dtype=torch.float64)
-    nodes, weights = np.polynomial.legendre.leggauss(8)
-
-    def integral(bfn_model: bfn.BFN, knots: Iterable[float]) -> Tensor:
-        total = torch.zeros(2, dtype=torch.float64)
-        for low, high in itertools.pairwise(knots):
-            for node, weight in zip(nodes, weights, strict=True):
-                t = torch.full((2,), low + 0.5 * (high - low) * (1.0 + node), dtype=torch.float64)
-                cost = bfn.loss.continuous_time(bfn_model, x, t, generator(3)).detach()
-                total += 0.5 * (high - low) * weight * cost
-        return total
-
-    other = retimed(original, TOLD)
-    expected = integral(original, TOLD)
-    torch.testing.assert_close(
-        integral(other, (0.0, 0.25, 0.5, 0.75, 1.0)), expected, rtol=1e-11, atol=0.0
-    )
-
-    def steps(bfn_model: bfn.BFN) -> Tensor:
-        return bfn.loss.discrete_time(bfn_model, x, 2, "all", 50, generator=generator(3)).detach()
-
-    assert not torch.allclose(steps(other), steps(original), rtol=0.02)
+def test_windows_of_mixed_variables() -> None:
+    """All in the same window, which each schedule leaves as it entered it."""
+    variables = {"a": bfn.Variable("continuous"), "b": bfn.Variable("discrete", K=4)}
+    flow = bfn.mixed(nn.Identity(), variables).flow
+    t = torch.tensor([0.3, 0.5, 0.6], dtype=torch.float64)
+    inside = torch.tensor([0.2, 0.6, 0.8], dtype=torch.float64)
+    windowed = flow.windowed(0.2, 0.7)
+    torch.testing.assert_close(windowed.schedule.beta(t), flow.schedule.beta(inside))
+    for schedule in (flow.schedule, windowed.schedule):
+        torch.testing.assert_close(schedule.time(schedule.beta(t)), torch.stack([t, t], -1))
 
 
-@pytest.mark.parametrize("guidance", [1.0, 2.0])
-def test_network_and_head_see_the_original_time(guidance: float) -> None:
-    """At t = 0.1 the original time is 0.18, where the head no longer ignores the network."""
-    original = model("discretised", t_min=0.15).double()
-    other = retimed(original, (0.0, 0.9, 1.0))
-    x, label = data("discretised", (4, 3), dtype=torch.float64), torch.tensor([0, 1, 2, 3])
-    t, original_t = (torch.full((4,), each, dtype=torch.float64) for each in (0.1, 0.18))
-    theta = other.flow.sample(x, t, generator(1))
-    expected = ClassifierFree(original, guidance)(theta, original_t, label=label)
-    found = ClassifierFree(other, guidance)(theta, t, label=label)
-    torch.testing.assert_close(found.m, expected.m, rtol=1e-12, atol=0.0)
-    assert float(found.m.detach().std()) > 0.01  # ignored, it would be 0
+@pytest.mark.parametrize(
+    ("kind", "options", "numbers"),
+    [("continuous", {}, [0.3]), ("discretised", {"K": 5}, [0.3, 0.1])],
+)
+def test_t_min_is_a_time_inside_the_window(kind: str, options: Any, numbers: Any) -> None:
+    """Until then the network is ignored, in a model of its own and among other variables."""
+    schedule = Windowed(Exponential(0.1), 0.4, 0.9)
+    variable = bfn.Variable(kind, schedule=schedule, t_min=0.2, **options)
+    alone = bfn.BFN(Constant(numbers), variable.flow, variable.head)
+    mixed = bfn.mixed(Constant(numbers), {"x": variable})
+    for time, early in ((0.3, True), (0.45, True), (0.55, False)):
+        t = torch.full((2,), time)
+        V, beta = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 3.0])
+        m = alone(Theta(V, beta), t).m
+        torch.testing.assert_close(mixed(Theta(V[:, None], beta[:, None]), t).m[:, 0], m)
+        assert bool(m[0] == m[1]) == early, time
 
 
-def test_mixed_variables_are_retimed_together() -> None:
-    variables = {
-        "number": bfn.Variable("continuous", (2,)),
-        "letter": bfn.Variable("discrete", (3,), K=4, schedule="logarithmic"),
-    }
-    original = bfn.mixed(bfn.nn.MixedMLP.of(variables, width=8), variables)
-    other = retimed(original, (0.0, 0.9, 1.0))
-    t, original_t = torch.tensor([0.1, 0.75]), torch.tensor([0.18, 0.95])
-    x = original.flow.pack({"number": torch.rand(2, 2), "letter": torch.ones(2, 3).long()}, t.dtype)
-    theta = other.flow.sample(x, t, generator(1))
-    expected = original.flow.sample(x, original_t, generator(1))
-    torch.testing.assert_close((theta.V, theta.beta), (expected.V, expected.beta))
-    torch.testing.assert_close(other(theta, t).m, original(theta, original_t).m)
-    assert not torch.allclose(other(theta, t).m, original(theta, t).m)
+def test_mixed_variables_may_be_anything_before_their_t_min() -> None:
+    variable = bfn.Variable("continuous", t_min=0.2)
+    model = bfn.mixed(Constant([math.nan]), {"x": variable})
+    for time, checked in ((0.1, nullcontext()), (0.3, pytest.raises(Diverged))):
+        t = torch.full((2,), time)
+        with checked, model.evaluating():
+            model(Theta(torch.ones(2, 1), torch.ones(2, 1)), t)
 
 
 # Time samplers: each time has the right law, and weights keep every estimate unbiased.

@@ -25,8 +25,7 @@ _NAMES = {
     "bfn.recipe.suggest": "suggest_beta_1 suggest_sigma_1",
     "bfn.sampling.generate": "generate",
     "bfn.sampling.infill": "infill",
-    "bfn.sampling.retime": "retimed",
-    "bfn.schedule": "Exponential Logarithmic Quadratic Retimed Windowed register_schedule",
+    "bfn.schedule": "Exponential Logarithmic Quadratic Windowed register_schedule",
     "bfn.tables.table": "Table",
     "bfn.web.streams": "view",
 }
@@ -47,7 +46,6 @@ __all__ = [
     "Logarithmic",
     "MeasurementNoise",
     "Quadratic",
-    "Retimed",
     "Table",
     "Theta",
     "Variable",
@@ -77,7 +75,6 @@ __all__ = [
     "recipe",
     "register_kind",
     "register_schedule",
-    "retimed",
     "sampling",
     "schedule",
     "show",
@@ -128,12 +125,10 @@ if TYPE_CHECKING:
     from bfn.sampling import quality, solvers
     from bfn.sampling.generate import generate
     from bfn.sampling.infill import infill
-    from bfn.sampling.retime import retimed
     from bfn.schedule import (
         Exponential,
         Logarithmic,
         Quadratic,
-        Retimed,
         Windowed,
         register_schedule,
     )

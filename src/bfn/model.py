@@ -79,7 +79,7 @@ class BFN(nn.Module):
         self, net_output: Tensor, theta: Theta, t: Tensor, mask: Tensor | None = None
     ) -> Output:
         """p_O(. | theta; t) from the result of `predict`; variables that do not exist are blank."""
-        output = self.head(net_output, theta, self.flow.schedule.clock(t))
+        output = self.head(net_output, theta, self.flow.schedule.inside(t))
         if mask is None:
             return output
         return output.pin(self.blank(mask.shape).expand(mask.shape), ~mask)
@@ -95,7 +95,6 @@ class BFN(nn.Module):
         if mask is not None:
             V = torch.where(self.flow.spread(mask, theta.V), theta.V, 0.0)
             theta, cond["mask"] = Theta(V, theta.beta), self.flow.unpack_mask(mask)
-        t = self.flow.schedule.clock(t)
         net_output = self.net(self.head.features(self.flow, theta), t, **cond)
         net_output = self.head.read(net_output, self.flow.data_shape(theta))
         # Losses, exponentials and sums of many terms need float32, even if the network does not.
@@ -104,7 +103,8 @@ class BFN(nn.Module):
         if self._widest is not None and net_output.numel():
             numbers = net_output.detach().flatten(1)
             # Before t_min the head ignores the network.
-            ranges = torch.where(t < self.head.t_min, 0.0, numbers.amax(1) - numbers.amin(1))
+            early = self.flow.schedule.inside(t) < self.head.t_min
+            ranges = torch.where(early, 0.0, numbers.amax(1) - numbers.amin(1))
             self._widest = torch.maximum(self._widest.to(ranges), ranges.amax())
         return net_output
 
@@ -145,8 +145,7 @@ class BFN(nn.Module):
                 return x
             raise BFNError(
                 "the model's examples have different lengths; give length=, a whole number for "
-                "each example, or mask= (bfn.train.fit, bfn.evaluate.evaluate and bfn.retimed take "
-                "lengths=)"
+                "each example, or mask= (bfn.train.fit and bfn.evaluate.evaluate take lengths=)"
             )
         cond["mask"] = self.existing(x, mask, length)
         return torch.where(cond["mask"], x, self.blank(x.shape).to(x))

@@ -6,8 +6,6 @@ Quadratic (discrete data; paper, section 6.8):
     beta(t) = beta_1 t^2               alpha(t) = 2 beta_1 t
 Logarithmic (discrete data; ChemBFN, arXiv:2407.20294):
     beta(t) = -4 ln(1 - t + t e^(-K beta_1 / 4)) / K
-Retimed (any data), which changes L^n and not L^inf:
-    beta(g(t)) for a monotone g
 Windowed (a variable among others), which changes what is known of the others meanwhile:
     beta((t - start) / (end - start)), held at its ends outside the window
 
@@ -18,9 +16,6 @@ t = 0 the textbook forms lose four digits in float32.
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -29,7 +24,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bfn.device import accurate, accurate_dtype
 from bfn.errors import BFNError, did_you_mean
 
 
@@ -52,8 +46,8 @@ class Schedule(ABC):
     def increment(self, s: Tensor, t: Tensor) -> Tensor:
         """alpha_i = beta(t) - beta(s), without cancellation."""
 
-    def clock(self, t: Tensor) -> Tensor:
-        """The time that the network is told at time t."""
+    def inside(self, t: Tensor) -> Tensor:
+        """The time within the schedule's own window: 0 until it begins, 1 once it has ended."""
         return t
 
     def without_window(self) -> Schedule:
@@ -167,66 +161,6 @@ class Logarithmic(Schedule):
 
 
 @dataclass(frozen=True)
-class Retimed(Schedule):
-    """Another schedule on another clock: beta(g(t)).
-
-    g is piecewise linear, from g(0) = 0 to g(1) = 1. The network is told g(t), the original time of
-    that accuracy, so that one trained with the original schedule can be used as it is.
-    """
-
-    schedule: Schedule
-    times: tuple[float, ...]
-    """g at even points of [0, 1]."""
-
-    def __post_init__(self) -> None:
-        times = self.times
-        if not isinstance(self.schedule, Schedule):
-            raise BFNError(f"schedule = {self.schedule!r}; expected a schedule to be retimed")
-        listed = isinstance(times, tuple)
-        rising = listed and all(a < b for a, b in itertools.pairwise(times))
-        if not (rising and times[:1] == (0.0,) and times[-1:] == (1.0,)):
-            raise BFNError(
-                f"times = {times!r}; expected the original times at even points, rising from 0.0 "
-                "to 1.0"
-            )
-
-    def clock(self, t: Tensor) -> Tensor:
-        return self.schedule.clock(self._original(t).to(t.dtype))
-
-    def alpha(self, t: Tensor) -> Tensor:
-        slope = self._points(t).diff()[self._interval(t)] * (len(self.times) - 1)
-        return (slope * self.schedule.alpha(self._original(t))).to(t.dtype)
-
-    def beta(self, t: Tensor) -> Tensor:
-        return self.schedule.beta(self._original(t)).to(t.dtype)
-
-    def time(self, beta: Tensor) -> Tensor:
-        original = self.schedule.time(accurate(beta))
-        points, n = self._points(beta), len(self.times) - 1
-        i = torch.searchsorted(points, original.contiguous(), right=True).clamp(1, n) - 1
-        inside = (original - points[i]) / points.diff()[i]
-        return ((i + inside) / n).to(beta.dtype)
-
-    def increment(self, s: Tensor, t: Tensor) -> Tensor:
-        return self.schedule.increment(self._original(s), self._original(t)).to(t.dtype)
-
-    def without_window(self) -> Schedule:
-        return dataclasses.replace(self, schedule=self.schedule.without_window())
-
-    def _original(self, t: Tensor) -> Tensor:
-        """g(t), accurately: two of them may be subtracted."""
-        i, points = self._interval(t), self._points(t)
-        return points[i] + (accurate(t) * (len(self.times) - 1) - i) * points.diff()[i]
-
-    def _interval(self, t: Tensor) -> Tensor:
-        n = len(self.times) - 1
-        return (accurate(t) * n).long().clamp(0, n - 1)
-
-    def _points(self, like: Tensor) -> Tensor:
-        return _on_device(self.times, like.device)
-
-
-@dataclass(frozen=True)
 class Windowed(Schedule):
     """Another schedule from time `start` to time `end`: no accuracy is sent before or after.
 
@@ -239,13 +173,14 @@ class Windowed(Schedule):
     end: float
 
     def __post_init__(self) -> None:
-        if not isinstance(self.schedule, Schedule):
-            raise BFNError(f"schedule = {self.schedule!r}; expected a schedule to put in a window")
         if not 0.0 <= self.start < self.end <= 1.0:
             raise BFNError(
                 f"the window from {self.start} to {self.end} is not a part of [0, 1]; expected "
                 "0 <= start < end <= 1"
             )
+
+    def inside(self, t: Tensor) -> Tensor:
+        return self.schedule.inside(self._inside(t))
 
     def alpha(self, t: Tensor) -> Tensor:
         rate = self.schedule.alpha(self._inside(t)) / (self.end - self.start)
@@ -267,13 +202,6 @@ class Windowed(Schedule):
     def _inside(self, t: Tensor) -> Tensor:
         """The time of the other schedule."""
         return ((t - self.start) / (self.end - self.start)).clamp(0.0, 1.0)
-
-
-@functools.lru_cache(maxsize=64)
-@torch.inference_mode(False)
-def _on_device(values: tuple[float, ...], device: torch.device) -> Tensor:
-    """The values as a tensor, copied once, so that a GPU does not wait for them at every step."""
-    return torch.tensor(values, dtype=accurate_dtype(device), device=device)
 
 
 Builder = Callable[[float, int | None], Schedule]

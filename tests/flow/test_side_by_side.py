@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import bfn
 from bfn.guidance import Guided
-from bfn.schedule import Retimed, Windowed
+from bfn.schedule import Windowed
 from oracle.exact.quadrature import prescribed
 from support.toys import Toy, data, generator
 
@@ -25,7 +25,6 @@ VARIABLES: dict[str, tuple[str, dict[str, Any]]] = {
     "posterior": ("discrete", {"K": 4, "beta_1": 3.0, "head": "posterior"}),
     "binary": ("discrete", {"K": 2, "beta_1": 3.0}),
     "two classes": ("discrete", {"K": 2, "beta_1": 3.0, "head": "posterior"}),
-    "retimed": ("continuous", {"schedule": Retimed(bfn.Exponential(0.1), (0.0, 0.2, 0.7, 1.0))}),
     "windowed": ("continuous", {"schedule": Windowed(bfn.Exponential(0.1), 0.3, 0.8)}),
     "bins in a window": (
         "discretised",
@@ -174,8 +173,7 @@ def test_one_variable_is_a_model_of_one_kind(name: str) -> None:
 @pytest.mark.parametrize("n", [3, "inf", None])
 def test_independent_variables_cost_what_they_cost_alone(n: int | str | None) -> None:
     """The networks are independent of each other, and each part has its own noise."""
-    # A retimed schedule gives the network another time.
-    names = ["sharp", *(name for name in VARIABLES if name != "retimed"), "faint"]
+    names = ["sharp", *VARIABLES, "faint"]
     variables = {name: variable(name) for name in names}
     nets = {name: network(name, variables[name]) for name in names}
     mixed = bfn.mixed(Named(nets), variables)

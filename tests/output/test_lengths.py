@@ -230,19 +230,6 @@ def test_vectors_of_different_lengths(kind: str) -> None:
     assert float((shares - torch.tensor([0.7, 0.2, 0.1])).abs().max()) < 0.06
 
 
-def test_times_are_fitted_to_what_exists() -> None:
-    model, x = case("discrete")
-    model.lengths = bfn.Lengths.of(LENGTHS, LONGEST)
-    exists = torch.arange(LONGEST) < LENGTHS[:, None]
-    schedules = [
-        bfn.retimed(model, each, 3, lengths=LENGTHS).flow.schedule
-        for each in (x, torch.where(exists, x, 3 - x))
-    ]
-    assert schedules[0] == schedules[1]
-    assert bfn.retimed(model, x, 3, lengths=LENGTHS).lengths == model.lengths
-    assert_refused(lambda: bfn.retimed(model, x, 3), "different lengths; give length")
-
-
 # Generation.
 
 

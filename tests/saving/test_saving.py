@@ -43,7 +43,7 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("discretised", {"sigma_x": (1e-3, 10.0), "ln_sigma_epsilon": (-10.0, 10.0), "t_min": 1e-3}),
     ("discretised", {"sigma_1": None, "schedule": "quadratic"}),
     ("discrete", {"beta_1": 0.5, "schedule": "logarithmic"}),
-    ("binary", {"beta_1": None, "schedule": bfn.Retimed(bfn.Logarithmic(2, 4.0), (0.0, 0.2, 1.0))}),
+    ("binary", {"beta_1": None, "schedule": bfn.Windowed(bfn.Logarithmic(2, 4.0), 0.2, 1.0)}),
 ]
 
 

@@ -39,7 +39,7 @@ from torch import Tensor
 from bfn import noise
 from bfn.errors import BFNError
 from bfn.noise import Source
-from bfn.schedule import Retimed, Schedule, Windowed
+from bfn.schedule import Schedule, Windowed
 
 
 def per_example(t: Tensor, like: Tensor) -> Tensor:
@@ -216,16 +216,10 @@ class BayesianFlow(ABC):
         """Input parameters as users see them."""
         return theta
 
-    def retimed(self, times: tuple[float, ...]) -> Self:
-        """The same flow on another clock: `bfn.schedule.Retimed`."""
-        return self._scheduled(Retimed(self.schedule, times))
-
     def windowed(self, start: float, end: float) -> Self:
         """The same flow within a window of time: `bfn.schedule.Windowed`."""
-        return self._scheduled(Windowed(self.schedule, start, end))
-
-    def _scheduled(self, schedule: Schedule) -> Self:
-        return dataclasses.replace(self, schedule=schedule)  # pyright: ignore
+        windowed = Windowed(self.schedule, start, end)
+        return dataclasses.replace(self, schedule=windowed)  # pyright: ignore
 
     def positions(self, shape: Sequence[int], device: torch.device) -> Tensor:
         """Where the variables of an example lie: (*shape, number of axes), from -1 to 1."""

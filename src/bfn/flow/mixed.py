@@ -110,14 +110,12 @@ class Schedules(Schedule):
         return self._each(lambda schedule: schedule.beta(t))
 
     def time(self, beta: Tensor) -> Tensor:
-        return self.schedules[0].time(beta[..., 0])
+        """The time of each part."""
+        parts = zip(self.schedules, beta.unbind(-1), strict=True)
+        return torch.stack([schedule.time(own) for schedule, own in parts], -1)
 
     def increment(self, s: Tensor, t: Tensor) -> Tensor:
         return self._each(lambda schedule: schedule.increment(s, t))
-
-    def clock(self, t: Tensor) -> Tensor:
-        # The network takes a single time: `MixedFlow.retimed` changes all schedules alike.
-        return self.schedules[0].clock(t)
 
 
 @dataclass(frozen=True)
@@ -153,8 +151,9 @@ class MixedFlow(BayesianFlow):
     def schedule(self) -> Schedule:  # pyright: ignore[reportIncompatibleVariableOverride]
         return Schedules(tuple(flow.schedule for flow in self.flows))
 
-    def retimed(self, times: tuple[float, ...]) -> Self:
-        return dataclasses.replace(self, flows=tuple(flow.retimed(times) for flow in self.flows))
+    def windowed(self, start: float, end: float) -> Self:
+        flows = tuple(flow.windowed(start, end) for flow in self.flows)
+        return dataclasses.replace(self, flows=flows)
 
     @property
     def shape(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -298,7 +298,7 @@ class Head(ABC):
     kind: ClassVar[str] = "custom"
     """The name of the data type, as in "discrete data"."""
     t_min: float = 0.0
-    """The time before which the network is ignored."""
+    """The time before which the network is ignored, within the window of the schedule."""
     objective: ClassVar[str] = "bound"
     """What to train on by default: see `bfn.loss.objective`."""
     parameters: int

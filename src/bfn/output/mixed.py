@@ -124,6 +124,10 @@ class MixedHead(Head):
     def parts(self) -> tuple[Head, ...]:
         return self.heads
 
+    @property
+    def t_min(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return min(head.t_min for head in self.heads)
+
     @cached_property
     def _outputs(self) -> Layout:
         """Where the network's output for each variable is in a row of all."""
@@ -158,7 +162,10 @@ class MixedHead(Head):
 
     def __call__(self, net_output: Tensor, theta: Theta, t: Tensor) -> Output:
         numbers, theta_p = self._outputs.split(net_output), self.flow.unpack_theta(theta)
-        parts = {name: head(numbers[name], theta_p[name], t) for name, head, _ in self._each()}
+        parts = {
+            name: head(numbers[name], theta_p[name], own.schedule.inside(t))
+            for (name, head, _), own in zip(self._each(), self.flow.flows, strict=True)
+        }
         return MixedOutput(parts, self.flow)
 
     def check(self, x: Tensor) -> None:
