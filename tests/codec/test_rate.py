@@ -15,7 +15,6 @@ import bfn
 from bfn.codec import Codec, Coded
 from bfn.codec.pack import pack
 from bfn.runs.folder import RunFolder
-from support.joint import joint
 from support.sources import Toy, chain, fine_gaussian, ridge
 
 
@@ -118,21 +117,6 @@ def test_the_chain_costs_what_the_loss_says(name: str) -> None:
     toy, n, examples, width = TOYS[name]
     wide = Wide(toy, width)
     excess, error = compare(wide.model, wide.sample(examples), n)
-    assert error < 0.004
-    assert abs(excess) < 0.01
-
-
-@pytest.mark.usefixtures("double")
-@pytest.mark.parametrize(
-    ("name", "examples"), [("level", 256), pytest.param("reading", 448, marks=pytest.mark.slow)]
-)
-def test_a_joint_source_costs_what_the_loss_says(name: str, examples: int) -> None:
-    """A bit, a class, a bin and a number in bins, with the exact posterior as the network."""
-    source, copies = joint().cut(name), 128
-    x = source.sample(examples * copies, torch.Generator().manual_seed(0))
-    x = {name: value.unflatten(0, (-1, copies)) for name, value in x.items()}
-    model = source.wide(copies)
-    excess, error = compare(model, model.pack(x), 4)
     assert error < 0.004
     assert abs(excess) < 0.01
 

@@ -213,8 +213,7 @@ def test_quadratic_score_covers_part_of_the_distance(kind: str) -> None:
 def test_fixed_network_is_exact_for_independent_classes() -> None:
     source = Source(torch.tensor([0.5, 0.3, 0.2]).unsqueeze(1) * torch.tensor([0.1, 0.6, 0.3]))
     known, gains = source.discrete(3.0), torch.tensor([[1.0, 0.0, -1.0], [0.5, -1.0, 2.0]])
-    weight = source.joint * (gains[0].unsqueeze(1) + gains[1]).exp()
-    target = Source(weight / weight.sum())
+    target = source.times((gains[0].unsqueeze(1) + gains[1]).exp().flatten())
     for through in (True, False):
         model = Guided(known.model, lambda p: (p * gains).sum((-1, -2)), through=through)
         x = bfn.generate(model, (12_000, 2), 20, generator=torch.Generator().manual_seed(0))

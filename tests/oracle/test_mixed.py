@@ -5,8 +5,6 @@ Its losses are those of its variables alone: see tests/flow/test_side_by_side.py
 
 from __future__ import annotations
 
-import functools
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,26 +13,20 @@ from torch import Tensor, nn
 
 import bfn
 from bfn.guidance import ClassifierFree, Guided
-from bfn.schedule import Exponential, Quadratic, Schedule
-from support.joint import Posterior, joint, variables
+from support.joint import Posterior, classes, data, evidence, joint, model
+from support.known import at_floor
+from support.sources import Source
 from support.toys import generator
 
-# Samples
-
-SHARP: dict[str, Schedule] = {
-    "bit": Quadratic(6.0),
-    "class": Quadratic(4.0),
-    "bin": Exponential(0.05),
-    "number": Exponential(0.05),
-}
 SOURCE = joint()
-LAST = float(SHARP["number"].beta(torch.ones(())))
 N = 2_000
 
 
-@functools.cache
-def floor(n: int) -> float:
-    return SOURCE.floor(n, LAST)
+def distance(x: dict[str, Tensor], source: Source = SOURCE) -> float:
+    return source.total_variation(classes(x))
+
+
+# Samples
 
 
 SOLVERS = ["ancestral", "sde", "sde2", "ode", "ode2"]
@@ -48,74 +40,67 @@ PAIRS = [(solver, grid) for solver in SOLVERS for grid in (None, *bfn.solvers.GR
     [p if not p[1] or p in SOME else pytest.param(*p, marks=pytest.mark.slow) for p in PAIRS],
 )
 def test_samples_follow_the_joint(solver: str, grid: str | None) -> None:
-    model, steps = SOURCE.model(SHARP), 20 if solver in ("sde2", "ode2") else 50
+    net, steps = Posterior(SOURCE), 20 if solver in ("sde2", "ode2") else 50
     few, many = (
-        SOURCE.distance(
-            bfn.generate(model, N, n, solver=solver, grid=grid, generator=generator()), LAST
-        )
+        distance(bfn.generate(model(net), N, n, solver=solver, grid=grid, generator=generator()))
         for n in (2, steps)
     )
-    assert few > 3 * floor(N)
-    assert many < floor(N)
-
-
-class Infilling:
-    """True values of some variables; if the rest is filled in right, the joint law is, too."""
-
-    def __init__(self, names: tuple[str, ...], n: int) -> None:
-        self.names, self.n, self.x = names, n, SOURCE.sample(n, generator(3))
-        # Given numbers are exact, not means under the posterior.
-        self.accuracy = 1e9 if "number" in names else LAST
-
-    def distance(self, steps: int, **options: Any) -> float:
-        known = {name: self.x[name] for name in self.names}
-        model = SOURCE.model(SHARP)
-        filled = bfn.infill(model, known, None, steps, generator=generator(), **options)
-        for name in known:
-            assert torch.equal(filled[name], known[name])
-        return SOURCE.distance(filled, self.accuracy)
-
-    def unrelated(self) -> float:
-        """The distance if the rest is independent of what was observed."""
-        rest = SOURCE.sample(self.n, generator(4))
-        return SOURCE.distance({**rest, **{k: self.x[k] for k in self.names}}, self.accuracy)
-
-    def floor(self) -> float:
-        return SOURCE.floor(self.n, self.accuracy)
+    floor = at_floor(SOURCE, N)
+    assert few > 3 * floor
+    assert many < floor
 
 
 @pytest.mark.parametrize("names", [("bit", "class"), ("number",), ("class", "number")])
 def test_infilling_with_particles(names: tuple[str, ...]) -> None:
     """Many give the conditional law; one leaves much of the distance of an independent rest."""
-    case = Infilling(names, 500)
-    one, few, many = (case.distance(25, particles=P) for P in (1, 4, 16))
-    assert 0.25 < one / case.unrelated() < 0.67
+    n = 500
+    x, other = (data(SOURCE.sample(n, generator(seed))) for seed in (3, 4))
+    known = {name: x[name] for name in names}
+
+    def filled(**options: Any) -> float:
+        net = Posterior(SOURCE)
+        found = bfn.infill(model(net), known, None, 25, generator=generator(), **options)
+        assert all(torch.equal(found[name], known[name]) for name in known)
+        return distance(found)
+
+    one, few, many = (filled(particles=P) for P in (1, 4, 16))
+    assert 0.25 < one / distance(other | known) < 0.67
     assert few < 0.75 * one
-    assert many < case.floor()
+    assert many < at_floor(SOURCE, n)
 
 
 # Guidance
 
 
+def log_h(theta: dict[str, bfn.Theta], gain: Tensor) -> Tensor:
+    """ln E[e^gain | theta], from one gain for each row of the table."""
+    V = {name: part.V.reshape(len(part.V), -1) for name, part in theta.items()}
+    beta = {name: part.beta.reshape(len(part.V), -1)[:, :1] for name, part in theta.items()}
+    log_p = SOURCE.probabilities.log() + evidence(V, beta) @ SOURCE.one_hot.T
+    return torch.logsumexp(log_p + gain, 1) - torch.logsumexp(log_p, 1)
+
+
 @pytest.mark.parametrize(("solver", "steps"), [("ancestral", 30), ("sde2", 15), ("ode2", 15)])
 def test_exact_guide_over_all_kinds(solver: str, steps: int) -> None:
     """ln h(theta) of a score of all variables as the guide leads to the tilted joint."""
-    gain = torch.linspace(-1.0, 1.0, len(SOURCE.P)) * torch.tensor([1.0, -1.0]).repeat(15)
-    target = SOURCE.tilted(gain, 3.0)
-    model = Guided(SOURCE.model(SHARP), lambda theta: SOURCE.log_h(theta, gain, 3.0), of="theta")
-    x = bfn.generate(model, N, steps, solver=solver, generator=generator())
-    assert SOURCE.distance(x, LAST) > 0.5
-    assert target.distance(x, LAST) < target.floor(N, LAST)
+    signs = torch.tensor([1.0, -1.0]).repeat(len(SOURCE.table) // 2)
+    gain = torch.linspace(-3.0, 3.0, len(SOURCE.table)) * signs
+    target = SOURCE.times(gain.exp())
+    guided = Guided(model(Posterior(SOURCE)), lambda theta: log_h(theta, gain), of="theta")
+    x = bfn.generate(guided, N, steps, solver=solver, generator=generator())
+    assert distance(x) > 0.5
+    assert distance(x, target) < at_floor(target, N)
 
 
 def test_mean_of_an_exact_guide() -> None:
     """At one theta, to many digits, in every part: m' = E[m(x) | V] under the tilted source."""
-    gain = torch.linspace(-1.0, 1.0, len(SOURCE.P))
-    x, t = SOURCE.sample(20, generator()), torch.full((20,), 0.3)
-    plain, target = SOURCE.model(), SOURCE.tilted(gain, 2.0).model()
+    gain = torch.linspace(-1.0, 1.0, len(SOURCE.table))
+    x, t = data(SOURCE.sample(20, generator())), torch.full((20,), 0.3)
+    plain, target = (model(Posterior(each)) for each in (SOURCE, SOURCE.times(gain.exp())))
     theta = plain.flow.sample(plain.flow.pack(x, torch.float64), t, generator())
-    guided = Guided(plain, lambda theta: SOURCE.log_h(theta, gain, 2.0), of="theta")
+    guided = Guided(plain, lambda theta: log_h(theta, gain), of="theta")
     torch.testing.assert_close(guided(theta, t).m, target(theta, t).m, atol=1e-6, rtol=1e-6)
+    assert not torch.allclose(plain(theta, t).m, target(theta, t).m, atol=1e-2)
 
 
 # Labels
@@ -127,10 +112,10 @@ class Labelled(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.arguments = {"labels": 2}
-        ramp = torch.linspace(-1.5, 1.5, len(SOURCE.P))
-        self.sources = [SOURCE.tilted(ramp), SOURCE.tilted(-ramp)]
-        both = 0.5 * (self.sources[0].P + self.sources[1].P)
-        self.nets = [Posterior(s, SHARP) for s in (*self.sources, replace(SOURCE, P=both))]
+        ramp = torch.linspace(-1.5, 1.5, len(SOURCE.table))
+        one, other = (SOURCE.times((sign * ramp).exp()) for sign in (1, -1))
+        both = Source(0.5 * (one.joint + other.joint))
+        self.nets = [Posterior(each) for each in (one, other, both)]
 
     def forward(
         self, features: dict[str, Tensor], t: Tensor, label: Tensor | None = None
@@ -143,11 +128,12 @@ class Labelled(nn.Module):
 
 def test_classifier_free_guidance() -> None:
     """w = 3: p (p_c / p)^w of classes and bins, x + w (x_c - x) of numbers."""
-    model, w = bfn.mixed(Labelled(), variables(SHARP)), 3.0
-    x, t, label = SOURCE.sample(20, generator()), torch.full((20,), 0.3), torch.zeros(20).long()
-    theta = model.flow.sample(model.flow.pack(x, torch.float64), t, generator())
-    given, null = model(theta, t, label=label), model(theta, t, label=label - 1)
-    guided = ClassifierFree(model, w)(theta, t, label=label)
+    labelled, w = model(Labelled()), 3.0
+    x, t = data(SOURCE.sample(20, generator())), torch.full((20,), 0.3)
+    label = torch.zeros(20).long()
+    theta = labelled.flow.sample(labelled.flow.pack(x, torch.float64), t, generator())
+    given, null = labelled(theta, t, label=label), labelled(theta, t, label=label - 1)
+    guided = ClassifierFree(labelled, w)(theta, t, label=label)
     for name in ("class", "bin"):
         p, q = (output.parts[name].log_p for output in (given, null))
         expected = torch.softmax(q + w * (p - q), -1)
@@ -156,6 +142,6 @@ def test_classifier_free_guidance() -> None:
     torch.testing.assert_close(guided.parts["bit"].logit, q + w * (p - q))
     p, q = (output.parts["number"].m for output in (given, null))
     torch.testing.assert_close(guided.parts["number"].m, q + w * (p - q))
-    drawn = bfn.generate(model, 50, 5, label=0, guidance=w, generator=generator())
-    plain = bfn.generate(model, 50, 5, label=0, generator=generator())
+    drawn = bfn.generate(labelled, 50, 5, label=0, guidance=w, generator=generator())
+    plain = bfn.generate(labelled, 50, 5, label=0, generator=generator())
     assert not torch.equal(drawn["number"], plain["number"])

@@ -12,7 +12,6 @@ value comes with evidence that leaves no doubt.
 from __future__ import annotations
 
 import math
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,8 @@ import bfn
 from bfn.tables import Columns, TableHead
 from bfn.tables.format import TableFormat
 from bfn.tables.source import build
+from support.known import at_floor
+from support.sources import Source
 
 
 def example(n: int = 3000) -> pd.DataFrame:
@@ -43,61 +44,46 @@ def example(n: int = 3000) -> pd.DataFrame:
     )
 
 
-class Source:
-    """The joint probabilities of the codes of a table's columns."""
-
-    def __init__(self) -> None:
-        self.columns = Columns.fit(example(), max_bins=4)
-        self.names = [column.name for column in self.columns.variables]
-        self.K = [column.K for column in self.columns.variables]
-        self.z = np.stack(np.unravel_index(np.arange(math.prod(self.K)), self.K), 1)
-        place = self.z / (np.array(self.K) - 1)
-        rng = np.random.default_rng(1)
-        log_P = 0.5 * rng.standard_normal(len(self.z))
-        for d, e in ((0, 1), (1, 2), (2, 3), (3, 0)):
-            log_P -= 3.0 * (place[:, d] - (place[:, e] if d % 2 else 1 - place[:, e])) ** 2
-        self.P = np.exp(log_P) / np.exp(log_P).sum()
-
-    def index(self, codes: dict[str, np.ndarray]) -> np.ndarray:
-        """The row of z that each row of codes is."""
-        return np.ravel_multi_index([codes[name].astype(int) for name in self.names], self.K)
-
-    def sample(self, n: int, seed: int = 0, P: np.ndarray | None = None) -> pd.DataFrame:
-        rng = np.random.default_rng(seed)
-        chosen = self.z[rng.choice(len(self.z), n, p=self.P if P is None else P)]
-        return self.columns.decode(dict(zip(self.names, chosen.T, strict=True)), seed)
-
-    def given(self, **codes: int) -> np.ndarray:
-        """P(z | codes)."""
-        fits = np.ones(len(self.z), bool)
-        for name, code in codes.items():
-            fits &= self.z[:, self.names.index(name)] == code
-        return self.P * fits / self.P[fits].sum()
-
-    def marginal(self, names: list[str]) -> np.ndarray:
-        """For every z, the probability of its values of some columns."""
-        kept = [self.names.index(name) for name in names]
-        shape = [K if d in kept else 1 for d, K in enumerate(self.K)]
-        other = tuple(d for d in range(len(self.K)) if d not in kept)
-        summed = self.P.reshape(self.K).sum(other, keepdims=True)
-        assert list(summed.shape) == shape
-        return np.broadcast_to(summed, self.K).flatten()
-
-    @cached_property
-    def present(self) -> np.ndarray:
-        """P(z | no word is missing)."""
-        return np.where(self.z[:, 3] < 2, self.P, 0) / self.P[self.z[:, 3] < 2].sum()
-
-    def distance(self, table: Any, P: np.ndarray) -> tuple[float, float]:
-        """The total variation between rows and a law, and what true draws may show of it."""
-        n, z = len(table), self.index(self.columns.encode(table))
-        found = 0.5 * np.abs(np.bincount(z, minlength=len(P)) / n - P).sum()
-        drawn = np.random.default_rng(0).multinomial(n, P / P.sum(), size=20)
-        chance = 0.5 * np.abs(drawn / n - P).sum(1)
-        return found, chance.mean() + 4 * chance.std(ddof=1)
+COLUMNS = Columns.fit(example(), max_bins=4)
+NAMES = [column.name for column in COLUMNS.variables]
+SIZES = [column.K for column in COLUMNS.variables]
 
 
-SOURCE = Source()
+def known_source() -> Source:
+    """The joint probabilities of the codes of the columns, each of which depends on two others."""
+    place = np.indices(SIZES).reshape(4, -1).T / (np.array(SIZES) - 1)
+    log_P = 0.5 * np.random.default_rng(1).standard_normal(len(place))
+    for d, e in ((0, 1), (1, 2), (2, 3), (3, 0)):
+        log_P -= 3.0 * (place[:, d] - (place[:, e] if d % 2 else 1 - place[:, e])) ** 2
+    return Source(torch.softmax(torch.from_numpy(log_P), 0).reshape(SIZES))
+
+
+SOURCE = known_source()
+PRESENT = SOURCE.times((SOURCE.table[:, 3] < 2).double())
+"""Given that no word is missing."""
+
+
+def law(codes: dict[str, int]) -> Source:
+    """The source, given some codes."""
+    fits = torch.ones(len(SOURCE.table), dtype=torch.bool)
+    for name, code in codes.items():
+        fits &= SOURCE.table[:, NAMES.index(name)] == code
+    return SOURCE.times(fits.double())
+
+
+def coded(rows: pd.DataFrame) -> Tensor:
+    found = COLUMNS.encode(rows)
+    return torch.stack([torch.from_numpy(found[name]).long() for name in NAMES], 1)
+
+
+def sample(n: int, seed: int = 0, source: Source = SOURCE) -> pd.DataFrame:
+    drawn = source.sample(n, torch.Generator().manual_seed(seed)).T.numpy()
+    return COLUMNS.decode(dict(zip(NAMES, drawn, strict=True)), seed)
+
+
+def distance(table: pd.DataFrame, source: Source) -> tuple[float, float]:
+    """The total variation between rows and a law, and what true draws stay below."""
+    return source.total_variation(coded(table)), at_floor(source, len(table))
 
 
 class Open(TableHead):
@@ -114,45 +100,40 @@ class Posterior(nn.Module):
     def __init__(self, head: TableHead, temperature: float) -> None:
         super().__init__()
         self.heads, self.temperature = head.heads, temperature
-        self.P = torch.from_numpy(SOURCE.P)
         self.arguments: dict[str, Any] = {}
 
     def forward(
         self, features: dict[str, tuple[Tensor, Tensor]], t: Tensor, known: Any = None
     ) -> dict[str, Tensor]:
         evidence = []
-        for column, K in zip(SOURCE.columns.variables, SOURCE.K, strict=True):
+        for column, K in zip(COLUMNS.variables, SIZES, strict=True):
             V, beta = features[column.name]
             if column.ordered:
                 c = (2 * torch.arange(K, dtype=torch.float64) + 1 - K) / K
-                evidence.append(V[:, None] * c - 0.5 * beta.reshape(-1, 1) * c.square())
+                own = V[:, None] * c - 0.5 * beta.reshape(-1, 1) * c.square()
             else:
-                evidence.append(V if K > 2 else V[:, None] * torch.arange(2))
+                own = V if K > 2 else V[:, None] * torch.arange(2)
+            evidence.append(own - own.amax(1, keepdim=True))
         found = {}
-        for d, (name, K) in enumerate(zip(SOURCE.names, SOURCE.K, strict=True)):
-            log_w = self.P.log().reshape(1, *SOURCE.K)
-            for e, of_e in enumerate(evidence):
-                if e != d:
-                    shape = [1] * len(SOURCE.K)
-                    shape[e] = SOURCE.K[e]
-                    log_w = log_w + (of_e - of_e.amax(1, keepdim=True)).reshape(-1, *shape)
-            others = [e + 1 for e in range(len(SOURCE.K)) if e != d]
+        for d, (column, K) in enumerate(zip(COLUMNS.variables, SIZES, strict=True)):
+            others = [torch.zeros_like(each) if e == d else each for e, each in enumerate(evidence)]
+            log_w = SOURCE.log_marginals(torch.cat(others, 1)).split(SIZES, 1)[d]
             log_p = torch.tensor(self.heads[d].marginals.log_p, dtype=torch.float64)
-            net = self.temperature * (log_w.logsumexp(others) - log_p)
-            if SOURCE.columns.variables[d].ordered:
+            net = self.temperature * (log_w - log_p)
+            if column.ordered:
                 k, j = torch.arange(K) + 0.5, torch.arange(1, K)[:, None]
                 cosines = math.sqrt(2) * torch.cos(math.pi * j * k / K).double() / K
                 rest = self.heads[d].parameters - (K - 1)
                 net = torch.cat([net @ cosines.T, net.new_zeros(len(net), rest)], 1)
             elif K == 2:
                 net = net[:, 1] - net[:, 0]
-            found[name] = net.to(t.dtype)
+            found[column.name] = net.to(t.dtype)
         return found
 
 
 def exact(temperature: float = 1.0) -> bfn.Table:
-    format = TableFormat(SOURCE.columns)
-    model = build(SOURCE.columns, width=4, layers=1)
+    format = TableFormat(COLUMNS)
+    model = build(COLUMNS, width=4, layers=1)
     fitted = model.head.fitted(format.encode(example()))
     assert isinstance(fitted, TableHead)
     model.head = Open(fitted.flow, fitted.heads)
@@ -167,15 +148,16 @@ N = 1500
 
 def truth(rows: pd.DataFrame, given: list[str]) -> np.ndarray:
     """ln p of every row's other values, given some."""
-    z = SOURCE.index(SOURCE.columns.encode(rows))
-    free = np.array([name not in given for name in SOURCE.names])
-    volume = SOURCE.columns.log_volume(rows) @ free
-    return np.log(SOURCE.P[z] / SOURCE.marginal(given)[z]) - volume
+    free = np.array([name not in given for name in NAMES])
+    log_P = SOURCE.joint.log()
+    others = log_P.logsumexp(np.flatnonzero(free).tolist(), keepdim=True)
+    found = (log_P - others)[tuple(coded(rows).T)].numpy()
+    return found - COLUMNS.log_volume(rows) @ free
 
 
 @pytest.mark.parametrize("given", [[], ["word"], ["large", "amount"], ["colour", "large", "word"]])
 def test_bounds_of_an_exact_network_are_the_truth(given: list[str]) -> None:
-    rows = SOURCE.sample(N, 1)
+    rows = sample(N, 1)
     found = TABLE.log_prob(rows, given=given, draws=16)
     gap, error = found.value - truth(rows, given), found.error
     mean = gap.std() / N**0.5
@@ -188,20 +170,22 @@ def test_bounds_of_an_exact_network_are_the_truth(given: list[str]) -> None:
 
 @pytest.mark.parametrize("temperature", [0.5, 2.0])
 def test_bounds_of_other_networks_are_below_the_truth(temperature: float) -> None:
-    rows = SOURCE.sample(N)
+    rows = sample(N)
     gap = exact(temperature).log_prob(rows, draws=4).value - truth(rows, [])
     assert gap.mean() < -6 * gap.std() / N**0.5
 
 
 @pytest.mark.parametrize("solver", ["ancestral", "sde2", "ode2"])
 def test_new_rows_follow_the_joint(solver: str) -> None:
-    found, floor = SOURCE.distance(TABLE.sample(N, steps=40, solver=solver), SOURCE.P)
+    new = TABLE.sample(N, steps=40, solver=solver)
+    assert (new.dtypes == example().dtypes).all()
+    found, floor = distance(new, SOURCE)
     assert found < floor
 
 
 def test_two_steps_are_too_few() -> None:
-    _, floor = SOURCE.distance(TABLE.sample(N, steps=2), SOURCE.P)
-    assert SOURCE.distance(TABLE.sample(N, steps=2), SOURCE.P)[0] > 1.5 * floor
+    found, floor = distance(TABLE.sample(N, steps=2), SOURCE)
+    assert found > 1.5 * floor
 
 
 @pytest.mark.parametrize(
@@ -214,11 +198,10 @@ def test_two_steps_are_too_few() -> None:
     ],
 )
 def test_rows_with_given_values_follow_the_conditional(given: dict[str, Any]) -> None:
-    codes = SOURCE.columns.encode(SOURCE.columns.rows(given, 1), holes=True, given=given)
-    law = SOURCE.given(**{name: int(codes[name][0]) for name in given})
+    codes = COLUMNS.encode(COLUMNS.rows(given, 1), holes=True, given=given)
     new = TABLE.sample(N, given, steps=20)
     assert all((new[name].isin([value])).all() for name, value in given.items())
-    found, floor = SOURCE.distance(new, law)
+    found, floor = distance(new, law({name: int(codes[name][0]) for name in given}))
     assert found < floor < 0.2
 
 
@@ -238,28 +221,31 @@ ONE = np.arange(4) == np.random.default_rng(0).integers(0, 4, N)[:, None]
 )
 def test_imputed_values_follow_the_conditional(hidden: np.ndarray, exactly: bool) -> None:
     """Rows of the joint law, of which some values are drawn anew, follow it again."""
-    rows = SOURCE.sample(N, 3, SOURCE.present).astype({"large": "boolean"})
+    rows = sample(N, 3, PRESENT).astype({"large": "boolean"})
+    rows.index = 2 * rows.index
     holes = rows.mask(np.broadcast_to(hidden, rows.shape))
-    filled = TABLE.impute(holes, steps=20)
+    filled, other = TABLE.impute(holes, n=2, steps=20)
+    assert not filled.equals(other)
+    assert filled.index.equals(rows.index)
     assert ((filled == rows) | holes.isna()).all(axis=None)
-    found, floor = SOURCE.distance(filled, SOURCE.present)
-    unlike, _ = SOURCE.distance(SOURCE.sample(N, 4), SOURCE.present)
+    found, floor = distance(filled, PRESENT)
+    unlike, _ = distance(sample(N, 4), PRESENT)
     assert found < (floor if exactly else floor + 0.25 * unlike)
     assert unlike > 2 * floor
 
 
-@pytest.mark.parametrize("target", SOURCE.names)
+@pytest.mark.parametrize("target", NAMES)
 def test_probabilities_are_the_exact_conditionals(target: str) -> None:
     rng = np.random.default_rng(5)
-    rows = SOURCE.sample(40, 5).astype({"large": "boolean"})
+    rows = sample(40, 5).astype({"large": "boolean"})
     holes = rows.mask(rng.random(rows.shape) < 0.3)
-    codes = SOURCE.columns.encode(holes, holes=True)
-    d, column = SOURCE.names.index(target), SOURCE.columns[target]
+    codes = COLUMNS.encode(holes, holes=True)
+    d, column = NAMES.index(target), COLUMNS[target]
     K = column.K - column.missing
     expected = np.zeros((40, K))
     for i in range(40):
         given = {n: int(k[i]) for n, k in codes.items() if n != target and k[i] >= 0}
-        p = np.bincount(SOURCE.z[:, d], SOURCE.given(**given))[:K]
+        p = law(given).marginals[d][:K]
         expected[i] = p / p.sum()
     p = TABLE.predict_proba(holes, target)
     np.testing.assert_allclose(p, expected, atol=1e-6)

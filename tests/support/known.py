@@ -151,8 +151,7 @@ def tilted(kind: str, score: str, scale: float) -> Tilted:
     x = known.data(known.source.table)
     one = torch.nn.functional.one_hot(x, known.source.K) if kind == "discrete" else x
     gain = scale * g(one.double())
-    weight = P * gain.exp()
-    target = Source((weight / weight.sum()).reshape(known.source.joint.shape))
+    target = known.source.times(gain.exp())
     m = flow.embed(x).double().reshape(len(x), -1)
 
     def log_h(theta: bfn.Theta) -> Tensor:

@@ -1,11 +1,11 @@
 """Known sources of data and their exact networks.
 
-A `Source` is a table of joint probabilities over D variables of K values each. Seen through a
-flow, variable d has collected the evidence
+A `Source` is a table of joint probabilities over D variables of K_d values. Seen through a flow,
+variable d has collected the evidence
 
     evidence_d(k) = ln p(V_d | x_d = k) + const = (V_d . m(k) - beta |m(k)|^2 / 2) / v,
 
-so the posterior of the whole vector is softmax over all K^D values of ln P(x) + sum_d
+so the posterior of the whole vector is softmax over all its values of ln P(x) + sum_d
 evidence_d(x_d), and the network that reports its marginals is the best any network can be: with it
 every loss has a known value (see `reference`) and generation has a known law.
 
@@ -37,17 +37,21 @@ LARGEST_CHUNK = 2**16
 
 
 class Source:
-    """D variables of K values each, with joint probabilities P of shape (K,) * D."""
+    """D variables of K_1, .., K_D values, with joint probabilities P of shape (K_1, .., K_D)."""
 
     def __init__(self, joint: Tensor | list[Any]) -> None:
         P = torch.as_tensor(joint, dtype=torch.float64)
-        assert len(set(P.shape)) == 1, "every variable has the same number of values"
         assert bool((P >= 0).all())
         assert math.isclose(float(P.sum()), 1.0, abs_tol=1e-12)
-        self.joint, self.K, self.D = P, P.shape[0], P.dim()
+        self.joint, self.D, self.sizes = P, P.dim(), tuple(P.shape)
         self.probabilities = P.reshape(-1)
-        self.table = torch.cartesian_prod(*[torch.arange(self.K)] * self.D).reshape(-1, self.D)
-        """All K^D values: (K^D, D), in the order of `probabilities`."""
+        self.table = torch.cartesian_prod(*map(torch.arange, P.shape)).reshape(-1, self.D)
+        """All values of the vector, (rows, D), in the order of `probabilities`."""
+
+    @property
+    def K(self) -> int:
+        (K,) = set(self.sizes)
+        return K
 
     @property
     def entropy(self) -> float:
@@ -55,10 +59,14 @@ class Source:
         return -float(torch.special.xlogy(self.probabilities, self.probabilities).sum())
 
     @property
-    def marginals(self) -> Tensor:
-        """P(x_d = k): (D, K)."""
-        p = [self.joint.movedim(d, 0).reshape(self.K, -1).sum(1) for d in range(self.D)]
-        return torch.stack(p)
+    def marginals(self) -> tuple[Tensor, ...]:
+        """P(x_d = k) for every variable d: (K_d,)."""
+        return (self.probabilities @ self.one_hot).split(self.sizes)
+
+    def times(self, weight: Tensor) -> Source:
+        """The source whose probabilities are proportional to P(x) weight(x), row by row."""
+        P = self.probabilities * weight
+        return Source((P / P.sum()).reshape(self.sizes))
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """n values: (n, D) int64."""
@@ -66,11 +74,10 @@ class Source:
         return self.table[rows]
 
     def frequencies(self, k: Tensor) -> Tensor:
-        """The share of every value in a sample k of shape (n, D): (K,) * D."""
-        place = self.K ** torch.arange(self.D - 1, -1, -1)
-        rows = (k.reshape(-1, self.D) * place).sum(1)
-        counts = torch.bincount(rows, minlength=self.probabilities.numel())
-        return (counts / counts.sum()).reshape(self.joint.shape)
+        """The share of every value in a sample k of shape (n, D): (K_1, .., K_D)."""
+        rows = np.ravel_multi_index(tuple(k.reshape(-1, self.D).T.numpy()), self.sizes)
+        counts = torch.bincount(torch.from_numpy(rows), minlength=self.probabilities.numel())
+        return (counts / counts.sum()).reshape(self.sizes)
 
     def total_variation(self, k: Tensor) -> float:
         """Half the absolute difference between the frequencies of a sample and P."""
@@ -86,11 +93,12 @@ class Source:
 
     @functools.cached_property
     def one_hot(self) -> Tensor:
-        """Which value every variable has in every row of the table: (K^D, D K)."""
-        return torch.nn.functional.one_hot(self.table, self.K).flatten(1).double()
+        """Which value every variable has in every row of the table: (rows, sum K_d)."""
+        columns = zip(self.table.unbind(1), self.sizes, strict=True)
+        return torch.cat([torch.nn.functional.one_hot(k, K) for k, K in columns], 1).double()
 
     def log_marginals(self, evidence: Tensor) -> Tensor:
-        """ln p(x_d = k | evidence), evidence (B, D, K) in float64: (B, D, K)."""
+        """ln p(x_d = k | evidence), evidence (B, D, K) or (B, sum K_d) in float64: as evidence."""
         log_P, parts = self.probabilities.log(), []
         for part in evidence.flatten(1).split(max(1, LARGEST_CHUNK // len(log_P))):
             posterior = torch.softmax(torch.addmm(log_P, part, self.one_hot.T), 1)
@@ -281,7 +289,7 @@ class NoisePosterior(BinnedPosterior):
     def forward(self, features: Tensor, t: Tensor, known: Tensor | None = None) -> Tensor:
         V, beta, log_p = self.posterior(features, t, known)
         x_hat = log_p.exp() @ self.values
-        return _noise(V, beta, x_hat).reshape(features.shape).to(features.dtype)
+        return noise_of(V, beta, x_hat).reshape(features.shape).to(features.dtype)
 
 
 class CutGaussianPosterior(BinnedPosterior):
@@ -305,11 +313,12 @@ class CutGaussianPosterior(BinnedPosterior):
             sigma_x = (2.0 / 3.0) / (z_2 - z_1)
         mu_x = -0.5 * (z_1 + z_2) * sigma_x
         ln_sigma = sigma_x.log() + 0.5 * torch.where(beta > 0, beta, 1.0).log()
-        parameters = torch.stack([_noise(V, beta, mu_x), ln_sigma], -1)
+        parameters = torch.stack([noise_of(V, beta, mu_x), ln_sigma], -1)
         return parameters.reshape(*features.shape, 2).to(features.dtype)
 
 
-def _noise(V: Tensor, beta: Tensor, x_hat: Tensor) -> Tensor:
+def noise_of(V: Tensor, beta: Tensor, x_hat: Tensor) -> Tensor:
+    """The predicted noise that makes the head predict x_hat."""
     # At beta = 0 the head does not ask.
     return (V - beta * x_hat) * torch.where(beta > 0, beta, 1.0).rsqrt()
 
@@ -327,7 +336,7 @@ class GaussianPosterior(nn.Module):
         V = features.double() * (1.0 + beta)
         gain = self.variances / (1.0 + beta * self.variances)
         x_hat = self.mean + ((V - beta * self.mean) @ self.axes * gain) @ self.axes.T
-        return _noise(V, beta, x_hat).to(features.dtype)
+        return noise_of(V, beta, x_hat).to(features.dtype)
 
 
 class FineGaussianPosterior(nn.Module):
@@ -345,5 +354,5 @@ class FineGaussianPosterior(nn.Module):
         V = features.double() * (1.0 + beta)
         variance = self.s_0**2 / (1.0 + beta * self.s_0**2)
         ln_sigma = 0.5 * (variance * torch.where(beta > 0, beta, 1.0)).log()
-        noise = _noise(V, beta, variance * V)
+        noise = noise_of(V, beta, variance * V)
         return torch.stack([noise, ln_sigma.expand_as(noise)], -1).to(features.dtype)
