@@ -44,7 +44,8 @@ def test_tildes_that_the_shell_did_not_expand(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
     assert main(["runs", "~/runs"]) == 0
-    assert main(["schedule", "3", "--out=~/curve.svg"]) == 0
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.5, "unit": "nats"}\n')
+    assert main(["plot", ".", "--out=~/curve.svg"]) == 0
     assert (tmp_path / "curve.svg").is_file()
     assert main(["train", "images", "--data.path=~/nowhere"]) == 2
     assert f"'{tmp_path}/nowhere' does not exist" in capsys.readouterr().err

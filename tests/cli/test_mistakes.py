@@ -228,12 +228,6 @@ MISTAKES = [
     ("figures run-text --only loses", 'for --only. Choose from: "samples", "distributions"'),
     ("figures run-text --format gif", "gif"),
     ("figures run-text --split tests", "unknown split 'tests'"),
-    # Schedules.
-    ("schedule", "K"),
-    ("schedule 1", "K = 1; expected a whole number, at least 2"),
-    ("schedule 1000000001", "larger than 1000000000"),
-    ("schedule 27 --cost 4", "cost = 4.0; expected"),
-    ("schedule 27 --out curve.txt", "has the wrong ending; expected .png or"),
     # Sharing.
     ("card run-digits/checkpoints", "holds no recipe.toml"),
 ]

@@ -62,7 +62,6 @@ print(code, sorted(heavy), os.environ["OMP_WAIT_POLICY"], sep="|")
         (["recipes"], "[]"),
         (["runs", "."], "[]"),
         (["inspect", "a.bfn"], "[]"),
-        (["schedule", "256", "--bins"], "['numpy']"),
     ],
 )
 def test_light_commands_import_no_torch(command: list[str], loaded: str, tmp_path: Path) -> None:

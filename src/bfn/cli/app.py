@@ -44,7 +44,6 @@ COMMANDS = {
     "decompress": "archives:decompress",
     "inspect": "archives:inspect",
     "compare": "evaluate:compare",
-    "schedule": "schedule:schedule",
     "figures": "runs:figures",
     "import": "share:import_",
     "card": "share:card",
