@@ -117,7 +117,7 @@ FLOWS = [
 ]
 
 
-@pytest.mark.parametrize("flow", FLOWS, ids=str)
+@pytest.mark.parametrize("flow", [*FLOWS, GaussianFlow(Exponential(1e-8))], ids=str)
 @pytest.mark.parametrize("n", [1, 2, 10, 100])
 def test_deviations_and_units(flow: BayesianFlow, n: int) -> None:
     grid, beta = MessageGrid.of(flow, n, 0.5), flow.schedule.beta(torch.arange(n + 1).double() / n)

@@ -116,10 +116,11 @@ class MessageGrid:
         t = torch.arange(n + 1, dtype=torch.float64) / n
         beta, alpha = flow.schedule.beta(t).numpy(), flow.schedule.step_sizes(n).numpy()
         # Rounded, the end of a window may lie beyond that of the step it coincides with.
-        moves = 1 + np.flatnonzero(alpha > 1e-14 * alpha.sum())
-        if not (np.isfinite(beta).all() and len(moves) and (np.diff(moves) == 1).all()):
+        moves = 1 + np.flatnonzero(flow.schedule.inside(t).diff().numpy() > 1e-9)
+        if not (np.isfinite(beta).all() and (alpha[moves - 1] > 0.0).all()):
             raise BFNError(
-                f"the schedule's {n} steps are not all positive and finite; use fewer steps"
+                f"of {n} steps of {flow.schedule}, some have an accuracy that is not positive and "
+                "finite; use fewer steps, or another schedule"
             )
         own = cls._of_moves(float(flow.v), np.append(0.0, alpha[moves - 1]), beta[moves], spacing)
         return own._within(n, moves)
