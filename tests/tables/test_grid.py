@@ -98,6 +98,16 @@ def test_values_off_the_grid_go_to_the_nearest_place() -> None:
     assert on_grid.tolist() == [False, True]
 
 
+@pytest.mark.parametrize("values", [[3, 4, 7], [-9, -2], [2**62 + 1, 2**62 + 3], [0, 2**62 - 1]])
+def test_far_values_are_on_their_own_side(values: list[int]) -> None:
+    """The smallest and the largest integer, which int64 cannot subtract others from."""
+    grid = Grid.fit(pa.array(values))
+    k, on_grid = grid.places(pa.array([-(2**63), *values, 2**63 - 1]))
+    assert (np.diff(k) > 0).all()
+    assert on_grid[1:-1].all()
+    assert not on_grid[0]
+
+
 def test_midnights_of_a_zone_stay_midnights() -> None:
     days = [DAY + datetime.timedelta(3 * i) for i in range(200)]
     values = pa.array(pd.Series(days).dt.tz_localize("Europe/Paris"))

@@ -107,8 +107,11 @@ class Grid:
 
     def _counted(self, ticks: np.ndarray) -> np.ndarray:
         """The nearest number of steps from the origin."""
-        if self.step == 1:
-            return ticks - self.origin
+        if (self.origin, self.step) == (0, 1):
+            return ticks
+        # Training values are nearer than 2^62 to the origin; what is further must not wrap.
+        least, greatest = self.origin - 2**62, self.origin + 2**62
+        ticks = np.clip(ticks, max(least, -(2**63)), min(greatest, 2**63 - 1))
         return (ticks - self.origin + self.step // 2) // self.step
 
     def _decimal(self, k: np.ndarray, dtype: np.dtype) -> np.ndarray:
