@@ -371,11 +371,11 @@ def _with_labels(recipe: Recipe, data: DataSet) -> Recipe:
     if "train.label_dropout" not in recipe.origin:
         train = dataclasses.replace(train, label_dropout=LABEL_DROPOUT)
     net = {**recipe.net, "labels": count}
-    return dataclasses.replace(recipe, net=net, train=train, parameters=0)
+    return dataclasses.replace(recipe, net=net, train=train)
 
 
 def _with_known(recipe: Recipe) -> Recipe:
     """With train.known, the recipe with a network that takes a mask of the known variables."""
     if not recipe.train.known or "known" in recipe.net or not takes(recipe, "net", "known"):
         return recipe
-    return dataclasses.replace(recipe, net={**recipe.net, "known": True}, parameters=0)
+    return dataclasses.replace(recipe, net={**recipe.net, "known": True})
