@@ -25,10 +25,11 @@ Only tensors are unpickled: files are read with torch.load(weights_only=True).
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import torch
 from safetensors.torch import load_file
@@ -36,7 +37,7 @@ from torch import Tensor, nn
 
 from bfn import recipe as recipes
 from bfn.data.known import known_format
-from bfn.errors import BFNError, join_names
+from bfn.errors import BFNError
 from bfn.flow import BinaryFlow
 from bfn.model import BFN
 from bfn.nn import Transformer, UNet, VDMUNet
@@ -45,15 +46,6 @@ from bfn.runs.folder import RunFolder
 
 Arguments = Mapping[str, Any]
 
-RECIPES = (
-    "mnist_discrete",
-    "cifar10_continuous_16bins",
-    "cifar10_continuous_256bins",
-    "cifar10_discretized_16bins",
-    "cifar10_discretized_256bins",
-    "text8_discrete",
-)
-"""The published configurations."""
 POSITIONS = "input_adapter.pos_embedding"
 UNUSED = "input_adapter.pos_feats"  # stored by the image networks, but never used
 
@@ -74,7 +66,6 @@ def load(state_dict: Mapping[str, Tensor], name: str, **hyperparameters: Any) ->
         hyperparameters: what differs from the recipe, such as width=64 of the network or K,
             beta_1 or sigma_1 of the flow.
     """
-    _check_tensors(state_dict, "the checkpoint")
     flow = recipes.read(name).flow
     overrides = {
         f"{'flow' if key in flow else 'net'}.{key}": list(value) if type(value) is tuple else value
@@ -86,26 +77,21 @@ def load(state_dict: Mapping[str, Tensor], name: str, **hyperparameters: Any) ->
 def read(path: str | Path) -> dict[str, Tensor]:
     """The tensors in a checkpoint file: a .pt that holds a state dict, or a .safetensors."""
     path = Path(path).expanduser()
-    if path.is_dir() or not path.exists():
-        what = "is a folder" if path.is_dir() else "does not exist"
-        raise BFNError(f"{str(path)!r} {what}; give the file of a published checkpoint")
-    try:
+    if not path.is_file():
+        raise BFNError(f"{str(path)!r} is not a file; give the file of a published checkpoint")
+    content = None
+    with warnings.catch_warnings(), contextlib.suppress(Exception):  # damaged files raise anything
+        warnings.simplefilter("ignore")  # about pickles, which torch refuses anyway
         if path.suffix == ".safetensors":
-            content: Any = load_file(path)
+            content = load_file(path)
         else:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # about pickles, which torch refuses anyway
-                content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged file fails in as many ways as it has bytes
-        if "unsupported global" in str(error).lower():
-            what = "holds Python objects, which could run any code and are never read"
-            raise BFNError(f"{str(path)!r} {what}; save its state dict alone") from None
-        raise BFNError(
-            f"{str(path)!r} is damaged, or is not a checkpoint; expected a .pt file written by "
-            "torch.save, or a .safetensors"
-        ) from None
-    _check_tensors(content, f"{str(path)!r}")
-    return dict(content)
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    if isinstance(content, dict) and all(isinstance(each, Tensor) for each in content.values()):
+        return content
+    raise BFNError(
+        f"{str(path)!r} does not hold tensors by name and nothing else; expected the state dict of "
+        "a network, in a .pt file written by torch.save or in a .safetensors"
+    )
 
 
 def import_run(
@@ -129,68 +115,13 @@ def import_run(
 
 def _load(state_dict: Mapping[str, Tensor], recipe: Recipe) -> BFN:
     model = build.model(recipe)
-    try:
-        _fill(model, state_dict)
-    except BFNError as error:
-        fitting = _fitting(state_dict)
-        hint = f" These are the tensors of {' or '.join(fitting)}." if fitting else ""
-        raise BFNError(
-            f"the checkpoint does not fit the recipe {recipe.name!r}: {error}{hint}"
-        ) from None
-    return model.eval()
-
-
-def _fill(model: BFN, state_dict: Mapping[str, Tensor]) -> None:
     # The published network for binary data takes the probability of class 0, ours of class 1.
     binary = isinstance(model.flow, BinaryFlow) and isinstance(model.net, UNet)
-    load_published(model.net, state_dict, negate_features=binary)
-
-
-def _fitting(state_dict: Mapping[str, Tensor]) -> list[str]:
-    """The published configurations that these tensors fit, by names and shapes."""
-    fitting = []
-    with torch.device("meta"):
-        shapes = {key: torch.empty(tensor.shape) for key, tensor in state_dict.items()}
-        for name in RECIPES:
-            try:
-                _fill(build.model(recipes.read(name)), shapes)
-            except BFNError:
-                continue
-            fitting.append(name)
-    return fitting
-
-
-def _check_tensors(content: Any, where: str) -> None:
-    """Refuse anything but finite tensors by name."""
-    expected = "expected a state dict: tensors by name"
-    if not isinstance(content, Mapping):
-        raise BFNError(f"{where} holds a {type(content).__name__}; {expected}")
-    others = [str(key) for key, value in content.items() if not isinstance(value, Tensor)]
-    if others:
-        raise BFNError(
-            f"{where} holds {', '.join(others[:8])} besides or instead of tensors; {expected}. "
-            "Save the network's state dict on its own"
-        )
-    for key, tensor in content.items():
-        _check_plain(key, tensor, where)
-        if not (tensor.is_meta or bool(torch.isfinite(tensor).all())):
-            raise BFNError(f"{where} holds values that are not finite in {key}; use another one")
-
-
-def _check_plain(key: str, tensor: Tensor, where: str) -> None:
-    """Refuse tensors that are not dense floats, each number stored: others may take any memory."""
-    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
-        raise BFNError(
-            f"{where} holds a quantised, sparse or nested tensor, {key}; save it as plain floats"
-        )
-    if not tensor.is_floating_point():
-        raise BFNError(f"{where} holds {tensor.dtype} in {key}; expected floating-point weights")
-    stored = tensor.untyped_storage().nbytes() // tensor.element_size()
-    if not tensor.is_meta and tensor.numel() > stored:
-        raise BFNError(
-            f"{where} holds {key}, {tensor.numel()} numbers of which only {stored} are stored; "
-            "save it with .contiguous()"
-        )
+    try:
+        load_published(model.net, state_dict, negate_features=binary)
+    except BFNError as error:
+        raise BFNError(f"the checkpoint does not fit the recipe {recipe.name!r}: {error}") from None
+    return model.eval()
 
 
 # The tensors of the published checkpoints, in our names and shapes.
@@ -310,26 +241,27 @@ def load_published(
     tensors = {name.removeprefix("net."): tensor for name, tensor in state_dict.items()}
     tensors.pop(UNUSED, None)
     table = tensors.pop(POSITIONS, None)
-    own = net.state_dict()
-    fitting = {
-        theirs: _reshaped(tensors[theirs], own[ours])
-        for theirs, ours in names.items()
-        if theirs in tensors
-    }
-    _refuse(
-        net,
-        missing=[name for name in names if name not in tensors]
-        + [name for name in own if name not in names.values()],
-        unexpected=[name for name in tensors if name not in names],
-        misshapen=[
-            f"{name} {tuple(tensors[name].shape)} instead of {tuple(own[names[name]].shape)}"
-            for name, tensor in fitting.items()
-            if tensor is None
-        ],
-    )
+    own, converted = net.state_dict(), {}
+
+    def refuse(name: str, problem: str) -> NoReturn:
+        raise BFNError(
+            f"{name} {problem}; build the {type(net).__name__} with the checkpoint's own sizes"
+        )
+
+    for theirs, ours in names.items():
+        if theirs not in tensors:
+            refuse(theirs, "is missing")
+        tensor, place = tensors.pop(theirs), own.pop(ours)
+        found = _reshaped(tensor, place)
+        if found is None:
+            refuse(theirs, f"has shape {tuple(tensor.shape)} instead of {tuple(place.shape)}")
+        converted[ours] = found
+    for name in tensors:
+        refuse(name, "has no place in the network")
+    for name in own:
+        refuse(name, "of the network is missing")
     if isinstance(net, Transformer) and table is not None:
         _check_positions(net.positions, table)
-    converted = {names[name]: tensor for name, tensor in fitting.items() if tensor is not None}
     if isinstance(net, UNet):
         for name in converted:
             if ".qkv." in name:
@@ -371,17 +303,4 @@ def _check_positions(ours: Tensor, theirs: Tensor) -> None:
         raise BFNError(
             "the checkpoint's positions are not the sinusoids of base 1000; learned positions "
             "are not supported: use a checkpoint without them"
-        )
-
-
-def _refuse(net: nn.Module, **problems: list[str]) -> None:
-    """Name the tensors that do not fit, if there are any."""
-    parts = []
-    for kind, names in problems.items():
-        if names:
-            parts.append(f"{len(names)} {kind} ({join_names(names, 8)})")
-    if parts:
-        raise BFNError(
-            f"the published tensors do not fit this {type(net).__name__}: {'; '.join(parts)}; "
-            "build it with the checkpoint's own sizes"
         )

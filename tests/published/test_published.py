@@ -66,24 +66,24 @@ def test_loading_names_what_does_not_fit_and_changes_nothing() -> None:
     weights, _ = example("mnist")
     net = small("mnist")
     before = {key: tensor.clone() for key, tensor in net.state_dict().items()}
-    names = [key for key in weights if "pos_" not in key]
-    missing, misshapen = names[3], names[-1]
-    broken = dict(weights, **{misshapen: torch.zeros(5), "net.stranger": torch.zeros(2)})
-    del broken[missing]
-    with pytest.raises(BFNError) as error:
-        load_published(net, broken)
-    sentence = str(error.value)
-    assert f"1 missing ({missing.removeprefix('net.')})" in sentence
-    assert "1 unexpected (stranger)" in sentence
-    assert f"1 misshapen ({misshapen.removeprefix('net.')} (5,) instead of" in sentence
-    for key, tensor in net.state_dict().items():
-        assert torch.equal(tensor, before[key])
+    last = [key for key in weights if "pos_" not in key][-1]
+    for changed, sentence in (
+        ({last: None}, f"{last.removeprefix('net.')} is missing; build the UNet with"),
+        ({last: torch.zeros(5)}, f"{last.removeprefix('net.')} has shape (5,) instead of"),
+        ({"net.stranger": torch.zeros(2)}, "stranger has no place in the network"),
+    ):
+        broken = {key: tensor for key, tensor in (weights | changed).items() if tensor is not None}
+        with pytest.raises(BFNError) as error:
+            load_published(net, broken)
+        assert sentence in str(error.value)
+        for key, tensor in net.state_dict().items():
+            assert torch.equal(tensor, before[key])
 
 
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
-        ({"width": 32}, r"inp_embedding\.weight \(48, 27\) instead of \(32, 27\)"),
+        ({"width": 32}, r"inp_embedding\.weight has shape \(48, 27\) instead of \(32, 27\)"),
         ({"length": 16}, "length=32"),
         ({"labels": 3}, r"labels\.table\.weight"),
     ],
@@ -136,7 +136,6 @@ def test_binary_images() -> None:
 
 @pytest.mark.parametrize("name", FAMILY)
 def test_full_size_by_names_and_shapes(name: str) -> None:
-    assert name in published.RECIPES
     with torch.device("meta"):
         model = published.load(full_size(FAMILY[name]), name)
     assert sum(p.numel() for p in model.net.parameters()) == SHAPES[FAMILY[name]]["parameters"]
@@ -145,12 +144,10 @@ def test_full_size_by_names_and_shapes(name: str) -> None:
     assert len(set(ours)) == len(ours)
 
 
-def test_the_right_recipe_is_named() -> None:
+def test_another_recipe_is_refused() -> None:
     with torch.device("meta"), pytest.raises(BFNError) as error:
         published.load(full_size("cifar10_continuous"), "cifar10_discretized_256bins")
-    sentence = str(error.value)
-    assert "output_projection.weight (3, 131) instead of (6, 131" in sentence
-    assert "cifar10_continuous_16bins or cifar10_continuous_256bins" in sentence
+    assert "output_projection.weight has shape (3, 131) instead of (6, 131" in str(error.value)
 
 
 class Code:
@@ -173,28 +170,17 @@ def test_files_that_are_not_checkpoints(tmp_path: Path) -> None:
         "code.pt": {"a": Code(trap)},
         "tensor.pt": torch.zeros(2),
         "tables.pt": {"model": {"a": torch.zeros(2)}, "ema": {}},
-        "nan.pt": {"net.a": torch.tensor(math.nan)},
-    }
-    expected = {
-        "half.pt": "is damaged",
-        "noise.pt": "is not a checkpoint",
-        "code.pkl": "is not a checkpoint|could run any code",
-        "code.pt": "could run any code and are never read",
-        "tensor.pt": "holds a Tensor; expected a state dict",
-        "tables.pt": "holds model, ema besides or instead of tensors",
-        "nan.pt": r"not finite in net\.a",
-        "missing.pt": "does not exist",
-        ".": "is a folder",
     }
     for name, content in contents.items():
         if isinstance(content, bytes):
             (tmp_path / name).write_bytes(content)
         else:
             torch.save(content, tmp_path / name)
-    for name, words in expected.items():
-        with pytest.raises(BFNError, match=words) as error:
+        with pytest.raises(BFNError, match="does not hold tensors by name and nothing else"):
             published.read(tmp_path / name)
-        assert "\n" not in str(error.value)
+    for name in ("missing.pt", "."):
+        with pytest.raises(BFNError, match="is not a file"):
+            published.read(tmp_path / name)
     assert not trap.exists()
     weights = {"a": torch.zeros(1000)}
     save_file(weights, tmp_path / "good.safetensors")
@@ -238,7 +224,7 @@ def test_import_eval_sample(command: Command) -> None:
     # A second import is refused, and so is training on top of it.
     assert "already holds a run" in command(*line, code=2)
     command(*line, "--force")
-    refused = command("train", "small.toml", *sizes, "--out", "run", "--resume", "auto", code=2)
+    refused = command("train", "small.toml", *sizes, "--out", "run", "--resume", code=2)
     assert "a model without checkpoints" in refused
 
 
@@ -247,7 +233,7 @@ def test_import_mistakes(command: Command) -> None:
     small = ["--net.width", "48", "--net.layers", "2", "--net.heads", "4", "--net.length", "32"]
     other = ["--data.length", "32", *small[:-1], "31"]
     for arguments, sentence in (
-        (["nowhere.pt", "text8_discrete"], "'nowhere.pt' does not exist"),
+        (["nowhere.pt", "text8_discrete"], "'nowhere.pt' is not a file"),
         (["published.pt", "text8"], "unknown recipe 'text8'; did you mean"),
         (["published.pt", "text8_discrete", "--net.widht", "3"], "did you mean 'width'"),
         (["published.pt", "manual-text", *other], "does not fit the recipe"),
@@ -283,23 +269,3 @@ def test_formats_known_without_the_data(
         (tmp_path / f"{part}.bin").write_bytes(bytes(200 * 3073))
     found = bfn.data.load(name, **arguments, **place).format
     assert known_format(name, **arguments) == found
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("tensor", "words"),
-    [
-        (lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), "quantised"),
-        (lambda: torch.eye(2).to_sparse(), "sparse"),
-        (lambda: torch.eye(2).to_sparse_csr(), "sparse"),
-        (lambda: torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]), "nested"),
-        (lambda: torch.zeros(1).expand(1, 2 * 10**9), "only 1 are stored"),
-        (lambda: torch.zeros(2, dtype=torch.int64), "torch.int64"),
-        (lambda: torch.zeros(2, dtype=torch.complex64), "torch.complex64"),
-    ],
-)
-def test_odd_tensors_are_refused(tensor: Any, words: str, tmp_path: Path) -> None:
-    """The fifth would be 8 GB out of a file of a kilobyte."""
-    torch.save({"weight": tensor()}, tmp_path / "odd.pt")
-    with pytest.raises(BFNError, match=words):
-        published.read(tmp_path / "odd.pt")
