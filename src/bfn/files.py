@@ -19,7 +19,9 @@ READERS = {
     "archive 2": "bfn of 2026-11-16 (commit d95ebc1)",
     "archive 3": "bfn of 2026-11-16 (commit c76d3bd)",
     "archive 4": "bfn of 2026-11-16 (commit dabc76f)",
+    "archive 5": "bfn of 2026-11-18 (commit eff6c5a)",
     "checkpoint 1": "bfn of 2026-11-15 (commit 821fb6e)",
+    "run 1": "bfn of 2026-11-18 (commit d46b5b4)",
 }
 """The last commit that reads and writes each earlier format: none of them was in a release."""
 

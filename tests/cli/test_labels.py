@@ -47,7 +47,7 @@ def test_the_recipe_is_filled_in(trained: Path, capsys: pytest.CaptureFixture[st
     """What was filled in is no obstacle to resuming the run, and does not change."""
     recipe = RunFolder(trained).recipe()
     assert (recipe.net["labels"], recipe.train.label_dropout) == (3, 0.1)
-    resume = ["train", "images", "--out", "run", "--resume", "auto", "--train.steps", "3"]
+    resume = ["train", "images", "--out", "run", "--resume", "--train.steps", "3"]
     assert main(resume) == 0
     said = capsys.readouterr().err
     assert "data.size" in said

@@ -23,7 +23,7 @@ def listed(output: Command) -> dict:
 def test_the_life_of_a_run(tmp_path: Path, output: Command) -> None:
     """Running, interrupted by Ctrl-C, resumed to the end as if nothing had happened."""
     recipe, run = tiny_runs.write(tmp_path, "text"), tmp_path / "runs" / "one"
-    command = ["train", str(recipe), "--resume", "auto", "--train.log_every", "1"]
+    command = ["train", str(recipe), "--resume", "--train.log_every", "1"]
     process = processes.start(*command, "--out", run, "--train.steps", 100_000)
     assert processes.wait(process, lambda: processes.lines(run) > 5)
     assert listed(output)["status"] == "running"

@@ -38,7 +38,7 @@ def test_a_recipe_is_printed_as_it_is_written(tmp_path: Path, output: Command) -
 
 def test_train_resume_and_repeat(tmp_path: Path, output: Command) -> None:
     recipe, run = tiny_runs.write(tmp_path), Path("runs/tiny-discretised")
-    train = ("train", recipe, "--resume", "auto")
+    train = ("train", recipe, "--resume")
     given = ("--train.steps", 6, "--train.betas=0.8,0.9", "--net.width", 12, "--train.log-every", 3)
     assert output(*train, *given).startswith(f"{run}: step 6, loss")
     assert f"'{run}' has no checkpoint to resume from; starting a new run\n" in output.err

@@ -13,7 +13,6 @@ from PIL import Image
 import bfn
 from bfn import recipe as config
 from bfn.cli import main
-from bfn.data.forms import Real
 from bfn.output import BinnedHead, Bins, PointHead
 from bfn.recipe import build
 from bfn.runs.folder import RunFolder
@@ -115,14 +114,14 @@ def test_pictures_and_texts_fill_in_the_recipe(command: Command) -> None:
     assert (recipe.net["channels"], recipe.flow["K"]) == (1, 16)
     assert recipe.flow["sigma_1"] == bfn.suggest_sigma_1(16)
     assert RunFolder("a").load_model().head == BinnedHead(16)
-    command("train", "images", "--out", "a", "--resume", "auto")
+    command("train", "images", "--out", "a", "--resume")
     assert "is finished: step 2" in command.err
     assert "net.channels" not in command.err  # filled in from the data is not a difference
     Path("20,24").write_text("the quick brown fox jumps over the lazy dog\n" * 100)
     text = ["train", "text", "--out", "b", "--data.path", "20,24", "--data.length", "16"]
     alphabet = "\n ,abcdefghijklmnopqrstuvwxyz"  # neither this nor the name is a list
     text += ["--data.alphabet", alphabet, "--net.layers", "1"]
-    for again in ([], ["--resume", "auto"]):
+    for again in ([], ["--resume"]):
         assert main([*text, *small, *again]) == 0
     recipe = RunFolder("b").recipe()
     assert (recipe.data["path"], recipe.data["alphabet"]) == (
@@ -190,7 +189,7 @@ def test_a_table_from_file_to_samples(command: Command) -> None:
     assert recipe.flow["reconstruction"] == {"class": "bfn:Bins", "K": 256, "sigma": 0.02}
     assert recipe.data["low"] == train.min(0).tolist()
     assert recipe.data["high"] == train.max(0).tolist()
-    command("train", "array", "--out", "a", "--resume", "auto")
+    command("train", "array", "--out", "a", "--resume")
     assert not [word for word in ("data.", "net.", "flow.") if word in command.err]
     # Other data are read with the run's range, and what lies beyond it is moved to its end.
     np.save("more.npy", np.concatenate([table, table[:2] * [10, 1, 1]]))
@@ -205,13 +204,3 @@ def test_a_table_from_file_to_samples(command: Command) -> None:
     given = ["known.npy", "--mask", "mask.npy", "--n", "4", "--steps", "2", "--out", "filled.npy"]
     assert main(["infill", "a", *given]) == 0
     assert np.allclose(np.load("filled.npy")[:, 1:], [1e6, 7], rtol=1e-6)
-
-
-def test_an_array_run_from_before_ranges_were_inferred_keeps_its_own(tmp_path: Path) -> None:
-    np.save(tmp_path / "x.npy", np.linspace(-0.5, 0.5, 80).reshape(40, 2))
-    for given, low in (("", -1.0), ("low = -0.5\nhigh = 0.5\n", -0.5)):
-        written = f'[data]\nsource = "array"\npath = "{tmp_path / "x.npy"}"\n{given}'
-        (tmp_path / "recipe.toml").write_text(written)
-        recipe = RunFolder(tmp_path).recipe()
-        assert build.data(recipe).format.form == Real(low, -low)
-        assert recipe.data["split_by"] == "number"

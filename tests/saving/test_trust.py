@@ -89,7 +89,7 @@ def command(name: str, run: Path) -> list[str]:
     if name == "train":
         return ["train", str(run / "recipe.toml")]
     if name == "resume":
-        return ["train", "tiny-discretised.toml", "--resume", "auto", "--out", str(run)]
+        return ["train", "tiny-discretised.toml", "--resume", "--out", str(run)]
     return [name, str(run), *rest.get(name, [])]
 
 
@@ -160,10 +160,10 @@ def test_a_recipe_in_the_current_folder_is_the_users_own(
     line = ["--out", "mine", "--train.steps"]
     assert main(["train", "own.toml", *line, "1"]) == 0
     assert Path("trap").exists()
-    assert main(["train", "own.toml", *line, "2", "--resume", "auto"]) == 0
+    assert main(["train", "own.toml", *line, "2", "--resume"]) == 0
     # The same run with another name in it is no longer the user's own.
     edit(Path("mine/recipe.toml"), ('"helper:Net"', '"other:Net"'))
-    assert main(["train", "own.toml", *line, "3", "--resume", "auto"]) == 2
+    assert main(["train", "own.toml", *line, "3", "--resume"]) == 2
     assert "'other:Net' is not part of bfn" in capsys.readouterr().err
     Path("sub").mkdir()
     shutil.copy("own.toml", "sub/own.toml")

@@ -246,7 +246,7 @@ def test_a_killed_process_ends_the_others(rank: int, sharding: str, tmp_path: Pa
     assert "restart all processes with --resume" in messages[0]
     saved = checkpoint.newest(run / "checkpoints", pytest.fail)
     assert saved is not None
-    again = ["train", *arguments, "--resume", "auto", "--train.steps", saved.step + 1]
+    again = ["train", *arguments, "--resume", "--train.steps", saved.step + 1]
     code, _, err = processes.finish(processes.start(*again))
     assert code == 0, err
 

@@ -16,14 +16,14 @@ from torch import Tensor
 
 import bfn
 from bfn.errors import BFNError
-from bfn.recipe import Recipe, read
+from bfn.recipe import Recipe
 from bfn.runs.folder import RunFolder, checkpoint_steps
 from bfn.train import checkpoint
 from bfn.train.checkpoint import Damaged
 from bfn.train.optim import EMA
 from bfn.train.step import Trainer
 from support import tiny_runs
-from support.tiny_runs import after, assert_same, contents, metrics, run, status, tensors
+from support.tiny_runs import after, assert_same, contents, run, status, tensors
 from support.training import faults
 
 EVERYTHING = {
@@ -285,18 +285,15 @@ def test_checkpoints_of_another_run(tmp_path: Path) -> None:
     assert contents(tmp_path / "run") == before
 
 
-def test_a_run_of_an_earlier_version_is_resumed(tmp_path: Path) -> None:
-    """fixtures/format-2 was trained for 3 steps before the library was split into folders."""
-    old = shutil.copytree(Path(__file__).parent / "fixtures" / "format-2", tmp_path / "run")
-    before, exported = metrics(old), (old / "model.safetensors").read_bytes()
-    # Its objective was the only one, and has another name now than the default.
-    same = {"train.objective": "bound"}
-    run(read(old / "recipe.toml", same), old, resume=True)
-    assert (old / "model.safetensors").read_bytes() == exported
-    longer = read(old / "recipe.toml", {**same, "train.steps": 5})
-    assert run(longer, old, resume=True).step == 5
-    assert metrics(old)[: len(before)] == before
-    assert [line["step"] for line in metrics(old)[len(before) :]] == [4, 5]
+def test_a_run_of_an_earlier_version_names_one_that_reads_it(tmp_path: Path) -> None:
+    recipe = tiny_runs.read(tmp_path, "text", train__steps=1)
+    run(recipe, tmp_path / "run")
+    written = tmp_path / "run" / "recipe.toml"
+    written.write_text(written.read_text().replace('objective = "auto"\n', ""))
+    before = contents(tmp_path / "run")
+    with pytest.raises(BFNError, match=r"has format 1.* read it with bfn of 2026-11-18 \(commit"):
+        run(recipe, tmp_path / "run", resume=True)
+    assert contents(tmp_path / "run") == before
 
 
 # Checkpoints are complete or not used.

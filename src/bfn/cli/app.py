@@ -118,8 +118,6 @@ def split(arguments: list[str]) -> tuple[list[str], dict[str, Text]]:
         match = re.fullmatch(KEY, token, re.DOTALL)
         if match is None:
             rest.append(token)
-            if token == "--resume" and queue[:1] == ["auto"]:  # which is what --resume means
-                queue.pop(0)
             continue
         key, value = match[1].replace("-", "_") + match[2], match[3]
         if value is None:

@@ -70,7 +70,7 @@ def array(
             by default true for uint8 of two or three axes, and for all that have three such axes.
         labels: train with the file's labels, returned as `cond["label"]`.
         validation, test: fraction of the rows to hold out, if the split is not given.
-        split_by: "content", or the "number" of a row, as in older recipes without this key.
+        split_by: "content", or the "number" of a row: then exactly these fractions.
     """
     arrays = read_arrays(Path(path).expanduser())
     names = [name for name in arrays if name != "labels" and not name.endswith("_labels")]

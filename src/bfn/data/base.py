@@ -12,7 +12,7 @@ epoch e is seeded by (seed, e); for a text, it takes B positions drawn with a ge
 
 Examples are held out by content or by number. By content, an example keeps its split whatever else
 is added or removed. By number, exactly the given fractions are held out, always the same rows: this
-is for tables, for the well-known data sets and for older recipes without `split_by`.
+is for tables, for the well-known data sets, and for whoever chooses it with `split_by`.
 """
 
 from __future__ import annotations

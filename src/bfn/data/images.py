@@ -51,7 +51,7 @@ def images(
         bins: K of discretised and discrete data, 2 to 256; 256 keeps every level.
         labels: train with the sub-folders as labels, returned as `cond["label"]`.
         validation, test: fraction of the pictures to hold out, unless folders name the splits.
-        split_by: "content", or the "number" of a file, as in older recipes without this key.
+        split_by: "content", or the "number" of a file: then exactly these fractions.
         skip_corrupt: leave out pictures that cannot be read, instead of stopping.
     """
     if colour not in _MODES:

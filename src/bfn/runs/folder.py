@@ -16,7 +16,6 @@ runs/NAME/
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import itertools
 import json
@@ -34,7 +33,7 @@ from bfn import saving
 from bfn.data.base import DataSet
 from bfn.data.formats import Format, read_format
 from bfn.errors import BFNError, WriteFailed
-from bfn.files import replacing, write
+from bfn.files import check_format, replacing, write
 from bfn.model import BFN
 from bfn.recipe import PLACES, Recipe, read
 from bfn.runs import status
@@ -50,13 +49,6 @@ CHANGEABLE = (
     *(f"data.{key}" for key in PLACES),
 )  # fmt: skip
 """Keys that may change when a run is resumed: they do not affect the training so far."""
-
-
-_DEFAULTS_BEFORE = {
-    "images": {"split_by": "number"},
-    "array": {"split_by": "number", "low": -1.0, "high": 1.0, "image": False},
-}
-"""What runs were trained with if their recipe has no `data.split_by`."""
 
 
 class RunFolder:
@@ -182,14 +174,9 @@ class RunFolder:
         if not self.is_run():
             raise BFNError(f"{str(self.path)!r} holds no {RECIPE}; give the path of a run folder")
         recipe = read(self.path / RECIPE, overrides, trust=self.trust or trust)
-        before = _DEFAULTS_BEFORE.get(str(recipe.data.get("source")))
-        if before is not None and "split_by" not in recipe.data:
-            recipe = dataclasses.replace(recipe, data={**before, **recipe.data})
-        if "train.objective" not in recipe.origin:
-            # A run from before objectives and heads could be chosen.
-            head = {"head": "plain"} if recipe.flow.get("kind") == "discrete" else {}
-            train = dataclasses.replace(recipe.train, objective="bound")
-            recipe = dataclasses.replace(recipe, flow={**recipe.flow, **head}, train=train)
+        source = str(recipe.data.get("source"))
+        old = source in ("images", "array") and "split_by" not in recipe.data
+        check_format("run", self.path, 1 if old or "train.objective" not in recipe.origin else 2, 2)
         return recipe
 
     def write_recipe(self, recipe: Recipe) -> None:

@@ -227,8 +227,8 @@ def restore(
             f"the checkpoint {str(found.path)!r} does not fit the run's network "
             f"({reason}); give another folder, or start over with force"
         ) from error
-    state.seconds = found.state.get("seconds", 0.0)
-    best = Best(**(found.state.get("best") or {}))
+    state.seconds = found.state["seconds"]
+    best = Best(**found.state["best"])
     if validating:
         _load_best(state, best, found, say)
     elif best.step:
@@ -252,7 +252,7 @@ def _load_best(state: State, best: Best, found: Checkpoint, say: Callable[[str],
 def _check_identity(found: Checkpoint, identity: Mapping[str, Any]) -> None:
     """Refuse to resume a run with other data or another model."""
     run = str(found.path.parents[1])
-    before = found.state.get("model", identity["model"])
+    before = found.state["model"]
     for part in ("net", "flow", "head"):
         # Compared in words, because the module of a user's own class may have changed.
         old, new = in_words(before[part]), in_words(identity["model"][part])
@@ -261,7 +261,7 @@ def _check_identity(found: Checkpoint, identity: Mapping[str, Any]) -> None:
                 f"the run in {run!r} was started with the {part} {old}, not {new}; resume it with "
                 "the same one, or give another folder"
             )
-    if found.state.get("data", identity["data"]) != identity["data"]:
+    if found.state["data"] != identity["data"]:
         raise BFNError(
             f"the data are not those that the run in {run!r} was started with; resume it with the "
             f"same data, or start another run from its model with train.init = {run!r}"
