@@ -90,7 +90,6 @@ MISTAKES = [
     ("train digits --steps 5", "unknown option --steps; did you mean --train.steps?"),
     ("train digits --lr 1e-3", "unknown option --lr; did you mean --train.learning_rate?"),
     ("train images --path=x", "unknown option --path; did you mean --data.path?"),
-    ("train --layer 5 text", "unknown option --layer; did you mean --net.layers?"),
     ("train digits --fnal mode", "unknown option --fnal; did you mean --sample.final?"),
     ("train digits --xyzzy 5", "unknown option --xyzzy; see bfn train --help"),
     ("train digits --train steps 5", "unknown option --train; see bfn train --help"),

@@ -6,6 +6,7 @@ import torch only inside their functions, to keep --help fast.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from cyclopts import (
 import bfn
 from bfn.cli.options import is_own
 from bfn.errors import BFNError, did_you_mean
-from bfn.recipe import Recipe, names, read
+from bfn.recipe import PLACES, SECTIONS, Recipe, names, read
 from bfn.recipe.values import Text
 
 KEY = r"""--([A-Za-z_]+\.[\w-]+)((?:\.(?:"[^"]+"|[^".=]+))*)(?:=(.*))?"""
@@ -49,6 +50,12 @@ COMMANDS = {
     "card": "share:card",
     "push": "share:push",
 }
+KEYS = {key: f"--data.{key}" for key in PLACES} | {
+    each.name: f"--{name}.{each.name}"
+    for name in ("sample", "eval", "train")  # of keys with the same name, train's is meant
+    for each in dataclasses.fields(SECTIONS[name])
+}
+"""The options of recipe keys that are the same in all recipes, by the key without its section."""
 
 
 def _default(value: object) -> object:
@@ -84,7 +91,7 @@ def run(arguments: list[str]) -> None:
     try:
         command, bound, ignored = app.parse_args(rest, print_error=False, exit_on_error=False)
     except CycloptsError as error:
-        raise BFNError(_sentence(error, rest, overrides)) from None
+        raise BFNError(_sentence(error, rest)) from None
     if "overrides" in ignored:
         bound.arguments["overrides"] = overrides
     elif overrides and command != app.help_print:
@@ -138,15 +145,15 @@ def _named_recipe(words: list[str], overrides: Mapping[str, Text]) -> Recipe | N
     return None
 
 
-def _sentence(error: CycloptsError, words: list[str], overrides: Mapping[str, Text]) -> str:
-    """The error of a command line, whose recipe keys were taken out, as one sentence."""
+def _sentence(error: CycloptsError, words: list[str]) -> str:
+    """The error of a command line as one sentence."""
     command = f"bfn {words[0]}"
     see = f"see {command} --help"
     if isinstance(error, UnknownOptionError):
         option = (error.token.keyword or error.token.value).partition("=")[0]
         known = {n.lstrip("-"): n for each in error.argument_collection for n in each.names}
         if words[0] == "train":
-            known = {**_bare(words[1:], overrides), **known}
+            known = {**KEYS, **known}
         name = option.lstrip("-").replace("-", "_")
         return (
             f"unknown option {option}{did_you_mean(name, known, known.__getitem__) or f'; {see}'}"
@@ -163,19 +170,6 @@ def _sentence(error: CycloptsError, words: list[str], overrides: Mapping[str, Te
     error.verbose = False
     text = " ".join(str(error).split()).rstrip("., ")
     return text if text.endswith("?") else f"{text}; {see}"
-
-
-def _bare(words: list[str], overrides: Mapping[str, Text]) -> dict[str, str]:
-    """The options --section.key of the recipe that the words name, by bare key."""
-    recipe = _named_recipe(words, overrides)
-    if recipe is None:
-        return {}
-    from bfn.recipe.keys import keys
-
-    sections = keys(recipe)
-    first = sections.pop("train")
-    ordered = [*first, *(key for section in sections.values() for key in section)]
-    return {key.name.partition(".")[2]: f"--{key.name}" for key in reversed(ordered)}
 
 
 def _show_keys(recipe: Recipe) -> None:
