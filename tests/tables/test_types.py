@@ -180,8 +180,11 @@ def test_tables_come_back(rows: list[tuple[Any, ...]], data: st.DataObject) -> N
     types = (pl.Int64, pl.Float64, pl.Float64, pl.String, pl.Boolean, pl.Date, pl.Datetime)
     frame = pl.DataFrame(rows, schema=dict(zip(CELLS, types, strict=True)), orient="row")
     frame = frame.with_columns(varies=pl.Series(range(len(rows))) % 2)
-    kind = data.draw(st.sampled_from(["polars", "pandas", "arrow"]))
-    table = {"polars": frame, "pandas": frame.to_pandas(), "arrow": frame.to_arrow()}[kind]
+    pandas = frame.to_pandas()
+    kinds = {"polars": frame, "pandas": pandas, "arrow": frame.to_arrow()}
+    kinds["dict"] = {name: pandas[name].to_numpy() for name in pandas}
+    kind = data.draw(st.sampled_from(list(kinds)))
+    table: Any = kinds[kind]
     columns = rebuilt(Columns.fit(table, {"word": "category", "whole": "number"}))
     codes = columns.encode(table)
     new = columns.decode(codes, seed=0)
@@ -189,6 +192,12 @@ def test_tables_come_back(rows: list[tuple[Any, ...]], data: st.DataObject) -> N
     volumes = columns.log_volume(table)
     assert np.isfinite(volumes).all()
     assert (volumes > -1e-12).all()
+    exact = [columns[name].exact[codes[name]] for name in codes]
+    assert (volumes[np.stack(exact, 1)] == 0).all()
+    if kind == "dict":
+        assert {name: values.dtype for name, values in new.items()} == {
+            name: values.dtype for name, values in table.items()
+        }
     cents = np.array(read(new).column("cents").drop_null())
     assert (np.rint(cents * 100) / 100 == cents).all()
 
