@@ -23,7 +23,7 @@ from bfn.codec.chain import MessageGrid
 from bfn.flow import CategoricalFlow, GaussianFlow
 from bfn.guidance import ClassifierFree, Guided, read_labels
 from bfn.nn import MLP, MixedMLP
-from bfn.output import BinnedHead, CategoricalHead, FreeBinnedHead, Marginals, PointHead
+from bfn.output import BinnedHead, CategoricalHead, FreeBinnedHead, PointHead
 from bfn.output.binned import SmoothBinnedHead
 from bfn.output.bins import discretise
 from bfn.plots import style
@@ -123,7 +123,6 @@ MODELS: Table = [
     (lambda: CategoricalHead(2), "K = 2", "at least 3"),
     (lambda: CategoricalHead(2**22 + 1).symbols(), "K = 4194305 symbols", "at most 2^22"),
     (lambda: bfn.discrete(NET, 3, 1.0, head="prior"), "head = 'prior'", "'posterior'"),
-    (lambda: Marginals((2, 3), (0.1,)), "1 numbers for the shape (2, 3)", "each class"),
     (lambda: bfn.discretised(NET, 2.5, 0.1), "K = 2.5", "at least 2"),  # pyright: ignore
     (lambda: bfn.discrete(NET, "7", 1.0), "K = '7'", "at least"),  # pyright: ignore
     (lambda: bfn.continuous(NET, t_min=math.nan), "t_min = nan", "a small time"),
@@ -151,9 +150,6 @@ MODELS: Table = [
     (lambda: bfn.mixed(NET, {"a": {"kind": "nope"}}), "in the variable 'a'"),  # pyright: ignore
     (lambda: MixedMLP.of({"a": 3}), "expected a bfn.Variable by every name"),  # pyright: ignore
     (lambda: MixedMLP.of([1]), "expected a bfn.Variable by every name"),  # pyright: ignore
-    (lambda: bfn.Lengths(None), "has log_p = None; expected a finite number"),  # pyright: ignore
-    (lambda: bfn.Lengths(()), "has log_p = (); expected a finite number"),
-    (lambda: bfn.Lengths((0.0, -math.inf)), "expected a finite number"),
     (lambda: bfn.Lengths.of([3, 4], 3), "has length 4; expected 1 to 3"),
 ]
 

@@ -8,7 +8,6 @@ the training data; -ln p(length) is part of L^r.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,15 +23,6 @@ class Lengths:
     """A distribution of lengths: log_p holds ln p(1), ln p(2), ..., up to the longest."""
 
     log_p: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        given = self.log_p if isinstance(self.log_p, tuple | list) else ()
-        numbers = [value for value in given if isinstance(value, int | float)]
-        if len(numbers) != len(given) or not numbers or not all(map(math.isfinite, numbers)):
-            raise BFNError(
-                f"the distribution of lengths has log_p = {self.log_p!r}; expected a finite "
-                "number for each length from 1 to the longest"
-            )
 
     @classmethod
     def of(cls, length: Any, longest: int) -> Lengths:

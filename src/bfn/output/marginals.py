@@ -16,7 +16,6 @@ zeros is then the exact model of independent variables.
 from __future__ import annotations
 
 import dataclasses
-import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, Self
@@ -45,19 +44,6 @@ class Marginals:
 
     shape: tuple[int, ...]
     log_p: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        values = (*self.shape, *self.log_p)
-        numbers = all(isinstance(value, int | float) for value in values)
-        if (
-            not numbers
-            or len(self.log_p) != math.prod(self.shape)
-            or not all(math.isfinite(value) for value in values)
-        ):
-            raise BFNError(
-                f"the marginals hold {len(self.log_p)} numbers for the shape {self.shape}; "
-                "expected one finite logarithm for each class of each variable"
-            )
 
     def __repr__(self) -> str:
         return f"Marginals({'x'.join(map(str, self.shape))})"
