@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import datetime
 import os
+import time
 from pathlib import Path
 
 import torch
 
 import bfn
 from bfn.errors import BFNError
+from bfn.train import parallel
+
+SECONDS = 4.0
+"""How long a process waits for the other one in the last training."""
+CALLS = 51
+"""Network calls of a sheet of samples."""
 
 
 def train(sharding: str) -> bfn.BFN:
@@ -55,6 +63,19 @@ class Scaled(torch.nn.Module):
         return features * self.scale
 
 
+class Slow(Scaled):
+    """One process draws a sheet of samples longer than the other waits for a message."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arguments: dict[str, object] = {}
+
+    def forward(self, features: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        if not self.training:
+            time.sleep(1.5 * SECONDS / CALLS)
+        return super().forward(features, t)
+
+
 def main(folder: Path) -> None:
     for sharding in ("none", "full"):
         train(sharding).save_pretrained(folder / sharding)
@@ -64,3 +85,9 @@ def main(folder: Path) -> None:
         bfn.train.fit(model, torch.zeros(8, 2), steps=2, batch=4, display=False, sharding="full")
     except BFNError as error:
         (folder / "refused.txt").write_text(str(error))
+    parallel.PATIENCE = datetime.timedelta(seconds=SECONDS)
+    result = bfn.train.fit(
+        bfn.continuous(Slow(), sigma_1=0.1), torch.zeros(8, 2), out=folder.parent / "slow",
+        steps=3, batch=4, sample_every=2, display=False,
+    )  # fmt: skip
+    (folder / "slow.txt").write_text(f"step {result.step}")
