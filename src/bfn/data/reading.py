@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import shlex
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -70,7 +71,17 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         ) from None
     except BFNError:
         raise
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
+    except (
+        ValueError,
+        TypeError,
+        EOFError,
+        OSError,
+        MemoryError,  # a header that announces more than there is
+        RuntimeError,  # an encrypted member, or one compressed in an unknown way
+        tokenize.TokenError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
         reason = getattr(error, "strerror", None) or error
         if "Object arrays" in str(error) or "Python objects" in str(error):
             reason = "it holds Python objects"
