@@ -263,22 +263,6 @@ def test_checked_examples_come_back(
     round_trip(codec("binary", 3), [data("binary", number) for number in (40, 23, 0, 17, 1)])
 
 
-def test_a_block_is_confirmed_as_soon_as_it_is_decoded() -> None:
-    """The blocks after a false one are not decoded."""
-    codec_, x, seen = codec("discretised", lanes=1), data("discretised", 12), list[int]()
-    coded, done = codec_.encode([x, x]), list[int]()
-
-    def confirm(place: int, found: torch.Tensor) -> None:
-        assert torch.equal(found, x)
-        seen.append(place)
-        raise bfn.BFNError("it is false")
-
-    with pytest.raises(bfn.BFNError, match="it is false"):
-        codec_.decode([c.payload for c in coded], [12, 12], done.append, confirm=confirm)
-    assert seen == [0]
-    assert sum(done) < 12
-
-
 def test_blocks_are_loaded_one_after_another() -> None:
     """Memory does not grow with the number of blocks; progress counts every example."""
     seen, done = [], []

@@ -5,14 +5,11 @@ from __future__ import annotations
 import json as json_format
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from bfn.cli.options import Out, Trust, Whole
-
-if TYPE_CHECKING:
-    from bfn.codec.archive import Archive
 
 LISTED = 1000
 """The most files that `bfn inspect` shows."""
@@ -33,8 +30,8 @@ def compress(
 ) -> None:
     """Compress files losslessly with a model.
 
-    Pictures are restored pixel for pixel; texts, arrays (.npy, .npz) and tables (.csv) byte for
-    byte.
+    Pictures are restored pixel for pixel, arrays (.npy, .npz) number for number, texts and tables
+    (.csv) byte for byte.
 
     Args:
         run: The run folder, the name of a shipped model (digits), or owner/name on the hub.
@@ -62,7 +59,7 @@ def compress(
     folder = RunFolder.find(run, trust=trust)
     model, format = on_device(folder.load_model(), device), folder.format()
     with waiting("reading") as (report, _):
-        contents = pack(
+        archive = pack(
             model,
             format,
             inputs,
@@ -74,10 +71,10 @@ def compress(
             resize=resize,
             report=report,
         )
+    contents, rate = archive.contents, ""
     files, examples = plural(len(contents.entries), "file"), contents.examples
-    rate = ""
     if examples:
-        per = 8 * contents.coded / (examples * format.dimensions)
+        per = 8 * sum(contents.lengths) / (examples * format.dimensions)
         rate = f", {per:.3f} {format.bits} in {plural(examples, 'example')}"
     size = out.stat().st_size
     print(f"{out}: {files}, {contents.input_bytes} bytes become {size}{rate}")
@@ -90,7 +87,6 @@ def decompress(
     run: Path,
     out: Out,
     only: Annotated[list[str] | None, Parameter(negative="")] = None,
-    anyway: bool = False,
     force: bool = False,
     trust: Trust = False,
 ) -> None:
@@ -102,7 +98,6 @@ def decompress(
             hub.
         out: The folder for the files.
         only: Restore only this file or folder of the archive; may be repeated.
-        anyway: Try even if versions or processors differ; the restored files are still checked.
         force: Restore into a non-empty folder, replacing files of the same names.
     """
     from bfn.codec.archive import Archive
@@ -113,93 +108,64 @@ def decompress(
     from bfn.progress import waiting
     from bfn.runs.folder import RunFolder
 
-    with Archive(file) as archive:
-        check_free(out, force, folder=True)
-        folder = RunFolder.find(run, trust=trust)
-        model, format = folder.load_model(), folder.format()
-        device = archive.contents.made_with["device"]
-        try:
-            on_device(model, device)
-        except BFNError as error:
-            raise BFNError(
-                f"the archive was made on {device!r}, which this machine does not have; decompress "
-                "it where there is one"
-            ) from error
-        with waiting("decompressing") as (report, _):
-            restored = unpack(
-                archive,
-                model,
-                format,
-                out,
-                run=str(run),
-                anyway=anyway,
-                only=only,
-                report=report,
-            )
+    archive = Archive.read(file)
+    check_free(out, force, folder=True)
+    folder = RunFolder.find(run, trust=trust)
+    model, format = folder.load_model(), folder.format()
+    device = archive.contents.made_with["device"]
+    try:
+        on_device(model, device)
+    except BFNError as error:
+        raise BFNError(
+            f"the archive was made on {device!r}, which this machine does not have; decompress "
+            "it where there is one"
+        ) from error
+    with waiting("decompressing") as (report, _):
+        restored = unpack(archive, model, format, out, run=str(run), only=only, report=report)
     print(f"{out}: {plural(len(restored), 'file')}")
 
 
-def inspect(
-    file: Path, /, *, json: bool = False, plot: Path | None = None, force: bool = False
-) -> None:
-    """Show what an archive holds and where its bits went.
+def inspect(file: Path, /, *, json: bool = False) -> None:
+    """Show what an archive holds.
 
     This needs no model, and checks every stored byte.
 
     Args:
         file: The archive.
         json: Print JSON instead of tables.
-        plot: Also plot where the bits went to this .png, .svg or .pdf.
-        force: Replace that file if it exists.
     """
-    from bfn.codec.archive import Archive
-    from bfn.files import FIGURES, check_free
-
-    check_free(plot, force, endings=FIGURES)
-    with Archive(file) as archive:
-        account = describe(archive)
-        if plot is not None:
-            from bfn.plots.charts import plot_bits
-
-            plot_bits(plot, account)
+    account = describe(file)
     if json:
         print(json_format.dumps(account, indent=2))
-        return
-    _show(account)
-    if plot is not None:
-        print(f"{plot}: where the bits went")
+    else:
+        _show(account)
 
 
-def describe(archive: Archive) -> dict[str, Any]:
+def describe(file: Path) -> dict[str, Any]:
     """What an archive holds and how it was made, as JSON values."""
-    from bfn.codec.archive import group_size
+    from bfn.codec.archive import Archive
 
-    contents = archive.contents
-    bits, coded = contents.bits, 8 * contents.coded
+    archive = Archive.read(file)
+    contents, size = archive.contents, file.stat().st_size
+    model, plain = sum(contents.lengths), len(archive.packed)
     return {
         "file": archive.name,
-        "bytes": archive.size,
+        "bytes": size,
         "input_bytes": contents.input_bytes,
         "run": contents.run,
         "fingerprint": f"{contents.fingerprint:016x}",
         "probe": f"{contents.probe:08x}",
-        "data": {"medium": contents.medium, "shape": list(contents.shape), "K": contents.K},
+        "data": {"medium": contents.medium, "shape": list(contents.shape)},
         "made_with": contents.made_with,
         "steps": contents.steps,
-        "lanes": contents.lanes,
         "examples": contents.examples,
         "dimensions": math.prod(contents.shape),
         "block": contents.block,
-        "blocks": sum(block.model for block in contents.blocks),
-        "bits": {
-            "steps": bits.by_step(coded),
-            "steps_per_group": group_size(contents.steps),
-            "reconstruction": bits.reconstruction,
-            "startup": bits.startup,
-            "startup_examples": bits.startup_examples,
-            "overhead": bits.overhead,
-            "plain": 8 * sum(block.length for block in contents.blocks if not block.model),
-            "container": 8 * archive.overhead,
+        "blocks": len(contents.lengths),
+        "parts": {
+            "with the model": model,
+            "without the model": plain,
+            "container": size - model - plain,
         },
         "files": [
             {"name": entry.name, "examples": entry.examples, "plain_bytes": entry.plain}
@@ -211,27 +177,25 @@ def describe(archive: Archive) -> dict[str, Any]:
 def _show(account: dict[str, Any]) -> None:
     from bfn.cli import results
     from bfn.data import bits_of
-    from bfn.plots.charts import parts
 
     made = [
         ["run", account["run"]],
         ["fingerprint of the model", account["fingerprint"]],
         *([key, json_format.dumps(value)] for key, value in account["data"].items()),
-        *([key, str(account[key])] for key in ("steps", "lanes", "block")),
+        *([key, str(account[key])] for key in ("steps", "block")),
         *([key, value] for key, value in account["made_with"].items()),
     ]
     results.show(["made with", ""], made, f"{account['file']}: {account['bytes']} bytes")
     variables = account["examples"] * account["dimensions"]
 
-    def row(name: str, count: int) -> list[str]:
-        share = f"{count / (8 * account['bytes']):.1%}"
-        each = f"{count / variables:.4f}" if variables else ""
-        return [name, f"{count / 8:,.0f}", share, each]
+    def row(name: str, size: int) -> list[str]:
+        share = f"{size / account['bytes']:.1%}"
+        return [name, f"{size:,}", share, f"{8 * size / variables:.4f}" if variables else ""]
 
-    rows = [row(*part) for part in parts(account).items()]
-    rows.append(row("all", 8 * account["bytes"]))
+    rows = [row(*part) for part in account["parts"].items()]
+    rows.append(row("all", account["bytes"]))
     rate = results.short(bits_of(account["data"]["medium"]))
-    results.show(["where the bits went", "bytes", "share", rate], rows)
+    results.show(["stored", "bytes", "share", rate], rows)
     files = account["files"]
     names = [[f["name"], str(f["examples"]), str(f["plain_bytes"])] for f in files[:LISTED]]
     results.show(["file", "examples", "bytes without the model"], names)

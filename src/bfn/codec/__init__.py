@@ -1,7 +1,7 @@
 """Lossless coding: the loss as the length of a file.
 
-`compress` turns data into bytes with a model, and `decompress` restores them; `pack` and `unpack`
-do the same for files. `Codec` is the code itself. Names are loaded when first used."""
+`compress` turns data into bytes with a model, and `decompress` restores them; `bfn.codec.pack.pack`
+and `unpack` do the same for files. `Codec` is the code itself. Names are loaded when first used."""
 
 from __future__ import annotations
 

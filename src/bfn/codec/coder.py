@@ -94,7 +94,7 @@ class Codec:
             lanes times width.
         exact: the data are places of exact values (N, variables), whose bins the model codes.
 
-    Both sides need the same model and the same `settings`.
+    Both sides need the same model and arguments, and machines that compute the same digits.
     """
 
     def __init__(
@@ -128,10 +128,10 @@ class Codec:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """JSON values that must be the same on both sides.
+        """What this codec is and runs on, as JSON values.
 
-        "probe" is a digest of the outputs of the network and the coder for fixed inputs: another
-        processor, device or library whose arithmetic differs is detected before decoding.
+        "probe" is a digest of the outputs of the network and the coder for fixed inputs. Blocks
+        decode where it is the same, whatever the versions, the processor and the device.
         """
         with exact_arithmetic(self.model):
             digest = probe(self.chain)
@@ -220,13 +220,11 @@ class Codec:
         counts: Sequence[int],
         progress: Progress | None = None,
         places: Sequence[int] | None = None,
-        confirm: Callable[[int, Any], None] | None = None,
     ) -> list[Any]:
         """The blocks again; counts are their numbers of examples.
 
         places: the positions of these blocks among those encoded together, by default all in order.
-        A single block must be decoded in the lane it was encoded in. confirm is called with the
-        place of every block and its data as soon as it is decoded, and may raise.
+        A single block must be decoded in the lane it was encoded in.
         """
         places = range(len(payloads)) if places is None else places
         number_of = {place: j for j, place in enumerate(places)}
@@ -254,8 +252,6 @@ class Codec:
             rest = stacks.bytes(lane)
             if rest != padding(len(rest) // 4):
                 raise damaged(f"block {place} has bits left over")
-            if confirm is not None:
-                confirm(place, data)
             report(taken)
             return data
 

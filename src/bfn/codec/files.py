@@ -1,101 +1,433 @@
-"""Finding and reading files: which ones a model can represent, and how they are stored.
+"""Kinds of files: how each becomes examples of a model, and a file again.
 
-A file fits a model if the examples made from it restore exactly the same bytes (texts, arrays) or
-pixels (pictures). This is checked, value by value, before anything is written.
+    Rows        .csv: rows of a table, in pieces; what their values do not determine is stored
+                without the model; restored byte for byte
+    Text        windows of the model's length; a short rest is stored without the model, a longer
+                one ends a window that overlaps the one before; restored byte for byte
+    Arrays      .npy and .npz: names, types, shapes and numbers of the arrays
+    Picture     one example each: its pixels
+    Plain       any file without the model
 
-    text files      windows of the model's length; a short rest is stored without the model, a
-                    longer one ends a window that overlaps the one before
-    .npy, .npz      the rows of every array, for mixed data of all arrays together; everything else
-                    in the file is stored without the model
-    pictures        one example each; the pixels are kept, other contents of the file are not
-    .csv            rows of a table, in pieces; what their values do not determine is stored
-                    without the model
+A file fits a model if its examples restore its values bit by bit. This is checked before anything
+is coded.
 """
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import re
-import struct
 import zipfile
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from bfn.codec.archive import (
-    MOST_REST,
-    NUMBERS,
-    PICTURES,
-    Array,
-    CSVRows,
-    Entry,
-    Picture,
-    Plain,
-    Rows,
-    Windows,
-    check_name,
-    check_names,
-)
-from bfn.codec.translation import (
-    MODES,
-    DoesNotFit,
-    Fragment,
-    Translation,
-    joined,
-    npy_header,
-    row_sizes,
-    without_channel,
-)
+from bfn.codec.archive import Entry, check_names
+from bfn.codec.translation import DoesNotFit, Translation
 from bfn.data.formats import Format, ImageFormat, TextFormat
+from bfn.data.reading import read_arrays
 from bfn.errors import BFNError, require_extra
 
-CHUNK = 1 << 20
-"""Bytes of a file read at a time."""
-LOSSY = (".jpg", ".jpeg")
-KINDS = {f".{kind}": kind for kind in PICTURES}
-KINDS |= {".tif": "tiff", ".pgm": "ppm", ".pnm": "ppm"} | dict.fromkeys(LOSSY, "png")
-"""The formats in which pictures are restored."""
 ARRAYS = (".npy", ".npz")
-_HEADER = re.compile(
-    rb"\{'descr': '([\w|<>=]+)', 'fortran_order': (True|False), "
-    rb"'shape': \(((?:\d{1,18}, ?)*(?:\d{1,18})?)\),? ?\}\s*"
-)
+LOSSY = (".jpg", ".jpeg")
+PICTURES = {".png": "PNG", ".webp": "WEBP", ".bmp": "BMP", ".tiff": "TIFF", ".tif": "TIFF"}
+PICTURES |= dict.fromkeys(LOSSY, "PNG")
+"""The formats, by pillow's names, in which pictures are restored."""
+MODES = {1: "L", 3: "RGB"}
+"""The modes of pillow by the number of channels, of 8 bits each."""
+NUMBERS = re.compile(r"\|[biu]1|[<>][iuf][248]")
+"""The types of numbers that arrays may hold."""
+MOST_REST = 1 << 26
+"""Maximum bytes of a piece of a table that its values do not determine."""
 _ORIENTATION = 0x0112
 
-Read = Callable[[], Iterator[Fragment]]
+
+@dataclass(frozen=True)
+class Content:
+    """What is in a file.
+
+    Args:
+        values: what must be restored bit by bit, by name for several arrays.
+        x: examples (N, *shape); for a table the places of exact values, (N, variables).
+        plain: bytes to be stored without the model.
+        about: what else is needed to restore the values, in types that msgpack knows.
+    """
+
+    values: dict[str, np.ndarray]
+    x: Tensor
+    plain: bytes = b""
+    about: Any = None
+
+
+class Kind(ABC):
+    """A kind of file: how it is read, and restored from examples and plain bytes."""
+
+    name: ClassVar[str]
+
+    def __init__(self, translation: Translation) -> None:
+        self.translation, self.format = translation, translation.format
+
+    @staticmethod
+    @abstractmethod
+    def suits(format: Format, ending: str) -> bool:
+        """Whether files with a name of that ending can be of this kind for a model's format."""
+
+    @abstractmethod
+    def read(self, path: Path) -> Content: ...
+
+    @abstractmethod
+    def restore(self, x: Tensor, plain: bytes, about: Any) -> dict[str, np.ndarray]:
+        """The values of a `Content`; of a forged one, anything or an error."""
+
+    def file(self, name: str, values: dict[str, np.ndarray]) -> bytes:
+        """The bytes of a file with these values."""
+        return values[""].tobytes()
+
+    def check(self, content: Content) -> None:
+        """Raise `DoesNotFit` unless the examples restore the values."""
+        restored = self.restore(content.x, content.plain, content.about)
+        for name, before in content.values.items():
+            # As bytes: zero has two signs.
+            old, new = (np.frombuffer(v.tobytes(), np.uint8) for v in (before, restored[name]))
+            if len(old) == len(new) and len(lost := np.flatnonzero(old != new)):
+                at = int(lost[0]) // before.itemsize
+                raise DoesNotFit(
+                    f"holds {f'in {name!r} ' if name else ''}the value {before.flat[at]}, which "
+                    f"would be restored as {restored[name].flat[at]}, the nearest one that the "
+                    "model knows"
+                )
+            if len(old) != len(new):
+                raise DoesNotFit("would not be restored unchanged")
+
+
+class Rows(Kind):
+    """`about` has the numbers of rows and of plain bytes of every piece."""
+
+    name = "rows"
+
+    @staticmethod
+    def suits(format: Format, ending: str) -> bool:
+        return bool(format.laws)
+
+    def read(self, path: Path) -> Content:
+        try:
+            pieces = list(self.format.pieces(path))
+        except BFNError as error:
+            raise DoesNotFit(str(error)) from None
+        if any(len(piece.rest) > MOST_REST for piece in pieces):
+            raise DoesNotFit("has lines that are too long for a table")
+        x = [torch.from_numpy(piece.places) for piece in pieces]
+        return Content(
+            _bytes(path.read_bytes()),
+            torch.cat([self.translation.nothing, *x]),
+            b"".join(piece.rest for piece in pieces),
+            [[len(piece.places), len(piece.rest)] for piece in pieces],
+        )
+
+    def restore(self, x: Tensor, plain: bytes, about: Any) -> dict[str, np.ndarray]:
+        raw = []
+        for rows, size in about:
+            if not 0 <= size <= MOST_REST:
+                raise ValueError(f"{size} bytes besides the values")
+            raw.append(self.format.piece(x[:rows].numpy(), plain[:size]))
+            x, plain = x[rows:], plain[size:]
+        return _bytes(b"".join(raw))
+
+
+class Text(Kind):
+    """`about` is how many characters the last window repeats."""
+
+    name = "text"
+
+    @staticmethod
+    def suits(format: Format, ending: str) -> bool:
+        """To a model of bytes, every file is a text; other texts may be arrays of classes."""
+        if not isinstance(format, TextFormat):
+            return False
+        return ending not in ARRAYS or format.alphabet.characters is None
+
+    def read(self, path: Path) -> Content:
+        assert isinstance(self.format, TextFormat)
+        raw, length, alphabet = path.read_bytes(), self.format.length, self.format.alphabet
+        try:
+            text = raw if alphabet.characters is None else raw.decode()
+            codes = alphabet.classes(text, "", advice="")
+        except UnicodeDecodeError:
+            raise DoesNotFit("is not UTF-8") from None
+        except BFNError as error:
+            raise DoesNotFit(str(error).strip("; ")) from None
+        skip, rest = 0, len(codes) % length
+        whole = codes[: len(codes) - rest]
+        if len(whole) and rest > length // 4:
+            skip, rest = length - rest, 0
+            whole = np.concatenate([whole, codes[-length:]])
+        plain = text[len(text) - rest :]
+        return Content(
+            _bytes(raw),
+            torch.from_numpy(whole.reshape(-1, length).astype(np.int64)),
+            plain if isinstance(plain, bytes) else plain.encode(),
+            skip,
+        )
+
+    def restore(self, x: Tensor, plain: bytes, about: Any) -> dict[str, np.ndarray]:
+        assert isinstance(self.format, TextFormat)
+        codes = np.concatenate([x[:-1].flatten().numpy(), x[-1:, about:].flatten().numpy()])
+        text = self.format.alphabet.text(codes)
+        return _bytes((text if isinstance(text, bytes) else text.encode()) + plain)
+
+
+class Arrays(Kind):
+    """`about` has the name, type and shape of every array."""
+
+    name = "arrays"
+
+    @staticmethod
+    def suits(format: Format, ending: str) -> bool:
+        return not format.laws and (ending == ".npz" or (ending == ".npy" and "" in format.parts))
+
+    def read(self, path: Path) -> Content:
+        try:
+            arrays = read_arrays(path)
+        except BFNError as error:
+            reason = str(error).removeprefix(f"{str(path)!r} ").partition(";")[0]
+            raise DoesNotFit(reason) from None
+        single = path.suffix.lower() == ".npy"
+        return self.content({"" if single else name: array for name, array in arrays.items()})
+
+    def content(self, arrays: dict[str, Any]) -> Content:
+        about = []
+        for name, array in arrays.items():
+            kind = getattr(getattr(array, "dtype", None), "str", type(array).__name__)
+            if not NUMBERS.fullmatch(kind):
+                raise DoesNotFit(f"{_which(name)}holds values of the type {kind}, expected numbers")
+            about.append([name, kind, list(array.shape)])
+        try:
+            groups = self.format.together(list(arrays))
+        except BFNError as error:
+            raise DoesNotFit(str(error)) from None
+        for number in set(range(len(arrays))).difference(*groups):
+            raise DoesNotFit(
+                f"holds {about[number][0]!r}, which is not a variable of the model, "
+                f"{', '.join(self.format.parts)}"
+            )
+        x = [self.translation.nothing]
+        for group in groups:
+            columns = []
+            for p, number in enumerate(group):
+                name, _, shape = about[number]
+                own, last = self._layout(p, tuple(shape), name)
+                values = arrays[name].reshape(-1, *own)
+                try:
+                    values = np.moveaxis(values, -1, 1) if last else values
+                    columns.append(self.translation.encode(p, values))
+                except DoesNotFit as reason:
+                    raise DoesNotFit(f"{_which(name)}{reason}") from None
+            counts = [len(column) for column in columns]
+            if len(set(counts)) > 1:
+                each = zip(self.format.parts, counts, strict=True)
+                listed = ", ".join(f"{count} of {name!r}" for name, count in each)
+                raise DoesNotFit(f"holds different numbers of examples, {listed}")
+            x.append(self.format.join(columns))
+        return Content(arrays, torch.cat(x), b"", about)
+
+    def restore(self, x: Tensor, plain: bytes, about: Any) -> dict[str, np.ndarray]:
+        columns, found = self.translation.values(x), dict[str, np.ndarray]()
+        for group in self.format.together([name for name, *_ in about]):
+            taken = 0
+            for p, number in enumerate(group):
+                name, dtype, shape = about[number]
+                if not NUMBERS.fullmatch(dtype) or len(name) > 1000:
+                    raise ValueError(f"an array {name!r:.50} of type {dtype!r:.50}")
+                own, last = self._layout(p, tuple(shape), name)
+                taken = math.prod(shape) // math.prod(own)
+                values = columns[p][:taken]
+                values = np.moveaxis(values, 1, -1) if last else values
+                found[name] = np.ascontiguousarray(values.astype(dtype)).reshape(shape)
+            columns = [column[taken:] for column in columns]
+        return {name: found[name] for name, *_ in about}
+
+    def _layout(self, p: int, shape: tuple[int, ...], name: str) -> tuple[tuple[int, ...], bool]:
+        """The axes of one example in an array of variable p, and whether channels come last.
+
+        Examples may lack the axis of a single channel, and an array may be a single example.
+        """
+        format = list(self.format.parts.values())[p]
+        own, last = format.shape, (*format.shape[1:], *format.shape[:1])
+        plain = [own, own[1:]] if own[:1] == (1,) else [own]
+        if any(shape == one or (shape[1:] == one and len(shape) > len(one)) for one in plain):
+            return own, False
+        if format.medium == "image" and last in (shape, shape[1:]):
+            return last, True
+        raise DoesNotFit(
+            f"{_which(name)}has the shape {shape}, but the model's examples have the shape {own}"
+        )
+
+    def file(self, name: str, values: dict[str, np.ndarray]) -> bytes:
+        """As numpy writes it."""
+        written = io.BytesIO()
+        if name.lower().endswith(".npy"):
+            np.save(written, values[""])
+            return written.getvalue()
+        # Not numpy.savez, whose own arguments cannot be names of arrays.
+        with zipfile.ZipFile(written, "w") as archive:
+            for own, array in values.items():
+                with archive.open(f"{own}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, array)
+        return written.getvalue()
+
+
+class Picture(Kind):
+    """Pixels are levels or, as `bfn sample` draws them, shades of 0 to 255; `about` says which."""
+
+    name = "picture"
+
+    @staticmethod
+    def suits(format: Format, ending: str) -> bool:
+        return format.medium == "image" and ending in PICTURES
+
+    def read(self, path: Path) -> Content:
+        pixels = self._resized(path) if self.translation.resize else self._pixels(path)
+        levels = self.translation.levels_of_shades[pixels]
+        shades = bool((levels >= 0).all())
+        values = levels if shades else pixels
+        values = values[None] if values.ndim == 2 else np.moveaxis(values, -1, 0)
+        return Content({"": pixels}, self.translation.examples(values[None]), b"", shades)
+
+    def restore(self, x: Tensor, plain: bytes, about: Any) -> dict[str, np.ndarray]:
+        if about:
+            return {"": _without_channel(self.format.render(x)[0])}
+        (values,) = self.translation.values(x)
+        return {"": _without_channel(np.moveaxis(values[0], 0, -1).astype(np.uint8))}
+
+    def file(self, name: str, values: dict[str, np.ndarray]) -> bytes:
+        """The pixels as a picture; checks that they are in it."""
+        Image = require_extra("PIL.Image", "data", "writing pictures")
+        kind, written = PICTURES[PurePosixPath(name).suffix.lower()], io.BytesIO()
+        options = {"lossless": True, "exact": True} if kind == "WEBP" else {}
+        Image.fromarray(values[""]).save(written, kind, **options)
+        with Image.open(written) as saved:
+            if not np.array_equal(np.asarray(saved), values[""]):
+                raise BFNError(
+                    f"{name!r} could not be saved exactly as {kind}; restore it where another "
+                    "version of pillow is installed"
+                )
+        return written.getvalue()
+
+    def _resized(self, path: Path) -> np.ndarray:
+        """The picture as the model sees it: cropped, resized, in its colours and shades."""
+        assert isinstance(self.format, ImageFormat)
+        try:
+            levels = self.format.read_picture(path, resize=True)
+        except BFNError:
+            raise DoesNotFit("cannot be read as a picture") from None
+        # A binary model draws its pixels; the same file should always give the same ones.
+        x = self.format.encode(levels[None], torch.Generator().manual_seed(0))
+        return _without_channel(self.format.render(x)[0])
+
+    def _pixels(self, path: Path) -> np.ndarray:
+        """uint8 (H, W), or (H, W, 3), of a picture that has nothing else."""
+        Image = require_extra("PIL.Image", "data", "reading pictures")
+        channels, height, width = self.format.shape
+        wanted = MODES.get(channels)
+        try:
+            with Image.open(path, formats=[*PICTURES.values(), "JPEG"]) as picture:
+                if picture.size != (width, height):
+                    raise DoesNotFit(
+                        f"has {picture.size[0]} x {picture.size[1]} pixels, but the model's "
+                        f"pictures have {width} x {height} (--resize crops and resizes it as in "
+                        "training)"
+                    )
+                if picture.mode != wanted or "transparency" in picture.info:
+                    raise DoesNotFit(
+                        f"has pixels of the mode {picture.mode}"
+                        f"{' with transparency' if 'transparency' in picture.info else ''}, but "
+                        f"the model's are {wanted} (8 bits, {channels} "
+                        f"channel{'s' * (channels > 1)})"
+                    )
+                if getattr(picture, "n_frames", 1) != 1:
+                    raise DoesNotFit("holds several pictures")
+                if ";16" in str(picture.tile):  # pillow would drop half of the bits
+                    raise DoesNotFit("has 16 bits per channel, but the model's pictures have 8")
+                if picture.getexif().get(_ORIENTATION, 1) != 1:
+                    raise DoesNotFit("has an EXIF rotation: save it upright")
+                return np.asarray(picture)
+        except (
+            OSError,
+            SyntaxError,
+            ValueError,
+            zlib.error,
+            Image.DecompressionBombError,
+        ) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise DoesNotFit(f"cannot be read as a picture ({reason})") from None
+
+
+class Plain(Kind):
+    name = "plain"
+
+    @staticmethod
+    def suits(format: Format, ending: str) -> bool:
+        return True
+
+    def read(self, path: Path) -> Content:
+        raw = path.read_bytes()
+        return Content(_bytes(raw), self.translation.nothing, raw)
+
+    def restore(self, x: Tensor, plain: bytes, about: Any) -> dict[str, np.ndarray]:
+        return _bytes(plain)
+
+
+KINDS: dict[str, type[Kind]] = {kind.name: kind for kind in (Rows, Text, Arrays, Picture, Plain)}
+
+
+def _bytes(raw: bytes) -> dict[str, np.ndarray]:
+    return {"": np.frombuffer(raw, np.uint8)}
+
+
+def _which(name: str) -> str:
+    return f"holds {name!r}, which " if name else ""
+
+
+def _without_channel(pixels: np.ndarray) -> np.ndarray:
+    """Pixels (H, W, C) without the axis of a single channel."""
+    return np.ascontiguousarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+
+
+def ending(name: str) -> str:
+    return PurePosixPath(name).suffix.lower()
+
+
+def checksum(values: dict[str, np.ndarray]) -> int:
+    """CRC-32 of all values."""
+    check = 0
+    for each in values.values():
+        check = zlib.crc32(each.tobytes(), check)
+    return check
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file to be stored: the entry it becomes, and how it is read."""
+    """A file to be stored: the entry it becomes, its examples and plain bytes, and its size."""
 
-    path: Path
     entry: Entry
+    x: Tensor
+    plain: bytes
     size: int
-    read: Read
 
-    def fragments(self) -> Iterator[Fragment]:
-        """Read the file's fragments again; it must not have changed."""
-        parts = []
-        try:
-            for fragment in self.read():
-                parts.append(fragment.part)
-                yield fragment
-        except (DoesNotFit, OSError) as error:
-            raise self._changed(str(error)) from None
-        if joined(parts) != self.entry.parts:
-            raise self._changed("its parts are different")
-
-    def _changed(self, reason: str) -> BFNError:
-        return BFNError(
-            f"{str(self.path)!r} changed while it was being compressed ({reason}); start again"
-        )
+    @classmethod
+    def of(cls, name: str, kind: Kind, content: Content, size: int) -> Source:
+        """Raises `DoesNotFit` if the content would not be restored."""
+        kind.check(content)
+        x, plain, check = content.x, content.plain, checksum(content.values)
+        return cls(Entry(name, kind.name, len(x), len(plain), content.about, check), x, plain, size)
 
 
 def scan(
@@ -105,7 +437,7 @@ def scan(
     allow_fallback: bool = False,
     report: Callable[[int, int, str], None] = lambda done, total, title: None,
 ) -> list[Source]:
-    """Read every file once; refuse those the model cannot represent, in one sentence.
+    """Read all files; refuse those the model cannot represent, in one sentence.
 
     A file is stored under its own name, and a file in a folder under its path from that folder on.
     """
@@ -116,6 +448,8 @@ def scan(
             sources.append(_source(name, path, translation, allow_fallback))
         except DoesNotFit as reason:
             unfit.append(f"{str(path)!r} {reason}")
+        except OSError as error:
+            raise BFNError(f"cannot read {str(path)!r}: {error.strerror}") from None
     if unfit:
         more = len(unfit) - 1
         others = f", and {more} other file{'s do' if more > 1 else ' does'} not fit" if more else ""
@@ -125,6 +459,32 @@ def scan(
         )
     check_names([source.entry.name for source in sources])
     return sources
+
+
+def _source(name: str, path: Path, translation: Translation, allow_fallback: bool) -> Source:
+    size = path.stat().st_size
+    try:
+        kind = _kind(path, translation.format)(translation)
+        lossy = isinstance(kind, Picture) and ending(name) in LOSSY
+        restored = str(PurePosixPath(name).with_suffix(".png")) if lossy else name
+        return Source.of(restored, kind, kind.read(path), size)
+    except DoesNotFit:
+        if not allow_fallback:
+            raise
+        plain = Plain(translation)
+        return Source.of(name, plain, plain.read(path), size)
+
+
+def _kind(path: Path, format: Format) -> type[Kind]:
+    for kind in KINDS.values():
+        if kind is not Plain and kind.suits(format, ending(path.name)):
+            return kind
+    wanted = {
+        "image": f"a picture ({', '.join(PICTURES)}) or an array (.npy, .npz)",
+        "text": "a text",
+        "mixed": "arrays (.npz)",
+    }.get(format.medium, "an array (.npy, .npz)")
+    raise DoesNotFit(f"is not a file of this model's kind, {wanted}")
 
 
 def _find(inputs: Sequence[Path]) -> list[tuple[str, Path]]:
@@ -142,10 +502,10 @@ def _find(inputs: Sequence[Path]) -> list[tuple[str, Path]]:
             found.append((path.name, path))
         else:
             raise BFNError(f"there is no file {str(listed)!r}; give files and folders of files")
-    for name, path in found:
+    for _, path in found:
         if not path.is_file():
             raise BFNError(f"{str(path)!r} is not an ordinary file; leave it out")
-        check_name(name)
+    check_names([name for name, _ in found])
     return found
 
 
@@ -156,325 +516,3 @@ def _walk(folder: Path) -> Iterator[str]:
     for place, _, files in os.walk(folder, onerror=refuse):
         for name in files:
             yield (Path(place) / name).relative_to(folder).as_posix()
-
-
-def _source(name: str, path: Path, translation: Translation, allow_fallback: bool) -> Source:
-    size = path.stat().st_size
-    try:
-        restored, read = _reader(name, path, translation, allow_fallback)
-        parts = []
-        for fragment in read():
-            translation.check(fragment)
-            parts.append(fragment.part)
-        return Source(path, Entry(restored, joined(parts)), size, read)
-    except DoesNotFit:
-        if not allow_fallback:
-            raise
-        parts = (Plain(size),) if size else ()
-        return Source(path, Entry(name, parts), size, lambda: _read_plain(path))
-
-
-def _reader(name: str, path: Path, translation: Translation, lenient: bool) -> tuple[str, Read]:
-    """The name under which a file is restored, and its reader for this kind of data."""
-    format, ending = translation.format, path.suffix.lower()
-    array = ending in ARRAYS
-    if format.laws:
-        return name, lambda: read_table(path, format)
-    if isinstance(format, TextFormat) and (not array or format.alphabet.characters is None):
-        return name, lambda: read_text(path, format)
-    if array and (ending == ".npz" or format.medium != "mixed"):
-        return name, lambda: read_arrays(path, translation, lenient)
-    if format.medium == "image" and ending in KINDS:
-        restored = str(PurePosixPath(name).with_suffix(".png")) if ending in LOSSY else name
-        return restored, lambda: read_picture(path, translation)
-    wanted = {
-        "image": f"a picture ({', '.join(KINDS)}) or an array (.npy, .npz)",
-        "text": "a text",
-        "mixed": "arrays (.npz)",
-    }.get(format.medium, "an array (.npy, .npz)")
-    raise DoesNotFit(f"is not a file of this model's kind, {wanted}")
-
-
-def _read_plain(path: Path) -> Iterator[Fragment]:
-    """A file that is stored without the model."""
-    with path.open("rb") as file:
-        yield from _plain(file, 0, file.seek(0, os.SEEK_END))
-
-
-def _plain(file: IO[bytes], start: int, stop: int) -> Iterator[Fragment]:
-    for at in range(start, stop, CHUNK):
-        file.seek(at)
-        raw = file.read(min(CHUNK, stop - at))
-        yield Fragment(Plain(len(raw)), [raw], plain=raw)
-
-
-def read_text(path: Path, format: TextFormat) -> Iterator[Fragment]:
-    """Consecutive windows; the rest is plain if short, or ends an overlapping window."""
-    length, characters = format.length, format.alphabet.characters
-    at_once = max(1, CHUNK // length) * length
-    position, before = 0, None
-    # No newline is translated and no byte-order mark removed: bytes stay the same.
-    binary = characters is None
-    opened: IO[Any] = path.open("rb") if binary else path.open("r", encoding="utf-8", newline="")
-    with opened as file:
-        while text := _characters(file, at_once):
-            _check_characters(text, characters, position)
-            full = len(text) // length * length
-            if full:
-                windows = [text[i : i + length] for i in range(0, full, length)]
-                yield _windows(format, windows, 0)
-                before = windows[-1]
-            position += len(text)
-            rest = text[full:]
-            if rest:  # the end: reads in between are of full windows
-                if before is None or len(rest) <= length // 4:
-                    raw = rest if isinstance(rest, bytes) else rest.encode()
-                    yield Fragment(Plain(len(raw)), [raw], plain=raw)
-                else:
-                    skip = length - len(rest)
-                    yield _windows(format, [before[-skip:] + rest], skip)
-
-
-def _windows(format: TextFormat, windows: list, skip: int) -> Fragment:
-    text = windows[0][:0].join([*windows[:-1], windows[-1][skip:]])
-    raw = text if isinstance(text, bytes) else text.encode()
-    return Fragment(Windows(len(windows), skip), [raw], format.encode(windows))
-
-
-def _characters(file: IO[Any], count: int) -> Any:
-    """A string, or bytes of a binary file."""
-    try:
-        return file.read(count)
-    except UnicodeDecodeError:
-        raise DoesNotFit("is not UTF-8") from None
-
-
-def _check_characters(text: Any, characters: str | None, position: int) -> None:
-    odd = set() if characters is None else set(text) - set(characters)
-    if odd:
-        at = min(text.index(character) for character in odd)
-        raise DoesNotFit(
-            f"holds {text[at]!r} at position {position + at}, which is not one of the model's "
-            f"{len(set(characters or ''))} characters"
-        )
-
-
-@dataclass(frozen=True)
-class _Located:
-    """An array in a file, and where its numbers begin and end."""
-
-    place: Array
-    begin: int
-    end: int
-    prefix: str
-    """How errors refer to it."""
-
-
-def read_arrays(path: Path, translation: Translation, lenient: bool = False) -> Iterator[Fragment]:
-    """The fragments of a file; if lenient, arrays that do not fit are plain bytes."""
-    with path.open("rb") as file:
-        groups = list(_groups(file, path, translation, lenient))
-        arrays = sorted((array.place.start, array.end) for group in groups for array in group)
-        at = 0
-        for start, end in [*arrays, (file.seek(0, os.SEEK_END), 0)]:
-            yield from _plain(file, at, start)
-            at = end
-        for group in groups:
-            yield from _rows(file, group, translation)
-
-
-def _groups(
-    file: IO[bytes], path: Path, translation: Translation, lenient: bool
-) -> Iterator[list[_Located]]:
-    """The arrays that hold examples together, one for each part of the data."""
-    format, members = translation.format, _members(file, path)
-    names = [name.removesuffix(".npy") for _, _, name in members]
-    try:
-        groups = format.together(names)
-    except BFNError as error:
-        raise DoesNotFit(str(error)) from None
-    for number in set(range(len(names))).difference(*groups):
-        if not lenient:
-            raise DoesNotFit(
-                f"holds {members[number][2]!r}, which is not a variable of the model, "
-                f"{', '.join(format.parts)}"
-            )
-    for group in groups:
-        parts = zip(group, format.parts.values(), strict=True)
-        try:
-            arrays = [_array(file, *members[number], part) for number, part in parts]
-            if lenient:  # check that it fits before committing to it
-                for fragment in _rows(file, arrays, translation):
-                    translation.check(fragment)
-        except DoesNotFit:
-            if not lenient:
-                raise
-        else:
-            if arrays[0].end > arrays[0].begin:
-                yield arrays
-
-
-def _members(file: IO[bytes], path: Path) -> list[tuple[int, int, str]]:
-    """Begin, end and name of every .npy in the file."""
-    if path.suffix.lower() == ".npy":
-        return [(0, file.seek(0, os.SEEK_END), "")]
-    try:
-        with zipfile.ZipFile(file) as archive:
-            infos = sorted(archive.infolist(), key=lambda info: info.header_offset)
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-        raise DoesNotFit(f"is not an intact .npz archive ({error})") from None
-    found, end = [], 0
-    for info in infos:
-        if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
-            raise DoesNotFit(
-                "is a compressed .npz, whose bytes cannot be restored exactly: save it with "
-                "numpy.savez instead of savez_compressed"
-            )
-        file.seek(info.header_offset + 26)
-        lengths = file.read(4)
-        if len(lengths) < 4 or info.header_offset < end:
-            raise DoesNotFit("is not an intact .npz archive")
-        start = info.header_offset + 30 + sum(struct.unpack("<HH", lengths))
-        end = start + info.file_size
-        if end > file.seek(0, os.SEEK_END):
-            raise DoesNotFit("is not an intact .npz archive")
-        found.append((start, end, info.filename))
-    return found
-
-
-def _array(file: IO[bytes], start: int, stop: int, name: str, format: Format) -> _Located:
-    prefix = f"holds {name!r}, which " if name else ""
-    file.seek(start)
-    first = file.read(12)
-    wide = first[6:8] in (b"\2\0", b"\3\0")  # versions with more room for the header
-    size = 4 if wide else 2
-    begin = start + 8 + size + int.from_bytes(first[8 : 8 + size], "little")
-    file.seek(start + 8 + size)
-    header = _HEADER.fullmatch(file.read(min(begin - file.tell(), 1 << 16)))
-    if header is None or first[:6] != b"\x93NUMPY" or not (wide or first[6:8] == b"\1\0"):
-        raise DoesNotFit(f"{prefix}is not a .npy array with a header as numpy writes it")
-    kind, fortran, sizes = (text.decode() for text in header.groups())
-    shape = tuple(int(size) for size in sizes.split(",") if size.strip())
-    if not NUMBERS.fullmatch(kind):
-        raise DoesNotFit(f"{prefix}holds values of the type {kind}, expected numbers")
-    end = begin + math.prod(shape) * np.dtype(kind).itemsize
-    if end > stop:
-        raise DoesNotFit(
-            f"{prefix}is truncated: its header announces {end - begin} bytes of numbers"
-        )
-    if fortran == "True" and len(shape) > 1:
-        raise DoesNotFit(f"{prefix}is in Fortran order: save it through numpy.ascontiguousarray")
-    # Examples may lack the axis of a single channel, and an array may be a single example.
-    own, last = format.shape, (*format.shape[1:], *format.shape[:1])
-    plain = [own, own[1:]] if own[:1] == (1,) else [own]
-    usual = any(shape == one or (shape[1:] == one and len(shape) > len(one)) for one in plain)
-    if not usual and not (format.medium == "image" and last in (shape, shape[1:])):
-        raise DoesNotFit(
-            f"{prefix}has the shape {shape}, but the model's examples have the shape {own}"
-        )
-    file.seek(start)
-    standard = file.read(begin - start) == npy_header(shape, kind)
-    place = Array(start, kind, not usual, shape) if standard else Array(begin, kind, not usual)
-    return _Located(place, begin, end, prefix)
-
-
-def _rows(
-    file: IO[bytes], group: Sequence[_Located], translation: Translation
-) -> Iterator[Fragment]:
-    """The rows of arrays that belong together, piece by piece."""
-    arrays, parts = tuple(each.place for each in group), translation.format.parts
-    sizes = row_sizes(arrays, translation.format)
-    counts = [(a.end - a.begin) // size for a, size in zip(group, sizes, strict=True)]
-    if len(set(counts)) > 1:
-        listed = ", ".join(f"{n} of {name!r}" for name, n in zip(parts, counts, strict=True))
-        raise DoesNotFit(f"holds different numbers of examples, {listed}")
-    at_once = max(1, CHUNK // sum(sizes))
-    for first in range(0, counts[0], at_once):
-        count, raw, columns = min(at_once, counts[0] - first), [], []
-        for p, (array, size, part) in enumerate(zip(group, sizes, parts.values(), strict=True)):
-            file.seek(array.begin + first * size)
-            raw.append(file.read(count * size))
-            last, own = array.place.channels_last, part.shape
-            values = np.frombuffer(raw[-1], array.place.dtype)
-            values = values.reshape(-1, *((*own[1:], own[0]) if last else own))
-            values = np.moveaxis(values, -1, 1) if last else values
-            try:
-                columns.append(translation.encode(p, values))
-            except DoesNotFit as reason:
-                raise DoesNotFit(f"{array.prefix}{reason}") from None
-        yield Fragment(Rows(count, arrays), raw, translation.format.join(columns))
-
-
-def read_table(path: Path, format: Format) -> Iterator[Fragment]:
-    """The rows of a CSV file."""
-    try:
-        for piece in format.pieces(path):
-            if len(piece.rest) > MOST_REST:
-                raise DoesNotFit("has lines that are too long for a table")
-            part = CSVRows(len(piece.places), len(piece.rest))
-            yield Fragment(part, [piece.raw], torch.from_numpy(piece.places), piece.rest)
-    except BFNError as error:
-        raise DoesNotFit(str(error)) from None
-
-
-def read_picture(path: Path, translation: Translation) -> Iterator[Fragment]:
-    """One example. Pixels are levels or, as `bfn sample` draws them, shades of 0 to 255."""
-    format = translation.format
-    pixels = _resized(path, format) if translation.resize else _pixels(path, format.shape)
-    levels = translation.levels_of_shades[pixels]
-    shades = bool((levels >= 0).all())
-    values = levels if shades else pixels
-    values = values[None] if values.ndim == 2 else np.moveaxis(values, -1, 0)
-    part = Picture(KINDS[path.suffix.lower()], shades)
-    yield Fragment(part, [pixels.tobytes()], translation.examples(values[None]))
-
-
-def _resized(path: Path, format: Format) -> np.ndarray:
-    """The picture as the model sees it: cropped, resized, in its colours and shades."""
-    assert isinstance(format, ImageFormat)
-    try:
-        levels = format.read_picture(path, resize=True)
-    except BFNError:
-        raise DoesNotFit("cannot be read as a picture") from None
-    # A binary model draws its pixels; they must be the same whenever the file is read.
-    return without_channel(
-        format.render(format.encode(levels[None], torch.Generator().manual_seed(0)))[0]
-    )
-
-
-def _pixels(path: Path, shape: tuple[int, ...]) -> np.ndarray:
-    """uint8 (H, W), or (H, W, 3)."""
-    Image = require_extra("PIL.Image", "data", "reading pictures")
-    channels, height, width = shape
-    try:
-        with Image.open(path) as picture:
-            if picture.size != (width, height):
-                raise DoesNotFit(
-                    f"has {picture.size[0]} x {picture.size[1]} pixels, but the model's pictures "
-                    f"have {width} x {height} (--resize crops and resizes it as in training)"
-                )
-            wanted = MODES.get(channels)
-            if picture.mode != wanted or "transparency" in picture.info:
-                raise DoesNotFit(
-                    f"has pixels of the mode {picture.mode}"
-                    f"{' with transparency' if 'transparency' in picture.info else ''}, but the "
-                    f"model's are {wanted} (8 bits, {channels} channel{'s' * (channels > 1)})"
-                )
-            if getattr(picture, "n_frames", 1) != 1:
-                raise DoesNotFit("holds several pictures")
-            if ";16" in str(picture.tile):  # pillow would drop half of the bits
-                raise DoesNotFit("has 16 bits per channel, but the model's pictures have 8")
-            if picture.getexif().get(_ORIENTATION, 1) != 1:
-                raise DoesNotFit("has an EXIF rotation: save it upright")
-            pixels, pnm = np.asarray(picture), picture.format == "PPM"
-    except (OSError, SyntaxError, ValueError, zlib.error, Image.DecompressionBombError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DoesNotFit(f"cannot be read as a picture ({reason})") from None
-    if pnm or KINDS[path.suffix.lower()] == "ppm":
-        # pillow stretches levels other than 256, and ignores a second picture.
-        raw = path.read_bytes()
-        header = re.sub(rb"#[^\n]*\n", b"\n", raw[: len(raw) - pixels.nbytes])
-        right = re.fullmatch(rb"P[56]\s+\d+\s+\d+\s+255\s", header)
-        if not right or not raw.endswith(pixels.tobytes()):
-            raise DoesNotFit("is not a binary PGM or PPM file of a single picture with 256 levels")
-    return pixels

@@ -1,15 +1,11 @@
-"""Files to an archive and back, in batches of blocks, with everything checked.
+"""Files to an archive and back, with everything checked.
 
-Packing reads every input twice: once to check that the model can represent it exactly, and once to
-store it. Each batch of blocks is decoded again before it is written; the archive is written under a
-temporary name, read back, and only then renamed.
+All inputs are read into memory, coded, and decoded again before the archive is written, under a
+temporary name that is then replaced.
 
 Before anything is unpacked, the model must be the one the archive was made with, and this machine
-must compute the same digits: versions and a probe of the network are compared. Decoded data must
-have the stored checksum. Files are restored into a temporary folder, which is renamed when all of
-them are complete.
-
-Memory holds one batch, whatever the length of the archive.
+must compute the same digits: a probe of the network and the coder is compared. No file is written
+before all of them are decoded and have their stored checksums.
 """
 
 from __future__ import annotations
@@ -17,13 +13,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
-import secrets
-import shutil
-import tempfile
-import zlib
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -31,35 +23,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bfn.codec.archive import (
-    MADE_WITH,
-    PIECE,
-    Archive,
-    Array,
-    Bits,
-    Contents,
-    Entry,
-    Rows,
-    Writer,
-    check_size,
-)
+from bfn.codec.archive import MADE_WITH, Archive, Contents, Entry
 from bfn.codec.chain import Chain
 from bfn.codec.coder import LANES, Codec
-from bfn.codec.files import Source, scan
+from bfn.codec.files import KINDS, Arrays, Source, checksum, ending, scan
 from bfn.codec.stack import Exact
-from bfn.codec.translation import (
-    DoesNotFit,
-    Fragment,
-    Translation,
-    bin_values,
-    check_parts,
-    npy_header,
-    restore,
-)
+from bfn.codec.translation import DoesNotFit, Translation, bin_values
 from bfn.data.formats import Format
 from bfn.data.tensors import format_of, packed
 from bfn.errors import BFNError, join_names, printable
-from bfn.files import replacing
+from bfn.files import write
 from bfn.model import BFN
 
 BLOCK = 34
@@ -70,11 +43,8 @@ WIDTH, WIDE = 256, 1 << 16
 """Maximum number of examples of a block coded at a time, and of variables of all blocks."""
 MAX_VARIABLES = 1 << 25
 """Maximum number of variables coded at once: bounds the memory of both sides."""
-NAME = "data.npy"
-"""The only entry of an archive of arrays: concatenated arrays, each with numpy's header."""
-
-_OTHERS = ("reconstruction", "startup", "overhead", "startup_examples")
-"""What is counted for a block besides the bits of its steps."""
+NAMES = ("data.npy", "data.npz")
+"""The only entry of an archive of arrays, of one kind or of mixed data."""
 
 Report = Callable[[int, int, str], None]
 """Called with the number of finished files or examples, their total, and a title."""
@@ -86,10 +56,12 @@ def _silent(*_: object) -> None: ...
 # What both sides must agree on.
 
 
-def fingerprint(model: BFN) -> int:
-    """64 bits of a model's configuration and weights."""
+def fingerprint(model: BFN, format: Format) -> int:
+    """64 bits of a model's configuration, the format of its examples and its weights."""
+    # What a saved model knows of its data may have more than the format.
+    config = model.config() | {"data": format.describe()}
     digest = hashlib.blake2b(digest_size=8)
-    digest.update(json.dumps(_without_defaults(model.config()), sort_keys=True).encode())
+    digest.update(json.dumps(_without_defaults(config), sort_keys=True).encode())
     for name, tensor in sorted(model.net.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
@@ -106,7 +78,7 @@ def _without_defaults(config: Any) -> Any:
 
 
 def _environment(codec: Codec) -> tuple[dict[str, str], int]:
-    """What an archive was made with, and the probe."""
+    """What an archive is made with, and the probe."""
     settings = codec.settings
     return {key: str(settings[key]) for key in MADE_WITH}, int(settings["probe"][:8], 16)
 
@@ -148,8 +120,8 @@ def pack(
     allow_fallback: bool = False,
     resize: bool = False,
     report: Report = _silent,
-) -> Contents:
-    """Store files in an archive; returns its table of contents.
+) -> Archive:
+    """Store files in an archive, and return it.
 
     Args:
         model, format: the model that codes them, and the format of its examples.
@@ -167,22 +139,26 @@ def pack(
     def read(translation: Translation) -> list[Source]:
         return scan(inputs, translation, allow_fallback=allow_fallback, report=report)
 
-    return _store(
-        model, Translation.of(model, format, resize), read, out, steps, block, run, report
-    )
+    archive = _store(model, Translation.of(model, format, resize), read, steps, block, run, report)
+    try:
+        write(out, archive.to_bytes())
+    except OSError as error:
+        raise BFNError(
+            f"{str(out)!r} cannot be written ({error.strerror}); give another name"
+        ) from None
+    return archive
 
 
 def _store(
     model: BFN,
     translation: Translation,
     read: Callable[[Translation], list[Source]],
-    out: Path,
     steps: int,
     block: int | None,
     run: str = "",
     report: Report = _silent,
-) -> Contents:
-    """`pack`, of the sources that `read` returns."""
+) -> Archive:
+    """An archive of the sources that `read` returns."""
     format = translation.format
     most = max(1, MAX_VARIABLES // format.dimensions)
     if block is not None and not 1 <= block <= most:
@@ -192,101 +168,38 @@ def _store(
     # Refuses a model that cannot code, before files are read.
     chain = _codec(model, format, steps).chain
     sources = read(translation)
-    entries = [source.entry for source in sources]
-    examples = sum(entry.examples for entry in entries)
+    x = torch.cat([translation.nothing, *(source.x for source in sources)])
     if block is None:  # blocks of equal length
         wanted = format.block or _fair_length(chain)
-        length = math.ceil(examples / max(1, round(examples / wanted)))
+        length = math.ceil(len(x) / max(1, round(len(x) / wanted)))
         block = min(most, max(1, length))
-    check_size(entries, -(-examples // block))
-    codec = codec_for(model, format, steps, block, examples)
-    try:
-        with replacing(out) as temporary:
-            with Writer(temporary) as writer:
-                digest, spent = _Digest(), np.zeros(steps + 4)
-                advance = _counter(report, 2 * examples, "compressing and checking")
-                for x in _batches(sources, codec.lanes * block, writer, digest):
-                    for bits in _write(x.split(block), codec, translation, writer, advance):
-                        spent += bits
-                writer.keep(b"", end=True)
-                made_with, probe = _environment(codec)
-                others = dict(zip(_OTHERS, map(round, spent[steps:]), strict=True))
-                contents = Contents(
-                    made_with,
-                    printable(run)[:255],
-                    format.medium,
-                    tuple(format.shape),
-                    format.K,
-                    fingerprint(model),
-                    probe,
-                    steps,
-                    codec.lanes,
-                    block,
-                    input_bytes=sum(source.size for source in sources),
-                    content=digest.value,
-                    bits=Bits.round(spent[:steps].tolist() if examples else [], **others),
-                    entries=entries,
-                    blocks=writer.blocks,
-                )
-                writer.close(contents)
-            with Archive(temporary) as written:
-                if written.contents != contents:
-                    raise BFNError(f"{str(out)!r} was not written correctly; try another disk")
-    except OSError as error:
+    codec = codec_for(model, format, steps, block, len(x))
+    made_with, probe = _environment(codec)
+    blocks = list(x.split(block)) if len(x) else []
+    contents = Contents(
+        made_with,
+        printable(run)[:255],
+        format.medium,
+        tuple(format.shape),
+        fingerprint(model, format),
+        probe,
+        steps,
+        block,
+        input_bytes=sum(source.size for source in sources),
+        lengths=[1 << 31] * len(blocks),
+        entries=[source.entry for source in sources],
+    )
+    contents.pack()  # refuses too many files before they are coded
+    advance = _counter(report, 2 * len(x), "compressing and checking")
+    payloads = [coded.payload for coded in codec.encode(blocks, advance)]
+    decoded = codec.decode(payloads, [len(each) for each in blocks], advance)
+    if not all(map(torch.equal, blocks, map(model.pack, decoded))):
         raise BFNError(
-            f"{str(out)!r} cannot be written ({error.strerror}); give another name"
-        ) from None
-    return contents
-
-
-class _Digest:
-    """Running CRC-32 of everything it is called with."""
-
-    value = 0
-
-    def __call__(self, data: bytes) -> None:
-        self.value = zlib.crc32(data, self.value)
-
-
-def _batches(
-    sources: Sequence[Source], size: int, writer: Writer, digest: _Digest
-) -> Iterator[Tensor]:
-    """The examples of all files, `size` at a time; the writer keeps the plain bytes."""
-    waiting = torch.zeros(0)
-    for source in sources:
-        for fragment in source.fragments():
-            digest(fragment.content)
-            writer.keep(fragment.plain)
-            if fragment.x is None:
-                continue
-            waiting = torch.cat([waiting, fragment.x]) if len(waiting) else fragment.x
-            while len(waiting) >= size:
-                yield waiting[:size]
-                waiting = waiting[size:].clone()
-    if len(waiting):
-        yield waiting
-
-
-def _write(
-    blocks: Sequence[Tensor],
-    codec: Codec,
-    translation: Translation,
-    writer: Writer,
-    advance: Callable[[int], None],
-) -> Iterator[list[float]]:
-    """Code blocks, and write them once they decode; yields where the bits of each went."""
-    coded = codec.encode(blocks, advance)
-    payloads, counts = [each.payload for each in coded], [len(x) for x in blocks]
-    decoded = map(codec.model.pack, codec.decode(payloads, counts, advance))
-    for before, after, each in zip(blocks, decoded, coded, strict=True):
-        if not all(map(np.array_equal, *map(translation.values, (before, after)))):
-            raise BFNError(
-                "the coded data did not decode to the original, because this machine does not "
-                "compute the same digits twice; nothing was written"
-            )
-        writer.add(each.payload, len(before), translation.checksum(before))
-        others = (each.bits[name] for name in _OTHERS[:3])
-        yield [*each.bits["steps"], *others, each.startup_examples]
+            "the coded data did not decode to the original, because this machine does not compute "
+            "the same digits twice; nothing was written"
+        )
+    contents = replace(contents, lengths=[len(payload) for payload in payloads])
+    return Archive.of(contents, payloads, b"".join(source.plain for source in sources))
 
 
 def _counter(report: Report, total: int, title: str) -> Callable[[int], None]:
@@ -303,10 +216,6 @@ def _counter(report: Report, total: int, title: str) -> Callable[[int], None]:
 
 # Unpacking.
 
-_PROGRAMS = ("torch", "numpy", "constriction")
-_PROCESSOR = ("machine", "instructions")
-_ANYWAY = ", or try --anyway: restored files are checked, so the worst that can happen is an error"
-
 
 def unpack(
     archive: Archive,
@@ -315,7 +224,6 @@ def unpack(
     out: Path,
     *,
     run: str = "",
-    anyway: bool = False,
     only: Sequence[str] | None = None,
     report: Report = _silent,
 ) -> list[Entry]:
@@ -324,181 +232,45 @@ def unpack(
     Args:
         model, format: those that the archive was made with.
         run: the model's name in error messages.
-        anyway: try even if versions or processors differ; decoded data are still checked.
         only: the names of files or folders; by default all are restored.
         report: called with the examples that were decoded.
     """
-    entries, blocks = archive.contents.entries, archive.contents.blocks
-    chosen = _choose(entries, only)
-    wanted = [entry for entry, asked in zip(entries, chosen, strict=True) if asked]
-    codec = _open_codec(archive, model, format, run, anyway)
+    chosen = _choose(archive.contents.entries, only)
+    wanted = [archive.contents.entries[number] for number in chosen]
+    _check_places(out, wanted)
+    found = _values(archive, model, format, chosen, run, report)
     translation = Translation.of(model, format)
-    examples = _BlockReader(
-        max(1, archive.contents.block), _decoder(archive, codec, translation, chosen, report)
-    )
-    places = [i for i, block in enumerate(blocks) if not block.model]
-    plain = _BlockReader(PIECE, lambda number: archive.plain_block(places[number]))
-    digest = _Digest()
-    # In the folder, if there is one: its parent may be another disk, or not writable.
-    token = secrets.token_hex(4)
-    temporary = (
-        out / f".{token}.part" if out.is_dir() else out.with_name(f".{out.name}.{token}.part")
-    )
+    files = [
+        KINDS[entry.kind](translation).file(entry.name, values)
+        for entry, values in zip(wanted, found, strict=True)
+    ]
     try:
-        temporary.mkdir()
-        for entry, asked in zip(entries, chosen, strict=True):
-            if asked:
-                restore(
-                    entry, temporary / entry.name, translation, examples.take, plain.take, digest
-                )
-            else:
-                examples.at, plain.at = examples.at + entry.examples, plain.at + entry.plain
-        if all(chosen) and digest.value != archive.contents.content:
-            raise archive.damaged("the restored files do not match their checksum")
-        _move(temporary, out, wanted)
+        out.mkdir(exist_ok=True)
+        for entry, content in zip(wanted, files, strict=True):
+            (out / entry.name).parent.mkdir(parents=True, exist_ok=True)
+            write(out / entry.name, content)
     except OSError as error:
         raise BFNError(
             f"the files cannot be restored to {str(out)!r} ({error.strerror or error}); give "
             "another folder"
         ) from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return wanted
 
 
-def _choose(entries: Sequence[Entry], only: Sequence[str] | None) -> list[bool]:
-    """Which entries are selected, by name or by folder."""
-    chosen = np.full(len(entries), not only)
+def _choose(entries: Sequence[Entry], only: Sequence[str] | None) -> list[int]:
+    """The numbers of the entries that are selected, by name or by folder."""
+    chosen = set[int]() if only else set(range(len(entries)))
     for name in only or ():
         place = name.rstrip("/")
-        found = [f"{entry.name}/".startswith(f"{place}/") for entry in entries]
-        if not any(found):
+        found = {i for i, entry in enumerate(entries) if f"{entry.name}/".startswith(f"{place}/")}
+        if not found:
             held = join_names(repr(entry.name) for entry in entries) or "no files"
             raise BFNError(f"the archive holds no file {name!r}; it holds {held}")
         chosen |= found
-    return chosen.tolist()
+    return sorted(chosen)
 
 
-def _open_codec(archive: Archive, model: BFN, format: Format, run: str, anyway: bool) -> Codec:
-    """The codec that decodes an archive, or the reason why this model or machine cannot."""
-    contents, name, own = archive.contents, archive.name, fingerprint(model)
-    if own != contents.fingerprint:
-        raise BFNError(
-            f"{name!r} was made with another model ({contents.run or 'unnamed'!r}, fingerprint "
-            f"{contents.fingerprint:016x}) than {run!r} (fingerprint {own:016x}); give the run it "
-            "was made with"
-        )
-    if not 1 <= contents.steps <= MAX_STEPS:
-        raise archive.damaged(f"steps = {contents.steps}")
-    block = max(1, contents.block)
-    if block * format.dimensions > MAX_VARIABLES:
-        raise archive.damaged(f"{block} examples in a block are too many")
-    try:
-        check_parts(contents.entries, format)
-    except BFNError as error:
-        raise archive.damaged(str(error)) from None
-    codec = codec_for(model, format, contents.steps, block, contents.examples)
-    if contents.lanes != codec.lanes:
-        raise archive.damaged(f"lanes = {contents.lanes}")
-    here, probe = _environment(codec)
-    there = contents.made_with
-    if there["device"] != here["device"]:
-        raise BFNError(
-            f"{name!r} was made on the device {there['device']!r}, not {here['device']!r}, which "
-            f"rounds differently; decode it on {there['device']!r}"
-        )
-    # Not bfn's own version: the archive's format says whether its code has changed.
-    different = [key for key in (*_PROGRAMS, *_PROCESSOR) if there[key] != here[key]]
-    if different and not anyway:
-        remedy = (
-            "install the versions it was made with"
-            if different[0] in _PROGRAMS
-            else "decode it on such a processor"
-        )
-        theirs, ours = (", ".join(f"{k} {made[k]}" for k in different) for made in (there, here))
-        raise BFNError(f"{name!r} was made with {theirs}, but this is {ours}; {remedy}{_ANYWAY}")
-    if probe != contents.probe and not anyway:
-        raise BFNError(
-            f"{name!r} was made on a machine that rounds differently, although versions are the "
-            f"same; decode it on the kind of processor it was made on{_ANYWAY}"
-        )
-    return codec
-
-
-class _BlockReader:
-    """Reads consecutive examples or plain bytes from blocks that are loaded on demand."""
-
-    def __init__(self, size: int, load: Callable[[int], Any]) -> None:
-        self.size, self.load, self.at = size, load, 0
-        self._last: tuple[int, Any] | None = None
-
-    def take(self, count: int) -> Iterator[Any]:
-        """The next `count` of them, in pieces."""
-        stop = self.at + count
-        while self.at < stop:
-            number, first = divmod(self.at, self.size)
-            if self._last is None or self._last[0] != number:
-                self._last = (number, self.load(number))
-            piece = self._last[1][first : first + stop - self.at]
-            self.at += len(piece)
-            yield piece
-
-
-def _decoder(
-    archive: Archive,
-    codec: Codec,
-    translation: Translation,
-    chosen: Sequence[bool],
-    report: Report,
-) -> Callable[[int], Tensor]:
-    """A function that returns the examples of a block, decoding chosen entries in batches."""
-    contents, model = archive.contents, codec.model
-    places = [i for i, block in enumerate(contents.blocks) if block.model]
-    needed, start, size = set[int](), 0, max(1, contents.block)
-    for entry, asked in zip(contents.entries, chosen, strict=True):
-        stop = start + entry.examples
-        if asked and stop > start:
-            needed.update(range(start // size, -(-stop // size)))
-        start = stop
-    order, decoded = sorted(needed), dict[int, Tensor]()
-    total = sum(contents.blocks[places[b]].count for b in order)
-    advance = _counter(report, total, "decompressing")
-
-    def confirm(number: int, x: Any) -> None:
-        if translation.checksum(model.pack(x)) != contents.blocks[places[number]].check:
-            raise BFNError(f"block {number} holds the wrong data")
-
-    def load(number: int) -> Tensor:
-        if number in decoded:
-            return decoded[number]
-        decoded.clear()
-        first = bisect_left(order, number)
-        batch = order[first : first + codec.lanes]
-        payloads = [archive.payload(places[b]) for b in batch]
-        counts = [contents.blocks[places[b]].count for b in batch]
-        try:
-            found = codec.decode(payloads, counts, advance, batch, confirm)
-        except BaseException as error:
-            # constriction panics on invalid input, with its own exception type.
-            panic = type(error).__name__ == "PanicException"
-            if panic or isinstance(error, ValueError | ArithmeticError | IndexError):
-                raise BFNError(
-                    f"{archive.name!r} does not decode to the original: this machine computes "
-                    "different digits from the one it was made on, or the archive is forged; "
-                    "decode it where it was made"
-                ) from error
-            raise
-        decoded.update(zip(batch, map(model.pack, found), strict=True))
-        return decoded[number]
-
-    return load
-
-
-def _move(temporary: Path, out: Path, entries: Sequence[Entry]) -> None:
-    """Move the restored files into place: the folder itself if it does not exist yet."""
-    if not out.exists():
-        os.replace(temporary, out)
-        return
+def _check_places(out: Path, entries: Sequence[Entry]) -> None:
     for entry in entries:
         target = out / entry.name
         for folder in (target, *target.parents):
@@ -510,9 +282,86 @@ def _move(temporary: Path, out: Path, entries: Sequence[Entry]) -> None:
                     f"{str(folder)!r} is in the way of a restored file; remove it, or give another "
                     "folder"
                 )
-    for entry in entries:
-        (out / entry.name).parent.mkdir(parents=True, exist_ok=True)
-        os.replace(temporary / entry.name, out / entry.name)
+
+
+def _values(
+    archive: Archive,
+    model: BFN,
+    format: Format,
+    chosen: Sequence[int],
+    run: str,
+    report: Report = _silent,
+) -> list[dict[str, np.ndarray]]:
+    """The values of the chosen entries, all of which have their stored checksums."""
+    contents, entries = archive.contents, archive.contents.entries
+    codec = _open_codec(archive, model, format, run)
+    translation, size, plain = Translation.of(model, format), contents.block, archive.plain
+    first = list(accumulate((entry.examples for entry in entries), initial=0))
+    start = list(accumulate((entry.plain for entry in entries), initial=0))
+    needed = set[int]()
+    for i in chosen:
+        if entries[i].examples:
+            needed.update(range(first[i] // size, -(-first[i + 1] // size)))
+    order, values = sorted(needed), []
+    counts = [min(size, contents.examples - number * size) for number in order]
+    advance = _counter(report, sum(counts), "decompressing")
+    try:
+        decoded = codec.decode([archive.blocks[b] for b in order], counts, advance, order)
+        x = torch.cat([translation.nothing, *map(model.pack, decoded)])
+        places = {number: place * size for place, number in enumerate(order)}
+        for i in chosen:
+            entry = entries[i]
+            at = places.get(first[i] // size, 0) + first[i] % size
+            values.append(
+                KINDS[entry.kind](translation).restore(
+                    x[at : at + entry.examples], plain[start[i] : start[i + 1]], entry.about
+                )
+            )
+            if checksum(values[-1]) != entry.check:
+                raise ValueError(f"{entry.name!r} does not have its checksum")
+    except BaseException as error:
+        # constriction panics on invalid input, with its own exception type.
+        panic = type(error).__name__ == "PanicException"
+        if panic or isinstance(
+            error, DoesNotFit | ValueError | TypeError | ArithmeticError | LookupError
+        ):
+            raise BFNError(
+                f"{archive.name!r} does not decode to the original: this machine computes "
+                "different digits from the one it was made on, or the archive is forged; decode it "
+                "where it was made"
+            ) from error
+        raise
+    return values
+
+
+def _open_codec(archive: Archive, model: BFN, format: Format, run: str) -> Codec:
+    """The codec that decodes an archive, or the reason why this model or machine cannot."""
+    contents, name, own = archive.contents, archive.name, fingerprint(model, format)
+    if own != contents.fingerprint:
+        raise BFNError(
+            f"{name!r} was made with another model ({contents.run or 'unnamed'!r}, fingerprint "
+            f"{contents.fingerprint:016x}) than {run!r} (fingerprint {own:016x}); give the run it "
+            "was made with"
+        )
+    if not 1 <= contents.steps <= MAX_STEPS:
+        raise archive.damaged(f"steps = {contents.steps}")
+    if contents.block * format.dimensions > MAX_VARIABLES:
+        raise archive.damaged(f"{contents.block} examples in a block are too many")
+    for entry in contents.entries:
+        if entry.kind not in KINDS or not KINDS[entry.kind].suits(format, ending(entry.name)):
+            raise archive.damaged(f"{entry.name!r} is not data of this model's kind")
+    codec = codec_for(model, format, contents.steps, contents.block, contents.examples)
+    here, probe = _environment(codec)
+    if probe != contents.probe:
+        there = contents.made_with
+        different = [key for key in MADE_WITH if there[key] != here[key]]
+        theirs, ours = (", ".join(f"{k} {made[k]}" for k in different) for made in (there, here))
+        raise BFNError(
+            f"{name!r} was made on a machine that rounds differently"
+            f"{f', with {theirs}; this is {ours}' if different else ', although versions agree'}; "
+            "decode it where it was made, or with the same versions on such a processor"
+        )
+    return codec
 
 
 # Arrays in Python.
@@ -531,26 +380,18 @@ def compress(model: BFN, x: Any, *, steps: int = 25, block: int | None = None) -
     """
     rows = packed(model, x)
     model.check(rows)
-    format, parts = format_of(model, rows.shape[1:]), x if model.flow.variables else {"": x}
-    columns = [_array(parts[name]) for name in format.parts]
+    format, mixed = format_of(model, rows.shape[1:]), bool(model.flow.variables)
+    parts = x if mixed else {"": x}
+    arrays = {name: _array(parts[name]) for name in format.parts}
 
     def read(translation: Translation) -> list[Source]:
-        arrays, size = [], 0
-        for column in columns:
-            arrays.append(Array(size, column.dtype.str, False, column.shape))
-            size += len(npy_header(column.shape, column.dtype.str)) + column.nbytes
-        part, raw = Rows(len(columns[0]), tuple(arrays)), [column.tobytes() for column in columns]
+        kind, size = Arrays(translation), sum(array.nbytes for array in arrays.values())
         try:
-            fragment = Fragment(part, raw, translation.examples(*columns))
-            translation.check(fragment)
+            return [Source.of(NAMES[mixed], kind, kind.content(arrays), size)]
         except DoesNotFit as reason:
             raise BFNError(f"x {reason}") from None
-        return [Source(Path(NAME), Entry(NAME, (part,)), size, lambda: iter([fragment]))]
 
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "data.bfn"
-        _store(model, Translation.of(model, format), read, out, steps, block)
-        return out.read_bytes()
+    return _store(model, Translation.of(model, format), read, steps, block).to_bytes()
 
 
 def _array(values: Any) -> np.ndarray:
@@ -559,17 +400,9 @@ def _array(values: Any) -> np.ndarray:
 
 def decompress(model: BFN, data: bytes) -> Any:
     """The data given to `compress`, as numpy arrays of the same types."""
-    with tempfile.TemporaryDirectory() as folder:
-        path, out = Path(folder) / "data.bfn", Path(folder) / "data"
-        path.write_bytes(data)
-        with Archive(path, name="the data") as archive:
-            if [entry.name for entry in archive.contents.entries] != [NAME]:
-                raise BFNError("the data are an archive of files; restore them with bfn decompress")
-            format = format_of(model, archive.contents.shape)
-            unpack(archive, model, format, out, run="the model")
-            try:
-                with (out / NAME).open("rb") as file:
-                    found = {name: np.load(file, allow_pickle=False) for name in format.parts}
-            except (ValueError, EOFError):
-                raise archive.damaged("it does not hold one array for each variable") from None
-    return found if model.flow.variables else found[""]
+    archive, mixed = Archive.from_bytes(data, "the data"), bool(model.flow.variables)
+    if [entry.name for entry in archive.contents.entries] not in ([name] for name in NAMES):
+        raise BFNError("the data are an archive of files; restore them with bfn decompress")
+    format = format_of(model, archive.contents.shape)
+    (values,) = _values(archive, model, format, [0], "the model")
+    return values if mixed else values[""]

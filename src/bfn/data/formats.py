@@ -427,7 +427,8 @@ class MixedFormat(Format):
         ]
 
     def join(self, parts: Sequence[Tensor]) -> Tensor:
-        return torch.cat([part.reshape(len(part), -1).float() for part in parts], 1)
+        rows = zip(parts, self._sizes, strict=True)
+        return torch.cat([part.reshape(len(part), size).float() for part, size in rows], 1)
 
     def together(self, names: Sequence[str]) -> list[list[int]]:
         for name in self.variables:
