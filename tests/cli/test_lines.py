@@ -74,7 +74,7 @@ def test_the_run_goes_on_and_draws_figures(folder: Path, output: Command) -> Non
     ("arguments", "words"),
     [
         (["sample", "RUN", "--length", "13"], "has length 13; expected 1 to 12"),
-        (["sample", "RUN", "--length", "0"], "0"),
+        (["sample", "RUN", "--length", "0"], "an example has length 0; expected 1 to 12"),
         (["sample", "RUN", "--prefix", "a" * 13], "the model's longest lines have 12; shorten it"),
         (["sample", "RUN", "--prefix", "abaab", "--length", "3"], "more than --length 3 can"),
         (["sample", "RUN", "--film"], "--film needs examples of equal length"),

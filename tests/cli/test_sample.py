@@ -171,12 +171,13 @@ def test_films(runs: Path, output: Command, draw: Callable[..., np.ndarray]) -> 
     with Image.open("x.gif") as film:
         assert film.n_frames == 7
         assert film.info["loop"] == 0
-    said = output("sample", runs / "text", "--n", 3, "--steps", 4, "--film", "--out", "y.txt")
+    text = ["sample", runs / "text", "--n", 3, "--steps", 4, "--out"]
+    said = output(*text, "y.txt", "--film")
     assert "y.gif: 5 frames" in said
     with Image.open("y.gif") as film:
         assert film.n_frames == 5
-    lines = Path("y.txt").read_text().splitlines()
-    assert all(len(line) == 8 and set(line) <= set(" abcdefghijklmnopqrstuvwxyz") for line in lines)
+    output(*text, "plain.txt")
+    assert Path("y.txt").read_text() == Path("plain.txt").read_text()
 
 
 # Infilling.

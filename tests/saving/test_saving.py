@@ -180,27 +180,30 @@ def test_foreign_parts_of_a_flow_are_refused(run: Path, name: str) -> None:
     refused(run, lambda config: config["flow"]["arguments"].update(schedule=schedule), name)
 
 
+def sigma_1(value: Any) -> Any:
+    return lambda c: c["flow"]["arguments"]["schedule"]["arguments"].update(sigma_1=value)
+
+
 @pytest.mark.parametrize(
-    "change",
+    ("change", "words"),
     [
-        lambda config: config["flow"].pop("class"),
-        lambda config: config["flow"].pop("arguments"),
-        lambda config: config["head"]["arguments"].update(nonsense=1),
-        lambda config: config["head"]["arguments"].update(K=0),
-        lambda config: config["flow"]["arguments"].pop("schedule"),
-        lambda config: config["flow"]["arguments"]["schedule"]["arguments"].update(sigma_1="a"),
-        lambda config: config["flow"]["arguments"]["schedule"]["arguments"].update(sigma_1=-1),
-        lambda config: config["net"]["arguments"].update(nonsense=1),
-        lambda config: config.update(net="a string"),
-        lambda config: config.pop("head"),
-        lambda config: config.pop("format_version"),
-        lambda config: config["net"]["arguments"].update(P=5),  # the weights do not fit
-        lambda config: config.update(format_version="1"),
-        lambda config: config.update(format_version=[1]),
+        (lambda c: c["flow"].pop("class"), "does not describe a part of a model"),
+        (lambda c: c["flow"].pop("arguments"), "does not describe a part of a model"),
+        (lambda c: c.update(net="a string"), "'a string' does not describe a part of a model"),
+        (lambda c: c["head"]["arguments"].update(nonsense=1), "BinnedHead does not take these"),
+        (lambda c: c["head"]["arguments"].update(K=0), "K = 0 bins; discretised data have"),
+        (lambda c: c["flow"]["arguments"].pop("schedule"), "missing 1 required positional"),
+        (sigma_1("a"), "sigma_1 = 'a' is not valid; expected a number"),
+        (sigma_1(-1), "sigma_1 = -1.0 is not strictly between 0 and 1"),
+        (lambda c: c["net"]["arguments"].update(nonsense=1), "Toy does not take these arguments"),
+        (lambda c: c["net"]["arguments"].update(P=5), "do not fit the network Toy: last has shape"),
+        (lambda c: c.pop("head"), "config.json' is damaged ('head')"),
+        (lambda c: c.pop("format_version"), "config.json' is damaged ('format_version')"),
+        (lambda c: c.update(format_version=[1]), "has format [1], this version of bfn reads 1"),
     ],
 )
-def test_damaged_configurations_are_refused(run: Path, change: Any) -> None:
-    refused(run, change)
+def test_damaged_configurations_are_refused(run: Path, change: Any, words: str) -> None:
+    refused(run, change, words)
 
 
 def test_another_format_is_refused(run: Path) -> None:

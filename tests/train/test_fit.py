@@ -90,8 +90,7 @@ def test_hidden_labels(x: Tensor, tmp_path: Path) -> None:
         hidden = torch.rand(256, generator=generator) < 0.3
         expected = torch.where(hidden, -1, labels[data.indices(0, step, 256)])
         assert torch.equal(label, expected)
-        assert 0.2 < float(hidden.float().mean()) < 0.4
-
+    assert len(labels_seen) == 3
     with pytest.raises(BFNError, match=r"label_dropout = 0.3 hides labels, but the data has no"):
         bfn.train.fit(model(), x, label_dropout=0.3, out=tmp_path / "run", display=False)
     assert not (tmp_path / "run").exists()
