@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -344,53 +345,20 @@ def label_names(model: BFN | Wrapper) -> list[str]:
     return names
 
 
-def read_labels(model: BFN | Wrapper, text: str) -> list[int]:
-    """Labels from a command line: "7", "3,7", "disc,ring", or "each" for all of them."""
-    count, names = label_count(model), label_names(model)
-    if count == 0:
-        return [0]  # `label_tensor` refuses a model without labels
-    if text.strip() == "each":
-        if count is None:
-            raise BFNError(
-                "label = 'each' needs the number of labels, which this network does not say; list "
-                "them, as in 0,1,2"
-            )
-        return list(range(count))
-    parts = [text] if text in names else [part.strip() for part in text.split(",")]
-    return [_label_number(part, names) for part in parts]
-
-
-def _label_number(text: str, names: list[str]) -> int:
-    """The number of a label, given by its name or its number."""
-    if text in names:
-        return names.index(text)
-    try:
-        label = int(text)
-        # If names are numbers (folders 3 and 7), it would be unclear which one 0 is.
-        if label < 0 or not any(name.isdecimal() for name in names):
-            return label
-    except ValueError:
-        pass
-    if not names:
-        raise BFNError(
-            f"label = {text!r} is not a label; expected a whole number, several as in 3,7, or each"
-        )
-    near = "" if text.isdecimal() else did_you_mean(text, names)
-    hint = near or "; give one of them, several separated by commas, or each"
-    raise BFNError(
-        f"label = {text!r} is not one of the model's labels ({join_names(names, 20)}){hint}"
-    )
-
-
 def per_example(value: Any, B: int) -> bool:
     """Whether a condition has one entry for each of B examples."""
     return isinstance(value, Tensor) and value.dim() > 0 and len(value) == B
 
 
+def read_labels(model: BFN | Wrapper, text: str) -> list[int]:
+    """Labels from a command line: "7", "3,7", "disc,ring", or "each" for all of them."""
+    return label_tensor(model, text).tolist()
+
+
 def label_tensor(
-    model: BFN | Wrapper, label: Tensor | Sequence[int] | int | str, batch: int
+    model: BFN | Wrapper, label: Tensor | Sequence[int] | int | str, batch: int | None = None
 ) -> Tensor:
-    """One int64 label per example, on the model's device; a single number or name is for all."""
+    """int64 labels on the model's device, one for each example; a single one is for all."""
     count = label_count(model)
     if count == 0:
         raise BFNError(
@@ -398,14 +366,15 @@ def label_tensor(
             "net.labels, or leave the label out"
         )
     if isinstance(label, str):
-        label = _label_number(label, label_names(model))
+        label = _numbers(label, count, label_names(model))
+        label = label[0] if len(label) == 1 and batch is not None else label
     try:
         labels = torch.as_tensor(label)
     except (TypeError, ValueError):  # words, or lists of different lengths
         labels = torch.zeros(())
     if labels.is_floating_point() or labels.dtype == torch.bool or labels.dim() > 1:
         raise BFNError(f"label = {label!r}; expected a whole number, or one for each example")
-    if labels.dim() == 1 and len(labels) != batch:
+    if labels.dim() == 1 and batch is not None and len(labels) != batch:
         raise BFNError(
             f"{len(labels)} labels were given for {batch} examples; give one for each, or one "
             "number for all"
@@ -418,4 +387,32 @@ def label_tensor(
                 f"label = {high if high >= count else low} is out of range; the model has the "
                 f"labels 0 to {count - 1}, and -1 for none"
             )
-    return labels.to(model.device, torch.int64).expand(batch)
+    labels = labels.to(model.device, torch.int64)
+    return labels if batch is None else labels.expand(batch)
+
+
+def _numbers(text: str, count: int | None, names: list[str]) -> list[int]:
+    """The numbers of labels that are written as names or numbers."""
+    if text.strip() == "each":
+        if count is None:
+            raise BFNError(
+                "label = 'each' needs the number of labels, which this network does not say; list "
+                "them, as in 0,1,2"
+            )
+        return list(range(count))
+    numbers = []
+    for part in [text] if text in names else [part.strip() for part in text.split(",")]:
+        whole = re.fullmatch(r"-?[0-9]+", part)
+        if part in names:
+            numbers.append(names.index(part))
+        # If names are numbers (folders 3 and 7), it would be unclear which one 0 is.
+        elif whole and (int(part) < 0 or not any(name.isdecimal() for name in names)):
+            numbers.append(int(part))
+        else:
+            problem = "a label; expected a whole number, several as in 3,7, or each"
+            if names:
+                near = "" if whole else did_you_mean(part, names)
+                hint = near or "; give one of them, several separated by commas, or each"
+                problem = f"one of the model's labels ({join_names(names, 20)}){hint}"
+            raise BFNError(f"label = {part!r} is not {problem}")
+    return numbers

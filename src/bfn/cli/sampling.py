@@ -12,7 +12,7 @@ from torch import Tensor
 from bfn import files
 from bfn.data.formats import Format
 from bfn.errors import BFNError, plural
-from bfn.guidance import label_tensor, read_labels
+from bfn.guidance import read_labels
 from bfn.model import BFN
 from bfn.plots import sheets
 from bfn.progress import waiting
@@ -66,7 +66,6 @@ def with_labels(model: BFN, settings: Sample, n_given: bool) -> tuple[Sample, in
     if not settings.label:
         return settings, None
     chosen = read_labels(model, settings.label)
-    label_tensor(model, chosen, len(chosen))
     if len(chosen) == 1:
         return settings, None
     if n_given and settings.n < len(chosen):

@@ -71,7 +71,7 @@ def view(
     from bfn.cli import sampling
     from bfn.errors import plural
     from bfn.files import check_free
-    from bfn.guidance import label_tensor, read_labels
+    from bfn.guidance import read_labels
     from bfn.web import streams, subject
 
     asked = chosen(keys)
@@ -81,8 +81,6 @@ def view(
     out = out or Path(f"{run.resolve().name}.html")
     check_free(out, force, endings=(".html",))
     wanted = read_labels(loaded.model, settings.label) if settings.label else []
-    if wanted:
-        label_tensor(loaded.model, wanted, len(wanted))
     made = streams.record(dataclasses.replace(loaded, settings=settings), settings.n, wanted)
     made.save(out)
     count = plural(settings.n * max(1, len(wanted)), "generation")
