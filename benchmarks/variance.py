@@ -176,8 +176,8 @@ def batch_means(
 
     if isinstance(times, bfn.loss.ImportanceTimes):
         for _ in range(400):
-            t, weight = draw()
-            times.update(weight * loss(t))
+            t, _ = draw()
+            times.learn(t, loss(t))
     t, weight = (torch.cat(parts) for parts in zip(*(draw() for _ in range(batches)), strict=True))
     return (weight * loss(t)).reshape(batches, BATCH).mean(1)
 

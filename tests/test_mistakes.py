@@ -99,7 +99,6 @@ SCHEDULES: Table = [
     (lambda: suggest_sigma_1(noise=-1.0), "noise = -1.0"),
     (lambda: suggest_sigma_1(noise=0.1, cost=0.2), "cost = 0.2"),
     (lambda: noise.normal((3, 4), noise.Keyed([1, 2])), "2 generators for a batch of 3"),
-    (lambda: loss.ImportanceTimes().update(torch.ones(3)), "before any times"),
     (lambda: loss.ImportanceTimes(floor=0.0), "floor = 0.0"),
     (
         lambda: loss.ImportanceTimes(bins=10).load_state_dict(loss.ImportanceTimes().state_dict()),

@@ -193,8 +193,8 @@ def learned() -> times.ImportanceTimes:
     sampler = times.ImportanceTimes()
     g = generator(0)
     for _ in range(300):
-        t, weight = sampler(32, g, dtype=torch.float64)
-        sampler.update(weight * peak(t))
+        t, _ = sampler(32, g, dtype=torch.float64)
+        sampler.learn(t, peak(t))
     return sampler
 
 

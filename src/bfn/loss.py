@@ -367,8 +367,8 @@ class ImportanceTimes:
     That density minimises the variance of weight * loss, weight = 1 / q. It is a histogram over
     `bins` equal intervals of time, learned from the losses of past batches only, so q is fixed
     before each draw and the estimate stays unbiased; it never falls below `floor`, so that no
-    weight exceeds 1 / floor. Call `update` with the losses that the last times led to. Nothing is
-    read back from a GPU.
+    weight exceeds 1 / floor. Call `learn` with the losses that the times led to. Nothing is read
+    back from a GPU.
     """
 
     def __init__(self, bins: int = 64, floor: float = 0.05, decay: float = 0.99) -> None:
@@ -380,7 +380,6 @@ class ImportanceTimes:
         self.bins, self.floor, self.decay = bins, floor, decay
         self.squares = torch.zeros(bins)
         self.counts = torch.zeros(bins)
-        self._last: tuple[Tensor, Tensor] | None = None
 
     def density(self) -> Tensor:
         """q on each interval: (bins,), mean 1, at least `floor`; 1 before anything is learned."""
@@ -406,23 +405,12 @@ class ImportanceTimes:
         start = cdf[interval] - q[interval] / self.bins
         inside = ((u * cdf[-1] - start) * self.bins / q[interval]).clamp(0.0, 1.0)
         t = ((interval + inside) / self.bins).clamp(0.0, BELOW_ONE)
-        weight = q[interval].reciprocal()
-        self._last = (interval, weight)
-        return t, weight
-
-    def update(self, loss: Tensor) -> None:
-        """Learn from the (B,) losses, weights included, of the times drawn last."""
-        if self._last is None:
-            raise BFNError("update was called before any times were drawn; draw times first")
-        interval, weight = self._last
-        self._learn(interval, loss.detach() / weight)
+        return t, q[interval].reciprocal()
 
     def learn(self, t: Tensor, loss: Tensor) -> None:
         """Learn from the (B,) losses at the times t, weights left out; in any number of parts."""
-        self._learn((t * self.bins).long().clamp_max(self.bins - 1), loss.detach())
-
-    def _learn(self, interval: Tensor, loss: Tensor) -> None:
-        square = loss.square().to(self.squares.dtype)
+        interval = (t * self.bins).long().clamp_max(self.bins - 1)
+        square = loss.detach().square().to(self.squares.dtype)
         self.squares = (self.decay * self.squares).index_add(0, interval, square)
         self.counts = (self.decay * self.counts).index_add(0, interval, torch.ones_like(square))
 

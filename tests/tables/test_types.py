@@ -381,10 +381,10 @@ def test_what_is_missing_in_a_dict_is_missing(values: Any) -> None:
     assert pd.isna(new).tolist() == [False, True, False]
 
 
-def test_some_columns_may_be_absent() -> None:
-    table = {"x": np.arange(40) // 2, "y": np.array(["a", "b"] * 20)}
+def test_no_column_that_varies_may_be_absent() -> None:
+    table = {"x": np.arange(40) // 2, "y": np.array(["a", "b"] * 20), "z": [1] * 40}
     columns = Columns.fit(table)
-    assert list(columns.encode({"y": ["a"]}, names=["y"])) == ["y"]
+    assert list(columns.encode({"y": ["a"], "x": [3]})) == ["x", "y"]
     with pytest.raises(BFNError, match="lacks 'x'"):
         columns.encode({"y": ["a"]})
 

@@ -14,7 +14,7 @@ which `encode` replaces by the nearest one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,7 +115,6 @@ class Columns:
         self,
         source: Any,
         holes: bool = False,
-        names: Sequence[str] | None = None,
         given: Collection[str] = (),
         nearest: bool = False,
     ) -> dict[str, np.ndarray]:
@@ -124,18 +123,17 @@ class Columns:
         Args:
             source: a table with the columns of the one in training, in any order.
             holes: -1 where a value is missing, instead of the bin or class of missing values.
-            names: the required columns; by default all variables.
             given: columns in which missing values are not holes.
             nearest: replace a category unseen in training, or a missing value in a column that had
                 none, by the rarest value instead of refusing it.
         """
-        frame = self._checked(source, names)
-        present = [c for c in self.columns if c.name in frame.names]
+        frame = self._checked(source)
         codes = {
             c.name: c.encode(frame.column(c.name), holes and c.name not in given, nearest)
-            for c in present
+            for c in self.columns
+            if c.name in frame.names
         }
-        return {c.name: codes[c.name] for c in present if c.K > 1}
+        return {c.name: codes[c.name] for c in self.variables}
 
     def log_volume(self, source: Any, nearest: bool = False) -> np.ndarray:
         """-ln p(value | bin) of all variables' values (N, D).
@@ -143,7 +141,7 @@ class Columns:
         Args:
             nearest: replace values that the columns cannot represent, as `encode` does.
         """
-        frame = self._checked(source, None)
+        frame = self._checked(source)
         found = [c.log_volume(frame.column(c.name), nearest) for c in self.variables]
         return np.stack(found, axis=1)
 
@@ -180,7 +178,7 @@ class Columns:
             arrays[c.name] = c.decode(codes, rng)
         if like is None:
             return self.origin.restore(arrays | self._numbered(rows))
-        frame, types = self._checked(like, []), {}
+        frame, types = self._checked(like), {}
         for name in frame.names:
             known = frame.column(name)
             if name in arrays and known.null_count:
@@ -248,12 +246,11 @@ class Columns:
         identifiers, dropped = (tuple(description[key]) for key in ("identifiers", "dropped"))
         return cls(origin, columns, identifiers, dropped)
 
-    def _checked(self, source: Any, names: Sequence[str] | None) -> Frame:
-        """A table with all required columns, and no unknown ones."""
+    def _checked(self, source: Any) -> Frame:
+        """A table with all columns that vary, and no unknown ones."""
         frame = read(source)
         known = [*(c.name for c in self.columns), *self.identifiers, *self.dropped]
-        wanted = [c.name for c in self.variables] if names is None else names
-        absent = [name for name in wanted if name not in frame.names]
+        absent = [c.name for c in self.variables if c.name not in frame.names]
         extra = [name for name in frame.names if name not in known]
         if extra:
             hint = did_you_mean(extra[0], [n for n in known if n not in frame.names])
