@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import bfn
 from bfn.flow import BayesianFlow
@@ -19,7 +19,7 @@ from bfn.train.step import Trainer, draw_known
 from support import tiny_runs
 from support.mistakes import assert_refused
 from support.sources import chain
-from support.toys import Toy, model
+from support.toys import model
 
 FLOW: BayesianFlow = model("continuous").flow
 
@@ -199,51 +199,3 @@ def test_a_recipe_is_given_a_network_that_sees(tmp_path: Path) -> None:
         "the network, Transformer, does not take known variables", "net.known = true",
     )  # fmt: skip
     assert not (tmp_path / "other").exists()
-
-
-class Blind(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(()))
-
-    def forward(self, features: Tensor, t: Tensor) -> Tensor:
-        return self.weight * features
-
-
-@pytest.mark.parametrize(
-    ("groups", "words"),
-    [
-        ([["a", "x"]], ["the groups name 'x', which is no variable of the model"]),
-        ([["a"], ["b", "a"]], ["the groups name 'a', which is in two of them"]),
-        ([["a", "b", "c"]], ["leaves nothing to learn"]),
-        ("a", ["train.known_groups = 'a'", "expected a list"]),
-    ],
-)
-def test_mistakes_with_groups(groups: Any, words: list[str], tmp_path: Path) -> None:
-    x = {"a": torch.zeros(8, 2).long(), "b": torch.zeros(8), "c": torch.zeros(8, 2).long()}
-    given: dict[str, Any] = {"known_groups": groups, "display": False, "out": tmp_path / "run"}
-    assert_refused(lambda: bfn.train.fit(mixed(known=True), x, known=0.5, **given), *words)
-    wanted = ["named variables, which only mixed data have"] if isinstance(groups, list) else words
-    numbers = bfn.continuous(bfn.nn.MLP(3, width=8, layers=1, known=True))
-    assert_refused(lambda: bfn.train.fit(numbers, torch.zeros(8, 3), known=0.5, **given), *wanted)
-    if isinstance(groups, list):
-        wanted = ["train.known_groups has no effect while train.known = 0"]
-        assert_refused(lambda: bfn.train.fit(mixed(known=True), x, **given), *wanted)
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("net", "x", "given", "words"),
-    [
-        (Blind(), torch.zeros(8, 3), 0.5, ["Blind, does not take known variables"]),
-        (Toy(), torch.zeros(8, 1), 0.5, ["train.known = 0.5, but an example", "single variable"]),
-        (Toy(), torch.zeros(8, 3), 1.5, ["train.known = 1.5 is too large; expected 1 or less"]),
-    ],
-)
-def test_mistakes(
-    net: nn.Module, x: Tensor, given: float, words: list[str], tmp_path: Path
-) -> None:
-    """They are reported before anything is written."""
-    options: dict[str, Any] = {"known": given, "display": False, "out": tmp_path / "run"}
-    assert_refused(lambda: bfn.train.fit(bfn.continuous(net), x, **options), *words)
-    assert not (tmp_path / "run").exists()

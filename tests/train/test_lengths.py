@@ -15,7 +15,7 @@ import bfn
 from bfn import data
 from bfn.data.tensors import as_data_set
 from bfn.evaluate import baselines
-from bfn.nn import MLP, Transformer
+from bfn.nn import Transformer
 from bfn.train.step import Trainer
 from support.lengths import LONGEST, Lines, atoms, molecules, transformer, two_lengths
 from support.mistakes import assert_refused
@@ -195,20 +195,8 @@ def test_bits_are_per_character(path: Path) -> None:
 
 
 def test_mistakes(path: Path) -> None:
-    x, lengths = two_lengths().sample(8, generator(0))
-    blind = bfn.discrete(MLP(3, 3, 3, width=8, layers=1), 3)
     lines = data.load("text", path=str(path), lines=True)
-
-    def fit(of: bfn.BFN, x: Any, **given: Any) -> Any:
-        return lambda: bfn.train.fit(of, x, steps=1, **QUICK, **given)
-
     for call, words in (
-        (fit(model(), x, lengths=lengths + 1), "expected 1 to 3"),
-        (fit(model(), x, lengths=lengths[:3]), "a whole number for each example, (8,)"),
-        (fit(blind, x, lengths=lengths), "the network, MLP, does not take a mask of the variables"),
-        (fit(model(), lines, lengths=lengths), "lengths= and validation= only with other data"),
-        (fit(model(), [x], lengths=lengths), "lengths= is for arrays only"),
-        (fit(model(), [(x, {"size": lengths})]), "a dict with label and length"),
         (lambda: data.load("text", path=str(path), lines=True, length=1), "no line of 1 to 1"),
         (lambda: lines.encode([""]), "text 0 has 0 characters; expected 1 to 40"),
         (lambda: lines.encode(["a" * 41]), "text 0 has 41 characters; expected 1 to 40"),
