@@ -179,25 +179,6 @@ def test_weighted_loss_in_float32(K: int, sigma_1: float) -> None:
     assert (got - exact).abs().mean() / exact.mean() < 1e-5
 
 
-@pytest.mark.parametrize("K", [2, 16, 17, 18, 300, 65536])
-def test_gradients_of_residuals(K: int) -> None:
-    g = generator(4)
-    k = torch.randint(0, K, (24,), generator=g)
-    h = 2 / K
-    sigma = h * torch.exp(torch.linspace(-2, 5, 24, dtype=torch.float64)).requires_grad_()
-    centre = bins.bin_centre(k, K, torch.float64)
-    mu = (centre + sigma.detach() * torch.randn(24, generator=g, dtype=torch.float64)).detach()
-    sigma = sigma.detach().requires_grad_()
-    mu.requires_grad_()
-    for function in (residual, squared_residual):
-        # In units of bins and relative to the deviation, so that numeric steps suit every K.
-        def scaled(u: torch.Tensor, v: torch.Tensor, function=function) -> torch.Tensor:
-            return function(mu.detach() + h * u, sigma.detach() * v.exp(), k, K) / h
-
-        zeros = [torch.zeros(24, dtype=torch.float64, requires_grad=True) for _ in range(2)]
-        assert torch.autograd.gradcheck(scaled, zeros, eps=1e-5, atol=1e-5, rtol=1e-5)
-
-
 def test_second_derivatives_are_refused() -> None:
     mu = torch.zeros(3, dtype=torch.float64, requires_grad=True)
     value = squared_residual(mu, torch.ones(3, dtype=torch.float64), torch.tensor([0, 1, 2]), 4)
@@ -293,20 +274,6 @@ def test_both_sides_of_the_switch_agree() -> None:
             patch.setattr(bins, "CHUNK", chunk)
             found = BinnedOutput(mu, sigma, K).divergence(x, alpha, generator(5))
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_gradients_of_mixtures() -> None:
-    mu, sigma, k, epsilon, root_alpha = (t[:40].double() for t in messages(100, 400, seed=3))
-    keep = (mu.abs() < 1.2) & (sigma > 1e-3) & (sigma < 10)
-    mu, sigma, k, epsilon, root_alpha = (
-        t[keep].reshape(-1, 1) for t in (mu, sigma, k, epsilon, root_alpha)
-    )
-
-    def scaled(u: Tensor, v: Tensor) -> Tensor:
-        return log_mixture(mu + sigma * u, sigma * v.exp(), k.long(), epsilon, root_alpha, 100)
-
-    zeros = [torch.zeros_like(mu, requires_grad=True) for _ in range(2)]
-    assert torch.autograd.gradcheck(scaled, zeros, eps=1e-6, atol=1e-4, rtol=1e-4)
 
 
 # The cut Gaussian: modes, the same law bin by bin, and the bounds of its head.

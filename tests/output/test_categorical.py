@@ -6,17 +6,14 @@ import math
 import weakref
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bfn import noise
 from bfn.flow import CategoricalFlow, Theta
 from bfn.output import BernoulliOutput, CategoricalOutput
-from bfn.output.base import sum_in_chunks
-from bfn.output.categorical import normal_nodes, sample_classes
+from bfn.output.categorical import sample_classes
 from bfn.schedule import Quadratic
 from support.toys import generator
 
@@ -106,24 +103,6 @@ def test_forbidden_classes(lam: float) -> None:
     assert bool(value.isfinite().all())
     assert bool(gradient[..., [0, 2, 3]].isfinite().all())
     assert set(output.sample(generator(7)).flatten().tolist()) <= {0, 2, 3}
-
-
-def test_quadrature_of_smooth_functions() -> None:
-    """Nodes and weights are those of a standard normal: even moments and a shifted exponential."""
-    for alpha in np.geomspace(1e-6, 300, 25):
-        xi, weight = normal_nodes(alpha, torch.zeros((), dtype=torch.float64))
-        for power, moment in ((0, 1), (1, 0), (2, 1), (4, 3), (6, 15)):
-            assert float((xi**power) @ weight) == pytest.approx(moment, abs=3e-7)
-        shift = -2 * alpha + 2 * math.sqrt(alpha) * xi
-        if alpha < 1:
-            assert float(shift.exp() @ weight) == pytest.approx(1.0, abs=1e-8)
-
-
-def test_number_of_nodes_follows_the_accuracy() -> None:
-    counts = [len(normal_nodes(a, torch.zeros(()))[0]) for a in (0.0, 1e-4, 1.0, 9.0, 100.0)]
-    assert counts == sorted(counts)
-    assert counts[0] < 30
-    assert counts[-1] < 500
 
 
 def test_binary_divergence_in_float32() -> None:
@@ -245,27 +224,3 @@ def test_chunks_change_nothing(chunk: int | None) -> None:
         return CategoricalOutput(v, chunk).rate(x[:1, :1, :3], alpha[:1])
 
     assert torch.autograd.gradcheck(loss, values[:1, :1, :3].clone().requires_grad_())
-
-
-@pytest.mark.parametrize(("chunk", "sizes"), [(None, [5]), (1, [1] * 5), (2, [2, 2, 1]), (9, [5])])
-def test_slices(chunk: int | None, sizes: list[int]) -> None:
-    seen = []
-
-    def function(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-        seen.append(a.shape[1])
-        assert a.shape[:2] == b.shape[:2] == c.shape[:2]
-        return (a.sin() * b.unsqueeze(-1).exp() * c.unsqueeze(-1)).sum((1, 2))
-
-    g = generator(1)
-    a = torch.randn(3, 5, 2, generator=g, dtype=torch.float64, requires_grad=True)
-    b, c = (torch.randn(3, 5, generator=g, dtype=torch.float64) for _ in range(2))
-    b.requires_grad_()
-    value = sum_in_chunks(function, [a, b], [c], chunk)
-    assert seen == sizes
-    torch.testing.assert_close(value, function(a, b, c))
-    weight = torch.tensor([1.0, -3.0, 0.2], dtype=torch.float64)
-    expected = torch.autograd.grad((weight * function(a, b, c)).sum(), [a, b])
-    for x, y in zip(torch.autograd.grad((weight * value).sum(), [a, b]), expected, strict=True):
-        torch.testing.assert_close(x, y)
-    with torch.no_grad():
-        assert not sum_in_chunks(function, [a, b], [c], chunk).requires_grad

@@ -55,6 +55,21 @@ class Toy(nn.Module):
         return out.squeeze(-1) if self.P == 1 else out
 
 
+class Constant(nn.Module):
+    """Returns zeros: the uniform distribution over classes, or a prediction of no noise."""
+
+    def __init__(self, parameters: int = 1, class_axis: bool = False) -> None:
+        super().__init__()
+        self.parameters_per_variable, self.class_axis = parameters, class_axis
+        self.nothing = nn.Parameter(torch.zeros(()))
+
+    def forward(self, features: Tensor, t: Tensor, **cond: Tensor) -> Tensor:
+        shape = features.shape[:-1] if self.class_axis else features.shape
+        if self.parameters_per_variable > 1:
+            shape = (*shape, self.parameters_per_variable)
+        return self.nothing.expand(shape)
+
+
 def model(kind: str, dropout: float = 0.0, seed: int = 0, **options: Any) -> bfn.BFN:
     """A model of the given type; options go to its factory."""
     inputs = K["discrete"] if kind == "discrete" else 1

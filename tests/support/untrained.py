@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
 import bfn
 from bfn.data import from_arrays, load
@@ -13,22 +11,7 @@ from bfn.data.formats import TextFormat
 from bfn.data.forms import Alphabet
 from bfn.plots.figures import Run
 from bfn.recipe import Sample
-
-
-class Constant(nn.Module):
-    """Returns zeros: the uniform distribution over classes, or a prediction of no noise."""
-
-    def __init__(self, parameters: int = 1, class_axis: bool = False) -> None:
-        super().__init__()
-        self.parameters_per_variable, self.class_axis = parameters, class_axis
-        self.nothing = nn.Parameter(torch.zeros(()))
-
-    def forward(self, features: Tensor, t: Tensor, **cond: Tensor) -> Tensor:
-        shape = features.shape[:-1] if self.class_axis else features.shape
-        if self.parameters_per_variable > 1:
-            shape = (*shape, self.parameters_per_variable)
-        return self.nothing.expand(shape)
-
+from support.toys import Constant
 
 SAMPLING = Sample(n=4, steps=3)
 
