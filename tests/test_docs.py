@@ -17,8 +17,7 @@ import torch
 
 import bfn
 from bfn import recipe as config
-from bfn.cli import main
-from bfn.cli.app import app, split
+from bfn.cli.app import app, main, split
 from bfn.recipe import build
 from bfn.recipe import keys as recipe_keys
 

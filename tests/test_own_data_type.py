@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import bfn
-from bfn.cli import main
+from bfn.cli.app import main
 from bfn.evaluate import evaluate
 from bfn.flow import Theta
 from bfn.guidance import Guided

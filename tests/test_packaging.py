@@ -59,7 +59,7 @@ def test_help_imports_no_torch() -> None:
     program = """
 import sys
 sys.argv = ["bfn", "--help"]
-from bfn.cli import main
+from bfn.cli.app import main
 try:
     main()
 except SystemExit as stop:

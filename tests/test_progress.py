@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from bfn import progress
-from bfn.cli import main
+from bfn.cli.app import main
 from bfn.runs import status
 from support import processes, tiny_runs
 

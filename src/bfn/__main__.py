@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from bfn.cli import main
+from bfn.cli.app import main
 
 if __name__ == "__main__":
     if not sys.flags.safe_path:

@@ -15,7 +15,7 @@ from PIL import Image
 
 import bfn
 from bfn import device
-from bfn.cli import main
+from bfn.cli.app import main
 from bfn.nn.accelerate import Accelerated
 from support import toys
 from support.commands import Command

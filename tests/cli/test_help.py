@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bfn.cli import main, results
-from bfn.cli.app import COMMANDS, app
+from bfn.cli import results
+from bfn.cli.app import COMMANDS, app, main
 from support.commands import Command
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bfn.cli import main
+from bfn.cli.app import main
 from support.commands import Command
 
 SMALL = ["--net.width", "16", "--net.heads", "2", "--net.layers", "1", "--net.dropout", "0"]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bfn.cli import main
+from bfn.cli.app import main
 from support import tiny_runs
 
 

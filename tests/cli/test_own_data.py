@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bfn.cli import main
+from bfn.cli.app import main
 from bfn.runs.folder import RunFolder
 from support.commands import Command
 

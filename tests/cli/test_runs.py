@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bfn.cli import main
+from bfn.cli.app import main
 from bfn.cli.runs import describe
 from bfn.errors import BFNError
 from bfn.plots import figures

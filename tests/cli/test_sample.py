@@ -68,15 +68,15 @@ def test_standard_output(
     monkeypatch.chdir(tmp_path)
     for name, ending in (("text", ".txt"), ("digits", ".png")):
         base = ["sample", str(runs / name), "--n", "3", "--steps", "2"]
-        assert bfn.cli.main([*base, "--out", f"x{ending}"]) == 0
+        assert bfn.cli.app.main([*base, "--out", f"x{ending}"]) == 0
         capfdbinary.readouterr()
-        assert bfn.cli.main([*base, "--out", "-"]) == 0
+        assert bfn.cli.app.main([*base, "--out", "-"]) == 0
         found = capfdbinary.readouterr()
         assert found.out == Path(f"x{ending}").read_bytes()
         assert b"3 samples in 2 steps" in found.err
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     for name, code in (("text", 0), ("digits", 2)):
-        assert bfn.cli.main(["sample", str(runs / name), "--steps", "2", "--out", "-"]) == code
+        assert bfn.cli.app.main(["sample", str(runs / name), "--steps", "2", "--out", "-"]) == code
     refused = capfdbinary.readouterr().err
     assert b"bytes of a .png file to the terminal; add > FILE.png" in refused
 
@@ -129,7 +129,7 @@ def test_guidance_without_learned_labels(
         (["--label", "7"], None),
     ):
         for folder, never in ((runs / "labelled", False), (run, True)):
-            assert bfn.cli.main(["sample", str(folder), *options, *labels]) == 0
+            assert bfn.cli.app.main(["sample", str(folder), *options, *labels]) == 0
             err = capsys.readouterr().err
             assert (
                 "for which this run was not trained (train.label_dropout was 0)" in err

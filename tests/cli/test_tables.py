@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import bfn
-from bfn.cli import main
+from bfn.cli.app import main
 from support.commands import Command
 
 TINY = ["--train.batch", 512, "--train.validate_every", 3]  # more rows than there are

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bfn import files
-from bfn.cli import main
+from bfn.cli.app import main
 
 EVALUATE = "--steps 2 --repeats 1"
 COMMANDS = {

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import bfn
-from bfn.cli import main
+from bfn.cli.app import main
 from bfn.data.base import Rows
 from bfn.data.formats import MixedFormat
 from support.commands import Command

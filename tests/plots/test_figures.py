@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from bfn import files
-from bfn.cli import main
+from bfn.cli.app import main
 from bfn.plots import charts, figures, style
 from bfn.plots.figures import flow_through_time, loss_curves, plot_samples, real_and_generated
 from bfn.plots.sheets import probabilities, shades

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import bfn
-from bfn.cli import main
+from bfn.cli.app import main
 from bfn.errors import BFNError
 from bfn.recipe import build, names, read, resolve
 from bfn.recipe.keys import Key, keys

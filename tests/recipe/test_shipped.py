@@ -12,7 +12,7 @@ from PIL import Image
 
 import bfn
 from bfn import recipe as config
-from bfn.cli import main
+from bfn.cli.app import main
 from bfn.output import BinnedHead, Bins, PointHead
 from bfn.recipe import build
 from bfn.runs.folder import RunFolder

@@ -14,7 +14,7 @@ from safetensors import safe_open
 
 import bfn
 from bfn import evaluate, saving
-from bfn.cli import main
+from bfn.cli.app import main
 from bfn.errors import BFNError
 from bfn.recipe import build, read
 from bfn.runs.folder import RunFolder

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 import bfn
-from bfn.cli import main
+from bfn.cli.app import main
 from bfn.saving import CONFIG, WEIGHTS
 from saving.fake_hub import FakeHub
 from support import processes, tiny_runs

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import bfn
-from bfn.cli import main
+from bfn.cli.app import main
 from bfn.nn import Transformer
 from bfn.nn.transformer import TransformerLayer
 from bfn.output import BernoulliOutput, CategoricalOutput

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bfn.cli import main
+from bfn.cli.app import main
 
 
 class Command:

@@ -14,7 +14,7 @@ import torch
 from torch._dynamo.exc import InternalTorchDynamoError
 
 import bfn
-from bfn.cli import main
+from bfn.cli.app import main
 from bfn.device import find_device
 from bfn.errors import BFNError
 from bfn.recipe import build

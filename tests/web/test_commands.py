@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import bfn
-from bfn.cli import main
+from bfn.cli.app import main
 from bfn.errors import BFNError
 from bfn.web.subject import subject
 from support import angles, processes

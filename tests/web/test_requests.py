@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import bfn
-from bfn.cli import main
+from bfn.cli.app import main
 from bfn.data import from_arrays
 from bfn.data.formats import MixedFormat, TextFormat
 from bfn.data.forms import LETTERS, Alphabet

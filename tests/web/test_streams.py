@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 import bfn
-from bfn.cli import main
+from bfn.cli.app import main
 from bfn.errors import BFNError
 from bfn.web import messages, requests, streams
 from bfn.web.subject import MOST, Subject, load, subject

@@ -1,15 +1,21 @@
 """The commands, and the command line: recipe keys are taken out first, cyclopts parses the rest.
 
+Exit codes: 0 success, 1 failure, 2 usage error, 130 interrupted. An error is one sentence on
+standard error.
+
 A command declares its parameters where it is defined, in a file imported on first use. Those files
 import torch only inside their functions, to keep --help fast.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Mapping
+import sys
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cyclopts import (
@@ -23,10 +29,12 @@ from cyclopts import (
 
 import bfn
 from bfn.cli.options import is_own
-from bfn.errors import BFNError, did_you_mean
+from bfn.cli.results import rank
+from bfn.errors import BFNError, Diverged, ProcessLost, WriteFailed, did_you_mean, printable
 from bfn.recipe import PLACES, SECTIONS, Recipe, names, read
 from bfn.recipe.values import Text
 
+DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
 KEY = r"""--([A-Za-z_]+\.[\w-]+)((?:\.(?:"[^"]+"|[^".=]+))*)(?:=(.*))?"""
 """--section.key, and the names below it, such as those of columns, as they are."""
 COMMANDS = {
@@ -73,6 +81,44 @@ app = App(
 )
 for _i, (_name, _place) in enumerate(COMMANDS.items()):
     app.command(f"bfn.cli.{_place}", name=_name, sort_key=_i)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit code."""
+    try:
+        run(list(sys.argv[1:] if arguments is None else arguments))
+        sys.stdout.flush()
+    except ProcessLost as error:
+        # Threads still waiting for the lost process must not keep this one alive.
+        code = _answer(str(error), FAILED, at_once=True)
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+        os._exit(code)
+    except KeyboardInterrupt as error:
+        return INTERRUPTED if rank() else _answer(str(error) or "interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except OSError as error:
+        where = f": {str(error.filename)!r}" if error.filename else ""
+        return _answer(f"{error.strerror or error}{where}", FAILED)
+    except (BFNError, Diverged, MemoryError) as error:
+        misused = isinstance(error, BFNError) and not isinstance(error, WriteFailed)
+        return _answer(str(error) or type(error).__name__, MISUSED if misused else FAILED)
+    return DONE
+
+
+def _answer(sentence: str, code: int, *, at_once: bool = False) -> int:
+    """Print one line on standard error and return the exit code."""
+    sentence = printable(" ".join(sentence.split()))
+    if rank() and not at_once:
+        # The first process probably reports the same, and the launcher then ends the others.
+        time.sleep(3.0)
+        sentence = f"process {rank()}: {sentence}"
+    ending = "" if sentence.endswith((".", "?")) else "."
+    with contextlib.suppress(OSError):  # the reader may be gone
+        print(f"bfn: {sentence}{ending}", file=sys.stderr, flush=True)
+    return code
 
 
 def run(arguments: list[str]) -> None:

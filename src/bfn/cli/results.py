@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -64,6 +65,12 @@ def write_json(path: Path | None, document: Mapping[str, Any]) -> bool:
         return True
     write(path, text)
     return False
+
+
+def rank() -> int:
+    """The number of this process among those that torchrun started."""
+    given = os.environ.get("RANK", "0")
+    return int(given) if given.isdecimal() else 0
 
 
 def _is_number(text: str) -> bool:

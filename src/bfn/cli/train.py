@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bfn.cli import rank, results
+from bfn.cli import results
 from bfn.cli.options import Force, Out, Overrides, Trust, is_own
 from bfn.errors import BFNError, plural
 from bfn.recipe import Recipe, find, names, read
@@ -71,7 +71,7 @@ def train(
     else:
         resolved = read(recipe, overrides, trust=asked.trust)
     fit = training.run(resolved, folder.path, resume=resume, force=force)
-    if fit.history and rank() == 0:
+    if fit.history and results.rank() == 0:
         line = fit.history[-1]
         print(f"{folder.path}: step {fit.step}, loss {line['loss']:.4f} {line['unit']}")
 
@@ -93,7 +93,7 @@ def _resumed(asked: Recipe, folder: RunFolder, overrides: dict[str, Text]) -> Re
     differing = [
         key for key in own.differences(asked) if key not in overrides and not is_open(asked, key)
     ]
-    if differing and rank() == 0:
+    if differing and results.rank() == 0:
         print(
             f"continuing with the run's own recipe.toml, which differs in {', '.join(differing)}",
             file=sys.stderr,
