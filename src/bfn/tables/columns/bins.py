@@ -114,6 +114,11 @@ class Bins:
         nearer = (k < self.lows[j]) & (k - self.highs[before] < self.lows[j] - k)
         return np.where(nearer, before, j)
 
+    def nearest(self, k: np.ndarray) -> np.ndarray:
+        """The nearest place to each that belongs to a bin."""
+        j = self.index(k)
+        return np.clip(k, self.lows[j], self.highs[j])
+
     def draw(self, j: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """A place in each of the given bins."""
         low, high, _, total, cumulated = self.pieces

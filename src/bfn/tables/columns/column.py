@@ -360,14 +360,12 @@ class Number(Column):
 
     def _possible(self, values: Any) -> np.ndarray:
         k, on_grid = self._places(values)
-        j = self.bins.index(k)
-        return on_grid & (self.bins.lows[j] <= k) & (k <= self.bins.highs[j])
+        return on_grid & (self.bins.nearest(k) == k)
 
     def nearest(self, values: Any) -> Any:
         """The nearest values that a bin can produce."""
         k, _ = self._places(self.cast(values))
-        j = self.bins.index(k)
-        return self._values(np.clip(k, self.bins.lows[j], self.bins.highs[j]))
+        return self._values(self.bins.nearest(k))
 
     def within(self, values: Any) -> np.ndarray:
         """Which values lie within the training range."""
@@ -384,10 +382,9 @@ class Number(Column):
 
     def _log_volume(self, values: Any, nearest: bool) -> np.ndarray:
         k, on_grid = self._places(values)
-        j = self.bins.index(k)
-        if nearest:
-            return -self.bins.log_mass(np.clip(k, self.bins.lows[j], self.bins.highs[j]), j)
-        return np.where(on_grid, -self.bins.log_mass(k, j), np.inf)
+        inside = self.bins.nearest(k)
+        possible = nearest | (on_grid & (inside == k))
+        return np.where(possible, -self.bins.log_mass(inside, self.bins.index(inside)), np.inf)
 
     def _middles(self) -> Any:
         return self._values(self.bins.middles())
@@ -411,8 +408,7 @@ class Number(Column):
         found = np.full(len(text), self.bins.middles()[self.counts[: len(self.bins)].argmax()])
         on_grid = np.zeros(len(text), bool)
         found[readable], on_grid[readable] = self.grid.places(read.drop_null())
-        j = self.bins.index(found)
-        inside = found.clip(self.bins.lows[j], self.bins.highs[j])
+        inside = self.bins.nearest(found)
         return inside, on_grid & (inside == found)
 
     def _pieces(self) -> tuple[np.ndarray, ...]:
