@@ -20,7 +20,7 @@ from bfn.output.binned import BinnedOutput, FreeBinnedOutput
 from bfn.output.categorical import BernoulliOutput, CategoricalOutput
 from bfn.output.point import PointOutput
 from support.mistakes import assert_refused
-from support.toys import KINDS, Toy, generator, model
+from support.toys import KINDS, Toy, calls, generator, model
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 LABEL = torch.tensor([3, 0, 2, -1])
@@ -51,34 +51,22 @@ def test_the_formula(kind: str, w: float, t: float) -> None:
         assert not torch.allclose(found.m[:-1], plain.m[:-1], atol=1e-3)
 
 
-class Counting(Toy):
-    """Keeps the batch sizes and labels it was called with."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.seen: list[tuple[int, Tensor]] = []
-
-    def forward(self, features: Tensor, t: Tensor, label: Tensor | None = None, **cond: Any):
-        assert label is not None
-        self.seen.append((len(features), label.clone()))
-        return super().forward(features, t, label=label)
-
-
 def test_two_evaluations_are_one_call() -> None:
     """Without guidance there is one evaluation."""
-    bfn_model = bfn.continuous(Counting(), 0.05).double()
+    bfn_model = bfn.continuous(Toy(), 0.05).double()
+    seen = calls(bfn_model.net)
     given: dict[str, Any] = {"solver": "sde2", "calls": 3}
     for w, size, same in ((0.0, 4, -1), (1.0, 4, LABEL), (2.0, 8, None)):
-        bfn_model.net.seen.clear()
+        seen.clear()
         x = bfn.generate(
             bfn_model, (4, 6), label=LABEL, guidance=w, generator=generator(1), **given
         )
-        assert [count for count, _ in bfn_model.net.seen] == [size] * 3
+        assert [len(features) for features, _, _ in seen] == [size] * 3
         if same is not None:
             plain = bfn.generate(bfn_model, (4, 6), label=same, generator=generator(1), **given)
             assert torch.equal(x, plain)
-    for _, label in bfn_model.net.seen:
-        assert label.tolist() == [*LABEL.tolist(), -1, -1, -1, -1]
+    for _, _, cond in seen:
+        assert cond["label"].tolist() == [*LABEL.tolist(), -1, -1, -1, -1]
 
 
 def test_other_conditions_are_shared() -> None:

@@ -6,7 +6,6 @@ Their values are compared with the paper in tests/paper, and with exact sources 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 import bfn
 from bfn import loss, noise
 from support.mistakes import assert_refused
-from support.toys import KINDS, Toy, data, generator, model, standard_error
+from support.toys import KINDS, Constant, Toy, calls, data, generator, model, standard_error
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 LOSSES = {
@@ -69,19 +68,13 @@ def test_seeds_conditions_and_gradients(kind: str, name: str) -> None:
 @pytest.mark.parametrize("n", [1, 2, 3, 10, 1000])
 def test_step_of_a_time(n: int) -> None:
     """i = floor(n t) + 1; the network sees t_{i-1} = (i - 1) / n."""
-    seen = {}
-
-    class Spy(Toy):
-        def forward(self, features: Tensor, t: Tensor, **cond: Any) -> Tensor:
-            seen["t"] = t
-            return super().forward(features, t)
-
-    bfn_model = bfn.continuous(Spy(), 0.1)
+    bfn_model = bfn.continuous(Toy(), 0.1)
+    seen = calls(bfn_model.net)
     t = torch.tensor([0.0, 0.5 / n, 0.999999, 1.0 / n, 0.5, 1.0])
     i = torch.tensor([min(int(v * n), n - 1) + 1 for v in t.double().tolist()])
     x = data("continuous", (6, 2))
     by_time = loss.discrete_time(bfn_model, x, n, times=t, generator=generator(1))
-    torch.testing.assert_close(seen["t"], (i - 1).float() / n)
+    torch.testing.assert_close(seen.pop()[1], (i - 1).float() / n)
     by_step = loss.discrete_time(bfn_model, x, n, steps=i, generator=generator(1))
     assert torch.equal(by_time, by_step)
 
@@ -177,18 +170,11 @@ def test_known_variables_cost_nothing(kind: str, name: str) -> None:
 def test_the_network_sees_known_values_and_which_they_are(kind: str) -> None:
     """At every time; the other variables are on schedule."""
     bfn_model, x = model(kind), data(kind, (4, 3))
-    mask, seen = torch.tensor([True, False, True]), []
-
-    class Listening(nn.Module):
-        def forward(self, features: Tensor, t: Tensor, known: Tensor) -> Tensor:
-            seen.append((features, known))
-            return bfn_model.net(features, t)
-
-    known = bfn.BFN(Listening(), bfn_model.flow, bfn_model.head)
+    mask, seen = torch.tensor([True, False, True]), calls(bfn_model.net)
     for t in (1e-3, 0.5, 1.0):
-        loss.reconstruction(known, x, t, generator(3), known=mask)
-        features, marks = seen.pop()
-        assert torch.equal(marks, mask.expand(4, 3))
+        loss.reconstruction(bfn_model, x, t, generator(3), known=mask)
+        features, _, cond = seen.pop()
+        assert torch.equal(cond["known"], mask.expand(4, 3))
         theta = bfn_model.flow.sample(x, torch.full((4,), t), generator(3))
         torch.testing.assert_close(features[:, 1], bfn_model.flow.features(theta)[:, 1])
         exact = 2.0 * nn.functional.one_hot(x, 4) - 1.0 if kind == "discrete" else x
@@ -209,13 +195,7 @@ def test_continuous_data_are_measured_to_within_sigma_1_by_default() -> None:
         noisy(theta, torch.ones(2)).log_prob(x)
 
 
-class Silent(nn.Module):
-    """Predicts no noise: x_hat = V / beta, off by epsilon / sqrt(beta)."""
-
-    def forward(self, features: Tensor, t: Tensor) -> Tensor:
-        return torch.zeros_like(features)
-
-
+@torch.no_grad()
 @pytest.mark.parametrize(
     ("dtype", "sigma_1", "right"),
     [
@@ -226,8 +206,11 @@ class Silent(nn.Module):
     ],
 )
 def test_sigma_1_is_right_or_refused(dtype: torch.dtype, sigma_1: float, right: bool) -> None:
-    """At t = 1 the rate is ln(1 / sigma_1) epsilon^2 / (1 - sigma_1^2), to one per cent."""
-    model = bfn.continuous(Silent(), sigma_1)
+    """At t = 1 the rate is ln(1 / sigma_1) epsilon^2 / (1 - sigma_1^2), to one per cent.
+
+    Without predicted noise x_hat = V / beta is off by epsilon / sqrt(beta).
+    """
+    model = bfn.continuous(Constant().to(dtype), sigma_1)
     x = 2.0 * torch.rand(100, 100, generator=generator(1), dtype=dtype) - 1.0
     t = torch.ones(100, dtype=dtype)
     theta = model.flow.sample(x, t, generator(2))

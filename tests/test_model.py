@@ -84,36 +84,6 @@ NET = nn.Identity()
 
 
 @every_kind
-@pytest.mark.parametrize("shape", [(3,), (3, 1, 4, 4)])
-def test_the_network_sees_what_the_contract_says(kind: str, shape: tuple[int, ...]) -> None:
-    seen = {}
-
-    class Spy(nn.Module):
-        def forward(self, features: Tensor, t: Tensor, **cond: Any) -> Tensor:
-            seen.update(features=features, t=t, cond=cond)
-            P = PARAMETERS[kind]
-            return features.new_zeros(shape if P == 1 else (*shape, P))
-
-    bfn_model = model(kind)
-    bfn_model.net = Spy()
-    x, t = data(kind, shape), torch.tensor([0.1, 0.5, 0.9])
-    theta = bfn_model.flow.sample(x, t, generator(1))
-    label = torch.tensor([1, -1, 2])
-    bfn_model(theta, t, label=label)
-    features = seen["features"]
-    assert features.shape == ((*shape, K[kind]) if kind == "discrete" else shape)
-    assert torch.equal(seen["t"], t)
-    assert list(seen["cond"]) == ["label"]
-    assert torch.equal(seen["cond"]["label"], label)
-    if kind == "discrete":
-        torch.testing.assert_close(features, 2 * torch.softmax(theta.V, -1) - 1)
-    elif kind == "binary":
-        torch.testing.assert_close(features, 2 * torch.sigmoid(theta.V) - 1)
-    else:
-        torch.testing.assert_close(features, theta.V / (1 + theta.beta))
-
-
-@every_kind
 def test_wrong_network_outputs_get_a_sentence(kind: str) -> None:
     P, x = PARAMETERS[kind], data(kind, (3, 4))
     right = (3, 4) if P == 1 else (3, 4, P)

@@ -16,7 +16,7 @@ from bfn import loss, noise
 from bfn.nn import MLP, Transformer
 from support.lengths import LONGEST, atoms, molecules, transformer, two_lengths
 from support.mistakes import assert_refused
-from support.toys import KINDS, data, generator, standard_error
+from support.toys import KINDS, calls, data, generator, standard_error
 
 pytestmark = pytest.mark.usefixtures("double")
 LOSSES: dict[str, Callable[..., Tensor]] = {
@@ -308,20 +308,15 @@ def test_a_guide_sees_nothing_of_the_padding(through: bool) -> None:
 
 
 def test_the_network_sees_nothing_of_what_does_not_exist() -> None:
-    """Whatever the padding holds and however the network uses its mask."""
-    seen: list[Tensor] = []
-
-    class Careless(torch.nn.Module):
-        def forward(self, features: Tensor, t: Tensor, mask: Tensor) -> Tensor:
-            seen.append(features[~mask])
-            return features
-
-    model, x = bfn.discrete(Careless(), 4), data("discrete", (len(LENGTHS), LONGEST))
+    """Whatever the padding holds."""
+    model, x = transformer("discrete"), data("discrete", (len(LENGTHS), LONGEST))
+    seen = calls(model.net)
     loss.continuous_time(model, x, length=LENGTHS, generator=generator(0))
     bfn.generate(model, x.shape, 3, length=LENGTHS, seed=0)
     bfn.infill(model, x, x > 9, 3, length=LENGTHS, particles=2, seed=0)
     assert len(seen) == 9
-    for part in seen:
+    for features, _, cond in seen:
+        part = features[~cond["mask"]]
         torch.testing.assert_close(part, torch.full_like(part, 2.0 / 4.0 - 1.0))
 
 

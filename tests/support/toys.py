@@ -70,6 +70,15 @@ class Constant(nn.Module):
         return self.nothing.expand(shape)
 
 
+def calls(net: nn.Module) -> list[tuple[Any, Tensor, dict[str, Any]]]:
+    """The features, times and conditions of every call of the network from now on."""
+    found = []
+    net.register_forward_pre_hook(
+        lambda _, given, cond: found.append((*given, cond)), with_kwargs=True
+    )
+    return found
+
+
 def model(kind: str, dropout: float = 0.0, seed: int = 0, **options: Any) -> bfn.BFN:
     """A model of the given type; options go to its factory."""
     inputs = K["discrete"] if kind == "discrete" else 1

@@ -95,7 +95,7 @@ def test_spikes_stand_out() -> None:
     columns = Columns.fit(table)
     amount = columns["amount"]
     values = amount.representatives().take(pa.array(amount.spikes)).to_pylist()
-    assert values == [0, 1000, 5000, None] or values[:3] + values[-1:] == [0, 1000, 5000, None]
+    assert values == [0, 1000, 5000, None]
     assert amount.counts[list(amount.spikes)].tolist()[-1] == 10
     assert columns["even"].spikes == (0, 49)
     jagged = columns["jagged"]
