@@ -78,7 +78,8 @@ def test_completions_follow_the_conditionals() -> None:
     ways: list[tuple[dict[str, Any], float]] = [
         ({"particles": 16}, 1.0),
         ({"resample": 4, "solver": "sde2"}, 1.5),
-        ({"observed": "known", "solver": "sde2"}, 6.0),
+        # Nearer than messages on schedule, which are 0.20 off, or an independent completion, 0.32.
+        ({"observed": "known", "solver": "sde2"}, 2.4),
     ]
     for options, slack in ways:
         filled = bfn.infill(exact(), x, mask, 30, generator=generator(), **options)

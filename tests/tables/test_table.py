@@ -107,21 +107,6 @@ def test_saving_refuses_the_path_of_a_file(fitted: bfn.Table, tmp_path: Path) ->
     assert path.read_text() == "mine"
 
 
-def test_repr_counts_values_and_bins() -> None:
-    rng = np.random.default_rng(0)
-    word = np.where(rng.random(900) < 0.1, None, rng.choice(["x", "y", "z"], 900))
-    rows = {"real": rng.random(900), "few": rng.integers(0, 7, 900), "word": word, "one": [5] * 900}
-    few = {"width": 8, "layers": 1, "steps": 1, "max_bins": 16, "display": False}
-    lines = repr(bfn.Table(**few).fit(rows)).splitlines()
-    assert [line.strip() for line in lines[2:]] == [
-        "few: number, 7 values",
-        "word: category, 3 values and missing ones",
-        "one: constant",
-    ]
-    assert lines[1].startswith("  real: number, ")
-    assert lines[1].endswith(" bins")
-
-
 def test_scikit_learn_clones_it() -> None:
     copied = clone(bfn.Table(width=32, columns={"a": "drop"}))
     assert copied.get_params()["width"] == 32

@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import json
 import random
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -311,40 +310,3 @@ def test_the_server_survives_thousands_of_wrong_messages(monkeypatch: pytest.Mon
                 while until(page, "end")[-1]["run"] != 4321:
                     pass
         wait_for(lambda: not shared.pages)
-
-
-def raw(port: int, request: bytes) -> bytes:
-    """The beginning of the answer to any bytes."""
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
-        connection.sendall(request)
-        connection.shutdown(socket.SHUT_WR)
-        try:
-            return connection.recv(1 << 12)
-        except ConnectionError:
-            return b""
-
-
-def test_the_server_survives_hundreds_of_wrong_requests(served: tuple[server.Server, int]) -> None:
-    _, port = served
-    chance = random.Random(1)
-    good = f"GET /{pages.TOKEN}/main.js HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
-    upgrade = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
-    upgrade += "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
-    for i in range(300):
-        request = bytearray((good + (upgrade if i % 3 == 0 else "") + "\r\n").encode())
-        for _ in range(1 + i % 7):
-            place = chance.randrange(len(request))
-            action = chance.randrange(3)
-            if action == 0:
-                request[place] = chance.randrange(256)
-            elif action == 1:
-                del request[place : place + chance.randrange(8)]
-            else:
-                request[place:place] = bytes(
-                    chance.randrange(256) for _ in range(chance.randrange(40))
-                )
-        answer = raw(port, bytes(request))
-        assert b"Traceback" not in answer
-        assert not answer or answer.split()[1][:1] in (b"1", b"2", b"4"), answer
-    raw(port, b"GET / HTTP/1.1\r\n" + b"X: " + b"y" * 100_000)
-    assert status(port, f"/{pages.TOKEN}/") == 200
