@@ -31,11 +31,14 @@ def make(folder: Path, recipe: str = 'name = "x"\n[train]\nsteps = 10\n', **file
 
 
 def test_status_of_runs_without_status_files(tmp_path: Path) -> None:
-    """Imported runs, and those of earlier versions."""
-    old = describe(make(tmp_path / "old", metrics=LINE + '{"step": 5, "lo'))
-    assert (old["status"], old["step"], old["steps"], old["loss"]) == ("interrupted", 4, 10, 1.5)
-    finished = make(tmp_path / "finished", metrics=LINE.replace("4", "10"))
-    assert describe(finished)["status"] == "finished"
+    """Imported runs, and those that have lost theirs."""
+    lost = describe(make(tmp_path / "lost", metrics=LINE + '{"step": 5, "lo'))
+    assert (lost["status"], lost["step"], lost["steps"], lost["loss"]) == (
+        "interrupted",
+        4,
+        10,
+        1.5,
+    )
     assert describe(make(tmp_path / "imported", model=""))["status"] == "imported"
     mute = make(tmp_path / "mute", status='{"updated": "2026-01-01T00:00:00+00:00"}')
     assert describe(mute)["status"] == "interrupted"

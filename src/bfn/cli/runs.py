@@ -49,10 +49,11 @@ def describe(path: Path) -> dict[str, Any]:
     steps = told.get("steps", recipe.get("train", {}).get("steps"))
     # A killed run logged more than its status says; a stopped one continued after its last line.
     step = max((at["step"] for at in (last, told) if "step" in at), default=None)
+    imported = step is None and (path / "model.safetensors").is_file()
     return {
         "run": str(path),
         "recipe": recipe.get("name"),
-        "status": told.get("status") or _guess(path, step, steps),
+        "status": told.get("status") or ("imported" if imported else status.INTERRUPTED),
         "step": step,
         "steps": steps,
         "loss": last.get("loss", told.get("loss")),
@@ -62,13 +63,6 @@ def describe(path: Path) -> dict[str, Any]:
         "message": told.get("message", ""),
         "updated": told.get("updated") or _changed(path),
     }
-
-
-def _guess(path: Path, step: int | None, steps: int | None) -> str:
-    """The status of a run without status.json: an imported one, or one of an earlier version."""
-    if step is None:
-        return "imported" if (path / "model.safetensors").is_file() else status.INTERRUPTED
-    return status.FINISHED if steps is not None and step >= steps else status.INTERRUPTED
 
 
 def _recipe(path: Path) -> dict[str, Any]:
