@@ -32,7 +32,7 @@ def table(n: int, seed: int = 0) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def fitted() -> bfn.Table:
-    settings = {"width": 48, "layers": 2, "steps": 500, "batch": 256, "known": 0.5}
+    settings = {"width": 48, "layers": 2, "steps": 250, "batch": 256, "known": 0.5}
     return bfn.Table(**settings, learning_rate=4e-3, display=False).fit(table(4000))
 
 

@@ -17,7 +17,7 @@ def seed(*parts: object) -> int:
 
 
 def averaged(
-    toy: Toy, loss: Callable[..., Tensor], *arguments: object, batch: int = 2048, **options: object
+    toy: Toy, loss: Callable[..., Tensor], *arguments: object, batch: int = 512, **options: object
 ) -> Callable[[torch.Generator], Tensor]:
     """loss(model, x, ...) of fresh data x."""
 
