@@ -93,7 +93,7 @@ def test_numbers_without_bins(tmp_path: Path) -> None:
         bfn.codec.compress(model, x)
 
 
-@pytest.mark.parametrize("kind", ["mixed", "classes", "bins", "tensors"])
+@pytest.mark.parametrize("kind", ["mixed", "classes", "bins", "double", "tensors"])
 def test_data_become_bytes(kind: str) -> None:
     model, x = mixed(), data(9)
     if kind == "tensors":
@@ -104,6 +104,9 @@ def test_data_become_bytes(kind: str) -> None:
     elif kind == "bins":
         net = bfn.nn.MLP(2, 1, 2, width=8, layers=1)
         model, x = bfn.discretised(net, K=8), {"": x["height"]}
+    elif kind == "double":  # a model in double precision, of data in single precision
+        net = bfn.nn.MLP(1, 1, 2, width=8, layers=1)
+        model, x = bfn.discretised(net, K=10).double(), {"": x["age"][:, None].astype(np.float32)}
     stored = bfn.codec.compress(model, x.get("", x), steps=2)
     found: Any = bfn.codec.decompress(model, stored)
     found = {"": found} if "" in x else found

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import msgpack
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -14,7 +16,8 @@ import torch
 
 import bfn
 from bfn.codec import Codec
-from bfn.codec.pack import codec_for, pack
+from bfn.codec.archive import Archive
+from bfn.codec.pack import codec_for, pack, unpack
 from bfn.codec.stack import Exact, constriction
 from bfn.tables.columns import Columns
 from bfn.tables.format import TableFormat
@@ -94,6 +97,22 @@ def test_a_table_compresses_from_python(run: Path, tmp_path: Path) -> None:
     for name, each in (("out", table), ("loaded", bfn.Table.load(tmp_path / "saved"))):
         each.decompress(tmp_path / "a.bfn", tmp_path / name)
         assert (tmp_path / name / "a.csv").read_bytes() == (tmp_path / "a.csv").read_bytes()
+
+
+def test_forged_rows_are_refused(run: Path, tmp_path: Path) -> None:
+    model = bfn.BFN.from_pretrained(run)
+    format = TableFormat.build(model.data_format or {})
+    write(rows(5), tmp_path / "a.csv")
+    archive = pack(model, format, [tmp_path / "a.csv"], tmp_path / "a.bfn", steps=1)
+    contents, (entry,) = archive.contents, archive.contents.entries
+    forgeries = [(b"\xc1", [[5, 1]]), (archive.plain, [[5, 1 << 27]]), (archive.plain, [["x", 3]])]
+    (_, *layout), lines, columns = msgpack.unpackb(archive.plain)
+    number = msgpack.packb([[5, *layout], lines, columns[:1]])  # in place of a delimiter
+    for rest, about in (*forgeries, (number, [[5, len(number)]])):
+        forged = replace(contents, entries=[replace(entry, plain=len(rest), about=about)])
+        with pytest.raises(bfn.BFNError, match="does not decode to the original"):
+            unpack(Archive.of(forged, archive.blocks, rest), model, format, tmp_path / "out")
+        assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

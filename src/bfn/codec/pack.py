@@ -193,11 +193,12 @@ def _store(
     advance = _counter(report, 2 * len(x), "compressing and checking")
     payloads = [coded.payload for coded in codec.encode(blocks, advance)]
     decoded = codec.decode(payloads, [len(each) for each in blocks], advance)
-    if not all(map(torch.equal, blocks, map(model.pack, decoded))):
-        raise BFNError(
-            "the coded data did not decode to the original, because this machine does not compute "
-            "the same digits twice; nothing was written"
-        )
+    for before, after in zip(blocks, map(model.pack, decoded), strict=True):
+        if not all(map(np.array_equal, *map(translation.values, (before, after)))):
+            raise BFNError(
+                "the coded data did not decode to the original, because this machine does not "
+                "compute the same digits twice; nothing was written"
+            )
     contents = replace(contents, lengths=[len(payload) for payload in payloads])
     return Archive.of(contents, payloads, b"".join(source.plain for source in sources))
 
@@ -323,7 +324,8 @@ def _values(
         # constriction panics on invalid input, with its own exception type.
         panic = type(error).__name__ == "PanicException"
         if panic or isinstance(
-            error, DoesNotFit | ValueError | TypeError | ArithmeticError | LookupError
+            error,
+            DoesNotFit | ValueError | TypeError | ArithmeticError | LookupError | AttributeError,
         ):
             raise BFNError(
                 f"{archive.name!r} does not decode to the original: this machine computes "

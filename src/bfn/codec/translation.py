@@ -35,7 +35,9 @@ class Translation:
         return cls(format, model.head.part_symbols(bin_values(format)), resize)
 
     def values(self, x: Tensor) -> list[np.ndarray]:
-        """The stored values of every variable, (N, *shape)."""
+        """The stored values of every variable, (N, *shape); the places of a table's values."""
+        if self.format.laws:
+            return [x.numpy()]
         found = []
         parts, rows = self.format.parts.values(), self.format.split(x.cpu())
         for x_p, part, symbols in zip(rows, parts, self.symbols, strict=True):
@@ -68,10 +70,12 @@ class Translation:
     @functools.cached_property
     def nothing(self) -> Tensor:
         """No examples."""
-        if self.format.laws:  # the examples of a table are the places of exact values
+        if self.format.laws:
             return torch.zeros(0, *self.format.shape, dtype=torch.int64)
         parts = zip(self.format.parts.values(), self.symbols, strict=True)
-        return self.format.join([s.nearest(torch.zeros(0, *part.shape)) for part, s in parts])
+        return self.format.join(
+            [s.nearest(torch.zeros(0, *part.shape).float()) for part, s in parts]
+        )
 
     @functools.cached_property
     def levels_of_shades(self) -> np.ndarray:
