@@ -71,7 +71,7 @@ class TableModel:
         given: Mapping[str, Any] | None = None,
         *,
         seed: int = 0,
-        steps: int = 50,
+        steps: int = 100,
         batch: int = 2048,
         **options: Any,
     ) -> Any:
@@ -103,7 +103,7 @@ class TableModel:
         n: int | None = None,
         final: Literal["sample", "mode"] = "sample",
         seed: int = 0,
-        steps: int = 50,
+        steps: int = 100,
         batch: int = 2048,
         **options: Any,
     ) -> Any:
@@ -146,7 +146,7 @@ class TableModel:
     ) -> Tensor:
         """n rows (n, D), or the completions of partly known rows."""
         model = self._present if present else self._model
-        options = {"solver": "ancestral", "final": final, "batch": batch, **options}
+        options = {"solver": "sde2", "final": final, "batch": batch, **options}
         if known is None:
             return self._model.pack(
                 in_batches(model, n, self._format.shape, steps, seed=seed, **options)
