@@ -80,24 +80,33 @@ def test_force_keeps_the_old_run_under_another_name(tmp_path: Path) -> None:
     assert (tmp_path / "run.replaced-3" / "checkpoints" / "step-4").is_dir()
 
 
-def test_a_folder_that_goes_away_ends_its_training(tmp_path: Path) -> None:
-    """With the next checkpoint; the run can be resumed where the folder is now."""
-    recipe, out, there = tiny_runs.read(tmp_path, "text"), tmp_path / "run", tmp_path / "b"
+@pytest.mark.parametrize("what", ["moved", "deleted", "replaced"])
+@pytest.mark.parametrize("due", ["log_every", "checkpoint_every", "sample_every"])
+def test_a_folder_that_goes_away_ends_its_training(what: str, due: str, tmp_path: Path) -> None:
+    """When something is to be written; nothing is written where it was, and it can be resumed."""
+    every: dict[str, object] = {"train__log_every": 100, "train__checkpoint_every": 100}
+    every[f"train__{due}"] = 4
+    recipe, out, there = tiny_runs.read(tmp_path, "text", **every), tmp_path / "run", tmp_path / "b"
     seen: list[int] = []
 
-    def move() -> bool:
+    def remove() -> bool:
         seen.append(1)
         if len(seen) == 6:
-            out.rename(there)
+            shutil.rmtree(out) if what == "deleted" else out.rename(there)
+            if what == "replaced":
+                out.mkdir()
+                (out / "notes.md").write_text("mine")
         return False
 
-    with pytest.raises(BFNError, match=r"could not be written .*No such file or directory"):
-        run(recipe, out, stop=move)
+    with pytest.raises(BFNError, match="was moved or deleted while it was trained in; if it was"):
+        run(recipe, out, stop=remove)
     assert len(seen) == 8
-    assert not out.exists()
-    run(recipe, there, resume=True)
-    run(recipe, tmp_path / "whole")
-    assert_same(there, tmp_path / "whole")
+    left = {out / "notes.md"} if what == "replaced" else set()
+    assert set(out.rglob("*")) == left
+    if what != "deleted":
+        run(recipe, there, resume=True)
+        run(recipe, tmp_path / "whole")
+        assert_same(there, tmp_path / "whole")
 
 
 def test_force_does_not_touch_a_run_that_is_being_trained(tmp_path: Path) -> None:

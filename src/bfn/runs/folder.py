@@ -147,6 +147,18 @@ class RunFolder:
         os.rename(self.path, target)
         return target
 
+    def is_here(self) -> bool:
+        """Whether the folder is still where it was opened."""
+        return self._lock.is_here()
+
+    def check_here(self) -> None:
+        """Refuse to write if the folder was moved or deleted: that would leave half a run."""
+        if not self.is_here():
+            raise WriteFailed(
+                f"the run folder {str(self.path)!r} was moved or deleted while it was trained in; "
+                "if it was moved, resume the run in its new place"
+            )
+
     def close(self) -> None:
         if self._metrics is not None:
             with contextlib.suppress(OSError):  # an earlier error reported the full disk
@@ -266,6 +278,7 @@ class RunFolder:
 
     def log(self, line: Mapping[str, Any]) -> None:
         assert self._metrics is not None
+        self.check_here()
         with self._writing(METRICS):
             self._metrics.write(json.dumps(line) + "\n")
             self._metrics.flush()

@@ -58,6 +58,14 @@ class Lock:
         file.flush()
         self._file = file
 
+    def is_here(self) -> bool:
+        """Whether the locked file is still in the folder, which may have been moved."""
+        assert self._file is not None
+        try:
+            return os.path.samestat(os.fstat(self._file.fileno()), self.path.stat())
+        except OSError:
+            return False
+
     def release(self) -> None:
         if self._file is not None:
             with contextlib.suppress(OSError):

@@ -24,7 +24,7 @@ import torch
 
 from bfn.data.base import SPLITS
 from bfn.device import memory_errors
-from bfn.errors import Diverged, Interrupted
+from bfn.errors import Diverged, Interrupted, WriteFailed
 from bfn.nn.accelerate import compiling
 from bfn.progress import Display
 from bfn.recipe import Recipe
@@ -127,7 +127,7 @@ class Loop:
 
     def report(self, what: str, message: str = "", step: int | None = None) -> None:
         """Write the run's status; the step is the current one unless given."""
-        if self.folder is None or not self.world.main:
+        if self.folder is None or not self.world.main or not self.folder.is_here():
             return
         state, best = self.state, self.state.best
         values = {
@@ -264,6 +264,7 @@ class Loop:
             self._save()
         due = settings.sample_every and step % settings.sample_every == 0
         if self.folder and self.samples and due and not interrupted:
+            self.world.on_main(self.folder.check_here)
             with self.state.ema.in_place(self.state.net):
                 self.samples.write(step, lambda: bool(self._signals))
         return over
@@ -372,9 +373,15 @@ class Loop:
             raise self._diverged("the weights overflowed", state.step, state.step)
         if self.folder is None:
             return
-        average = checkpoint.save(
-            self.folder.checkpoints, state, self.identity, self.settings.keep, self.world
-        )
+        self.world.on_main(self.folder.check_here)
+        try:
+            average = checkpoint.save(
+                self.folder.checkpoints, state, self.identity, self.settings.keep, self.world
+            )
+        except WriteFailed:
+            if self.world.main:
+                self.folder.check_here()  # it may have been moved just now
+            raise
         self.saved_step = state.step
         self._export(average)
         self.report(status.RUNNING)
