@@ -293,3 +293,27 @@ def test_labels_on_a_command_line() -> None:
     labelled.data_format = None
     labelled.net = Accelerated(labelled.net)
     assert label_count(labelled) == 3
+
+
+def test_labels_guide_what_is_left_of_mixed_data() -> None:
+    """Known variables are a dict of masks, one row for each example, as labels are."""
+
+    class Knowing(torch.nn.Module):
+        arguments: Any = {"labels": 3}  # noqa: RUF012
+
+        def forward(self, features: Any, t: Tensor, label: Tensor, known: Any = None) -> Any:
+            seen = torch.where(known["a"], features["a"], 0.0).sum(1) * (0.1 * label + 0.2)
+            return {"a": 0.0 * features["a"], "b": 0.1 * features["b"] + seen[:, None]}
+
+    own = bfn.Variable("continuous", (2,), sigma_1=0.1)
+    mixed = bfn.mixed(Knowing(), {"a": own, "b": own})
+    a = torch.tensor([[0.5, -0.2], [0.1, 0.8], [-0.6, 0.3]])
+
+    def found(rows: list[int], guidance: float) -> Tensor:
+        source = noise.Keyed([10 + i for i in rows])
+        options: Any = {"generator": source, "label": 1, "guidance": guidance}
+        return bfn.generate(mixed, len(rows), 4, known={"a": a[rows]}, **options)["b"]
+
+    together = found([0, 1, 2], 2.0)
+    torch.testing.assert_close(together, torch.cat([found([i], 2.0) for i in range(3)]))
+    assert (together - found([0, 1, 2], 1.0)).abs().amax() > 0.01

@@ -125,11 +125,9 @@ class ClassifierFree(Wrapper):
         if self.guidance in (0.0, 1.0):
             return self.model(theta, t, **(without if self.guidance == 0.0 else cond))
 
-        def twice(value: Any, null: Any) -> Any:
-            """Conditions with one entry per example are joined; both halves share the others."""
-            return torch.cat([value, null]) if per_example(value, len(t)) else value
-
-        both = {name: twice(value, without[name]) for name, value in cond.items()}
+        rest = {name: value for name, value in cond.items() if name not in named}
+        both = of_examples(rest, len(t), lambda value: torch.cat([value, value]))
+        both |= {name: torch.cat([cond[name], without[name]]) for name in named}
         theta_2 = Theta(torch.cat([theta.V] * 2), torch.cat([theta.beta] * 2))
         n_c, n = self.model.predict(theta_2, torch.cat([t] * 2), **both).chunk(2)
         return self.model.output(n + self.guidance * (n_c - n), theta, t, cond.get("mask"))
@@ -345,9 +343,12 @@ def label_names(model: BFN | Wrapper) -> list[str]:
     return names
 
 
-def per_example(value: Any, B: int) -> bool:
-    """Whether a condition has one entry for each of B examples."""
-    return isinstance(value, Tensor) and value.dim() > 0 and len(value) == B
+def of_examples(cond: Any, B: int, change: Callable[[Tensor], Tensor]) -> Any:
+    """Conditions, changed where they are tensors with one entry for each of B examples."""
+    if isinstance(cond, Mapping):
+        return {name: of_examples(value, B, change) for name, value in cond.items()}
+    each = isinstance(cond, Tensor) and cond.dim() > 0 and len(cond) == B
+    return change(cond) if each else cond
 
 
 def read_labels(model: BFN | Wrapper, text: str) -> list[int]:

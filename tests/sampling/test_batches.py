@@ -117,6 +117,11 @@ def test_completions_come_in_batches_too() -> None:
     assert sizes == {5, 6}
 
 
+def test_lengths_of_another_number_are_refused() -> None:
+    with pytest.raises(bfn.BFNError, match="5 lengths were given for 10 examples"):
+        in_batches(model("discrete"), 10, (8,), 2, batch=5, length=torch.tensor([1, 2, 3, 4, 5]))
+
+
 def test_every_condition_with_one_entry_per_example_is_divided() -> None:
     """A network of one's own has other conditions than label and length; one for all stays."""
 

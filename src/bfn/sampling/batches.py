@@ -10,8 +10,8 @@ from torch import Tensor
 
 from bfn.data.formats import Format
 from bfn.device import in_parts
-from bfn.errors import check_integer, without_none
-from bfn.guidance import Observed, Wrapper, has_learned, label_tensor, per_example, read_labels
+from bfn.errors import BFNError, check_integer, without_none
+from bfn.guidance import Observed, Wrapper, has_learned, label_tensor, of_examples, read_labels
 from bfn.model import BFN, innermost
 from bfn.recipe import Sample
 from bfn.sampling import solvers
@@ -54,7 +54,13 @@ def in_batches(
     """
     n, batch = check_integer("n", n, 1), check_integer("batch", batch, 1)
     label = None if label is None else label_tensor(model, label, n)
-    length = length if length is None or isinstance(length, int) else torch.as_tensor(length)
+    if length is not None and not isinstance(length, int):
+        length = torch.as_tensor(length)
+        if length.dim() and len(length) != n:
+            raise BFNError(
+                f"{len(length)} lengths were given for {n} examples; give one for each, or one for "
+                "all"
+            )
     arguments = {**without_none(label=label, length=length), **options}
     resample = check_integer("resample", options.get("resample", 0), 0)
     particles = check_integer("particles", options.get("particles", 1), 1)
@@ -80,7 +86,7 @@ def in_batches(
                 return each[rows]
             return each.expand(size, *shape)
 
-        given = {k: v[rows] if per_example(v, n) else v for k, v in arguments.items()}
+        given = of_examples(arguments, n, lambda value: value[rows])
         source = {"generator": noise_source(None, seed, rows), "callback": count_call}
         if known is None:
             x = generate(model, (size, *shape), steps, **source, **given)

@@ -17,7 +17,7 @@ from bfn import noise
 from bfn.device import accurate_dtype
 from bfn.errors import BFNError, check_integer, check_number
 from bfn.flow import BayesianFlow, Theta
-from bfn.guidance import Guide, Observed, Pinned, Wrapper, check_known, per_example
+from bfn.guidance import Guide, Observed, Pinned, Wrapper, check_known, of_examples
 from bfn.model import BFN, innermost
 from bfn.noise import Keyed, Source
 from bfn.output import Output
@@ -112,9 +112,7 @@ def infill(
                     "particles need the solver 'ancestral' and observed='schedule', without "
                     "resample or since; leave these arguments out, or the particles"
                 )
-            for name, value in cond.items():
-                if per_example(value, len(x)):
-                    cond[name] = value.repeat_interleave(particles, 0)
+            cond = of_examples(cond, len(x), lambda value: value.repeat_interleave(particles, 0))
             rule = Particles(pinned, particles, generator)
             chosen, shape = dataclasses.replace(chosen, rule=rule), tuple(rule.x.shape)
             output = run(model, shape, chosen, steps, callback=callback, cond=cond, **options)
