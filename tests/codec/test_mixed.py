@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 import bfn
+from bfn.codec.archive import Archive
 from bfn.errors import BFNError
 
 VARIABLES = {
@@ -129,6 +131,19 @@ def test_bytes_of_something_else(run: Path, command: Callable[..., str]) -> None
     command("compress", run, "a.npz", "-o", "x.bfn", *SMALL)
     with pytest.raises(BFNError, match="restore them with bfn decompress"):
         bfn.codec.decompress(model, Path("x.bfn").read_bytes())
+
+
+def test_forged_names_of_arrays() -> None:
+    """The values have no names in their checksum, and a .npy file has a single one."""
+    model = bfn.discrete(bfn.nn.MLP(6, 4, 4, width=8, layers=1), K=4)
+    stored = bfn.codec.compress(model, data(4)["gene"].reshape(4, 6), steps=2)
+    true = Archive.from_bytes(stored, "the data")
+    (entry,) = true.contents.entries
+    ((_, dtype, shape),) = entry.about
+    for about in ([["foo", dtype, shape]], [["", dtype, [2, 6]], ["foo", dtype, [2, 6]]], []):
+        contents = replace(true.contents, entries=[replace(entry, about=about)])
+        with pytest.raises(BFNError, match="does not decode to the original"):
+            bfn.codec.decompress(model, replace(true, contents=contents).to_bytes())
 
 
 def test_mistakes_in_python() -> None:
