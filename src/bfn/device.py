@@ -37,11 +37,12 @@ def kept(
     """
 
     @functools.wraps(compute)
-    def found(self: Any, *key: Arguments.args, **none: Arguments.kwargs) -> Result:
-        known = self.__dict__.setdefault(f"_kept_{compute.__name__}", {})
+    def found(self: Any, *arguments: Arguments.args, **keywords: Arguments.kwargs) -> Result:
+        key = compute.__qualname__, arguments, tuple(keywords.items())
+        known = self.__dict__.setdefault("_kept", {})
         if key not in known:
             with torch.inference_mode(False):
-                known[key] = compute(self, *key, **none)
+                known[key] = compute(self, *arguments, **keywords)
         return known[key]
 
     return found

@@ -60,12 +60,16 @@ class Theta:
     _kept: dict[int, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def once(self, owner: object, compute: Callable[[], Any]) -> Any:
-        """The result of `compute`, kept for the next time that the same owner asks for it."""
+        """The result of `compute`, kept for the next time that the same owner asks for it.
+
+        So V must not be changed in place once a head has seen it.
+        """
         if self.V.requires_grad:  # each backward pass frees the graph of what it went through
             return compute()
-        if id(owner) not in self._kept:
-            self._kept[id(owner)] = owner, compute()  # with the owner, lest its id be reused
-        return self._kept[id(owner)][1]
+        known = self._kept.get(id(owner))
+        if known is None or known[0] is not owner:
+            known = self._kept[id(owner)] = owner, compute()
+        return known[1]
 
 
 class BayesianFlow(ABC):

@@ -126,7 +126,12 @@ class MixedFlow(BayesianFlow):
     flows: tuple[BayesianFlow, ...]
 
     def __post_init__(self) -> None:
-        assert self.state.size > 0  # fails if there is not one flow for each variable
+        require(
+            isinstance(self.layout, Layout)
+            and all(isinstance(flow, BayesianFlow) for flow in self.flows)
+            and len(self.flows) == len(self.layout.names),
+            f"the flows {self.flows} were given for {self.layout}; expected one for each variable",
+        )
 
     @property
     def variables(self) -> dict[str, dict[str, Any]]:

@@ -16,6 +16,7 @@ zeros is then the exact model of independent variables.
 from __future__ import annotations
 
 import dataclasses
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, Self
@@ -44,6 +45,13 @@ class Marginals:
 
     shape: tuple[int, ...]
     log_p: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.log_p) != math.prod(self.shape) or not all(map(math.isfinite, self.log_p)):
+            raise BFNError(
+                f"the marginals hold {len(self.log_p)} numbers for the shape {self.shape}; "
+                "expected one finite logarithm for each class of each variable"
+            )
 
     def __repr__(self) -> str:
         return f"Marginals({'x'.join(map(str, self.shape))})"

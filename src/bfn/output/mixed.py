@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bfn.errors import BFNError
-from bfn.flow.base import BayesianFlow, Theta
+from bfn.flow.base import BayesianFlow, Theta, require
 from bfn.flow.mixed import Layout, MixedFlow, naming
 from bfn.noise import Source
 from bfn.output.base import Head, Output, Symbols
@@ -112,7 +112,13 @@ class MixedHead(Head):
     kind = "mixed"
 
     def __post_init__(self) -> None:
-        assert self._outputs.size > 0  # fails if there is not one head for each variable
+        require(
+            isinstance(self.flow, MixedFlow)
+            and all(isinstance(head, Head) for head in self.heads)
+            and len(self.heads) == len(self.flow.layout.names),
+            f"the heads {self.heads} were given for {self.flow}; expected a mixed flow, and a head "
+            "for each of its variables",
+        )
 
     @property
     def parts(self) -> tuple[Head, ...]:
