@@ -23,7 +23,7 @@ READERS = {
     "checkpoint 1": "bfn of 2026-11-15 (commit 821fb6e)",
     "run 1": "bfn of 2026-11-18 (commit d46b5b4)",
 }
-"""The last commit that reads and writes each earlier format: none of them was in a release."""
+"""A commit that reads and writes each earlier format: none of them was in a release."""
 
 
 def check_format(kind: str, path: Path | str, found: object, expected: int) -> None:

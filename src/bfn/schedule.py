@@ -180,26 +180,26 @@ class Windowed(Schedule):
             )
 
     def inside(self, t: Tensor) -> Tensor:
-        return self.schedule.inside(self._inside(t))
+        return self.schedule.inside(self._inner_time(t))
 
     def alpha(self, t: Tensor) -> Tensor:
-        rate = self.schedule.alpha(self._inside(t)) / (self.end - self.start)
+        rate = self.schedule.alpha(self._inner_time(t)) / (self.end - self.start)
         return torch.where((t >= self.start) & (t <= self.end), rate, 0.0)
 
     def beta(self, t: Tensor) -> Tensor:
-        return self.schedule.beta(self._inside(t))
+        return self.schedule.beta(self._inner_time(t))
 
     def time(self, beta: Tensor) -> Tensor:
         """Where beta is constant, the time nearest to the window."""
         return self.start + (self.end - self.start) * self.schedule.time(beta)
 
     def increment(self, s: Tensor, t: Tensor) -> Tensor:
-        return self.schedule.increment(self._inside(s), self._inside(t))
+        return self.schedule.increment(self._inner_time(s), self._inner_time(t))
 
     def without_window(self) -> Schedule:
         return self.schedule.without_window()
 
-    def _inside(self, t: Tensor) -> Tensor:
+    def _inner_time(self, t: Tensor) -> Tensor:
         """The time of the other schedule."""
         return ((t - self.start) / (self.end - self.start)).clamp(0.0, 1.0)
 

@@ -187,7 +187,7 @@ class _TensorFormat(Format):
                 f"nothing says which parts of {what!r} to fill in; give --mask, a file of the same "
                 "size that is white there"
             )
-        values, missing = self._read(Path(what), mask, resize)
+        values, missing = self._read(Path(what).expanduser(), mask, resize)
         # Missing values need not be valid data (NaN, say): replace them with one that is.
         legal = values[~missing].flatten()[:1] if not bool(missing.all()) else torch.zeros(1)
         values = torch.where(missing, legal.to(values.dtype), values)
@@ -454,7 +454,9 @@ class MixedFormat(Format):
         """A .npz file of known variables; a mask marks values of them that are unknown."""
         if blank is not None or resize:
             raise self._refused("resize" if blank is None else "blank")
-        values, known = (self._read(Path(file)) if file else {} for file in (what, mask))
+        values, known = (
+            self._read(Path(file).expanduser()) if file else {} for file in (what, mask)
+        )
         parts, masks = [], []
         for name, part in self.parts.items():
             if part.K and name in values and np.any(values[name] % 1 != 0):

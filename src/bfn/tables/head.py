@@ -37,7 +37,7 @@ SMOOTHING = 2.0
 """Pseudo-rows with the frequencies of all rows, added to the rows with x_d = k."""
 
 
-class _Alone(NamedTuple):
+class _Own(NamedTuple):
     """What the messages of a column alone say of it: the logits, their posterior, and the prior."""
 
     logits: Tensor
@@ -58,7 +58,7 @@ class TableHead(MixedHead):
     # What the network sees.
 
     def features(self, flow: BayesianFlow, theta: Theta) -> Any:
-        alone = self._alone(theta)
+        alone = self._own_posteriors(theta)
         found = {name: self._heads[name].seen(q, pi) for name, (_, q, pi) in alone.items()}
         if not self.relations:
             return found
@@ -107,7 +107,7 @@ class TableHead(MixedHead):
 
     def __call__(self, net_output: Tensor, theta: Theta, t: Tensor) -> Output:
         numbers, parts = self._outputs.split(net_output), self.flow.unpack_theta(theta)
-        alone = self._alone(theta)
+        alone = self._own_posteriors(theta)
         evidence, outputs = self._evidence(alone, theta.V), {}
         for name, head in self._heads.items():
             own, weights = numbers[name].split([head.parameters, len(self._partners[name])], -1)
@@ -119,17 +119,17 @@ class TableHead(MixedHead):
             outputs[name] = output
         return MixedOutput(outputs, self.flow)
 
-    def _alone(self, theta: Theta) -> dict[str, _Alone]:
+    def _own_posteriors(self, theta: Theta) -> dict[str, _Own]:
         """What each column's own messages say of it."""
 
-        def alone() -> dict[str, _Alone]:
+        def alone() -> dict[str, _Own]:
             parts = self.flow.unpack_theta(theta)
             logits = {name: head.alone(parts[name]) for name, head in self._heads.items()}
-            return {n: _Alone(own, *self._heads[n].posteriors(own)) for n, own in logits.items()}
+            return {n: _Own(own, *self._heads[n].posteriors(own)) for n, own in logits.items()}
 
         return theta.once(self, alone)
 
-    def _evidence(self, alone: Mapping[str, _Alone], like: Tensor) -> dict[tuple[str, str], Tensor]:
+    def _evidence(self, alone: Mapping[str, _Own], like: Tensor) -> dict[tuple[str, str], Tensor]:
         """ln p(V_e | x_d = k) - ln p(V_e) by (e, d): (B, K_d)."""
         evidence = {}
         for e, ratios in self._ratios(like.device, like.dtype).items():
@@ -142,7 +142,7 @@ class TableHead(MixedHead):
     @kept
     def _ratios(self, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
         """For each column e with partners d, p(x_e = j | x_d = k) / p(x_e = j): (K_e, sum K_d)."""
-        nothing = self._alone(self.flow.prior((1, *self.flow.shape)))
+        nothing = self._own_posteriors(self.flow.prior((1, *self.flow.shape)))
         found: dict[str, list[Tensor]] = {}
         for e, partners in self._partners.items():
             for d in partners:
