@@ -1,4 +1,4 @@
-// The controls of a generation: what the form says, what is sent, and what the address remembers.
+// The controls of a generation: the form, the request it makes, and the settings kept in the address.
 
 const FIELDS = ["solver", "steps", "guidance", "label", "length", "seed", "particles"];
 
@@ -16,7 +16,7 @@ function number(input, otherwise) {
   return Math.min(Number(input.max || Infinity), Math.max(Number(input.min || 0), value));
 }
 
-function whole(input, otherwise) {
+function integer(input, otherwise) {
   return Math.round(number(input, otherwise));
 }
 
@@ -41,7 +41,7 @@ export class Ask {
     return this.hello.models.find((model) => model.id === this.find("model-b").value);
   }
 
-  // Another model: its own defaults, labels and lengths.
+  // Show the defaults, labels and lengths of another model.
   adopt(model) {
     const { find } = this;
     const { defaults } = model;
@@ -52,8 +52,8 @@ export class Ask {
     find("particles").value = 1;
     this.offerLabels(model, "label");
     this.offerLabels(model, "label-b");
-    for (const [name, there] of [["label", model.labels], ["guidance", model.labels], ["length", model.lengths]]) {
-      for (const element of [find(name), document.querySelector(`label[for=${name}]`)]) element.hidden = !there;
+    for (const [name, used] of [["label", model.labels], ["guidance", model.labels], ["length", model.lengths]]) {
+      for (const element of [find(name), document.querySelector(`label[for=${name}]`)]) element.hidden = !used;
     }
     if (model.lengths) {
       find("length").min = model.lengths.least;
@@ -96,7 +96,7 @@ export class Ask {
     document.body.classList.toggle("comparing", on);
   }
 
-  // The settings of pane 0 or 1 as the server wants them; the second has its own model, solver, calls, label and guidance.
+  // The settings of pane 0 or 1 as the server expects them; both share the seed, the length and the particles.
   settings(pane) {
     const { find } = this;
     const own = (name) => find(pane ? `${name}-b` : name);
@@ -106,16 +106,16 @@ export class Ask {
     return {
       model: shown.id,
       solver: own("solver").value,
-      steps: whole(own("calls"), shown.defaults.steps + 1) - 1,
-      seed: whole(find("seed"), 0),
+      steps: integer(own("calls"), shown.defaults.steps + 1) - 1,
+      seed: integer(find("seed"), 0),
       label: shown.labels && label !== "" ? Number(label) : null,
       guidance: shown.labels ? number(own("guidance"), 1) : 1,
-      length: shown.lengths && find("length").value !== "" ? whole(find("length")) : null,
-      particles: whole(find("particles"), 1),
+      length: shown.lengths && find("length").value !== "" ? integer(find("length")) : null,
+      particles: integer(find("particles"), 1),
     };
   }
 
-  // The fields show what is requested: a number outside its limits becomes the nearest one inside.
+  // Replace numbers outside their limits by the nearest ones inside.
   settle() {
     this.put(this.settings(0));
     const { steps, guidance } = this.settings(1);
@@ -132,7 +132,7 @@ export class Ask {
     history.replaceState(null, "", `#${words}`);
   }
 
-  // Take the settings from the address; returns the pins that it held.
+  // Read the settings from the address; returns its pins.
   recall() {
     const words = new URLSearchParams(location.hash.slice(1));
     const model = this.hello.models.find((each) => each.id === words.get("model"));

@@ -1,17 +1,17 @@
-// Pinning by hand: a brush over cells, letters typed on the chosen variable, Enter and Delete.
+// Pinning with the pointer and the keyboard: a brush, letters typed on the chosen variable, Enter and Delete.
 
 import { formOf } from "./draw.js";
 import { ownUnits, writeClass } from "./run.js";
 
-// The flat indices of a place: one, or the three channels of a colour.
+// The flat indices of a cell: one, or three for the channels of a colour.
 function placesAt(group, j) {
   const colour = formOf(group) === "picture" && group.count === 3 * group.shape.at(-1) * group.shape.at(-2);
   return colour ? [0, 1, 2].map((c) => group.start + (c * group.count) / 3 + (j % (group.count / 3))) : [group.start + j];
 }
 
 export class Brush {
-  // `around`: whether pins may change (editable), what to do at the beginning of a stroke, how to
-  // choose a variable, and how to show a notice.
+  // `around` has callbacks: editable() says whether pins may change, begin() starts a stroke,
+  // choose(g, j) chooses a variable, and notice(words, milliseconds) shows a message.
   constructor(find, pins, around) {
     this.find = find;
     this.pins = pins;
@@ -25,7 +25,7 @@ export class Brush {
   }
 
   get painting() {
-    return this.tool !== "look";
+    return this.tool !== "inspect";
   }
 
   // Show the control that suits the chosen group's values.
@@ -48,8 +48,8 @@ export class Brush {
     const { find } = this;
     if (places.length === 3) {
       const hex = find("colour").value;
-      const shares = [0, 1, 2].map((c) => parseInt(hex.slice(1 + 2 * c, 3 + 2 * c), 16) / 255);
-      return shares.map((share) => (group.kind === "levels" ? Math.round(share * (group.K - 1)) : ownUnits(group, 0, share)));
+      const channels = [0, 1, 2].map((c) => parseInt(hex.slice(1 + 2 * c, 3 + 2 * c), 16) / 255);
+      return channels.map((value) => (group.kind === "levels" ? Math.round(value * (group.K - 1)) : ownUnits(group, 0, value)));
     }
     return [Number(find({ levels: "shade", classes: "class", numbers: "number" }[group.kind]).value)];
   }
@@ -60,13 +60,13 @@ export class Brush {
     this.pins.set(places.map((i, c) => [i, values[c]]));
   }
 
-  // The pointer is on a variable of a run; `first` at the beginning of a stroke, which is undone as a whole.
+  // Apply the tool to a variable; `first` starts a new stroke. A stroke is undone in one go.
   touch(run, g, j, first) {
     if (!this.painting || !this.around.editable()) return;
     const group = run.model.groups[g];
     const places = placesAt(group, j);
     if (this.tool === "keep" && !run.end) {
-      this.around.notice("Wait for the sample before you keep a part of it.", 4000);
+      this.around.notice("Wait for the sample before you keep part of it.", 4000);
       return;
     }
     if (first) {
@@ -80,7 +80,7 @@ export class Brush {
     }
   }
 
-  // Handle a key on the chosen variable of a group; true if it had a meaning here.
+  // Handle a key pressed on the chosen variable; returns whether it was used.
   typed(group, g, j, event) {
     if (!this.around.editable() || event.ctrlKey || event.metaKey || event.altKey) return false;
     const places = placesAt(group, j);
@@ -98,7 +98,7 @@ export class Brush {
     const spellings = [event.key, event.key.toLowerCase(), event.key.toUpperCase()];
     const k = spellings.map((key) => group.symbols.indexOf(key)).find((place) => place >= 0);
     if (k === undefined) {
-      if (event.key !== " ") this.around.notice(`The model does not know “${event.key}”.`, 4000);
+      if (event.key !== " ") this.around.notice(`“${event.key}” is not in the model’s alphabet.`, 4000);
       return event.key !== " ";
     }
     this.pin(places, [k]);

@@ -2,13 +2,13 @@
 // in lines, a plot of numbers, and a single named variable. Five roles determine what is drawn.
 
 import { palette, rampColour } from "./palette.js";
-import { drawnValue, ownUnits, shareOf, tallestOf, writeClass, writeNumber, writeValue } from "./run.js";
+import { drawnValue, fractionOf, ownUnits, tallestOf, writeClass, writeNumber, writeValue } from "./run.js";
 
 const FONT = 'ui-sans-serif, system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif';
 const MONO = 'ui-monospace, "SF Mono", "Cascadia Mono", "Segoe UI Mono", "Roboto Mono", "DejaVu Sans Mono", monospace';
 const scratch = document.createElement("canvas");
 
-// A space is shown where it is a belief or a message, not in a text that is drawn.
+// Spaces are made visible in beliefs and messages, but not in samples.
 function letterOf(group, k, role) {
   const letter = writeClass(group, k, false);
   return letter === " " && role !== "draws" && role !== "example" ? "·" : letter;
@@ -55,7 +55,7 @@ function cellOf(layout, j) {
   return [(place % layout.columns) * layout.cellWidth, Math.floor(place / layout.columns) * layout.cellHeight];
 }
 
-// A context in CSS pixels, cleared, as sharp as the screen.
+// A cleared context in CSS pixels, at the resolution of the screen.
 export function openCanvas(canvas, width, height) {
   const ratio = globalThis.devicePixelRatio || 1;
   const [w, h] = [Math.max(1, Math.round(width * ratio)), Math.max(1, Math.round(height * ratio))];
@@ -69,8 +69,8 @@ export function openCanvas(canvas, width, height) {
   return context;
 }
 
-// What the role shows of every variable, as a number between 0 and 1; null if there is none.
-function sharesOf(view) {
+// What the role shows for each variable, as a number from 0 to 1; null if there is none.
+function fractionsOf(view) {
   const { run, frame, g, role, scale } = view;
   const group = run.model.groups[g];
   const bytes = { received: "input", believes: "mean", sure: view.uncertainty }[role];
@@ -87,14 +87,14 @@ function sharesOf(view) {
   }
   if (role === "example" && run.end?.values) {
     const values = run.end.values.slice(group.start, group.start + group.count);
-    return Float32Array.from(values, (value, j) => (group.kind === "classes" ? value : shareOf(group, j, value)));
+    return Float32Array.from(values, (value, j) => (group.kind === "classes" ? value : fractionOf(group, j, value)));
   }
   return null;
 }
 
 function paintPicture(context, view, layout) {
-  const shares = sharesOf(view);
-  if (!shares) return;
+  const fractions = fractionsOf(view);
+  if (!fractions) return;
   const { columns, rows, channels } = layout;
   const size = columns * rows;
   const coloured = view.role === "sure" || view.role === "bits";
@@ -107,11 +107,11 @@ function paintPicture(context, view, layout) {
     const at = place * 4;
     if (coloured) {
       let sum = 0;
-      for (let c = 0; c < channels; c++) sum += shares[c * size + place];
+      for (let c = 0; c < channels; c++) sum += fractions[c * size + place];
       const v = Math.max(0, Math.min(255, Math.round((sum / channels) * 255))) * 3;
       for (let c = 0; c < 3; c++) image.data[at + c] = ramp[v + c];
     } else {
-      for (let c = 0; c < 3; c++) image.data[at + c] = shares[(channels >= 3 ? c * size : 0) + place] * 255;
+      for (let c = 0; c < 3; c++) image.data[at + c] = fractions[(channels >= 3 ? c * size : 0) + place] * 255;
     }
     image.data[at + 3] = 255;
   }
@@ -124,7 +124,7 @@ function paintLetters(context, view, layout) {
   const { run, frame, g, role } = view;
   const group = run.model.groups[g];
   const colours = palette();
-  const shares = sharesOf(view);
+  const fractions = fractionsOf(view);
   const leading = run.leading(frame, g, role === "received");
   // Letters fill their cells; the few symbols that are longer than most are squeezed.
   const lengths = (group.symbols ?? [String(group.K - 1)]).map((symbol) => symbol.length).sort((a, b) => a - b);
@@ -136,14 +136,14 @@ function paintLetters(context, view, layout) {
     const [x, y] = cellOf(layout, j);
     const pinned = view.pins.has(group.start + j);
     let [k, strength] = [leading?.k[j] ?? -1, leading?.p[j] ?? 0];
-    if (role === "draws" || role === "example") [k, strength] = shares ? [shares[j], 1] : [-1, 0];
+    if (role === "draws" || role === "example") [k, strength] = fractions ? [fractions[j], 1] : [-1, 0];
     context.fillStyle = pinned ? colours.accent : colours.ink;
     if (role === "sure" || role === "bits") {
-      if (!shares) continue;
-      context.fillStyle = rampColour(shares[j]);
+      if (!fractions) continue;
+      context.fillStyle = rampColour(fractions[j]);
       context.fillRect(x, y, layout.cellWidth + 0.3, layout.cellHeight - 1);
       if (role === "bits" && run.end?.values) k = run.end.values[group.start + j];
-      context.fillStyle = shares[j] > 0.55 ? colours.plate : pinned ? colours.accent : colours.ink;
+      context.fillStyle = fractions[j] > 0.55 ? colours.plate : pinned ? colours.accent : colours.ink;
       strength = 0.65;
     }
     // Where nothing is known all classes are alike, and no letter should stand out.
@@ -162,18 +162,18 @@ function paintPlot(context, view, layout) {
   const { run, frame, g, role } = view;
   const group = run.model.groups[g];
   const colours = palette();
-  const shares = sharesOf(view);
+  const fractions = fractionsOf(view);
   const [top, bottom] = [8, layout.height - 8];
-  const y = (share) => bottom - Math.max(-0.02, Math.min(1.02, share)) * (bottom - top);
+  const y = (fraction) => bottom - Math.max(-0.02, Math.min(1.02, fraction)) * (bottom - top);
   context.strokeStyle = colours.line;
   context.lineWidth = 1;
   context.beginPath();
-  for (const share of role === "sure" || role === "bits" ? [0] : [0, 0.5, 1]) {
-    context.moveTo(0, Math.round(y(share)) + 0.5);
-    context.lineTo(layout.width, Math.round(y(share)) + 0.5);
+  for (const fraction of role === "sure" || role === "bits" ? [0] : [0, 0.5, 1]) {
+    context.moveTo(0, Math.round(y(fraction)) + 0.5);
+    context.lineTo(layout.width, Math.round(y(fraction)) + 0.5);
   }
   context.stroke();
-  if (!shares) return;
+  if (!fractions) return;
   const deviation = role === "believes" ? run.plane(frame, "deviation", g) : null;
   const radius = Math.max(1.5, Math.min(4, layout.cellWidth * 0.3));
   for (let j = 0; j < group.count; j++) {
@@ -182,18 +182,18 @@ function paintPlot(context, view, layout) {
     context.fillStyle = colour;
     if (role === "sure" || role === "bits") {
       const wide = Math.max(1, layout.cellWidth - 2);
-      context.fillStyle = view.pins.has(group.start + j) ? colours.accent : rampColour(0.35 + 0.65 * shares[j]);
-      context.fillRect(x - wide / 2, y(shares[j]), wide, bottom - y(shares[j]));
+      context.fillStyle = view.pins.has(group.start + j) ? colours.accent : rampColour(0.35 + 0.65 * fractions[j]);
+      context.fillRect(x - wide / 2, y(fractions[j]), wide, bottom - y(fractions[j]));
       continue;
     }
     if (deviation) {
       const spread = (deviation.values[j] / 255) * 0.5;
       context.fillStyle = rampColour(0.55);
-      context.fillRect(x - Math.max(0.75, radius / 2), y(shares[j] + spread), Math.max(1.5, radius), y(shares[j] - spread) - y(shares[j] + spread));
+      context.fillRect(x - Math.max(0.75, radius / 2), y(fractions[j] + spread), Math.max(1.5, radius), y(fractions[j] - spread) - y(fractions[j] + spread));
       context.fillStyle = colour;
     }
     context.beginPath();
-    context.arc(x, y(shares[j]), radius, 0, 2 * Math.PI);
+    context.arc(x, y(fractions[j]), radius, 0, 2 * Math.PI);
     context.fill();
   }
 }
@@ -224,20 +224,20 @@ function paintSingle(context, view, layout) {
   context.textBaseline = "middle";
   context.fillStyle = pinned ? colours.accent : colours.ink;
   if (role === "sure" || role === "bits") {
-    const shares = sharesOf(view);
-    if (!shares) words = role === "sure" ? "a point" : "";
+    const fractions = fractionsOf(view);
+    if (!fractions) words = role === "sure" ? "a point" : "";
     else {
       context.fillStyle = colours.line;
       context.fillRect(0, height / 2 - 3, room, 6);
-      context.fillStyle = rampColour(0.35 + 0.65 * shares[0]);
-      context.fillRect(0, height / 2 - 3, Math.max(1, room * Math.min(1, shares[0])), 6);
+      context.fillStyle = rampColour(0.35 + 0.65 * fractions[0]);
+      context.fillRect(0, height / 2 - 3, Math.max(1, room * Math.min(1, fractions[0])), 6);
       if (role === "bits") words = `${writeNumber(run.map[group.start])} bits`;
-      else if (view.uncertainty === "entropy") words = `${(shares[0] * group.entropy_max).toFixed(2)} bits`;
-      else words = `± ${writeNumber((shares[0] * (ownUnits(group, 0, 1) - ownUnits(group, 0, 0))) / 2)}`;
+      else if (view.uncertainty === "entropy") words = `${(fractions[0] * group.entropy_max).toFixed(2)} bits`;
+      else words = `± ${writeNumber((fractions[0] * (ownUnits(group, 0, 1) - ownUnits(group, 0, 0))) / 2)}`;
     }
   } else if (role === "draws" || role === "example") {
-    const shares = sharesOf(view);
-    if (shares) words = group.kind === "classes" ? writeClass(group, shares[0], true) : group.kind === "levels" ? String(Math.round(shares[0] * (group.K - 1))) : writeNumber(ownUnits(group, 0, shares[0]));
+    const fractions = fractionsOf(view);
+    if (fractions) words = group.kind === "classes" ? writeClass(group, fractions[0], true) : group.kind === "levels" ? String(Math.round(fractions[0] * (group.K - 1))) : writeNumber(ownUnits(group, 0, fractions[0]));
     context.font = `500 15px ${FONT}`;
     context.fillStyle = pinned ? colours.accent : colours.ink;
     context.fillText(words, 0, height / 2, width);
@@ -328,7 +328,7 @@ export function describe(run, frame, g, j) {
     if (mean) words.push(`${writeNumber(low + (mean.values[j] / 255) * range)}${deviation ? ` ± ${writeNumber((deviation.values[j] / 255) * range * 0.5)}` : ", a point"}`);
   }
   const entropy = run.plane(frame, "entropy", g);
-  if (entropy) words.push(`${((entropy.values[j] / 255) * group.entropy_max).toFixed(2)} bits unsure`);
+  if (entropy) words.push(`${((entropy.values[j] / 255) * group.entropy_max).toFixed(2)} bits of uncertainty`);
   return words.join(" · ");
 }
 

@@ -20,11 +20,11 @@ export async function decodePicture(file) {
   try {
     return await createImageBitmap(file);
   } catch {
-    throw new Error(`“${file.name}” is no picture that this browser can read: choose a PNG or JPEG file.`);
+    throw new Error(`This browser cannot read “${file.name}” as a picture: choose a PNG or JPEG file.`);
   }
 }
 
-export function wholePicture(bitmap) {
+export function fullPicture(bitmap) {
   return readPixels(bitmap.width, bitmap.height, (context) => context.drawImage(bitmap, 0, 0));
 }
 
@@ -38,7 +38,7 @@ export function croppedPicture(bitmap, width, height) {
 // Numbers separated by commas, one for each variable.
 export function readValues(text, model) {
   const words = text.trim().split(/[,;\n]/.test(text) ? /\s*[,;\n]\s*/ : /\s+/);
-  if (words.length !== model.D) throw new Error(`This model's examples have ${model.D} values and you gave ${words.length}: separate them by commas.`);
+  if (words.length !== model.D) throw new Error(`This model's examples have ${model.D} values, but you gave ${words.length}: separate them with commas.`);
   return words.map((word, i) => {
     const group = model.groups.find((each) => i >= each.start && i < each.start + each.count);
     if (word === "" || Number.isNaN(Number(word))) {

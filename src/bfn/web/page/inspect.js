@@ -3,7 +3,7 @@
 import { spreadOf } from "./draw.js";
 import { MANY, ownUnits, tallestOf, writeClass, writeNumber } from "./run.js";
 
-// What the bars stand for: their number, and the name and the value of each.
+// The probability, the name and the value of each bar.
 function barsOf(run, frame, g, j) {
   const group = run.model.groups[g];
   const p = spreadOf(run, frame, g, j, false);

@@ -1,9 +1,9 @@
-// The page: it receives messages, keeps the runs, moves the time, and asks for more.
+// The page: it receives messages, keeps the runs, moves the time, and sends requests.
 
 import { Ask } from "./ask.js";
 import { Brush } from "./brush.js";
 import { describe, formOf, nameVariable, spreadOf } from "./draw.js";
-import { croppedPicture, decodePicture, readValues, saveFile, wholePicture } from "./example.js";
+import { croppedPicture, decodePicture, fullPicture, readValues, saveFile } from "./example.js";
 import { Bars } from "./inspect.js";
 import { forgetPalette } from "./palette.js";
 import { Pins } from "./pins.js";
@@ -15,7 +15,7 @@ import { chartTop, paintTimeline } from "./timeline.js";
 const find = (id) => document.getElementById(id);
 const film = find("film");
 const SECONDS = 5; // from t = 0 to 1 at speed 1
-const PATIENCE = 80; // milliseconds between requests while a person drags or types
+const PATIENCE = 80; // milliseconds between requests while the user drags or types
 const PLAY = "M5 3l12 7-12 7z";
 const PAUSE = "M5 3h4v14H5zM11 3h4v14h-4z";
 
@@ -28,14 +28,14 @@ const page = {
   comparing: false,
   whose: 0, // the pane whose files and command line are offered
   t: 0,
-  goal: 0, // where the slider was put, if the frames have not come so far yet
+  goal: 0, // where the slider was put, if the frames have not arrived yet
   playing: false,
-  count: 0, // runs asked for
-  top: 1, // of the chart
+  count: 0, // runs requested
+  top: 1, // upper end of the chart
   example: null, // what is examined: null while generating
-  seen: null, // the example on the stage, to go back to if another one is refused
+  seen: null, // the example on the stage, restored if another one is refused
   restart: false, // whether the next run plays from its beginning
-  bitmap: null, // a picture that waits for being cropped
+  bitmap: null, // a picture waiting to be cropped
   waiting: 0,
 };
 
@@ -71,7 +71,7 @@ function receive(header, body) {
   return undefined;
 }
 
-// A new run is shown once it has come as far as the one it replaces, so that nothing flickers.
+// A new run is shown once it has reached the current time, so that nothing flickers.
 function promote(pane) {
   const { next } = pane;
   if (next?.frames.length && page.restart) {
@@ -86,7 +86,7 @@ function promote(pane) {
     page.seen = page.example;
     changed = true;
   }
-  if (pane.run?.end) changed = true; // the sample and the map of bits are there
+  if (pane.run?.end) changed = true; // the sample and the map of bits have arrived
   const asked = page.panes.slice(0, page.comparing ? 2 : 1);
   if (!page.waiting && asked.every((each) => each.run?.id === each.wanted && each.run.end)) find("stage").ariaBusy = "false";
   drawSoon();
@@ -100,13 +100,13 @@ function refused({ pane, run, message }) {
   page.example = page.seen;
   find("stage").ariaBusy = "false";
   if (shownRuns().length || !pins.now.size) return;
-  pins.forget(); // the address held them, and there is nothing to go back to
+  pins.forget(); // they came from the address, and there is nothing to go back to
   showPins();
   request();
-  notice(`${message} What the address pins is left out.`);
+  notice(`${message} The pins in the address are ignored.`);
 }
 
-// The first run plays by itself, but those who prefer no motion see its end.
+// The first run plays by itself; users who prefer reduced motion see its end instead.
 function playFirst() {
   if (!matchMedia("(prefers-reduced-motion: reduce)").matches) return play(true);
   page.goal = 1;
@@ -176,7 +176,7 @@ function request() {
   clearTimeout(page.waiting);
   page.waiting = 0;
   find("stage").ariaBusy = "true";
-  if (find("reconnect").hidden) find("notice").hidden = true; // it was about what was asked before
+  if (find("reconnect").hidden) find("notice").hidden = true; // it was about an earlier request
   clearTimeout(page.remembering);
   page.remembering = setTimeout(() => page.ask.remember(pins.now), 400); // browsers limit how often
   for (const pane of page.panes.slice(0, page.comparing ? 2 : 1)) {
@@ -201,7 +201,7 @@ function askSoon() {
   page.waiting = setTimeout(request, PATIENCE);
 }
 
-// Play from the beginning, with whatever the controls say.
+// Play from the beginning, with the current settings.
 function again() {
   page.restart = true;
   request();
@@ -211,7 +211,7 @@ function download(what) {
   const pane = page.panes[whose()];
   if (!pane.run || !pane.request) return;
   page.live.send({ do: "download", run: ++page.count, pane: pane.index, what, step: pane.run.at(page.t).step, request: pane.request });
-  notice({ sample: "The sample is on its way.", film: "The film is being made.", state: "The state is on its way.", known: "The known values are on their way." }[what], 2500);
+  notice(`Preparing the ${what === "known" ? "known values" : what}.`, 2500);
 }
 
 // ---------------------------------------------------------------- what is shown
@@ -221,7 +221,7 @@ function shownRuns() {
   return page.comparing ? runs : runs.slice(0, 1);
 }
 
-// The run whose files and command line are offered: A, or B if that was chosen.
+// The pane whose files and command line are offered: A, or B if that was chosen.
 function whose() {
   return shownRuns().length > 1 ? page.whose : 0;
 }
@@ -236,7 +236,7 @@ function heldPins(run) {
   return new Map(i.map((place, k) => [place, v[k]]));
 }
 
-// The content has changed; `drawSoon` alone is for a new time and new points of the chart.
+// Draw everything again; `drawSoon` alone is enough for a new time or new points of the chart.
 function redraw() {
   changed = true;
   drawSoon();
@@ -249,7 +249,7 @@ function drawSoon() {
 
 let before = 0;
 let changed = true;
-let painted = []; // the frames on the stage, which is painted again only for others
+let painted = []; // the frames on the stage
 function draw(now) {
   drawing = 0;
   const runs = shownRuns();
@@ -284,7 +284,7 @@ function write(id, words) {
   if (find(id).textContent !== words) find(id).textContent = words;
 }
 
-// A command line in pieces that are not broken at the end of a line.
+// A command line whose options are not broken across lines.
 function optionsOf(command) {
   return command.split(/ (?=--)/).flatMap((words, k) => {
     const piece = document.createElement("span");
@@ -304,7 +304,7 @@ function showNumbers(runs, frames) {
   write("bits", counted ? bits(frame) : page.t.toFixed(2));
   if (runs.length > 1) write("bits-b", counted ? bits(frames[1]) : "");
   find("pin-panel").inert = examining;
-  const unsure = typeof frame.entropy === "number" ? `, ${each((_, { entropy }) => entropy?.toFixed(1) ?? "–")} unsure` : "";
+  const unsure = typeof frame.entropy === "number" ? `, ${each((_, { entropy }) => entropy?.toFixed(1) ?? "–")} uncertain` : "";
   const ended = examining && runs.every((run) => run.end?.loss);
   const loss = ended ? `, of about ${each((run) => run.end.loss.bits.toFixed(0))} in all (one draw): ${each((run) => run.end.loss.per_variable.toFixed(2))} per variable` : "";
   const unit = counted ? (examining ? "bits sent" : "bits received") : "the time t";
@@ -323,7 +323,7 @@ function showNumbers(runs, frames) {
   [...find("whose").querySelectorAll("button")].forEach((button, k) => button.setAttribute("aria-pressed", String(k === whose())));
   if (find("command").textContent !== (command ?? "")) find("command").replaceChildren(...optionsOf(command ?? ""));
   find("command").parentElement.hidden = !command;
-  const files = needs?.length ? `It reads ${needs.join(" and ")}: save them with Known values.` : "";
+  const files = needs?.length ? `It reads ${needs.join(" and ")}: download them as known values.` : "";
   write("why", why ?? files);
   find("why").hidden = !why && !files;
   find("take-it").hidden = film && !command && !why;
@@ -331,7 +331,7 @@ function showNumbers(runs, frames) {
   find("examine-sample").disabled = !end?.values;
   write("examine-sample", runs.length > 1 ? "Examine A’s sample" : "Examine this sample");
   find("generate-again").hidden = !examining;
-  document.querySelector("[data-download=sample]").disabled = examining; // it is in a file already
+  document.querySelector("[data-download=sample]").disabled = examining; // the user has it already
 }
 
 function showClosely(runs, frames) {
@@ -350,11 +350,11 @@ function showClosely(runs, frames) {
   write("bars-low", range[0]);
   write("bars-high", range[1]);
   const colour = formOf(group) === "picture" && group.shape.length === 3 && group.shape[0] === 3;
-  const hint = formOf(group) === "letters" ? "Click a letter and type to pin it; a bar pins its class." : colour ? "A bar pins its value; click the pixel again for its next channel." : "A click on a bar pins that value.";
+  const hint = formOf(group) === "letters" ? "Click a letter and type to pin it; a bar pins its class." : colour ? "A bar pins its value; click the pixel again for its next channel." : "Click a bar to pin that value.";
   write("closely-hint", canPin ? hint : "\u00a0");
 }
 
-// All pins hold from the time of the first one, so that what was drawn before stays as it was seen.
+// All pins hold from the time of the first one, so that everything before it stays the same.
 function beginStroke() {
   if (!pins.now.size) page.since = page.t;
 }
@@ -373,11 +373,11 @@ function showPins() {
   const { particles } = page.ask.settings(0);
   find("unpin").disabled = !size;
   find("undo").disabled = !pins.past.length;
-  const ancestral = size && particles > 1 ? "Particles are drawn by the ancestral solver." : "";
+  const ancestral = size && particles > 1 ? "Particles need the ancestral solver." : "";
   disable("solver", ancestral);
   find("solver-b").disabled = Boolean(ancestral);
-  const early = size && !find("since").checked ? "The pins hold from the beginning: unpin all to go on from the middle." : "";
-  disable("since", particles > 1 ? "Particles cannot go on from the middle." : early);
+  const early = size && !find("since").checked ? "The pins hold from the beginning: unpin all to continue from the middle." : "";
+  disable("since", particles > 1 ? "Particles cannot continue from the middle." : early);
   const when = sinceWhen() > 0 ? ` from t = ${sinceWhen().toFixed(3)} on` : "";
   write("pin-what", size ? `${size} of ${page.ask.model.D} variables held${when}; the others follow. ${ancestral}`.trim() : "Hold variables fixed; all others follow.");
 }
@@ -411,7 +411,7 @@ function step(by) {
   redraw();
 }
 
-// ---------------------------------------------------------------- hands
+// ---------------------------------------------------------------- choosing
 
 function chose() {
   const [run] = shownRuns();
@@ -442,7 +442,7 @@ function changeModel() {
   showPins();
 }
 
-// ---------------------------------------------------------------- a person's own example
+// ---------------------------------------------------------------- the user's own example
 
 function examine(example) {
   page.example = example;
@@ -456,24 +456,24 @@ async function openPicture(file) {
     const [height, width] = page.ask.model.groups[0].shape.slice(-2);
     if (bitmap.width === width && bitmap.height === height) {
       write("own-what", file.name);
-      return examine({ picture: wholePicture(bitmap) });
+      return examine({ picture: fullPicture(bitmap) });
     }
     page.bitmap = bitmap;
     find("resize").hidden = false;
     return write("own-what", `This picture has ${bitmap.width} × ${bitmap.height} pixels; the model's have ${width} × ${height}.`);
-  } catch (mistake) {
-    return notice(mistake.message);
+  } catch (error) {
+    return notice(error.message);
   }
 }
 
 function examineText() {
   const text = find("own-text").value;
   try {
-    // Texts and rows of tables, whose values have names, are read where the names are known.
+    // The server reads texts and rows of tables, because it knows the names of their values.
     const named = page.ask.model.groups.every((group) => group.symbols);
     examine(named ? { text } : { values: readValues(text, page.ask.model) });
-  } catch (mistake) {
-    notice(mistake.message);
+  } catch (error) {
+    notice(error.message);
   }
 }
 
@@ -588,7 +588,7 @@ function wireRest() {
     page.ask.compare(page.comparing);
     if (page.comparing && page.ask.second === page.ask.model) {
       for (const name of ["calls", "guidance", "label"]) find(`${name}-b`).value = find(name).value;
-      // Two identical halves would show nothing: begin with another solver.
+      // Two identical runs would show nothing: start with another solver.
       find("solver-b").value = find("solver").value === "ancestral" ? "sde2" : "ancestral";
     }
     if (!page.comparing) page.live.send({ do: "stop", pane: 1 });
@@ -621,7 +621,7 @@ function wireRest() {
   });
   on("resize", "click", () => {
     const [height, width] = page.ask.model.groups[0].shape.slice(-2);
-    write("own-what", "Cropped around its centre and scaled down.");
+    write("own-what", "Cropped around the centre and resized.");
     examine({ picture: croppedPicture(page.bitmap, width, height) });
   });
   for (const name of ["dragover", "drop"]) {
@@ -641,7 +641,7 @@ function wireRest() {
       notice("Copied.", 1500);
     } catch {
       getSelection().selectAllChildren(find("command"));
-      notice("Press Ctrl C to copy the command line.", 4000);
+      notice("Press Ctrl+C to copy the command line.", 4000);
     }
   });
 }
@@ -649,7 +649,7 @@ function wireRest() {
 function connect() {
   page.live = new Live(receive, (reason) => {
     play(false);
-    notice(`${reason} What you see stays here.`);
+    notice(`${reason} The page keeps what it shows.`);
     find("reconnect").hidden = false;
   });
 }
@@ -658,5 +658,5 @@ theme(false);
 wireTime();
 wireAsk();
 wireRest();
-if (film) readFilm(film.textContent, receive).then(beginFilm, () => notice("This film is damaged: make it again with bfn view."));
+if (film) readFilm(film.textContent, receive).then(beginFilm, () => notice("This film is damaged: record it again with bfn view."));
 else connect();

@@ -9,7 +9,7 @@ function readColour(name) {
   return getComputedStyle(probe).color.match(/[\d.]+/g).slice(0, 3).map(Number);
 }
 
-// 256 colours from nothing (the background) to much, between four of the style sheet.
+// 256 colours from 0 (the background) to 1, interpolated between four of the style sheet.
 function buildRamp(stops) {
   const ramp = new Uint8ClampedArray(256 * 3);
   for (let v = 0; v < 256; v++) {
@@ -22,9 +22,9 @@ function buildRamp(stops) {
 
 export function palette() {
   if (cached) return cached;
-  const found = Object.fromEntries(NAMES.map((name) => [name, readColour(name)]));
-  cached = Object.fromEntries(NAMES.map((name) => [name, `rgb(${found[name].join(" ")})`]));
-  cached.ramp = buildRamp([0, 1, 2, 3].map((k) => found[`ramp-${k}`]));
+  const colours = Object.fromEntries(NAMES.map((name) => [name, readColour(name)]));
+  cached = Object.fromEntries(NAMES.map((name) => [name, `rgb(${colours[name].join(" ")})`]));
+  cached.ramp = buildRamp([0, 1, 2, 3].map((k) => colours[`ramp-${k}`]));
   return cached;
 }
 
@@ -32,8 +32,8 @@ export function forgetPalette() {
   cached = null;
 }
 
-export function rampColour(share) {
-  const v = Math.max(0, Math.min(255, Math.round(share * 255)));
+export function rampColour(fraction) {
+  const v = Math.max(0, Math.min(255, Math.round(fraction * 255)));
   const ramp = palette().ramp;
   return `rgb(${ramp[v * 3]} ${ramp[v * 3 + 1]} ${ramp[v * 3 + 2]})`;
 }

@@ -7,7 +7,7 @@ export class Pins {
     this.changed = changed;
   }
 
-  // A stroke of the brush is one entry of the history.
+  // A stroke of the brush is one entry in the history.
   remember() {
     this.past.push(new Map(this.now));
     if (this.past.length > 200) this.past.shift();

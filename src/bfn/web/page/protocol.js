@@ -1,5 +1,5 @@
-// Where messages come from: a WebSocket of `bfn serve`, or a recording inside the page. Both are the
-// same binary messages: the length of a header (u32, little-endian), the header as JSON, the body.
+// Messages come from a WebSocket of `bfn serve` or from a recording inside the page, in the same
+// format: the length of the header (u32, little-endian), the header as JSON, the body.
 
 const utf8 = new TextDecoder();
 
@@ -26,7 +26,7 @@ export async function readFilm(text, receive) {
 const REASONS = {
   1001: "The server has stopped.",
   1008: "The server refused this page: open the address that bfn serve printed.",
-  1013: "The server has as many pages as it can serve: close another one.",
+  1013: "The server has no room for another page: close one.",
 };
 
 export class Live {
@@ -39,7 +39,7 @@ export class Live {
       const { header, body } = readMessage(event.data);
       receive(header, body);
     };
-    this.socket.onclose = (event) => lost(REASONS[event.code] ?? "The connection to the server is lost.");
+    this.socket.onclose = (event) => lost(REASONS[event.code] ?? "The connection to the server was lost.");
   }
 
   send(message) {

@@ -81,7 +81,7 @@ export class Run {
   }
 }
 
-// Own units: `low` and `high` are numbers, or lists if they differ by variable.
+// A fraction of the range in the data's own units; `low` and `high` are lists if they differ by variable.
 export function ownUnits(group, j, fraction) {
   const low = Array.isArray(group.low) ? group.low[j] : group.low;
   const high = Array.isArray(group.high) ? group.high[j] : group.high;
@@ -102,7 +102,7 @@ export function writeNumber(value) {
   return value.toFixed(size >= 1000 ? 0 : size >= 100 ? 1 : size >= 1 ? 2 : 3);
 }
 
-// What to write for class k: a character, a name or the number itself.
+// The text for class k: a character, a name or the number itself.
 export function writeClass(group, k, visible) {
   const symbol = group.symbols ? group.symbols[k] : String(k);
   if (symbol === "\n" || symbol === "\\n") return "⏎";
@@ -124,7 +124,7 @@ export function writeValue(group, value) {
 }
 
 // A value of the example, in its own units or levels, as a fraction of the range.
-export function shareOf(group, j, value) {
+export function fractionOf(group, j, value) {
   if (group.kind === "levels") return value / (group.K - 1);
   const low = ownUnits(group, j, 0);
   return (value - low) / (ownUnits(group, j, 1) - low);

@@ -1,11 +1,11 @@
 // The four figures: what the model has received, what it believes, how sure it is, what it draws.
-// Each holds one canvas for every group of every run shown; those of a comparison lie side by side.
+// Each has a canvas for every group of every run shown; two compared runs are side by side.
 
 import { describe, exactValue, formOf, measure, nameVariable, paintGroup, variableAt } from "./draw.js";
 import { sameVariables, writeNumber } from "./run.js";
 
 const ROLES = [
-  { role: "received", title: "What it has received", about: "theta: messages so far" },
+  { role: "received", title: "What it has received", about: "theta: the messages so far" },
   { role: "believes", title: "What it believes", about: "" },
   { role: "sure", title: "How sure it is", about: "" },
   { role: "draws", title: "What it draws", about: "a sample, same noise" },
@@ -13,10 +13,10 @@ const ROLES = [
 
 function meaning(model) {
   if (model.groups.length > 1) return "its output distribution";
-  return model.groups[0].kind === "classes" ? "its likeliest classes" : "the mean of its output";
+  return model.groups[0].kind === "classes" ? "its most probable classes" : "the mean of its output";
 }
 
-// The variable that is chosen at first.
+// The variable chosen at first.
 function middleOf(model) {
   const [group] = model.groups;
   const [rows, columns] = formOf(group) === "picture" ? group.shape.slice(-2) : [1, formOf(group) === "plot" ? group.count : 1];
@@ -31,7 +31,7 @@ function differences(runs, which) {
 }
 
 export class Stage {
-  // `hands`: what the page does when a person points or chooses, and the brush that pins.
+  // `hands` has the callbacks redraw() and chose(), and the brush.
   constructor(place, hands) {
     this.place = place;
     this.hands = hands;
@@ -41,7 +41,7 @@ export class Stage {
     this.uncertainty = "entropy";
     this.examined = "bits";
     this.chosen = { g: 0, j: 0 };
-    this.marked = null; // the variable with a frame around it: none before a person points or chooses
+    this.marked = null; // the variable with a frame around it, if any
     this.stroke = null;
     new ResizeObserver(() => {
       this.layout();
@@ -106,7 +106,7 @@ export class Stage {
     shown.figure.append(box);
     const entry = { canvas, which, g, layout: null };
     canvas.setAttribute("role", "img");
-    // The chosen variable belongs to the first run: those of the second can only be viewed.
+    // Variables can be chosen in the second run only if they are those of the first.
     if (sameVariables(runs[which].model, runs[0].model)) this.listen(canvas, entry, shown.role);
     return entry;
   }
@@ -206,8 +206,8 @@ export class Stage {
       const pieces = Math.max(1, Math.ceil(Math.hypot(event.clientX - x, event.clientY - y) / (entry.layout.cellWidth / 2)));
       this.last = { x: event.clientX, y: event.clientY };
       return Array.from({ length: pieces }, (_, k) => {
-        const share = (k + 1) / pieces;
-        return find({ clientX: x + (event.clientX - x) * share, clientY: y + (event.clientY - y) * share });
+        const part = (k + 1) / pieces;
+        return find({ clientX: x + (event.clientX - x) * part, clientY: y + (event.clientY - y) * part });
       });
     };
     canvas.addEventListener("pointerdown", (event) => {

@@ -3,14 +3,14 @@
 import { openCanvas } from "./draw.js";
 import { palette } from "./palette.js";
 
-export const CHART_MARGIN = 9; // half the slider's thumb, so that curve and thumb share their axis
+export const CHART_MARGIN = 9; // half the slider's thumb, so that curve and thumb are aligned
 
 function curvesOf(run) {
   if (run.start.what === "examine") return [{ key: "rate", name: "loss by time, bits per unit of t", fill: true }];
-  return [{ key: "entropy", name: "unsure", dashed: true }, { key: "bits", name: "received" }];
+  return [{ key: "entropy", name: "still uncertain", dashed: true }, { key: "bits", name: "received" }];
 }
 
-// The top of the chart only ever grows, so that a curve does not shrink while it arrives.
+// The top of the chart never falls, so that curves do not shrink as they grow longer.
 export function chartTop(runs, before) {
   let top = before;
   for (const run of runs) {
@@ -70,7 +70,7 @@ export function paintTimeline(canvas, runs, t, top) {
       context.setLineDash([]);
       context.globalAlpha = 1;
       if (which) continue;
-      // The name stands above the curve: at its end for the bits received, else at its beginning.
+      // The name is above the curve: at its end for the bits received, otherwise at its beginning.
       context.fillStyle = curve.dashed ? colours.soft : colour;
       const late = curve.key === "bits";
       const near = runs.flatMap((each) => each.frames.filter((frame) => (late ? frame.t > 0.85 : frame.t < 0.15)).map((frame) => y(frame[curve.key])));
