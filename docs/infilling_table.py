@@ -28,9 +28,7 @@ torch.set_default_dtype(torch.float64)
 
 print("| 50 steps |", " | ".join(KINDS), "|")
 print("|---|" + "---|" * len(KINDS))
-print(
-    "| without looking |", " | ".join(f"{unrelated_distance(kind, N):.3f}" for kind in KINDS), "|"
-)
+print("| independent |", " | ".join(f"{unrelated_distance(kind, N):.3f}" for kind in KINDS), "|")
 for name, options in WAYS.items():
     cells = [f"{filled_distance(kind, N, steps=50, **options):.3f}" for kind in KINDS]
     print(f"| {name} |", " | ".join(cells), "|", flush=True)

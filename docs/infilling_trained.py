@@ -3,12 +3,11 @@
     python docs/infilling_trained.py digits [KNOWN_RUN]
     python docs/infilling_trained.py text TEXT_RUN
 
-Digits: the lower half of the 297 test images, filled in by the shipped model and judged by a
-classifier that knows all of the true images: how many are taken for the digit they were? With a run
-of the recipe digits with --train.known 0.5, its ways too, and what the lower half costs, given the
-upper one, in bits per pixel. Text: every
-fourth character of 48 held-out windows, filled in by a run of the recipe manual-text, and how many
-of them come back. About two minutes on one core each.
+Digits: the lower half of the 297 test images, filled in by the shipped model; how many does a
+classifier recognise, which recognises all of the original images? With a run of the recipe digits
+with --train.known 0.5, also by that run, and what the lower half costs, given the upper one, in
+bits per pixel. Text: every fourth character of 48 held-out windows, filled in by a run of the
+recipe manual-text; how many are restored? About two minutes on one core each.
 """
 
 from __future__ import annotations

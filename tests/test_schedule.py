@@ -275,7 +275,7 @@ def test_state_goes_with_a_checkpoint() -> None:
     assert torch.equal(a[1], b[1])
 
 
-# beta_1 and sigma_1 by the cost left at t = 1, against direct integrals and Monte-Carlo.
+# beta_1 and sigma_1 by the remaining cost at t = 1, against direct integrals and Monte-Carlo.
 
 
 @pytest.mark.parametrize("beta", [0.01, 0.5, 4.0, 9.0])

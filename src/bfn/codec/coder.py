@@ -94,7 +94,7 @@ class Codec:
             lanes times width.
         exact: the data are places of exact values (N, variables), whose bins the model codes.
 
-    Both sides need the same model and arguments, and machines that compute the same digits.
+    Both sides need the same model and arguments, and machines that compute the same numbers.
     """
 
     def __init__(

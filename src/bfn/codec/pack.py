@@ -4,7 +4,7 @@ All inputs are read into memory, coded, and decoded again before the archive is 
 temporary name that is then replaced.
 
 Before anything is unpacked, the model must be the one the archive was made with, and this machine
-must compute the same digits: a probe of the network and the coder is compared. No file is written
+must compute the same numbers: a probe of the network and the coder is compared. No file is written
 before all of them are decoded and have their stored checksums.
 """
 
@@ -197,7 +197,7 @@ def _store(
         if not all(map(np.array_equal, *map(translation.values, (before, after)))):
             raise BFNError(
                 "the coded data did not decode to the original, because this machine does not "
-                "compute the same digits twice; nothing was written"
+                "compute the same numbers twice; nothing was written"
             )
     contents = replace(contents, lengths=[len(payload) for payload in payloads])
     return Archive.of(contents, payloads, b"".join(source.plain for source in sources))
@@ -331,8 +331,8 @@ def _values(
         ):
             raise BFNError(
                 f"{archive.name!r} does not decode to the original: this machine computes "
-                "different digits from the one it was made on, or the archive is forged; decode it "
-                "where it was made"
+                "different numbers than the one it was made on, or the archive is forged; decode "
+                "it where it was made"
             ) from error
         raise
     return values

@@ -2,14 +2,14 @@
 
 The accuracy at the end of the schedule decides what the reconstruction still costs. If it is too
 low, the reconstruction loss is large; if it is too high, time is spent where nothing is learned.
-The criterion here is the *cost left at t = 1*: the nats per variable that a receiver still needs to
-learn x from theta_1, without context and with all values equally likely beforehand. By Bayes' rule
-that is also the expected entropy of the input distribution at t = 1, which the paper plots over K
-and sqrt(beta). A trained network has context and pays less, so this bounds L^r. The default, 0.01
-nats, is about a hundredth of what images or text cost per variable, and the paper's own choices are
-near it:
+The criterion here is the *remaining cost* at t = 1: the nats per variable that a receiver still
+needs to learn x from theta_1, without context and with all values equally likely beforehand. By
+Bayes' rule that is also the expected entropy of the input distribution at t = 1, which the paper
+plots over K and sqrt(beta). A trained network has context and pays less, so this bounds L^r. The
+default, 0.01 nats, is about a hundredth of what images or text cost per variable, and the paper's
+own choices are near it:
 
-    data              published              cost left      suggested for 0.01 nats
+    data              published              remaining      suggested for 0.01 nats
     2 classes         beta_1 = 9             0.0038         7.24
     27 classes        beta_1 = 0.5625        0.141          0.962
     256 bins          sigma_1 = 0.001        0.0003         0.00134
