@@ -85,13 +85,13 @@ def in_parts(
 
 def over_rows(size: int, work: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     """work(*rows) of at most `size` rows of all tensors at a time, as in `in_parts`: on the CPU."""
-    found: list[Tensor] = []
+    results: list[Tensor] = []
 
     def part(start: int, stop: int, _: int) -> None:
-        found.append(work(*(tensor[start:stop] for tensor in tensors)).cpu())
+        results.append(work(*(tensor[start:stop] for tensor in tensors)).cpu())
 
     in_parts(len(tensors[0]), size, part, what="row")
-    return torch.cat(found)
+    return torch.cat(results)
 
 
 @contextlib.contextmanager

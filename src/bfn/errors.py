@@ -50,21 +50,21 @@ def check_number(
 ) -> float:
     """Check a numeric argument; `kind` describes in words what `right` accepts."""
     try:
-        found = None if isinstance(value, bool | str | bytes) else float(value)
+        number = None if isinstance(value, bool | str | bytes) else float(value)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         # None, a list, a tensor of several numbers, a number beyond all floats
-        found = None
-    if found is None or not right(found):
+        number = None
+    if number is None or not right(number):
         raise BFNError(f"{name} = {value!r}; {needs} {kind}")
-    return found
+    return number
 
 
 def did_you_mean(name: object, known: Iterable[str], shown: Callable[[str], str] = repr) -> str:
     """A hint such as "; did you mean 'text'?", or nothing if no known name is close."""
     known = list(known)
     # lr is the learning_rate.
-    short = [each for each in known if "".join(re.findall("(?:^|_)(.)", each)) == name]
-    near = short or difflib.get_close_matches(str(name), known, n=1)
+    abbreviated = [each for each in known if "".join(re.findall("(?:^|_)(.)", each)) == name]
+    near = abbreviated or difflib.get_close_matches(str(name), known, n=1)
     return f"; did you mean {shown(near[0])}?" if near else ""
 
 
@@ -85,13 +85,13 @@ def require_trust(name: object, trust: bool) -> None:
 
 def join_names(names: Iterable[str], most: int = 5) -> str:
     """A list of names, cut short: "a, b, c, d, e and 7 more"."""
-    (*found,) = names
-    more = f" and {len(found) - most} more" if len(found) > most else ""
-    return ", ".join(found[:most]) + more
+    (*listed,) = names
+    more = f" and {len(listed) - most} more" if len(listed) > most else ""
+    return ", ".join(listed[:most]) + more
 
 
 def without_none(**values: Any) -> dict[str, Any]:
-    """The values that are given."""
+    """The arguments that are not None."""
     return {name: value for name, value in values.items() if value is not None}
 
 

@@ -403,16 +403,16 @@ def _numbers(text: str, count: int | None, names: list[str]) -> list[int]:
         return list(range(count))
     numbers = []
     for part in [text] if text in names else [part.strip() for part in text.split(",")]:
-        whole = re.fullmatch(r"-?[0-9]+", part)
+        number = re.fullmatch(r"-?[0-9]+", part)
         if part in names:
             numbers.append(names.index(part))
         # If names are numbers (folders 3 and 7), it would be unclear which one 0 is.
-        elif whole and (int(part) < 0 or not any(name.isdecimal() for name in names)):
+        elif number and (int(part) < 0 or not any(name.isdecimal() for name in names)):
             numbers.append(int(part))
         else:
             problem = "a label; expected a whole number, several as in 3,7, or each"
             if names:
-                near = "" if whole else did_you_mean(part, names)
+                near = "" if number else did_you_mean(part, names)
                 hint = near or "; give one of them, several separated by commas, or each"
                 problem = f"one of the model's labels ({join_names(names, 20)}){hint}"
             raise BFNError(f"label = {part!r} is not {problem}")

@@ -325,8 +325,8 @@ def _first_parameter(module: nn.Module) -> nn.Parameter | None:
         if parameter is not None:
             return parameter
     for child in module._modules.values():
-        if child is not None and (found := _first_parameter(child)) is not None:
-            return found
+        if child is not None and (inner := _first_parameter(child)) is not None:
+            return inner
     return None
 
 
@@ -527,8 +527,8 @@ class Variable:
         return self.head.output_shape((1, *self.shape))[1:]
 
     def __repr__(self) -> str:
-        given = "".join(f", {name}={value!r}" for name, value in self.arguments.items())
-        return f"Variable({self.kind!r}, {self.shape}{given})"
+        arguments = "".join(f", {name}={value!r}" for name, value in self.arguments.items())
+        return f"Variable({self.kind!r}, {self.shape}{arguments})"
 
 
 @register_kind("mixed")

@@ -124,8 +124,8 @@ def _draw(draw, shape, source: Source, device, dtype: torch.dtype) -> Tensor:
             )
         return source.draw(draw, shape[1:], dtype).to(device)
     if isinstance(source, Part):
-        whole = _draw(draw, (source.batch, *shape[1:]), source.generator, device, dtype)
-        return whole[source.rows.start : source.rows.stop]
+        full = _draw(draw, (source.batch, *shape[1:]), source.generator, device, dtype)
+        return full[source.rows.start : source.rows.stop]
     if source is None:
         return draw(tuple(shape), device=device, dtype=dtype)
     if not isinstance(source, torch.Generator):

@@ -252,10 +252,10 @@ def load_published(
         if theirs not in tensors:
             refuse(theirs, "is missing")
         tensor, place = tensors.pop(theirs), own.pop(ours)
-        found = _reshaped(tensor, place)
-        if found is None:
+        reshaped = _reshaped(tensor, place)
+        if reshaped is None:
             refuse(theirs, f"has shape {tuple(tensor.shape)} instead of {tuple(place.shape)}")
-        converted[ours] = found
+        converted[ours] = reshaped
     for name in tensors:
         refuse(name, "has no place in the network")
     for name in own:

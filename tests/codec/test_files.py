@@ -52,7 +52,7 @@ def there_and_back(
     """Scan files, and restore the same from nothing but what is stored."""
     shutil.rmtree("restored", ignore_errors=True)
     sources = files.scan([Path(name) for name in names], by, **options)
-    for source, (_, path) in zip(sources, files._find([Path(n) for n in names]), strict=True):
+    for source, (_, path) in zip(sources, files.find_files([Path(n) for n in names]), strict=True):
         entry = Entry(*msgpack.unpackb(msgpack.packb([*vars(source.entry).values()])))
         kind = KINDS[entry.kind](by)
         assert kind.suits(by.format, ending(entry.name))

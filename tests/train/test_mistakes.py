@@ -48,7 +48,7 @@ class Ragged(Own):
 
 
 class Odd(Own):
-    """Examples that are no numbers."""
+    """Examples that are not numbers."""
 
     def __getitem__(self, i: int) -> Any:
         return object()
@@ -117,7 +117,7 @@ DISCRETE: list[tuple[Any, dict[str, Any], str]] = [
     # What is done with them.
     (X, {"augment": 3}, "augment = 3; expected a function of a batch"),
     (X, {"augment": lambda x: x[:, 0]}, "of a batch of torch.int64 (2, 2); it must keep"),
-    (X, {"augment": lambda x: x[:1]}, "augment made torch.int64 (1, 2) of a batch of"),
+    (X, {"augment": lambda x: x[:1]}, "augment made torch.int64 (1, 2) out of"),
     (X, {"augment": lambda x: x + 9}, "augment returned invalid data: "),
     (X, {"lengths": LENGTHS}, "the network, Toy, does not take a mask of the variables"),
     (X, {"label_dropout": 0.3}, "label_dropout = 0.3 hides labels, but the data has no"),
@@ -155,7 +155,7 @@ OTHERS: list[tuple[bfn.BFN, Any, dict[str, Any], str]] = [
     (bfn.continuous(Toy()), NUMBERS[:, :1], {"known": 0.5}, "train.known = 0.5, but an example"),
     (bfn.continuous(Toy()), NUMBERS, {"known": 1.5}, "train.known = 1.5 is too large; expected 1"),
     (bfn.continuous(Toy()), NUMBERS, {"known": 0.5, groups: [["a"]]}, "which only mixed data have"),
-    (mixed(), MIXED, {"known": 0.5, groups: [["a", "x"]]}, "name 'x', which is no variable of"),
+    (mixed(), MIXED, {"known": 0.5, groups: [["a", "x"]]}, "name 'x', which is not a variable of"),
     (mixed(), MIXED, {"known": 0.5, groups: [["a"], ["b", "a"]]}, "'a', which is in two of them"),
     (mixed(), MIXED, {"known": 0.5, groups: [["a", "b", "c"]]}, "leaves nothing to learn"),
     (mixed(), MIXED, {"known": 0.5, groups: "a"}, "train.known_groups = 'a'"),

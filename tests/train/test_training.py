@@ -98,7 +98,7 @@ def test_a_folder_that_goes_away_ends_its_training(what: str, due: str, tmp_path
                 (out / "notes.md").write_text("mine")
         return False
 
-    with pytest.raises(BFNError, match="was moved or deleted while it was trained in; if it was"):
+    with pytest.raises(BFNError, match="was moved or deleted during training; if it was"):
         run(recipe, out, stop=remove)
     assert len(seen) == 8
     left = {out / "notes.md"} if what == "replaced" else set()

@@ -339,7 +339,7 @@ def test_the_second_of_several_is_the_last_that_its_command_makes(
 @pytest.mark.parametrize(
     ("kind", "pins", "why"),
     [
-        ("colour", {"i": [3, 19, 35, 4], "v": [15, 0, 4, 15]}, "of some only one is pinned."),
+        ("colour", {"i": [3, 19, 35, 4], "v": [15, 0, 4, 15]}, "some pixels have only one pinned."),
         ("bytes", {"i": [3], "v": [200]}, "the pinned values cannot be written in one."),
     ],
 )

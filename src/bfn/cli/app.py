@@ -36,7 +36,7 @@ from bfn.recipe.values import Text
 
 DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
 KEY = r"""--([A-Za-z_]+\.[\w-]+)((?:\.(?:"[^"]+"|[^".=]+))*)(?:=(.*))?"""
-"""--section.key, and the names below it, such as those of columns, as they are."""
+"""--section.key, and the names below it (such as those of columns), unchanged."""
 COMMANDS = {
     "demo": "train:demo",
     "recipes": "train:recipes",
@@ -60,7 +60,7 @@ COMMANDS = {
 }
 KEYS = {key: f"--data.{key}" for key in PLACES} | {
     each.name: f"--{name}.{each.name}"
-    for name in ("sample", "eval", "train")  # of keys with the same name, train's is meant
+    for name in ("sample", "eval", "train")  # where sections share a key, train's is meant
     for each in dataclasses.fields(SECTIONS[name])
 }
 """The options of recipe keys that are the same in all recipes, by the key without its section."""
@@ -224,7 +224,7 @@ def _show_keys(recipe: Recipe) -> None:
 
     from bfn.recipe.keys import keys
 
-    for section, found in keys(recipe).items():
+    for section, listed in keys(recipe).items():
         entries = [
             HelpEntry(
                 positive_names=(f"--{key.name}",),
@@ -233,7 +233,7 @@ def _show_keys(recipe: Recipe) -> None:
                 default=key.value or None,
                 required=key.value is None,
             )
-            for key in found
+            for key in listed
         ]
         title = f"Section {section} of {recipe.name}"
         panel = HelpPanel(format="parameter", title=title, entries=entries)

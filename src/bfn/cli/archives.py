@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from bfn.cli.options import Out, Trust, Whole
 
 LISTED = 1000
-"""The most files that `bfn inspect` shows."""
+"""Maximum number of files that `bfn inspect` shows."""
 
 
 def compress(
@@ -118,7 +118,7 @@ def decompress(
     except BFNError as error:
         raise BFNError(
             f"the archive was made on {device!r}, which this machine does not have; decompress "
-            "it where there is one"
+            "it on one that does"
         ) from error
     with waiting("decompressing") as (report, _):
         restored = unpack(archive, model, format, out, run=str(run), only=only, report=report)
@@ -189,8 +189,8 @@ def _show(account: dict[str, Any]) -> None:
     variables = account["examples"] * account["dimensions"]
 
     def row(name: str, size: int) -> list[str]:
-        share = f"{size / account['bytes']:.1%}"
-        return [name, f"{size:,}", share, f"{8 * size / variables:.4f}" if variables else ""]
+        fraction = f"{size / account['bytes']:.1%}"
+        return [name, f"{size:,}", fraction, f"{8 * size / variables:.4f}" if variables else ""]
 
     rows = [row(*part) for part in account["parts"].items()]
     rows.append(row("all", account["bytes"]))

@@ -133,13 +133,14 @@ def compare_data(
         return None
     if record and record.get("digest") == data.digest():
         return []
-    trained, found = model.data_format or {}, json_format.loads(json_format.dumps(data.describe()))
-    if "labels" in trained and "labels" in found:  # the last ones may be missing
-        trained = {**trained, "labels": trained["labels"][: len(found["labels"])]}
-    for key in found:
-        if found[key] != trained.get(key, found[key]):
+    trained = model.data_format or {}
+    current = json_format.loads(json_format.dumps(data.describe()))
+    if "labels" in trained and "labels" in current:  # the last ones may be missing
+        trained = {**trained, "labels": trained["labels"][: len(current["labels"])]}
+    for key in current:
+        if current[key] != trained.get(key, current[key]):
             raise BFNError(
-                f"the data in {data.name} have {key} = {found[key]!r}, those of the run have "
+                f"the data in {data.name} have {key} = {current[key]!r}, those of the run have "
                 f"{trained[key]!r}; give data of the same kind"
             )
     seen, names = folder.trained_on(data, split), None
@@ -292,7 +293,7 @@ def solvers(
     charts.plot_solvers(out, comparison, f"{run.name}: {samples}")
     document = {"run": str(run), "split": split, **comparison.to_json()}
     if not results.write_json(json, document):
-        _show_solvers(comparison, f"{run}, {samples} a row, against the {split} split")
+        _show_solvers(comparison, f"{run}, {samples} per row, against the {split} split")
         print(f"{out}: the same results as curves")
 
 
@@ -319,11 +320,11 @@ def read_solvers(text: str | None) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _show_solvers(found: Comparison, title: str) -> None:
+def _show_solvers(comparison: Comparison, title: str) -> None:
     """One row per solver and number of calls."""
-    lines = [[row.solver, str(row.calls), *map(str, row.scores)] for row in found.rows]
-    lines.append(["real data", "", *map(str, found.real)])
-    results.show(["solver", "calls", *(column.name for column in found.columns)], lines, title)
+    lines = [[row.solver, str(row.calls), *map(str, row.scores)] for row in comparison.rows]
+    lines.append(["real data", "", *map(str, comparison.real)])
+    results.show(["solver", "calls", *(column.name for column in comparison.columns)], lines, title)
 
 
 def compare(
@@ -338,7 +339,7 @@ def compare(
     out: Out | None = None,
     force: Force = False,
 ) -> None:
-    """Compare new rows with real ones: how alike they are, and whether any are copies.
+    """Compare new rows with real ones: how similar they are, and whether any are copies.
 
     Args:
         real: The table that the model was trained on, a .csv or .parquet.

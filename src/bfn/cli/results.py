@@ -69,8 +69,8 @@ def write_json(path: Path | None, document: Mapping[str, Any]) -> bool:
 
 def rank() -> int:
     """The number of this process among those that torchrun started."""
-    given = os.environ.get("RANK", "0")
-    return int(given) if given.isdecimal() else 0
+    value = os.environ.get("RANK", "0")
+    return int(value) if value.isdecimal() else 0
 
 
 def _is_number(text: str) -> bool:

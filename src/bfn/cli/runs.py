@@ -45,23 +45,23 @@ def runs(folder: Path = Path("runs"), /, *, json: bool = False) -> None:
 
 def describe(path: Path) -> dict[str, Any]:
     """Summarise a run from its files; missing or damaged files are skipped."""
-    recipe, last, told = _recipe(path), _last_line(path), status.read(path)
-    steps = told.get("steps", recipe.get("train", {}).get("steps"))
+    recipe, last, recorded = _recipe(path), _last_line(path), status.read(path)
+    steps = recorded.get("steps", recipe.get("train", {}).get("steps"))
     # A killed run logged more than its status says; a stopped one continued after its last line.
-    step = max((at["step"] for at in (last, told) if "step" in at), default=None)
+    step = max((at["step"] for at in (last, recorded) if "step" in at), default=None)
     imported = step is None and (path / "model.safetensors").is_file()
     return {
         "run": str(path),
         "recipe": recipe.get("name"),
-        "status": told.get("status") or ("imported" if imported else status.INTERRUPTED),
+        "status": recorded.get("status") or ("imported" if imported else status.INTERRUPTED),
         "step": step,
         "steps": steps,
-        "loss": last.get("loss", told.get("loss")),
-        "unit": last.get("unit", told.get("unit")),
-        "best": told.get("best"),
-        "exported_step": told.get("exported_step"),
-        "message": told.get("message", ""),
-        "updated": told.get("updated") or _changed(path),
+        "loss": last.get("loss", recorded.get("loss")),
+        "unit": last.get("unit", recorded.get("unit")),
+        "best": recorded.get("best"),
+        "exported_step": recorded.get("exported_step"),
+        "message": recorded.get("message", ""),
+        "updated": recorded.get("updated") or _changed(path),
     }
 
 

@@ -143,8 +143,8 @@ def infill(
         what: A picture, a text with blanks such as "the ____ of the", or a .npy file; for mixed
             data, a .npz file of the known variables; for tables, a .csv or .parquet file with empty
             cells.
-        mask: A picture of the same size, white where to fill in; for arrays, a .npy or .npz file
-            that is true there.
+        mask: A picture of the same size, white where pixels are missing; for arrays, a .npy or .npz
+            file that is true there.
         blank: The character that marks a blank in a text; _ by default.
         resize: Crop and resize the picture and the mask to the model's size, as in training.
         out: The file to write: a .png sheet, .txt or .npy; - for standard output. By default texts
@@ -160,7 +160,7 @@ def infill(
             before it, which is approximate.
         length: The length of the completions, for runs whose examples vary in length; by default
             that of the text, otherwise drawn.
-        whole: Show the full window even if the text is shorter than it.
+        whole: Show the full window even if the text is shorter.
     """
     from bfn.cli import sampling, table
     from bfn.device import on_device
@@ -174,18 +174,18 @@ def infill(
     folder = RunFolder.find(run, trust=trust)
     model, format = folder.load_model(), folder.format()
     recipe = folder.recipe() if folder.is_run() else None
-    own = recipe.sample if recipe else Sample()
-    own, given = dataclasses.replace(own, n=8), chosen(keys)
-    if "label" not in given:
+    defaults = recipe.sample if recipe else Sample()
+    defaults, asked = dataclasses.replace(defaults, n=8), chosen(keys)
+    if "label" not in asked:
         # The recipe's labels are for its sheet of samples and may not fit this example.
-        own = dataclasses.replace(own, label="", guidance=1.0)
-    if particles > 1 and "solver" not in given:
-        own = dataclasses.replace(own, solver="ancestral", grid="auto")
-    settings = sampling.with_calls(own.updated(**given), calls, given.get("steps"), resample)
-    model = on_device(model, settings.device, device_key(given, "sample"), fast=Accelerated)
+        defaults = dataclasses.replace(defaults, label="", guidance=1.0)
+    if particles > 1 and "solver" not in asked:
+        defaults = dataclasses.replace(defaults, solver="ancestral", grid="auto")
+    settings = sampling.with_calls(defaults.updated(**asked), calls, asked.get("steps"), resample)
+    model = on_device(model, settings.device, device_key(asked, "sample"), fast=Accelerated)
     if format.medium == "table":
         table.refuse(mask=mask, blank=blank, resize=resize, length=length, whole=whole)
-        table.refuse(particles=particles > 1, resample=resample, since=since, n=given.get("n"))
+        table.refuse(particles=particles > 1, resample=resample, since=since, n=asked.get("n"))
         table.refuse(observed=observed, jump=jump > 1)
         table.infill(run, model, settings, what, out, force)
         return

@@ -243,7 +243,7 @@ def check_names(names: Sequence[str]) -> None:
     """Refuse names that could leave their folder or overwrite one another."""
     for name in names:
         _check_name(name)
-    folders = {name[: found.start()] for name in names for found in re.finditer("/", name)}
+    folders = {name[: slash.start()] for name in names for slash in re.finditer("/", name)}
     for name, count in Counter(names).items():
         if count > 1:
             raise BFNError(

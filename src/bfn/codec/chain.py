@@ -395,9 +395,9 @@ class _Choice:
         K, M, s, spread = mixture.K, mixture.M, mixture.s, mixture.spread
         self.mixture = mixture
         self.Y = (mixture.step.message(symbols) * mixture.scale) + (0.5 * K - 0.5)
-        share = 1.0 / (1.0 + (spread / s).square())  # of the message in kappa
-        kappa = M + share * (self.Y - M)
-        tau = spread * share.sqrt()
+        weight = 1.0 / (1.0 + (spread / s).square())  # of the message in kappa
+        kappa = M + weight * (self.Y - M)
+        tau = spread * weight.sqrt()
         width = (13.0 * tau).ceil().clamp(GROUPS, K)
         # As many bins below kappa as above it, inside 0 .. K-1.
         low = (kappa - 0.5 * width).round().clamp_min(0.0).minimum(K - width)
@@ -556,14 +556,14 @@ class Chain:
     def indices(self, x: Tensor) -> Integers:
         """Data (N, *shape) as indices of symbols, (N, variables)."""
         rows = x.reshape(len(x), self.variables)
-        found = [part.index(rows[:, part.variables]) for part in self.parts]
-        return torch.cat(found, 1).numpy()
+        parts = [part.index(rows[:, part.variables]) for part in self.parts]
+        return torch.cat(parts, 1).numpy()
 
     def data(self, k: Integers) -> Tensor:
         """The inverse of `indices`."""
         dtype, rows = self.model.dtype, torch.from_numpy(k)
-        found = [p.symbols.data(rows[:, p.variables], dtype) for p in self.parts]
-        x = torch.cat(found, 1).reshape(len(k), *self.shape[1:])
+        parts = [p.symbols.data(rows[:, p.variables], dtype) for p in self.parts]
+        x = torch.cat(parts, 1).reshape(len(k), *self.shape[1:])
         return x if self.model.flow.integers else x.to(dtype)
 
     def per_number(self, values: Sequence[float]) -> Floats:
@@ -703,14 +703,14 @@ class Chain:
     def message(self, k: Integers, i: int) -> Distribution:
         """Cells of V_i given those of V_{i-1}."""
         before, outputs = self._state(k, i - 1), self.output(k, i - 1).each()
-        found: list[tuple[slice, Distribution]] = []
+        parts: list[tuple[slice, Distribution]] = []
         for part, output in zip(self.parts, outputs, strict=True):
             if part.grid.alpha[i] == 0:
                 cells = Certain(k[:, part.numbers])
             else:
                 cells = part.message(output, Step(part.grid, i, before[:, part.numbers]))
-            found.append((part.numbers, cells))
-        return Joined(found)
+            parts.append((part.numbers, cells))
+        return Joined(parts)
 
     def bridge(self, k: Integers, i: int) -> Distribution:
         """Cells of V_{i-1} given those of V_i."""

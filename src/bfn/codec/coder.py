@@ -367,8 +367,8 @@ class Startup:
                 at = 0
                 while at < number:
                     chain = self.chain if number - at >= self.width else self.single
-                    found = self._marginal(chain, way).pop(stacks)
-                    x[at : at + chain.width] = found.reshape(-1, chain.width, x.shape[1])[lane]
+                    popped = self._marginal(chain, way).pop(stacks)
+                    x[at : at + chain.width] = popped.reshape(-1, chain.width, x.shape[1])[lane]
                     at += chain.width
             else:
                 counts = Counts(self.chain.K)

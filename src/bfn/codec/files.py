@@ -165,14 +165,14 @@ class Text(Kind):
         except BFNError as error:
             raise DoesNotFit(str(error).strip("; ")) from None
         skip, rest = 0, len(codes) % length
-        whole = codes[: len(codes) - rest]
-        if len(whole) and rest > length // 4:
+        windows = codes[: len(codes) - rest]
+        if len(windows) and rest > length // 4:
             skip, rest = length - rest, 0
-            whole = np.concatenate([whole, codes[-length:]])
+            windows = np.concatenate([windows, codes[-length:]])
         plain = text[len(text) - rest :]
         return Content(
             _bytes(raw),
-            torch.from_numpy(whole.reshape(-1, length).astype(np.int64)),
+            torch.from_numpy(windows.reshape(-1, length).astype(np.int64)),
             plain if isinstance(plain, bytes) else plain.encode(),
             skip,
         )
@@ -239,7 +239,7 @@ class Arrays(Kind):
         return Content(arrays, torch.cat(x), b"", about)
 
     def restore(self, x: Tensor, plain: bytes, about: Any) -> dict[str, np.ndarray]:
-        columns, found = self.translation.values(x), dict[str, np.ndarray]()
+        columns, arrays = self.translation.values(x), dict[str, np.ndarray]()
         for group in self.format.together([name for name, *_ in about]):
             taken = 0
             for p, number in enumerate(group):
@@ -250,9 +250,9 @@ class Arrays(Kind):
                 taken = math.prod(shape) // math.prod(own)
                 values = columns[p][:taken]
                 values = np.moveaxis(values, 1, -1) if last else values
-                found[name] = np.ascontiguousarray(values.astype(dtype)).reshape(shape)
+                arrays[name] = np.ascontiguousarray(values.astype(dtype)).reshape(shape)
             columns = [column[taken:] for column in columns]
-        return {name: found[name] for name, *_ in about}
+        return {name: arrays[name] for name, *_ in about}
 
     def _layout(self, p: int, shape: tuple[int, ...], name: str) -> tuple[tuple[int, ...], bool]:
         """The axes of one example in an array of variable p, and whether channels come last.
@@ -441,9 +441,9 @@ def scan(
 
     A file is stored under its own name, and a file in a folder under its path from that folder on.
     """
-    found, sources, unfit = _find(inputs), list[Source](), list[str]()
-    for done, (name, path) in enumerate(found):
-        report(done, len(found), "reading")
+    files, sources, unfit = find_files(inputs), list[Source](), list[str]()
+    for done, (name, path) in enumerate(files):
+        report(done, len(files), "reading")
         try:
             sources.append(_source(name, path, translation, allow_fallback))
         except DoesNotFit as reason:
@@ -487,9 +487,9 @@ def _kind(path: Path, format: Format) -> type[Kind]:
     raise DoesNotFit(f"is not a file of this model's kind, {wanted}")
 
 
-def _find(inputs: Sequence[Path]) -> list[tuple[str, Path]]:
+def find_files(inputs: Sequence[Path]) -> list[tuple[str, Path]]:
     """The archive name and the path of every file; folders are walked in order."""
-    found: list[tuple[str, Path]] = []
+    files: list[tuple[str, Path]] = []
     for listed in inputs:
         path = listed.expanduser()
         if path.is_dir():
@@ -497,16 +497,16 @@ def _find(inputs: Sequence[Path]) -> list[tuple[str, Path]]:
             if not below:
                 raise BFNError(f"the folder {str(listed)!r} holds no files; give another one")
             top = path.resolve().name
-            found += [(f"{top}/{inner}" if top else inner, path / inner) for inner in below]
+            files += [(f"{top}/{inner}" if top else inner, path / inner) for inner in below]
         elif path.exists() or path.is_symlink():
-            found.append((path.name, path))
+            files.append((path.name, path))
         else:
             raise BFNError(f"there is no file {str(listed)!r}; give files and folders of files")
-    for _, path in found:
+    for _, path in files:
         if not path.is_file():
             raise BFNError(f"{str(path)!r} is not an ordinary file; leave it out")
-    check_names([name for name, _ in found])
-    return found
+    check_names([name for name, _ in files])
+    return files
 
 
 def _walk(folder: Path) -> Iterator[str]:

@@ -239,11 +239,11 @@ def unpack(
     chosen = _choose(archive.contents.entries, only)
     wanted = [archive.contents.entries[number] for number in chosen]
     _check_places(out, wanted)
-    found = _values(archive, model, format, chosen, run, report)
+    decoded = _values(archive, model, format, chosen, run, report)
     translation = Translation.of(model, format)
     files = [
         KINDS[entry.kind](translation).file(entry.name, values)
-        for entry, values in zip(wanted, found, strict=True)
+        for entry, values in zip(wanted, decoded, strict=True)
     ]
     try:
         out.mkdir(exist_ok=True)
@@ -263,11 +263,11 @@ def _choose(entries: Sequence[Entry], only: Sequence[str] | None) -> list[int]:
     chosen = set[int]() if only else set(range(len(entries)))
     for name in only or ():
         place = name.rstrip("/")
-        found = {i for i, entry in enumerate(entries) if f"{entry.name}/".startswith(f"{place}/")}
-        if not found:
+        named = {i for i, entry in enumerate(entries) if f"{entry.name}/".startswith(f"{place}/")}
+        if not named:
             held = join_names(repr(entry.name) for entry in entries) or "no files"
             raise BFNError(f"the archive holds no file {name!r}; it holds {held}")
-        chosen |= found
+        chosen |= named
     return sorted(chosen)
 
 

@@ -244,11 +244,11 @@ class Exact:
 
     def codes(self, places: Integers) -> Integers:
         """The bins or classes of places."""
-        found = [
+        codes = [
             np.searchsorted(law.pieces.stops, law.piece(own), "right")
             for law, own in zip(self.laws, places.T, strict=True)
         ]
-        return np.stack(found, 1).astype(np.int64)
+        return np.stack(codes, 1).astype(np.int64)
 
     def push(self, coder: Any, places: Integers) -> None:
         codes, uniform = self.codes(places), constriction().model.Uniform()

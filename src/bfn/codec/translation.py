@@ -38,14 +38,14 @@ class Translation:
         """The stored values of every variable, (N, *shape); the places of a table's values."""
         if self.format.laws:
             return [x.numpy()]
-        found = []
+        stored = []
         parts, rows = self.format.parts.values(), self.format.split(x.cpu())
         for x_p, part, symbols in zip(rows, parts, self.symbols, strict=True):
             if isinstance(part.form, Encoded):
                 # Bin centres in float64, so that arrays of any precision are restored.
                 x_p = symbols.data(symbols.index(x_p))
-            found.append(part.form.decode(x_p).numpy())
-        return found
+            stored.append(part.form.decode(x_p).numpy())
+        return stored
 
     def examples(self, *values: np.ndarray) -> Tensor:
         """Examples of stored values, as the codec would return them."""
@@ -80,15 +80,15 @@ class Translation:
     @functools.cached_property
     def levels_of_shades(self) -> np.ndarray:
         """The level that is drawn in each of 256 shades; -1 where there is none."""
-        found = np.full(256, -1, np.int64)
+        level_of = np.full(256, -1, np.int64)
         levels = getattr(self.format.form, "levels", 0)
         if 0 < levels <= 256:
             values = np.arange(levels)
             x = self.examples(values)
             exact = self.values(x)[0] == values
             shades = self.format.form.brightness(x).mul(255).round().long().numpy()
-            found[shades[exact]] = values[exact]
-        return found
+            level_of[shades[exact]] = values[exact]
+        return level_of
 
 
 def bin_values(format: Format) -> list[float] | None:

@@ -87,7 +87,7 @@ def compare(
 
     shapes = {side: {c.name: shape(c, "train", side) for c in columns} for side in size}
     pairs = {side: trends(columns, "train", side, seed) for side in size if side != "train"}
-    found = [
+    measures = [
         Measure(
             "Shape",
             mean(shapes["new"].values()),
@@ -98,7 +98,7 @@ def compare(
         *_trends(pairs),
     ]
     real = detect("train", "holdout") if "holdout" in size else None
-    found.append(
+    measures.append(
         Measure(
             "C2ST against training rows",
             detect("train", "new"),
@@ -108,7 +108,7 @@ def compare(
         )
     )
     if "holdout" in size:
-        found.append(
+        measures.append(
             Measure(
                 "C2ST against held-out rows",
                 detect("holdout", "new"),
@@ -118,10 +118,10 @@ def compare(
             )
         )
     if target is not None:
-        found.append(_prediction(features, target, boosting, rng, rows))
+        measures.append(_prediction(features, target, boosting, rng, rows))
     copied, warnings = _copies(columns, size, rng)
     return Comparison(
-        (*found, *copied),
+        (*measures, *copied),
         shapes["new"],
         pairs["new"],
         tuple(warnings),
@@ -154,7 +154,7 @@ def _check(size: Mapping[str, int], target: str | None, names: list[str]) -> Non
 
 def _trends(pairs: Mapping[str, Mapping[tuple[str, str], Trend]]) -> list[Measure]:
     """The Trend over all pairs, and over those that depend on each other."""
-    found = []
+    measures = []
     for name, which, meaning in (
         ("Trend", False, "How similar the pairs of columns are: 1 if they depend on each other as "
          "in the training rows. Many pairs are nearly independent, and easy to get right."),
@@ -167,19 +167,19 @@ def _trends(pairs: Mapping[str, Mapping[tuple[str, str], Trend]]) -> list[Measur
             for side, each in pairs.items()
         }
         if not math.isnan(scores["new"]):
-            found.append(Measure(name, scores["new"], scores.get("holdout"), meaning))
-    return found
+            measures.append(Measure(name, scores["new"], scores.get("holdout"), meaning))
+    return measures
 
 
 def _copies(
     columns: Sequence[Aligned], size: Mapping[str, int], rng: np.random.Generator
 ) -> tuple[list[Measure], list[str]]:
     """The measures of copied training rows, with warnings if there are more than by chance."""
-    found, warnings = [], []
+    measures, warnings = [], []
     for each in matches(columns):
         but = f" without {join_names(each.left_out, 3)}" if each.left_out else ""
         except_for = " except those whose values hardly ever repeat" if but else ""
-        found.append(
+        measures.append(
             Measure(
                 f"exact matches{but}",
                 each.new,
@@ -198,9 +198,9 @@ def _copies(
                     f"{q:.2%} of the held-out rows do: the model copies its training rows."
                 )
     if "holdout" not in size:
-        return found, warnings
+        return measures, warnings
     near = distances(columns, rng)
-    found += [
+    measures += [
         Measure(
             "nearer to training rows",
             near.nearer,
@@ -223,7 +223,7 @@ def _copies(
             f"Warning: {near.nearer:.1%} of the new rows are nearer to a training row than to a "
             "held-out row, where half would be chance: the model memorises training rows."
         )
-    return found, warnings
+    return measures, warnings
 
 
 class Boosting:
@@ -261,9 +261,9 @@ class Features:
         categories = [column for column in columns if not column.is_number]
         for column in categories:
             values = np.concatenate(list(column.values.values()))
-            found, counts = np.unique(values, return_counts=True)
+            distinct, counts = np.unique(values, return_counts=True)
             frequent = np.argsort(-counts, kind="stable")[: max(1, INDICATORS // len(categories))]
-            self._shown[column.name] = found[frequent]
+            self._shown[column.name] = distinct[frequent]
 
     def of(self, side: str, rows: Values, without: str | None = None) -> Values:
         """The features of some rows, without one of the columns: (rows, features)."""
@@ -308,23 +308,23 @@ def _prediction(
         raise BFNError(f"column {target!r} has no value in one of the tables; give another target")
     x_test = features.of("holdout", known["holdout"], target)
     y_test = column.values["holdout"][known["holdout"]]
-    found = {}
+    scores = {}
     for side in ("new", "train"):
         chosen = known[side][pick(rng, len(known[side]), count)]
         x, y = features.of(side, chosen, target), column.values[side][chosen]
         if as_classes:
-            found[side] = _auc(boosting, x, y, x_test, y_test, classes)
+            scores[side] = _auc(boosting, x, y, x_test, y_test, classes)
         else:
             errors = boosting.regressor().fit(x, y).predict(x_test) - y_test
-            found[side] = float(np.sqrt(np.mean(errors**2)))
+            scores[side] = float(np.sqrt(np.mean(errors**2)))
     name, unit = f"RMSE of {target}", "root mean squared error; smaller is better"
     if as_classes:
         mean_of = "" if len(classes) == 2 else ", the mean over the classes"
         name, unit = f"AUC of {target}", f"1 is always right, 0.5 is guessing{mean_of}"
     return Measure(
         name,
-        found["new"],
-        found["train"],
+        scores["new"],
+        scores["train"],
         f"{boosting.name} learns {target} from the other columns of new rows, and is tested on "
         f"held-out rows ({unit}). For reference, the same after learning from as many training "
         "rows.",
@@ -337,7 +337,7 @@ def _auc(
     """The area under the curve, the mean over the classes if there are more than two."""
     from sklearn.metrics import roc_auc_score
 
-    present, y = np.unique(y, return_inverse=True)  # XGBoost wants 0, 1, 2, ...
+    present, y = np.unique(y, return_inverse=True)  # XGBoost expects 0, 1, 2, ...
     p = np.zeros((len(x_test), len(classes)))
     if len(present) > 1:
         columns = np.searchsorted(classes, present)

@@ -98,11 +98,11 @@ class Comparison:
 
     def __getitem__(self, name: str) -> float:
         """The score of the new rows, by the name of the measure."""
-        found = {measure.name: measure.new for measure in self.measures}
-        if name not in found:
-            hint = did_you_mean(name, found) or f"; expected {', '.join(found)}"
+        scores = {measure.name: measure.new for measure in self.measures}
+        if name not in scores:
+            hint = did_you_mean(name, scores) or f"; expected {', '.join(scores)}"
             raise BFNError(f"unknown measure {name!r}{hint}")
-        return found[name]
+        return scores[name]
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """The headings and the lines of the table of measures, as text."""

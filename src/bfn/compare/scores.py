@@ -79,8 +79,8 @@ def _align(name: str, arrays: Mapping[str, Any]) -> Aligned:
     arrays = {side: _read_times(array) for side, array in arrays.items()}
     kinds = {s: _kind(array.type) for s, array in arrays.items() if array.null_count < len(array)}
     if len(set(kinds.values())) > 1:
-        found = " but ".join(f"{kind} in the {SIDES[side]} rows" for side, kind in kinds.items())
-        raise BFNError(f"column {name!r} has {found}; expected values of one kind")
+        mixture = " but ".join(f"{kind} in the {SIDES[side]} rows" for side, kind in kinds.items())
+        raise BFNError(f"column {name!r} has {mixture}; expected values of one kind")
     if set(kinds.values()) <= {"numbers", "times"}:
         return Aligned(name, None, {side: _numbers(name, side, a) for side, a in arrays.items()})
     texts = [_text(array) for array in arrays.values()]
@@ -167,7 +167,7 @@ def trends(
         pairs = [pairs[i] for i in np.sort(chosen)]
     sides = (real, other)
     codes = {side: [_classes(column, side) for column in columns] for side in sides}
-    found = {}
+    scored = {}
     for i, j in pairs:
         a, b = columns[i], columns[j]
         if a.is_number and b.is_number:
@@ -177,8 +177,8 @@ def trends(
             wide = max(int(codes[side][j].max()) for side in sides) + 1
             x, y = (codes[side][i] * wide + codes[side][j] for side in sides)
             trend = Trend(overlap(x, y), cramer(codes[real][i], codes[real][j]) > ASSOCIATED)
-        found[a.name, b.name] = trend
-    return found
+        scored[a.name, b.name] = trend
+    return scored
 
 
 def mean(scores: Iterable[float]) -> float:
@@ -269,13 +269,13 @@ def matches(columns: Sequence[Aligned]) -> list[Matches]:
     )
     if 0 < len(fine) <= len(columns) / 2:
         choices.append(fine)
-    found = []
+    measured = []
     for left_out in choices:
         kept = [c for c in columns if c.name not in left_out]
         train, *others = (fingerprints(kept, side) for side in columns[0].values)
         new, real, *_ = [float(np.isin(rows, train).mean()) for rows in others] + [None]
-        found.append(Matches(left_out, new or 0.0, real))
-    return found
+        measured.append(Matches(left_out, new or 0.0, real))
+    return measured
 
 
 def fingerprints(columns: Sequence[Aligned], side: str) -> Values:
@@ -333,7 +333,7 @@ def closest(x: tuple[Values, Values], y: tuple[Values, Values]) -> Values:
     with indicators of their values.
     """
     size, others = x[0].shape[1], y[0].shape[1]
-    found = np.empty(size, np.float32)
+    nearest = np.empty(size, np.float32)
     block = max(1, 2**18 // others)  # the sums then stay in the processor's cache
     for start in range(0, size, block):
         part = slice(start, min(start + block, size))
@@ -342,8 +342,8 @@ def closest(x: tuple[Values, Values], y: tuple[Values, Values]) -> Values:
             total += np.abs(a[:, None] - b)
         for a, b in zip(x[1][:, part], y[1], strict=True):
             total += 2.0 * (a[:, None] != b).astype(np.float32)
-        found[part] = total.min(1)
-    return found
+        nearest[part] = total.min(1)
+    return nearest
 
 
 def pick(rng: np.random.Generator, size: int, count: int) -> Values:

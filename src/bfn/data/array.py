@@ -113,8 +113,8 @@ def from_arrays(
         labels: integers (N,), one per example, returned as `cond["label"]`.
         form, bins, levels, low, high, image, validation, test, split_by: see `array`.
     """
-    given = values if isinstance(values, Mapping) else {"train": values}
-    arrays = {split: _numbers(a, split, name) for split, a in given.items()}
+    named = values if isinstance(values, Mapping) else {"train": values}
+    arrays = {split: _numbers(a, split, name) for split, a in named.items()}
     if "train" not in arrays:
         raise BFNError(f"{name} has no training array; give one called train")
     if not isinstance(labels, Mapping):

@@ -5,14 +5,14 @@ character: training takes windows anywhere (`indices`), evaluation takes windows
 (`examples`).
 
 The training order is a pure function of (seed, step), so a resumed run repeats the same batches and
-each of several processes can work out its own share. For rows, step s of batch size B takes
+each of several processes can work out its own part. For rows, step s of batch size B takes
 positions s B, ..., s B + B - 1 of an endless sequence of shuffled epochs, where the permutation of
 epoch e is seeded by (seed, e); for a text, it takes B positions drawn with a generator seeded by
 (seed, s).
 
 Examples are held out by content or by number. By content, an example keeps its split whatever else
 is added or removed. By number, exactly the given fractions are held out, always the same rows: this
-is for tables, for the well-known data sets, and for whoever chooses it with `split_by`.
+is for tables, for the well-known data sets, and for `split_by="number"`.
 """
 
 from __future__ import annotations
@@ -371,9 +371,9 @@ class Rows(DataSet):
 
     def _hashes(self, split: str) -> np.ndarray:
         parts = chunks(self.split(split))
-        found = [hashes(p.cpu().flatten(1).view(torch.uint8).numpy()) for p in parts]
+        digests = [hashes(p.cpu().flatten(1).view(torch.uint8).numpy()) for p in parts]
         lengths = self.lengths.get(split)
-        return hashed(np.concatenate(found), None if lengths is None else lengths.cpu().numpy())
+        return hashed(np.concatenate(digests), None if lengths is None else lengths.cpu().numpy())
 
     def _count(self, split: str) -> int:
         count = len(self.split(split))
@@ -499,14 +499,14 @@ def hashes(rows: np.ndarray) -> np.ndarray:
     size = math.prod(rows.shape[1:]) * rows.itemsize
     words = -(-size // 8)
     places = noise.splitmix64(np.arange(1, words + 1, dtype=np.uint64))
-    found = np.empty(len(rows), np.uint64)
+    sums = np.empty(len(rows), np.uint64)
     some = max(1, 2**16 // max(1, words))  # rows at a time: what a processor's cache holds
     for start in range(0, len(rows), some):
         part = np.ascontiguousarray(rows[start : start + some])
         padded = np.zeros((len(part), 8 * words), np.uint8)
         padded[:, :size] = part.reshape(len(part), -1).view(np.uint8)
-        found[start : start + some] = noise.splitmix64(padded.view(np.uint64) ^ places).sum(1)
-    return noise.splitmix64(found ^ np.uint64(size))
+        sums[start : start + some] = noise.splitmix64(padded.view(np.uint64) ^ places).sum(1)
+    return noise.splitmix64(sums ^ np.uint64(size))
 
 
 def hashed(content: np.ndarray, lengths: np.ndarray | None) -> np.ndarray:

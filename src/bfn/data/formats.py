@@ -263,7 +263,7 @@ class ArrayFormat(_TensorFormat):
     def _read(self, path: Path, mask: Path, resize: bool) -> tuple[Tensor, Tensor]:
         if resize:
             raise self._refused("resize")
-        found = []
+        arrays = []
         for file in (path, mask):
             array = next(iter(read_arrays(file).values()))
             if array.shape != self.shape:
@@ -271,10 +271,10 @@ class ArrayFormat(_TensorFormat):
                     f"{str(file)!r} has shape {array.shape}, but the model's examples have "
                     f"{self.shape}; give an array of that shape"
                 )
-            found.append(array)
-        if not found[1].any():
+            arrays.append(array)
+        if not arrays[1].any():
             raise BFNError(f"the mask {str(mask)!r} marks nothing; mark what to fill in")
-        return torch.as_tensor(found[0]), torch.as_tensor(found[1] != 0)
+        return torch.as_tensor(arrays[0]), torch.as_tensor(arrays[1] != 0)
 
 
 @dataclass(frozen=True)
@@ -409,7 +409,7 @@ class MixedFormat(Format):
         shapes = [part.shape for part in self.parts.values()]
         longest = next((shape[0] for shape in shapes if shape), 1)
         shares = (length / longest if shape[:1] == (longest,) else 1.0 for shape in shapes)
-        return sum(size * share for size, share in zip(self._sizes, shares, strict=True))
+        return sum(size * fraction for size, fraction in zip(self._sizes, shares, strict=True))
 
     def encode(self, raw: Mapping[str, Any], generator: noise.Source = None) -> Tensor:
         return self.join([torch.as_tensor(raw[name]) for name in self.variables])
@@ -463,8 +463,8 @@ class MixedFormat(Format):
                 raise BFNError(
                     f"{name!r} in {what!r} holds fractions; expected classes, 0 to {part.K - 1}"
                 )
-            given = values.get(name, np.zeros(part.shape))
-            parts.append(torch.as_tensor(given).reshape(-1).float())
+            value = values.get(name, np.zeros(part.shape))
+            parts.append(torch.as_tensor(value).reshape(-1).float())
             missing = known.get(name, np.full(part.shape, name not in values))
             masks.append(torch.as_tensor(missing != 0).reshape(-1) | (name not in values))
         if not bool(torch.cat(masks).any()):

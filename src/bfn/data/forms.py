@@ -401,8 +401,8 @@ class Alphabet:
             wrong = classes < 0
             if wrong.any():
                 first = first if strange else start + int(wrong.argmax())
-                found, counts = np.unique(codes[wrong], return_counts=True)
-                strange.update(dict(zip(map(chr, found), counts.tolist(), strict=True)))
+                outside, counts = np.unique(codes[wrong], return_counts=True)
+                strange.update(dict(zip(map(chr, outside), counts.tolist(), strict=True)))
                 classes = np.where(wrong, self._stand_in(unknown), classes)
             out[start : start + len(chunk)] = classes
         if strange and unknown is None:

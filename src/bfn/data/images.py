@@ -144,21 +144,21 @@ def _read_all(
         waiting("reading pictures") as (report, say),
     ):
         try:
-            for i, found in enumerate(pool.map(picture, names)):
+            for i, result in enumerate(pool.map(picture, names)):
                 report(i + 1, len(names))
-                if found is None:
+                if result is None:
                     corrupt.append(names[i])
                     continue
-                shape = found[0].shape
+                shape = result[0].shape
                 if not readable:
                     out = np.empty((len(names), *shape), np.uint8)
                 elif shape != out.shape[1:]:
-                    sizes = [f"{a.shape[-1]} x {a.shape[-2]}" for a in (found[0], out)]
+                    sizes = [f"{a.shape[-1]} x {a.shape[-2]}" for a in (result[0], out)]
                     raise BFNError(
                         f"{names[i]} has {sizes[0]} pixels but {names[readable[0]]} has {sizes[1]};"
                         " give the size to resize them to"
                     )
-                out[len(readable)], content[len(readable)] = found
+                out[len(readable)], content[len(readable)] = result
                 readable.append(i)
         except BaseException:
             pool.shutdown(cancel_futures=True)

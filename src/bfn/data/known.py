@@ -1,7 +1,7 @@
 """The well-known data sets: digits and manual come with Python and bfn, the others are downloaded.
 
     digits     1,797 handwritten digits, 8 x 8 pixels of 17 levels (see digits.txt):
-               1,400 for training, 100 for validation, 297 for the test
+               1,400 for training, 100 for validation, 297 for testing
     mnist      70,000 handwritten digits, 28 x 28 pixels, in the four original idx files
     cifar10    60,000 photographs, 32 x 32 pixels in ten classes, from the binary archive (the one
                "for Python" holds pickles, which can run any code)
@@ -10,8 +10,8 @@
                order. It follows the Python version (376 thousand characters in Python 3.11), so
                results on it compare within one version only.
 
-Of MNIST's and CIFAR-10's training images 1% are held out for validation, always the same ones.
-Texts are cut as `bfn.data.base.cut_text` says.
+1% of the training images of MNIST and CIFAR-10 are held out for validation, always the same ones.
+Texts are split by `bfn.data.base.cut_text`.
 
 A source looks for its files in the given folder, else in the one named by the environment variable
 BFN_DATA, else in the user's cache; there, files may be at the top or in a sub-folder named after
@@ -115,7 +115,7 @@ def mnist(
             "discretised", "continuous" or "discrete".
         bins: K of discretised and discrete data, 2 to 256; 256 keeps every level.
         labels: train with the digits as labels, returned as `cond["label"]`.
-        dir: folder of the idx files, packed (.gz) or not; by default BFN_DATA, else the cache,
+        dir: folder of the idx files, compressed (.gz) or not; by default BFN_DATA, else the cache,
             into which they are downloaded.
     """
     train, test = (_read_idx(f"{part}-images-idx3-ubyte", 3, dir) for part in ("train", "t10k"))
@@ -183,11 +183,11 @@ def known_format(name: str, **arguments: Any) -> Format | None:
     sources |= {"text8": text8, "manual": manual}
     if name not in sources:
         return None
-    given = inspect.signature(sources[name]).bind_partial(**arguments)
-    given.apply_defaults()
+    bound = inspect.signature(sources[name]).bind_partial(**arguments)
+    bound.apply_defaults()
     if name in IMAGES:
-        return _image_format(name, given.arguments["form"], given.arguments["bins"])
-    return TextFormat(Alphabet(LETTERS), given.arguments["length"])
+        return _image_format(name, bound.arguments["form"], bound.arguments["bins"])
+    return TextFormat(Alphabet(LETTERS), bound.arguments["length"])
 
 
 def _image_format(name: str, form: str, bins: int | None) -> ImageFormat:

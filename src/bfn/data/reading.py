@@ -139,5 +139,5 @@ def levels(picture: Image, mode: str, size: tuple[int, int] | None = None) -> np
     picture = picture.convert(mode)
     if size is not None and picture.size != (size[1], size[0]):
         picture = ImageOps.fit(picture, (size[1], size[0]), Image.Resampling.LANCZOS)
-    found = np.array(picture)
-    return found[None] if found.ndim == 2 else found.transpose(2, 0, 1)
+    pixels = np.array(picture)
+    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)

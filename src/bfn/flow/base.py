@@ -279,10 +279,10 @@ class BayesianFlow(ABC):
         """theta_s ~ p(theta_s | theta): the state at an earlier time s, whatever x is."""
         V, beta_t = theta.V, theta.beta
         beta_s = self.over(self.schedule.beta(s).to(V.dtype), V)
-        share = beta_s / torch.where(beta_t > 0, beta_t, 1.0)
+        fraction = beta_s / torch.where(beta_t > 0, beta_t, 1.0)
         epsilon = noise.normal(V.shape, generator, device=V.device, dtype=V.dtype)
-        variance = self.variance(share * (beta_t - beta_s)).clamp_min(0.0)
-        return Theta(share * V + variance.sqrt() * epsilon, beta_s.expand_as(beta_t))
+        variance = self.variance(fraction * (beta_t - beta_s)).clamp_min(0.0)
+        return Theta(fraction * V + variance.sqrt() * epsilon, beta_s.expand_as(beta_t))
 
     def evidence(self, message: Tensor, alpha_i: float, values: Tensor) -> Tensor:
         """ln p(message | x) for each of K values x, up to a constant: (B, *shape, K)."""

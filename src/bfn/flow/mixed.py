@@ -235,10 +235,10 @@ class MixedFlow(BayesianFlow):
         mask = self._checked(mask, "mask", complete=False)
         rows = torch.zeros_like(nothing, dtype=torch.bool)
         parts = self.layout.split(rows)
-        for name, own in mask.items():
+        for name, part_mask in mask.items():
             require(name in x, f"the mask names {name!r}, which was not given; add its values")
             with naming(name):
-                parts[name].copy_(checked_mask(own, parts[name]))
+                parts[name].copy_(checked_mask(part_mask, parts[name]))
         return self.pack({**self.unpack(nothing), **x}, dtype), rows
 
     def _checked(self, x: Any, what: str, *, complete: bool) -> Mapping[str, Tensor]:
@@ -285,10 +285,10 @@ class MixedFlow(BayesianFlow):
 
     def reach(self, mask: Tensor) -> Tensor:
         parts = self.layout.split(mask)
-        found = [
+        lengths = [
             super(MixedFlow, self).reach(parts[name]) for name in self._as_long(self.longest(()))
         ]
-        return torch.stack(found).amax(0)
+        return torch.stack(lengths).amax(0)
 
     def pack_existing(self, mask: Any, x: Tensor) -> Tensor:
         """Masks by variable, or one (B, L) for all variables whose first axis is L long."""
@@ -307,9 +307,9 @@ class MixedFlow(BayesianFlow):
             name: torch.ones_like(part, dtype=torch.bool)
             for name, part in self.layout.split(x).items()
         }
-        for name, given in mask.items():
+        for name, part_mask in mask.items():
             with naming(name):
-                parts[name] = spread_mask(given, parts[name])
+                parts[name] = spread_mask(part_mask, parts[name])
         return self.layout.join(parts)
 
     def unpack_mask(self, mask: Tensor) -> dict[str, Tensor]:
@@ -380,20 +380,20 @@ class MixedFlow(BayesianFlow):
         number: dict[str, int] = {}
         for g, names in enumerate(groups):
             for name in names:
-                wrong = "in two of them" if name in number else "no variable of the model"
+                wrong = "in two of them" if name in number else "not a variable of the model"
                 require(
                     name in self.layout.names and name not in number,
                     f"the groups name {name!r}, which is {wrong}; expected each of "
                     f"{', '.join(self.layout.names)} once at most",
                 )
                 number[name] = g
-        found = [number.get(name, len(groups)) for name in self.layout.names]
+        numbers = [number.get(name, len(groups)) for name in self.layout.names]
         require(
-            len(set(found)) > 1,
+            len(set(numbers)) > 1,
             "a single group of all variables leaves nothing to learn; leave some out, or make "
             "several groups",
         )
-        return self.layout.repeat(found)
+        return self.layout.repeat(numbers)
 
     @property
     def decisive_accuracy(self) -> Any:

@@ -112,10 +112,10 @@ class Accelerated(nn.Module):
         learning = torch.is_grad_enabled()
         if learning and any(g.requires_grad for g in inputs):
             return None
-        found, modes = _state(self.net)
-        if found != self._weights:
+        weights, modes = _state(self.net)
+        if weights != self._weights:
             self.recordings.clear()
-            self._weights = found
+            self._weights = weights
         kinds = tuple((g.shape, g.stride(), g.dtype) for g in inputs)
         key = (learning, modes, tuple(cond), kinds)
         if key not in self.recordings and len(self.recordings) < MOST_RECORDINGS:
@@ -297,8 +297,8 @@ class TrainingRecording:
         def differentiate(output: Tensor, slope: Tensor) -> list[Tensor | None]:
             # Modules that hold a parameter elsewhere too, as torch's LSTM does, use no stand-in.
             leaves = (*stand_ins, *parameters)
-            found = torch.autograd.grad(output, leaves, slope, allow_unused=True)
-            pairs = zip(found[: len(stand_ins)], found[len(stand_ins) :], strict=True)
+            gradients = torch.autograd.grad(output, leaves, slope, allow_unused=True)
+            pairs = zip(gradients[: len(stand_ins)], gradients[len(stand_ins) :], strict=True)
             return [a if b is None else b if a is None else a + b for a, b in pairs]
 
         def both() -> None:

@@ -224,10 +224,10 @@ class MixedMLP(_Residual):
         known[name], in the shape of the data, is true where a variable is known, and mask[name]
         where it exists.
         """
-        found = {name: list(value.shape[1:]) for name, value in features.items()}
-        if found != self.inputs:
+        shapes = {name: list(value.shape[1:]) for name, value in features.items()}
+        if shapes != self.inputs:
             raise BFNError(
-                f"features have the shapes {found}, but the network was built for {self.inputs}; "
+                f"features have the shapes {shapes}, but the network was built for {self.inputs}; "
                 "build it with MixedMLP.of and the model's own variables"
             )
         rows = torch.cat([features[name].reshape(len(t), -1) for name in self.inputs], 1)

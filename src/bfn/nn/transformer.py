@@ -79,12 +79,12 @@ class Transformer(nn.Module):
         length: the longest sequence accepted; shorter ones pass too.
         inputs: numbers per variable in the features (K for K > 2 classes, otherwise 1).
         outputs: parameters per variable P (K for K > 2 classes).
-        channels: variables at each position, as a further axis of the data; None for one variable
+        channels: variables at each position, as another axis of the data; None for one variable
             and no such axis.
         width: width of the residual stream; a multiple of heads.
         layers: number of layers, each attention and feed-forward (4 width).
         heads: heads of every attention.
-        dropout: on the embedded input and on every branch before it is added.
+        dropout: probability on the embedded input and on every branch.
         labels: number of class labels that forward() may be given; 0 for none.
         known: whether forward() takes a mask of the variables that are known exactly.
         rotary: whether attention sees distances (`RotaryAttention`), and no positions are added.

@@ -324,9 +324,9 @@ class Head(ABC):
         """The network's output for data of the given shape, checked, as one tensor."""
         expected = self.output_shape(shape)
         if not isinstance(net_output, Tensor) or not net_output.is_floating_point():
-            found = getattr(net_output, "dtype", f"a {type(net_output).__name__}")
+            returned = getattr(net_output, "dtype", f"a {type(net_output).__name__}")
             raise BFNError(
-                f"the network returned {found}; expected a tensor of real numbers of shape "
+                f"the network returned {returned}; expected a tensor of real numbers of shape "
                 f"{expected}"
             )
         if net_output.shape != expected:

@@ -208,12 +208,12 @@ def _window(
 ) -> Parts:
     """Sum over the edges base + low .. base + high; the others count 0 or 1."""
     dtype = s.dtype
-    whole = M.round()
-    fraction = (M - whole).to(dtype)  # kept apart from whole bins: float32 holds it to 1e-8
+    integer = M.round()
+    fraction = (M - integer).to(dtype)  # kept apart from whole bins: float32 holds it to 1e-8
     if base is not None:
-        k, whole = k - base.long(), whole - base
+        k, integer = k - base.long(), integer - base
     inverse = SQRT_HALF / s
-    start, distance = fraction * inverse, (whole - low).to(dtype)
+    start, distance = fraction * inverse, (integer - low).to(dtype)
     ahead = k.to(dtype) - (low - 0.5)  # its sign says whether edge j is left of bin k
     R, slope, spread = torch.zeros_like(s), torch.zeros_like(s), torch.zeros_like(s)
     for _ in range(low, high + 1):

@@ -58,27 +58,27 @@ class Lengths:
 def as_lengths(length: Any, longest: int, batch: int | None = None) -> Tensor:
     """Lengths as int64 (B,): one for each example or, if a batch is given, one for all."""
     try:
-        found = torch.as_tensor(length)
+        values = torch.as_tensor(length)
     except (TypeError, ValueError, RuntimeError):
         raise BFNError(
             f"length = {length!r}; expected a whole number from 1 to {longest}, or one for each "
             "example"
         ) from None
-    if found.dim() == 0 and batch is not None:
-        found = found.expand(batch)
-    integral = not (found.is_floating_point() or found.dtype == torch.bool)
-    if not integral or found.dim() != 1 or len(found) != (len(found) if batch is None else batch):
+    if values.dim() == 0 and batch is not None:
+        values = values.expand(batch)
+    integral = not (values.is_floating_point() or values.dtype == torch.bool)
+    if not integral or values.dim() != 1 or batch not in (None, len(values)):
         expected = "(N,)" if batch is None else f"({batch},)"
         raise BFNError(
-            f"the lengths are {found.dtype} of shape {tuple(found.shape)}; expected a whole number "
-            f"for each example, {expected}"
+            f"the lengths are {values.dtype} of shape {tuple(values.shape)}; expected a whole "
+            f"number for each example, {expected}"
         )
     # Reading them back would stall a GPU; such lengths were checked when they were loaded.
-    if found.device.type == "cpu" and len(found):
-        low, high = int(found.min()), int(found.max())
+    if values.device.type == "cpu" and len(values):
+        low, high = int(values.min()), int(values.max())
         if low < 1 or high > longest:
             raise BFNError(
                 f"an example has length {high if low >= 1 else low}; expected 1 to {longest}, the "
                 "model's maximum"
             )
-    return found.long()
+    return values.long()

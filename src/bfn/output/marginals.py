@@ -172,5 +172,5 @@ class ClassHead(Head):
     def fitted(self, x: Tensor, *, alike: bool = False, mask: Tensor | None = None) -> Self:
         if not self.posterior or self.marginals is not None:
             return self
-        found = marginals(self.index(x), self.K, alike=alike, mask=mask)
-        return dataclasses.replace(self, marginals=found)  # pyright: ignore[reportArgumentType]
+        counted = marginals(self.index(x), self.K, alike=alike, mask=mask)
+        return dataclasses.replace(self, marginals=counted)  # pyright: ignore[reportArgumentType]

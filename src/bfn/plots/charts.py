@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bfn.sampling.quality import Comparison
 
 LINES = ("-", ":", "-.")
-"""After the last colour, they start again with the next line style."""
+"""Line styles; each is used with every colour before the next one."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def read_curve(folder: Path, name: str | None = None) -> Curve:
 
 
 def _parse(text: str) -> dict[str, Any] | None:
-    """A line of metrics, or None if it is broken off or has no finite loss."""
+    """A line of metrics, or None if it is truncated or has no finite loss."""
     try:
         line = json.loads(text)
         return line if math.isfinite(line["loss"]) and isinstance(line["step"], int) else None
@@ -102,8 +102,8 @@ def plot_curves(path: Path, curves: Sequence[Curve]) -> None:
         widths = [3, 2] if timed else [1]
         left, *right = figure.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0]
         shown: list[float] = []
-        looks = itertools.cycle(itertools.product(LINES, style.COLOURS))
-        for curve, (line, colour) in zip(curves, looks, strict=False):
+        styles = itertools.cycle(itertools.product(LINES, style.COLOURS))
+        for curve, (line, colour) in zip(curves, styles, strict=False):
             shown += _plot_losses(left, curve, colour, line)
             if curve.by_time:
                 _plot_by_time(right[0], curve, colour, line)
@@ -116,7 +116,7 @@ def plot_curves(path: Path, curves: Sequence[Curve]) -> None:
             right[0].set(xlim=(0, 1), ylim=(0, None), xlabel="time $t$")
             right[0].set_ylabel("loss by time, last tenth of the log")
         with warnings.catch_warnings():
-            # A run may have a name in any script; without a font for it, only its line is shown.
+            # A name may be in any script; without a font for it, only the run's line is shown.
             warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from font")
             style.save(figure, path)
 
@@ -151,20 +151,20 @@ def _plot_by_time(axes: Axes, curve: Curve, colour: str, line: str) -> None:
     axes.stairs(values, edges, color=colour, linestyle=line, linewidth=1.3, baseline=None)
 
 
-def plot_solvers(path: Path, found: Comparison, title: str) -> None:
+def plot_solvers(path: Path, comparison: Comparison, title: str) -> None:
     """One panel per measure: its value against the number of calls, with a line per solver."""
     with style.styled():
         figure = style.new(3.3)
-        panels = figure.subplots(1, len(found.columns), squeeze=False)[0]
-        solvers = list(dict.fromkeys(row.solver for row in found.rows))
+        panels = figure.subplots(1, len(comparison.columns), squeeze=False)[0]
+        solvers = list(dict.fromkeys(row.solver for row in comparison.rows))
         better = {
             True: "higher is better",
             False: "lower is better",
             None: "closest to real data is best",
         }
-        for i, (axes, column) in enumerate(zip(panels, found.columns, strict=True)):
+        for i, (axes, column) in enumerate(zip(panels, comparison.columns, strict=True)):
             for j, solver in enumerate(solvers):
-                rows = [row for row in found.rows if row.solver == solver]
+                rows = [row for row in comparison.rows if row.solver == solver]
                 axes.errorbar(
                     [row.calls for row in rows],
                     [row.scores[i].value for row in rows],
@@ -175,10 +175,10 @@ def plot_solvers(path: Path, found: Comparison, title: str) -> None:
                     markersize=4,
                     capsize=2,
                 )
-            axes.axhline(found.real[i].value, color="0.4", linestyle="--", label="real data")
+            axes.axhline(comparison.real[i].value, color="0.4", linestyle="--", label="real data")
             axes.set(xscale="log", xlabel="network calls")
             axes.set_title(f"{column.name}\n{better[column.higher]}")
-            ticks = sorted({row.calls for row in found.rows})
+            ticks = sorted({row.calls for row in comparison.rows})
             axes.set_xticks(ticks, labels=[str(each) for each in ticks])
             axes.minorticks_off()
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=6)

@@ -317,8 +317,8 @@ def loss_curves(run: Run, intervals: int = 32, examples: int = 256) -> LossCurve
             own = t[rows] if isinstance(t, Tensor) else t
             return cost(run.model, x[rows], own, generator=noise.Keyed(seeds), **labels)
 
-        found = over_rows(BATCH, part, torch.arange(len(x)))
-        return found.double() * run.data.scale(run.split)
+        nats = over_rows(BATCH, part, torch.arange(len(x)))
+        return nats.double() * run.data.scale(run.split)
 
     def rate(j: int) -> Tensor:
         # The examples' times cover the interval evenly, in random order.

@@ -5,8 +5,8 @@ its medium: "image", "text", "array", "mixed" or "table".
 
 A film shows the network's input and output distributions while samples are generated. Pictures and
 arrays are shown as the mean of both, side by side; text as the most probable characters of both,
-the brighter the more probable. Frames are drawn as they come, a bounded number of them, so that
-memory does not grow with the steps.
+brighter where they are more probable. Frames are drawn as they come, a bounded number of them, so
+that memory does not grow with the steps.
 """
 
 from __future__ import annotations

@@ -104,12 +104,12 @@ class Section:
             cls.check(key, arguments[key], where)
         return cls(**arguments)
 
-    def updated(self, **given: Any) -> Self:
+    def updated(self, **changes: Any) -> Self:
         """A copy with some keys from the command line; None leaves a key unchanged."""
-        given = without_none(**given)
+        changes = without_none(**changes)
         own = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
-        origin = {f"{self.title()}.{key}": COMMAND_LINE for key in given}
-        return self.read(own | given, origin)
+        origin = {f"{self.title()}.{key}": COMMAND_LINE for key in changes}
+        return self.read(own | changes, origin)
 
 
 Steps = int | Literal["inf"]

@@ -63,15 +63,15 @@ def _arguments(recipe: Recipe, section: str) -> list[Key]:
         open_ = "By default chosen to suit the data, with all of its arguments."
         meanings = {FREE[section]: f"{chooser} {open_}"}
         return [Key(f"{section}.{k}", _shown(v), meanings.get(k, "")) for k, v in table.items()]
-    name, function, given = build.called(recipe, section)
+    name, function, arguments = build.called(recipe, section)
     explained = explanations(function)
     listed = [Key(f"{section}.{FREE[section]}", name, chooser)]
     for key, each in inspect.signature(function).parameters.items():
         meaning = explained.get(key, "")
         if each.kind is each.VAR_KEYWORD:
-            listed += [Key(f"{section}.{k}", _shown(v), meaning) for k, v in given.items()]
+            listed += [Key(f"{section}.{k}", _shown(v), meaning) for k, v in arguments.items()]
         elif (section, key) != ("flow", "net"):
-            value = given.pop(key, each.default)
+            value = arguments.pop(key, each.default)
             shown = None if value is each.empty else _shown(value)
             listed.append(Key(f"{section}.{key}", shown, meaning))
     return listed

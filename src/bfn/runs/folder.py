@@ -8,7 +8,7 @@ runs/NAME/
   checkpoints/step-N/  everything needed to resume exactly
   data.json            the size of the data, and their digest
   trained-on.npy       hashes of the training examples, used to detect leaks
-  tensorboard/         the metrics once more, with train.tensorboard
+  tensorboard/         the metrics for TensorBoard, with train.tensorboard
   samples/             pictures or text drawn during training
   status.json          the run's last known status, and the step of the exported model
 """
@@ -141,8 +141,8 @@ class RunFolder:
 
     def _set_aside(self) -> Path:
         """Rename the folder to the first of NAME.replaced-1, -2, ... that is free."""
-        whole = self.path.absolute()
-        names = (whole.with_name(f"{whole.name}.replaced-{i}") for i in itertools.count(1))
+        folder = self.path.absolute()
+        names = (folder.with_name(f"{folder.name}.replaced-{i}") for i in itertools.count(1))
         target = next(path for path in names if not os.path.lexists(path))
         os.rename(self.path, target)
         return target
@@ -155,8 +155,8 @@ class RunFolder:
         """Refuse to write if the folder was moved or deleted: that would leave half a run."""
         if not self.is_here():
             raise WriteFailed(
-                f"the run folder {str(self.path)!r} was moved or deleted while it was trained in; "
-                "if it was moved, resume the run in its new place"
+                f"the run folder {str(self.path)!r} was moved or deleted during training; if it "
+                "was moved, resume the run from its new location"
             )
 
     def close(self) -> None:

@@ -86,13 +86,13 @@ def in_batches(
                 return each[rows]
             return each.expand(size, *shape)
 
-        given = of_examples(arguments, n, lambda value: value[rows])
+        sliced = of_examples(arguments, n, lambda value: value[rows])
         source = {"generator": noise_source(None, seed, rows), "callback": count_call}
         if known is None:
-            x = generate(model, (size, *shape), steps, **source, **given)
+            x = generate(model, (size, *shape), steps, **source, **sliced)
         else:
             x, mask = map(of_rows, known)
-            x = infill(model, x, mask, steps, **source, **given)
+            x = infill(model, x, mask, steps, **source, **sliced)
         parts.append(innermost(model).pack(x)[: stop - start].cpu())
 
     what, advice = "example", "free some, or use another device"

@@ -148,8 +148,8 @@ class Spelling:
 def _spelling(number: int, column: Column, cells: Any) -> Iterator[tuple[Spelling, np.ndarray]]:
     """Candidate spellings of a column, and the places that each of them reads."""
     text = _text(cells)
-    share = pc.mean(pc.starts_with(text, " ").cast(pa.float64())).as_py()
-    for space in (True, False) if share > 0.5 else (False,):
+    fraction = pc.mean(pc.starts_with(text, " ").cast(pa.float64())).as_py()
+    for space in (True, False) if fraction > 0.5 else (False,):
         places, absent = Spelling(space=space).read(text, column)
         missing = Counter(cells.filter(pa.array(absent)).to_pylist()).most_common(1)
         blank = missing[0][0] if missing else b""
@@ -163,10 +163,10 @@ def _spelling(number: int, column: Column, cells: Any) -> Iterator[tuple[Spellin
 
 def _decimals(text: Any) -> list[int]:
     """Candidates for the minimum number of decimals."""
-    found = decimals_of(text.filter(pc.match_substring_regex(text, REAL))).drop_null()
-    if not len(found):
+    decimals = decimals_of(text.filter(pc.match_substring_regex(text, REAL))).drop_null()
+    if not len(decimals):
         return [0]
-    least = np.quantile(found.to_numpy(), (0.0, 0.1), method="lower")
+    least = np.quantile(decimals.to_numpy(), (0.0, 0.1), method="lower")
     return sorted({min(int(each), MOST_DECIMALS) for each in least})
 
 
@@ -221,14 +221,14 @@ class Layout:
         held: list[bytes] = []
         for line in lines:
             held.append(line)
-            whole = b"".join(held)
-            divided = self._divided(whole)
-            if divided is None and len(whole) < LONGEST:
+            joined = b"".join(held)
+            divided = self._divided(joined)
+            if divided is None and len(joined) < LONGEST:
                 continue
             if divided is None:
                 yield from ((each, None) for each in held)
             else:
-                yield whole, divided if self._is_row(whole, divided) else None
+                yield joined, divided if self._is_row(joined, divided) else None
             held = []
         yield from ((each, None) for each in held)
 
@@ -268,13 +268,13 @@ class Layout:
             if column is None:
                 stored.append((astuple(Spelling()), None, _together(cells)))
                 continue
-            found = pa.array(cells, pa.large_binary())
+            array = pa.array(cells, pa.large_binary())
             tried = []
-            for spelling, read in _spelling(number, column, found):
+            for spelling, read in _spelling(number, column, array):
                 if column.K > 1:
                     places[:, columns.variables.index(column)] = read
                 written = spelling.cells(places, columns, self.delimiter)
-                odd = np.flatnonzero(pc.not_equal(written, found).to_numpy(zero_copy_only=False))
+                odd = np.flatnonzero(pc.not_equal(written, array).to_numpy(zero_copy_only=False))
                 tried.append((len(odd), spelling, read, odd))
             _, spelling, read, odd = min(tried, key=lambda each: each[0])
             if column.K > 1:

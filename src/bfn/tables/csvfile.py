@@ -92,8 +92,8 @@ def read_csv(path: Path) -> tuple[Any, Dialect]:
     space = width > 1 and all(value.startswith(" ") for row in rows for value in row[1:])
     rows = [[value.strip() if space else value for value in row] for row in rows]
     header = _has_header(rows)
-    given = rows[0] if header else [""] * width
-    names = [name or f"column_{i}" for i, name in enumerate(given, 1)]
+    titles = rows[0] if header else [""] * width
+    names = [name or f"column_{i}" for i, name in enumerate(titles, 1)]
     twice = [name for name, count in collections.Counter(names).items() if count > 1]
     if twice:
         raise BFNError(
@@ -117,8 +117,8 @@ def read_csv(path: Path) -> tuple[Any, Dialect]:
         text = pc.utf8_trim_whitespace(table[name]) if space else table[name]
         absent = pc.is_in(text, pa.array(MISSING, text.type))
         if pc.any(absent).as_py():
-            for found in pc.value_counts(text.filter(absent)).to_pylist():
-                missing[found["values"]] += found["counts"]
+            for each in pc.value_counts(text.filter(absent)).to_pylist():
+                missing[each["values"]] += each["counts"]
             text = pc.if_else(absent, pa.scalar(None, text.type), text)
         columns[name] = _typed(text)
         if pa.types.is_floating(columns[name].type):
@@ -281,13 +281,13 @@ def _broken(
             )
         begin, record = (begin, record + text) if quotes % 2 else (number, text)
         quotes += text.count('"')
-        found = next(csv.reader(io.StringIO(record), delimiter=delimiter), [])
-        if quotes % 2 == 0 and found and len(found) != len(names):
-            where = f"{found[-1]!r} is beyond column {names[-1]!r}"
-            if len(found) < len(names):
-                where = f"column {names[len(found)]!r} is the first without one"
+        cells = next(csv.reader(io.StringIO(record), delimiter=delimiter), [])
+        if quotes % 2 == 0 and cells and len(cells) != len(names):
+            where = f"{cells[-1]!r} is beyond column {names[-1]!r}"
+            if len(cells) < len(names):
+                where = f"column {names[len(cells)]!r} is the first without one"
             return BFNError(
-                f"line {begin} of {str(path)!r} has {plural(len(found), 'value')}, expected "
+                f"line {begin} of {str(path)!r} has {plural(len(cells), 'value')}, expected "
                 f"{len(names)}: {where}; repair the line"
             )
     if quotes % 2:

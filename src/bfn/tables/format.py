@@ -104,8 +104,8 @@ class TableFormat(Format):
         nearest: bool = False,
     ) -> Tensor:
         """A table's rows as stored (N, D); arguments as in `Columns.encode`."""
-        found = self.columns.encode(source, holes, given=given, nearest=nearest)
-        return torch.from_numpy(np.stack(list(found.values()), 1))
+        codes = self.columns.encode(source, holes, given=given, nearest=nearest)
+        return torch.from_numpy(np.stack(list(codes.values()), 1))
 
     def encode(self, raw: Any, generator: noise.Source = None) -> Tensor:
         return self.form.encode(self.codes(raw))

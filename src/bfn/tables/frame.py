@@ -69,9 +69,9 @@ class Origin:
         fields = [pa.field(f.name, types[f.name]) if f.name in types else f for f in self.schema]
         metadata = dict(self.schema.metadata or {})
         if b"pandas" in metadata:
-            said = json.loads(metadata[b"pandas"])
-            said["columns"] = [each for each in said["columns"] if each["name"] not in types]
-            metadata[b"pandas"] = json.dumps(said).encode()
+            info = json.loads(metadata[b"pandas"])
+            info["columns"] = [each for each in info["columns"] if each["name"] not in types]
+            metadata[b"pandas"] = json.dumps(info).encode()
         schema = pa.schema(fields, metadata)
         dtypes = {name: dtype for name, dtype in self.dtypes.items() if name not in types}
         return dataclasses.replace(self, schema=schema, dtypes=dtypes)
@@ -201,8 +201,8 @@ class Frame:
         column = self.table[name]
         if pa.types.is_floating(column.type):
             column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
-        found = column.unify_dictionaries().combine_chunks()
-        return found if isinstance(found, pa.Array) else pa.concat_arrays(found.chunks)
+        array = column.unify_dictionaries().combine_chunks()
+        return array if isinstance(array, pa.Array) else pa.concat_arrays(array.chunks)
 
 
 def read(source: Any) -> Frame:
@@ -302,18 +302,18 @@ def _from_file(path: Path) -> tuple[Any, csvfile.Dialect | None]:
 
 def _array(name: str, values: Any) -> np.ndarray:
     try:
-        found = values if isinstance(values, np.ndarray) else np.asarray(values)
+        array = values if isinstance(values, np.ndarray) else np.asarray(values)
     except ValueError:  # lists of different lengths
-        found = np.empty(0)
+        array = np.empty(0)
     # Numpy turns numbers and missing values into text, and large integers into floats.
-    if found is not values and (
-        (found.dtype.kind in "US" and not all(isinstance(v, str | bytes) for v in values))
-        or (found.dtype.kind == "f" and any(isinstance(v, int) and abs(v) > 2**53 for v in values))
+    if array is not values and (
+        (array.dtype.kind in "US" and not all(isinstance(v, str | bytes) for v in values))
+        or (array.dtype.kind == "f" and any(isinstance(v, int) and abs(v) > 2**53 for v in values))
     ):
-        found = np.array(values, object)
-    if found.ndim != 1 or len(found) != len(values):
-        raise BFNError(f"column {name!r} has shape {found.shape}; expected one value per row")
-    return found
+        array = np.array(values, object)
+    if array.ndim != 1 or len(array) != len(values):
+        raise BFNError(f"column {name!r} has shape {array.shape}; expected one value per row")
+    return array
 
 
 def _labels(names: Iterable[Any]) -> dict[str, int | float]:
@@ -386,5 +386,5 @@ def _as(values: np.ndarray, dtype: str | None) -> np.ndarray:
     """Values in numpy's type, but integers with missing values as floats."""
     if dtype is None:
         return values
-    whole = np.dtype(dtype).kind in "iub"
-    return values if whole and values.dtype.kind == "f" else values.astype(dtype)
+    is_integer = np.dtype(dtype).kind in "iub"
+    return values if is_integer and values.dtype.kind == "f" else values.astype(dtype)

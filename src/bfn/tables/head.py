@@ -38,7 +38,7 @@ SMOOTHING = 2.0
 
 
 class _Own(NamedTuple):
-    """What the messages of a column alone say of it: the logits, their posterior, and the prior."""
+    """What a column's own messages say about it: the logits, their posterior, and the prior."""
 
     logits: Tensor
     q: Tensor
@@ -59,9 +59,9 @@ class TableHead(MixedHead):
 
     def features(self, flow: BayesianFlow, theta: Theta) -> Any:
         alone = self._own_posteriors(theta)
-        found = {name: self._heads[name].seen(q, pi) for name, (_, q, pi) in alone.items()}
+        features = {name: self._heads[name].seen(q, pi) for name, (_, q, pi) in alone.items()}
         if not self.relations:
-            return found
+            return features
         parts = self.flow.unpack_theta(theta)
         tables = self._places(theta.V.device, theta.V.dtype)
         places = {name: (alone[name].q @ each.T).unbind(-1) for name, each in tables.items()}
@@ -71,15 +71,15 @@ class TableHead(MixedHead):
             scale = (1.0 + parts[d].beta).sqrt()
             near.setdefault(d, []).append((places[relation.other][i] - places[d][0]) * scale)
         for d, each in near.items():
-            z = torch.stack(each, -1).to(found[d].dtype)
+            z = torch.stack(each, -1).to(features[d].dtype)
             nearness = (
                 torch.tanh(z),
                 torch.tanh(z / 5),
                 torch.tanh(z / 25),
                 torch.exp(-0.5 * z * z),
             )
-            found[d] = torch.cat([found[d], *nearness], -1)
-        return found
+            features[d] = torch.cat([features[d], *nearness], -1)
+        return features
 
     @cached_property
     def _rows(self) -> list[int]:
@@ -143,33 +143,33 @@ class TableHead(MixedHead):
     def _ratios(self, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
         """For each column e with partners d, p(x_e = j | x_d = k) / p(x_e = j): (K_e, sum K_d)."""
         nothing = self._own_posteriors(self.flow.prior((1, *self.flow.shape)))
-        found: dict[str, list[Tensor]] = {}
+        ratios: dict[str, list[Tensor]] = {}
         for e, partners in self._partners.items():
             for d in partners:
                 n = self._counted[d, e]
                 pi = _over_classes(self._heads[e], nothing[e].pi)
                 ratio = (n / pi.to(n) + SMOOTHING) / (n.sum(1, keepdim=True) + SMOOTHING)
-                found.setdefault(e, []).append(ratio.T.to(device, dtype))
-        return {e: torch.cat(each, 1) for e, each in found.items()}
+                ratios.setdefault(e, []).append(ratio.T.to(device, dtype))
+        return {e: torch.cat(each, 1) for e, each in ratios.items()}
 
     @cached_property
     def _counted(self) -> dict[tuple[str, str], Tensor]:
         """The number of training rows with each value of d and each of e, by (d, e)."""
-        found = {}
+        by_pair = {}
         for pair in self.pairs:
             sizes = [_classes(self._heads[name]) for name in pair.columns]
             counts = torch.tensor(pair.counts, dtype=torch.float64).reshape(sizes)
-            found[pair.columns], found[pair.columns[::-1]] = counts, counts.T
-        return found
+            by_pair[pair.columns], by_pair[pair.columns[::-1]] = counts, counts.T
+        return by_pair
 
     @cached_property
     def _partners(self) -> dict[str, list[str]]:
         """The columns paired with each column, in the order of the network's outputs."""
-        found: dict[str, list[str]] = {name: [] for name in self.flow.layout.names}
+        partners: dict[str, list[str]] = {name: [] for name in self.flow.layout.names}
         for pair in self.pairs:
             for d, e in (pair.columns, pair.columns[::-1]):
-                found[d].append(e)
-        return found
+                partners[d].append(e)
+        return partners
 
     @cached_property
     def _heads(self) -> dict[str, ClassHead]:

@@ -261,14 +261,14 @@ class TableModel:
 
         def with_error(rows: Tensor, x: Tensor) -> Tensor:
             known = torch.from_numpy(~free).to(model.device).expand(x.shape)
-            found = bound(model, x.to(model.device), known, draws, noise.seed(seed, int(rows[0])))
-            return torch.cat([found.value, found.error[:, None]], 1)
+            bounds = bound(model, x.to(model.device), known, draws, noise.seed(seed, int(rows[0])))
+            return torch.cat([bounds.value, bounds.error[:, None]], 1)
 
         costs = over_rows(BATCH, with_error, torch.arange(len(x)), x).double().numpy()
         cost, error = costs[:, :-1], costs[:, -1]
         cost = cost + format.columns.log_volume(frame, nearest=True) * free
-        found = self._by_column(-cost, wrong)
-        return Estimate(found if by_column else found.sum(1), error)
+        terms = self._by_column(-cost, wrong)
+        return Estimate(terms if by_column else terms.sum(1), error)
 
     def independent(self, table: Any, *, nearest: bool = False) -> np.ndarray:
         """The log probability of every value under the marginal of its column: (N, D)."""
@@ -411,7 +411,7 @@ def bound(model: BFN, x: Tensor, known: Tensor, draws: int, seed: int) -> Estima
         zeros = x.new_zeros(model.head.output_shape(tuple(x.shape)))
         keys = torch.Generator(x.device).manual_seed(noise.seed(seed, "bound"))
         u = noise.uniform((len(x),), keys, device=x.device)
-        found = []
+        costs = []
         for i in range(draws):
             t = (u + i) / draws
             theta, alpha = model.flow.sample(x, t, keys), model.flow.schedule.alpha(t)
@@ -420,8 +420,8 @@ def bound(model: BFN, x: Tensor, known: Tensor, draws: int, seed: int) -> Estima
             theta = model.flow.sample(x, end, keys)
             left = seen(theta, end).reconstruction(x)
             left = left - model.output(zeros, theta, end).reconstruction(x)
-            found.append((by_part(rates) + by_part(left)) * ~known)
-        differences = torch.stack(found)
+            costs.append((by_part(rates) + by_part(left)) * ~known)
+        differences = torch.stack(costs)
         error = differences.sum(2).std(0) / draws**0.5
         return Estimate(independent_cost(model, x) * ~known + differences.mean(0), error)
 

@@ -12,7 +12,7 @@ bins would show the network only the edges of the groups.
 **Relations.** A payment may equal the bill of the month before, and a bill is nearly that of the
 next month. To learn this from the features of the two columns, a network would have to compare
 numbers very accurately at every level of noise. Instead it sees, for a column d and each of its
-related columns e, where the posterior of e puts d, in units of what is not known of d yet,
+related columns e, where the posterior of e puts d, in units of the remaining uncertainty of d,
 
     z = (E_q[T(x_e)] - E_q[x_d]) sqrt(1 + beta_d),
 
@@ -147,7 +147,7 @@ def find_relations(
     values = {c.name: _values(frame, c, rows) for _, c in fine}
     places = {c.name: _centres(c)[codes[:, i]] for i, c in fine}
     near = _candidates(np.stack(list(places.values()))) if len(fine) > 1 else []
-    found = []
+    relations = []
     for a, (i, d) in enumerate(fine):
         frequent = np.isin(codes[:, i], np.flatnonzero(d.counts > 0.01 * d.counts.sum()))
         scored = []
@@ -161,8 +161,8 @@ def find_relations(
             if close.mean() >= SHARP * WINDOW:
                 scored.append((float(close.mean()), e.name, T))
         for _, name, T in sorted(scored, key=lambda each: -each[0])[:MOST_RELATED]:
-            found.append(Relation(d.name, name, tuple(np.round(T, 4).tolist())))
-    return tuple(found)
+            relations.append(Relation(d.name, name, tuple(np.round(T, 4).tolist())))
+    return tuple(relations)
 
 
 def _centres(column: Number) -> np.ndarray:
@@ -180,10 +180,10 @@ def _candidates(places: np.ndarray, most: int = 16) -> list[list[int]]:
 def _values(frame: Frame, column: Number, rows: np.ndarray) -> np.ndarray:
     """The column's values as real numbers; NaN where one is missing."""
     array = frame.column(column.name).take(pa.array(rows))
-    found = np.full(len(array), np.nan)
+    values = np.full(len(array), np.nan)
     valid = array.is_valid().to_numpy(zero_copy_only=False)
-    found[valid] = _reals(column.read(array.drop_null()))
-    return found
+    values[valid] = _reals(column.read(array.drop_null()))
+    return values
 
 
 def _reals(values: Any) -> np.ndarray:

@@ -160,8 +160,8 @@ class Table(TableModel):
     def __repr__(self) -> str:
         if hasattr(self, "model_"):
             return super().__repr__()
-        given = {k: v for k, v in self.get_params().items() if v != getattr(Table(), k)}
-        return f"Table({', '.join(f'{k}={v!r}' for k, v in given.items())})"
+        changed = {k: v for k, v in self.get_params().items() if v != getattr(Table(), k)}
+        return f"Table({', '.join(f'{k}={v!r}' for k, v in changed.items())})"
 
 
 def _split(rows: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:

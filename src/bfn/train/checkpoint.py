@@ -202,21 +202,21 @@ def restore(
     All processes load the same one. Refuses one of another model or other data. Without
     `validating`, the best validation so far is dropped.
     """
-    found: Checkpoint | None = None
+    saved: Checkpoint | None = None
 
     def find() -> None:
-        nonlocal found
-        found = newest(folder, say)
-        if found is not None:
-            _check_identity(found, identity)
+        nonlocal saved
+        saved = newest(folder, say)
+        if saved is not None:
+            _check_identity(saved, identity)
 
     world.on_main(find)
-    step = world.broadcast(found.step if found else None)
+    step = world.broadcast(saved.step if saved else None)
     if step is None:
         return False
-    found = found or load(folder / f"step-{step}")
+    saved = saved or load(folder / f"step-{step}")
     try:
-        state.load(found.tensors, found.step)
+        state.load(saved.tensors, saved.step)
     except (RuntimeError, KeyError, ValueError) as error:
         if is_out_of_memory(error):
             raise
@@ -224,13 +224,13 @@ def restore(
             str(error).strip().rpartition("\n")[2].strip()
         )  # torch's first line is not informative
         raise BFNError(
-            f"the checkpoint {str(found.path)!r} does not fit the run's network "
+            f"the checkpoint {str(saved.path)!r} does not fit the run's network "
             f"({reason}); give another folder, or start over with force"
         ) from error
-    state.seconds = found.state["seconds"]
-    best = Best(**found.state["best"])
+    state.seconds = saved.state["seconds"]
+    best = Best(**saved.state["best"])
     if validating:
-        _load_best(state, best, found, say)
+        _load_best(state, best, saved, say)
     elif best.step:
         say(
             f"validation is off now: the best model so far, of step {best.step}, is replaced by "
@@ -239,14 +239,14 @@ def restore(
     return True
 
 
-def _load_best(state: State, best: Best, found: Checkpoint, say: Callable[[str], None]) -> None:
-    if best.step not in (0, found.step):
+def _load_best(state: State, best: Best, saved: Checkpoint, say: Callable[[str], None]) -> None:
+    if best.step not in (0, saved.step):
         try:
-            found = load(found.path.with_name(f"step-{best.step}"))
+            saved = load(saved.path.with_name(f"step-{best.step}"))
         except Damaged as error:
             say(f"{error}; the search for the best model starts over with the next validation")
             return
-    state.best, state.best_weights = best, dict(found.tensors["ema"]) if best.step else None
+    state.best, state.best_weights = best, dict(saved.tensors["ema"]) if best.step else None
 
 
 def _check_identity(found: Checkpoint, identity: Mapping[str, Any]) -> None:
@@ -279,23 +279,23 @@ def in_words(description: Mapping[str, Any]) -> str:
         return f"{len(value)} numbers" if numbers else value
 
     # None and False are left out: an earlier version may not have had that argument.
-    given = {k: v for k, v in description["arguments"].items() if v is not None and v is not False}
-    values = ", ".join(f"{key}={words(value)}" for key, value in given.items())
+    shown = {k: v for k, v in description["arguments"].items() if v is not None and v is not False}
+    values = ", ".join(f"{key}={words(value)}" for key, value in shown.items())
     return f"{description['class'].rpartition(':')[2]}({values})"
 
 
 def newest(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
     """The newest intact checkpoint, or None; `say` is called for each damaged one."""
-    found = checkpoint_steps(folder)
+    steps = checkpoint_steps(folder)
     for temporary in folder.glob(f"{_TEMPORARY}*"):
         shutil.rmtree(temporary, ignore_errors=True)
-    for step in reversed(found):
+    for step in reversed(steps):
         try:
             return load(folder / f"step-{step}")
         except Damaged as error:
-            earlier = "; trying the one before" if step != found[0] else ""
+            earlier = "; trying the one before" if step != steps[0] else ""
             say(f"{error}{earlier}")
-    if found:
+    if steps:
         raise BFNError(
             f"no checkpoint in {str(folder)!r} is intact; start another run from its model with "
             f"train.init = {str(folder.parent)!r}, or start over with force"

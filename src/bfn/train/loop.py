@@ -92,7 +92,7 @@ class Loop:
         if folder is None:
             return
         with memory_errors(lambda: "the model and its checkpoint are too large for it"):
-            found = checkpoint.restore(
+            restored = checkpoint.restore(
                 folder.checkpoints, state, self.identity, self.world, self.display.say,
                 validating=self.validation is not None,
             )  # fmt: skip
@@ -105,7 +105,7 @@ class Loop:
                 self._board = summary_writer()(board, purge_step=state.step + 1)
 
         self.world.on_main(open_files)
-        if found:
+        if restored:
             self.saved_step = state.step
             self.history = folder.metrics()
             # A kill may have come between the checkpoint and its export.

@@ -262,11 +262,11 @@ def _reason(error: BaseException) -> str:
 @contextlib.contextmanager
 def unsharded_afterwards(model: BFN, sharding: str, world: World) -> Iterator[None]:
     """Give the model an ordinary network again after sharding."""
-    whole = copy.deepcopy(model.net) if world.shards(sharding) else None
+    complete = copy.deepcopy(model.net) if world.shards(sharding) else None
     yield
-    if whole is not None:
-        load_weights(whole, gathered(model.net.state_dict()))
-        model.net = whole.to(model.device).eval()
+    if complete is not None:
+        load_weights(complete, gathered(model.net.state_dict()))
+        model.net = complete.to(model.device).eval()
 
 
 def shard(net: nn.Module, world: World) -> None:
@@ -323,18 +323,18 @@ def like(value: Tensor, model: Any) -> Tensor:
         return value if value.stride() == laid.stride() else laid.copy_(value)
     from torch.distributed.tensor import distribute_tensor
 
-    whole = value.to(model.device)
-    return distribute_tensor(whole, model.device_mesh, model.placements, src_data_rank=None)
+    complete = value.to(model.device)
+    return distribute_tensor(complete, model.device_mesh, model.placements, src_data_rank=None)
 
 
 def gathered(tensors: Mapping[str, Tensor], *, keep: bool = True) -> dict[str, Tensor]:
     """Complete copies of tensors on the host; all processes must call this, even without `keep`."""
-    whole = {}
+    complete = {}
     for name, value in tensors.items():
         value = full(value.detach())
         if keep:
-            whole[name] = value.to("cpu", copy=True)
-    return whole
+            complete[name] = value.to("cpu", copy=True)
+    return complete
 
 
 @torch.no_grad()

@@ -311,7 +311,7 @@ def _augmented(model: BFN, x: Tensor, augment: Callable[[Tensor], Tensor]) -> Te
     )
     if not isinstance(augmented, Tensor) or (shape, kind) != (tuple(x.shape), x.dtype):
         raise BFNError(
-            f"augment made {kind} {shape} of a batch of {x.dtype} {tuple(x.shape)}; it must keep "
+            f"augment made {kind} {shape} out of {x.dtype} {tuple(x.shape)}; it must keep "
             "the type and the shape"
         )
     try:

@@ -158,32 +158,32 @@ def _pooled(belief: Belief, rows: slice) -> Belief:
     return Belief(*means)
 
 
-def _group_planes(group: Group, given: Tensor, belief: Belief, x: Tensor) -> dict[str, np.ndarray]:
+def _group_planes(group: Group, inputs: Tensor, belief: Belief, x: Tensor) -> dict[str, np.ndarray]:
     count, K = group.count, group.K
     p = None if belief.p is None else belief.p.reshape(count, -1)
-    given = given.reshape(count, -1)
+    inputs = inputs.reshape(count, -1)
     if group.integers and K == 2:
-        given = torch.cat([1 - given, given], 1)
+        inputs = torch.cat([1 - inputs, inputs], 1)
     planes: dict[str, np.ndarray] = {}
     if group.kind == "classes":
         assert p is not None
-        planes |= _classes("input_", given) | _classes("", p)
+        planes |= _classes("input_", inputs) | _classes("", p)
     else:
         if group.integers:
             assert K is not None
             assert p is not None
             shades = torch.linspace(0, 1, K, dtype=p.dtype)
-            given, mean = given.to(p.dtype) @ shades, p @ shades
+            inputs, mean = inputs.to(p.dtype) @ shades, p @ shades
             deviation = (p * (shades - mean[:, None]).square()).sum(1).sqrt()
         else:
             assert belief.mean is not None
-            given, mean = 0.5 * (given[:, 0] + 1), 0.5 * (belief.mean.flatten() + 1)
+            inputs, mean = 0.5 * (inputs[:, 0] + 1), 0.5 * (belief.mean.flatten() + 1)
             deviation = None if belief.deviation is None else 0.5 * belief.deviation.flatten()
             if group.kind == "levels" and group.binned:  # level k is the centre of bin k
                 assert K is not None
-                given, mean = ((K * share - 0.5) / (K - 1) for share in (given, mean))
+                inputs, mean = ((K * value - 0.5) / (K - 1) for value in (inputs, mean))
                 deviation = None if deviation is None else deviation * K / (K - 1)
-        planes |= {"input": _bytes(given), "mean": _bytes(mean)}
+        planes |= {"input": _bytes(inputs), "mean": _bytes(mean)}
         if deviation is not None:
             planes["deviation"] = _bytes(2 * deviation)
         if p is not None and _fits(p):

@@ -45,7 +45,7 @@ KNOWN = {
 }
 """The files from which `bfn infill` reads known values; texts and rows are in the command."""
 NONE = "No command line reproduces this: "
-WHOLE = "bfn infill needs all colours of a pixel, but of some only one is pinned."
+COLOURS = "bfn infill needs all colours of a pixel, but some pixels have only one pinned."
 UNWRITTEN = "the pinned values cannot be written in one."
 ROWS = "bfn sample --given supports neither particles nor a time from which values are known."
 MEMORY = "the model is only in memory; save it to a folder first."
@@ -338,14 +338,14 @@ def command(
     words += ["--steps", str(request.steps), "--solver", request.solver]
     if request.label is not None and subject.labels:
         words += ["--label", subject.labels[request.label], "--guidance", f"{request.guidance!r}"]
-    elif subject.settings.label and verb == "sample":  # infilling does not heed a recipe's label
+    elif subject.settings.label and verb == "sample":  # infilling ignores a recipe's label
         words += ["--label", "", "--guidance", "1"]
     if request.particles > 1:
         words += ["--particles", str(request.particles)]
     if request.since > 0:
         # Most networks have float32 times: the shortest decimal that rounds to the same one.
-        short = np.float32(request.since)
-        words += ["--since", str(short) if short == request.since else repr(request.since)]
+        rounded = np.float32(request.since)
+        words += ["--since", str(rounded) if rounded == request.since else repr(request.since)]
     if length is not None and not (request.pins and format.medium == "text"):
         words += ["--length", str(length)]
     return shlex.join(words + ["--trust"] * subject.trust), None
@@ -359,9 +359,9 @@ def _known_words(
     if isinstance(format, TableFormat):
         if request.particles > 1 or request.since > 0 or not has_learned(subject.model):
             return [], ROWS
-        given = pinned_texts(format, pins)
-        words = [word for name, value in given.items() for word in ("--given", f"{name}={value}")]
-        return words, None if _reads_row(format, given, pins) else UNWRITTEN
+        texts = pinned_texts(format, pins)
+        words = [word for name, value in texts.items() for word in ("--given", f"{name}={value}")]
+        return words, None if _reads_row(format, texts, pins) else UNWRITTEN
     if isinstance(format, TextFormat):
         text, blank = _with_blanks(format, pins, length or subject.D)
         words = [text, *([] if blank == "_" else ["--blank", blank])]
@@ -373,7 +373,7 @@ def _known_words(
             path.write_bytes(content)
         same = _reads(subject, pins, str(paths[0]), paths[1], None)
     example, mask = files
-    why = WHOLE if format.medium == "image" else UNWRITTEN
+    why = COLOURS if format.medium == "image" else UNWRITTEN
     return [example, "--mask", mask], None if same else why
 
 

@@ -3,7 +3,7 @@
 Every pane of a page has a thread, which runs one request at a time; a new request cancels the one
 before it. Files are made when the pane is idle, and restarted after an interruption: a download
 neither cancels a generation nor is lost to one. Threads take turns at every step (`Turns`): first
-the panes of one page among themselves, then the pages, so that all pages get the same share of the
+the panes of one page among themselves, then the pages, so that all pages get equally much of the
 model. Messages that a page has not fetched yet wait in its `Mailbox`, where a new frame replaces an
 older one: a slow page gets fewer frames once the buffers of its connection are full.
 

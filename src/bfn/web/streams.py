@@ -348,7 +348,7 @@ def state(
     subject: Subject, request: Generate | Examine, step: int, check: Callable[[], None]
 ) -> dict[str, Any]:
     """All numbers at one step, in full precision."""
-    model, found = subject.alone(), {}
+    model, numbers = subject.alone(), {}
 
     def see(i: int, t: float, theta: Theta, output: Output) -> None:
         check()
@@ -360,14 +360,14 @@ def state(
             parts = without_none(**vars(belief))
             groups[group.name] = {name: each.tolist() for name, each in parts.items()}
         V, beta = (each.cpu().tolist() for each in (theta.V, theta.beta))
-        found.update(step=i, t=t, theta={"V": V, "beta": beta}, output=groups)
-        found["mode"] = subject.own(output.mode()[0])
+        numbers.update(step=i, t=t, theta={"V": V, "beta": beta}, output=groups)
+        numbers["mode"] = subject.own(output.mode()[0])
 
     if isinstance(request, Examine):
         _watch_example(subject, model, request, see)
     else:
         _generate(subject, model, request, 1, _lengths(subject, request, 1), see)
-    return {"model": subject.describe(), "request": request.describe(), **found}
+    return {"model": subject.describe(), "request": request.describe(), **numbers}
 
 
 def files(
@@ -390,8 +390,8 @@ def files(
     if isinstance(request, Examine):
         raise BFNError("your own example is already in a file; generate one to download")
     if download.file == "known":
-        found = known_files(subject, request)
-        return [(file, TYPES[Path(file).suffix], content) for file, content in found.items()]
+        contents = known_files(subject, request)
+        return [(file, TYPES[Path(file).suffix], content) for file, content in contents.items()]
     x = _generate(
         *(subject, subject.alone(), request, 1, _lengths(subject, request, 1)),
         lambda *seen: check(),
@@ -455,8 +455,8 @@ def view(
         trust: as in `BFN.from_pretrained`.
     """
     subject = of_model(of) if isinstance(of, BFN) else load(of, trust=trust)
-    given = without_none(steps=steps, solver=solver, seed=seed)
-    settings = replace(subject.settings, **given, guidance=guidance)
+    changes = without_none(steps=steps, solver=solver, seed=seed)
+    settings = replace(subject.settings, **changes, guidance=guidance)
     chosen: Sequence[int | str] = () if label is None else [label]  # pyright: ignore
     if isinstance(label, Sequence) and not isinstance(label, str):
         chosen = label
@@ -481,9 +481,9 @@ def record(subject: Subject, n: int, chosen: Sequence[int] = ()) -> Film:
                 "fewer, or with fewer steps"
             )
 
-    given = {name: getattr(settings, name) for name in ("steps", "solver", "seed", "guidance")}
+    options = {name: getattr(settings, name) for name in ("steps", "solver", "seed", "guidance")}
     for i, label in enumerate(chosen or [None]):
-        asked = {"do": "generate", "model": subject.id, "label": label, **given}
+        asked = {"do": "generate", "model": subject.id, "label": label, **options}
         request = read(asked, {subject.id: subject})
         assert isinstance(request, Generate)
         stream_generations(subject, request, emit, run=i * n, count=n)

@@ -159,10 +159,10 @@ class Subject:
         parts = self.split(x.detach().cpu()[None])
         values = []
         for group, part in zip(self.groups, parts, strict=True):
-            whole = group.kind != "numbers"
+            is_integer = group.kind != "numbers"
             for value in group.own(part[0]).tolist():
                 missing = math.isnan(value) or (group.integers and value < 0)
-                values.append(None if missing else int(value) if whole else value)
+                values.append(None if missing else int(value) if is_integer else value)
         return values
 
     def example(self, i: Sequence[int], own: Sequence[float]) -> tuple[Tensor, Tensor]:

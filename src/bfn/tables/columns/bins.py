@@ -97,13 +97,13 @@ class Bins:
         tops, bottoms = highs.copy(), lows.copy()
         tops[:-1] = np.where(wide[:-1], reach_up, tops[:-1])
         bottoms[1:] = np.where(wide[1:], reach_down, bottoms[1:])
-        found = [_knots(u[a:b], c[a:b], knots) for a, b in zip(starts, stops, strict=True)]
+        kept = [_knots(u[a:b], c[a:b], knots) for a, b in zip(starts, stops, strict=True)]
         bins = cls(
             bottoms,
             tops,
-            np.array([len(values) for values, _ in found]),
-            np.concatenate([values for values, _ in found]),
-            np.concatenate([weights for _, weights in found]),
+            np.array([len(values) for values, _ in kept]),
+            np.concatenate([values for values, _ in kept]),
+            np.concatenate([weights for _, weights in kept]),
         )
         return bins, np.add.reduceat(c, starts)
 
@@ -193,8 +193,8 @@ def _numbered(c: np.ndarray, alone: np.ndarray, most: int) -> np.ndarray:
     efforts = np.add.reduceat(effort, starts)
     pieces = np.maximum(1, np.rint(efforts)).astype(np.int64)
     inside = np.cumsum(effort) - effort / 2 - (np.cumsum(efforts) - efforts)[run]
-    share = np.divide(inside, efforts[run], out=np.zeros(len(c)), where=efforts[run] > 0)
-    part = np.floor(share * pieces[run]).astype(np.int64).clip(0, pieces[run] - 1)
+    fraction = np.divide(inside, efforts[run], out=np.zeros(len(c)), where=efforts[run] > 0)
+    part = np.floor(fraction * pieces[run]).astype(np.int64).clip(0, pieces[run] - 1)
     return (np.cumsum(pieces) - pieces)[run] + part
 
 

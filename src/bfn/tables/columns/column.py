@@ -52,11 +52,11 @@ def convert(array: Any, type: Any) -> Any:
     zones = {bool(each.tz) for each in (type, array.type) if pa.types.is_timestamp(each)}
     if len(zones) > 1:
         raise pa.ArrowInvalid("times with and without a time zone differ")
-    found = array.cast(type)
+    converted = array.cast(type)
     number = pa.types.is_integer(array.type) or pa.types.is_floating(array.type)
-    if pa.types.is_boolean(type) and number and not found.cast(array.type).equals(array):
+    if pa.types.is_boolean(type) and number and not converted.cast(array.type).equals(array):
         raise pa.ArrowInvalid("only 0 and 1 are booleans")
-    return found
+    return converted
 
 
 def in_words(type: Any) -> str:
@@ -94,10 +94,10 @@ def _ticks(text: str, type: Any) -> int:
     """A duration in units of its type; integers are taken as they are."""
     if re.fullmatch(r"-?\d+", text):
         return int(text)
-    found = DURATION.fullmatch(text)
-    if not text or found is None:
+    match = DURATION.fullmatch(text)
+    if not text or match is None:
         raise pa.ArrowInvalid(f"{text!r} is not a duration")
-    days, hours, minutes, seconds = (Decimal(each or 0) for each in found.groups())
+    days, hours, minutes, seconds = (Decimal(each or 0) for each in match.groups())
     units = {"s": 0, "ms": 3, "us": 6, "ns": 9}
     return int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 10 ** units[type.unit])
 
@@ -179,8 +179,8 @@ class Column(ABC):
     def encode(self, array: Any, holes: bool = False, nearest: bool = False) -> np.ndarray:
         """The bin or class of every value; with `holes`, -1 for missing values.
 
-        A number that no bin can give is taken for the nearest that one can. With `nearest`, any
-        other value that did not occur in training is taken for the rarest that did.
+        A number that no bin can produce is replaced by the nearest one that a bin can. With
+        `nearest`, any other value unseen in training is replaced by the rarest one seen.
         """
         valid = array.is_valid().to_numpy(zero_copy_only=False)
         if not (holes or nearest or self.missing or valid.all()):
@@ -195,10 +195,10 @@ class Column(ABC):
 
     def possible(self, array: Any) -> np.ndarray:
         """Which values occurred in training, or are numbers that a bin can produce."""
-        found = np.full(len(array), self.missing)
+        possible = np.full(len(array), self.missing)
         valid = array.is_valid().to_numpy(zero_copy_only=False)
-        found[valid] = self._possible(self.cast(array.drop_null()))
-        return found
+        possible[valid] = self._possible(self.cast(array.drop_null()))
+        return possible
 
     def decode(self, codes: np.ndarray, rng: np.random.Generator) -> Any:
         """A value from every bin or class."""
@@ -210,18 +210,18 @@ class Column(ABC):
 
     def log_volume(self, array: Any, nearest: bool = False) -> np.ndarray:
         """-ln p(value | bin) of every value, or of the nearest one that a bin can produce."""
-        found = np.full(len(array), 0.0 if self.missing or nearest else np.inf)
+        volume = np.full(len(array), 0.0 if self.missing or nearest else np.inf)
         valid = array.is_valid().to_numpy(zero_copy_only=False)
-        found[valid] = self._log_volume(self.cast(array.drop_null()), nearest)
-        return found
+        volume[valid] = self._log_volume(self.cast(array.drop_null()), nearest)
+        return volume
 
     # Exact values are places on a grid or among all categories; an archive holds them.
 
     @abstractmethod
     def places(self, text: Any) -> tuple[np.ndarray, np.ndarray]:
-        """The places of text, and whether a value is there that may be written so.
+        """The place of each text, and whether the text is a value that the column can have.
 
-        Where none is, because it cannot be read or has no probability, any place will do.
+        Text that cannot be read, or has no probability, gets an arbitrary place.
         """
 
     def at(self, places: np.ndarray) -> Any:
@@ -229,8 +229,8 @@ class Column(ABC):
         absent = places == ABSENT
         if absent.all():
             return pa.nulls(len(places), self.type)
-        found = self._values(np.where(absent, places[~absent][0], places))
-        return pc.if_else(absent, pa.scalar(None, self.type), found) if absent.any() else found
+        values = self._values(np.where(absent, places[~absent][0], places))
+        return pc.if_else(absent, pa.scalar(None, self.type), values) if absent.any() else values
 
     @cached_property
     def pieces(self) -> Pieces:
@@ -394,9 +394,10 @@ class Number(Column):
         if self.form:
             read = pc.strptime(text, self.form, "s", error_is_null=True)
         elif pa.types.is_integer(type) or pa.types.is_floating(type):
-            whole = pa.types.is_integer(type)
-            fits = pc.match_substring_regex(text, WHOLE if whole else REAL)
-            read = pc.if_else(fits, text, pa.scalar(None, TEXT)).cast(pa.int64() if whole else type)
+            integer = pa.types.is_integer(type)
+            fits = pc.match_substring_regex(text, WHOLE if integer else REAL)
+            numbers = pc.if_else(fits, text, pa.scalar(None, TEXT))
+            read = numbers.cast(pa.int64() if integer else type)
         else:
             try:
                 read = convert(text, type)
@@ -405,11 +406,11 @@ class Number(Column):
         if pa.types.is_floating(type):
             read = pc.if_else(pc.is_finite(read), read, pa.scalar(None, type))
         readable = read.is_valid().to_numpy(zero_copy_only=False)
-        found = np.full(len(text), self.bins.middles()[self.counts[: len(self.bins)].argmax()])
+        places = np.full(len(text), self.bins.middles()[self.counts[: len(self.bins)].argmax()])
         on_grid = np.zeros(len(text), bool)
-        found[readable], on_grid[readable] = self.grid.places(read.drop_null())
-        inside = self.bins.nearest(found)
-        return inside, on_grid & (inside == found)
+        places[readable], on_grid[readable] = self.grid.places(read.drop_null())
+        inside = self.bins.nearest(places)
+        return inside, on_grid & (inside == places)
 
     def _pieces(self) -> tuple[np.ndarray, ...]:
         return np.cumsum(2 * self.bins.sizes + 1), *self.bins.apart
@@ -498,8 +499,8 @@ class Category(Column):
         rank = np.array(codes, np.int64)
         if len(self.rare):
             shared = rank == len(self.values)
-            share = self.rare_counts / self.rare_counts.sum()
-            rank[shared] += rng.choice(len(share), shared.sum(), p=share)
+            p = self.rare_counts / self.rare_counts.sum()
+            rank[shared] += rng.choice(len(p), shared.sum(), p=p)
         return self._values(rank)
 
     def _values(self, k: np.ndarray) -> Any:
@@ -521,8 +522,8 @@ class Category(Column):
         return places
 
     def _log_volume(self, values: Any, nearest: bool) -> np.ndarray:
-        share = self.rare_counts / self.rare_counts.sum()
-        return -np.log(np.append(np.ones(len(self.values)), share))[self._rank(values, nearest)]
+        p = self.rare_counts / self.rare_counts.sum()
+        return -np.log(np.append(np.ones(len(self.values)), p))[self._rank(values, nearest)]
 
     def _middles(self) -> Any:
         return self._typed(pa.concat_arrays([self.values, self.rare[:1]]))

@@ -89,13 +89,13 @@ class Columns:
             for name in frame.names
             if name not in named["text-id"] + named["drop"]
         )
-        found = cls(frame.origin, columns, named["text-id"], named["drop"])
-        if not found.variables:
+        result = cls(frame.origin, columns, named["text-id"], named["drop"])
+        if not result.variables:
             raise BFNError(
                 "no column has more than one value in the rows to train on, so there is nothing to "
                 "model; give more rows or columns"
             )
-        return found
+        return result
 
     @property
     def variables(self) -> tuple[Column, ...]:
@@ -142,8 +142,8 @@ class Columns:
             nearest: replace values that the columns cannot represent, as `encode` does.
         """
         frame = self._checked(source)
-        found = [c.log_volume(frame.column(c.name), nearest) for c in self.variables]
-        return np.stack(found, axis=1)
+        volumes = [c.log_volume(frame.column(c.name), nearest) for c in self.variables]
+        return np.stack(volumes, axis=1)
 
     def impossible(self, source: Any, holes: bool = False) -> dict[str, np.ndarray]:
         """The row numbers of values that a column cannot represent, by column.
@@ -151,7 +151,7 @@ class Columns:
         Args:
             holes: whether missing values are to be filled in.
         """
-        frame, found = read(source), {}
+        frame, rows = read(source), {}
         for c in self.columns:
             if c.name in frame.names:
                 array = frame.column(c.name)
@@ -159,8 +159,8 @@ class Columns:
                 if holes:
                     wrong &= array.is_valid().to_numpy(zero_copy_only=False)
                 if wrong.any():
-                    found[c.name] = np.flatnonzero(wrong)
-        return found
+                    rows[c.name] = np.flatnonzero(wrong)
+        return rows
 
     def decode(self, indices: Mapping[str, Any], seed: int = 0, like: Any = None) -> Any:
         """A table of the values in the variables' bins or classes.
@@ -183,8 +183,8 @@ class Columns:
             known = frame.column(name)
             if name in arrays and known.null_count:
                 own, known = self.origin.type(name), _filled(known, arrays[name])
-                whole = pa.types.is_integer(own) or pa.types.is_boolean(own)
-                if whole and not known.null_count and frame.origin.has_gaps(name):
+                is_integer = pa.types.is_integer(own) or pa.types.is_boolean(own)
+                if is_integer and not known.null_count and frame.origin.has_gaps(name):
                     types[name] = own
                 elif known.type != frame.origin.type(name) or frame.origin.is_closed(name, known):
                     types[name] = known.type
@@ -251,11 +251,11 @@ class Columns:
         frame = read(source)
         known = [*(c.name for c in self.columns), *self.identifiers, *self.dropped]
         absent = [c.name for c in self.variables if c.name not in frame.names]
-        extra = [name for name in frame.names if name not in known]
-        if extra:
-            hint = did_you_mean(extra[0], [n for n in known if n not in frame.names])
+        unknown = [name for name in frame.names if name not in known]
+        if unknown:
+            hint = did_you_mean(unknown[0], [n for n in known if n not in frame.names])
             raise BFNError(
-                f"the table has {join_names(map(repr, extra))}, which the training table did not "
+                f"the table has {join_names(map(repr, unknown))}, which the training table did not "
                 f"have{hint or '; leave it out'}"
             )
         if absent:

@@ -83,14 +83,14 @@ class Grid:
             # 128 bits, the sign in the upper ones
             words = np.stack([ticks, ticks >> 63], axis=1)
             type = pa.decimal128(18, self.type.scale)
-            found = pa.Array.from_buffers(type, len(k), [None, pa.py_buffer(words)])
-            return found.cast(self.type)
-        found = pa.array(ticks)
+            array = pa.Array.from_buffers(type, len(k), [None, pa.py_buffer(words)])
+            return array.cast(self.type)
+        array = pa.array(ticks)
         if self.local:
-            return _zoned(found.cast(pa.timestamp(self.type.unit)), self.type)
+            return _zoned(array.cast(pa.timestamp(self.type.unit)), self.type)
         if pa.types.is_date32(self.type) or pa.types.is_time32(self.type):
-            found = found.cast(pa.int32())
-        return found.cast(self.type)
+            array = array.cast(pa.int32())
+        return array.cast(self.type)
 
     def describe(self) -> dict[str, Any]:
         """JSON values from which `build` makes an equal grid, given the type of the column."""
@@ -186,5 +186,5 @@ def _reals(k: np.ndarray, exponent: int, dtype: np.dtype) -> np.ndarray:
     floor = np.ldexp(dtype.type(1), exponent)
     above = (np.maximum(size, 2**bits) - 2**bits + int(floor.view(word))).astype(word).view(dtype)
     even = np.ldexp(np.minimum(size, 2**bits).astype(np.float64), exponent - bits).astype(dtype)
-    found = np.where(size >= 2**bits, above, even)
-    return np.where(k < 0, -found, found)
+    reals = np.where(size >= 2**bits, above, even)
+    return np.where(k < 0, -reals, reals)

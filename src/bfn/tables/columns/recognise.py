@@ -141,17 +141,17 @@ def _refuse(name: str, array: Any, number: bool) -> None:
             return
         what = "it counts the rows"
     elif pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
-        looks = pc.match_substring_regex(array, REAL)
-        most = looks.true_count >= 0.9 * len(values)
-        if not most and looks.true_count >= 0.5 * len(values):
-            numbers, others = (array.filter(each) for each in (looks, pc.invert(looks)))
+        numeric = pc.match_substring_regex(array, REAL)
+        most = numeric.true_count >= 0.9 * len(values)
+        if not most and numeric.true_count >= 0.5 * len(values):
+            numbers, others = (array.filter(each) for each in (numeric, pc.invert(numeric)))
             # Many numbers and one word, which usually stands for a missing value.
             words = pc.count_distinct(others).as_py()
             most = words == 1 and pc.count_distinct(numbers).as_py() > MANY
-        if most and looks.false_count:
-            row = pc.index(looks, False).as_py()
+        if most and numeric.false_count:
+            row = pc.index(numeric, False).as_py()
             raise BFNError(
-                f"column {name!r} mixes {plural(looks.true_count, 'number')} with text, such as "
+                f"column {name!r} mixes {plural(numeric.true_count, 'number')} with text, such as "
                 f"{array[row].as_py()!r} in row {row + 1:,}; repair it or leave it empty, or "
                 "declare the column a category"
             )
