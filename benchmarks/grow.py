@@ -40,7 +40,7 @@ SETTINGS: dict[str, Any] = {
     "train.warmup": 100, "train.decay": 1.0, "train.ema_decay": 0.99,
 }  # fmt: skip
 MATRIX_DECAY = 0.5
-"""Of the weights that Muon moves; 0.1 was worse. All others decay as the recipe says."""
+"""Weight decay of what Muon updates; 0.1 was worse. Other weights decay as the recipe says."""
 
 
 def places(net: Transformer, layers: int) -> range:
@@ -70,7 +70,7 @@ def deepen(net: Transformer, layers: int) -> None:
 
 
 def train(trainer: Trainer, began: float, until: float) -> None:
-    """Go on until so many seconds have passed."""
+    """Continue until that many seconds have passed since the beginning."""
     trainer.state.optimiser.param_groups[-1]["weight_decay"] = MATRIX_DECAY
     trainer.model.train()
     first, start, ahead = trainer.state.step, time.monotonic(), deque[torch.cuda.Event]()

@@ -200,7 +200,7 @@ def fitting(size: int) -> tuple[int, int]:
 
 
 def errors(loss: Loss, K: int, device: str) -> list[tuple[float, float]]:
-    """Of the loss and of its gradient, for the library and for direct evaluation in float32."""
+    """Errors of loss and gradient, for the library and for direct evaluation in float32."""
     count = min(4096, ROOM // (8 * max(K, loss.size[1](K))))  # the reference sums over all K
     if not count:
         return [(float("nan"), float("nan"))] * 2

@@ -51,7 +51,7 @@ def processor() -> str:
 
 
 def memory_of(run: Callable[[], object], device: str) -> float:
-    """MiB held at the most beside what was held before."""
+    """Peak MiB in addition to what was held before."""
     if device == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()

@@ -156,7 +156,7 @@ def environment(package: str, folder: Path) -> Path:
         venv.create(place, with_pip=True)
         pins = (HERE.parent / "constraints.txt").read_text().splitlines()
         (torch,) = (pin for pin in pins if pin.startswith("torch=="))
-        # Of our pins only torch's, in a file, so that it binds just those who need torch.
+        # Only our pin of torch, in a constraints file: it affects only packages that need torch.
         (place / "pins.txt").write_text(torch)
         pip = [str(python), "-m", "pip"]
         subprocess.run([*pip, "install", "-q", "-c", place / "pins.txt", package], check=True)
@@ -416,7 +416,7 @@ def compress(given: argparse.Namespace) -> None:
 
 
 def by_archive(task: Task, text: bytes, steps: list[int]) -> dict[str, int]:
-    """The bound on an archive, and archives of so many steps."""
+    """The bound on an archive, and the size of archives by their numbers of steps."""
     import bfn
 
     with tempfile.TemporaryDirectory() as folder:

@@ -43,7 +43,7 @@ class Case:
     batch: int
     samples: int
     shipped: tuple[float, float, float]
-    """Of the published code as shipped, on an H200: ms a step, GiB, ms a sampling step."""
+    """The published code as shipped, on an H200: ms per step, GiB, ms per sampling step."""
 
 
 CASES = (

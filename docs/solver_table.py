@@ -3,7 +3,7 @@
     python docs/solver_table.py [--calls 5,10,20,50] [--solver ode2,...] [--data binary,...]
 
 Samples are drawn from the tests' exact networks of small skewed sources, and compared with the
-source by total variation. --rules FILE.py runs a file first that registers solvers of one's own
+source by total variation. --rules FILE.py first runs a file that registers your own solvers
 with `bfn.sampling.solvers.register`. Needs the source tree, for its tests.
 """
 

@@ -81,7 +81,7 @@ def shuffled(x: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def bits(nats: Tensor, length: Tensor) -> float:
-    """Bits per letter of lines that cost so many nats each."""
+    """Bits per letter of lines, given the nats of each."""
     return float(nats.double().sum() / length.sum()) / math.log(2)
 
 

@@ -271,14 +271,14 @@ class Narrow(nn.Module):
 )
 def test_the_batch_is_halved_until_it_fits(error: BaseException) -> None:
     x = torch.randint(0, 2, (25, 4), generator=torch.Generator().manual_seed(0))
-    said: list[str] = []
+    messages: list[str] = []
     done: list[tuple[int, int]] = []
 
     def run(net: Narrow) -> evaluate.Evaluation:
         def progress(*now: int) -> None:
             done.append(now)
 
-        given: dict[str, Any] = {"say": said.append, "progress": progress}
+        given: dict[str, Any] = {"say": messages.append, "progress": progress}
         model = bfn.discrete(net, K=2, beta_1=4.0)
         return evaluate.evaluate(model, x, steps=[2, "inf"], batch=16, repeats=2, **given)
 
@@ -286,7 +286,7 @@ def test_the_batch_is_halved_until_it_fits(error: BaseException) -> None:
     wide, halved = run(Narrow(1000)), run(narrow)
     assert narrow.seen[:3] == [16, 8, 4]
     assert set(narrow.seen[3:]) == {2, 1}  # 25 = 12 x 2 + 1
-    assert [sentence.split()[-4] for sentence in said] == ["8", "4", "2"]
+    assert [sentence.split()[-4] for sentence in messages] == ["8", "4", "2"]
     assert done[-1] == (100, 100)
     torch.testing.assert_close(wide.losses[2], halved.losses[2])
     torch.testing.assert_close(wide.reconstructions, halved.reconstructions)

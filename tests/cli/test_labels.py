@@ -44,15 +44,15 @@ def trained(colours: None, capsys: pytest.CaptureFixture[str]) -> Path:
 
 
 def test_the_recipe_is_filled_in(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What was filled in is no obstacle to resuming the run, and does not change."""
+    """The values that were filled in allow resuming the run, and do not change."""
     recipe = RunFolder(trained).recipe()
     assert (recipe.net["labels"], recipe.train.label_dropout) == (3, 0.1)
     resume = ["train", "images", "--out", "run", "--resume", "--train.steps", "3"]
     assert main(resume) == 0
-    said = capsys.readouterr().err
-    assert "data.size" in said
-    assert "net.labels" not in said
-    assert "label_dropout" not in said
+    output = capsys.readouterr().err
+    assert "data.size" in output
+    assert "net.labels" not in output
+    assert "label_dropout" not in output
     again = [*TRAIN, "--data.labels", "true", "--train.label_dropout", "0", "--train.steps", "1"]
     assert main([*again, "--force"]) == 0
     recipe = RunFolder(trained).recipe()

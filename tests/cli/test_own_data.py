@@ -57,18 +57,18 @@ def test_the_first_line_says_what_is_trained(output: Command) -> None:
     draw(Path("pictures/disc"), 0, 3)  # three pictures twice
     given = ["--data.path", "pictures", "--data.labels", "true", "--data.split-by", "number"]
     output("train", "images", *given, "--data.test", "0.25", *SMALL, *UNET)
-    said = output.err.splitlines()
+    printed = output.err.splitlines()
     parameters = sum(p.numel() for p in RunFolder("runs/images").load_model().net.parameters())
-    assert said[0] == (
+    assert printed[0] == (
         "pictures: 8 examples to train on, 1 for validation and 3 to test, with 2 labels (box, "
         f"disc); {parameters:,} parameters on cpu"
     )
-    assert "also occur in the training data" in said[1]  # so few are split by count
+    assert "also occur in the training data" in printed[1]  # so few are split by count
 
 
 def test_a_run_works_from_another_folder(trained: Path, output: Command) -> None:
-    found, said = evaluated(output, trained / "run")
-    assert (found["trained_on"], said) == ([], "")
+    found, printed = evaluated(output, trained / "run")
+    assert (found["trained_on"], printed) == ([], "")
     assert set(found["baselines"]) == {"uniform", "independent"}
     assert found["baselines"]["uniform"] == pytest.approx(8)
     refused = output("eval", trained / "run", "--data.path", "pictures", code=2)
@@ -78,20 +78,20 @@ def test_a_run_works_from_another_folder(trained: Path, output: Command) -> None
 def test_which_examples_the_run_has_seen(trained: Path, output: Command) -> None:
     run = trained / "run"
     own, _ = evaluated(output, run)
-    found, said = evaluated(output, run, "--data.path", trained / "plus")
+    found, printed = evaluated(output, run, "--data.path", trained / "plus")
     assert found["examples"] >= own["examples"]
     assert found["trained_on"] == []
-    assert "not the run's own data; it was trained on none" in said
+    assert "not the run's own data; it was trained on none" in printed
     # All 40 as a test set of their own: the run was trained on those that it did not hold out.
-    found, said = evaluated(output, run, "--data.path", trained / "again")
+    found, printed = evaluated(output, run, "--data.path", trained / "again")
     count = len(found["trained_on"])
-    assert f"trained on {count} of these 40 test examples" in said
+    assert f"trained on {count} of these 40 test examples" in printed
     summary = RunFolder(run).data()["data"]
     assert summary.startswith(f"{count} examples to train on")
     assert all((trained / "again" / name).is_file() for name in found["trained_on"])
     # Other names of the labels would be other numbers.
-    said = output("eval", run, *EVAL, "--data.path", trained / "other", code=2)
-    assert "have labels = ['box', 'cross'], those of the run have ['box', 'disc']" in said
+    printed = output("eval", run, *EVAL, "--data.path", trained / "other", code=2)
+    assert "have labels = ['box', 'cross'], those of the run have ['box', 'disc']" in printed
 
 
 def test_runs_without_a_record_or_with_a_damaged_one(trained: Path, output: Command) -> None:
@@ -101,11 +101,11 @@ def test_runs_without_a_record_or_with_a_damaged_one(trained: Path, output: Comm
         refused = output("eval", run, *EVAL, "--data.path", trained / "plus", code=2)
         assert f"{name}' is damaged" in refused
         (run / name).unlink()
-    found, said = evaluated(output, run)
-    assert (found["trained_on"], said) == (None, "")
-    found, said = evaluated(output, run, "--data.path", trained / "plus")
+    found, printed = evaluated(output, run)
+    assert (found["trained_on"], printed) == (None, "")
+    found, printed = evaluated(output, run, "--data.path", trained / "plus")
     assert found["trained_on"] is None
-    assert "has no record of its training data" in said
+    assert "has no record of its training data" in printed
 
 
 def test_the_card_is_about_the_users_data(trained: Path, output: Command) -> None:
@@ -128,9 +128,9 @@ def test_a_text_that_has_moved(output: Command) -> None:
     Path("again.txt").write_text(second)
     given = ["--data.path", "first.txt", "--data.length", "32", "--net.layers", "1"]
     output("train", "text", "--out", "run", *given, *SMALL)
-    found, said = evaluated(output, Path("run"), "--data.path", "both.txt")
+    found, printed = evaluated(output, Path("run"), "--data.path", "both.txt")
     assert len(found["trained_on"]) >= found["examples"] - 1
-    assert "test examples, which makes its results look better than they are: 32, 64," in said
+    assert "test examples, which makes its results look better than they are: 32, 64," in printed
     found, _ = evaluated(output, Path("run"), "--data.path", "again.txt")
     assert len(found["trained_on"]) <= 2
     assert found["unit"] == "bits per character"

@@ -41,8 +41,8 @@ def expected(run: Path, n: int, steps: int, seed: int = 0, **options: Any) -> np
 
 def test_pictures(runs: Path, output: Command) -> None:
     base = ["sample", runs / "digits", "--n", 5, "--steps", 4, "--seed", 3]
-    said = output(*base, "--out", "x.png")
-    assert said == "x.png: 5 samples in 4 steps (5 network calls)\n"
+    printed = output(*base, "--out", "x.png")
+    assert printed == "x.png: 5 samples in 4 steps (5 network calls)\n"
     output(*base, "--out", "x.npy")
     output(*base, "--separate", "--out", "many")
     levels = np.load("x.npy")
@@ -172,8 +172,8 @@ def test_films(runs: Path, output: Command, draw: Callable[..., np.ndarray]) -> 
         assert film.n_frames == 7
         assert film.info["loop"] == 0
     text = ["sample", runs / "text", "--n", 3, "--steps", 4, "--out"]
-    said = output(*text, "y.txt", "--film")
-    assert "y.gif: 5 frames" in said
+    printed = output(*text, "y.txt", "--film")
+    assert "y.gif: 5 frames" in printed
     with Image.open("y.gif") as film:
         assert film.n_frames == 5
     output(*text, "plain.txt")

@@ -36,8 +36,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_new_rows_look_like_the_old_ones(trained: Path, output: Command) -> None:
-    said = output("sample", trained / "run", "--n", 20, "--steps", 4, "--out", "new.csv")
-    assert said == "new.csv: 20 rows in 4 steps (5 network calls)\n"
+    printed = output("sample", trained / "run", "--n", 20, "--steps", 4, "--out", "new.csv")
+    assert printed == "new.csv: 20 rows in 4 steps (5 network calls)\n"
     header, *new = rows("new.csv")
     assert header == ["age", "group", "income"]
     assert len(new) == 20
@@ -63,8 +63,8 @@ def test_a_missing_value_can_be_given(output: Command) -> None:
 
 def test_holes_are_filled_and_the_rest_stays(trained: Path, output: Command) -> None:
     Path("holes.csv").write_text("age,group,income\n30,,3050.250\n,old,\n70,old,0.7e4\n")
-    said = output("infill", trained / "run", "holes.csv", "-o", "filled.csv", "--steps", 3)
-    assert said == "filled.csv: 3 rows, 3 values filled in\n"
+    printed = output("infill", trained / "run", "holes.csv", "-o", "filled.csv", "--steps", 3)
+    assert printed == "filled.csv: 3 rows, 3 values filled in\n"
     _, first, second, third = rows("filled.csv")
     assert [first[0], first[2], second[1]] == ["30", "3050.250", "old"]
     assert third == ["70", "old", "0.7e4"]
@@ -81,8 +81,8 @@ def test_evaluation_is_by_column_beside_independent_ones(trained: Path, output: 
     table = bfn.Table.load(trained / "run")
     group = table.independent(trained / "people.csv")[:, 1].mean()
     assert found["columns"]["group"]["independent"] == pytest.approx(-group, rel=0.5)
-    said = output("eval", trained / "run", "--data.path", trained / "people.csv")
-    assert "400 rows" in " ".join(said.split())
+    printed = output("eval", trained / "run", "--data.path", trained / "people.csv")
+    assert "400 rows" in " ".join(printed.split())
 
 
 def test_rows_held_out_may_be_unlike_those_in_training(output: Command) -> None:
@@ -96,8 +96,8 @@ def test_rows_held_out_may_be_unlike_those_in_training(output: Command) -> None:
     assert np.isfinite(found["total"])
     assert found["rows"] == 6
     assert 0 < found["beyond_training"] <= 12
-    said = " ".join(output("eval", "run").split())
-    assert f"{found['beyond_training']} values did not occur among the training rows" in said
+    printed = " ".join(output("eval", "run").split())
+    assert f"{found['beyond_training']} values did not occur among the training rows" in printed
     Path("holes.csv").write_text("x,c\n-1.5,\n,c0\n")
     output("infill", "run", "holes.csv", "-o", "filled.csv", "--steps", "3")
     assert "cannot produce 1 value of 'x' such as -1.5 (nearest: 0.0); the nearest" in output.err
@@ -130,7 +130,7 @@ def test_a_run_is_resumed(trained: Path, output: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["sample", "--given", "age"], "--given age has no value"),
         (["sample", "--given", "age=30", "--given", "age=40"], "--given age is given twice"),
@@ -152,13 +152,13 @@ def test_a_run_is_resumed(trained: Path, output: Command) -> None:
         (["infill", "{people}", "--jump", "2"], "--jump is not for tables"),
     ],
 )
-def test_mistakes(trained: Path, arguments: list[str], said: str, output: Command) -> None:
+def test_mistakes(trained: Path, arguments: list[str], message: str, output: Command) -> None:
     command, *rest = (each.format(people=trained / "people.csv") for each in arguments)
-    assert said in output(command, trained / "run", *rest, code=2)
+    assert message in output(command, trained / "run", *rest, code=2)
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "options", "said"),
+    ("name", "content", "options", "message"),
     [
         ("t.csv", b"", [], "'t.csv' holds no rows"),
         ("t.csv", b"a,b\n1,2\n3\n", [], "line 3 of 't.csv' has 1 value, expected 2"),
@@ -177,8 +177,8 @@ def test_mistakes(trained: Path, arguments: list[str], said: str, output: Comman
     ],
 )
 def test_mistakes_in_training(
-    name: str, content: bytes, options: list[str], said: str, output: Command
+    name: str, content: bytes, options: list[str], message: str, output: Command
 ) -> None:
     Path(name).write_bytes(content)
-    assert said in output("train", name, *options, code=2)
+    assert message in output("train", name, *options, code=2)
     assert [path.name for path in Path().iterdir()] == [name]

@@ -170,7 +170,7 @@ def test_exact_values_cost_what_their_law_says() -> None:
 
 
 def test_an_archive_attains_the_bound(tmp_path: Path) -> None:
-    """Of independent columns it is the truth: ln p of all values, within a few per cent."""
+    """For independent columns it is exact: ln p of all values, within a few per cent."""
     model, format = silent(rows(3000).drop(columns="paid"))
     drawn = format.columns.encode(rows(2000, 1).drop(columns="paid"))
     write(format.columns.decode(drawn, seed=2), tmp_path / "a.csv")

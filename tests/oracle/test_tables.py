@@ -220,7 +220,7 @@ ONE = np.arange(4) == np.random.default_rng(0).integers(0, 4, N)[:, None]
     ],
 )
 def test_imputed_values_follow_the_conditional(hidden: np.ndarray, exactly: bool) -> None:
-    """Rows of the joint law, of which some values are drawn anew, follow it again."""
+    """Rows of the joint law still follow it after some of their values are drawn again."""
     rows = sample(N, 3, PRESENT).astype({"large": "boolean"})
     rows.index = 2 * rows.index
     holes = rows.mask(np.broadcast_to(hidden, rows.shape))

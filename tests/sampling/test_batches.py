@@ -68,7 +68,7 @@ def test_progress_is_of_calls_and_the_callback_sees_the_first_batch() -> None:
 
 
 def test_the_batch_is_halved_when_memory_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    bfn_model, said = model("continuous").double(), []
+    bfn_model, messages = model("continuous").double(), []
     whole = in_batches(bfn_model, 9, (3,), 3, seed=1)
     forward = bfn_model.net.forward
 
@@ -78,9 +78,9 @@ def test_the_batch_is_halved_when_memory_runs_out(monkeypatch: pytest.MonkeyPatc
         return forward(features, *rest, **cond)
 
     monkeypatch.setattr(bfn_model.net, "forward", small)
-    found = in_batches(bfn_model, 9, (3,), 3, seed=1, say=said.append)
+    found = in_batches(bfn_model, 9, (3,), 3, seed=1, say=messages.append)
     torch.testing.assert_close(found, whole, rtol=1e-9, atol=1e-9)
-    assert said == [f"memory ran out; going on with {size} examples at once" for size in (4, 2)]
+    assert messages == [f"memory ran out; going on with {size} examples at once" for size in (4, 2)]
 
 
 def test_completions_come_in_batches_too() -> None:
@@ -123,7 +123,7 @@ def test_lengths_of_another_number_are_refused() -> None:
 
 
 def test_every_condition_with_one_entry_per_example_is_divided() -> None:
-    """A network of one's own has other conditions than label and length; one for all stays."""
+    """A user's network may take other conditions; one value for all examples stays as it is."""
 
     class Wishing(torch.nn.Module):
         def forward(

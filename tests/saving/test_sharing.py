@@ -236,9 +236,9 @@ def test_failures_of_the_hub(
         model.push_to_hub("me/digits")
     assert "no route to host" in command("push", run, "me/digits", code=2)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    said = command("sample", "me/digits", code=2)
-    assert "no run folder 'me/digits' here" in said
-    assert "pip install 'bfn[hub]'" in said
+    output = command("sample", "me/digits", code=2)
+    assert "no run folder 'me/digits' here" in output
+    assert "pip install 'bfn[hub]'" in output
     with pytest.raises(BFNError, match=r"uploading a model needs .*pip install 'bfn\[hub\]'"):
         model.push_to_hub("me/digits")
 

@@ -119,10 +119,11 @@ def test_named_code_does_not_run(
     before = set(Path().rglob("*"))
     for each in readers:
         assert main(command(each, run)) == 2, each
-        said = capsys.readouterr().err
+        error = capsys.readouterr().err
         reason = "not a data source or flow of bfn" if name.startswith("bfn") else "not part of bfn"
-        assert f"{name!r} is {reason} and could run any code; if you trust its author" in said, each
-        assert "--trust" in said
+        sentence = f"{name!r} is {reason} and could run any code; if you trust its author"
+        assert sentence in error, each
+        assert "--trust" in error
     cache = Path("hub/cache")
     after = {path for path in Path().rglob("*") if cache not in (path, *path.parents)}
     assert after == before
@@ -185,7 +186,7 @@ def test_the_current_folder_is_not_on_the_path(run: Path) -> None:
     """Not even for `python -m bfn`, which Python puts there."""
     Path("huggingface_hub.py").write_text("import pathlib; pathlib.Path('trap').touch()")
     process = processes.start("sample", "me/it")
-    code, _, said = processes.finish(process)
+    code, _, output = processes.finish(process)
     assert code == 2
-    assert "me/it" in said
+    assert "me/it" in output
     assert not Path("trap").exists()

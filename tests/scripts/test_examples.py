@@ -45,10 +45,10 @@ def test_labelled_digits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     model = example.main(steps=3, out=str(tmp_path / "run"), display=False)
     shares = example.judge(model, guidance=(2.0,), count=20, calls=3, training=120)
     assert 0.0 <= shares[2.0] < 0.6  # these samples are noise
-    said = capsys.readouterr().out.splitlines()
-    assert "real held-out digits: " in said[0]
-    assert float(said[0].split()[3].rstrip("%")) > 92
-    assert "guidance 2: " in said[1]
+    output = capsys.readouterr().out.splitlines()
+    assert "real held-out digits: " in output[0]
+    assert float(output[0].split()[3].rstrip("%")) > 92
+    assert "guidance 2: " in output[1]
 
 
 @pytest.mark.filterwarnings("ignore:the model cannot")  # numbers that are new in few rows

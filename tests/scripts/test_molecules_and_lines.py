@@ -178,7 +178,7 @@ def test_molecules(chemistry: ModuleType) -> None:
 
 
 def test_the_exact_probabilities_of_lines(source: ModuleType) -> None:
-    """Of all lines of one and two letters they add up to the law of lengths; one by hand."""
+    """They add up to the law of lengths over all lines of one or two letters; one by hand."""
     law = source.law_of_lengths() / source.law_of_lengths().sum()
     for L in (1, 2):
         x = torch.full((source.K**L, source.LONGEST), -1)

@@ -117,7 +117,7 @@ def test_a_place_beyond_belongs_to_the_nearest_bin_but_has_no_mass() -> None:
 
 
 def test_few_knots_follow_many_values() -> None:
-    """Of evenly spread values, the law of kept ones is even too."""
+    """If the values are evenly spread, so are those drawn from the few that are kept."""
     k = np.arange(0, 10_000, 3)
     bins, _ = Bins.fit(k, 2, 5)
     assert bins.sizes.max() == 5

@@ -15,7 +15,7 @@ from bfn.tables.source import build
 
 
 def test_nearness_of_related_columns() -> None:
-    """Of a column with two others, of two columns with the same one, and of one with none."""
+    """A column related to two others, two columns related to the same one, and one to none."""
     rng = np.random.default_rng(0)
     a = rng.integers(0, 50, 4000)
     columns = Columns.fit({"a": a, "b": 49 - a, "c": a % 3, "e": a // 2 + 40 * (a > 30)})
@@ -47,7 +47,7 @@ def test_nearness_of_related_columns() -> None:
 
 
 def test_what_is_kept_of_theta_belongs_to_one_head() -> None:
-    """Of the same theta, another head sees its own marginals, and gradients flow every time."""
+    """Another head sees its own marginals of the same theta, and gradients flow every time."""
     rng = np.random.default_rng(2)
     table = {"a": rng.integers(0, 50, 900), "b": np.array(list("xyz"))[rng.integers(0, 3, 900)]}
     columns = Columns.fit(table)
@@ -112,8 +112,8 @@ def test_a_pair_of_columns_follows_bayes_rule() -> None:
         counts = np.array(pair.counts).reshape(columns[first].K, columns[second].K)
         for d, e, n in ((first, second, counts), (second, first, counts.T)):
             conditional = (n + 2 * p[e]) / (n.sum(1, keepdims=True) + 2)
-            said = np.exp(evidence[e]) @ conditional.T
-            expected = p[d] * np.exp(evidence[d]) * said
+            implied = np.exp(evidence[e]) @ conditional.T
+            expected = p[d] * np.exp(evidence[d]) * implied
             found = output.parts[d].law().logits.double().softmax(-1).numpy()  # pyright: ignore[reportAttributeAccessIssue]
             expected /= expected.sum(1, keepdims=True)
             np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-6)

@@ -72,7 +72,7 @@ def test_what_is_left_at_the_end_is_paid_for() -> None:
 
 @pytest.mark.parametrize("first", [False, True])
 def test_the_bound_is_that_of_the_losses(first: bool) -> None:
-    """Of all columns, or of the others given the first."""
+    """For all columns, and for the others given the first."""
     model, x = model_and_rows()
     generator = torch.Generator().manual_seed(1)
     for p in model.net.parameters():

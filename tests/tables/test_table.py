@@ -114,7 +114,7 @@ def test_scikit_learn_clones_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("use", "said"),
+    ("use", "message"),
     [
         (lambda t: bfn.Table().sample(1), "not been fitted"),
         (lambda t: bfn.Table().set_params(wide=3), "no argument 'wide'"),
@@ -140,8 +140,8 @@ def test_scikit_learn_clones_it() -> None:
         (lambda t: t.log_prob(table(3), given=["income"]), "no column 'income'"),
     ],
 )
-def test_mistakes(fitted: bfn.Table, use, said: str) -> None:
-    with pytest.raises(bfn.BFNError, match=said):
+def test_mistakes(fitted: bfn.Table, use, message: str) -> None:
+    with pytest.raises(bfn.BFNError, match=message):
         use(fitted)
 
 
@@ -256,11 +256,11 @@ def test_warnings_list_values_that_the_model_cannot_give(
     rows = numbers().head(3).assign(**change)
     wrong = {name: ~plain.columns_[name].possible(pa.array(v)) for name, v in change.items()}
     impossible = np.any(list(wrong.values()), axis=0)
-    said = f"of {impossible.sum()} rows? is -inf, because the model cannot produce {listed}"
-    with pytest.warns(UserWarning, match=said):
+    message = f"of {impossible.sum()} rows? is -inf, because the model cannot produce {listed}"
+    with pytest.warns(UserWarning, match=message):
         scores = plain.log_prob(rows)
     assert (np.isneginf(scores.value) == impossible).all()
-    with pytest.warns(UserWarning, match=said):
+    with pytest.warns(UserWarning, match=message):
         shares = plain.log_prob(rows, by_column=True).value
     for i, column in enumerate(plain.columns_.columns):
         assert (np.isneginf(shares[:, i]) == wrong.get(column.name, False)).all()

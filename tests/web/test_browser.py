@@ -89,7 +89,9 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
         page = context.new_page()
         page.set_default_timeout(30_000)
         page.on("pageerror", lambda error: troubles.append(f"error: {error}"))
-        page.on("console", lambda said: said.type == "error" and troubles.append(said.text))
+        page.on(
+            "console", lambda entry: entry.type == "error" and troubles.append(entry.text)
+        )
         home = re.match(r"\w+://[^/]*", address)[0]
         allowed = (home, home.replace("http", "ws"), "data:", "blob:")
         page.on("request", lambda r: r.url.startswith(allowed) or troubles.append(r.url))
@@ -583,7 +585,7 @@ def test_named_variables_of_three_kinds(serve, visit, tmp_path: Path) -> None:
     canvas(page, "believes").click()
     page.wait_for_timeout(60)  # until it is drawn
     pixel = page.locator("#closely-name").inner_text()
-    for other in (1, 2, 3):  # what the second model has is no variable of the first
+    for other in (1, 2, 3):  # the second model's variables are not those of the first
         canvas(page, "believes", other).click()
         page.wait_for_timeout(60)
         assert page.locator("#closely-name").inner_text() == pixel

@@ -55,17 +55,17 @@ def test_a_port_that_is_taken(command: Command) -> None:
     pytest.importorskip("starlette")
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        said = command("serve", "--no-browser", "--port", port, code=2)
-    assert f"cannot listen on 127.0.0.1:{port} (Address already in use); give another" in said
-    assert "--port 0 for a free one" in said
+        output = command("serve", "--no-browser", "--port", port, code=2)
+    assert f"cannot listen on 127.0.0.1:{port} (Address already in use); give another" in output
+    assert "--port 0 for a free one" in output
 
 
 @pytest.mark.parametrize("module", ["starlette", "uvicorn", "websockets"])
 def test_without_the_extra(module: str, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("starlette", "uvicorn", "websockets"):
         monkeypatch.setitem(sys.modules, name, None if name == module else sys)
-    said = command("serve", "--no-browser", code=2)
-    assert said == (
+    output = command("serve", "--no-browser", code=2)
+    assert output == (
         f"bfn: bfn serve needs {module}, which is not installed; add it with: pip install "
         "'bfn[web]'."
     )

@@ -166,9 +166,9 @@ def people() -> Subject:
 
 
 def test_rows_of_tables_are_shown_by_their_values(people: Subject) -> None:
-    said = people.describe()
-    assert (said["medium"], said["about"]) == ("mixed", "2 columns: sex, age")
-    assert [group["symbols"] for group in said["groups"]] == [
+    description = people.describe()
+    assert (description["medium"], description["about"]) == ("mixed", "2 columns: sex, age")
+    assert [group["symbols"] for group in description["groups"]] == [
         ["female", "male"],
         ["18", "25", "33", "47", "missing"],
     ]

@@ -153,8 +153,8 @@ def wrong_first_output(P: Array, a: Array, alpha_1: float, q: Array) -> float:
     densities = np.exp(-0.5 * ((y[:, None] - a[:, 0]) / sd) ** 2) / (np.sqrt(2.0 * np.pi) * sd)
     loss = 0.0
     for p in _marginals(P[None]):
-        true, said = densities @ p[0], densities @ q
-        loss += float((true * np.log(true / said)).sum() * (y[1] - y[0]))
+        true, predicted = densities @ p[0], densities @ q
+        loss += float((true * np.log(true / predicted)).sum() * (y[1] - y[0]))
     return loss
 
 
