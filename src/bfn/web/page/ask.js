@@ -1,5 +1,7 @@
 // The controls of a generation: the form, the request it makes, and the settings kept in the address.
 
+import { aboutData } from "./run.js";
+
 const FIELDS = ["solver", "steps", "guidance", "label", "length", "seed", "particles"];
 
 function fill(select, options) {
@@ -60,7 +62,7 @@ export class Ask {
       find("length").max = model.lengths.most;
       find("length").value = "";
     }
-    find("about").textContent = model.about.replace(/(\d) x (?=\d)/g, "$1 × ");
+    find("about").textContent = aboutData(model);
   }
 
   offerLabels(model, name) {

@@ -8,7 +8,7 @@ import { Bars } from "./inspect.js";
 import { forgetPalette } from "./palette.js";
 import { Pins } from "./pins.js";
 import { Live, readFilm } from "./protocol.js";
-import { MANY, Run, ownUnits, sameVariables, writeNumber } from "./run.js";
+import { MANY, Run, aboutData, ownUnits, sameVariables, writeNumber } from "./run.js";
 import { Stage } from "./stage.js";
 import { chartTop, paintTimeline } from "./timeline.js";
 
@@ -87,8 +87,7 @@ function promote(pane) {
     changed = true;
   }
   if (pane.run?.end) changed = true; // the sample and the map of bits have arrived
-  const asked = page.panes.slice(0, page.comparing ? 2 : 1);
-  if (!page.waiting && asked.every((each) => each.run?.id === each.wanted && each.run.end)) find("stage").ariaBusy = "false";
+  if (!page.waiting && usedPanes().every((each) => each.run?.id === each.wanted && each.run.end)) find("stage").ariaBusy = "false";
   drawSoon();
 }
 
@@ -158,7 +157,7 @@ function showRecorded() {
   find("versus").hidden = !page.comparing;
   document.body.classList.toggle("comparing", page.comparing);
   const { model } = page.panes[0].run;
-  find("about").textContent = model.about.replace(/(\d) x (?=\d)/g, "$1 × ");
+  find("about").textContent = aboutData(model);
   const facts = shownRuns().map(factsOf);
   find("how").replaceChildren(...Object.keys(Object.assign({}, ...facts)).flatMap((name) => [name, ...facts.map((each) => each[name] ?? "–")].map((words, k) => {
     const cell = document.createElement(k ? "dd" : "dt");
@@ -179,7 +178,7 @@ function request() {
   if (find("reconnect").hidden) find("notice").hidden = true; // it was about an earlier request
   clearTimeout(page.remembering);
   page.remembering = setTimeout(() => page.ask.remember(pins.now), 400); // browsers limit how often
-  for (const pane of page.panes.slice(0, page.comparing ? 2 : 1)) {
+  for (const pane of usedPanes()) {
     const settings = page.ask.settings(pane.index);
     const model = pane.index ? page.ask.second : page.ask.model;
     pane.wanted = ++page.count;
@@ -201,6 +200,11 @@ function askSoon() {
   page.waiting = setTimeout(request, PATIENCE);
 }
 
+function generate() {
+  page.example = null;
+  again();
+}
+
 // Play from the beginning, with the current settings.
 function again() {
   page.restart = true;
@@ -216,9 +220,12 @@ function download(what) {
 
 // ---------------------------------------------------------------- what is shown
 
+function usedPanes() {
+  return page.panes.slice(0, page.comparing ? 2 : 1);
+}
+
 function shownRuns() {
-  const runs = page.panes.map((pane) => pane.run).filter(Boolean);
-  return page.comparing ? runs : runs.slice(0, 1);
+  return usedPanes().map((pane) => pane.run).filter(Boolean);
 }
 
 // The pane whose files and command line are offered: A, or B if that was chosen.
@@ -554,13 +561,11 @@ function wireAsk() {
   for (const name of ["guidance", "seed"]) on(name, "input", () => find(name).value !== "" && askSoon());
   on("ask", "submit", (event) => {
     event.preventDefault();
-    page.example = null;
-    again();
+    generate();
   });
   on("another", "click", () => {
     find("seed").value = Number(find("seed").value || 0) + 1;
-    page.example = null;
-    again();
+    generate();
   });
   on("model", "change", () => {
     page.ask.adopt(page.ask.model);
@@ -572,10 +577,7 @@ function wireAsk() {
     page.ask.adoptSecond();
     again();
   });
-  on("generate-again", "click", () => {
-    page.example = null;
-    again();
-  });
+  on("generate-again", "click", generate);
 }
 
 function wireRest() {

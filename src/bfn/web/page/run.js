@@ -81,6 +81,11 @@ export class Run {
   }
 }
 
+// What the model's data are, for the page.
+export function aboutData(model) {
+  return model.about.replace(/(\d) x (?=\d)/g, "$1 × ");
+}
+
 // A fraction of the range in the data's own units; `low` and `high` are lists if they differ by variable.
 export function ownUnits(group, j, fraction) {
   const low = Array.isArray(group.low) ? group.low[j] : group.low;
