@@ -353,14 +353,12 @@ def baselines(data: DataSet, split: str = "test", K: int | None = None) -> dict[
     return {"uniform": uniform, "independent": independent_entropy(data, split, K=K)}
 
 
-def independent_entropy(
-    data: DataSet, split: str = "test", smoothing: float = 0.5, K: int | None = None
-) -> float:
+def independent_entropy(data: DataSet, split: str = "test", *, K: int | None = None) -> float:
     """The cost of a model of independent variables, in nats per example.
 
-    Each variable has its own frequencies, counted on the training split with `smoothing` added to
-    each of the K counts; the examples of `split` are coded with them, and their lengths likewise if
-    these differ.
+    Each variable has its own frequencies, counted on the training split with half an example added
+    to each of the K counts; the examples of `split` are coded with them, and their lengths likewise
+    if these differ.
     """
     D, K = data.format.dimensions, data.K or K
     if K is None:
@@ -368,7 +366,7 @@ def independent_entropy(
     counts = torch.zeros(D * K, dtype=torch.float64)
     for places, exists in _places(data, "train", K):
         counts += torch.bincount(places[exists], minlength=D * K)
-    counts = counts.reshape(D, K) + smoothing
+    counts = counts.reshape(D, K) + 0.5
     nats = -(counts / counts.sum(1, keepdim=True)).log().flatten()
     coded = [(nats[places] * exists).sum(1) for places, exists in _places(data, split, K)]
     total = float(torch.cat(coded).mean())
