@@ -116,7 +116,7 @@ DISCRETE: list[tuple[Any, dict[str, Any], str]] = [
     ([X], {**ready, "lengths": LENGTHS}, "lengths= is for arrays only"),
     # What is done with them.
     (X, {"augment": 3}, "augment = 3; expected a function of a batch"),
-    (X, {"augment": lambda x: x[:, 0]}, "of a batch of torch.int64 (2, 2); it must keep"),
+    (X, {"augment": lambda x: x[:, 0]}, "out of torch.int64 (2, 2); it must keep"),
     (X, {"augment": lambda x: x[:1]}, "augment made torch.int64 (1, 2) out of"),
     (X, {"augment": lambda x: x + 9}, "augment returned invalid data: "),
     (X, {"lengths": LENGTHS}, "the network, Toy, does not take a mask of the variables"),

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from bfn.cli.options import Out, Trust, Whole
+from bfn.cli.options import Integer, Out, Trust
 
 LISTED = 1000
 """Maximum number of files that `bfn inspect` shows."""
@@ -20,8 +20,8 @@ def compress(
     /,
     *inputs: Annotated[Path, Parameter(required=True)],
     out: Out,
-    steps: Whole = 25,
-    block: Whole | None = None,
+    steps: Integer = 25,
+    block: Integer | None = None,
     allow_fallback: bool = False,
     resize: bool = False,
     device: str = "cpu",

@@ -15,7 +15,7 @@ from bfn.recipe import Eval, Sample, Section
 from bfn.recipe.values import Text
 
 
-def _whole(_: Any, tokens: Sequence[Any]) -> int:
+def _integer(_: Any, tokens: Sequence[Any]) -> int:
     """A whole number; cyclopts itself would silently round 2.5."""
     try:
         return int(tokens[0].value)
@@ -23,7 +23,7 @@ def _whole(_: Any, tokens: Sequence[Any]) -> int:
         raise ValueError(f"{tokens[0].value!r} is not a whole number") from None
 
 
-Whole = Annotated[int, Parameter(converter=_whole)]
+Integer = Annotated[int, Parameter(converter=_integer)]
 OutFile = Annotated[Path, Parameter(allow_leading_hyphen=True)]
 """A file, or - for standard output."""
 Out = Annotated[Path, Parameter(alias="-o")]
@@ -93,5 +93,6 @@ else:
     SolverKeys = _keys(Sample, "n", "steps", "solver", "label")
 
 Calls = Annotated[
-    Whole | None, Parameter(help="Network calls, one more than the steps; give either of the two.")
+    Integer | None,
+    Parameter(help="Network calls, one more than the steps; give either of the two."),
 ]

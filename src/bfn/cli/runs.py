@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from bfn.cli import results
-from bfn.cli.options import Force, Out, Overrides, Run, Trust, Whole
+from bfn.cli.options import Force, Integer, Out, Overrides, Run, Trust
 from bfn.errors import BFNError
 from bfn.files import FIGURES, check_free
 from bfn.runs import status
@@ -134,7 +134,7 @@ def figures(
     only: Annotated[list[Figure] | None, Parameter(consume_multiple=True)] = None,
     format: Literal["png", "pdf", "svg"] = "png",
     split: str = "test",
-    seed: Whole = 0,
+    seed: Integer = 0,
     force: Force = False,
     trust: Trust = False,
     overrides: Overrides,

@@ -10,13 +10,13 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from bfn.cli.options import Calls, Force, Out, Run, SampleKeys, Trust, Whole, chosen
+from bfn.cli.options import Calls, Force, Integer, Out, Run, SampleKeys, Trust, chosen
 
 
 def serve(
     *runs: Path,
     host: str = "127.0.0.1",
-    port: Whole = 8321,
+    port: Integer = 8321,
     browser: Annotated[bool, Parameter(negative="--no-browser")] = True,
     trust: Trust = False,
 ) -> None:

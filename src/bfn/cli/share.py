@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from bfn.cli.options import (
     EvalKeys,
     Force,
+    Integer,
     Out,
     Overrides,
     Trust,
-    Whole,
     chosen,
     device_key,
     is_own,
@@ -31,8 +31,8 @@ def card(
     /,
     *,
     keys: EvalKeys = None,
-    n: Whole | None = None,
-    sample_steps: Whole | None = None,
+    n: Integer | None = None,
+    sample_steps: Integer | None = None,
     force: Force = False,
     trust: Trust = False,
 ) -> None:

@@ -27,7 +27,7 @@ TEXT = "large_string"
 DELIMITERS = ",;\t|"
 MISSING = ("", "?", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null")
 """What stands for a missing value."""
-WHOLE = r"^-?(0|[1-9][0-9]*)$"
+INTEGER = r"^-?(0|[1-9][0-9]*)$"
 REAL = r"^-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?$"
 FOREIGN = {
     rb"PK\x03\x04": "a workbook or another archive; save the table as CSV",
@@ -210,7 +210,7 @@ def _typed(text: Any) -> Any:
     """Text as int64 or float64 if every value parses."""
     if text.null_count == len(text):
         return text
-    if pc.all(pc.match_substring_regex(text, WHOLE)).as_py():
+    if pc.all(pc.match_substring_regex(text, INTEGER)).as_py():
         try:
             return text.cast(pa.int64())
         except pa.ArrowInvalid:  # beyond 64 bits, where floats would lose digits

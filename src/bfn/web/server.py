@@ -3,9 +3,9 @@
 Every pane of a page has a thread, which runs one request at a time; a new request cancels the one
 before it. Files are made when the pane is idle, and restarted after an interruption: a download
 neither cancels a generation nor is lost to one. Threads take turns at every step (`Turns`): first
-the panes of one page among themselves, then the pages, so that all pages get equally much of the
-model. Messages that a page has not fetched yet wait in its `Mailbox`, where a new frame replaces an
-older one: a slow page gets fewer frames once the buffers of its connection are full.
+the panes of one page among themselves, then the pages, so that all pages get an equal share
+of the model. Messages that a page has not fetched yet wait in its `Mailbox`, where a new frame
+replaces an older one: a slow page gets fewer frames once the buffers of its connection are full.
 
 Requests without the token in the address get a 404; requests from other sites are refused by their
 Host or Origin; and only the files of the page are served, which are read at the start.

@@ -54,7 +54,7 @@ from bfn.web.subject import Subject, load, of_model
 
 Emit = Callable[[str, bytes], None]
 """Takes a message and its kind: start, frame, last (for the last frame) or end. Raises to stop."""
-See = Callable[[int, float, Theta, Output], None]
+Observe = Callable[[int, float, Theta, Output], None]
 BITS = 1 / math.log(2)
 MOST_GENERATIONS, LARGEST_FILM = 64, 1 << 25
 """Maximum generations in one film, and its maximum size before compression."""
@@ -134,7 +134,7 @@ def stream_generations(
             emit("start", _start(subject, request, places[row], planes, **again))
         emit("last" if i == steps else "frame", pack(header, messages.body(planes)))
 
-    def see(i: int, t: float, theta: Theta, output: Output) -> None:
+    def observe(i: int, t: float, theta: Theta, output: Output) -> None:
         # Solvers that call the network just above t = 0 begin their first step at 0.
         x, nats = output.sample(noise.Keyed(seeds)), received.at(i, t if i else 0.0, output)
         for row in range(count):
@@ -147,7 +147,7 @@ def stream_generations(
             else:  # it shows the final sample, which is not drawn yet
                 held.append((header, shown))
 
-    x = _generate(subject, model, request, count, lengths, see)
+    x = _generate(subject, model, request, count, lengths, observe)
     for row, (header, shown) in enumerate(held):
         own = [part[row] for part in subject.split(x)]
         send(steps, header, row, replace(shown, x=own))
@@ -160,9 +160,9 @@ def _generate(
     request: Generate,
     count: int,
     lengths: Tensor | None,
-    see: See,
+    observe: Observe,
 ) -> Tensor:
-    """The samples; `see` is called at every step."""
+    """The samples; `observe` is called at every step."""
     names = subject.labels or []
     settings = replace(
         subject.settings,
@@ -181,7 +181,7 @@ def _generate(
         options |= {"particles": request.particles, "since": request.since}
 
     def callback(i: int, t: Tensor, theta: Theta, output: Output) -> None:
-        see(i, float(t[0]), theta, output)
+        observe(i, float(t[0]), theta, output)
 
     return batches.sample_as(model, subject.format.shape, settings, callback=callback, **options)
 
@@ -209,8 +209,8 @@ def _example(subject: Subject, request: Examine) -> tuple[Tensor, int]:
     return x.to(subject.model.device), len(values)
 
 
-def _watch_example(subject: Subject, model: BFN, request: Examine, see: See) -> Tensor:
-    """The example (1, *shape); `see` is called at every time."""
+def _watch_example(subject: Subject, model: BFN, request: Examine, observe: Observe) -> Tensor:
+    """The example (1, *shape); `observe` is called at every time."""
     x, length = _example(subject, request)
     cond: dict[str, Any] = {}
     if request.label is not None:
@@ -224,7 +224,7 @@ def _watch_example(subject: Subject, model: BFN, request: Examine, see: See) -> 
         for i, theta in enumerate(path(model.flow, x.cpu(), t, keys)):
             like = {"device": model.device, "dtype": model.dtype}
             theta = Theta(theta.V.to(**like), theta.beta.to(**like))
-            see(i, float(t[i]), theta, model(theta, t[i : i + 1].to(**like), **cond))
+            observe(i, float(t[i]), theta, model(theta, t[i : i + 1].to(**like), **cond))
     return x if "mask" not in cond else model.flow.padded(x, cond["mask"])
 
 
@@ -245,7 +245,7 @@ def _stream_example(subject: Subject, request: Examine, emit: Emit, run: int, pa
     keys, width = [noise.seed("look", request.seed, 1)], 1 / request.steps
     nats, before, last = torch.zeros(subject.D), torch.zeros(subject.D), None
 
-    def see(i: int, t: float, theta: Theta, output: Output) -> None:
+    def observe(i: int, t: float, theta: Theta, output: Output) -> None:
         nonlocal nats, before, last
         rate = rates(model, x, t, output).cpu()
         if i > 0:
@@ -259,7 +259,7 @@ def _stream_example(subject: Subject, request: Examine, emit: Emit, run: int, pa
             emit("start", _start(subject, request, place, planes, exists=exists))
         emit("last" if i == request.steps else "frame", pack(header, messages.body(planes)))
 
-    shown = _watch_example(subject, model, request, see)
+    shown = _watch_example(subject, model, request, observe)
     assert last is not None
     infinite = float(nats.sum()) * BITS
     reconstruction = float(by_part(last.reconstruction(x)).sum()) * BITS
@@ -350,7 +350,7 @@ def state(
     """All numbers at one step, in full precision."""
     model, numbers = subject.alone(), {}
 
-    def see(i: int, t: float, theta: Theta, output: Output) -> None:
+    def observe(i: int, t: float, theta: Theta, output: Output) -> None:
         check()
         if i != step:
             return
@@ -364,9 +364,9 @@ def state(
         numbers["mode"] = subject.own(output.mode()[0])
 
     if isinstance(request, Examine):
-        _watch_example(subject, model, request, see)
+        _watch_example(subject, model, request, observe)
     else:
-        _generate(subject, model, request, 1, _lengths(subject, request, 1), see)
+        _generate(subject, model, request, 1, _lengths(subject, request, 1), observe)
     return {"model": subject.describe(), "request": request.describe(), **numbers}
 
 
