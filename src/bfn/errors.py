@@ -68,6 +68,12 @@ def did_you_mean(name: object, known: Iterable[str], shown: Callable[[str], str]
     return f"; did you mean {shown(near[0])}?" if near else ""
 
 
+def suggestion(name: object, known: Iterable[str]) -> str:
+    """A hint for an unknown name: the known one that is close, else all of them."""
+    known = list(known)
+    return did_you_mean(name, known) or f"; expected {', '.join(known)}"
+
+
 def is_ours(name: object) -> bool:
     """Whether a name such as "bfn.nn:UNet" is one of this package."""
     return str(name).startswith(("bfn.", "bfn:"))

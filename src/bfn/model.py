@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from bfn import saving
-from bfn.errors import BFNError, Diverged, check_integer, did_you_mean, without_none
+from bfn.errors import BFNError, Diverged, check_integer, suggestion, without_none
 from bfn.flow import (
     BayesianFlow,
     BinaryFlow,
@@ -499,8 +499,7 @@ class Variable:
     def __init__(self, kind: str, shape: Sequence[int] = (), **arguments: Any) -> None:
         kinds = [name for name in KINDS if name != "mixed"]
         if kind not in kinds:
-            hint = did_you_mean(str(kind), kinds) or f"; expected {', '.join(kinds)}"
-            raise BFNError(f"unknown kind {kind!r} of a variable{hint}")
+            raise BFNError(f"unknown kind {kind!r} of a variable{suggestion(kind, kinds)}")
         self.kind, self.arguments = kind, arguments
         try:
             self.shape = tuple(check_integer("shape", size, 1) for size in shape)

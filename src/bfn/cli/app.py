@@ -30,7 +30,15 @@ from cyclopts import (
 import bfn
 from bfn.cli.options import is_own
 from bfn.cli.results import rank
-from bfn.errors import BFNError, Diverged, ProcessLost, WriteFailed, did_you_mean, printable
+from bfn.errors import (
+    BFNError,
+    Diverged,
+    ProcessLost,
+    WriteFailed,
+    did_you_mean,
+    printable,
+    suggestion,
+)
 from bfn.recipe import PLACES, SECTIONS, Recipe, names, read
 from bfn.recipe.values import Text
 
@@ -132,8 +140,7 @@ def run(arguments: list[str]) -> None:
         hint = did_you_mean(name, ("--help", "--version")) or f"; write bfn COMMAND {name} ..."
         raise BFNError(f"{name} comes before the command{hint}")
     elif name not in COMMANDS:
-        hint = did_you_mean(name, COMMANDS) or f"; expected {', '.join(COMMANDS)}"
-        raise BFNError(f"unknown command {name!r}{hint}")
+        raise BFNError(f"unknown command {name!r}{suggestion(name, COMMANDS)}")
     try:
         command, bound, ignored = app.parse_args(rest, print_error=False, exit_on_error=False)
     except CycloptsError as error:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from bfn.compare.scores import SIDES, Aligned, Trend, Values
-from bfn.errors import BFNError, did_you_mean, plural
+from bfn.errors import BFNError, plural, suggestion
 from bfn.files import write
 
 MOST_COLUMNS = 60
@@ -100,8 +100,7 @@ class Comparison:
         """The score of the new rows, by the name of the measure."""
         scores = {measure.name: measure.new for measure in self.measures}
         if name not in scores:
-            hint = did_you_mean(name, scores) or f"; expected {', '.join(scores)}"
-            raise BFNError(f"unknown measure {name!r}{hint}")
+            raise BFNError(f"unknown measure {name!r}{suggestion(name, scores)}")
         return scores[name]
 
     def table(self) -> tuple[list[str], list[list[str]]]:

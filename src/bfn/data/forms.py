@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from bfn import noise
-from bfn.errors import BFNError, check_integer, did_you_mean, import_name, join_names
+from bfn.errors import BFNError, check_integer, import_name, join_names, suggestion
 from bfn.output.bins import bin_centre, bin_index
 
 LETTERS = " abcdefghijklmnopqrstuvwxyz"
@@ -318,8 +318,7 @@ NAMES = ("continuous", "discretised", "discrete", "binary")
 def choose(name: str, bins: int | None, levels: int) -> Form:
     """The form called `name` for data of `levels` levels; `bins` is K, by default one per level."""
     if name not in NAMES:
-        hint = did_you_mean(name, NAMES) or f"; expected one of {', '.join(NAMES)}"
-        raise BFNError(f"unknown form {name!r}{hint}")
+        raise BFNError(f"unknown form {name!r}{suggestion(name, NAMES)}")
     if name in ("continuous", "binary"):
         if bins is not None:
             raise BFNError(f"bins = {bins} has no meaning for {name} data; leave it out")

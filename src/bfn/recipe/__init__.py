@@ -24,7 +24,7 @@ from dataclasses import Field, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from bfn.errors import BFNError, did_you_mean, is_ours, require_trust, without_none
+from bfn.errors import BFNError, did_you_mean, is_ours, require_trust, suggestion, without_none
 from bfn.recipe.values import Text, plain, typed
 
 _SHIPPED = Path(__file__).parent / "shipped"
@@ -414,9 +414,7 @@ def resolve(
         elif key in _FORMER:
             continue
         elif key not in sections:
-            known = [*sections, *_TOP]
-            hint = did_you_mean(key, known) or f"; expected {', '.join(known)}"
-            raise BFNError(f"unknown section {key}{source}{hint}")
+            raise BFNError(f"unknown section {key}{source}{suggestion(key, [*sections, *_TOP])}")
         elif not isinstance(value, Mapping):
             raise BFNError(
                 f"{key} = {value!r}{source} is not a section; write [{key}] above its keys"

@@ -31,7 +31,7 @@ from torch import nn
 from bfn import data as data_sets
 from bfn import noise, saving
 from bfn.data.base import DataSet
-from bfn.errors import BFNError, did_you_mean, import_name
+from bfn.errors import BFNError, did_you_mean, import_name, suggestion
 from bfn.model import BFN, KINDS
 from bfn.recipe import COMMAND_LINE, FREE, PLACES, SECTIONS, SUGGESTED, Recipe
 from bfn.recipe.suggest import suggest_beta_1, suggest_sigma_1
@@ -136,8 +136,8 @@ def called(recipe: Recipe, section: str) -> tuple[str, Callable[..., Any], dict[
         return name, cls, arguments
     factory = import_name(name, trust=True) if ":" in name else KINDS.get(name)
     if factory is None:
-        hint = did_you_mean(name, KINDS) or f"; expected {', '.join(KINDS)}"
-        raise BFNError(f"unknown flow.kind {name!r}{recipe.origin.get('flow.kind', '')}{hint}")
+        where = recipe.origin.get("flow.kind", "")
+        raise BFNError(f"unknown flow.kind {name!r}{where}{suggestion(name, KINDS)}")
     return name, factory, arguments
 
 

@@ -27,7 +27,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from bfn.errors import BFNError, check_integer, did_you_mean
+from bfn.errors import BFNError, check_integer, suggestion
 from bfn.flow import BayesianFlow, Theta
 from bfn.noise import Source
 from bfn.output import Output
@@ -94,8 +94,7 @@ def register(name: str, *, grid: str | None = None, first: float = 1e-3) -> Call
 def find(kind: str, name: str, table: dict[str, T]) -> T:
     """table[name], or an error that suggests the nearest name."""
     if not isinstance(name, str) or name not in table:
-        hint = did_you_mean(name, table)
-        raise BFNError(f"unknown {kind} {name!r}; expected one of {', '.join(table)}{hint}")
+        raise BFNError(f"unknown {kind} {name!r}{suggestion(name, table)}")
     return table[name]
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from bfn import noise
-from bfn.errors import BFNError, check_integer, did_you_mean, join_names, plural
+from bfn.errors import BFNError, check_integer, did_you_mean, join_names, plural, suggestion
 from bfn.tables.columns.column import Column, Number, build, convert, in_words, unfit
 from bfn.tables.columns.recognise import recognise
 from bfn.tables.csvfile import pa, pc
@@ -77,7 +77,7 @@ class Columns:
                 hint = did_you_mean(name, frame.names) or f"; there are {join_names(frame.names)}"
                 raise BFNError(f"the table has no column {name!r}{hint}")
             if kind not in KINDS:
-                hint = did_you_mean(kind, KINDS) or f"; expected one of {', '.join(KINDS)}"
+                hint = suggestion(kind, KINDS)
                 raise BFNError(f"unknown kind {kind!r} of column {name!r}{hint}")
         if len(frame) < 2:
             raise BFNError("the table has one row; give at least two, which must differ")
