@@ -3,7 +3,7 @@
 
 const utf8 = new TextDecoder();
 
-export function readMessage(buffer) {
+function readMessage(buffer) {
   const length = new DataView(buffer).getUint32(0, true);
   const header = JSON.parse(utf8.decode(new Uint8Array(buffer, 4, length)));
   return { header, body: buffer.slice(4 + length) };

@@ -3,7 +3,7 @@
 import { openCanvas } from "./draw.js";
 import { palette } from "./palette.js";
 
-export const CHART_MARGIN = 9; // half the slider's thumb, so that curve and thumb are aligned
+const CHART_MARGIN = 9; // half the slider's thumb, so that curve and thumb are aligned
 
 function curvesOf(run) {
   if (run.start.what === "examine") return [{ key: "rate", name: "loss by time, bits per unit of t", fill: true }];
