@@ -29,8 +29,8 @@ help:
 
 setup: $(READY)
 
-# The file is written last, so that an interrupted set-up is taken up again. The build tools are
-# installed first and used as they are: pip's own build environments would not obey the constraints.
+# The file is written last, so that an interrupted set-up starts over. The build tools are
+# installed first and used as they are: pip's own build environments would ignore the constraints.
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo 'bfn needs Python 3.11 or newer: try  make PYTHON=python3.12' >&2; exit 1; }

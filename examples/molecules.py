@@ -8,11 +8,11 @@ nothing of this and learns types (discrete) and coordinates (continuous) togethe
 what a molecule costs, and how many samples have bonds within 10% of their lengths, filled valences,
 and atoms that are all connected: 97%. Three minutes on two CPU cores.
 
-Where a molecule is and which way it is turned says nothing. So the data have their centre at 0, and
+The position and the orientation of a molecule mean nothing. So the data have their centre at 0, and
 the network, like PaiNN (arXiv:2102.03150), sees differences of coordinates only: rotate theta, and
-the prediction is rotated. Its centre is at 0, too. Messages tell of all 3 n coordinates, but of the
-centre there is nothing to tell, and neither L^inf nor L^r pays for it: they bound the cost of the
-3 n - 3 dimensions in which molecules differ, each to within SIGMA_1.
+the prediction is rotated. Its centre is at 0, too. Messages are sent about all 3 n coordinates, but
+the centre is known, and costs nothing in L^inf or L^r: they bound the cost of the 3 n - 3
+dimensions in which molecules differ, each to within SIGMA_1.
 """
 
 from __future__ import annotations
