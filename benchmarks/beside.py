@@ -2,9 +2,9 @@
 
     PYTHONPATH=src python benchmarks/beside.py [--recipe manual-text] [--seconds 60]
 
-One after another, three models of a text are trained with the recipe's transformer, batches,
-optimiser and learning rates, and evaluated on the same windows of the test text, with averaged
-weights, in bits per character:
+One after another, three models of a text are trained by the library's trainer with the recipe's
+transformer, batches, optimiser and learning rates, and evaluated on the same windows of the test
+text (at most 8,192), with averaged weights, in bits per character:
 
     BFN             minimises the recipe's objective; L^inf + L^r
     masked          k letters of a window of L are masked, and each costs -ln p(x_d | the others)
@@ -12,8 +12,8 @@ weights, in bits per character:
     autoregressive  every letter costs -ln p(x_d | the letters before it): no bound but exact
 
 The networks of the last two take one more class, for a masked letter or for what is before the
-window. The clock starts after two steps, which leaves out compiling. Keys of the recipe may follow,
-with values in JSON: --train.batch 32.
+window. The clock starts after two steps, which leaves out compiling, and stands still during
+evaluation. Keys of the recipe may follow, with values in JSON: --train.batch 32.
 """
 
 from __future__ import annotations
@@ -21,87 +21,94 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from typing import Any
+from collections import deque
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 import bfn
-from bfn import loss
+from bfn import noise
 from bfn import recipe as config
 from bfn.data.base import DataSet
 from bfn.evaluate import evaluate
 from bfn.loss import stratified
 from bfn.nn import Transformer
-from bfn.nn.accelerate import Accelerated
-from bfn.nn.blocks import SelfAttention
-from bfn.nn.transformer import TransformerLayer
+from bfn.nn.blocks import Neighbours, RotaryAttention, SelfAttention
 from bfn.recipe import build
-from bfn.train.optim import EMA, learning_rate, optimiser, time_sampler
+from bfn.train.step import Micro, Trainer
 
-LN2 = 0.6931471805599453
+MOST = 8192
+"""Windows of the test text."""
 
 
-class Flow(nn.Module):
+class Flow(Trainer):
     """A BFN as the recipe describes it."""
 
-    def __init__(self, model: bfn.BFN, settings: config.Train) -> None:
-        super().__init__()
-        self.net, self.kind = model.net, settings.objective
-        self.model = bfn.BFN(Accelerated(model.net), model.flow, model.head)
-        self.times = time_sampler(settings.times)
-
-    def nats(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        found = loss.objective(self.model, x, self.kind, times=self.times, generator=generator)
-        return found.value
-
-    def bits(self, data: DataSet, repeats: int, batch: int) -> tuple[float, float]:
-        found = evaluate(self.model, data, steps=["inf"], repeats=repeats, batch=batch)
+    def bits(self, crops: int, repeats: int, batch: int) -> tuple[float, float]:
+        """The cost of a character and its standard error, as in `bfn.evaluate`."""
+        found = evaluate(
+            self.fast, self.data, steps=["inf"], crops=crops, repeats=repeats, batch=batch
+        )
         total = found.rows[0].total
         return total.nats * found.scale, total.standard_error * found.scale
 
 
-class Letters(nn.Module):
+class Letters(Trainer):
     """A network that is shown letters, or a class of its own in their place."""
 
-    def __init__(self, net: Transformer) -> None:
-        super().__init__()
-        arguments = {**net.arguments, "inputs": net.outputs + 1}
-        self.net, self.other = Transformer(**arguments), net.outputs
-        self.fast = Accelerated(self.net)
+    def __init__(self, model: bfn.BFN, data: DataSet, settings: config.Train) -> None:
+        net = model.net
+        assert isinstance(net, Transformer)
+        self.other = net.outputs
+        torch.manual_seed(settings.seed)
+        net = self.adapted(Transformer(**{**net.arguments, "inputs": net.outputs + 1}))
+        # The times of a BFN mean nothing here, so there are none to learn.
+        settings = replace(settings, times="stratified")
+        super().__init__(bfn.BFN(net, model.flow, model.head), data, settings)
+
+    def adapted(self, net: Transformer) -> Transformer:
+        return net
 
     def costs(self, shown: Tensor, t: Tensor, x: Tensor) -> Tensor:
         """-ln p of each letter of x: (B, L)."""
-        logits = self.fast(F.one_hot(shown, self.other + 1).float(), t).float()
+        logits = self.joined.net(F.one_hot(shown, self.other + 1).float(), t)
         return F.cross_entropy(logits.mT, x, reduction="none")
 
-    def nats(self, x: Tensor, generator: torch.Generator) -> Tensor:
+    def nats(self, x: Tensor, generator: noise.Source) -> Tensor:
+        """An unbiased estimate of each window's cost: (B,)."""
         raise NotImplementedError
 
-    @torch.no_grad()
-    def bits(self, data: DataSet, repeats: int, batch: int) -> tuple[float, float]:
-        windows, device = data.examples("test"), next(self.parameters()).device
-        generator = torch.Generator(device).manual_seed(0)
+    def backward(
+        self, x: Tensor, cond: dict[str, Tensor], generator: noise.Source, weight: float
+    ) -> Micro:
+        nats = self.nats(x, generator)
+        mean = nats.mean() / self.data.format.dimensions
+        (weight * mean).backward()
+        nats = nats.detach()
+        return Micro(mean.detach(), torch.zeros_like(nats), nats, nats)
+
+    def bits(self, crops: int, repeats: int, batch: int) -> tuple[float, float]:
+        data, generator = self.data, torch.Generator(self.device).manual_seed(0)
+        windows = data.indices(0, 0, crops, "test") if crops else data.examples("test")
         found = []
-        for _ in range(repeats):
-            parts = []
-            for indices in windows.split(batch):
-                x, _ = data.batch("test", indices.to(device), generator)
-                parts.append(self.nats(x, generator))
-            found.append(torch.cat(parts).double() / data.format.dimensions / LN2)
-        each = torch.stack(found).mean(0)
+        with self.fast.evaluating():
+            for _ in range(repeats):
+                batches = (data.batch("test", i)[0] for i in windows.split(batch))
+                found.append(torch.cat([self.nats(x, generator) for x in batches]).double())
+        each = torch.stack(found).mean(0) * data.scale("test")
         return float(each.mean()), float(each.std() / len(each) ** 0.5)
 
 
 class Masked(Letters):
     """Masked diffusion: k of the L letters are masked, k = 1 .. L being equally likely."""
 
-    def nats(self, x: Tensor, generator: torch.Generator) -> Tensor:
+    def nats(self, x: Tensor, generator: noise.Source) -> Tensor:
         length = x.shape[1]
         t, _ = stratified(len(x), generator, device=x.device)
-        k = 1 + (length * t[torch.randperm(len(x), generator=generator, device=x.device)]).long()
-        u = torch.rand(x.shape, generator=generator, device=x.device)
+        k = 1 + (length * t).long()
+        u = noise.uniform(x.shape, generator, device=x.device)
         hidden = u.argsort(1).argsort(1) < k[:, None]
         costs = self.costs(x.masked_fill(hidden, self.other), k / length, x)
         return (costs * hidden).sum(1) * length / k
@@ -111,51 +118,60 @@ class Causal(SelfAttention):
     """Every position attends to itself and to those before it."""
 
     def mixed(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).transpose(1, 3).unbind(2)
+        q, k, v = self.projected(x)
         h = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return h.transpose(1, 2).flatten(2)
 
 
-class Autoregressive(Letters):
-    def __init__(self, net: Transformer) -> None:
-        super().__init__(net)
-        for layer in self.net.layers:
-            assert isinstance(layer, TransformerLayer)
-            layer.attention.__class__ = Causal
+class CausalRotary(Causal, RotaryAttention):
+    """The same with distances."""
 
-    def nats(self, x: Tensor, generator: torch.Generator) -> Tensor:
+
+class Before(Neighbours):
+    """x_p + sum_j w_j x_(p - j), 0 <= j < kernel."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        padded = F.pad(x, (0, 0, len(self.weights) - 1, 0))
+        for j, weight in enumerate(self.weights.flip(0).to(x.dtype)):
+            x = x + weight * padded[:, j : j + x.shape[1]]
+        return x
+
+
+CAUSAL = {SelfAttention: Causal, RotaryAttention: CausalRotary, Neighbours: Before}
+
+
+class Autoregressive(Letters):
+    """Every letter given those before it, from left to right."""
+
+    def adapted(self, net: Transformer) -> Transformer:
+        for module in net.modules():
+            module.__class__ = CAUSAL.get(type(module), type(module))
+        return net
+
+    def nats(self, x: Tensor, generator: noise.Source) -> Tensor:
         before = F.pad(x[:, :-1], (1, 0), value=self.other)
         return self.costs(before, torch.zeros(len(x), device=x.device), x).sum(1)
 
 
-RIVALS = {"masked": Masked, "autoregressive": Autoregressive}
+MODELS = {"BFN": Flow, "masked": Masked, "autoregressive": Autoregressive}
 
 
-def train(model: Any, data: DataSet, settings: config.Train, device: torch.device) -> str:
-    """Train for settings.seconds, average the weights, and say how many steps that were."""
-    moves, average = optimiser(model, settings), EMA(model.net, settings.ema_decay)
-    model.train()
-    seconds, step, began = 0.0, 0, time.monotonic()
-    while seconds < settings.seconds:
-        for group in moves.param_groups:
-            group["lr"] = learning_rate(settings, step, seconds)
-        generator = torch.Generator(device).manual_seed(step)
-        indices = data.indices(settings.seed, step, settings.batch).to(device)
-        x, _ = data.batch("train", indices, generator)
-        moves.zero_grad()
-        (model.nats(x, generator).mean() / data.format.dimensions).backward()
-        nn.utils.clip_grad_norm_(model.net.parameters(), settings.clip)
-        moves.step()
-        step += 1
-        average.update(model.net, step)
-        if device.type == "cuda" and step % 8 == 2:
-            torch.cuda.synchronize()  # the host may not run far ahead of the device
-        if step == 2:
+def train(trainer: Trainer) -> str:
+    """Train for train.seconds, and say how many steps that were."""
+    state, gpu = trainer.state, trainer.device.type == "cuda"
+    trainer.model.train()
+    began, ahead = 0.0, deque[torch.cuda.Event]()
+    while state.seconds < trainer.settings.seconds:
+        trainer.advance()
+        if gpu:  # the host may not run far ahead of the device
+            ahead.append(torch.cuda.Event())
+            ahead[-1].record()
+            if len(ahead) > 2 or state.step <= 2:
+                ahead.popleft().synchronize()
+        if state.step <= 2:
             began = time.monotonic()
-        seconds = time.monotonic() - began
-    model.net.load_state_dict(average.weights)
-    model.eval()
-    return f"{step} steps of {1e3 * seconds / (step - 2):.1f} ms"
+        state.seconds = time.monotonic() - began
+    return f"{state.step} steps of {1e3 * state.seconds / (state.step - 2):.1f} ms"
 
 
 def main() -> None:
@@ -170,17 +186,12 @@ def main() -> None:
     }
     limits = {"train.steps": 10**9, "train.seconds": given.seconds}
     recipe = config.read(given.recipe, {**limits, **more})
-    device = bfn.device.find_device(recipe.train.device)
-    data = build.data(recipe)
-    data.to(device, hold=True)
-    for name in ("BFN", "masked", "autoregressive"):
-        model = build.model(recipe)
-        assert isinstance(model.net, Transformer)
-        torch.manual_seed(recipe.train.seed)
-        rival = RIVALS[name](model.net) if name in RIVALS else Flow(model, recipe.train)
-        rival.to(device)
-        steps = train(rival, data, recipe.train, device)
-        bits, error = rival.bits(data, given.repeats, recipe.eval.batch)
+    data, crops = build.data(recipe), min(recipe.eval.crops, MOST)
+    for name, kind in MODELS.items():
+        trainer = kind(build.model(recipe), data, recipe.train)
+        steps = train(trainer)
+        with trainer.state.ema.in_place(trainer.state.net):
+            bits, error = trainer.bits(crops, given.repeats, recipe.eval.batch)
         print(f"{name:<15} {bits:.4f} ± {error:.4f} bits per character, {steps}", flush=True)
 
 

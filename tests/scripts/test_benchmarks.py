@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import bfn
+from bfn import recipe as config
 from bfn.cli.app import main
 from bfn.nn import Transformer
 from bfn.nn.transformer import TransformerLayer
 from bfn.output import BernoulliOutput, CategoricalOutput
+from bfn.recipe import build
 from support import tiny_runs
 from support.scripts import load
 
@@ -29,35 +32,58 @@ def randomised(module: nn.Module, std: float) -> nn.Module:
     return module
 
 
-def rival(name: str) -> nn.Module:
+def rival(name: str, **net: object) -> Any:
+    """A comparison's trainer of a small network."""
+    keys = {"length": LENGTH, "width": 16, "layers": 2, "heads": 2, "convolution": 0, **net}
+    recipe = config.read(
+        "manual-text", {"data.length": LENGTH, **{f"net.{key}": v for key, v in keys.items()}}
+    )
+    trainer = beside.MODELS[name](build.model(recipe), build.data(recipe), recipe.train)
     torch.manual_seed(0)
-    net = Transformer(LENGTH, K, K, width=16, layers=2, heads=2)
-    return randomised(beside.RIVALS[name](net), 0.5)
+    randomised(trainer.model, 0.5)
+    return trainer
 
 
-def test_autoregression_sees_the_letters_before_and_no_others() -> None:
-    model, t = rival("autoregressive"), torch.zeros(1)
-    x = torch.randint(K, (1, LENGTH))
-    shown = torch.cat((torch.tensor([[K]]), x[:, :-1]), 1)
-    torch.testing.assert_close(model.nats(x, None), model.costs(shown, t, x).sum(1))
+@pytest.mark.parametrize("net", [{"rotary": False}, {"rotary": True, "convolution": 3}])
+def test_autoregression_sees_the_letters_before_and_no_others(net: dict[str, Any]) -> None:
+    trainer, t = rival("autoregressive", **net), torch.zeros(1)
+    x = torch.randint(27, (1, LENGTH))
+    shown = torch.cat((torch.tensor([[27]]), x[:, :-1]), 1)
+    torch.testing.assert_close(trainer.nats(x, None), trainer.costs(shown, t, x).sum(1))
     place = 4  # of the letters shown
     other = shown.clone()
-    other[0, place] = (other[0, place] + 1) % K
-    changed = (model.costs(shown, t, x) - model.costs(other, t, x)).abs()[0] > 1e-6
+    other[0, place] = (other[0, place] + 1) % 27
+    changed = (trainer.costs(shown, t, x) - trainer.costs(other, t, x)).abs()[0] > 1e-6
     assert changed.tolist() == [False] * place + [True] * (LENGTH - place)
 
 
 def test_masked_letters_cost_what_they_should_on_average() -> None:
-    model = rival("masked")
-    nn.init.zeros_(model.net.readout.weight)
-    logits = model.net.readout.bias.detach()
-    x = torch.randint(K, (1, LENGTH)).expand(20_000, -1)
+    trainer = rival("masked")
+    readout = trainer.model.net.readout
+    nn.init.zeros_(readout.weight)
+    logits = readout.bias.detach()
+    x = torch.randint(27, (1, LENGTH)).expand(20_000, -1)
     expected = -logits.log_softmax(0)[x[0]].sum().item()
     with torch.no_grad():
-        nats = model.nats(x, torch.Generator().manual_seed(1)).double()
+        nats = trainer.nats(x, torch.Generator().manual_seed(1)).double()
     error = nats.std().item() / math.sqrt(len(nats))
     assert nats.mean().item() == pytest.approx(expected, abs=4 * error)
     assert error < 0.01 * expected
+
+
+def test_the_comparison_trains_and_evaluates_every_model(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = {"data.length": LENGTH, "net.length": LENGTH, "net.width": 16, "net.layers": 1}
+    keys["train.times"] = '"importance"'
+    given = [str(each) for key, value in keys.items() for each in (f"--{key}", value)]
+    monkeypatch.setattr("sys.argv", ["beside", "--seconds", "0.3", "--repeats", "1", *given])
+    beside.main()
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[0] for line in lines] == ["BFN", "masked", "autoregressive"]
+    for line in lines:
+        assert 2.0 < float(line[1]) < 20.0
+        assert 0.0 < float(line[3]) < 0.5
 
 
 @pytest.mark.parametrize("layers", [1, 2, 6])

@@ -290,15 +290,14 @@ class SelfAttention(nn.Module):
 
     def mixed(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """The heads' results, before the last projection; only to tokens where `mask` is true."""
-        # (B, N, 3, heads, width / heads): q, k, v are views, the kernel takes their strides.
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).transpose(1, 3).unbind(2)
         keys = None if mask is None else mask[:, None, None]
-        h = F.scaled_dot_product_attention(self.placed(q), self.placed(k), v, keys)
+        h = F.scaled_dot_product_attention(*self.projected(x), keys)
         return h.transpose(1, 2).flatten(2)
 
-    def placed(self, q: Tensor) -> Tensor:
-        """Queries or keys (B, heads, N, width / heads) with what they know of their position."""
-        return q
+    def projected(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Queries, keys and values, (B, heads, N, width / heads) each."""
+        # Views of (B, N, 3, heads, width / heads): the attention takes their strides.
+        return self.qkv(x).unflatten(-1, (3, self.heads, -1)).transpose(1, 3).unbind(2)
 
 
 class RotaryAttention(SelfAttention):
@@ -320,7 +319,12 @@ class RotaryAttention(SelfAttention):
         for name, wave in (("cosines", angle.cos()), ("sines", angle.sin())):
             self.register_buffer(name, wave.to(torch.get_default_dtype()), persistent=False)
 
+    def projected(self, x: Tensor) -> tuple[Tensor, ...]:
+        q, k, v = super().projected(x)
+        return self.placed(q), self.placed(k), v
+
     def placed(self, q: Tensor) -> Tensor:
+        """Queries or keys, normalised and turned by their positions."""
         wide = F.rms_norm(q.to(self.cosines.dtype), q.shape[-1:], eps=1e-6)
         a, b = wide.chunk(2, dim=-1)
         cosines, sines = self.cosines[: q.shape[2]], self.sines[: q.shape[2]]
