@@ -89,9 +89,7 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
         page = context.new_page()
         page.set_default_timeout(30_000)
         page.on("pageerror", lambda error: troubles.append(f"error: {error}"))
-        page.on(
-            "console", lambda entry: entry.type == "error" and troubles.append(entry.text)
-        )
+        page.on("console", lambda entry: entry.type == "error" and troubles.append(entry.text))
         home = re.match(r"\w+://[^/]*", address)[0]
         allowed = (home, home.replace("http", "ws"), "data:", "blob:")
         page.on("request", lambda r: r.url.startswith(allowed) or troubles.append(r.url))
