@@ -291,7 +291,8 @@ class SelfAttention(nn.Module):
     def mixed(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """The heads' results, before the last projection; only to tokens where `mask` is true."""
         keys = None if mask is None else mask[:, None, None]
-        h = F.scaled_dot_product_attention(*self.projected(x), keys)
+        q, k, v = self.projected(x)
+        h = F.scaled_dot_product_attention(q, k, v, keys)
         return h.transpose(1, 2).flatten(2)
 
     def projected(self, x: Tensor) -> tuple[Tensor, ...]:
