@@ -210,13 +210,15 @@ class BFN(nn.Module):
         """Write config.json and model.safetensors, which `from_pretrained` reads, and a card.
 
         Args:
-            folder: created if it does not exist; files of these names are replaced.
+            folder: created if it does not exist; an earlier saved model in it is replaced, but a
+                training run and other files are refused.
             card: content of README.md beyond what the model itself knows; without a card, an
                 existing README.md is kept.
             store: a smaller type for the file, such as torch.float16; the network is loaded in
                 its present type.
         """
         folder = Path(folder)
+        saving.check_free(folder)
         saving.save(folder, self.config(), self.net.state_dict(), store)
         if card is not None or not (folder / README).exists():
             (card or Card()).write(folder, self.net, self.head, self.data_format)

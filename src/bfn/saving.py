@@ -231,6 +231,22 @@ def save(
         shutil.copymode(described, filled)  # save_file makes files readable only by their owner
 
 
+def check_free(folder: Path) -> None:
+    """Refuse a folder that holds anything but a saved model."""
+    if (folder / RECIPE).is_file():
+        raise BFNError(
+            f"{str(folder)!r} holds a training run, whose model would be replaced; give another "
+            "folder"
+        )
+    if folder.is_dir() and any(path.name[0] != "." for path in folder.iterdir()):
+        try:
+            load_config(folder)
+        except BFNError:
+            raise BFNError(
+                f"{str(folder)!r} holds other files and no saved model; give another folder"
+            ) from None
+
+
 def _narrowed(name: str, tensor: Tensor, store: torch.dtype) -> Tensor:
     narrowed = tensor.to(store)
     if not torch.equal(narrowed.isfinite(), tensor.isfinite()):

@@ -215,8 +215,8 @@ def test_another_model_is_refused(packed: Path, tiny_run: Run, command: Command)
     model = bfn.BFN.from_pretrained("copy")
     weight = next(model.parameters()).data.view(-1)
     weight[0] = torch.nextafter(weight[0], torch.tensor(1.0))
-    model.save_pretrained("copy")
-    sentence = command("decompress", "a.bfn", "--run", "copy", "-o", "out", code=2)
+    model.save_pretrained("changed")
+    sentence = command("decompress", "a.bfn", "--run", "changed", "-o", "out", code=2)
     assert "was made with another model" in sentence
     assert not Path("out").exists()
 

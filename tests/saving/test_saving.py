@@ -84,6 +84,23 @@ def test_a_users_own_parts_come_back(tmp_path: Path) -> None:
         assert_refused(given, f"store = {store!r}; expected torch.float16, ")
 
 
+def test_only_a_saved_model_is_replaced(tmp_path: Path) -> None:
+    """Neither the model of a run, whose record stays behind, nor files of anything else."""
+    saved, run, other = model("continuous"), tmp_path / "run", tmp_path / "other"
+    bfn.train.fit(saved, data("continuous", (8, 4)), steps=1, batch=4, out=run, display=False)
+    other.mkdir()
+    (other / "config.json").write_text('{"model_type": "bert"}')
+    before = (run / "config.json").read_bytes()
+    assert_refused(lambda: saved.save_pretrained(run), "holds a training run", "another folder")
+    assert_refused(lambda: saved.save_pretrained(other), "holds other files", "another folder")
+    assert_refused(lambda: saved.save_pretrained(tmp_path), "holds other files", "another folder")
+    assert (run / "config.json").read_bytes() == before
+    assert [path.name for path in other.iterdir()] == ["config.json"]
+    for _ in range(2):
+        saved.save_pretrained(tmp_path / "new")
+        (tmp_path / "new" / "notes.txt").write_text("mine")
+
+
 class Tied(nn.Module):
     def __init__(self) -> None:
         super().__init__()
