@@ -209,6 +209,17 @@ def test_settings_follow_the_size_of_the_table(
     assert (train.batch, train.validate_every) == (batch, validate_every)
 
 
+@pytest.mark.parametrize("able", [True, False])
+def test_bfloat16_where_the_cpu_has_instructions_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, able: bool
+) -> None:
+    monkeypatch.setattr(source, "cpu_multiplies_bfloat16", lambda: able)
+    pd.DataFrame({"a": [0, 1] * 10}).to_csv(tmp_path / "t.csv", index=False)
+    data = source.table(str(tmp_path / "t.csv"))
+    assert data.adjusted(Train()).precision == ("bfloat16" if able else "auto")
+    assert data.adjusted(Train(precision="float32")).precision == "float32"
+
+
 def test_few_rows_are_validated_at_many_times(tmp_path: Path) -> None:
     """An untrained model gives four equally probable classes to each of three columns."""
     values = np.arange(10)[:, None] // [1, 2, 3] % 4

@@ -247,6 +247,12 @@ def choose_dtype(precision: Precision, device: torch.device) -> torch.dtype:
     return getattr(torch, precision)
 
 
+def cpu_multiplies_bfloat16() -> bool:
+    """Whether the CPU has instructions for it; without them float32 is faster."""
+    has = getattr(torch.cpu, "get_capabilities", dict)()  # torch 2.11 may lack it
+    return any(has.get(name) for name in ("avx512_bf16", "amx_bf16"))
+
+
 Result = TypeVar("Result")
 
 WARM_UP = 3

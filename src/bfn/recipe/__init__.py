@@ -199,7 +199,9 @@ class Train(Section):
         "auto", "where to keep the data; auto is the GPU unless they would fill much of its memory"
     )
     precision: Literal["auto", "float32", "bfloat16"] = option(
-        "auto", "precision of matrix products and convolutions; auto uses bfloat16 on a GPU"
+        "auto",
+        "precision of matrix products and convolutions; auto uses bfloat16 on a GPU, and for "
+        "tables on a CPU that has instructions for it",
     )
     compile: Literal["auto", "yes", "no"] = option(
         "auto", "whether to compile the network; auto does so on a GPU"

@@ -16,6 +16,7 @@ from bfn.data.base import SPLITS, Rows, hold_out
 from bfn.errors import BFNError, check_integer
 from bfn.flow import MixedFlow
 from bfn.model import BFN, mixed
+from bfn.nn.accelerate import cpu_multiplies_bfloat16
 from bfn.nn.mlp import MixedMLP
 from bfn.output import MixedHead
 from bfn.recipe import SUGGESTED, Recipe, Train
@@ -92,15 +93,20 @@ class TableRows(Rows):
         return self._frame.take(self._numbers[split])
 
     def adjusted(self, train: Train) -> Train:
-        """Smaller batches for a small or wide table, more validations for a small one, and no
-        training for a single column, which its frequencies already describe."""
+        """Smaller batches for a small or wide table, more validations for a small one, bfloat16 on
+        a CPU with instructions for it, which halve the time of a step, and no training for a
+        single column, which its frequencies already describe."""
         N, classes = len(self.split("train")), sum(c.K for c in self.columns.variables)
         every = min(train.validate_every, max(LEAST_EVERY, N // ROWS_PER_STEP))
         most = max(1, min(N, MOST_WORK // classes))
         # A power of two can be divided among processes.
         batch = train.batch if train.batch <= most else 2 ** (most.bit_length() - 1)
         alone = {"known": 0.0, "steps": 1} if len(self.columns.variables) == 1 else {}
-        return dataclasses.replace(train, batch=batch, validate_every=every, **alone)
+        fast = train.precision == "auto" and cpu_multiplies_bfloat16()
+        precision = "bfloat16" if fast else train.precision
+        return dataclasses.replace(
+            train, batch=batch, validate_every=every, precision=precision, **alone
+        )
 
     def model(self, recipe: Recipe) -> BFN:
         for key, value in (("net.class", recipe.net["class"]), ("flow.kind", recipe.flow["kind"])):
