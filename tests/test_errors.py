@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from bfn.errors import BFNError, check_integer, check_number
+from bfn.errors import BFNError, check_integer, check_number, did_you_mean
 
 
 @pytest.mark.parametrize("value", [3, 3.0, np.int64(3), np.float32(3), torch.tensor(3)])
@@ -43,3 +43,9 @@ def test_numbers() -> None:
         with pytest.raises(BFNError) as caught:
             check_number("x", value, "a finite number", math.isfinite)
         assert str(caught.value) == f"x = {value!r}; expected a finite number"
+
+
+def test_the_name_in_other_letters_is_meant() -> None:
+    assert did_you_mean("male", ["Female", "Male"]) == "; did you mean 'Male'?"
+    assert did_you_mean("FEMAL", ["Female", "Male"]) == "; did you mean 'Female'?"
+    assert did_you_mean("other", ["Female", "Male"]) == ""

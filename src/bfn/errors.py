@@ -64,7 +64,9 @@ def did_you_mean(name: object, known: Iterable[str], shown: Callable[[str], str]
     known = list(known)
     # lr is the learning_rate.
     abbreviated = [each for each in known if "".join(re.findall("(?:^|_)(.)", each)) == name]
-    near = abbreviated or difflib.get_close_matches(str(name), known, n=1)
+    lower = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(str(name).lower(), lower, n=1)
+    near = abbreviated or [lower[each] for each in close]
     return f"; did you mean {shown(near[0])}?" if near else ""
 
 
