@@ -7,6 +7,7 @@ import io
 import json
 import math
 import re
+import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +30,8 @@ from bfn.compare.report import page, png
 from bfn.compare.scores import align
 from bfn.tables import compare
 
+BOOSTING = {name: vars(Boosting)[name] for name in ("classifier", "regressor")}
+
 
 @pytest.fixture(autouse=True)
 def quick_boosting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,6 +42,14 @@ def quick_boosting(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Boosting, "classifier", of(DecisionTreeClassifier))
     monkeypatch.setattr(Boosting, "regressor", of(DecisionTreeRegressor))
+
+
+@pytest.fixture
+def real_boosting(quick_boosting: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of scikit-learn."""
+    monkeypatch.setitem(sys.modules, "xgboost", None)
+    for name, method in BOOSTING.items():
+        monkeypatch.setattr(Boosting, name, method)
 
 
 def people(rows: int, seed: int) -> pd.DataFrame:
@@ -234,6 +245,38 @@ def test_missing_values_are_compared() -> None:
     whole = compare(holes(TRAIN, 0), NEW)
     assert whole["C2ST against training rows"] < 0.4, "that nothing is missing gives new rows away"
     assert "missing" in page(found)
+
+
+@pytest.mark.usefixtures("real_boosting")
+@pytest.mark.parametrize("target", ["rich", "wage"])
+@pytest.mark.parametrize(("real", "new"), [(0, 0), (0, 1), (1, 0), (1, 1), (200, 0), (0, 200)])
+def test_columns_with_hardly_any_values(real: int, new: int, target: str) -> None:
+    """Too few values to split a tree do not matter; a column that only one table has, does."""
+    tables = [
+        (frame, frame.assign(last=np.where(np.arange(len(frame)) < known, frame["age"], np.nan)))
+        for frame, known in ((TRAIN, real), (NEW, new), (HELD, real))
+    ]
+    without, found = (compare(*each, target) for each in zip(*tables, strict=True))
+    of_target = f"{'AUC' if target == 'rich' else 'RMSE'} of {target}"
+    for name in ("C2ST against training rows", "C2ST against held-out rows", of_target):
+        if max(real, new) < 200:
+            assert found[name] == without[name]
+        elif name != of_target:
+            assert found[name] < 0.01
+
+
+@pytest.mark.usefixtures("real_boosting")
+def test_single_values_and_classes_in_many_rows() -> None:
+    """With more than 10,000 rows, scikit-learn holds out some of them."""
+    rng = np.random.default_rng(0)
+    rows = 10_200
+    table = {"town": rng.choice(["Ulm", "Bonn"], rows).astype(object), "x": rng.normal(size=rows)}
+    table["town"][0] = "Kiel"
+    for i in range(40):
+        table[f"{i}"] = np.where(np.arange(rows) == i, 1.0, np.nan)
+    found = compare(table, table, table, "town")
+    assert found["C2ST against training rows"] > 0.9
+    assert found["AUC of town"] > 0.5
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "ns"])

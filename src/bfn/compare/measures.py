@@ -278,6 +278,16 @@ class Features:
         return np.concatenate([part.astype(np.float32) for part in parts], axis=1)
 
 
+def fit(model: Any, x: Values, y: Values) -> Any:
+    """Fit a model to rows x, in which columns with fewer values than a leaf needs become constant.
+
+    No tree can split such a column, and scikit-learn fails on one without any value.
+    """
+    known = np.count_nonzero(~np.isnan(x), axis=0)
+    x[:, known < model.get_params().get("min_samples_leaf", 1)] = 0.0
+    return model.fit(x, y)
+
+
 def c2st(x: Values, y: Values, boosting: Boosting, seed: int) -> float:
     """1 if a classifier cannot tell the rows of x from those of y, 0 if it always can."""
     from sklearn.metrics import roc_auc_score
@@ -286,7 +296,7 @@ def c2st(x: Values, y: Values, boosting: Boosting, seed: int) -> float:
     rows, label = np.concatenate([x, y]), np.repeat([1, 0], [len(x), len(y)])
     gains = []
     for seen, unseen in StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(rows, label):
-        model = boosting.classifier().fit(rows[seen], label[seen])
+        model = fit(boosting.classifier(), rows[seen], label[seen])
         auc = roc_auc_score(label[unseen], model.predict_proba(rows[unseen])[:, 1])
         gains.append(2.0 * max(0.5, float(auc)) - 1.0)
     return 1.0 - float(np.mean(gains))
@@ -315,7 +325,7 @@ def _prediction(
         if as_classes:
             scores[side] = _auc(boosting, x, y, x_test, y_test, classes)
         else:
-            errors = boosting.regressor().fit(x, y).predict(x_test) - y_test
+            errors = fit(boosting.regressor(), x, y).predict(x_test) - y_test
             scores[side] = float(np.sqrt(np.mean(errors**2)))
     name, unit = f"RMSE of {target}", "root mean squared error; smaller is better"
     if as_classes:
@@ -337,11 +347,13 @@ def _auc(
     """The area under the curve, the mean over the classes if there are more than two."""
     from sklearn.metrics import roc_auc_score
 
-    present, y = np.unique(y, return_inverse=True)  # XGBoost expects 0, 1, 2, ...
+    labels, counts = np.unique(y, return_counts=True)
+    repeated = np.isin(y, labels[counts > 1])  # scikit-learn may refuse a class of a single row
+    present, y = np.unique(y[repeated], return_inverse=True)  # XGBoost expects 0, 1, 2, ...
     p = np.zeros((len(x_test), len(classes)))
     if len(present) > 1:
         columns = np.searchsorted(classes, present)
-        p[:, columns] = boosting.classifier().fit(x, y).predict_proba(x_test)
+        p[:, columns] = fit(boosting.classifier(), x[repeated], y).predict_proba(x_test)
     tested = [i for i, k in enumerate(classes) if 0 < np.count_nonzero(y_test == k) < len(y_test)]
     if not tested:
         return math.nan
