@@ -177,7 +177,7 @@ class Column(ABC):
         return (*sorted(int(j) for j in first if excess[j] > 0), *[self.K - 1] * self.missing)
 
     def encode(self, array: Any, holes: bool = False, nearest: bool = False) -> np.ndarray:
-        """The bin or class of every value; with `holes`, -1 for missing values.
+        """The bin or class of every value; with `holes`, -1 for missing values and new categories.
 
         A number that no bin can produce is replaced by the nearest one that a bin can. With
         `nearest`, any other value unseen in training is replaced by the rarest one seen.
@@ -463,6 +463,12 @@ class Category(Column):
     @property
     def different(self) -> np.ndarray:
         return np.array([1] * len(self.values) + [len(self.rare)] * (len(self.rare) > 0))
+
+    def encode(self, array: Any, holes: bool = False, nearest: bool = False) -> np.ndarray:
+        codes = super().encode(array, holes, nearest or holes)
+        if holes:
+            codes[~self.possible(array)] = -1
+        return codes
 
     def _index(self, values: Any, nearest: bool) -> np.ndarray:
         return np.minimum(self._rank(values, nearest), len(self.values))

@@ -122,7 +122,7 @@ class Columns:
 
         Args:
             source: a table with the columns of the one in training, in any order.
-            holes: -1 where a value is missing, instead of the bin or class of missing values.
+            holes: -1 where a value is missing, or a category did not occur in training.
             given: columns in which missing values are not holes.
             nearest: replace a category unseen in training, or a missing value in a column that had
                 none, by the rarest value instead of refusing it.
