@@ -102,6 +102,10 @@ def test_rows_held_out_may_be_unlike_those_in_training(output: Command) -> None:
     output("infill", "run", "holes.csv", "-o", "filled.csv", "--steps", "3")
     assert "cannot produce 1 value of 'x' such as -1.5 (nearest: 0.0); the nearest" in output.err
     assert rows("filled.csv")[1][0] == "-1.5"
+    Path("holes.csv").write_text("x,c\n,new\n1.5,c0\n")
+    output("infill", "run", "holes.csv", "-o", "filled.csv", "--steps", "3", "--force")
+    assert "cannot produce 1 value of 'c' such as new; " in output.err
+    assert rows("filled.csv")[1][1] == "new"
     params = bfn.Table.load("run").get_params()
     assert (params["width"], params["steps"], params["columns"]) == (16, 2, {"c": "category"})
 

@@ -277,13 +277,43 @@ def test_warnings_list_values_that_the_model_cannot_give(
         assert (np.isneginf(shares[:, i]) == wrong.get(column.name, False)).all()
     assert np.isfinite(plain.log_prob(rows, nearest=True).value).all()
     assert (np.isneginf(plain.independent(rows).sum(1)) == impossible).all()
-    with pytest.warns(UserWarning, match=f"{listed}; the nearest values are used instead"):
+    with pytest.warns(UserWarning, match=f"{listed}; the nearest numbers are used instead"):
         filled = plain.impute(rows.assign(cents=np.nan) if "cents" not in change else rows)
     for name, values in change.items():
         assert filled[name].tolist() == values
     target = next(name for name in ("few", "fifties") if name not in change)
     with pytest.warns(UserWarning, match="are used instead"):
         plain.predict(rows, target)
+
+
+def test_an_unseen_category_counts_as_unknown(fitted: bfn.Table) -> None:
+    """In rows to fill or predict, where it stays; its own probability is 0."""
+    green = table(40, 2).assign(weight=np.nan)
+    green.loc[5:, "colour"] = "green"
+    unknown = green.assign(colour=green.colour.where(green.colour != "green"))
+    message = "cannot produce 35 values of 'colour' such as green; .* count as unknown"
+    with pytest.warns(UserWarning, match=message):
+        filled = fitted.impute(green, seed=1, steps=5)
+    assert filled.colour.equals(green.colour)
+    assert filled.weight.equals(fitted.impute(unknown, seed=1, steps=5).weight)
+    with pytest.warns(UserWarning, match=message):
+        p = fitted.predict_proba(green, "weight")
+    np.testing.assert_array_equal(p, fitted.predict_proba(unknown, "weight"))
+    rows = table(40, 2).assign(colour=green.colour)
+    with pytest.warns(UserWarning, match="of 35 rows is -inf, .* 'colour' such as green"):
+        scores = fitted.log_prob(rows).value
+    assert (np.isneginf(scores) == (rows.colour == "green")).all()
+    assert np.isfinite(fitted.log_prob(rows, nearest=True).value).all()
+    with pytest.raises(bfn.BFNError, match="'green', which did not occur in training"):
+        fitted.log_prob(rows, given=["colour"])
+
+
+def test_a_missing_value_where_there_was_none_has_no_probability(plain: bfn.Table) -> None:
+    rows = numbers().head(4).assign(few=[None, 1, 2, 3], k=[5, None, 5, None])
+    with pytest.warns(UserWarning, match="1 value of 'few' such as None, 2 values of 'k' such as"):
+        scores = plain.log_prob(rows).value
+    assert np.isneginf(scores).tolist() == [True, True, False, True]
+    assert np.isneginf(plain.independent(rows).sum(1)).tolist() == [True, True, False, True]
 
 
 def test_whole_numbers_stay_whole_when_their_holes_are_filled(plain: bfn.Table) -> None:

@@ -230,8 +230,8 @@ class TableModel:
     ) -> Estimate:
         """A lower bound on the log probability of every row, in nats, and its standard error.
 
-        It is -inf, with a warning, for rows with a number that the model cannot produce, such as
-        one outside the training range.
+        It is -inf, with a warning, for rows with a value that the model cannot produce, such as a
+        number outside the training range or a category that did not occur in training.
 
         Args:
             given: columns to condition on; the bound is then that of the others.
@@ -244,8 +244,10 @@ class TableModel:
         draws = check_integer("draws", draws, 2)
         given = [given] if isinstance(given, str) else given
         format, frame, model = self._format, read(table), self._model
-        x = format.form.encode(format.codes(frame, nearest=nearest))
+        x = format.form.encode(format.codes(frame, nearest=True))
         fixed = {format.columns[name].name for name in given}
+        for name in fixed.intersection(frame.names):  # refuses new categories
+            format.columns[name].encode(frame.column(name), nearest=nearest)
         free = np.array([column.name not in fixed for column in format.columns.variables])
         wrong = {} if nearest else format.columns.impossible(frame)
         self._warn_replaced(frame, {name: rows for name, rows in wrong.items() if name in fixed})
@@ -255,7 +257,7 @@ class TableModel:
             warnings.warn(
                 f"the log probability of {plural(count, 'row')} is -inf, because the model cannot "
                 f"produce {self._count_by_column(frame, wrong)}; nearest=True scores the nearest "
-                "instead",
+                "numbers and the rarest categories instead",
                 stacklevel=2,
             )
 
@@ -273,7 +275,7 @@ class TableModel:
     def independent(self, table: Any, *, nearest: bool = False) -> np.ndarray:
         """The log probability of every value under the marginal of its column: (N, D)."""
         format, frame = self._format, read(table)
-        x = format.form.encode(format.codes(frame, nearest=nearest))
+        x = format.form.encode(format.codes(frame, nearest=True))
         cost = over_rows(
             BATCH, lambda x: independent_cost(self._model, x.to(self._model.device)), x
         )
@@ -282,11 +284,11 @@ class TableModel:
         return self._by_column(-cost - format.columns.log_volume(frame, nearest=True), wrong)
 
     def _warn_replaced(self, frame: Frame, wrong: Mapping[str, np.ndarray]) -> None:
-        """Warn of values that are replaced, given the row numbers by column."""
+        """Warn of values that are not used as they are, given the row numbers by column."""
         if wrong:
             warnings.warn(
                 f"the model cannot produce {self._count_by_column(frame, wrong)}; the nearest "
-                "values are used instead",
+                "numbers are used instead, and new categories count as unknown",
                 stacklevel=3,
             )
 
@@ -296,7 +298,9 @@ class TableModel:
         parts = []
         for name, rows in wrong.items():
             value, column = frame.column(name).slice(rows[0], 1), self.columns_[name]
-            near = f" (nearest: {column.nearest(value)[0]})" if isinstance(column, Number) else ""
+            near = ""
+            if isinstance(column, Number) and value[0].is_valid:
+                near = f" (nearest: {column.nearest(value)[0]})"
             parts.append(f"{plural(len(rows), 'value')} of {name!r} such as {value[0]}{near}")
         return join_names(parts)
 
