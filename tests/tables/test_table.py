@@ -1,5 +1,6 @@
 """`bfn.Table` on a table whose joint law is known: bounds, conditionals, imputation, prediction."""
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from sklearn.base import clone
 
 import bfn
+from bfn.progress import Display
 from bfn.recipe import Train
 from bfn.tables import source
 from bfn.train.monitor import Validation
@@ -181,6 +183,23 @@ def test_one_column(constant: dict[str, list]) -> None:
     assert set(table.sample(50, given=given, steps=4)["a"]) == set(range(4))
     for name, value in given.items():
         assert list(table.predict(rows.head(2), name)) == [value] * 2
+
+
+class Impatient(Display):
+    """Presses Ctrl-C after three steps."""
+
+    def advance(self, step: int, steps: int) -> None:
+        if step == 3:
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_ctrl_c_keeps_the_best_model_so_far() -> None:
+    fitted = bfn.Table(**FEW | {"steps": 50, "display": Impatient()})
+    with pytest.raises(KeyboardInterrupt, match="interrupted at step 4 of 50"):
+        fitted.fit(table(100))
+    readout: Any = fitted.model_.net.readout
+    assert readout.weight.any()  # untrained, it is 0
+    assert len(fitted.sample(5, steps=3)) == 5
 
 
 def test_a_small_table_is_not_memorised() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from bfn import noise
-from bfn.errors import BFNError, check_number
+from bfn.errors import BFNError, Interrupted, check_number
 from bfn.recipe import Recipe, Train
 from bfn.recipe import read as read_recipe
 from bfn.recipe.build import fitted
@@ -117,7 +117,7 @@ class Table(TableModel):
     # Training.
 
     def fit(self, table: Any, y: Any = None, *, holdout: Any = None) -> Self:
-        """Train on a table.
+        """Train on a table; Ctrl-C keeps the best model so far.
 
         Args:
             table: a DataFrame of pandas or polars, an Arrow table, a dict of arrays, or the path
@@ -143,7 +143,11 @@ class Table(TableModel):
         data = TableRows("the table", format, splits, frame, {"train": rows})
         recipe = fitted(self._recipe(), data)
         model = data.model(recipe)
-        fit(model, data, display=self.display, **vars(recipe.train))
+        try:
+            fit(model, data, display=self.display, **vars(recipe.train))
+        except Interrupted:
+            self.model_ = model
+            raise
         self.model_ = model
         return self
 
