@@ -7,6 +7,7 @@ import io
 import json
 import math
 import re
+import shutil
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
@@ -25,10 +26,14 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 import bfn
+from bfn.cli.app import main
 from bfn.compare.measures import Boosting, Features, c2st
 from bfn.compare.report import page, png
 from bfn.compare.scores import align
+from bfn.data.base import hold_out
+from bfn.runs.folder import RunFolder
 from bfn.tables import compare
+from support import tiny_runs
 
 BOOSTING = {name: vars(Boosting)[name] for name in ("classifier", "regressor")}
 
@@ -427,6 +432,48 @@ def test_the_command_prints_json(run: Callable[..., str]) -> None:
     assert found["rows"] == {"train": 200, "new": 200}
     assert found["measures"]["Shape"]["real"] is None
     assert 0.8 < found["measures"]["Shape"]["new"] < 1.0
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with people.csv and its run."""
+    folder = tmp_path_factory.mktemp("trained")
+    table = people(300, 3).assign(number=range(300), note=TRAIN["town"])
+    table.to_csv(folder / "people.csv", index=False)
+    line = f"train {folder}/people.csv --out {folder}/people --train.steps 2 --net.width 16 "
+    line += "--net.layers 1 --data.columns.number text-id --data.columns.note drop"
+    assert main(line.split()) == 0
+    return folder
+
+
+def test_a_run_provides_its_rows(run: Callable[..., str], trained: Path) -> None:
+    run(f"sample {trained}/people --n 50 --steps 3 -o rows.csv")
+    found = json.loads(run(f"compare {trained}/people rows.csv --target rich --json -"))
+    table, new = pd.read_csv(trained / "people.csv"), pd.read_csv("rows.csv")
+    split = hold_out(np.arange(300), 0.1, 0.1, "number")
+    real = table.drop(columns=["number", "note"])
+    train, holdout = (real.iloc[split[name]] for name in ("train", "test"))
+    expected = compare(train, new.drop(columns="number"), holdout, "rich")
+    assert found == json.loads(json.dumps(expected.as_dict()))
+    assert found["rows"] == {"train": 240, "new": 50, "holdout": 30}
+    found = json.loads(run(f"compare {trained}/people rows.csv --holdout test.csv --json -"))
+    assert found["rows"]["holdout"] == 120
+
+
+def test_a_run_whose_rows_cannot_be_found(run: Callable[..., str], trained: Path) -> None:
+    shutil.copytree(trained / "people", "run")
+    recipe = Path("run/recipe.toml")
+    recipe.write_text(recipe.read_text().replace(str(trained), str(Path.cwd())))
+    assert "people.csv' does not exist" in run("compare run new.csv", code=2)
+    lines = (trained / "people.csv").read_text().splitlines()
+    Path("people.csv").write_text("\n".join(lines[:-1]))
+    sentence = "'people.csv' is no longer the table that the run 'run' was trained on; give"
+    assert sentence in run("compare run new.csv", code=2)
+    Path("digits").mkdir()
+    RunFolder("digits").write_recipe(tiny_runs.read(Path(), "discretised"))
+    sentence = "the run 'digits' is not of a table; compare its samples with bfn solvers"
+    assert sentence in run("compare digits new.csv", code=2)
+    assert "'.' holds no recipe.toml" in run("compare . new.csv", code=2)
 
 
 @pytest.mark.parametrize(

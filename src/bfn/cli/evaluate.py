@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bfn.cli import results
 from bfn.cli.options import (
@@ -342,9 +342,11 @@ def compare(
     """Compare new rows with real ones: how similar they are, and whether any are copies.
 
     Args:
-        real: The table that the model was trained on, a .csv or .parquet.
+        real: A run, for its training rows and its test rows; or the table that a model was trained
+            on, a .csv or .parquet.
         new: A table of new rows.
-        holdout: Real rows that the model was not trained on, scored as a reference.
+        holdout: Real rows that the model was not trained on, scored as a reference; by default a
+            run's test rows.
         target: A column to predict from the others, training on the new rows.
         seed: Random seed for the classifiers and for choosing rows.
         out: Also write a report with explanations and charts to this .html.
@@ -353,7 +355,8 @@ def compare(
 
     check_free(out, force, endings=(".html",))
     results.check_json(json, force)
-    comparison = compare_tables(real, new, holdout, target, seed=seed)
+    tables = rows_of_run(real, new, holdout) if real.is_dir() else (real, new, holdout)
+    comparison = compare_tables(*tables, target, seed=seed)
     if out is not None:
         comparison.report(out)
     if results.write_json(json, comparison.as_dict()):
@@ -363,3 +366,25 @@ def compare(
         print(warning)
     if out is not None:
         print(f"wrote {out}")
+
+
+def rows_of_run(run: Path, new: Path, holdout: Path | None) -> list[Any]:
+    """A run's training rows, new rows and test rows, without columns that are not modelled."""
+    from bfn.recipe import build
+    from bfn.runs.folder import RunFolder
+    from bfn.tables.frame import read
+
+    folder = RunFolder(run)
+    data: Any = build.data(recipe_with_data(folder))
+    if data.medium != "table":
+        raise BFNError(
+            f"the run {str(run)!r} is not of a table; compare its samples with bfn solvers"
+        )
+    if folder.data().get("digest") not in (None, data.digest()):
+        raise BFNError(
+            f"{data.name!r} is no longer the table that the run {str(run)!r} was trained on; give "
+            "the rows that it was trained on as a file"
+        )
+    left_out = {*data.columns.identifiers, *data.columns.dropped}
+    frames = (data.rows("train"), read(new), read(holdout) if holdout else data.rows("test"))
+    return [f.table.select([name for name in f.names if name not in left_out]) for f in frames]
