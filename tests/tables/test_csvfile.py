@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 from pathlib import Path
 
@@ -79,6 +80,14 @@ def test_what_is_read(text: str, columns: dict[str, list[object]], tmp_path: Pat
         assert read_csv(tmp_path / name)[0].to_pydict() == columns
 
 
+def test_long_cells_are_read(tmp_path: Path) -> None:
+    limit = csv.field_size_limit()
+    text = "many, many words\n" * 12_000
+    (tmp_path / "t.csv").write_text(f'n,text\n1,"{text}"\n2,few\n', newline="")
+    assert read_csv(tmp_path / "t.csv")[0].to_pydict() == {"n": [1, 2], "text": [text, "few"]}
+    assert csv.field_size_limit() == limit < len(text)
+
+
 def test_the_line_in_which_the_head_ends_is_not_looked_at(tmp_path: Path) -> None:
     """The text is not ASCII, so that the head has fewer characters than bytes."""
     line = "39, Zoë\n".encode()
@@ -110,6 +119,9 @@ def test_the_line_in_which_the_head_ends_is_not_looked_at(tmp_path: Path) -> Non
         (b"a,b\nx,y\nx,caf\xe9\n", "line 3, column 'b' of .* is not UTF-8"),
         (b"a,a\n1,2\n3,4\n", "more than one column called 'a'"),
         (b'a,b\n1,"x"\n2,"y\n3,z\n', "line 3 of .* opens a quote but never closes it"),
+        (b'a,b\n1,"x\n' + b"3,z\n" * 50_000, "line 2 of .* opens a quote but never closes it"),
+        (b'a,b\n1,x"y\rz"y\n2,3,4\n', "line 4 of .* has 3 values, expected 2"),
+        (b"a,b\n1,2\n3," + b"x" * 5_000_000, "line 3, column 'b' of .* has 5,000,000 characters"),
     ],
 )
 def test_broken_files_get_a_sentence(content: bytes, message: str, tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import collections
 import csv
-import io
 import re
+import threading
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,8 @@ HEAD = 2**20
 """Bytes at the start of a file from which the dialect is detected."""
 ROWS = 2**16
 """Rows that are written at a time."""
+_LIMIT = threading.Lock()
+"""Held while the length of a cell in the csv module, which all threads share, is not limited."""
 
 
 @dataclass(frozen=True)
@@ -242,9 +245,19 @@ def _divided(head: str, *, cut: bool) -> tuple[str, list[list[str]]]:
         width, count = widths.most_common(1)[0] if widths else (0, 0)
         return width > 1, count
 
-    divided = {d: [row for row in csv.reader(lines, delimiter=d) if row] for d in DELIMITERS}
+    divided = {d: _rows(lines, d) for d in DELIMITERS}
     best = max(DELIMITERS, key=agreement)
     return best, divided[best]
+
+
+def _rows(lines: Iterable[str], delimiter: str) -> list[list[str]]:
+    """The cells of lines that are not empty, however long they are."""
+    with _LIMIT:
+        limit = csv.field_size_limit(2**31 - 1)
+        try:
+            return [row for row in csv.reader(lines, delimiter=delimiter) if row]
+        finally:
+            csv.field_size_limit(limit)
 
 
 def _has_header(rows: list[list[str]]) -> bool:
@@ -269,7 +282,7 @@ def _broken(
     path: Path, delimiter: str, names: list[str], error: Exception | None = None
 ) -> BFNError:
     """The error for a file that cannot be read, with the line and the column if possible."""
-    begin, quotes, record = 1, 0, ""
+    begin, quotes, record = 1, 0, []
     for number, line in enumerate(_read(path).splitlines(keepends=True), 1):
         try:
             text = line.decode("utf-8-sig")
@@ -279,10 +292,12 @@ def _broken(
                 f"line {number}, column {column!r} of {str(path)!r} is not UTF-8; convert the "
                 "file, for example with iconv -f latin1 -t utf-8"
             )
-        begin, record = (begin, record + text) if quotes % 2 else (number, text)
+        if quotes % 2 == 0:
+            begin, record = number, []
+        record.append(text)
         quotes += text.count('"')
-        cells = next(csv.reader(io.StringIO(record), delimiter=delimiter), [])
-        if quotes % 2 == 0 and cells and len(cells) != len(names):
+        cells = [] if quotes % 2 else next(iter(_rows(record, delimiter)), [])
+        if cells and len(cells) != len(names):
             where = f"{cells[-1]!r} is beyond column {names[-1]!r}"
             if len(cells) < len(names):
                 where = f"column {names[len(cells)]!r} is the first without one"
@@ -290,6 +305,12 @@ def _broken(
                 f"line {begin} of {str(path)!r} has {plural(len(cells), 'value')}, expected "
                 f"{len(names)}: {where}; repair the line"
             )
+        for name, cell in zip(names, cells, strict=False):
+            if len(cell) > HEAD:  # Arrow reads as much at a time
+                return BFNError(
+                    f"line {begin}, column {name!r} of {str(path)!r} has {len(cell):,} characters; "
+                    f"expected at most {HEAD:,}; shorten it"
+                )
     if quotes % 2:
         return BFNError(
             f"line {begin} of {str(path)!r} opens a quote but never closes it; repair it"
