@@ -98,6 +98,22 @@ def test_frequent_values_are_bins_of_their_own() -> None:
     assert counts[~bins.exact].max() < 100
 
 
+@pytest.mark.parametrize("n", [500, 1000, 2000, 3000])
+def test_one_frequent_value_does_not_give_the_others_bins_of_their_own(n: int) -> None:
+    rng = np.random.default_rng(0)
+    tail = np.rint(rng.lognormal(10, 1.5, n)).astype(np.int64)
+    k = np.where(rng.random(n) < 0.92, 0, tail)
+    bins, counts = Bins.fit(k, 256, 32)
+    assert bins.exact[0]
+    assert counts[0] == (k == 0).sum()
+    # New values from the middle of the tail have some probability, and few are training values.
+    low, high = np.quantile(k[k > 0], [0.1, 0.9])
+    new = tail[(tail > low) & (tail < high)]
+    assert np.isfinite(bins.log_mass(new, bins.index(new))).all()
+    j = bins.index(k[k > 0])
+    assert np.isin(bins.draw(j, rng), k).mean() < 0.2
+
+
 def test_bins_are_finer_towards_the_ends() -> None:
     k = np.rint(np.random.default_rng(0).standard_cauchy(50_000) * 1000).astype(np.int64)
     _, counts = Bins.fit(k, 256, 32)

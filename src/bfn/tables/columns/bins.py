@@ -73,8 +73,8 @@ class Bins:
         """About `most` bins of training values, more if many are frequent, or one per value if
         None; and the count of each."""
         u, c = np.unique(k, return_counts=True)
-        n = len(k)
-        if most is None or len(u) <= min(most, n // 2):
+        # Not on average, which a single very frequent value would decide.
+        if most is None or (len(u) <= most and np.median(c) > 1):
             alone = np.ones(len(u), bool)
         else:
             alone = np.zeros(len(u), bool)
