@@ -71,6 +71,13 @@ def test_holes_are_filled_and_the_rest_stays(trained: Path, output: Command) -> 
     assert "" not in first + second
 
 
+def test_cells_that_stay_empty_are_not_counted(output: Command) -> None:
+    Path("t.csv").write_text("x,empty\n" + "\n".join(f"{i % 5}," for i in range(60)) + "\n")
+    output("train", "t.csv", "--out", "run", *TINY, "--train.steps", 1)
+    Path("holes.csv").write_text("x,empty\n,\n1,\n")
+    assert "2 rows, 1 value filled in" in output("infill", "run", "holes.csv", "--steps", 3)
+
+
 def test_evaluation_is_by_column_beside_independent_ones(trained: Path, output: Command) -> None:
     output("eval", trained / "run", "--json", "result.json")
     found = json.loads(Path("result.json").read_text())

@@ -82,7 +82,8 @@ def infill(
         write(filled, out)
     else:
         fill_csv(Path(what), frame.table, filled, dialect, out)
-    print(f"{out}: {plural(len(frame), 'row')}, {plural(holes, 'value')} filled in")
+    count = holes - read(filled).holes  # a column without any value in training stays empty
+    print(f"{out}: {plural(len(frame), 'row')}, {plural(count, 'value')} filled in")
 
 
 def evaluate(
