@@ -137,6 +137,7 @@ def test_scikit_learn_clones_it() -> None:
         (lambda t: t.impute(table(3), n=0), "n = 0"),
         (lambda t: t.log_prob(table(3), draws=1), "draws = 1; expected a whole number, at least 2"),
         (lambda t: bfn.Table(known=0).fit(table(9)), "known = 0; expected a number above 0"),
+        (lambda t: bfn.Table(columns={"a": "drop"}).fit({"a": [1, 2]}), "all columns are dropped"),
         (lambda t: bfn.Table(steps=0).fit(table(9)), "train.steps = 0 is too small"),
         (lambda t: t.predict_proba(table(3), "income"), "no column 'income'"),
         (lambda t: t.log_prob(table(3), given=["income"]), "no column 'income'"),
@@ -333,6 +334,20 @@ def test_a_missing_value_where_there_was_none_has_no_probability(plain: bfn.Tabl
         scores = plain.log_prob(rows).value
     assert np.isneginf(scores).tolist() == [True, True, False, True]
     assert np.isneginf(plain.independent(rows).sum(1)).tolist() == [True, True, False, True]
+
+
+def test_a_table_lists_all_its_columns() -> None:
+    rows = numbers(60).assign(few=[None, 1, 2] * 20, id=[f"r{i}" for i in range(60)])
+    table = bfn.Table(**FEW, columns={"id": "text-id", "cents": "drop"}).fit(rows)
+    columns = """5 columns
+  few: number, 2 values and missing ones
+  fifties: number, 20 values
+  cents: dropped
+  k: constant
+  id: identifier"""
+    assert repr(table.columns_) == columns
+    size = sum(p.numel() for p in table.model_.parameters())
+    assert repr(table) == f"Table of {size:,} parameters and {columns}"
 
 
 def test_whole_numbers_stay_whole_when_their_holes_are_filled(plain: bfn.Table) -> None:

@@ -21,7 +21,7 @@ from bfn.output import MixedOutput, Output
 from bfn.output.base import by_part
 from bfn.sampling.batches import in_batches
 from bfn.tables.columns import Columns
-from bfn.tables.columns.column import Column, Number
+from bfn.tables.columns.column import Number
 from bfn.tables.format import TableFormat
 from bfn.tables.frame import Frame, read
 from bfn.tables.head import add_logits
@@ -362,19 +362,7 @@ class TableModel:
 
     def __repr__(self) -> str:
         numbers = sum(p.numel() for p in self._model.net.parameters())
-        what = f"{type(self).__name__} of {plural(len(self.columns_.columns), 'column')}"
-        lines = [f"{what}, {numbers:,} parameters"]
-        lines += [f"  {c.name}: {_described(c)}" for c in self.columns_.columns]
-        return "\n".join(lines)
-
-
-def _described(column: Column) -> str:
-    """What a column is, in a few words."""
-    if column.K < 2:
-        return "constant"
-    bins = column.kind == "number" and not column.exact.all()
-    count, unit = (len(column.different), "bin") if bins else (column.different.sum(), "value")
-    return f"{column.kind}, {plural(int(count), unit)}{' and missing ones' * column.missing}"
+        return f"{type(self).__name__} of {numbers:,} parameters and {self.columns_!r}"
 
 
 def _at_start(model: BFN | Present, x: Tensor, mask: Tensor) -> Any:

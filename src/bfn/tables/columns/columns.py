@@ -91,10 +91,10 @@ class Columns:
         )
         result = cls(frame.origin, columns, named["text-id"], named["drop"])
         if not result.variables:
-            raise BFNError(
-                "no column has more than one value in the rows to train on, so there is nothing to "
-                "model; give more rows or columns"
-            )
+            why = "no column has more than one value in the rows to train on"
+            if not columns:
+                why = "all columns are dropped or identifiers"
+            raise BFNError(f"{why}, so there is nothing to model; give more rows or columns")
         return result
 
     @property
@@ -246,6 +246,13 @@ class Columns:
         identifiers, dropped = (tuple(description[key]) for key in ("identifiers", "dropped"))
         return cls(origin, columns, identifiers, dropped)
 
+    def __repr__(self) -> str:
+        kinds = {column.name: _described(column) for column in self.columns}
+        kinds |= dict.fromkeys(self.identifiers, "identifier")
+        kinds |= dict.fromkeys(self.dropped, "dropped")
+        lines = [f"  {name}: {kinds[name]}" for name in self.origin.schema.names]
+        return "\n".join([plural(len(lines), "column"), *lines])
+
     def _checked(self, source: Any) -> Frame:
         """A table with all columns that vary, and no unknown ones."""
         frame = read(source)
@@ -264,6 +271,15 @@ class Columns:
                 "was trained on"
             )
         return frame
+
+
+def _described(column: Column) -> str:
+    """What a column is, in a few words."""
+    if column.K < 2:
+        return "constant"
+    bins = column.kind == "number" and not column.exact.all()
+    count, unit = (len(column.different), "bin") if bins else (column.different.sum(), "value")
+    return f"{column.kind}, {plural(int(count), unit)}{' and missing ones' * column.missing}"
 
 
 def _filled(known: Any, values: Any) -> Any:
