@@ -22,9 +22,12 @@ DATED = r"^([0-9]{1,2}[/ -]([0-9]{1,2}|[A-Za-z]{3,9})[/ -]([0-9]{2}|[0-9]{4})"
 DATED += r"|[0-9]{4}[/.-][0-9]{1,2}[/.-][0-9]{1,2}|[0-9]{1,2}[.][0-9]{1,2}[.][0-9]{4}"
 DATED += r"|[A-Za-z]{3,9} [0-9]{1,2},? [0-9]{4})([T ].*)?$"
 """Dates in any form."""
+TIMED = r"^([01]?[0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9]([.][0-9]+)?)?( ?[AaPp][.]?[Mm][.]?)?$"
+"""Times of day in any form."""
 FORMS = (
     (DRESSED, r"[$€£¥%,'+( ]", "numbers", "1234.5"),
     (DATED, "", "dates", "2024-01-31 or 2024-01-31 12:00:00"),
+    (TIMED, "", "times", "08:30 or 08:30:00"),
 )
 """Patterns that should be written differently, if many values show the given sign."""
 FRACTIONS = ("timestamp[ms]", "timestamp[us]", "timestamp[ns]")
@@ -155,7 +158,7 @@ def _refuse(name: str, array: Any, number: bool) -> None:
                 f"{array[row].as_py()!r} in row {row + 1:,}; repair it or leave it empty, or "
                 "declare the column a category"
             )
-        _refuse_forms(name, values)
+        _refuse_forms(name, array)
         different = pc.count_distinct(values).as_py()
         if different < 0.95 * len(values):
             return
@@ -168,14 +171,31 @@ def _refuse(name: str, array: Any, number: bool) -> None:
     )
 
 
-def _refuse_forms(name: str, values: Any) -> None:
+def _refuse_forms(name: str, array: Any) -> None:
     """Refuse numbers and dates in unsupported formats."""
+    valid = array.is_valid()
     for pattern, sign, what, plain in FORMS:
-        alike = pc.match_substring_regex(values, pattern)
-        signed = pc.and_(alike, pc.match_substring_regex(values, sign))
-        if alike.true_count >= 0.9 * len(values) and signed.true_count >= 0.1 * len(values):
-            raise BFNError(
-                f"column {name!r} holds {what} in an unsupported format, such as "
-                f"{values.filter(signed)[0].as_py()!r}; write them all as {plain}, or declare the "
-                "column a category"
+        alike = pc.match_substring_regex(array, pattern)
+        signed = pc.and_(alike, pc.match_substring_regex(array, sign))
+        if alike.true_count < 0.9 * valid.true_count or signed.true_count < 0.1 * valid.true_count:
+            continue
+        whole = pc.replace_substring_regex(array, r"(:[0-9]{2})[.][0-9]+$", r"\1")
+        fits = max((_fits(whole, form) for form in DATES), key=lambda fits: fits.true_count)
+        odd = pc.and_not(valid, fits)
+        wrong = f"in an unsupported format, such as {array.filter(signed)[0].as_py()!r}"
+        if fits.true_count and odd.true_count:
+            row = pc.index(odd, True).as_py()
+            wrong = (
+                f"such as {array.filter(fits)[0].as_py()!r}, but in row {row + 1:,} "
+                f"{array[row].as_py()!r}, which is none or is written differently"
             )
+        raise BFNError(
+            f"column {name!r} holds {what} {wrong}; write them all as {plain}, or declare the "
+            "column a category"
+        )
+
+
+def _fits(text: Any, form: str) -> Any:
+    """Which texts are dates or times written in a form."""
+    times = pc.strptime(text, form, "s", error_is_null=True)
+    return pc.equal(pc.strftime(times, form).cast(text.type), text).fill_null(False)
