@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -159,6 +160,11 @@ def test_spikes_stand_out() -> None:
         (pd.DataFrame([[1, 2], [3, 4]], columns=["a", "a"]), {}, "more than one column.*'a'"),
         (pd.DataFrame({"a": [None, 1, 2.5, "x"]}), {}, "mixes int and str .* 1 and, in row 4, 'x'"),
         ({"a": ["x", 1]}, {}, "'a' mixes str and int values, .* in row 2, 1; convert them"),
+        *(
+            (frame({"a": [None, moment.date(), pd.NaT, moment]}), {}, "mixes date and .* in row 4")
+            for frame in (pd.DataFrame, dict)
+            for moment in (pd.Timestamp("2020-01-02 15:30"), datetime(2020, 1, 2, 15, 30))
+        ),
         ({"a": [1, 2], "b": [1, 2, 3]}, {}, "'b' has 3 values, but another one has 2; give"),
         ({"a": [[1], [2, 3]]}, {}, "'a' has shape"),
         ({"a": [1, 2**63]}, {}, "'a' holds 9223372036854775808 in row 2, which is beyond 64 bits"),

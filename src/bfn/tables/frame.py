@@ -14,6 +14,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -342,7 +343,7 @@ def _arrow(convert: Callable[[], Any], columns: Iterable[tuple[str, Any]]) -> An
     """The result of a conversion, or an error that names the column it fails for."""
     wrong = (pa.ArrowException, TypeError, ValueError, OverflowError)
     try:
-        return convert()
+        table = convert()
     except wrong as error:
         length = None
         for name, values in columns:
@@ -356,6 +357,12 @@ def _arrow(convert: Callable[[], Any], columns: Iterable[tuple[str, Any]]) -> An
             except wrong:
                 raise _unreadable(name, values) from None
         raise BFNError(f"the table cannot be read: {'; '.join(map(str, error.args))}") from None
+    for name, values in columns:
+        # After a date, Arrow reads moments without their time of day.
+        dates = values if pa.types.is_date(table[name].type) and values.dtype == object else ()
+        if any(isinstance(date, datetime) and date == date for date in dates):
+            raise _unreadable(name, values)
+    return table
 
 
 def _unreadable(name: str, values: Any) -> BFNError:
