@@ -236,6 +236,17 @@ def test_times_and_durations_are_read_from_text(type: Any, ticks: int, text: str
         assert columns.encode({"when": when, "other": [2]})["when"].tolist() == [0]
 
 
+def test_given_dates_in_text_are_written_as_in_training() -> None:
+    columns = Columns.fit(
+        {"day": ["01/05/2024", "11/30/2024", None], "at": ["07:57", "12:30", "21:05"]}
+    )
+    rows = columns.rows({"day": ["1/5/2024", None], "at": "8:1"}, 2)
+    assert rows.column("day").to_pylist() == ["01/05/2024", None]
+    assert rows.column("at").to_pylist() == ["08:01", "08:01"]
+    with pytest.raises(BFNError, match="'at' holds 'soon', but dates written as %H:%M"):
+        columns.rows({"at": "soon"}, 1)
+
+
 def whole(type: Any, *ticks: int) -> Any:
     return pa.array(ticks, pa.int32() if type.bit_width == 32 else pa.int64()).cast(type)
 

@@ -220,6 +220,7 @@ class Columns:
                 raise BFNError(f"column {name!r} is never missing; give a value like {like!r}")
             if isinstance(column, Number):
                 _check_range(column, array)
+                array = column.rewritten(array)
             arrays[column.name] = array
         return Frame(pa.table(arrays), self.origin)
 
