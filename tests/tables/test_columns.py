@@ -116,7 +116,8 @@ def test_spikes_stand_out() -> None:
         ({"a": [1.0, np.inf]}, {}, "'a' holds infinite values"),
         ({"a": ["x", "y"]}, {"a": "number"}, "'a' is declared a number"),
         ({"a": [f"name {i}" for i in range(30)]}, {}, "'a' looks like an identifier: 30 of 30"),
-        ({"a": range(30)}, {}, "'a' looks like an identifier: it counts the rows"),
+        ({"a": range(30)}, {}, "'a' looks like an identifier: it holds every number from 0 to 29"),
+        ({"a": np.arange(35, 5, -1) ^ 1}, {}, "every number from 6 to 35 once; declare its kind"),
         ({"a": [str(i) for i in range(30)] + ["x"]}, {}, "mixes 30 numbers with text, .* row 31"),
         ({"a": [str(i) for i in range(30)] + ["n.a."] * 20}, {}, "such as 'n.a.' in row 31"),
         *(

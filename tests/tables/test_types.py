@@ -398,6 +398,20 @@ def test_files_come_back(ending: str, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
+def test_an_index_in_a_parquet_file_is_not_a_column(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"x": N % 4, "y": N / 2}).sample(40, random_state=0)
+    frame.to_parquet(tmp_path / "t.parquet")
+    for trained in (frame, tmp_path / "t.parquet"):
+        columns = Columns.fit(trained)
+        codes = columns.encode(tmp_path / "t.parquet")
+        assert list(codes) == ["x", "y"]
+        assert list(read(columns.decode(codes)).names) == ["x", "y"]
+    write(columns.decode(codes, like=tmp_path / "t.parquet"), tmp_path / "filled.parquet")
+    assert pd.read_parquet(tmp_path / "filled.parquet").equals(frame)
+    chosen = Columns.fit(tmp_path / "t.parquet", {"__index_level_0__": "number"})
+    assert chosen["__index_level_0__"].kind == "number"
+
+
 def test_other_endings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BFNError, match=r"expected \.csv, \.tsv or \.parquet"):
         write({"x": [1]}, tmp_path / "t.xlsx")

@@ -11,6 +11,7 @@ import base64
 import collections
 import dataclasses
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -161,6 +162,11 @@ class Frame:
     @property
     def names(self) -> list[str]:
         return self.table.column_names
+
+    @property
+    def index_names(self) -> list[str]:
+        """The columns that are the index of a pandas DataFrame in a Parquet file."""
+        return [name for name in self.names if re.fullmatch("__index_level_[0-9]+__", name)]
 
     def __len__(self) -> int:
         return self.table.num_rows

@@ -82,6 +82,7 @@ class Columns:
         if len(frame) < 2:
             raise BFNError("the table has one row; give at least two, which must differ")
         check_integer("max_bins", max_bins, 2)
+        kinds = dict.fromkeys(frame.index_names, "drop") | kinds
         knots = max(4, min(MOST_KNOTS, ALL_KNOTS // (max_bins * len(frame.names))))
         named = {kind: tuple(n for n in frame.names if kinds.get(n) == kind) for kind in KINDS}
         columns = tuple(
@@ -258,6 +259,7 @@ class Columns:
         """A table with all columns that vary, and no unknown ones."""
         frame = read(source)
         known = [*(c.name for c in self.columns), *self.identifiers, *self.dropped]
+        known += frame.index_names
         absent = [c.name for c in self.variables if c.name not in frame.names]
         unknown = [name for name in frame.names if name not in known]
         if unknown:

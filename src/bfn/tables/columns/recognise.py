@@ -139,10 +139,12 @@ def _refuse(name: str, array: Any, number: bool) -> None:
     if len(values) < MANY:
         return
     if number:
-        counts = pa.types.is_integer(values.type) and not array.null_count
-        if not counts or (np.diff(values.to_numpy(zero_copy_only=False)) != 1).any():
+        if not pa.types.is_integer(values.type) or array.null_count:
             return
-        what = "it counts the rows"
+        counted = np.sort(values.to_numpy(zero_copy_only=False))
+        if (np.diff(counted) != 1).any():
+            return
+        what = f"it holds every number from {counted[0]} to {counted[-1]} once"
     elif pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
         numeric = pc.match_substring_regex(array, REAL)
         most = numeric.true_count >= 0.9 * len(values)
