@@ -398,6 +398,21 @@ def test_files_come_back(ending: str, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
+@pytest.mark.parametrize(
+    ("trained", "ending", "written"),
+    [(",", "tsv", "\t"), ("\t", "csv", ","), (";", "csv", ";"), ("\t", "tsv", "\t")],
+)
+def test_the_ending_says_the_delimiter(
+    trained: str, ending: str, written: str, tmp_path: Path
+) -> None:
+    (tmp_path / "t.txt").write_text(f"a{trained}b\n1{trained}x\n2{trained}y\n")
+    frame = read(tmp_path / "t.txt")
+    for dialect in (frame.origin.dialect, None):
+        write(frame, tmp_path / f"new.{ending}", dialect)
+        text = (tmp_path / f"new.{ending}").read_text()
+        assert text == f"a{written}b\n1{written}x\n2{written}y\n"
+
+
 def test_an_index_in_a_parquet_file_is_not_a_column(tmp_path: Path) -> None:
     frame = pd.DataFrame({"x": N % 4, "y": N / 2}).sample(40, random_state=0)
     frame.to_parquet(tmp_path / "t.parquet")

@@ -275,7 +275,8 @@ def write(source: Any, path: str | Path, dialect: csvfile.Dialect | None = None)
 
     Args:
         source: anything that `read` reads.
-        dialect: of a CSV file; by default that of the file it was read from, or commas.
+        dialect: of a CSV file; by default that of the file it was read from. A .tsv file has tabs
+            in any case, and a .csv file commas in their place.
     """
     path, frame = Path(path).expanduser(), read(source)
     if path.suffix == ".parquet":
@@ -284,8 +285,9 @@ def write(source: Any, path: str | Path, dialect: csvfile.Dialect | None = None)
                 frame.table, temporary
             )
     elif path.suffix in (".csv", ".tsv"):
-        usual = csvfile.Dialect("," if path.suffix == ".csv" else "\t")
-        csvfile.write_csv(frame.table, path, dialect or frame.origin.dialect or usual)
+        dialect = dialect or frame.origin.dialect or csvfile.Dialect()
+        delimiter = "\t" if path.suffix == ".tsv" else dialect.delimiter.replace("\t", ",")
+        csvfile.write_csv(frame.table, path, dataclasses.replace(dialect, delimiter=delimiter))
     else:
         raise BFNError(f"{str(path)!r} has the wrong ending; expected .csv, .tsv or .parquet")
 
