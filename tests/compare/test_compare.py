@@ -28,7 +28,7 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 import bfn
 from bfn.cli.app import main
 from bfn.compare.measures import Boosting, Features, c2st
-from bfn.compare.report import page, png
+from bfn.compare.report import page, picture, png
 from bfn.compare.scores import align
 from bfn.data.base import hold_out
 from bfn.runs.folder import RunFolder
@@ -398,6 +398,26 @@ def test_odd_columns_are_drawn() -> None:
     assert len(svgs) == 6 + len(found.worst_pairs())
     assert "291 others" in text
     assert not re.search(r"[\"\s](nan|inf)[\"\s]", text)
+
+
+def test_dates_and_times_are_labelled_as_such() -> None:
+    rows, half = np.arange(100), 1800 * np.arange(100)
+    start = np.datetime64("2020-02-27", "s")
+    table = {
+        "day": np.where(rows % 2, np.datetime64("NaT"), start + rows * np.timedelta64(1, "D")),
+        "minute": start + half.astype("timedelta64[s]"),
+        "few": start + rows % 3 * np.timedelta64(1, "D"),
+        "long": half.astype("timedelta64[s]"),
+    }
+    found = []
+    for column in align({"train": table, "new": table}):
+        texts = ET.fromstring(picture(column)).iter("text")
+        found.append([text.text for text in texts])
+    day, minute, few, long = found
+    assert day == ["2020-02-27", "2020-04-16", "from 2020-06-04, missing"]
+    assert minute == ["below 02-27 00:29", "02-27 23:19", "from 02-29 01:00"]
+    assert few == ["2020-02-27", "2020-02-28", "2020-02-29"]
+    assert long == ["below 0:29:42", "23:19:24", "from 2 days, 1:00:18"]
 
 
 def test_the_least_similar_columns_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:

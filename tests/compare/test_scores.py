@@ -122,9 +122,9 @@ def test_equal_tables_are_alike_and_disjoint_ones_are_not() -> None:
     columns = align({"train": real, "new": real})
     assert {shape(column, "train", "new") for column in columns} == {1.0}
     assert {t.score for t in trends(columns, "train", "new", seed=0).values()} == {1.0}
-    apart = Aligned("x", ("a", "b"), {"train": np.zeros(4, int), "new": np.ones(3, int)})
+    apart = Aligned("x", ("a", "b"), {"train": np.zeros(4, int), "new": np.ones(3, int)}, "text")
     assert shape(apart, "train", "new") == 0.0
-    far = Aligned("x", None, {"train": np.arange(4.0), "new": np.arange(4.0) + 9})
+    far = Aligned("x", None, {"train": np.arange(4.0), "new": np.arange(4.0) + 9}, "numbers")
     assert shape(far, "train", "new") == 0.0
 
 
@@ -134,7 +134,7 @@ def test_classes_of_which_few_occur() -> None:
 
 
 def test_columns_without_values_have_no_score() -> None:
-    nothing = Aligned("x", None, {"train": np.full(3, np.nan), "new": np.ones(3)})
+    nothing = Aligned("x", None, {"train": np.full(3, np.nan), "new": np.ones(3)}, "numbers")
     assert math.isnan(shape(nothing, "train", "new"))
     assert math.isnan(overlap(np.array([], int), np.array([1])))
 

@@ -6,8 +6,9 @@ import base64
 import math
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from html import escape
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +25,8 @@ MOST_COLUMNS = 60
 BARS, CLASSES, CELLS = 36, 10, 28
 """Maximum intervals of a number, values of a category, and intervals of a number in a pair."""
 WIDTH, HEIGHT = 320, 150
+DAY = 86_400e6
+"""In microseconds."""
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1e23; --faint: #646b75; --line: #d9dce1; --page: #fff;
@@ -259,9 +262,10 @@ class Axis:
 
     def _cut(self, known: Values, most: int) -> None:
         distinct = np.unique(known)
+        written = _writer(self.column.kind, distinct)
         if len(distinct) <= most:  # a bar for each value
             self.edges = np.concatenate([distinct[:1], (distinct[1:] + distinct[:-1]) / 2])
-            self.labels = [_number(value) for value in distinct]
+            self.labels = [written(value) for value in distinct]
             return
         low, high = np.quantile(known, [0.01, 0.99])
         if low == high:
@@ -273,10 +277,10 @@ class Axis:
         below = distinct[0] < low
         edges = low + step * np.arange(-int(below), math.ceil((high - low) / step) + 1)
         self.edges = edges
-        self.labels = [f"{_number(a)} to {_number(b)}" for a, b in pairwise(edges)]
+        self.labels = [f"{written(a)} to {written(b)}" for a, b in pairwise(edges)]
         if below:
-            self.labels[0] = f"below {_number(low)}"
-        self.labels.append(f"from {_number(edges[-1])}")
+            self.labels[0] = f"below {written(low)}"
+        self.labels.append(f"from {written(edges[-1])}")
 
     def _rank(self, train: Values, both: Values, most: int) -> None:
         names: Sequence[str] = self.column.labels or ()
@@ -337,7 +341,7 @@ def _upright(axis: Axis, real: Values, new: Values, titles: Sequence[str]) -> st
         label = ends[middle].partition(" to ")[0]
         parts.append(_text((middle + 0.5) * step, HEIGHT - 4, label, "middle"))
         last = axis.labels[-1] if not axis.missing else f"{ends[-1]}, missing"
-        parts.append(_text(WIDTH, HEIGHT - 4, last, "end"))
+        parts.append(_text(WIDTH, HEIGHT - 4, last, "end", 24))
     return _svg(WIDTH, HEIGHT, parts)
 
 
@@ -457,6 +461,21 @@ def _svg(width: float, height: float, parts: Sequence[str]) -> str:
 def _text(x: float, y: float, text: str, anchor: str = "start", most: int = 17) -> str:
     text = text if len(text) <= most else f"{text[: most - 1]}…"
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _writer(kind: str, values: Values) -> Callable[[float], str]:
+    """How to write numbers, or dates and times in microseconds, as some distinct values are."""
+    if kind == "numbers":
+        return _number
+    if kind == "times":
+        return lambda value: str(timedelta(seconds=round(value / 1e6)))
+    if np.any(values % DAY) and values[-1] - values[0] < 60 * DAY:  # without the year
+        return lambda value: _date(value, "m")[5:]
+    return lambda value: _date(value, "D")
+
+
+def _date(value: float, unit: str) -> str:
+    return str(np.datetime64(int(value), "us").astype(f"datetime64[{unit}]")).replace("T", " ")
 
 
 def _number(value: float) -> str:

@@ -45,13 +45,15 @@ DIFFERENCES = 4e9
 class Aligned:
     """One column of all the tables.
 
-    Numbers, dates and times are float64, NaN where they are missing. Categories are indices into
-    `labels`, -1 where they are missing.
+    Numbers, dates and times are float64, NaN where they are missing; dates and times in
+    microseconds. Categories are indices into `labels`, -1 where they are missing.
     """
 
     name: str
     labels: tuple[str, ...] | None
     values: Mapping[str, Values]
+    kind: str
+    """numbers, dates, times or text."""
 
     @property
     def is_number(self) -> bool:
@@ -81,19 +83,21 @@ def _align(name: str, arrays: Mapping[str, Any]) -> Aligned:
     if len(set(kinds.values())) > 1:
         mixture = " but ".join(f"{kind} in the {SIDES[side]} rows" for side, kind in kinds.items())
         raise BFNError(f"column {name!r} has {mixture}; expected values of one kind")
-    if set(kinds.values()) <= {"numbers", "times"}:
-        return Aligned(name, None, {side: _numbers(name, side, a) for side, a in arrays.items()})
+    kind = next(iter(kinds.values()), "numbers")
+    if kind != "text":
+        values = {side: _numbers(name, side, array) for side, array in arrays.items()}
+        return Aligned(name, None, values, kind)
     texts = [_text(array) for array in arrays.values()]
     coded = pa.concat_arrays(texts).dictionary_encode()
     codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
     ends = np.cumsum([len(text) for text in texts])[:-1]
     values = dict(zip(arrays, np.split(codes, ends), strict=True))
-    return Aligned(name, tuple(coded.dictionary.to_pylist()), values)
+    return Aligned(name, tuple(coded.dictionary.to_pylist()), values, kind)
 
 
 def _kind(type: Any) -> str:
     if pa.types.is_temporal(type):
-        return "times"
+        return "dates" if pa.types.is_date(type) or pa.types.is_timestamp(type) else "times"
     tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
     return "numbers" if any(test(type) for test in tests) else "text"
 
