@@ -184,6 +184,7 @@ def test_copies_give_warnings_and_new_rows_do_not() -> None:
     assert "without wage, since" in coarse
     assert re.search(r"\d\d\.\d% of the new rows are nearer to a training row", near)
     assert all(warning in str(found) for warning in found.warnings)
+    assert repr(found) == str(found), "what a notebook shows"
     assert compare(TRAIN, copied).warnings == (), "without held-out rows, nothing can be said"
 
 
@@ -306,7 +307,8 @@ MISTAKES = [
     (({"a": range(9)}, None), {}, "a table was expected, not NoneType"),
     ((TRAIN, NEW.drop(columns="age")), {}, "the new rows have no column 'age'; expected the colum"),
     ((TRAIN, NEW.assign(x=1)), {}, "the new rows have a column 'x'; expected the columns of the"),
-    ((TRAIN, NEW.assign(age="old")), {}, "'age' has numbers in the training rows but text in the"),
+    ((TRAIN, NEW.assign(age="old")), {}, "'age' has numbers in the training rows, text in the new"),
+    ((TRAIN, NEW.assign(age="old"), HELD), {}, "rows, text in the new rows, numbers in the held-"),
     ((TRAIN, NEW[:3]), {}, "3 new rows cannot be compared; expected at least 6"),
     ((TRAIN, NEW.assign(wage=np.inf)), {}, "column 'wage' of the new rows has infinite values"),
     ((TRAIN, NEW, HELD), {"target": "ritch"}, "no column 'ritch' to predict; did you mean 'rich'"),

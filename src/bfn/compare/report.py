@@ -7,7 +7,7 @@ import math
 import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from html import escape
 from itertools import pairwise
@@ -97,7 +97,7 @@ class Comparison:
     warnings: tuple[str, ...]
     classifier: str
     rows: Mapping[str, int]
-    columns: tuple[Aligned, ...] = field(repr=False)
+    columns: tuple[Aligned, ...]
 
     def __getitem__(self, name: str) -> float:
         """The score of the new rows, by the name of the measure."""
@@ -117,7 +117,7 @@ class Comparison:
         sizes = ", ".join(f"{n:,} {SIDES[side]} rows" for side, n in self.rows.items())
         return f"{sizes}; C2ST by {self.classifier}"
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         headings, lines = self.table()
         widths = [max(map(len, cells)) for cells in zip(headings, *lines, strict=True)]
         text = []

@@ -81,7 +81,7 @@ def _align(name: str, arrays: Mapping[str, Any]) -> Aligned:
     arrays = {side: _read_times(array) for side, array in arrays.items()}
     kinds = {s: _kind(array.type) for s, array in arrays.items() if array.null_count < len(array)}
     if len(set(kinds.values())) > 1:
-        mixture = " but ".join(f"{kind} in the {SIDES[side]} rows" for side, kind in kinds.items())
+        mixture = ", ".join(f"{kind} in the {SIDES[side]} rows" for side, kind in kinds.items())
         raise BFNError(f"column {name!r} has {mixture}; expected values of one kind")
     kind = next(iter(kinds.values()), "numbers")
     if kind != "text":
