@@ -356,7 +356,7 @@ def compare(
     check_free(out, force, endings=(".html",))
     results.check_json(json, force)
     tables = rows_of_run(real, new, holdout) if real.is_dir() else (real, new, holdout)
-    comparison = compare_tables(*tables, target, seed=seed)
+    comparison = compare_tables(*tables, target=target, seed=seed)
     if out is not None:
         comparison.report(out)
     if results.write_json(json, comparison.as_dict()):
