@@ -8,11 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import bfn
 from bfn.tables import Relation
 from bfn.tables.columns import Columns
 from bfn.tables.format import TableFormat
 from bfn.tables.frame import read
 from bfn.tables.relations import find_relations
+from bfn.tables.source import build
 
 N = 4000
 RNG = np.random.default_rng(0)
@@ -68,3 +70,22 @@ def test_a_copy_on_another_scale_is_put_by_medians() -> None:
     K = columns["a"].K
     for j in np.unique(b):
         assert T[j] == pytest.approx(np.median((2 * a[b == j] + 1 - K) / K), abs=1e-4)
+
+
+def test_columns_that_repeat_values_are_not_sent_in_turn() -> None:
+    """Half of the values of bill are those of paid; near follows bill, but never equals it."""
+    rng = np.random.default_rng(1)
+    bill = 1000 * rng.integers(1, 2000, N)
+    table = pd.DataFrame({"bill": bill, "alone": rng.integers(0, 300, N)})
+    table["near"] = bill + rng.integers(1, 500, N)
+    table["paid"] = np.where(rng.random(N) < 0.5, bill, rng.permutation(bill))
+    relations = found(table)
+    same = {pair for pair, relation in relations.items() if relation.same}
+    assert same == {("bill", "paid"), ("paid", "bill")}
+    assert {("bill", "near"), ("near", "bill")} <= set(relations)
+    columns, every = Columns.fit(table), tuple(relations.values())
+    schedules = [each.schedule for each in build(columns, every).flow.flows]
+    assert not any(isinstance(schedule, bfn.Windowed) for schedule in schedules)
+    others = tuple(relation for relation in every if not relation.same)
+    starts = [each.schedule.start for each in build(columns, others).flow.flows]
+    assert starts == pytest.approx([0, 1 / 6, 1 / 3, 1 / 2])

@@ -118,11 +118,13 @@ class Relation:
         column: the name of d.
         other: the name of e.
         places: T, the place of d in [-1, 1] for each bin of e.
+        same: whether T leads to the same value, which the two columns often have.
     """
 
     column: str
     other: str
     places: tuple[float, ...]
+    same: bool = False
 
     def __repr__(self) -> str:
         return f"Relation({self.column!r}, {self.other!r})"
@@ -154,14 +156,14 @@ def find_relations(
         for j, e in (fine[b] for b in near[a]) if near else ():
             same = float(np.mean((values[d.name] == values[e.name]) & ~frequent))
             if same >= OFTEN:
-                scored.append((1e6 * same, e.name, _centres(d)[_transfer(e, d)]))
+                scored.append((1e6 * same, e.name, _centres(d)[_transfer(e, d)], True))
                 continue
             T = _medians(codes[0::2, j], places[d.name][0::2], e.K)
             close = np.abs(places[d.name][1::2] - T[codes[1::2, j]]) < WINDOW
             if close.mean() >= SHARP * WINDOW:
-                scored.append((float(close.mean()), e.name, T))
-        for _, name, T in sorted(scored, key=lambda each: -each[0])[:MOST_RELATED]:
-            relations.append(Relation(d.name, name, tuple(np.round(T, 4).tolist())))
+                scored.append((float(close.mean()), e.name, T, False))
+        for _, name, T, same in sorted(scored, key=lambda each: -each[0])[:MOST_RELATED]:
+            relations.append(Relation(d.name, name, tuple(np.round(T, 4).tolist()), same))
     return tuple(relations)
 
 

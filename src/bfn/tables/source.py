@@ -131,6 +131,10 @@ def in_turn(flow: MixedFlow, turns: np.ndarray) -> MixedFlow:
     price itself. How sharply they determine it would be worth little at any one time, and a network
     would learn it slowly.
 
+    But columns that often have the same value, such as a payment and an earlier bill, must be sent
+    together. To a payment that is still uncertain, a bill that is known is a narrow peak among all
+    other amounts, which the head cannot express; two that are equally uncertain merely meet.
+
     Args:
         turns: the turn of each variable, from 0.
     """
@@ -157,7 +161,8 @@ def build(
     # Columns with missing values come first: when they are imputed, they are not missing, and the
     # others must know that. Classes come before numbers, which they often split into groups.
     late = [2 * (not column.missing) + column.ordered for column in columns.variables]
-    model.flow = in_turn(model.flow, turns=np.argsort(np.argsort(late, stable=True)))
+    if not any(relation.same for relation in related):  # else all are sent together
+        model.flow = in_turn(model.flow, turns=np.argsort(np.argsort(late, stable=True)))
     assert isinstance(model.head, MixedHead)
     model.head = TableHead(model.flow, model.head.heads, related, pairs)
     names, shape = model.flow.layout.names, (1, *model.flow.shape)

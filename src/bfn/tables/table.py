@@ -63,7 +63,7 @@ class Table(TableModel):
         max_bins: int = 256,
         width: int = 256,
         layers: int = 4,
-        steps: int = 3600,
+        steps: int = 5400,
         seconds: float = 0.0,
         batch: int = 512,
         learning_rate: float = 2e-3,
