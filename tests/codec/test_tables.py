@@ -33,7 +33,7 @@ def rows(n: int, seed: int = 0) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "bill": bill,
-            "paid": np.where(rng.random(n) < 0.5, bill, bill // 2),
+            "paid": bill + rng.integers(1, 50, n),
             "real": np.where(rng.random(n) < 0.2, np.nan, rng.standard_normal(n)),
             "word": word,
             "day": pd.to_datetime(19723 + bill % 90, unit="D").strftime("%F"),
@@ -49,12 +49,14 @@ def write(table: pd.DataFrame, name: str | Path) -> None:
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model with relations between columns, hardly trained."""
+    """A model with relations between columns, which are sent in turn, hardly trained."""
     folder = tmp_path_factory.mktemp("tables")
     write(rows(800), folder / "t.csv")
     table = bfn.Table(steps=4, width=16, layers=1, batch=64, display=False)
     table.fit(folder / "t.csv").save(folder / "run")
-    assert table.model_.head.relations  # pyright: ignore[reportAttributeAccessIssue]
+    flow, head = table.model_.flow, table.model_.head
+    assert head.relations  # pyright: ignore[reportAttributeAccessIssue]
+    assert all(isinstance(each.schedule, bfn.Windowed) for each in flow.flows)  # pyright: ignore[reportAttributeAccessIssue]
     return folder / "run"
 
 

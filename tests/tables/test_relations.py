@@ -89,3 +89,15 @@ def test_columns_that_repeat_values_are_not_sent_in_turn() -> None:
     others = tuple(relation for relation in every if not relation.same)
     starts = [each.schedule.start for each in build(columns, others).flow.flows]
     assert starts == pytest.approx([0, 1 / 6, 1 / 3, 1 / 2])
+
+
+@pytest.mark.parametrize("step", [1, 0.1])
+def test_close_measurements_on_a_coarse_grid_do_not_repeat_each_other(step: float) -> None:
+    """They are equal in a fifth of the rows, and as often one step apart."""
+    rng = np.random.default_rng(2)
+    length = rng.integers(0, 900, N)
+    table = pd.DataFrame({"a": step * length, "b": step * (length + rng.integers(-2, 3, N))})
+    assert not any(relation.same for relation in found(table).values())
+    repeated = rng.random(N) < 0.5
+    table["b"] = np.where(repeated, table["a"], table["b"])
+    assert all(relation.same for relation in found(table).values())

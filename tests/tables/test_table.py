@@ -238,6 +238,7 @@ def test_bfloat16_where_the_cpu_has_instructions_for_it(
     data = source.table(str(tmp_path / "t.csv"))
     assert data.adjusted(Train()).precision == ("bfloat16" if able else "auto")
     assert data.adjusted(Train(precision="float32")).precision == "float32"
+    assert data.adjusted(Train(device="cuda")).precision == "auto"  # as the GPU can
 
 
 def test_few_rows_are_validated_at_many_times(tmp_path: Path) -> None:

@@ -46,6 +46,9 @@ MOST_RELATED = 4
 """Maximum number of related columns per column."""
 OFTEN = 0.02
 """Minimum fraction of rows in which two columns have the same value, spikes excluded."""
+REPEATING = 3.0
+"""One repeats the other if they have the same value this many times as often as they differ by any
+one number. Two close measurements on a coarse grid are also often equal."""
 WINDOW, SHARP = 0.04, 4.0
 """Otherwise SHARP times as many rows as expected by chance must lie within WINDOW of the median."""
 
@@ -118,7 +121,8 @@ class Relation:
         column: the name of d.
         other: the name of e.
         places: T, the place of d in [-1, 1] for each bin of e.
-        same: whether T leads to the same value, which the two columns often have.
+        same: whether one column repeats the other: they often have the same value, and T leads
+            to it.
     """
 
     column: str
@@ -154,9 +158,11 @@ def find_relations(
         frequent = np.isin(codes[:, i], np.flatnonzero(d.counts > 0.01 * d.counts.sum()))
         scored = []
         for j, e in (fine[b] for b in near[a]) if near else ():
-            same = float(np.mean((values[d.name] == values[e.name]) & ~frequent))
+            apart = values[d.name] - values[e.name]
+            same = float(np.mean((apart == 0) & ~frequent))
             if same >= OFTEN:
-                scored.append((1e6 * same, e.name, _centres(d)[_transfer(e, d)], True))
+                repeats = same > REPEATING * _most_frequent(apart[apart != 0]) / len(apart)
+                scored.append((1e6 * same, e.name, _centres(d)[_transfer(e, d)], repeats))
                 continue
             T = _medians(codes[0::2, j], places[d.name][0::2], e.K)
             close = np.abs(places[d.name][1::2] - T[codes[1::2, j]]) < WINDOW
@@ -169,6 +175,15 @@ def find_relations(
 
 def _centres(column: Number) -> np.ndarray:
     return (2.0 * np.arange(column.K) + 1.0 - column.K) / column.K
+
+
+def _most_frequent(numbers: np.ndarray) -> int:
+    """How often the most frequent number occurs, up to rounding; NaN is no number."""
+    numbers = numbers[np.isfinite(numbers)]
+    if not len(numbers):
+        return 0
+    rounded = np.round(numbers / np.abs(numbers).max(), 9)
+    return int(np.unique(rounded, return_counts=True)[1].max())
 
 
 def _candidates(places: np.ndarray, most: int = 16) -> list[list[int]]:
