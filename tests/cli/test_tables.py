@@ -71,6 +71,22 @@ def test_holes_are_filled_and_the_rest_stays(trained: Path, output: Command) -> 
     assert "" not in first + second
 
 
+def test_filled_files_have_the_delimiter_of_their_ending(trained: Path, output: Command) -> None:
+    def filled(source: str, out: str) -> list[str]:
+        output("infill", trained / "run", source, "-o", out, "--steps", 3)
+        return Path(out).read_text().splitlines()[1:]
+
+    Path("holes.csv").write_text("age,group,income\n30,,3050.25\n,old,7050.25\n")
+    assert [line.count("\t") for line in filled("holes.csv", "filled.tsv")] == [2, 2]
+    Path("holes.tsv").write_text(Path("holes.csv").read_text().replace(",", "\t"))
+    assert [line.count(",") for line in filled("holes.tsv", "filled.csv")] == [2, 2]
+    Path("spaced.csv").write_text(Path("holes.csv").read_text().replace(",", "; "))
+    assert [line.count("; ") for line in filled("spaced.csv", "out.csv")] == [2, 2]
+    # Text of two lines, for which the whole file is written again.
+    Path("holes.tsv").write_text('age\tgroup\tincome\n30\t\t3050.25\n70\t"o\nld"\t7050.25\n')
+    assert [line.count("\t") for line in filled("holes.tsv", "two.tsv")] == [2, 1, 1]
+
+
 def test_cells_that_stay_empty_are_not_counted(output: Command) -> None:
     Path("t.csv").write_text("x,empty\n" + "\n".join(f"{i % 5}," for i in range(60)) + "\n")
     output("train", "t.csv", "--out", "run", *TINY, "--train.steps", 1)

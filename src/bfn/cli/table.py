@@ -78,10 +78,10 @@ def infill(
             progress=report, say=say, **options(model, settings),
         )  # fmt: skip
     dialect = frame.origin.dialect
-    if dialect is None or out.suffix == ".parquet":
-        write(filled, out)
-    else:
+    if dialect and out.suffix != ".parquet" and dialect == dialect.with_ending(out.suffix):
         fill_csv(Path(what), frame.table, filled, dialect, out)
+    else:
+        write(filled, out, dialect)
     count = holes - read(filled).holes  # a column without any value in training stays empty
     print(f"{out}: {plural(len(frame), 'row')}, {plural(count, 'value')} filled in")
 

@@ -11,7 +11,7 @@ import csv
 import re
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,14 @@ class Dialect:
     newline: str = "\n"
     missing: str = ""
     decimals: dict[str, int] = field(default_factory=dict)
+
+    def with_ending(self, suffix: str) -> Dialect:
+        """The dialect of a file with this ending.
+
+        A .tsv file has tabs; a .csv file never has tabs, but commas.
+        """
+        delimiter = "\t" if suffix == ".tsv" else self.delimiter.replace("\t", ",")
+        return replace(self, delimiter=delimiter)
 
 
 def read_csv(path: Path) -> tuple[Any, Dialect]:

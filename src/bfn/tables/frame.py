@@ -275,8 +275,7 @@ def write(source: Any, path: str | Path, dialect: csvfile.Dialect | None = None)
 
     Args:
         source: anything that `read` reads.
-        dialect: of a CSV file; by default that of the file it was read from. A .tsv file has tabs
-            in any case, and a .csv file commas in their place.
+        dialect: of a CSV file, adapted to its ending; by default that of the file it was read from.
     """
     path, frame = Path(path).expanduser(), read(source)
     if path.suffix == ".parquet":
@@ -286,8 +285,7 @@ def write(source: Any, path: str | Path, dialect: csvfile.Dialect | None = None)
             )
     elif path.suffix in (".csv", ".tsv"):
         dialect = dialect or frame.origin.dialect or csvfile.Dialect()
-        delimiter = "\t" if path.suffix == ".tsv" else dialect.delimiter.replace("\t", ",")
-        csvfile.write_csv(frame.table, path, dataclasses.replace(dialect, delimiter=delimiter))
+        csvfile.write_csv(frame.table, path, dialect.with_ending(path.suffix))
     else:
         raise BFNError(f"{str(path)!r} has the wrong ending; expected .csv, .tsv or .parquet")
 
