@@ -482,6 +482,18 @@ def test_a_run_provides_its_rows(run: Callable[..., str], trained: Path) -> None
     assert found["rows"]["holdout"] == 120
 
 
+@pytest.mark.parametrize("options", ["", "--data.test 0"])
+def test_a_run_with_too_few_test_rows(run: Callable[..., str], options: str) -> None:
+    """They cannot be a reference: of 50 rows, 5 are test rows by default."""
+    people(50, 3).to_csv("few.csv", index=False)
+    run(f"train few.csv --out few --train.steps 2 --net.width 16 --net.layers 1 {options}")
+    found = json.loads(run("compare few new.csv --json -"))
+    assert found["rows"] == {"train": 45 if options else 40, "new": 200}
+    assert "give held-out rows too" in run("compare few new.csv --target rich", code=2)
+    found = json.loads(run("compare few new.csv --holdout test.csv --target rich --json -"))
+    assert found["rows"]["holdout"] == 120
+
+
 def test_a_run_whose_rows_cannot_be_found(run: Callable[..., str], trained: Path) -> None:
     shutil.copytree(trained / "people", "run")
     recipe = Path("run/recipe.toml")

@@ -346,7 +346,7 @@ def compare(
             on, a .csv or .parquet.
         new: A table of new rows.
         holdout: Real rows that the model was not trained on, scored as a reference; by default a
-            run's test rows.
+            run's test rows, if there are enough.
         target: A column to predict from the others, training on the new rows.
         seed: Random seed for the classifiers and for choosing rows.
         out: Also write a report with explanations and charts to this .html.
@@ -369,7 +369,8 @@ def compare(
 
 
 def rows_of_run(run: Path, new: Path, holdout: Path | None) -> list[Any]:
-    """A run's training rows, new rows and test rows, without columns that are not modelled."""
+    """A run's training rows, new rows and held-out rows, without columns that are not modelled."""
+    from bfn.compare.measures import LEAST
     from bfn.recipe import build
     from bfn.runs.folder import RunFolder
     from bfn.tables.frame import read
@@ -386,5 +387,9 @@ def rows_of_run(run: Path, new: Path, holdout: Path | None) -> list[Any]:
             "the rows that it was trained on as a file"
         )
     left_out = {*data.columns.identifiers, *data.columns.dropped}
-    frames = (data.rows("train"), read(new), read(holdout) if holdout else data.rows("test"))
+    frames = [data.rows("train"), read(new)]
+    if holdout:
+        frames.append(read(holdout))
+    elif len(data.split("test")) >= LEAST:
+        frames.append(data.rows("test"))
     return [f.table.select([name for name in f.names if name not in left_out]) for f in frames]

@@ -42,6 +42,8 @@ from bfn.compare.scores import (
 from bfn.errors import BFNError, check_integer, did_you_mean, join_names, plural, require_extra
 
 FOLDS = 3
+LEAST = 2 * FOLDS
+"""Minimum number of rows of each table."""
 INDICATORS = 4096
 """Maximum number of category values that a classifier sees, over all columns."""
 REMEMBERED = 0.03
@@ -69,7 +71,7 @@ def compare(
         rows: Maximum number of rows of each table for a classifier.
         seed: Random seed for the folds, the classifiers and the choice of rows.
     """
-    rows, seed = check_integer("rows", rows, 2 * FOLDS), check_integer("seed", seed, 0)
+    rows, seed = check_integer("rows", rows, LEAST), check_integer("seed", seed, 0)
     tables = {"train": train, "new": new, "holdout": holdout}
     if holdout is None:
         del tables["holdout"]
@@ -133,10 +135,10 @@ def compare(
 
 def _check(size: Mapping[str, int], target: str | None, names: list[str]) -> None:
     for side, count in size.items():
-        if count < 2 * FOLDS:
+        if count < LEAST:
             raise BFNError(
                 f"{plural(count, f'{SIDES[side]} row')} cannot be compared; expected at least "
-                f"{2 * FOLDS}"
+                f"{LEAST}"
             )
     if target is None:
         return
