@@ -410,16 +410,20 @@ def test_dates_and_times_are_labelled_as_such() -> None:
         "minute": start + half.astype("timedelta64[s]"),
         "few": start + rows % 3 * np.timedelta64(1, "D"),
         "long": half.astype("timedelta64[s]"),
+        "second": start + (rows % 3).astype("timedelta64[s]"),
+        "short": (5 * (rows % 3)).astype("timedelta64[ms]"),
     }
     found = []
     for column in align({"train": table, "new": table}):
         texts = ET.fromstring(picture(column)).iter("text")
         found.append([text.text for text in texts])
-    day, minute, few, long = found
+    day, minute, few, long, second, short = found
     assert day == ["2020-02-27", "2020-04-16", "from 2020-06-04, missing"]
     assert minute == ["below 02-27 00:29", "02-27 23:19", "from 02-29 01:00"]
     assert few == ["2020-02-27", "2020-02-28", "2020-02-29"]
     assert long == ["below 0:29:42", "23:19:24", "from 2 days, 1:00:18"]
+    assert second == ["00:00:00", "00:00:01", "00:00:02"]
+    assert short == ["0 s", "0.005 s", "0.01 s"]
 
 
 def test_the_least_similar_columns_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ MOST_COLUMNS = 60
 BARS, CLASSES, CELLS = 36, 10, 28
 """Maximum intervals of a number, values of a category, and intervals of a number in a pair."""
 WIDTH, HEIGHT = 320, 150
-DAY = 86_400e6
+MINUTE, HOUR, DAY = 60e6, 3600e6, 86_400e6
 """In microseconds."""
 
 STYLE = """
@@ -467,9 +467,14 @@ def _writer(kind: str, values: Values) -> Callable[[float], str]:
     """How to write numbers, or dates and times in microseconds, as some distinct values are."""
     if kind == "numbers":
         return _number
+    span = values[-1] - values[0]
     if kind == "times":
+        if np.any(values % 1e6) and span < MINUTE:
+            return lambda value: f"{value / 1e6:.4g} s"
         return lambda value: str(timedelta(seconds=round(value / 1e6)))
-    if np.any(values % DAY) and values[-1] - values[0] < 60 * DAY:  # without the year
+    if np.any(values % DAY) and span < HOUR:  # without the date
+        return lambda value: _date(value, "s")[11:]
+    if np.any(values % DAY) and span < 60 * DAY:  # without the year
         return lambda value: _date(value, "m")[5:]
     return lambda value: _date(value, "D")
 
