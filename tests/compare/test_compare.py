@@ -285,6 +285,13 @@ def test_single_values_and_classes_in_many_rows() -> None:
     assert found["AUC of town"] > 0.5
 
 
+def test_an_index_in_a_parquet_file_is_not_compared(tmp_path: Path) -> None:
+    """New rows have none."""
+    TRAIN.sample(frac=1, random_state=0).to_parquet(tmp_path / "train.parquet")
+    for tables in ((tmp_path / "train.parquet", NEW), (TRAIN, tmp_path / "train.parquet")):
+        assert list(compare(*tables).shapes) == list(TRAIN)
+
+
 @pytest.mark.parametrize("unit", ["s", "ms", "ns"])
 def test_times_are_numbers_whatever_their_unit(unit: str) -> None:
     days = np.arange("2020-01-01", "2020-02-10", dtype="datetime64[D]")

@@ -61,11 +61,12 @@ class Aligned:
 
 
 def align(tables: Mapping[str, Any]) -> list[Aligned]:
-    """The columns of the tables, in the order of the first."""
+    """The columns of the tables, in the order of the first, without the indices of pandas."""
     frames = {side: read(table) for side, table in tables.items()}
-    names = next(iter(frames.values())).names
-    for side, frame in frames.items():
-        _check_names(side, names, frame.names)
+    columns = {s: [n for n in f.names if n not in f.index_names] for s, f in frames.items()}
+    names = next(iter(columns.values()))
+    for side, own in columns.items():
+        _check_names(side, names, own)
     return [_align(name, {side: f.column(name) for side, f in frames.items()}) for name in names]
 
 
