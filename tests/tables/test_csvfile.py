@@ -121,7 +121,10 @@ def test_the_line_in_which_the_head_ends_is_not_looked_at(tmp_path: Path) -> Non
         (b'a,b\n1,"x"\n2,"y\n3,z\n', "line 3 of .* opens a quote but never closes it"),
         (b'a,b\n1,"x\n' + b"3,z\n" * 50_000, "line 2 of .* opens a quote but never closes it"),
         (b'a,b\n1,x"y\rz"y\n2,3,4\n', "line 4 of .* has 3 values, expected 2"),
-        (b"a,b\n1,2\n3," + b"x" * 5_000_000, "line 3, column 'b' of .* has 5,000,000 characters"),
+        (
+            b"a,b,c\n1,2,3\n" + b"x" * 900_000 + b"," + b"x" * 950_000 + b"," + b"x" * 900_000,
+            "line 3 of .* has 2,750,000 characters, 950,000 of them in column 'b'; expected at",
+        ),
     ],
 )
 def test_broken_files_get_a_sentence(content: bytes, message: str, tmp_path: Path) -> None:

@@ -313,12 +313,13 @@ def _broken(
                 f"line {begin} of {str(path)!r} has {plural(len(cells), 'value')}, expected "
                 f"{len(names)}: {where}; repair the line"
             )
-        for name, cell in zip(names, cells, strict=False):
-            if len(cell) > HEAD:  # Arrow reads as much at a time
-                return BFNError(
-                    f"line {begin}, column {name!r} of {str(path)!r} has {len(cell):,} characters; "
-                    f"expected at most {HEAD:,}; shorten it"
-                )
+        size = sum(map(len, cells))
+        if size > HEAD:  # Arrow reads as much at a time
+            longest, name = max(zip(map(len, cells), names, strict=True))
+            return BFNError(
+                f"line {begin} of {str(path)!r} has {size:,} characters, {longest:,} of them in "
+                f"column {name!r}; expected at most {HEAD:,}; shorten it"
+            )
     if quotes % 2:
         return BFNError(
             f"line {begin} of {str(path)!r} opens a quote but never closes it; repair it"
