@@ -239,13 +239,14 @@ def save(
 
 
 def check_free(folder: Path) -> None:
-    """Refuse a folder that holds anything but a saved model."""
+    """Refuse a folder that holds anything but a saved model, or a card to which one is added."""
     if (folder / RECIPE).is_file():
         raise BFNError(
             f"{str(folder)!r} holds a training run, whose model would be replaced; give another "
             "folder"
         )
-    if folder.is_dir() and any(path.name[0] != "." for path in folder.iterdir()):
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    if any(name != README and name[0] != "." for name in names):
         try:
             load_config(folder)
         except BFNError:

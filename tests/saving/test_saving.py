@@ -96,6 +96,8 @@ def test_only_a_saved_model_is_replaced(tmp_path: Path) -> None:
     assert_refused(lambda: saved.save_pretrained(tmp_path), "holds other files", "another folder")
     assert (run / "config.json").read_bytes() == before
     assert [path.name for path in other.iterdir()] == ["config.json"]
+    (tmp_path / "new" / ".git").mkdir(parents=True)
+    (tmp_path / "new" / "README.md").write_text("as a new repository has it")
     for _ in range(2):
         saved.save_pretrained(tmp_path / "new")
         (tmp_path / "new" / "notes.txt").write_text("mine")
