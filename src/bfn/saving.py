@@ -239,7 +239,7 @@ def save(
 
 
 def check_free(folder: Path) -> None:
-    """Refuse a folder that holds anything but a saved model, or a card to which one is added."""
+    """Refuse a folder that holds anything but a README.md and a saved model."""
     if (folder / RECIPE).is_file():
         raise BFNError(
             f"{str(folder)!r} holds a training run, whose model would be replaced; give another "

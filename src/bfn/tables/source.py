@@ -132,10 +132,10 @@ def in_turn(flow: MixedFlow, turns: np.ndarray) -> MixedFlow:
     price itself. How sharply they determine it would be worth little at any one time, and a network
     would learn it slowly.
 
-    But a table in which a column repeats another one, such as payments the earlier bills, must be
-    sent all at once. To a payment that is still uncertain, a bill that is known is a narrow peak
-    among all other amounts, which the head cannot express; two that are equally uncertain merely
-    meet.
+    But a table in which a column repeats another one, as payments repeat earlier bills, must be
+    sent all at once. If a bill is known while the payment is still uncertain, the payment has a
+    narrow peak among all other amounts, which the head cannot express; if both are equally
+    uncertain, no peak is narrow.
 
     Args:
         turns: the turn of each variable, from 0.

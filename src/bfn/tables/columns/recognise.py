@@ -189,7 +189,7 @@ def _refuse_forms(name: str, array: Any) -> None:
             row = pc.index(odd, True).as_py()
             wrong = (
                 f"such as {array.filter(fits)[0].as_py()!r}, but in row {row + 1:,} "
-                f"{array[row].as_py()!r}, which is none or is written differently"
+                f"{array[row].as_py()!r}, which is invalid or written differently"
             )
         raise BFNError(
             f"column {name!r} holds {what} {wrong}; write them all as {plain}, or declare the "
