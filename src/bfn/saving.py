@@ -85,17 +85,10 @@ def find_class(name: str, *, trust: bool) -> type:
 def describe(value: Any) -> Any:
     """A dataclass as {"class", "arguments"}; JSON values as they are.
 
-    The flow of a head is left out: it is the model's own, which is described beside the head. So is
-    a field that was added later (metadata "later") and has its default: the fingerprint of a model
-    must stay the same, or its archives would be refused.
+    The flow of a head is left out: it is the model's own, which is described beside the head.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = dataclasses.fields(value)
-        names = [
-            f.name
-            for f in fields
-            if not (f.metadata.get("later") and getattr(value, f.name) == f.default)
-        ]
+        names = [field.name for field in dataclasses.fields(value)]
         if isinstance(value, Head) and "flow" in names:
             names.remove("flow")
         arguments = {name: describe(getattr(value, name)) for name in names}

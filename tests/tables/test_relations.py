@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 
 import bfn
-from bfn import saving
 from bfn.tables import Relation
 from bfn.tables.columns import Columns
 from bfn.tables.format import TableFormat
@@ -90,16 +89,6 @@ def test_columns_that_repeat_values_are_not_sent_in_turn() -> None:
     others = tuple(relation for relation in every if not relation.same)
     starts = [each.schedule.start for each in build(columns, others).flow.flows]
     assert starts == pytest.approx([0, 1 / 6, 1 / 3, 1 / 2])
-
-
-def test_relations_that_repeat_nothing_are_saved_as_before() -> None:
-    """Otherwise the archives of earlier models of tables would be refused."""
-    for same in (False, True):
-        relation = Relation("a", "b", (0.5, -0.5), same)
-        description = saving.describe(relation)
-        names = {"column", "other", "places"} | ({"same"} if same else set())
-        assert description["arguments"].keys() == names
-        assert saving.build(description, Relation, trust=False) == relation
 
 
 @pytest.mark.parametrize("step", [1, 0.1])

@@ -23,7 +23,7 @@ median of d's places among the training rows in that bin.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -128,7 +128,7 @@ class Relation:
     column: str
     other: str
     places: tuple[float, ...]
-    same: bool = field(default=False, metadata={"later": True})
+    same: bool = False
 
     def __repr__(self) -> str:
         return f"Relation({self.column!r}, {self.other!r})"
