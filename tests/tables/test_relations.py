@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,12 @@ import pandas as pd
 import pytest
 
 import bfn
-from bfn.tables import Relation
+from bfn import recipe
+from bfn.tables import Relation, source
 from bfn.tables.columns import Columns
 from bfn.tables.format import TableFormat
 from bfn.tables.frame import read
 from bfn.tables.relations import find_relations
-from bfn.tables.source import build
 
 N = 4000
 RNG = np.random.default_rng(0)
@@ -22,12 +23,19 @@ DAYS = RNG.integers(0, 300, N)
 START = np.datetime64("2024-01-01")
 
 
-def found(table: Any) -> dict[tuple[str, str], Relation]:
+def search(table: Any) -> tuple[tuple[Relation, ...], set[tuple[str, str]]]:
     frame = read(table)
     columns = Columns.fit(frame)
     codes = TableFormat(columns).codes(frame).numpy()
-    relations = find_relations(frame, columns, codes, np.arange(len(frame)))
-    return {(r.column, r.other): r for r in relations}
+    return find_relations(frame, columns, codes, np.arange(len(frame)))
+
+
+def found(table: Any) -> dict[tuple[str, str], Relation]:
+    return {(r.column, r.other): r for r in search(table)[0]}
+
+
+def repeating(table: Any) -> set[tuple[str, str]]:
+    return search(table)[1]
 
 
 def as_type(kind: str, days: np.ndarray) -> Any:
@@ -72,23 +80,24 @@ def test_a_copy_on_another_scale_is_put_by_medians() -> None:
         assert T[j] == pytest.approx(np.median((2 * a[b == j] + 1 - K) / K), abs=1e-4)
 
 
-def test_columns_that_repeat_values_are_not_sent_in_turn() -> None:
+def test_columns_that_repeat_values_are_not_sent_in_turn(tmp_path: Path) -> None:
     """Half of the values of bill are those of paid; near follows bill, but never equals it."""
     rng = np.random.default_rng(1)
     bill = 1000 * rng.integers(1, 2000, N)
     table = pd.DataFrame({"bill": bill, "alone": rng.integers(0, 300, N)})
     table["near"] = bill + rng.integers(1, 500, N)
     table["paid"] = np.where(rng.random(N) < 0.5, bill, rng.permutation(bill))
-    relations = found(table)
-    same = {pair for pair, relation in relations.items() if relation.same}
-    assert same == {("bill", "paid"), ("paid", "bill")}
-    assert {("bill", "near"), ("near", "bill")} <= set(relations)
-    columns, every = Columns.fit(table), tuple(relations.values())
-    schedules = [each.schedule for each in build(columns, every).flow.flows]
-    assert not any(isinstance(schedule, bfn.Windowed) for schedule in schedules)
-    others = tuple(relation for relation in every if not relation.same)
-    starts = [each.schedule.start for each in build(columns, others).flow.flows]
-    assert starts == pytest.approx([0, 1 / 6, 1 / 3, 1 / 2])
+    assert repeating(table) == {("bill", "paid"), ("paid", "bill")}
+    assert {("bill", "near"), ("near", "bill")} <= set(found(table))
+
+    def schedules(table: pd.DataFrame) -> list[Any]:
+        table.to_csv(tmp_path / "t.csv", index=False)
+        model = source.table(str(tmp_path / "t.csv")).model(recipe.read("table"))
+        return [each.schedule for each in model.flow.parts]
+
+    assert not any(isinstance(schedule, bfn.Windowed) for schedule in schedules(table))
+    starts = [schedule.start for schedule in schedules(table.drop(columns="paid"))]
+    assert starts == pytest.approx([0, 1 / 4, 1 / 2])
 
 
 @pytest.mark.parametrize("step", [1, 0.1])
@@ -97,7 +106,7 @@ def test_close_measurements_on_a_coarse_grid_do_not_repeat_each_other(step: floa
     rng = np.random.default_rng(2)
     length = rng.integers(0, 900, N)
     table = pd.DataFrame({"a": step * length, "b": step * (length + rng.integers(-2, 3, N))})
-    assert not any(relation.same for relation in found(table).values())
+    assert not repeating(table)
     repeated = rng.random(N) < 0.5
     table["b"] = np.where(repeated, table["a"], table["b"])
-    assert all(relation.same for relation in found(table).values())
+    assert repeating(table) == {("a", "b"), ("b", "a")}

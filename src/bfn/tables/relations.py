@@ -121,14 +121,11 @@ class Relation:
         column: the name of d.
         other: the name of e.
         places: T, the place of d in [-1, 1] for each bin of e.
-        same: whether one column repeats the other: they often have the same value, and T leads
-            to it.
     """
 
     column: str
     other: str
     places: tuple[float, ...]
-    same: bool = False
 
     def __repr__(self) -> str:
         return f"Relation({self.column!r}, {self.other!r})"
@@ -136,8 +133,8 @@ class Relation:
 
 def find_relations(
     frame: Frame, columns: Columns, codes: np.ndarray, numbers: np.ndarray
-) -> tuple[Relation, ...]:
-    """The relations between the columns of a table.
+) -> tuple[tuple[Relation, ...], set[tuple[str, str]]]:
+    """The relations between the columns of a table, and the pairs in which one repeats the other.
 
     Args:
         codes: the bins of the rows to search, (N, D).
@@ -153,7 +150,7 @@ def find_relations(
     values = {c.name: _values(frame, c, rows) for _, c in fine}
     places = {c.name: _centres(c)[codes[:, i]] for i, c in fine}
     near = _candidates(np.stack(list(places.values()))) if len(fine) > 1 else []
-    relations = []
+    relations, repeating = [], set()
     for a, (i, d) in enumerate(fine):
         frequent = np.isin(codes[:, i], np.flatnonzero(d.counts > 0.01 * d.counts.sum()))
         scored = []
@@ -161,16 +158,17 @@ def find_relations(
             apart = values[d.name] - values[e.name]
             same = float(np.mean((apart == 0) & ~frequent))
             if same >= OFTEN:
-                repeats = same > REPEATING * _most_frequent(apart[apart != 0]) / len(apart)
-                scored.append((1e6 * same, e.name, _centres(d)[_transfer(e, d)], repeats))
+                if same > REPEATING * _most_frequent(apart[apart != 0]) / len(apart):
+                    repeating.add((d.name, e.name))
+                scored.append((1e6 * same, e.name, _centres(d)[_transfer(e, d)]))
                 continue
             T = _medians(codes[0::2, j], places[d.name][0::2], e.K)
             close = np.abs(places[d.name][1::2] - T[codes[1::2, j]]) < WINDOW
             if close.mean() >= SHARP * WINDOW:
-                scored.append((float(close.mean()), e.name, T, False))
-        for _, name, T, same in sorted(scored, key=lambda each: -each[0])[:MOST_RELATED]:
-            relations.append(Relation(d.name, name, tuple(np.round(T, 4).tolist()), same))
-    return tuple(relations)
+                scored.append((float(close.mean()), e.name, T))
+        for _, name, T in sorted(scored, key=lambda each: -each[0])[:MOST_RELATED]:
+            relations.append(Relation(d.name, name, tuple(np.round(T, 4).tolist())))
+    return tuple(relations), repeating
 
 
 def _centres(column: Number) -> np.ndarray:

@@ -82,7 +82,7 @@ class TableRows(Rows):
         """`numbers` has the row numbers of each split."""
         super().__init__(name, format, splits)
         self.columns, self._frame, self._numbers = format.columns, frame, numbers
-        self.relations = find_relations(
+        self.relations, self._repeating = find_relations(
             frame, format.columns, splits["train"].numpy(), numbers["train"]
         )
         self.pairs = find_pairs(format.columns, splits["train"].numpy())
@@ -122,7 +122,9 @@ class TableRows(Rows):
                     f"net.{key} cannot be set for tables; only net.width and net.layers can"
                 )
         sizes = {key: check_integer(f"net.{key}", value, 1) for key, value in given.items()}
-        return build(self.columns, self.relations, self.pairs, seed=recipe.train.seed, **sizes)
+        sizes["seed"] = recipe.train.seed
+        at_once = bool(self._repeating)
+        return build(self.columns, self.relations, self.pairs, at_once=at_once, **sizes)
 
 
 def in_turn(flow: MixedFlow, turns: np.ndarray) -> MixedFlow:
@@ -153,17 +155,21 @@ def build(
     related: tuple[Relation, ...] = (),
     pairs: tuple[Pair, ...] = (),
     *,
+    at_once: bool = False,
     width: int = 256,
     layers: int = 4,
     seed: int = 0,
 ) -> BFN:
-    """An untrained model of a table: independent columns while the network outputs zeros."""
+    """An untrained model of a table: independent columns while the network outputs zeros.
+
+    The columns are sent in turn, or at once.
+    """
     model = mixed(nn.Identity(), {column.name: variable(column) for column in columns.variables})
     assert isinstance(model.flow, MixedFlow)
     # Columns with missing values come first: when they are imputed, they are not missing, and the
     # others must know that. Classes come before numbers, which they often split into groups.
     late = [2 * (not column.missing) + column.ordered for column in columns.variables]
-    if not any(relation.same for relation in related):  # else all are sent together
+    if not at_once:
         model.flow = in_turn(model.flow, turns=np.argsort(np.argsort(late, stable=True)))
     assert isinstance(model.head, MixedHead)
     model.head = TableHead(model.flow, model.head.heads, related, pairs)
