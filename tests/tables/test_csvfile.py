@@ -106,6 +106,7 @@ def test_the_line_in_which_the_head_ends_is_not_looked_at(tmp_path: Path) -> Non
     ("content", "message"),
     [
         (b"", "holds no rows"),
+        (b"a,b", "holds no rows; expected a header and at least one row"),
         (b"PK\0\0", "is not text; expected a CSV or Parquet file"),
         (b"PK\x03\x04\x14", "is a workbook or another archive; save the table as CSV"),
         ("a,b\n1,2\n".encode("utf-16"), "is in UTF-16; save it in UTF-8"),
@@ -117,6 +118,7 @@ def test_the_line_in_which_the_head_ends_is_not_looked_at(tmp_path: Path) -> Non
         (b"a,b\n1,2\n3,4\n5\n", "line 4 of .* has 1 value, expected 2: column 'b' is the first"),
         (b"|1x3 Cross validator\n1,2\n3,4\n", "line 1 of .* has 1 value, but most lines have 2"),
         (b"a,b\nx,y\nx,caf\xe9\n", "line 3, column 'b' of .* is not UTF-8"),
+        (b"a,gr\xf6\xdfe\n1,2\n3,4\n", "line 1, column 'gr\ufffd\ufffde' of .* is not UTF-8"),
         (b"a,a\n1,2\n3,4\n", "more than one column called 'a'"),
         (b'a,b\n1,"x"\n2,"y\n3,z\n', "line 3 of .* opens a quote but never closes it"),
         (b'a,b\n1,"x\n' + b"3,z\n" * 50_000, "line 2 of .* opens a quote but never closes it"),

@@ -85,8 +85,8 @@ def read_csv(path: Path) -> tuple[Any, Dialect]:
     if "\0" in head:
         raise BFNError(f"{str(path)!r} is not text; expected a CSV or Parquet file")
     delimiter, rows = _divided(head, cut=len(first) >= HEAD)
-    if not rows:
-        raise BFNError(f"{str(path)!r} holds no rows; expected a CSV file with a header")
+    if not rows or (len(rows) == 1 and len(first) < HEAD):
+        raise BFNError(f"{str(path)!r} holds no rows; expected a header and at least one row")
     width = collections.Counter(map(len, rows)).most_common(1)[0][0]
     if len(rows[0]) != width:
         raise BFNError(
@@ -105,6 +105,8 @@ def read_csv(path: Path) -> tuple[Any, Dialect]:
     header = _has_header(rows)
     titles = rows[0] if header else [""] * width
     names = [name or f"column_{i}" for i, name in enumerate(titles, 1)]
+    if "\ufffd" in "".join(names) and "\ufffd".encode() not in first:  # Arrow skips the header
+        raise _broken(path, delimiter, names)
     twice = [name for name, count in collections.Counter(names).items() if count > 1]
     if twice:
         raise BFNError(
