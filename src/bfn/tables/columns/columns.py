@@ -212,16 +212,17 @@ class Columns:
             first, like = next(iter(values), None), column.representatives()[0].as_py()
             try:
                 array = convert(pa.array(values, from_pandas=True), column.type)
+                array = column.rewritten(array) if isinstance(column, Number) else array
             except (pa.ArrowException, TypeError, ValueError, OverflowError):
+                type = column.grid.type if isinstance(column, Number) else column.type
                 raise BFNError(
-                    f"column {name!r} holds {in_words(column.type)}, not {first!r}; give a value "
-                    f"like {like!r}"
+                    f"column {name!r} holds {in_words(type)}, not {first!r}; give a value like "
+                    f"{like!r}"
                 ) from None
             if array.null_count and not column.missing:
                 raise BFNError(f"column {name!r} is never missing; give a value like {like!r}")
             if isinstance(column, Number):
                 _check_range(column, array)
-                array = column.rewritten(array)
             arrays[column.name] = array
         return Frame(pa.table(arrays), self.origin)
 
