@@ -133,6 +133,14 @@ def test_classes_of_which_few_occur() -> None:
     assert overlap(np.array([10**9, 0, 5]), np.array([10**9, 5, 5])) == pytest.approx(2 / 3)
 
 
+@pytest.mark.parametrize("high", [2**60, 2**60 + 1024])
+def test_large_numbers_that_hardly_differ(high: int) -> None:
+    numbers = {side: np.array([2**60, high, np.nan]) for side in ("train", "new")}
+    words = {side: np.array([0, 1, 1]) for side in numbers}
+    columns = [Aligned("n", None, numbers, "numbers"), Aligned("w", ("a", "b"), words, "text")]
+    assert trends(columns, "train", "new", seed=0)["n", "w"].score == 1.0
+
+
 def test_columns_without_values_have_no_score() -> None:
     nothing = Aligned("x", None, {"train": np.full(3, np.nan), "new": np.ones(3)}, "numbers")
     assert math.isnan(shape(nothing, "train", "new"))

@@ -233,7 +233,10 @@ def _classes(column: Aligned, side: str) -> Values:
     if not column.is_number:
         return values + 1
     known = values[~np.isnan(values)]
-    return np.digitize(values, np.histogram_bin_edges(known if len(known) else [0.0]))
+    low, high = (known.min(), known.max()) if len(known) else (0.0, 0.0)
+    ends = (low, high) if low < high else (low - 0.5, high + 0.5)
+    # As np.histogram_bin_edges, which refuses numbers such as 2^60 that hardly differ.
+    return np.digitize(values, np.linspace(*ends, 11))
 
 
 # Copies.
