@@ -192,6 +192,8 @@ def test_a_number_is_predicted_with_its_error() -> None:
     found = compare(TRAIN, NEW, HELD, "wage")
     spread = float(HELD["wage"].std())
     assert 0.2 * spread < found["RMSE of wage"] < 0.9 * spread
+    tables = [t.rename(columns={"wage": 3}) for t in (TRAIN, NEW, HELD)]
+    assert compare(*tables, 3)["RMSE of 3"] == found["RMSE of wage"]
 
 
 @pytest.mark.parametrize("target", ["town", "flag"])

@@ -54,7 +54,7 @@ def compare(
     train: Any,
     new: Any,
     holdout: Any = None,
-    target: str | None = None,
+    target: str | float | None = None,
     *,
     rows: int = 50_000,
     seed: int = 0,
@@ -76,6 +76,7 @@ def compare(
     if holdout is None:
         del tables["holdout"]
     columns = align(tables)
+    target = None if target is None else str(target)  # in pandas a name may be a number
     size = {side: len(values) for side, values in columns[0].values.items()}
     _check(size, target, [column.name for column in columns])
     boosting = Boosting(seed)
