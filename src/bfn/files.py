@@ -45,6 +45,7 @@ def replacing(path: Path) -> Iterator[Path]:
     if path.is_symlink() or (path.exists() and not path.is_file()):
         yield path
         return
+    _check_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         yield temporary
@@ -60,6 +61,11 @@ def write(path: Path, content: str | bytes) -> None:
     """Write a file completely or not at all; text in UTF-8."""
     with replacing(path) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise BFNError(f"there is no folder {str(folder)!r}; create it, or give another name")
 
 
 def sha256(path: Path) -> str:
@@ -84,8 +90,7 @@ def check_free(
     if taken and not force:
         raise BFNError(f"{str(path)!r} exists; give another name, or --force to replace it")
     parent = path if path.is_dir() else path.parent
-    if not parent.is_dir():
-        raise BFNError(f"there is no folder {str(parent)!r}; create it, or give another name")
+    _check_folder(parent)
     try:
         # Only trying tells what is permitted; an existing file is left as it is.
         probe = parent / f".{path.name}.part"

@@ -31,6 +31,7 @@ from bfn.compare.measures import Boosting, Features, c2st
 from bfn.compare.report import page, picture, png
 from bfn.compare.scores import align
 from bfn.data.base import hold_out
+from bfn.errors import BFNError
 from bfn.runs.folder import RunFolder
 from bfn.tables import compare
 from support import tiny_runs
@@ -208,6 +209,11 @@ def test_a_class_that_new_rows_never_have() -> None:
     """The classifier cannot know it; its area is one half, and nothing fails."""
     poor = NEW[NEW["rich"] == "no"]
     assert compare(TRAIN, poor, HELD, "rich")["AUC of rich"] == 0.5
+
+
+def test_a_report_needs_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(BFNError, match=r"there is no folder '.*missing'; create it, or give"):
+        compare(TRAIN[:50], NEW[:50]).report(tmp_path / "missing" / "report.html")
 
 
 def as_csv(frame: pd.DataFrame, folder: Path) -> str:
