@@ -188,6 +188,7 @@ def test_mistakes(trained: Path, arguments: list[str], message: str, output: Com
     ("name", "content", "options", "message"),
     [
         ("t.csv", b"", [], "'t.csv' holds no rows"),
+        ("adult.data", b"", [], "'adult.data' holds no rows"),
         ("t.csv", b"a,b\n1,2\n3\n", [], "line 3 of 't.csv' has 1 value, expected 2"),
         ("t.csv.gz", b"a,b\n1,2\n", [], "'t.csv.gz' cannot be read"),
         (

@@ -15,7 +15,8 @@ from bfn.errors import BFNError, plural
 from bfn.recipe import Recipe, find, names, read
 from bfn.recipe.values import Text
 
-TABLES = (".csv", ".tsv", ".parquet", ".gz", ".xlsx", ".xls", ".json", ".feather")
+TABLES = (".csv", ".tsv", ".data", ".dat", ".parquet", ".pq", ".gz")
+TABLES += (".xlsx", ".xls", ".json", ".feather")
 """The file endings of tables, including some that are refused with advice."""
 
 _DEMO_FILES = ("samples.png", "loss-by-time.png", "results.json", "results.txt")
