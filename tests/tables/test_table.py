@@ -214,19 +214,25 @@ def test_a_small_table_is_not_memorised() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "work", "batch", "validate_every"),
-    [(50, 2**23, 32, 5), (1000, 2**23, 512, 80), (4000, 2**23, 512, 250), (1000, 2**12, 8, 80)],
+    ("rows", "work", "steps", "batch", "validate_every"),
+    [
+        (50, 2**23, 400, 32, 5),
+        (1000, 2**23, 400, 512, 80),
+        (8000, 2**23, 800, 512, 250),
+        (1000, 2**12, 4000, 8, 80),
+    ],
 )
 def test_settings_follow_the_size_of_the_table(
-    tmp_path: Path, monkeypatch, rows: int, work: int, batch: int, validate_every: int
+    tmp_path: Path, monkeypatch, rows: int, work: int, steps: int, batch: int, validate_every: int
 ) -> None:
     """Batches of a wide table, here of four columns of 100 values each, are small."""
     monkeypatch.setattr(source, "MOST_WORK", work)
     values = np.arange(rows)[:, None] * [1, 3, 7, 9] % min(rows // 2, 100)
     pd.DataFrame(values).to_csv(tmp_path / "t.csv", index=False)
     data = source.table(str(tmp_path / "t.csv"), {str(i): "category" for i in range(4)})
-    train = data.adjusted(Train(batch=512, validate_every=250))
-    assert (train.batch, train.validate_every) == (batch, validate_every)
+    train = data.adjusted(Train(steps=4000, batch=512, validate_every=250))
+    assert (train.steps, train.batch, train.validate_every) == (steps, batch, validate_every)
+    assert data.adjusted(Train(steps=9, batch=512, validate_every=250)).steps == 9
 
 
 @pytest.mark.parametrize("able", [True, False])

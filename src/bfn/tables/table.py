@@ -45,7 +45,8 @@ class Table(TableModel):
             the detected kind.
         max_bins: approximate maximum number of bins of a numeric column.
         width, layers: of the network, a `bfn.nn.MixedMLP`.
-        steps: maximum training steps; training stops once held-out rows no longer improve.
+        steps: maximum training steps; small tables use fewer, and training stops once held-out
+            rows no longer improve.
         seconds: time limit, by which the learning rate has fallen to zero; 0 for none.
         batch: maximum rows per training step; small and wide tables use fewer.
         learning_rate: the peak learning rate.
@@ -63,10 +64,10 @@ class Table(TableModel):
         max_bins: int = 256,
         width: int = 256,
         layers: int = 4,
-        steps: int = 5400,
+        steps: int = 4000,
         seconds: float = 0.0,
         batch: int = 512,
-        learning_rate: float = 2e-3,
+        learning_rate: float = 3e-3,
         known: float = 0.05,
         seed: int = 0,
         device: str = "auto",

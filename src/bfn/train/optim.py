@@ -34,6 +34,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from bfn.loss import ImportanceTimes, Times, independent, stratified
 from bfn.model import BFN
+from bfn.nn.accelerate import cpu_multiplies_bfloat16
 from bfn.recipe import Train
 from bfn.train.parallel import full, like, local
 
@@ -132,7 +133,7 @@ class Muon(torch.optim.AdamW):
             weights, counts = [p for p, _ in stack], [count for _, count in stack]
             directions = self._directions(weights)
             rows = torch.cat(list(map(_rows, directions, counts)))
-            turned = _orthogonal(rows.to(torch.bfloat16 if rows.is_cuda else rows.dtype))
+            turned = _orthogonal(rows.to(_fast_dtype(rows)))
             shares = turned.to(rows.dtype).split(counts)
             steps = [
                 like(_unrolled(own, each), p)
@@ -183,6 +184,12 @@ def _unrolled(matrices: Tensor, weight: Tensor) -> Tensor:
 def _sides(parameter: Tensor, count: int = 1) -> tuple[int, int]:
     """Rows and columns of each of the matrices in a parameter; convolutions are flattened."""
     return parameter.shape[0] // count, math.prod(parameter.shape[1:])
+
+
+def _fast_dtype(rows: Tensor) -> torch.dtype:
+    """The type in which to multiply; the iteration forgives the errors of bfloat16."""
+    able = rows.is_cuda or cpu_multiplies_bfloat16()
+    return torch.bfloat16 if able and rows.dtype == torch.float32 else rows.dtype
 
 
 def _orthogonal(matrices: Tensor) -> Tensor:
