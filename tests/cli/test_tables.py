@@ -189,6 +189,7 @@ def test_mistakes(trained: Path, arguments: list[str], message: str, output: Com
     [
         ("t.csv", b"", [], "'t.csv' holds no rows"),
         ("adult.data", b"", [], "'adult.data' holds no rows"),
+        ("t.csv", b"a,b\n1,2\n", [], "the table has one row; give at least two"),
         ("t.csv", b"a,b\n1,2\n3\n", [], "line 3 of 't.csv' has 1 value, expected 2"),
         ("t.csv.gz", b"a,b\n1,2\n", [], "'t.csv.gz' cannot be read"),
         (

@@ -21,6 +21,7 @@ from bfn.nn.mlp import MixedMLP
 from bfn.output import MixedHead
 from bfn.recipe import SUGGESTED, Recipe, Train
 from bfn.tables.columns import Columns
+from bfn.tables.columns.columns import require_several
 from bfn.tables.format import TableFormat, variable
 from bfn.tables.frame import Frame, read
 from bfn.tables.head import TableHead
@@ -60,6 +61,7 @@ def table(
         test: fraction of the rows to hold out for evaluation.
     """
     frame = read(Path(path).expanduser())
+    require_several(frame)  # else there would be none to train on
     rows = hold_out(np.arange(len(frame)), validation, test, "number")
     format = TableFormat(Columns.fit(frame, columns, max_bins, rows["train"]))
     codes = format.codes(frame, nearest=True)

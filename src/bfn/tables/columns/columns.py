@@ -79,8 +79,7 @@ class Columns:
             if kind not in KINDS:
                 hint = suggestion(kind, KINDS)
                 raise BFNError(f"unknown kind {kind!r} of column {name!r}{hint}")
-        if len(frame) < 2:
-            raise BFNError("the table has one row; give at least two, which must differ")
+        require_several(frame)
         check_integer("max_bins", max_bins, 2)
         kinds = dict.fromkeys(frame.index_names, "drop") | kinds
         knots = max(4, min(MOST_KNOTS, ALL_KNOTS // (max_bins * len(frame.names))))
@@ -308,3 +307,8 @@ def _check_range(column: Number, given: Any) -> None:
             f"column {column.name!r} cannot be {beyond[0].as_py()}; give a value from {low} to "
             f"{high}, its range in training"
         )
+
+
+def require_several(frame: Frame) -> None:
+    if len(frame) < 2:
+        raise BFNError("the table has one row; give at least two, which must differ")
