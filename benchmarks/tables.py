@@ -12,6 +12,9 @@ environments of their own, .venv-NAME in the folder of --environments, which are
 first needed. What takes longer than --limit seconds did not finish. The C2ST is XGBoost's where it
 is installed.
 
+With --keep FOLDER, new rows, models and comparisons are kept there. A kept comparison is not made
+again, and the other tasks use the kept model of seed 0 if there is one.
+
 `impute` hides 30% of the cells of the held-out rows, `predict` compares the probabilities of the
 target with XGBoost's, `compress` compares archives of the held-out rows and the bound on them with
 compressors of files, and `check` compares Shape and Trend with sdmetrics, which must be installed.
@@ -43,7 +46,7 @@ import pandas as pd
 from money_tables import TABLES, TARGETS, money
 from table_peers import PACKAGES
 
-from bfn.tables import Comparison, compare
+from bfn.tables import compare
 
 ADULT = [
     *("age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation"),
@@ -104,7 +107,7 @@ class Drawn:
     failure: str = ""
 
 
-def draw(model: str, task: Task, seed: int, limit: float, environments: Path) -> Drawn:
+def draw(model: str, task: Task, seed: int, given: argparse.Namespace) -> Drawn:
     """As many new rows as there are training rows."""
     if model == "independent":
         rng = np.random.default_rng(seed)
@@ -114,14 +117,24 @@ def draw(model: str, task: Task, seed: int, limit: float, environments: Path) ->
         }
         return Drawn(pd.DataFrame(columns), 0.0, 0.0)
     if model == "bfn":
-        import bfn
-
         start = time.perf_counter()
-        table = bfn.Table(seed=seed, display=False).fit(task.train)
-        fitted = time.perf_counter()
+        table = fitted(task, given.keep, seed)
+        trained = time.perf_counter()
         rows = table.sample(len(task.train), seed=seed)
-        return Drawn(rows, fitted - start, time.perf_counter() - fitted)
-    return draw_by_peer(model, task, seed, limit, environments)
+        return Drawn(rows, trained - start, time.perf_counter() - trained)
+    return draw_by_peer(model, task, seed, given.limit, given.environments)
+
+
+def fitted(task: Task, keep: Path | None, seed: int = 0) -> Any:
+    """A model of the training rows, which may have been kept."""
+    import bfn
+
+    if keep is None:
+        return bfn.Table(seed=seed, display=False).fit(task.train)
+    place = keep / f"{task.name}-bfn-{seed}"
+    if not place.exists():
+        bfn.Table(seed=seed, display=False).fit(task.train).save(place)
+    return bfn.Table.load(place)
 
 
 def draw_by_peer(model: str, task: Task, seed: int, limit: float, environments: Path) -> Drawn:
@@ -169,50 +182,57 @@ def generate(given: argparse.Namespace) -> None:
     for name in given.table:
         task = read(name, given)
         print(f"\n{name}: {len(task.train):,} training rows, {len(task.test):,} held-out rows")
-        found: dict[str, list[tuple[Drawn, Comparison | None]]] = {}
-        real: Comparison | None = None
+        found: dict[str, list[dict[str, Any]]] = {}
         for model in given.model:
-            for seed in range(given.seeds if model in ("bfn", "independent") else 1):
-                drawn = draw(model, task, seed, given.limit, given.environments)
-                result = None
-                if drawn.rows is not None:
-                    result = compare(task.train, drawn.rows, task.test, task.target, seed=seed)
-                    real = real or result
-                    if given.keep:
-                        given.keep.mkdir(exist_ok=True)
-                        place = given.keep / f"{name}-{model}-{seed}.csv"
-                        drawn.rows.to_csv(place, index=False)
-                found.setdefault(model, []).append((drawn, result))
-                said = drawn.failure or f"{drawn.fit:.0f} s"
-                print(f"{name}, {model}, seed {seed}: {said}", file=sys.stderr, flush=True)
-        if real is not None:
-            for line in lines(found, real):
-                print(line)
+            seeds = range(given.seeds if model in ("bfn", "independent") else 1)
+            found[model] = [result(model, task, seed, given) for seed in seeds]
+        for line in lines(found):
+            print(line)
 
 
-def lines(
-    found: dict[str, list[tuple[Drawn, Comparison | None]]], real: Comparison
-) -> Iterator[str]:
+def result(model: str, task: Task, seed: int, given: argparse.Namespace) -> dict[str, Any]:
+    """The comparison of a model's new rows as JSON values, with seconds; or why there are none."""
+    kept = given.keep and given.keep / f"{task.name}-{model}-{seed}.json"
+    if kept and kept.exists():
+        return json.loads(kept.read_text())
+    drawn = draw(model, task, seed, given)
+    found: dict[str, Any] = {"failure": drawn.failure}
+    if drawn.rows is not None:
+        comparison = compare(task.train, drawn.rows, task.test, task.target, seed=seed)
+        seconds = {"fit s": drawn.fit, "sample s": drawn.sample}
+        found = {**comparison.as_dict(), "seconds": seconds}
+    if kept:
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_text(json.dumps(found))
+        if drawn.rows is not None:
+            drawn.rows.to_csv(kept.with_suffix(".csv"), index=False)
+    print(f"{task.name}, {model}, seed {seed}: {found.get('measures', found)}", file=sys.stderr)
+    return found
+
+
+def lines(found: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
     """The table, in Markdown: means over the seeds, and their spread if there are several."""
-    names = [measure.name for measure in real.measures]
-    yield f"C2ST by {real.classifier}\n"
+    some = next((r for results in found.values() for r in results if "measures" in r), None)
+    names = list(some["measures"]) if some else []
+    yield f"C2ST by {some['classifier']}\n" if some else ""
     yield "| | " + " | ".join([*names, "fit s", "sample s"]) + " |"
     yield "|---|" + "--:|" * (len(names) + 2)
     for model, results in found.items():
-        failures = [drawn.failure for drawn, result in results if result is None]
+        failures = [each["failure"] for each in results if "failure" in each]
         if failures:
             yield f"| {model} | {failures[0]} |" + " |" * (len(names) + 1)
             continue
         cells = []
-        for i, measure in enumerate(real.measures):
-            values = np.array([r.measures[i].new for _, r in results if r is not None])
-            spread = f" ± {measure.text(float(values.std(ddof=1)))}" if len(values) > 1 else ""
-            cells.append(measure.text(float(values.mean())) + spread)
-        for part in ("fit", "sample"):
-            cells.append(f"{np.mean([getattr(drawn, part) for drawn, _ in results]):.0f}")
+        for name in names:
+            values = np.array([each["measures"][name]["new"] for each in results], float)
+            spread = f" ± {values.std(ddof=1):.4g}" if len(values) > 1 else ""
+            cells.append(f"{values.mean():.4g}{spread}")
+        for part in ("fit s", "sample s"):
+            cells.append(f"{np.mean([each['seconds'][part] for each in results]):.0f}")
         yield f"| {model} | " + " | ".join(cells) + " |"
-    cells = [measure.text(measure.real) for measure in real.measures]
-    yield "| real rows | " + " | ".join([*cells, "", ""]) + " |"
+    if some:
+        cells = [f"{values['real']:.4g}" for values in some["measures"].values()]
+        yield "| real rows | " + " | ".join([*cells, "", ""]) + " |"
 
 
 # Missing values
@@ -228,9 +248,9 @@ def impute(given: argparse.Namespace) -> None:
         print(f"\n{name}: 30% of the cells of {len(holed):,} held-out rows are missing\n")
         print("| | accuracy of categories | RMSE of numbers, in standard deviations | s |")
         print("|---|--:|--:|--:|")
-        for method, fill in IMPUTERS.items():
+        for method, fill in imputers(task, holed, fitted(task, given.keep)).items():
             start = time.perf_counter()
-            filled = fill(task, holed)
+            filled = fill()
             seconds = time.perf_counter() - start
             accuracy, error = imputed(task, filled, hidden)
             print(f"| {method} | {accuracy:.4f} | {error:.4f} | {seconds:.0f} |", flush=True)
@@ -257,14 +277,19 @@ def _numbers(task: Task) -> list[str]:
     return [c for c in task.train if c not in task.categories]
 
 
-def by_bfn(task: Task, holed: pd.DataFrame) -> pd.DataFrame:
-    """One draw of what is missing."""
-    return _fitted(task).impute(holed)
+def imputers(task: Task, holed: pd.DataFrame, table: Any) -> dict[str, Callable[[], pd.DataFrame]]:
+    return {
+        "bfn, one draw": lambda: table.impute(holed),
+        "bfn, ten draws": lambda: by_draws(task, holed, table),
+        "mean and most frequent": lambda: by_constants(task, holed),
+        "IterativeImputer": lambda: by_iteration(task, holed),
+        "random forests, as missForest": lambda: by_forests(task, holed),
+    }
 
 
-def by_draws(task: Task, holed: pd.DataFrame, draws: int = 10) -> pd.DataFrame:
+def by_draws(task: Task, holed: pd.DataFrame, table: Any, draws: int = 10) -> pd.DataFrame:
     """The mean of the draws of a number, the most frequent one of a category."""
-    drawn = pd.concat(_fitted(task).impute(holed, n=draws))
+    drawn = pd.concat(table.impute(holed, n=draws))
     filled = holed.copy()
     for c in holed:
         if c in task.categories:
@@ -272,18 +297,6 @@ def by_draws(task: Task, holed: pd.DataFrame, draws: int = 10) -> pd.DataFrame:
         else:
             filled[c] = drawn[c].groupby(level=0).mean()
     return filled
-
-
-_FITTED: dict[str, Any] = {}
-
-
-def _fitted(task: Task) -> Any:
-    """A model of the training rows, fitted when it is first asked for."""
-    import bfn
-
-    if task.name not in _FITTED:
-        _FITTED[task.name] = bfn.Table(display=False).fit(task.train)
-    return _FITTED[task.name]
 
 
 def by_constants(task: Task, holed: pd.DataFrame) -> pd.DataFrame:
@@ -335,15 +348,6 @@ def by_forests(task: Task, holed: pd.DataFrame, rounds: int = 2) -> pd.DataFrame
     return filled[len(task.train) :].reset_index(drop=True)
 
 
-IMPUTERS: dict[str, Callable[[Task, pd.DataFrame], pd.DataFrame]] = {
-    "bfn, one draw (with fitting)": by_bfn,
-    "bfn, ten draws": by_draws,
-    "mean and most frequent": by_constants,
-    "IterativeImputer": by_iteration,
-    "random forests, as missForest": by_forests,
-}
-
-
 # Probabilities of the target
 
 
@@ -370,13 +374,10 @@ def predict(given: argparse.Namespace) -> None:
         )
         model = boosting.classifier().fit(x, (task.train[task.target] == values[1]).to_numpy())
         found[boosting.version] = model.predict_proba(x_test)[:, 1], time.perf_counter() - start
-        start = time.perf_counter()
-        import bfn
-
-        table = bfn.Table(display=False).fit(task.train)
+        table, start = fitted(task, given.keep), time.perf_counter()
         place = table.classes(task.target).index(values[1])
         p = table.predict_proba(task.test, task.target)[:, place]
-        found["bfn"] = p, time.perf_counter() - start
+        found["bfn, fitted before"] = p, time.perf_counter() - start
         print(f"\n{name}: P({task.target} = {values[1]}) of {len(truth):,} held-out rows\n")
         print("| | AUC | nats per row | calibration error | s |\n|---|--:|--:|--:|--:|")
         for method, (p, seconds) in found.items():
@@ -408,22 +409,18 @@ def compress(given: argparse.Namespace) -> None:
             if shutil.which(command[0]):
                 done = subprocess.run(command, input=text, capture_output=True, check=True)
                 sizes[" ".join(command[:-1])] = len(done.stdout)
-        sizes |= by_archive(task, text, given.steps)
+        sizes |= by_archive(task, text, fitted(task, given.keep), given.steps)
         print(f"\n{name}: {len(task.test):,} held-out rows\n")
         print("| | bytes | bits per row |\n|---|--:|--:|")
         for method, size in sizes.items():
             print(f"| {method} | {size:,} | {8 * size / len(task.test):.1f} |", flush=True)
 
 
-def by_archive(task: Task, text: bytes, steps: list[int]) -> dict[str, int]:
+def by_archive(task: Task, text: bytes, table: Any, steps: list[int]) -> dict[str, int]:
     """The bound on an archive, and the size of archives by their numbers of steps."""
-    import bfn
-
     with tempfile.TemporaryDirectory() as folder:
-        train, test = Path(folder) / "train.csv", Path(folder) / "test.csv"
-        task.train.to_csv(train, index=False)
+        test = Path(folder) / "test.csv"
         test.write_bytes(text)
-        table = bfn.Table(display=False).fit(train)
         bound = np.asarray(table.log_prob(test).value)
         known = np.isfinite(bound)
         beyond = task.test[~known].to_csv(index=False, header=False).encode()
@@ -445,7 +442,7 @@ def check(given: argparse.Namespace) -> None:
 
     for name in given.table:
         task = read(name, given)
-        new = draw("independent", task, 0, 0.0, Path()).rows
+        new = draw("independent", task, 0, given).rows
         assert new is not None
         found = compare(task.train, new)
         kinds = {
@@ -475,7 +472,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, nargs="*", default=[25], help="of archives")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds for each of the others")
     parser.add_argument("--environments", type=Path, default=HERE.parent)
-    parser.add_argument("--keep", type=Path, help="a folder for the new rows")
+    parser.add_argument("--keep", type=Path, help="a folder for models, new rows and comparisons")
     given = parser.parse_args()
     {
         "generate": generate,
