@@ -383,7 +383,7 @@ def test_a_users_own_picture(address, visit) -> None:
     ready(page)
     assert page.locator("#badge").is_hidden()
     drop(page, "notes.txt", b"no picture")
-    page.wait_for_selector("#notice:has-text('no picture that this browser can read')")
+    page.wait_for_selector("#notice:has-text('cannot read “notes.txt” as a picture')")
 
 
 def test_two_solvers_side_by_side_use_the_same_noise(address, visit) -> None:
@@ -567,7 +567,7 @@ def test_named_variables_of_three_kinds(serve, visit, tmp_path: Path) -> None:
     ready(page)
     page.fill("#own-text", "1, 2, 3")
     page.click("#examine")
-    page.wait_for_selector("#notice:has-text('have 18 values and you gave 3')")
+    page.wait_for_selector("#notice:has-text('have 18 values, but you gave 3')")
     keep(page, "rows")
     page.set_viewport_size({"width": 375, "height": 812})
     assert page.evaluate("document.documentElement.scrollWidth") <= 375
