@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import bfn
 from bfn import evaluate, loss, noise
 from bfn.codec import Codec, stack
-from bfn.codec.chain import MessageGrid
+from bfn.codec.message import MessageGrid
 from bfn.flow import CategoricalFlow, GaussianFlow
 from bfn.guidance import ClassifierFree, Guided, read_labels
 from bfn.nn import MLP, MixedMLP

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bfn.codec import stack
-from bfn.codec.chain import POPPED, CutGaussianBins, MessageGrid
+from bfn.codec.message import POPPED, CutGaussianBins, MessageGrid
 from bfn.codec.stack import Distribution, Stacks
 from bfn.flow import BayesianFlow, BinaryFlow, CategoricalFlow, GaussianFlow
 from bfn.schedule import Exponential, Quadratic
