@@ -117,24 +117,27 @@ def draw(model: str, task: Task, seed: int, given: argparse.Namespace) -> Drawn:
         }
         return Drawn(pd.DataFrame(columns), 0.0, 0.0)
     if model == "bfn":
+        table, fit = fitted(task, given.keep, seed)
         start = time.perf_counter()
-        table = fitted(task, given.keep, seed)
-        trained = time.perf_counter()
         rows = table.sample(len(task.train), seed=seed)
-        return Drawn(rows, trained - start, time.perf_counter() - trained)
+        return Drawn(rows, fit, time.perf_counter() - start)
     return draw_by_peer(model, task, seed, given.limit, given.environments)
 
 
-def fitted(task: Task, keep: Path | None, seed: int = 0) -> Any:
-    """A model of the training rows, which may have been kept."""
+def fitted(task: Task, keep: Path | None, seed: int = 0) -> tuple[Any, float]:
+    """A model of the training rows, which may have been kept, and the seconds of its fit."""
     import bfn
 
-    if keep is None:
-        return bfn.Table(seed=seed, display=False).fit(task.train)
-    place = keep / f"{task.name}-bfn-{seed}"
-    if not place.exists():
-        bfn.Table(seed=seed, display=False).fit(task.train).save(place)
-    return bfn.Table.load(place)
+    place = keep and keep / f"{task.name}-bfn-{seed}"
+    if place and place.exists():
+        return bfn.Table.load(place), float((place / "seconds").read_text())
+    start = time.perf_counter()
+    table = bfn.Table(seed=seed, display=False).fit(task.train)
+    seconds = time.perf_counter() - start
+    if place:
+        table.save(place)
+        (place / "seconds").write_text(str(seconds))
+    return table, seconds
 
 
 def draw_by_peer(model: str, task: Task, seed: int, limit: float, environments: Path) -> Drawn:
@@ -231,7 +234,8 @@ def lines(found: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
             cells.append(f"{np.mean([each['seconds'][part] for each in results]):.0f}")
         yield f"| {model} | " + " | ".join(cells) + " |"
     if some:
-        cells = [f"{values['real']:.4g}" for values in some["measures"].values()]
+        real = [values["real"] for values in some["measures"].values()]
+        cells = ["" if value is None else f"{value:.4g}" for value in real]
         yield "| real rows | " + " | ".join([*cells, "", ""]) + " |"
 
 
@@ -248,7 +252,7 @@ def impute(given: argparse.Namespace) -> None:
         print(f"\n{name}: 30% of the cells of {len(holed):,} held-out rows are missing\n")
         print("| | accuracy of categories | RMSE of numbers, in standard deviations | s |")
         print("|---|--:|--:|--:|")
-        for method, fill in imputers(task, holed, fitted(task, given.keep)).items():
+        for method, fill in imputers(task, holed, fitted(task, given.keep)[0]).items():
             start = time.perf_counter()
             filled = fill()
             seconds = time.perf_counter() - start
@@ -374,7 +378,8 @@ def predict(given: argparse.Namespace) -> None:
         )
         model = boosting.classifier().fit(x, (task.train[task.target] == values[1]).to_numpy())
         found[boosting.version] = model.predict_proba(x_test)[:, 1], time.perf_counter() - start
-        table, start = fitted(task, given.keep), time.perf_counter()
+        table, _ = fitted(task, given.keep)
+        start = time.perf_counter()
         place = table.classes(task.target).index(values[1])
         p = table.predict_proba(task.test, task.target)[:, place]
         found["bfn, fitted before"] = p, time.perf_counter() - start
@@ -409,7 +414,7 @@ def compress(given: argparse.Namespace) -> None:
             if shutil.which(command[0]):
                 done = subprocess.run(command, input=text, capture_output=True, check=True)
                 sizes[" ".join(command[:-1])] = len(done.stdout)
-        sizes |= by_archive(task, text, fitted(task, given.keep), given.steps)
+        sizes |= by_archive(task, text, fitted(task, given.keep)[0], given.steps)
         print(f"\n{name}: {len(task.test):,} held-out rows\n")
         print("| | bytes | bits per row |\n|---|--:|--:|")
         for method, size in sizes.items():
