@@ -11,6 +11,7 @@ import shutil
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 from sklearn.linear_model import LogisticRegression
@@ -420,6 +423,8 @@ def test_odd_columns_are_drawn() -> None:
 def test_dates_and_times_are_labelled_as_such() -> None:
     rows, half = np.arange(100), 1800 * np.arange(100)
     start = np.datetime64("2020-02-27", "s")
+    berlin = pa.array([datetime(2024, 1, d) for d in (1, 2, 3)], pa.timestamp("s"))
+    berlin = pc.assume_timezone(berlin, "Europe/Berlin").take(pa.array(rows % 3))
     table = {
         "day": np.where(rows % 2, np.datetime64("NaT"), start + rows * np.timedelta64(1, "D")),
         "minute": start + half.astype("timedelta64[s]"),
@@ -427,18 +432,29 @@ def test_dates_and_times_are_labelled_as_such() -> None:
         "long": half.astype("timedelta64[s]"),
         "second": start + (rows % 3).astype("timedelta64[s]"),
         "short": (5 * (rows % 3)).astype("timedelta64[ms]"),
+        "back": -(45 * 60 * (1 + rows % 3)).astype("timedelta64[s]"),
+        "there": berlin,
     }
+    utc = table | {"there": berlin.cast(pa.timestamp("us", "UTC"))}
     found = []
-    for column in align({"train": table, "new": table}):
+    for column in align({"train": pa.table(table), "new": pa.table(utc)}):
         texts = ET.fromstring(picture(column)).iter("text")
         found.append([text.text for text in texts])
-    day, minute, few, long, second, short = found
+    day, minute, few, long, second, short, back, there = found
     assert day == ["2020-02-27", "2020-04-16", "from 2020-06-04, missing"]
     assert minute == ["below 02-27 00:29", "02-27 23:19", "from 02-29 01:00"]
     assert few == ["2020-02-27", "2020-02-28", "2020-02-29"]
     assert long == ["below 0:29:42", "23:19:24", "from 2 days, 1:00:18"]
     assert second == ["00:00:00", "00:00:01", "00:00:02"]
     assert short == ["0 s", "0.005 s", "0.01 s"]
+    assert back == ["-2:15:00", "-1:30:00", "-0:45:00"]
+    assert there == ["2024-01-01", "2024-01-02", "2024-01-03"]
+
+
+def test_a_column_with_dates_in_held_out_rows_alone_is_drawn() -> None:
+    table, holdout = {"a": np.arange(9), "day": np.full(9, None)}, {"a": np.arange(9)}
+    holdout["day"] = np.arange(9).astype("datetime64[D]")
+    assert "<svg" in page(compare(table, table, holdout))
 
 
 def test_the_least_similar_columns_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -499,6 +515,22 @@ def test_a_run_provides_its_rows(run: Callable[..., str], trained: Path) -> None
     assert found["rows"] == {"train": 240, "new": 50, "holdout": 30}
     found = json.loads(run(f"compare {trained}/people rows.csv --holdout test.csv --json -"))
     assert found["rows"]["holdout"] == 120
+
+
+def test_new_rows_of_a_file_without_types(run: Callable[..., str]) -> None:
+    """A CSV file holds times, durations and texts of digits as text or numbers."""
+    rng = np.random.default_rng(0)
+    i = rng.integers(0, 1000, 200)
+    moments = pa.array(1_700_000_000 + 3600 * i, pa.timestamp("s", "Europe/Berlin"))
+    table = {"at": moments, "clock": pa.array((60 * i).astype(np.int32)).cast(pa.time32("s"))}
+    table |= {"took": pa.array(i, pa.duration("s")), "code": pa.array((i % 7).astype(str))}
+    table |= {"yes": pa.array(i % 3 == 0), "price": pa.array(i / 8)}
+    pq.write_table(pa.table(table), "events.parquet")
+    run("train events.parquet --out run --train.steps 2 --net.width 16 --net.layers 1")
+    run("sample run --n 50 --steps 3 -o rows.csv --seed 1")
+    run("sample run --n 50 --steps 3 -o rows.parquet --seed 1")
+    found = [json.loads(run(f"compare run rows.{end} --json -")) for end in ("csv", "parquet")]
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("options", ["", "--data.test 0"])

@@ -342,8 +342,8 @@ def compare(
     """Compare new rows with real ones: how similar they are, and whether any are copies.
 
     Args:
-        real: A run, for its training rows and its test rows; or the table that a model was trained
-            on, a .csv or .parquet.
+        real: A run, whose training and test rows are used, or the table that a model was trained
+            on, a .csv or .parquet file.
         new: A table of new rows.
         holdout: Real rows that the model was not trained on, scored as a reference; by default a
             run's test rows, if there are enough.
@@ -392,4 +392,5 @@ def rows_of_run(run: Path, new: Path, holdout: Path | None) -> list[Any]:
         frames.append(read(holdout))
     elif len(data.split("test")) >= LEAST:
         frames.append(data.rows("test"))
-    return [f.table.select([name for name in f.names if name not in left_out]) for f in frames]
+    tables = [data.columns.retyped(frame).table for frame in frames]
+    return [t.select([name for name in t.column_names if name not in left_out]) for t in tables]

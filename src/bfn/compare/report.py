@@ -465,18 +465,22 @@ def _text(x: float, y: float, text: str, anchor: str = "start", most: int = 17) 
 
 def _writer(kind: str, values: Values) -> Callable[[float], str]:
     """How to write numbers, or dates and times in microseconds, as some distinct values are."""
-    if kind == "numbers":
+    if kind == "numbers" or not len(values):
         return _number
     span = values[-1] - values[0]
     if kind == "times":
         if np.any(values % 1e6) and span < MINUTE:
             return lambda value: f"{value / 1e6:.4g} s"
-        return lambda value: str(timedelta(seconds=round(value / 1e6)))
+        return _duration
     if np.any(values % DAY) and span < HOUR:  # without the date
         return lambda value: _date(value, "s")[11:]
     if np.any(values % DAY) and span < 60 * DAY:  # without the year
         return lambda value: _date(value, "m")[5:]
     return lambda value: _date(value, "D")
+
+
+def _duration(value: float) -> str:
+    return f"{'-' if value < 0 else ''}{timedelta(seconds=round(abs(value) / 1e6))}"
 
 
 def _date(value: float, unit: str) -> str:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from bfn.errors import BFNError
 from bfn.noise import splitmix64
-from bfn.tables.frame import pa, read
+from bfn.tables.frame import pa, pc, read
 
 Values = NDArray[Any]
 
@@ -79,7 +79,8 @@ def _check_names(side: str, expected: list[str], names: list[str]) -> None:
 
 
 def _align(name: str, arrays: Mapping[str, Any]) -> Aligned:
-    arrays = {side: _read_times(array) for side, array in arrays.items()}
+    zone = getattr(next(iter(arrays.values())).type, "tz", None)
+    arrays = {side: _local(_read_times(array), zone) for side, array in arrays.items()}
     kinds = {s: _kind(array.type) for s, array in arrays.items() if array.null_count < len(array)}
     if len(set(kinds.values())) > 1:
         mixture = ", ".join(f"{kind} in the {SIDES[side]} rows" for side, kind in kinds.items())
@@ -113,11 +114,17 @@ def _read_times(array: Any) -> Any:
         return array
 
 
+def _local(array: Any, zone: str | None) -> Any:
+    """Times with a time zone as they are there, or as they are in the given zone."""
+    own = getattr(array.type, "tz", None)
+    return pc.local_timestamp(array.cast(pa.timestamp("us", zone or own))) if own else array
+
+
 def _numbers(name: str, side: str, array: Any) -> Values:
     if array.null_count == len(array):
         return np.full(len(array), np.nan)
     if pa.types.is_date(array.type) or pa.types.is_timestamp(array.type):
-        array = array.cast(pa.timestamp("us", getattr(array.type, "tz", None)), safe=False)
+        array = array.cast(pa.timestamp("us"), safe=False)
     elif pa.types.is_temporal(array.type):
         unit = pa.duration if pa.types.is_duration(array.type) else pa.time64
         array = array.cast(unit("us"), safe=False)

@@ -253,6 +253,11 @@ class Column(ABC):
         values = self._middles()
         return pa.concat_arrays([values, pa.nulls(self.missing, values.type)])
 
+    @property
+    def in_words(self) -> str:
+        """A human-readable name for the values."""
+        return in_words(self.type)
+
     def cast(self, array: Any) -> Any:
         """Values in the type they had in training."""
         try:
@@ -333,18 +338,21 @@ class Number(Column):
     def different(self) -> np.ndarray:
         return self.bins.sizes
 
+    @property
+    def in_words(self) -> str:
+        return f"dates or times written as {self.form}" if self.form else in_words(self.grid.type)
+
     def read(self, values: Any) -> Any:
         """Values as numbers or times of the grid's type, none of them missing."""
         if self.form:
             read = pc.strptime(values, self.form, "s", error_is_null=True)
             if read.null_count:
-                raise self._wrong(values.filter(read.is_null()), f"dates written as {self.form}")
+                raise self._wrong(values.filter(read.is_null()), self.in_words)
         else:
             try:
                 read = values.cast(self.grid.type)
             except unfit():
-                wrong = _first_unfit(values, self.grid.type)
-                raise self._wrong(wrong, in_words(self.grid.type)) from None
+                raise self._wrong(_first_unfit(values, self.grid.type), self.in_words) from None
         finite(self.name, read)
         return read
 

@@ -14,6 +14,7 @@ which `encode` replaces by the nearest one.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,7 @@ import numpy as np
 
 from bfn import noise
 from bfn.errors import BFNError, check_integer, did_you_mean, join_names, plural, suggestion
-from bfn.tables.columns.column import Column, Number, build, convert, in_words, unfit
+from bfn.tables.columns.column import Column, Number, build, convert, unfit
 from bfn.tables.columns.recognise import recognise
 from bfn.tables.csvfile import pa, pc
 from bfn.tables.frame import Frame, Origin, read
@@ -145,6 +146,20 @@ class Columns:
         volumes = [c.log_volume(frame.column(c.name), nearest) for c in self.variables]
         return np.stack(volumes, axis=1)
 
+    def retyped(self, source: Any) -> Frame:
+        """A table whose columns have the types that they had in training, except numbers.
+
+        A file of new rows may hold dates, times and texts as texts or numbers.
+        """
+        frame = read(source).typed({c.name: c.type for c in self.columns})
+        table = frame.table
+        for c in self.columns:
+            tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+            if c.name in frame.names and not any(test(c.type) for test in tests):
+                at = frame.names.index(c.name)
+                table = table.set_column(at, c.name, c.cast(frame.column(c.name)))
+        return dataclasses.replace(frame, table=table)
+
     def impossible(self, source: Any, holes: bool = False) -> dict[str, np.ndarray]:
         """The row numbers of values that a column cannot represent, by column.
 
@@ -213,9 +228,8 @@ class Columns:
                 array = convert(pa.array(values, from_pandas=True), column.type)
                 array = column.rewritten(array) if isinstance(column, Number) else array
             except (pa.ArrowException, TypeError, ValueError, OverflowError):
-                type = column.grid.type if isinstance(column, Number) else column.type
                 raise BFNError(
-                    f"column {name!r} holds {in_words(type)}, not {first!r}; give a value like "
+                    f"column {name!r} holds {column.in_words}, not {first!r}; give a value like "
                     f"{like!r}"
                 ) from None
             if array.null_count and not column.missing:
