@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ import bfn
 from bfn.errors import BFNError
 from bfn.loss import ImportanceTimes
 from bfn.recipe import Train, build
-from bfn.train import monitor
+from bfn.train import monitor, optim
 from bfn.train.monitor import BINS, Window
 from bfn.train.optim import EMA, learning_rate, optimiser
 from bfn.train.parallel import World
@@ -346,6 +347,24 @@ def test_muon_orthogonalises_matrices_and_leaves_the_rest_to_adamw(
                 p.mul_(1 - 0.01 * 0.3).sub_(0.01 * torch.cat(turned).reshape(p.shape))
     for name in weights:
         torch.testing.assert_close(weights[name], expected[name], rtol=1e-6, atol=1e-8, msg=name)
+
+
+@pytest.mark.parametrize(
+    ("precision", "own", "expected"),
+    [("auto", torch.float32, torch.float32), ("float32", torch.float32, torch.float32),
+     ("bfloat16", torch.float32, torch.bfloat16), ("bfloat16", torch.float64, torch.float64)],
+)  # fmt: skip
+def test_muon_multiplies_in_the_precision_of_training(
+    monkeypatch: pytest.MonkeyPatch, precision: Any, own: torch.dtype, expected: torch.dtype
+) -> None:
+    seen = set()
+    monkeypatch.setattr(optim, "_orthogonal", lambda rows: seen.add(rows.dtype) or rows)
+    net = Network().to(own)
+    for p in net.parameters():
+        p.grad = torch.ones_like(p)
+    settings = Train(optimiser="muon", precision=precision)
+    optimiser(bfn.continuous(net, 0.1), settings).step()
+    assert seen == {expected}
 
 
 def test_muons_steps_have_singular_values_near_one() -> None:

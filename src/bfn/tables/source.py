@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from bfn import noise
 from bfn.data.base import SPLITS, Rows, hold_out
+from bfn.device import find_device
 from bfn.errors import BFNError, check_integer
 from bfn.flow import MixedFlow
 from bfn.model import BFN, mixed
@@ -35,8 +36,8 @@ memory for tables of hundreds of columns."""
 WINDOW = 0.5
 """The time in which a column is sent, or 1 / D if the D columns would leave gaps."""
 PASSES, LEAST_STEPS = 64, 400
-"""Maximum number of passes over the training rows, unless they are very few: a table is soon
-learned by heart, and the learning rate should have fallen to zero before."""
+"""Maximum number of passes over the training rows, unless that is fewer than LEAST_STEPS: a small
+table is soon memorised, and the learning rate should have fallen to zero before."""
 LEAST_EVERY, ROWS_PER_STEP = 5, 10
 """Small tables soon overfit, so one of N rows is validated every N / 10 steps, but at most every 5
 steps."""
@@ -108,7 +109,7 @@ class TableRows(Rows):
         batch = train.batch if train.batch <= most else 2 ** (most.bit_length() - 1)
         steps = min(train.steps, max(LEAST_STEPS, PASSES * N // batch))
         own = {"known": 0.0, "steps": 1} if len(self.columns.variables) == 1 else {"steps": steps}
-        on_cpu = train.device == "cpu" or (train.device == "auto" and not torch.cuda.is_available())
+        on_cpu = find_device(train.device).type == "cpu"
         fast = train.precision == "auto" and on_cpu and cpu_multiplies_bfloat16()
         precision = "bfloat16" if fast else train.precision
         return dataclasses.replace(

@@ -34,7 +34,6 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from bfn.loss import ImportanceTimes, Times, independent, stratified
 from bfn.model import BFN
-from bfn.nn.accelerate import cpu_multiplies_bfloat16
 from bfn.recipe import Train
 from bfn.train.parallel import full, like, local
 
@@ -69,7 +68,8 @@ def optimiser(model: BFN, settings: Train) -> torch.optim.AdamW:
     groups = [group for group in groups if group["params"]]
     options: dict[str, Any] = {"lr": settings.learning_rate, "betas": settings.betas, "fused": True}
     if matrices:
-        return Muon(groups, matrices, **options)
+        dtype = None if settings.precision == "auto" else getattr(torch, settings.precision)
+        return Muon(groups, matrices, dtype=dtype, **options)
     return torch.optim.AdamW(groups, **options)
 
 
@@ -98,7 +98,11 @@ class Muon(torch.optim.AdamW):
     An orthogonal matrix of r rows and c columns is scaled by 0.2 sqrt(max(r, c)), so that its
     numbers are as large as the steps of AdamW usually are.
 
-    The last group of parameters holds the matrices; `matrices` says how many are stacked in each.
+    Args:
+        groups: the last group of parameters holds the matrices.
+        matrices: how many are stacked in each parameter.
+        dtype: the type in which to multiply float32 matrices on a CPU; by default their own. On a
+            GPU it is always bfloat16, whose errors the iteration forgives.
     """
 
     def __init__(
@@ -107,10 +111,11 @@ class Muon(torch.optim.AdamW):
         matrices: Mapping[Tensor, int],
         *,
         momentum: float = 0.95,
+        dtype: torch.dtype | None = None,
         **options: Any,
     ) -> None:
         super().__init__(groups, **options)
-        self.momentum = momentum
+        self.momentum, self.dtype = momentum, dtype
         # Matrices of one shape are processed together: one at a time would leave a GPU idle.
         self._stacks: dict[tuple[int, ...], list[tuple[Tensor, int]]] = {}
         for parameter, count in matrices.items():
@@ -133,7 +138,8 @@ class Muon(torch.optim.AdamW):
             weights, counts = [p for p, _ in stack], [count for _, count in stack]
             directions = self._directions(weights)
             rows = torch.cat(list(map(_rows, directions, counts)))
-            turned = _orthogonal(rows.to(_fast_dtype(rows)))
+            fast = torch.bfloat16 if rows.is_cuda else self.dtype
+            turned = _orthogonal(rows.to(fast) if fast and rows.dtype == torch.float32 else rows)
             shares = turned.to(rows.dtype).split(counts)
             steps = [
                 like(_unrolled(own, each), p)
@@ -184,12 +190,6 @@ def _unrolled(matrices: Tensor, weight: Tensor) -> Tensor:
 def _sides(parameter: Tensor, count: int = 1) -> tuple[int, int]:
     """Rows and columns of each of the matrices in a parameter; convolutions are flattened."""
     return parameter.shape[0] // count, math.prod(parameter.shape[1:])
-
-
-def _fast_dtype(rows: Tensor) -> torch.dtype:
-    """The type in which to multiply; the iteration forgives the errors of bfloat16."""
-    able = rows.is_cuda or cpu_multiplies_bfloat16()
-    return torch.bfloat16 if able and rows.dtype == torch.float32 else rows.dtype
 
 
 def _orthogonal(matrices: Tensor) -> Tensor:
