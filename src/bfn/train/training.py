@@ -18,7 +18,7 @@ from bfn import loss, progress, saving
 from bfn.data.base import DataSet
 from bfn.data.tensors import Array, as_data_set
 from bfn.device import memory_errors
-from bfn.errors import BFNError, Diverged, is_ours
+from bfn.errors import BFNError, Diverged, is_ours, plural
 from bfn.model import BFN
 from bfn.output import Head, Lengths
 from bfn.progress import Display
@@ -162,6 +162,10 @@ def _train(
         recipe, model, data = build_all()
         # The run keeps the recipe that it was given, so that the same command resumes it.
         suited = dataclasses.replace(recipe, train=data.adjusted(recipe.train))
+        if (steps := suited.train.steps) < recipe.train.steps:
+            display.say(
+                f"{plural(steps, 'step')} instead of {recipe.train.steps:,}: enough for {data.name}"
+            )
         resumed = folder if resume and folder is not None and folder.steps() else None
         model.train_known = None  # of an earlier training
         if suited.train.init and resumed is None:
