@@ -119,6 +119,7 @@ def test_the_line_in_which_the_head_ends_is_not_looked_at(tmp_path: Path) -> Non
         (b"|1x3 Cross validator\n1,2\n3,4\n", "line 1 of .* has 1 value, but most lines have 2"),
         (b"a,b\nx,y\nx,caf\xe9\n", "line 3, column 'b' of .* is not UTF-8"),
         (b"a,gr\xf6\xdfe\n1,2\n3,4\n", "line 1, column 'gr\ufffd\ufffde' of .* is not UTF-8"),
+        (b"gr\xf6,\xef\xbf\xbd\n1,2\n3,4\n", "line 1, column 'gr\ufffd' of .* is not UTF-8"),
         (b"a,a\n1,2\n3,4\n", "more than one column called 'a'"),
         (b'a,b\n1,"x"\n2,"y\n3,z\n', "line 3 of .* opens a quote but never closes it"),
         (b'a,b\n1,"x\n' + b"3,z\n" * 50_000, "line 2 of .* opens a quote but never closes it"),

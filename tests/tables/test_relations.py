@@ -89,6 +89,10 @@ def test_columns_that_repeat_values_are_not_sent_in_turn(tmp_path: Path) -> None
     table["paid"] = np.where(rng.random(N) < 0.5, bill, rng.permutation(bill))
     assert repeating(table) == {("bill", "paid"), ("paid", "bill")}
     assert {("bill", "near"), ("near", "bill")} <= set(found(table))
+    unused = rng.random(N) < 0.3
+    for name, value in (("bill", 0), ("paid", 500)):  # frequent values do not count
+        table[name] = np.where(unused, value, table[name])
+    assert repeating(table) == {("bill", "paid"), ("paid", "bill")}
 
     def schedules(table: pd.DataFrame) -> list[Any]:
         table.to_csv(tmp_path / "t.csv", index=False)

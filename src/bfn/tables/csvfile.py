@@ -105,7 +105,8 @@ def read_csv(path: Path) -> tuple[Any, Dialect]:
     header = _has_header(rows)
     titles = rows[0] if header else [""] * width
     names = [name or f"column_{i}" for i, name in enumerate(titles, 1)]
-    if "\ufffd" in "".join(names) and "\ufffd".encode() not in first:  # Arrow skips the header
+    # Arrow skips the header.
+    if any("\ufffd" in name and name.encode() not in first for name in names):
         raise _broken(path, delimiter, names)
     twice = [name for name, count in collections.Counter(names).items() if count > 1]
     if twice:

@@ -286,9 +286,12 @@ class TableModel:
     def _warn_replaced(self, frame: Frame, wrong: Mapping[str, np.ndarray]) -> None:
         """Warn of values that are not used as they are, given the row numbers by column."""
         if wrong:
+            are_numbers = [isinstance(self.columns_[name], Number) for name in wrong]
+            uses = ["the nearest numbers are used instead"] * any(are_numbers)
+            uses += ["new categories count as unknown"] * (not all(are_numbers))
             warnings.warn(
-                f"the model cannot produce {self._count_by_column(frame, wrong)}; the nearest "
-                "numbers are used instead, and new categories count as unknown",
+                f"the model cannot produce {self._count_by_column(frame, wrong)}; "
+                f"{' and '.join(uses)}",
                 stacklevel=3,
             )
 

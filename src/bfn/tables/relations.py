@@ -155,10 +155,10 @@ def find_relations(
         frequent = np.isin(codes[:, i], np.flatnonzero(d.counts > 0.01 * d.counts.sum()))
         scored = []
         for j, e in (fine[b] for b in near[a]) if near else ():
-            apart = values[d.name] - values[e.name]
-            same = float(np.mean((apart == 0) & ~frequent))
+            apart = (values[d.name] - values[e.name])[~frequent]
+            same = np.count_nonzero(apart == 0) / len(codes)
             if same >= OFTEN:
-                if same > REPEATING * _most_frequent(apart[apart != 0]) / len(apart):
+                if same > REPEATING * _most_frequent(apart[apart != 0]) / len(codes):
                     repeating.add((d.name, e.name))
                 scored.append((1e6 * same, e.name, _centres(d)[_transfer(e, d)]))
                 continue
