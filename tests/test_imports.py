@@ -50,7 +50,7 @@ LAYERS: list[set[str]] = [
     {"cli", "__main__"},
 ]
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
-ASIDE = {"nn": {"errors"}, "data": {"errors", "noise", "progress", "output.bins"}}
+ASIDE = {"nn": {"errors"}, "data": {"errors", "files", "noise", "progress", "output.bins"}}
 """Parts outside the layers, and all they may import. Anything that does things may import them."""
 WHO_MAY_LOOK_ASIDE = RANK["train"]
 RENAMED = {"saving", "loss"}

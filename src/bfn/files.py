@@ -14,6 +14,8 @@ from bfn.errors import BFNError
 
 FIGURES = (".png", ".pdf", ".svg")
 """Endings of the files that figures can be written to."""
+TABLES = (".csv", ".tsv", ".parquet")
+"""Endings of the files that tables can be written to."""
 READERS = {
     "archive 1": "bfn of 2026-11-16 (commit a6d3a61)",
     "archive 2": "bfn of 2026-11-16 (commit d95ebc1)",

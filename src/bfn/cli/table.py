@@ -12,13 +12,11 @@ from typing import Any
 from bfn.cli import results
 from bfn.cli.sampling import summary
 from bfn.errors import BFNError, plural
-from bfn.files import check_free
+from bfn.files import TABLES, check_free
 from bfn.model import BFN
 from bfn.progress import waiting
 from bfn.recipe import Eval, Recipe, Sample
 from bfn.sampling.batches import options
-
-ENDINGS = (".csv", ".tsv", ".parquet")
 
 
 def refuse(**given: Any) -> None:
@@ -48,7 +46,7 @@ def sample(
     from bfn.tables.frame import write
 
     out = out or Path(f"{run.resolve().name}-samples.csv")
-    check_free(out, force, endings=ENDINGS)
+    check_free(out, force, endings=TABLES)
     table = _table(model)
     with waiting("sampling") as (report, say), _printed_warnings():
         new = table.sample(
@@ -67,7 +65,7 @@ def infill(
     from bfn.tables.frame import read, write
 
     out = out or Path(f"{run.resolve().name}-infilled.csv")
-    check_free(out, force, endings=ENDINGS)
+    check_free(out, force, endings=TABLES)
     frame = read(what)
     holes = int(frame.holes)
     if not holes:

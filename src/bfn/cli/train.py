@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from bfn.cli import results
 from bfn.cli.options import Force, Out, Overrides, Trust, is_own
 from bfn.errors import BFNError, plural
+from bfn.files import TABLES
 from bfn.recipe import Recipe, find, names, read
 from bfn.recipe.values import Text
 
-TABLES = (".csv", ".tsv", ".data", ".dat", ".parquet", ".pq", ".gz")
-TABLES += (".xlsx", ".xls", ".json", ".feather")
-"""The file endings of tables, including some that are refused with advice."""
+READ_AS_TABLES = (*TABLES, ".data", ".dat", ".pq", ".gz", ".xlsx", ".xls", ".json", ".feather")
+"""The endings of tables, including some that are refused with advice."""
 
 _DEMO_FILES = ("samples.png", "loss-by-time.png", "results.json", "results.txt")
 
@@ -57,7 +57,7 @@ def train(
     from bfn.runs.folder import RunFolder
 
     name = None
-    if Path(recipe).suffix.lower() in TABLES:
+    if Path(recipe).suffix.lower() in READ_AS_TABLES:
         name = Path(recipe.removesuffix(".gz")).stem
         overrides = {"data.path": Text(recipe), **overrides}
         recipe = "table"

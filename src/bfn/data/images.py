@@ -23,6 +23,7 @@ from bfn.data.base import SPLITS, Rows, hold_out
 from bfn.data.formats import ImageFormat
 from bfn.data.reading import Unreadable, absent, levels, open_picture
 from bfn.errors import BFNError, check_integer, join_names
+from bfn.files import TABLES
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp")
 _MODES = {"rgb": "RGB", "grey": "L"}
@@ -108,7 +109,7 @@ def _listing(path: Path) -> tuple[list[str], Callable[[str], bytes]]:
         read = archive.read
     elif path.exists():
         other = {".npy": "array", ".npz": "array", ".txt": "text"}.get(path.suffix)
-        if path.suffix in (".csv", ".tsv", ".parquet"):
+        if path.suffix.lower() in TABLES:
             other = shlex.quote(str(path))
         advice = f"; did you mean bfn train {other}?" if other else "; give one of them"
         raise BFNError(f"{path} is neither a folder nor an intact zip archive of pictures{advice}")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bfn.errors import BFNError, require_extra
+from bfn.files import TABLES
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -49,7 +50,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """
     try:
         with path.open("rb") as file:  # numpy leaves its own file open when it fails
-            if path.suffix.lower() in (".csv", ".tsv", ".parquet"):
+            if path.suffix.lower() in TABLES:
                 raise BFNError(
                     f"{str(path)!r} is a table, but expected a .npy or .npz file; train on it with "
                     f"bfn train {shlex.quote(str(path))} (bfn.Table in Python)"
