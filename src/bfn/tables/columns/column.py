@@ -29,7 +29,7 @@ MARKED = 3
 """A spike is at least this many times as frequent as the values around it."""
 DURATION = re.compile(r"(?:(-?\d+) days?)?(?:,? ?\+?(\d+):(\d\d):(\d\d(?:\.\d+)?))?")
 """Such as 2 days, 1 day 13:30:00 or 0:00:02.5."""
-INTEGER = r"^-?(0|[1-9][0-9]{0,17})$"
+INT64 = r"^-?(0|[1-9][0-9]{0,17})$"
 """The digits of an integer that certainly fits into 64 bits."""
 ABSENT = -(2**63)
 """The place of a missing value."""
@@ -409,7 +409,7 @@ class Number(Column):
             read = pc.strptime(text, self.form, "s", error_is_null=True)
         elif pa.types.is_integer(type) or pa.types.is_floating(type):
             integer = pa.types.is_integer(type)
-            fits = pc.match_substring_regex(text, INTEGER if integer else REAL)
+            fits = pc.match_substring_regex(text, INT64 if integer else REAL)
             numbers = pc.if_else(fits, text, pa.scalar(None, TEXT))
             read = numbers.cast(pa.int64() if integer else type)
         else:
