@@ -51,7 +51,7 @@ print(f"log probability: {scores.value.mean():.2f} nats per row")
 print(f"with independent columns: {table.independent(held_out, nearest=True).sum(1).mean():.2f}")
 
 # %% New rows. They have the types and the decimals of the real ones.
-new = table.sample(min(4000, len(test)), seed=0, steps=50)
+new = table.sample(min(4000, len(test)), seed=0)
 print(new.head())
 
 
@@ -96,8 +96,7 @@ def columns(real: pd.DataFrame, new: pd.DataFrame) -> Any:
 # %% Missing prices are drawn, not guessed: what may a diamond of one carat cost?
 grades = ["SI2", "VS2", "VVS2"]
 offers = {
-    clarity: table.sample(200, given={"carat": 1.0, "clarity": clarity}, steps=50)
-    for clarity in grades
+    clarity: table.sample(200, given={"carat": 1.0, "clarity": clarity}) for clarity in grades
 }
 
 # %% A column with holes is filled in by draws from its conditional law, given the rest of the row.
