@@ -345,6 +345,14 @@ def test_early_times_per_example() -> None:
     assert gradient.flatten().tolist() == [0.0, 0.0, -0.5]
 
 
+def test_before_the_first_message_the_network_is_ignored_even_if_t_min_is_0() -> None:
+    net_output = torch.ones(2, 1, requires_grad=True)
+    theta = Theta(torch.tensor([[0.0], [2.0]]), torch.tensor([[0.0], [4.0]]))
+    output = PointHead(t_min=0.0)(net_output, theta, torch.tensor([0.0, 0.5]))
+    (gradient,) = torch.autograd.grad(output.m.sum(), net_output)
+    assert (output.m.flatten().tolist(), gradient.flatten().tolist()) == ([0.0, 0.0], [0.0, -0.5])
+
+
 def test_x_hat_is_formed_in_float64() -> None:
     """V / beta and epsilon / sqrt(beta) of a far-off prediction nearly cancel."""
     beta = torch.full((1, 1), 1e-3)
