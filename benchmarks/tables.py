@@ -426,7 +426,7 @@ def by_archive(task: Task, text: bytes, table: Any, steps: list[int]) -> dict[st
     with tempfile.TemporaryDirectory() as folder:
         test = Path(folder) / "test.csv"
         test.write_bytes(text)
-        bound = np.asarray(table.log_prob(test).value)
+        bound = np.asarray(table.log_prob(task.test).value)
         known = np.isfinite(bound)
         beyond = task.test[~known].to_csv(index=False, header=False).encode()
         nats = -float(bound[known].sum())
