@@ -51,7 +51,7 @@ import os, sys
 import bfn.cli.app
 code = bfn.cli.app.main(sys.argv[1:])
 heavy = {"torch", "numpy", "safetensors"} & set(sys.modules)
-print(code, sorted(heavy), os.environ["OMP_WAIT_POLICY"], sep="|")
+print(code, sorted(heavy), sep="|")
 """
 
 
@@ -60,16 +60,36 @@ print(code, sorted(heavy), os.environ["OMP_WAIT_POLICY"], sep="|")
 )
 def test_light_commands_import_no_torch(command: list[str], tmp_path: Path) -> None:
     archives.write(tmp_path / "a.bfn")
-    environment = {k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"}
     result = subprocess.run(
         [sys.executable, "-c", PROGRAM, *command], capture_output=True, text=True, timeout=60,
-        cwd=tmp_path, env={**environment, "COLUMNS": "40"},
+        cwd=tmp_path, env={**os.environ, "COLUMNS": "40"},
     )  # fmt: skip
-    assert result.stdout.splitlines()[-1] == "0|[]|PASSIVE", result.stderr
+    assert result.stdout.splitlines()[-1] == "0|[]", result.stderr
     if command == ["recipes"]:
         assert "…" not in result.stdout, "tables are whole even in a narrow terminal"
         assert " cifar10_discretized_256bins " in result.stdout
         assert " 5,000,000 " in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, "PASSIVE 1000"),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE None"),
+        ({"GOMP_SPINCOUNT": "5"}, "None 5"),
+    ],
+)
+def test_waiting_threads_spin_briefly_unless_the_user_says_otherwise(
+    given: dict[str, str], expected: str
+) -> None:
+    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    program = f"import os, bfn.cli; print(*map(os.environ.get, {names}))"
+    environment = {k: v for k, v in os.environ.items() if k not in names}
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60,
+        env=environment | given,
+    )  # fmt: skip
+    assert result.stdout.strip() == expected, result.stderr
 
 
 def test_a_pipe_that_closes_early() -> None:

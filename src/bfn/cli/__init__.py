@@ -2,6 +2,8 @@
 
 import os
 
-# Before torch loads: beside another busy process, spinning OpenMP threads make a small step fifty
-# times slower.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Before torch loads. Waiting OpenMP threads spin for some microseconds and then sleep: without the
+# spinning a small step takes twice as long, and with more of it several times as long on a busy
+# machine (benchmarks/threads.py).
+if not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}:
+    os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
