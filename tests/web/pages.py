@@ -76,9 +76,9 @@ def ask(given: Subject, **message: Any) -> Generate | Examine:
     return request
 
 
-def files(given: Subject, what: str, **message: Any) -> list[tuple[str, str, bytes]]:
-    """The name, type and content of what a request leads to."""
-    download = requests.Download(what, ask(given, **message), 0)
+def files(given: Subject, what: Any, **message: Any) -> list[tuple[str, bytes]]:
+    """The name and content of what a request leads to."""
+    download = requests.Download(what, ask(given, **message))
     return streams.files(given, download, lambda: None)
 
 
@@ -106,7 +106,7 @@ def serving(given: Sequence[Subject]) -> Iterator[tuple[Any, int]]:
 
     at = server.listen("127.0.0.1", 0)
     port = at.getsockname()[1]
-    shared, ready = server.Server(given, TOKEN, server.hosts("127.0.0.1", port)), threading.Event()
+    shared, ready = server.Server(given, TOKEN), threading.Event()
     answering = server.answering(shared, ready.set)
     thread = threading.Thread(target=answering.run, kwargs={"sockets": [at]}, daemon=True)
     thread.start()

@@ -34,7 +34,7 @@ MISTAKES = [
     ("view digits --calls 5 --steps 4", "exclude each other: n steps take n + 1 calls"),
     ("view digits --label 3", "a label was given to a model without labels"),
     ("view digits-labelled --label 12", "label = 12 is out of range"),
-    ("view digits --solver ods", "solver = 'ods'; expected one of ancestral, sde"),
+    ("view digits --solver ods", "unknown solver 'ods'; did you mean 'ode'?"),
     ("view", "bfn view needs RUN"),
     ("serve --port 99999", "port = 99999; expected 1 to 65535"),
     ("serve --host nowhere.invalid", "cannot listen on nowhere.invalid"),

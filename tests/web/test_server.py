@@ -78,23 +78,21 @@ def test_a_page_gets_its_frames_and_others_go_on(served: tuple[server.Server, in
         assert headers[-2]["step"] == 3
         send(page, run=8, model="nope")
         (error,) = until(page, "error")
-        assert error["message"] == "Model = 'nope'; expected one of digits, mixed."
-        page.send(b"\x00bytes")
-        assert until(page, "error")[-1]["message"].startswith("The message is not a JSON object")
+        assert error["message"] == "The request is damaged; reload the page."
+        send(page, run=8, steps=1001)
+        (error,) = until(page, "error")
+        assert error["message"] == "Steps = 1001; expected a whole number from 1 to 1000."
         send(page, run=9, do="examine", values=[0] * 64, steps=2)
         assert until(page, "end")[-1]["loss"]["bits"] > 0
         request = {"do": "generate", "model": "digits", "steps": 2}
-        send(page, run=10, do="download", what="state", step=1, request=request)
-        assert until(page, "file")[-1]["name"] == "digits-0.json"
+        send(page, run=10, do="download", what="sample", request=request)
+        assert until(page, "file")[-1]["name"] == "digits-0.png"
 
 
 def test_what_a_page_may_load_and_nothing_else(served: tuple[server.Server, int]) -> None:
     _, port = served
-    own = {"Host": f"127.0.0.1:{port}"}
     assert status(port, f"/{pages.TOKEN}/") == 200
     assert status(port, f"/{pages.TOKEN}/main.js") == 200
-    assert status(port, f"/{pages.TOKEN}/", Host=f"localhost:{port}") == 200
-    assert status(port, f"/{pages.TOKEN}/", **own, Origin=f"http://127.0.0.1:{port}") == 200
     for path in (
         *("/", "/main.js", "/index.html", f"/{pages.TOKEN}x/", "/a-toke/", "//", "/%00/"),
         *(f"/{pages.TOKEN}/{name}" for name in ("../server.py", "..%2fserver.py", "__init__.py")),
@@ -102,10 +100,6 @@ def test_what_a_page_may_load_and_nothing_else(served: tuple[server.Server, int]
         *(f"/{pages.TOKEN}/live", f"/{pages.TOKEN}/%ff", f"/{pages.TOKEN}/.."),
     ):
         assert status(port, path) == 404, path
-    for host in ("evil.example", f"evil.example:{port}", "127.0.0.1", f"127.0.0.1:{port + 1}", ""):
-        assert status(port, f"/{pages.TOKEN}/", Host=host) in (400, 404), host
-    for origin in ("http://evil.example", "null", f"https://127.0.0.1:{port}", "http://localhost"):
-        assert status(port, f"/{pages.TOKEN}/", **own, Origin=origin) == 404, origin
     for method in ("POST", "PUT", "DELETE", "OPTIONS", "TRACE"):
         assert status(port, f"/{pages.TOKEN}/", method) == 405
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
@@ -123,7 +117,7 @@ def test_foreign_sites_cannot_open_a_socket(served: tuple[server.Server, int]) -
         ("wrong/live", {}),
         (f"{pages.TOKEN}/live", {"origin": "http://evil.example"}),
         (f"{pages.TOKEN}/live", {"origin": f"http://127.0.0.1:{port + 1}"}),
-        (f"{pages.TOKEN}/live", {"additional_headers": {"Host": "evil.example"}}),
+        (f"{pages.TOKEN}/live", {"origin": "null"}),
     ):
         with (
             pytest.raises((InvalidStatus, ConnectionClosed)),
@@ -160,42 +154,28 @@ def test_a_new_request_replaces_the_old_one(served: tuple[server.Server, int]) -
 def test_a_download_and_a_generation_do_not_end_each_other(
     served: tuple[server.Server, int],
 ) -> None:
-    request = {"do": "generate", "model": "digits", "steps": 300}
-    download = {"do": "download", "what": "film", "request": request}
+    request = {"do": "generate", "model": "digits", "steps": 100}
     with opened(served[1]) as page:
-        send(page, run=1, steps=300)
+        send(page, run=1, steps=100)
         until(page, "frame")
-        send(page, run=2, **download)
-        headers = until(page, "file")
-        assert [(each["kind"], each["run"]) for each in headers[-2:]] == [("end", 1), ("file", 2)]
-        send(page, run=3, **download)
-        time.sleep(0.05)
+        send(page, run=2, do="download", what="film", request=request)
+        send(page, run=3, do="download", what="sample", request=request)
         send(page, run=4, steps=300)
-        headers = until(page, "file")
-        assert [(each["kind"], each["run"]) for each in headers[-2:]] == [("end", 4), ("file", 3)]
-        for run in range(5, 15):
-            send(page, run=run, **download)
-        assert until(page, "error")[-1]["message"].startswith("8 files are already on their way")
+        last = [until(page, "end", "file")[-1] for _ in range(3)]
+        found = {(each["kind"], each["run"]) for each in last}
+        assert found == {("end", 4), ("file", 2), ("file", 3)}
 
 
 def test_pages_share_the_model_fairly(served: tuple[server.Server, int]) -> None:
-    """While three pages generate, one of them in two panes, all get on at the same pace."""
+    """While three pages generate, all get on at the same pace."""
     with opened(served[1]) as a, opened(served[1]) as b, opened(served[1]) as c:
-        several = [a, b, c]
-        for page in several:
+        for page in (a, b, c):
             send(page, run=0, steps=150)
-        send(a, run=1, pane=1, steps=150)
         until(b, "end")
-        reached = []
         for page in (a, c):
-            send(page, do="stop", pane=0)
-            send(page, do="stop", pane=1)
+            send(page, do="stop")
             send(page, run=9, model="nope")
-            steps = [header.get("step", 0) for header in until(page, "error")]
-            reached.append(max(steps))
-        # A page with one pane gets as much as the first to finish; two panes share.
-        assert reached[1] > 100
-        assert reached[0] < 125
+            assert max(header.get("step", 0) for header in until(page, "error")) > 100
 
 
 def test_a_slow_page_gets_fewer_frames() -> None:
@@ -203,6 +183,7 @@ def test_a_slow_page_gets_fewer_frames() -> None:
     woken = []
     mail = server.Mailbox(lambda: woken.append(1))
     frames = [messages.pack({"kind": "frame", "step": step}, bytes(1000)) for step in range(500)]
+    mail.put(0, "error", b"error")
     for pane in range(2):
         mail.put(pane, "start", b"old")
         mail.put(pane, "frame", frames[0])
@@ -211,15 +192,12 @@ def test_a_slow_page_gets_fewer_frames() -> None:
             mail.put(pane, "frame", frame)
         mail.put(pane, "last", b"last")
         mail.put(pane, "end", b"end")
-    for _ in range(100):
-        mail.put_error(b"error")
     for name in ("a.png", "b.png"):  # files replace neither each other nor frames
         mail.put(0, "file", name.encode(), name)
-    assert mail.files(0) == 2
     assert mail.size < 2 * 1200 + 200
-    waiting = 2 * [b"start", frames[-1], b"last", b"end"] + [b"error"] * server.ERRORS
+    waiting = [b"error", *2 * [b"start", frames[-1], b"last", b"end"]]
     assert list(iter(mail.take, None)) == [*waiting, b"a.png", b"b.png"]
-    assert len(woken) == 2 * 505 + 102
+    assert len(woken) == 1 + 2 * 505 + 2
 
 
 def test_a_page_that_never_reads_does_not_hold_up_the_others(
@@ -234,24 +212,10 @@ def test_a_page_that_never_reads_does_not_hold_up_the_others(
         assert max(page.mail.size for page in shared.pages) < 1 << 16
 
 
-def test_too_many_requests_and_pages_are_refused(served: tuple[server.Server, int]) -> None:
-    shared, port = served
-    with opened(port) as page:
-        for run in range(3 * server.RATE):
-            send(page, run=run, do="stop")
-        (error,) = until(page, "error")
-        assert (
-            error["message"] == f"That is more than {server.RATE} requests a second; wait a moment."
-        )
-    wait_for(lambda: not shared.pages)
-    with contextlib.ExitStack() as several:
-        for _ in range(server.PAGES):
-            several.enter_context(opened(port))
-        with pytest.raises(ConnectionClosed) as caught, opened(port):
-            pass
-    assert caught.value.rcvd is not None
-    assert caught.value.rcvd.code == 1013
-    wait_for(lambda: not shared.pages)
+def test_a_message_that_is_too_long_closes_only_its_page(
+    served: tuple[server.Server, int],
+) -> None:
+    _, port = served
     with opened(port) as page:
         page.send("x" * (1 << 19))
         with pytest.raises(ConnectionClosed):
@@ -266,24 +230,23 @@ def test_too_many_requests_and_pages_are_refused(served: tuple[server.Server, in
 WORDS = [
     *(None, True, False, 0, 1, -1, 3, 63, 64, 10**30, -(10**30), 0.5, 1e308, 1e400),
     *("", "x", "\u0000", "é" * 50, "digits", "mixed", "sde2", "generate", "examine", "stop"),
-    *("download", "film", "state", "sample", "known"),
+    *("download", "film", "sample", "known"),
     *([], [0], [[]], [0] * 64, [0.5] * 64, [-1] * 6, [1e400]),
     *({}, {"i": "x"}, {"i": [0], "v": [3]}, {"i": [1, 1], "v": [0, 1]}),
-    {"width": 8, "height": 8, "rgb": "A" * 256},
 ]
 KEYS = (
     *("do", "run", "pane", "model", "solver", "steps", "seed", "label", "guidance", "length"),
-    *("pins", "particles", "since", "values", "text", "picture", "what", "step", "request"),
+    *("pins", "particles", "since", "values", "text", "what", "request"),
 )
 
 
-def fuzzed(random: random.Random) -> str | bytes:
+def fuzzed(random: random.Random) -> str:
     """A message that is more or less wrong."""
     message: dict[str, Any] = {"do": "generate", "model": "digits", "steps": 1, "run": 1, "pane": 0}
     message["do"] = random.choice(["generate", "examine", "stop", "download"])
     if message["do"] == "download":
         message["request"] = {"do": "generate", "model": "digits", "steps": 1}
-        message["what"] = random.choice(["state", "sample", "known"])
+        message["what"] = random.choice(["film", "sample", "known"])
     if message["do"] == "examine":
         message["values"] = [random.randrange(18) for _ in range(64)]
     for _ in range(random.randrange(4)):
@@ -294,11 +257,10 @@ def fuzzed(random: random.Random) -> str | bytes:
     if random.random() < 0.3:  # cut, or with a wrong character
         place = random.randrange(len(text))
         text = text[:place] + random.choice(["", "}", '"', "\u0000", "9", text[place + 1 :]])
-    return text.encode() if random.random() < 0.05 else text
+    return text
 
 
-def test_the_server_survives_thousands_of_wrong_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "RATE", 10**6)
+def test_the_server_survives_thousands_of_wrong_messages() -> None:
     chance = random.Random(0)
     with pages.serving(SUBJECTS) as (shared, port):
         for _ in range(5):

@@ -47,7 +47,7 @@ def serve(
             if browser and not webbrowser.open(address):
                 print("no browser was found; open that address yourself", flush=True)
 
-        shared = server.Server(subjects, token, server.hosts(host, port))
+        shared = server.Server(subjects, token)
         server.answering(shared, started).run(sockets=[at])
 
 

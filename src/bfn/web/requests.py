@@ -1,30 +1,21 @@
-"""The requests that a page may send, and the command lines that reproduce their samples.
-
-Anything else that a page sends is answered with an error message.
-"""
+"""The requests that a page sends, and the command lines that reproduce their samples."""
 
 from __future__ import annotations
 
-import base64
-import binascii
 import csv
 import io
-import json
 import shlex
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from bfn.data.formats import TextFormat
-from bfn.errors import BFNError, join_names, plural
+from bfn.data.formats import Format, TextFormat
+from bfn.errors import BFNError, check_integer, join_names, plural
 from bfn.guidance import has_learned
 from bfn.plots import sheets, style
-from bfn.sampling import solvers
 from bfn.tables import frame as tables
 from bfn.tables.format import TableFormat
 from bfn.web.subject import Subject
@@ -37,7 +28,6 @@ LIMITS = {
     "message": 1 << 18,
     "panes": 2,
 }
-FILES = ("sample", "film", "state", "known")
 KNOWN = {
     "image": ["known.png", "mask.png"],
     "array": ["known.npy", "mask.npy"],
@@ -102,194 +92,80 @@ class Stop:
 class Download:
     """A file made from another request."""
 
-    file: str
+    file: Literal["sample", "film", "known"]
     request: Generate | Examine
-    step: int
     what = "download"
 
 
 Request = Generate | Examine | Stop | Download
 
 
-class Reader:
-    """One JSON object, key by key."""
-
-    def __init__(self, message: Mapping[str, Any]) -> None:
-        self.message = message
-
-    def integer(self, name: str, least: int, most: int, default: int | None = None) -> int:
-        value = self.message.get(name)
-        if value is None and default is not None:
-            return default
-        if type(value) is not int or not least <= value <= most:
-            raise self._wrong(name, f"a whole number from {least} to {most}")
-        return value
-
-    def number(self, name: str, least: float, most: float, default: float) -> float:
-        value = self.message.get(name)
-        if value is None:
-            return default
-        if type(value) not in (int, float) or not least <= value <= most:
-            raise self._wrong(name, f"a number from {least:g} to {most:g}")
-        return float(value)
-
-    def text(self, name: str, known: Any, default: str | None = None) -> str:
-        value = self.message.get(name)
-        if value is None and default is not None:
-            return default
-        if not isinstance(value, str) or value not in known:
-            raise self._wrong(name, f"one of {join_names(known, 20)}")
-        return value
-
-    def table(self, name: str) -> Mapping[str, Any]:
-        value = self.message.get(name)
-        if value is None:
-            return {}
-        if not isinstance(value, dict):
-            raise self._wrong(name, "a table")
-        return value
-
-    def numbers(self, name: str, most: int) -> list[float]:
-        value = self.message.get(name)
-        if not isinstance(value, list) or len(value) > most:
-            raise self._wrong(name, f"a list of at most {most} numbers")
-        if any(type(v) not in (int, float) or not abs(v) < 1e300 for v in value):
-            raise self._wrong(name, "a list of finite numbers")
-        return value
-
-    def _wrong(self, name: str, expected: str) -> BFNError:
-        value = self.message.get(name)
-        shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:60]}..."
-        return BFNError(f"{name} = {shown}; expected {expected}")
-
-
-def parse(message: str) -> dict[str, Any]:
-    """A page's message as a table; refuses what is not JSON."""
-    try:
-        content = json.loads(message)
-    except (ValueError, RecursionError):
-        content = None
-    if not isinstance(content, dict):
-        raise BFNError("the message is not a JSON object; reload the page")
-    return content
-
-
 def read(message: Mapping[str, Any], subjects: Mapping[str, Subject]) -> Request:
-    """The request that a message makes."""
-    reader = Reader(message)
-    what = reader.text("do", ("generate", "examine", "stop", "download"))
+    """The request that a message makes, with a sentence for what a user may have got wrong."""
+    what = message["do"]
     if what == "stop":
         return Stop()
     if what == "download":
-        inner = read(reader.table("request"), subjects)
-        if not isinstance(inner, Generate | Examine):
-            raise BFNError("a download needs the request of a generation or of an example")
-        file = reader.text("what", FILES)
-        return Download(file, inner, reader.integer("step", 0, inner.steps, inner.steps))
-    subject = subjects[reader.text("model", subjects)]
-    label = None
-    if reader.message.get("label") is not None:
-        if subject.labels is None:
-            raise BFNError(f"the model {subject.id!r} has no labels; leave the label out")
-        label = reader.integer("label", 0, len(subject.labels) - 1)
-    seed = reader.integer("seed", 0, LIMITS["seed"], subject.settings.seed)
-    steps = reader.integer("steps", 1, LIMITS["steps"], subject.settings.steps)
+        inner = read(message["request"], subjects)
+        assert isinstance(inner, Generate | Examine)
+        return Download(message["what"], inner)
+    subject = subjects[message["model"]]
+    seed = _within("seed", message.get("seed", subject.settings.seed), 0)
+    steps = _within("steps", message.get("steps", subject.settings.steps), 1)
+    label = message.get("label")
     if what == "examine":
-        return Examine(subject.id, steps, seed, _values(reader, subject), label)
-    lengths = subject.model.lengths
-    length = None
-    if lengths is not None and reader.message.get("length") is not None:
-        length = reader.integer("length", 1, lengths.longest)
-    pins, particles = _pins(reader, subject), reader.integer("particles", 1, LIMITS["particles"], 1)
-    since = reader.number("since", 0.0, 1.0, 0.0)
-    if particles > 1 and not pins:
-        raise BFNError("particles compete for what is pinned; pin something first")
-    if particles > 1 and since > 0.0:
-        raise BFNError("particles cannot continue from the middle; choose one of the two")
+        return Examine(subject.id, steps, seed, _values(message, subject), label)
+    particles = _within("particles", message.get("particles", 1), 1)
+    pins = {"i": [], "v": [], **message.get("pins", {})}
+    pins = dict(sorted(zip(pins["i"], pins["v"], strict=True)))
     if len(pins) == subject.D:
         raise BFNError("everything is pinned, so there is nothing to generate; unpin something")
-    solver = reader.text("solver", solvers.SOLVERS, subject.settings.solver)
-    guidance = reader.number("guidance", 0.0, LIMITS["guidance"], 1.0)
+    subject.example(pins)  # refuses impossible values
+    solver = message.get("solver", subject.settings.solver)
     return Generate(
         model=subject.id,
         solver="ancestral" if particles > 1 else solver,
         steps=steps,
         seed=seed,
         label=label,
-        guidance=1.0 if label is None else guidance,
-        length=length,
+        guidance=1.0 if label is None else message.get("guidance", 1.0),
+        length=message.get("length"),
         pins=pins,
         particles=particles,
-        since=min(since, 1.0 - 1e-6) if pins else 0.0,
+        since=min(message.get("since", 0.0), 1.0 - 1e-6) if pins else 0.0,
     )
 
 
-def _pins(reader: Reader, subject: Subject) -> dict[int, float]:
-    pins_reader = Reader(reader.table("pins"))
-    if not pins_reader.message:
-        return {}
-    i, v = pins_reader.numbers("i", subject.D), pins_reader.numbers("v", subject.D)
-    if len(i) != len(v) or any(type(n) is not int or not 0 <= n < subject.D for n in i):
-        raise BFNError(f"pins need a value for each variable, numbered 0 to {subject.D - 1}")
-    pins = dict(sorted(zip(map(int, i), v, strict=True)))
-    subject.example(list(pins), list(pins.values()))  # refuses impossible values
-    return pins
+def _within(name: str, value: Any, least: int) -> int:
+    if check_integer(name, value, least) > LIMITS[name]:
+        raise BFNError(f"{name} = {value}; expected a whole number from {least} to {LIMITS[name]}")
+    return int(value)
 
 
-def _values(reader: Reader, subject: Subject) -> tuple[float, ...]:
-    message = reader.message
-    if message.get("picture") is not None:
-        return _picture(Reader(reader.table("picture")), subject)
-    if message.get("text") is not None:
-        return _text(message["text"], subject)
-    values = reader.numbers("values", subject.D)
-    if len(values) != subject.D:
+def _values(message: Mapping[str, Any], subject: Subject) -> tuple[float, ...]:
+    """An example's values; of one that is shorter than others, only those that exist."""
+    values = message.get("values")
+    if values is None:
+        return _text(message["text"], subject.format)
+    values = tuple(value for value in values if value is not None)
+    if len(values) != subject.D and subject.model.lengths is None:
         raise BFNError(f"the example has {len(values)} values; expected {subject.D}")
-    subject.example(range(subject.D), values)
-    return tuple(values)
+    subject.example(dict(enumerate(values)))  # refuses impossible values
+    return values
 
 
-def _picture(picture: Reader, subject: Subject) -> tuple[float, ...]:
-    if subject.format.medium != "image":
-        raise BFNError(f"the data of {subject.id!r} are not pictures; give {_wanted(subject)}")
-    width, height = (picture.integer(side, 1, 4096) for side in ("width", "height"))
-    channels, *size = subject.format.shape
-    if [height, width] != size:
-        raise BFNError(
-            f"the picture has {width} x {height} pixels, but those of {subject.id!r} have "
-            f"{size[1]} x {size[0]}; crop and resize it, or drop another"
-        )
-    try:
-        rgb = base64.b64decode(picture.message.get("rgb"), validate=True)  # pyright: ignore
-    except (binascii.Error, ValueError, TypeError):
-        rgb = b""
-    if len(rgb) != 3 * width * height:
-        raise BFNError("the picture's pixels are damaged; drop it again")
-    top = (subject.groups[0].K or 2) - 1
-    if channels == 3:
-        return tuple(round(byte / 255 * top) for c in range(3) for byte in rgb[c::3])
-    # The luma of ITU-R 601, as pillow makes pictures grey.
-    grey = (
-        0.299 * r + 0.587 * g + 0.114 * b
-        for r, g, b in zip(rgb[::3], rgb[1::3], rgb[2::3], strict=True)
-    )
-    return tuple(round(shade / 255 * top) for shade in grey)
-
-
-def _text(text: Any, subject: Subject) -> tuple[float, ...]:
-    format = subject.format
-    if isinstance(format, TableFormat) and isinstance(text, str):
+def _text(text: str, format: Format) -> tuple[float, ...]:
+    if isinstance(format, TableFormat):
         return _row(text, format)
-    if not isinstance(format, TextFormat) or not isinstance(text, str):
-        raise BFNError(f"the data of {subject.id!r} are not texts; give {_wanted(subject)}")
-    count = len(format.alphabet.classes(text, advice="replace what is not in it"))
-    least = 1 if format.lines else format.length
+    assert isinstance(format, TextFormat)
+    classes = format.alphabet.classes(text, advice="replace what is not in it")
+    count, least = len(classes), 1 if format.lines else format.length
     if not least <= count <= format.length:
         expected = f"{least} to {format.length}" if format.lines else format.length
         raise BFNError(
             f"the text has {plural(count, 'character')}; this model's texts have {expected}"
         )
-    return tuple(format.encode([text])[0].tolist())
+    return tuple(classes.tolist())
 
 
 def _row(text: str, format: TableFormat) -> tuple[float, ...]:
@@ -311,10 +187,6 @@ def _row(text: str, format: TableFormat) -> tuple[float, ...]:
     }
     rows = format.columns.rows(values, 1)
     return tuple(format.codes(rows, holes=True, given=values)[0].tolist())
-
-
-def _wanted(subject: Subject) -> str:
-    return {"image": "a picture", "text": "a text"}.get(subject.format.medium, "numbers")
 
 
 # Command lines.
@@ -364,31 +236,15 @@ def _known_words(
         return words, None if _reads_row(format, texts, pins) else UNWRITTEN
     if isinstance(format, TextFormat):
         text, blank = _with_blanks(format, pins, length or subject.D)
-        words = [text, *([] if blank == "_" else ["--blank", blank])]
-        return words, None if _reads(subject, pins, text, None, blank) else UNWRITTEN
-    files = known_files(subject, request)
-    with tempfile.TemporaryDirectory() as folder:
-        paths = [Path(folder) / name for name in files]
-        for path, content in zip(paths, files.values(), strict=True):
-            path.write_bytes(content)
-        same = _reads(subject, pins, str(paths[0]), paths[1], None)
-    example, mask = files
-    why = COLOURS if format.medium == "image" else UNWRITTEN
-    return [example, "--mask", mask], None if same else why
-
-
-def _reads(
-    subject: Subject, pins: Mapping[int, float], what: str, mask: Path | None, blank: str | None
-) -> bool:
-    """Whether `bfn infill` reads the pinned values from there."""
-    x, known = subject.example(list(pins), list(pins.values()))
-    try:
-        read, seen = subject.format.read_example(what, mask, blank=blank)
-    except BFNError:
-        return False
-    return bool((known == seen).all()) and torch.allclose(
-        read[0][known].double(), x[0][known].double(), atol=1e-5
-    )
+        try:
+            format.read_example(text, blank=blank)
+        except BFNError:  # parts of characters, or no blank left in a line of this length
+            return [], UNWRITTEN
+        return [text, *([] if blank == "_" else ["--blank", blank])], None
+    _, known = subject.example(pins)
+    colours = format.medium == "image" and bool((known.any(0) != known.all(0)).any())
+    example, mask = KNOWN[format.medium]
+    return [example, "--mask", mask], COLOURS if colours else None
 
 
 def _with_blanks(format: TextFormat, pins: Mapping[int, float], length: int) -> tuple[str, str]:
@@ -406,7 +262,7 @@ def _with_blanks(format: TextFormat, pins: Mapping[int, float], length: int) -> 
 def known_files(subject: Subject, request: Generate) -> dict[str, bytes]:
     """The files that hold the pinned values, by name."""
     format, flow, pins = subject.format, subject.model.flow, request.pins
-    x, mask = subject.example(list(pins), list(pins.values()))
+    x, mask = subject.example(pins)
     contents = []
     if format.medium == "image":
         missing, picture = (~mask).any(0).to(torch.uint8).mul(255).numpy(), io.BytesIO()

@@ -13,19 +13,17 @@ steps of KL(p_S(. | x') || p_R), with x' drawn from the output: what the model i
 from __future__ import annotations
 
 import html
-import json
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bfn import noise
-from bfn.data.formats import TextFormat
 from bfn.errors import BFNError, check_integer, without_none
 from bfn.files import write
 from bfn.flow import Theta
@@ -36,6 +34,7 @@ from bfn.output.base import by_part
 from bfn.plots import sheets
 from bfn.plots.figures import path
 from bfn.sampling import batches
+from bfn.sampling.generate import Callback
 from bfn.tables.format import TableFormat
 from bfn.web import messages
 from bfn.web.messages import film_page, pack, snapshot, unpack
@@ -54,18 +53,10 @@ from bfn.web.subject import Subject, load, of_model
 
 Emit = Callable[[str, bytes], None]
 """Takes a message and its kind: start, frame, last (for the last frame) or end. Raises to stop."""
-Observe = Callable[[int, float, Theta, Output], None]
 BITS = 1 / math.log(2)
 MOST_GENERATIONS, LARGEST_FILM = 64, 1 << 25
 """Maximum generations in one film, and its maximum size before compression."""
 HEIGHT = 760  # of a film in a notebook, in pixels
-TYPES = {
-    ".png": "image/png",
-    ".txt": "text/plain",
-    ".csv": "text/csv",
-    ".npy": "application/octet-stream",
-    ".npz": "application/octet-stream",
-}
 
 
 def finite(value: float | None) -> float | None:
@@ -119,12 +110,12 @@ def stream_generations(
     count: int = 1,
 ) -> None:
     """All messages about `count` generations, which have the numbers run, run + 1, ..."""
-    begun = time.perf_counter()
-    model, P, steps = subject.alone(), request.particles, request.steps
+    begun = perf_counter()
+    P, steps = request.particles, request.steps
     places = [{"run": run + row, "pane": pane} for row in range(count)]
     # With the same noise at every step, samples change smoothly.
     seeds = [noise.seed("look", request.seed, i) for i in range(count * P)]
-    received, held = Received(model, request.seed, count * P), []
+    received, held = Received(subject.model, request.seed, count * P), []
     lengths = _lengths(subject, request, count)
 
     def send(i: int, header: dict[str, Any], row: int, shown: messages.Snapshot) -> None:
@@ -134,20 +125,21 @@ def stream_generations(
             emit("start", _start(subject, request, places[row], planes, **again))
         emit("last" if i == steps else "frame", pack(header, messages.body(planes)))
 
-    def observe(i: int, t: float, theta: Theta, output: Output) -> None:
+    def observe(i: int, t: Tensor, theta: Theta, output: Output) -> None:
+        time = float(t[0])
         # Solvers that call the network just above t = 0 begin their first step at 0.
-        x, nats = output.sample(noise.Keyed(seeds)), received.at(i, t if i else 0.0, output)
+        x, nats = output.sample(noise.Keyed(seeds)), received.at(i, time if i else 0.0, output)
         for row in range(count):
             rows = slice(row * P, (row + 1) * P)
             shown = snapshot(subject, theta, output, x, rows)
             bits = None if shown.entropy is None else float(nats[rows].mean()) * BITS
-            header = _frame(places[row], i, t, bits, shown)
+            header = _frame(places[row], i, time, bits, shown)
             if i < steps:
                 send(i, header, row, shown)
             else:  # it shows the final sample, which is not drawn yet
                 held.append((header, shown))
 
-    x = _generate(subject, model, request, count, lengths, observe)
+    x = _generate(subject, request, count, lengths, observe)
     for row, (header, shown) in enumerate(held):
         own = [part[row] for part in subject.split(x)]
         send(steps, header, row, replace(shown, x=own))
@@ -156,13 +148,12 @@ def stream_generations(
 
 def _generate(
     subject: Subject,
-    model: BFN,
     request: Generate,
     count: int,
     lengths: Tensor | None,
-    observe: Observe,
+    callback: Callback,
 ) -> Tensor:
-    """The samples; `observe` is called at every step."""
+    """The samples; `callback` is that of `bfn.generate`."""
     names = subject.labels or []
     settings = replace(
         subject.settings,
@@ -176,14 +167,13 @@ def _generate(
     )
     options: dict[str, Any] = {} if lengths is None else {"length": lengths}
     if request.pins:
-        options["known"] = subject.example(list(request.pins), list(request.pins.values()))
-        options["observed"] = batches.default_observation(model, subject.format, request.particles)
-        options |= {"particles": request.particles, "since": request.since}
+        particles = request.particles
+        observed = batches.default_observation(subject.model, subject.format, particles)
+        options |= {"known": subject.example(request.pins), "observed": observed}
+        options |= {"particles": particles, "since": request.since}
 
-    def callback(i: int, t: Tensor, theta: Theta, output: Output) -> None:
-        observe(i, float(t[0]), theta, output)
-
-    return batches.sample_as(model, subject.format.shape, settings, callback=callback, **options)
+    shape = subject.format.shape
+    return batches.sample_as(subject.alone(), shape, settings, callback=callback, **options)
 
 
 def _lengths(subject: Subject, request: Generate, count: int) -> Tensor | None:
@@ -194,38 +184,10 @@ def _lengths(subject: Subject, request: Generate, count: int) -> Tensor | None:
         return torch.full((count,), request.length)
     least = 1
     if request.pins:
-        _, mask = subject.example(list(request.pins), list(request.pins.values()))
+        _, mask = subject.example(request.pins)
         least = subject.model.flow.reach(mask[None])
     keys = noise.Keyed([noise.seed("length", request.seed, i) for i in range(count)])
     return law.sample(count, keys, least)
-
-
-def _example(subject: Subject, request: Examine) -> tuple[Tensor, int]:
-    """The example (1, *shape), and how many of its variables exist."""
-    values = request.values
-    if isinstance(subject.format, TextFormat) and subject.format.lines:
-        values = [value for value in values if value >= 0]
-    x, _ = subject.example(range(len(values)), values)
-    return x.to(subject.model.device), len(values)
-
-
-def _watch_example(subject: Subject, model: BFN, request: Examine, observe: Observe) -> Tensor:
-    """The example (1, *shape); `observe` is called at every time."""
-    x, length = _example(subject, request)
-    cond: dict[str, Any] = {}
-    if request.label is not None:
-        cond["label"] = torch.full((1,), request.label, device=x.device)
-    if model.lengths is not None:
-        cond["length"] = length
-        x = model.without_padding(x, cond)
-    t = torch.linspace(0, 1, request.steps + 1, dtype=torch.float64)
-    keys = noise.Keyed([noise.seed("look", request.seed, 0)])
-    with model.evaluating():
-        for i, theta in enumerate(path(model.flow, x.cpu(), t, keys)):
-            like = {"device": model.device, "dtype": model.dtype}
-            theta = Theta(theta.V.to(**like), theta.beta.to(**like))
-            observe(i, float(t[i]), theta, model(theta, t[i : i + 1].to(**like), **cond))
-    return x if "mask" not in cond else model.flow.padded(x, cond["mask"])
 
 
 def rates(model: BFN, x: Tensor, t: float, output: Output) -> Tensor:
@@ -240,29 +202,38 @@ def rates(model: BFN, x: Tensor, t: float, output: Output) -> Tensor:
 
 
 def _stream_example(subject: Subject, request: Examine, emit: Emit, run: int, pane: int) -> None:
-    begun, place, model = time.perf_counter(), {"run": run, "pane": pane}, subject.alone()
-    x, exists = _example(subject, request)
-    keys, width = [noise.seed("look", request.seed, 1)], 1 / request.steps
-    nats, before, last = torch.zeros(subject.D), torch.zeros(subject.D), None
-
-    def observe(i: int, t: float, theta: Theta, output: Output) -> None:
-        nonlocal nats, before, last
-        rate = rates(model, x, t, output).cpu()
-        if i > 0:
-            nats = nats + 0.5 * width * (before + rate)
-        before, last = rate, output
-        shown = snapshot(subject, theta, output, output.sample(noise.Keyed(keys)), slice(0, 1))
-        header = _frame(place, i, t, float(nats.sum()) * BITS, shown)
-        header["rate"] = finite(float(rate.sum()) * BITS)
-        planes = messages.planes(subject, shown)
-        if i == 0:
-            emit("start", _start(subject, request, place, planes, exists=exists))
-        emit("last" if i == request.steps else "frame", pack(header, messages.body(planes)))
-
-    shown = _watch_example(subject, model, request, observe)
-    assert last is not None
+    begun, place, model = perf_counter(), {"run": run, "pane": pane}, subject.alone()
+    exists = len(request.values)
+    x, _ = subject.example(dict(enumerate(request.values)))
+    x, cond = x.to(model.device), dict[str, Any]()
+    if request.label is not None:
+        cond["label"] = torch.full((1,), request.label, device=x.device)
+    if model.lengths is not None:
+        cond["length"] = exists * model.lengths.longest // subject.D
+        x = model.without_padding(x, cond)
+    times = torch.linspace(0, 1, request.steps + 1, dtype=torch.float64)
+    sent, drawn = ([noise.seed("look", request.seed, i)] for i in range(2))
+    thetas = path(model.flow, x.cpu(), times, noise.Keyed(sent))
+    like = {"device": model.device, "dtype": model.dtype}
+    nats, before, output = torch.zeros(subject.D), torch.zeros(subject.D), None
+    with model.evaluating():
+        for i, (theta, t) in enumerate(zip(thetas, times, strict=True)):
+            theta = Theta(theta.V.to(**like), theta.beta.to(**like))
+            output = model(theta, t.to(**like)[None], **cond)
+            rate = rates(model, x, float(t), output).cpu()
+            if i > 0:
+                nats = nats + 0.5 / request.steps * (before + rate)
+            before = rate
+            shown = snapshot(subject, theta, output, output.sample(noise.Keyed(drawn)), slice(0, 1))
+            header = _frame(place, i, float(t), float(nats.sum()) * BITS, shown)
+            header["rate"] = finite(float(rate.sum()) * BITS)
+            planes = messages.planes(subject, shown)
+            if i == 0:
+                emit("start", _start(subject, request, place, planes, exists=exists))
+            emit("last" if i == request.steps else "frame", pack(header, messages.body(planes)))
+    assert output is not None
     infinite = float(nats.sum()) * BITS
-    reconstruction = float(by_part(last.reconstruction(x)).sum()) * BITS
+    reconstruction = float(by_part(output.reconstruction(x)).sum()) * BITS
     total = infinite + reconstruction
     loss = {
         "bits": finite(total),
@@ -270,6 +241,7 @@ def _stream_example(subject: Subject, request: Examine, emit: Emit, run: int, pa
         "infinite_time": finite(infinite),
         "reconstruction": finite(reconstruction),
     }
+    shown = x if "mask" not in cond else model.flow.padded(x, cond["mask"])
     calls = request.steps + 1
     end = _end(subject, shown[0], place, begun, calls, loss, (nats * BITS).numpy().tobytes())
     emit("end", end)
@@ -336,7 +308,7 @@ def _end(
     body: bytes = b"",
 ) -> bytes:
     text = subject.format.render(x[None])[0] if subject.format.medium == "text" else None
-    seconds = round(time.perf_counter() - begun, 3)
+    seconds = round(perf_counter() - begun, 3)
     header = {"kind": "end", **place, "seconds": seconds, "calls": calls}
     return pack({**header, "values": subject.own(x), "text": text, "loss": loss}, body)
 
@@ -344,40 +316,11 @@ def _end(
 # Files.
 
 
-def state(
-    subject: Subject, request: Generate | Examine, step: int, check: Callable[[], None]
-) -> dict[str, Any]:
-    """All numbers at one step, in full precision."""
-    model, numbers = subject.alone(), {}
-
-    def observe(i: int, t: float, theta: Theta, output: Output) -> None:
-        check()
-        if i != step:
-            return
-        shown = snapshot(subject, theta, output, output.mode(), slice(0, len(theta.V)))
-        groups = {}
-        for group, belief in zip(subject.groups, shown.beliefs, strict=True):
-            parts = without_none(**vars(belief))
-            groups[group.name] = {name: each.tolist() for name, each in parts.items()}
-        V, beta = (each.cpu().tolist() for each in (theta.V, theta.beta))
-        numbers.update(step=i, t=t, theta={"V": V, "beta": beta}, output=groups)
-        numbers["mode"] = subject.own(output.mode()[0])
-
-    if isinstance(request, Examine):
-        _watch_example(subject, model, request, observe)
-    else:
-        _generate(subject, model, request, 1, _lengths(subject, request, 1), observe)
-    return {"model": subject.describe(), "request": request.describe(), **numbers}
-
-
 def files(
     subject: Subject, download: Download, check: Callable[[], None]
-) -> list[tuple[str, str, bytes]]:
-    """The name, type and content of the requested file; `check` is called often, and may raise."""
+) -> list[tuple[str, bytes]]:
+    """The name and content of the requested files; `check` is called often, and may raise."""
     request, name = download.request, f"{subject.title}-{download.request.seed}"
-    if download.file == "state":
-        content = json.dumps(state(subject, request, download.step, check), indent=1)
-        return [(f"{name}.json", "application/json", content.encode())]
     if download.file == "film":
         recorded: list[bytes] = []
 
@@ -386,26 +329,18 @@ def files(
             recorded.append(message)
 
         stream(subject, request, emit)
-        return [(f"{name}.html", "text/html", film_page([subject], recorded).encode())]
-    if isinstance(request, Examine):
-        raise BFNError("your own example is already in a file; generate one to download")
+        return [(f"{name}.html", film_page([subject], recorded).encode())]
+    assert isinstance(request, Generate)
     if download.file == "known":
-        contents = known_files(subject, request)
-        return [(file, TYPES[Path(file).suffix], content) for file, content in contents.items()]
-    x = _generate(
-        *(subject, subject.alone(), request, 1, _lengths(subject, request, 1)),
-        lambda *seen: check(),
-    )
+        return [*known_files(subject, request).items()]
+    lengths = _lengths(subject, request, 1)
+    x = _generate(subject, request, 1, lengths, lambda *step: check())
     if isinstance(subject.format, TableFormat):
-        like = (
-            pinned_row(subject.format, pinned_texts(subject.format, request.pins))
-            if request.pins
-            else None
-        )
-        content = subject.format.file(x, seed=request.seed, like=like)
-        return [(f"{name}.csv", TYPES[".csv"], content)]
+        pinned = pinned_texts(subject.format, request.pins)
+        like = pinned_row(subject.format, pinned) if pinned else None
+        return [(f"{name}.csv", subject.format.file(x, seed=request.seed, like=like))]
     ending = sheets.suffix(subject.format)
-    return [(f"{name}{ending}", TYPES[ending], sheets.sheet(subject.format, x, ending))]
+    return [(f"{name}{ending}", sheets.sheet(subject.format, x, ending))]
 
 
 # Films.

@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import datetime
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -165,12 +165,13 @@ class Subject:
                 values.append(None if missing else int(value) if is_integer else value)
         return values
 
-    def example(self, i: Sequence[int], own: Sequence[float]) -> tuple[Tensor, Tensor]:
-        """x (1, *shape) with these values in variables i, and a mask (*shape) that is true there.
+    def example(self, own: Mapping[int, float]) -> tuple[Tensor, Tensor]:
+        """x (1, *shape) with these values, by number, and a mask (*shape) that is true there.
 
         The rest of x is legal data.
         """
-        numbers, values = torch.tensor(i, dtype=torch.int64), torch.tensor(own, dtype=torch.float64)
+        numbers = torch.tensor([*own], dtype=torch.int64)
+        values = torch.tensor([*own.values()], dtype=torch.float64)
         blank = self.model.blank((1, *self.format.shape)).cpu()
         x, mask = blank.flatten().double(), torch.zeros(self.D, dtype=torch.bool)
         for group in self.groups:
