@@ -2,20 +2,6 @@
 
 const decoder = document.createElement("canvas");
 
-function readPixels(width, height, paint) {
-  decoder.width = width;
-  decoder.height = height;
-  const context = decoder.getContext("2d", { willReadFrequently: true });
-  context.fillStyle = "#000";
-  context.fillRect(0, 0, width, height);
-  context.imageSmoothingQuality = "high";
-  paint(context);
-  const { data } = context.getImageData(0, 0, width, height);
-  let rgb = "";
-  for (let at = 0; at < data.length; at += 4) rgb += String.fromCharCode(data[at], data[at + 1], data[at + 2]);
-  return { width, height, rgb: btoa(rgb) };
-}
-
 export async function decodePicture(file) {
   try {
     return await createImageBitmap(file);
@@ -24,15 +10,23 @@ export async function decodePicture(file) {
   }
 }
 
-export function fullPicture(bitmap) {
-  return readPixels(bitmap.width, bitmap.height, (context) => context.drawImage(bitmap, 0, 0));
-}
-
-// The middle of the picture in the model's proportions, scaled to its size.
-export function croppedPicture(bitmap, width, height) {
+// The levels of a picture for a group of pixels: its middle in their proportions, scaled to their size.
+export function readPicture(bitmap, group) {
+  const [channels, height, width] = group.shape;
   const scale = Math.min(bitmap.width / width, bitmap.height / height);
   const [w, h] = [width * scale, height * scale];
-  return readPixels(width, height, (context) => context.drawImage(bitmap, (bitmap.width - w) / 2, (bitmap.height - h) / 2, w, h, 0, 0, width, height));
+  decoder.width = width;
+  decoder.height = height;
+  const context = decoder.getContext("2d", { willReadFrequently: true });
+  context.fillStyle = "#000"; // behind what is transparent
+  context.fillRect(0, 0, width, height);
+  context.imageSmoothingQuality = "high";
+  context.drawImage(bitmap, (bitmap.width - w) / 2, (bitmap.height - h) / 2, w, h, 0, 0, width, height);
+  const { data } = context.getImageData(0, 0, width, height);
+  const levels = (shade) => Array.from({ length: width * height }, (_, i) => Math.round((shade(...data.subarray(4 * i, 4 * i + 3)) / 255) * (group.K - 1)));
+  // Grey is the luma of ITU-R 601, as pillow makes pictures grey.
+  if (channels === 1) return levels((r, g, b) => 0.299 * r + 0.587 * g + 0.114 * b);
+  return [0, 1, 2].flatMap((c) => levels((...rgb) => rgb[c]));
 }
 
 // Numbers separated by commas, one for each variable.
@@ -48,9 +42,9 @@ export function readValues(text, model) {
   });
 }
 
-export function saveFile(name, type, body) {
+export function saveFile(name, body) {
   const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([body], { type }));
+  link.href = URL.createObjectURL(new Blob([body]));
   link.download = name;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);

@@ -3,7 +3,7 @@
 import { Ask } from "./ask.js";
 import { Brush } from "./brush.js";
 import { describe, formOf, nameVariable, spreadOf } from "./draw.js";
-import { croppedPicture, decodePicture, fullPicture, readValues, saveFile } from "./example.js";
+import { decodePicture, readPicture, readValues, saveFile } from "./example.js";
 import { Bars } from "./inspect.js";
 import { forgetPalette } from "./palette.js";
 import { Pins } from "./pins.js";
@@ -54,7 +54,7 @@ const bars = new Bars(find("bars"), (value) => {
 
 function receive(header, body) {
   if (header.kind === "hello") return begin(header);
-  if (header.kind === "file") return saveFile(header.name, header.type, body);
+  if (header.kind === "file") return saveFile(header.name, body);
   if (header.kind === "error") return refused(header);
   const pane = page.panes[header.pane];
   if (header.kind === "start") {
@@ -214,7 +214,7 @@ function again() {
 function download(what) {
   const pane = page.panes[whose()];
   if (!pane.run || !pane.request) return;
-  page.live.send({ do: "download", run: ++page.count, pane: pane.index, what, step: pane.run.at(page.t).step, request: pane.request });
+  page.live.send({ do: "download", run: ++page.count, pane: pane.index, what, request: pane.request });
   notice(`Preparing the ${what === "known" ? "known values" : what}.`, 2500);
 }
 
@@ -311,7 +311,7 @@ function showNumbers(runs, frames) {
   write("bits", counted ? bits(frame) : page.t.toFixed(2));
   if (runs.length > 1) write("bits-b", counted ? bits(frames[1]) : "");
   find("pin-panel").inert = examining;
-  const unsure = typeof frame.entropy === "number" ? `, ${each((_, { entropy }) => entropy?.toFixed(1) ?? "–")} uncertain` : "";
+  const unsure = typeof frame.entropy === "number" ? `, ${each((_, { entropy }) => entropy?.toFixed(1) ?? "–")} still uncertain` : "";
   const ended = examining && runs.every((run) => run.end?.loss);
   const loss = ended ? `, of about ${each((run) => run.end.loss.bits.toFixed(0))} in all (one draw): ${each((run) => run.end.loss.per_variable.toFixed(2))} per variable` : "";
   const unit = counted ? (examining ? "bits sent" : "bits received") : "the time t";
@@ -330,7 +330,7 @@ function showNumbers(runs, frames) {
   [...find("whose").querySelectorAll("button")].forEach((button, k) => button.setAttribute("aria-pressed", String(k === whose())));
   if (find("command").textContent !== (command ?? "")) find("command").replaceChildren(...optionsOf(command ?? ""));
   find("command").parentElement.hidden = !command;
-  const files = needs?.length ? `It reads ${needs.join(" and ")}: download them as known values.` : "";
+  const files = needs?.length ? `It reads ${needs.join(" and ")}: get them with “Known values”.` : "";
   write("why", why ?? files);
   find("why").hidden = !why && !files;
   find("take-it").hidden = film && !command && !why;
@@ -349,7 +349,7 @@ function showClosely(runs, frames) {
   write("closely-name", nameVariable(run.model, g, j));
   write("closely-what", `${second ? "A: " : ""}${describe(run, frames[0], g, j)}` || "\u00a0");
   find("closely-what-b").hidden = !second;
-  if (second) write("closely-what-b", `B: ${both ? describe(second, frames[1], g, j) : "has other variables"}`);
+  if (second) write("closely-what-b", `B: ${both ? describe(second, frames[1], g, j) : "has different variables"}`);
   const canPin = editable();
   bars.show(run, frames[0], g, j, heldPins(run).get(group.start + j), canPin, both ? spreadOf(second, frames[1], g, j, false) : null);
   const many = group.kind === "classes" && group.K > MANY && group.symbols;
@@ -357,7 +357,7 @@ function showClosely(runs, frames) {
   write("bars-low", range[0]);
   write("bars-high", range[1]);
   const colour = formOf(group) === "picture" && group.shape.length === 3 && group.shape[0] === 3;
-  const hint = formOf(group) === "letters" ? "Click a letter and type to pin it; a bar pins its class." : colour ? "A bar pins its value; click the pixel again for its next channel." : "Click a bar to pin that value.";
+  const hint = formOf(group) === "letters" ? "Click a letter and type to pin it, or click a bar to pin its class." : colour ? "Click a bar to pin its value, or the pixel again for its next channel." : "Click a bar to pin that value.";
   write("closely-hint", canPin ? hint : "\u00a0");
 }
 
@@ -383,7 +383,7 @@ function showPins() {
   const ancestral = size && particles > 1 ? "Particles need the ancestral solver." : "";
   disable("solver", ancestral);
   find("solver-b").disabled = Boolean(ancestral);
-  const early = size && !find("since").checked ? "The pins hold from the beginning: unpin all to continue from the middle." : "";
+  const early = size && !find("since").checked ? "The pins hold from the beginning: unpin all of them to continue from the middle." : "";
   disable("since", particles > 1 ? "Particles cannot continue from the middle." : early);
   const when = sinceWhen() > 0 ? ` from t = ${sinceWhen().toFixed(3)} on` : "";
   write("pin-what", size ? `${size} of ${page.ask.model.D} variables held${when}; the others follow. ${ancestral}`.trim() : "Hold variables fixed; all others follow.");
@@ -460,10 +460,11 @@ function examine(example) {
 async function openPicture(file) {
   try {
     const bitmap = await decodePicture(file);
-    const [height, width] = page.ask.model.groups[0].shape.slice(-2);
+    const [group] = page.ask.model.groups;
+    const [height, width] = group.shape.slice(-2);
     if (bitmap.width === width && bitmap.height === height) {
       write("own-what", file.name);
-      return examine({ picture: fullPicture(bitmap) });
+      return examine({ values: readPicture(bitmap, group) });
     }
     page.bitmap = bitmap;
     find("resize").hidden = false;
@@ -488,24 +489,6 @@ function examineText() {
 
 function on(id, event, act) {
   find(id).addEventListener(event, act);
-}
-
-function theme(change) {
-  const dark = matchMedia("(prefers-color-scheme: dark)");
-  let stored = null;
-  try {
-    stored = localStorage.getItem("bfn theme"); // refused in a sandboxed frame
-  } catch {}
-  const now = document.documentElement.dataset.theme ?? stored ?? (dark.matches ? "dark" : "light");
-  const next = change ? (now === "dark" ? "light" : "dark") : now;
-  if (change) {
-    try {
-      localStorage.setItem("bfn theme", next);
-    } catch {}
-  }
-  if (change || stored) document.documentElement.dataset.theme = next;
-  forgetPalette();
-  redraw();
 }
 
 function wireTime() {
@@ -596,8 +579,10 @@ function wireRest() {
     if (!page.comparing) page.live.send({ do: "stop", pane: 1 });
     return again();
   });
-  on("theme", "click", () => theme(true));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => theme(false));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    forgetPalette();
+    redraw();
+  });
   [...find("whose").querySelectorAll("button")].forEach((button, k) => button.addEventListener("click", () => {
     page.whose = k;
     redraw();
@@ -622,9 +607,8 @@ function wireRest() {
     find("file").value = "";
   });
   on("resize", "click", () => {
-    const [height, width] = page.ask.model.groups[0].shape.slice(-2);
     write("own-what", "Cropped around the centre and resized.");
-    examine({ picture: croppedPicture(page.bitmap, width, height) });
+    examine({ values: readPicture(page.bitmap, page.ask.model.groups[0]) });
   });
   for (const name of ["dragover", "drop"]) {
     document.addEventListener(name, (event) => {
@@ -656,7 +640,6 @@ function connect() {
   });
 }
 
-theme(false);
 wireTime();
 wireAsk();
 wireRest();

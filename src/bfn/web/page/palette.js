@@ -1,4 +1,4 @@
-// The colours of the canvases are those of the style sheet, read again when the theme changes.
+// The colours of the canvases are those of the style sheet, read again when they change between light and dark.
 
 const NAMES = ["ink", "soft", "faint", "line", "ground", "plate", "accent", "second", "ramp-0", "ramp-1", "ramp-2", "ramp-3"];
 let cached = null;

@@ -26,7 +26,6 @@ export async function readFilm(text, receive) {
 const REASONS = {
   1001: "The server has stopped.",
   1008: "The server refused this page: open the address that bfn serve printed.",
-  1013: "The server has no room for another page: close one.",
 };
 
 export class Live {
