@@ -83,7 +83,7 @@ def test_a_page_gets_its_frames_and_others_go_on(served: tuple[server.Server, in
         (error,) = until(page, "error")
         assert error["message"] == "Steps = 1001; expected a whole number from 1 to 1000."
         send(page, run=9, do="examine", values=[0] * 64, steps=2)
-        assert until(page, "end")[-1]["loss"]["bits"] > 0
+        assert until(page, "end")[-1]["bits"] > 0
         request = {"do": "generate", "model": "digits", "steps": 2}
         send(page, run=10, do="download", what="sample", request=request)
         assert until(page, "file")[-1]["name"] == "digits-0.png"

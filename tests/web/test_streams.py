@@ -18,8 +18,12 @@ import torch
 from torch import Tensor
 
 import bfn
+from bfn import noise
 from bfn.cli.app import main
+from bfn.data.forms import LETTERS
 from bfn.errors import BFNError
+from bfn.flow import Theta
+from bfn.plots.figures import path
 from bfn.web import messages, requests, streams
 from bfn.web.subject import MOST, Subject, load, subject
 from support import untrained
@@ -91,8 +95,10 @@ def test_an_examples_bits_are_those_of_the_losses(digits: Subject) -> None:
     with digits.model.evaluating():
         nats = bfn.loss.continuous_time(digits.model, many, generator=g)
         last = bfn.loss.reconstruction(digits.model, many, generator=g)
-    for name, exact in (("infinite_time", nats), ("reconstruction", last)):
-        bits = [end["loss"][name] for end, _ in ends]
+    maps = [np.frombuffer(body, "<f4") for _, body in ends]
+    infinite = [float(map.sum()) for map in maps]
+    reconstructed = [end["bits"] - sent for (end, _), sent in zip(ends, infinite, strict=True)]
+    for bits, exact in ((infinite, nats), (reconstructed, last)):
         errors = [
             np.std(bits, ddof=1) / math.sqrt(len(bits)),
             float(exact.std() / math.sqrt(len(many))),
@@ -100,11 +106,21 @@ def test_an_examples_bits_are_those_of_the_losses(digits: Subject) -> None:
         expected = float(exact.mean()) / math.log(2)
         # Even times leave an error of their own, of a few percent.
         assert abs(np.mean(bits) - expected) < 4 * sum(errors) + 0.05 * expected
-    for end, body in ends:
-        map = np.frombuffer(body, "<f4")
-        assert map.shape == (64,)
-        assert map.sum() == pytest.approx(end["loss"]["infinite_time"], rel=1e-4)
-        assert end["values"] == example
+    assert {map.shape for map in maps} == {(64,)}
+    assert [end["values"] for end, _ in ends] == [example] * 8
+
+
+def test_the_total_of_several_variables_has_each_of_them_once() -> None:
+    given = SUBJECTS["mixed"]
+    own = {0: 0.5, 1: -0.375, 2: 1, 3: 0, 4: 1}
+    *_, (last, _), (end, _) = pages.streamed(given, do="examine", values=[*own.values()], steps=3)
+    x, _ = given.example(own)
+    keys = noise.Keyed([noise.seed("look", 0, 0)])
+    theta = path(given.model.flow, x, torch.linspace(0, 1, 4, dtype=torch.float64), keys)[-1]
+    theta = Theta(theta.V.float(), theta.beta.float())
+    with given.model.evaluating():
+        nats = given.model(theta, torch.ones(1)).reconstruction(x).sum()
+    assert end["bits"] == pytest.approx(last["bits"] + float(nats) / math.log(2), rel=1e-4)
 
 
 class Silent(torch.nn.Module):
@@ -247,17 +263,17 @@ def lines() -> Subject:
 
 
 def test_lines_have_the_length_that_is_asked_for(lines: Subject) -> None:
-    assert lines.describe()["lengths"] == {"least": 1, "most": 12}
+    assert lines.describe()["longest"] == 12
     found = pages.streamed(lines, steps=3, length=5)
     start, end = found[0][0], found[-1][0]
-    assert start["exists"] == len(end["text"]) == 5
+    assert start["exists"] == 5
     assert start["command"].endswith("--length 5")
     assert [value is None for value in end["values"]] == [False] * 5 + [True] * 7
     drawn = {pages.streamed(lines, steps=1, seed=seed)[0][0]["exists"] for seed in range(6)}
     assert len(drawn) > 1
     pinned = pages.streamed(lines, steps=2, pins={"i": [7], "v": [1]})
     assert pinned[0][0]["exists"] >= 8
-    assert pinned[-1][0]["text"][7] == "a"
+    assert pinned[-1][0]["values"][7] == 1
     with pytest.raises(BFNError, match="x is observed beyond the length 5"):
         pages.streamed(lines, steps=2, pins={"i": [7], "v": [1]}, length=5)
 
@@ -267,10 +283,9 @@ def test_a_short_line_has_no_bits_beyond_its_end(lines: Subject) -> None:
     bits = np.frombuffer(body, "<f4")
     assert (bits[:5] > 0).all()
     assert (bits[5:] == 0).all()
-    assert end["text"] == "hello"
-    assert end["loss"]["per_variable"] == pytest.approx(end["loss"]["bits"] / 5)
+    assert "".join(LETTERS[k] for k in end["values"] if k is not None) == "hello"
     again = pages.streamed(lines, do="examine", values=end["values"], steps=4)
-    assert again[-1][0]["loss"] == end["loss"]  # the values with which a run ends can be examined
+    assert again[-1][0]["bits"] == end["bits"]  # the values with which a run ends can be examined
 
 
 # Messages.

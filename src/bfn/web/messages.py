@@ -30,7 +30,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import bfn
 from bfn.flow import BayesianFlow, Theta
 from bfn.output import Belief, Output
 from bfn.output.bins import bin_centre
@@ -38,7 +37,6 @@ from bfn.sampling import solvers
 from bfn.web.requests import LIMITS
 from bfn.web.subject import Group, Subject, thetas
 
-PROTOCOL = 1
 TABLE, SMALL, LARGEST = 64, 1 << 10, 1 << 17
 """With up to TABLE classes, all probabilities are sent unless their table exceeds LARGEST numbers;
 with more classes, only if it has at most SMALL."""
@@ -238,8 +236,6 @@ def hello(subjects: Iterable[Subject], *, live: bool) -> bytes:
     return pack(
         {
             "kind": "hello",
-            "protocol": PROTOCOL,
-            "version": bfn.__version__,
             "live": live,
             "models": [subject.describe() for subject in subjects],
             "solvers": [

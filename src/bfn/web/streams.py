@@ -17,7 +17,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -110,7 +109,6 @@ def stream_generations(
     count: int = 1,
 ) -> None:
     """All messages about `count` generations, which have the numbers run, run + 1, ..."""
-    begun = perf_counter()
     P, steps = request.particles, request.steps
     places = [{"run": run + row, "pane": pane} for row in range(count)]
     # With the same noise at every step, samples change smoothly.
@@ -143,7 +141,7 @@ def stream_generations(
     for row, (header, shown) in enumerate(held):
         own = [part[row] for part in subject.split(x)]
         send(steps, header, row, replace(shown, x=own))
-        emit("end", _end(subject, x[row], places[row], begun, steps + 1))
+        emit("end", pack({"kind": "end", **places[row], "values": subject.own(x[row])}))
 
 
 def _generate(
@@ -202,7 +200,7 @@ def rates(model: BFN, x: Tensor, t: float, output: Output) -> Tensor:
 
 
 def _stream_example(subject: Subject, request: Examine, emit: Emit, run: int, pane: int) -> None:
-    begun, place, model = perf_counter(), {"run": run, "pane": pane}, subject.alone()
+    place, model = {"run": run, "pane": pane}, subject.alone()
     exists = len(request.values)
     x, _ = subject.example(dict(enumerate(request.values)))
     x, cond = x.to(model.device), dict[str, Any]()
@@ -232,19 +230,10 @@ def _stream_example(subject: Subject, request: Examine, emit: Emit, run: int, pa
                 emit("start", _start(subject, request, place, planes, exists=exists))
             emit("last" if i == request.steps else "frame", pack(header, messages.body(planes)))
     assert output is not None
-    infinite = float(nats.sum()) * BITS
-    reconstruction = float(by_part(output.reconstruction(x)).sum()) * BITS
-    total = infinite + reconstruction
-    loss = {
-        "bits": finite(total),
-        "per_variable": finite(total / exists),
-        "infinite_time": finite(infinite),
-        "reconstruction": finite(reconstruction),
-    }
+    total = float(nats.sum()) + float(by_part(output.reconstruction(x)).sum())
     shown = x if "mask" not in cond else model.flow.padded(x, cond["mask"])
-    calls = request.steps + 1
-    end = _end(subject, shown[0], place, begun, calls, loss, (nats * BITS).numpy().tobytes())
-    emit("end", end)
+    end = {"kind": "end", **place, "values": subject.own(shown[0]), "bits": finite(total * BITS)}
+    emit("end", pack(end, (nats * BITS).numpy().tobytes()))
 
 
 # Headers.
@@ -272,8 +261,6 @@ def _start(
         "model": subject.id,
         "request": request.describe(),
         "steps": request.steps,
-        "frames": request.steps + 1,
-        "approximate": False,
         "command": None,
         "why": None,
         "needs": [],
@@ -289,28 +276,11 @@ def _again(subject: Subject, request: Generate, row: int, lengths: Tensor | None
     length, text = None if lengths is None else int(lengths[row]), subject.format.medium == "text"
     line, why = command(subject, request, row + 1, length)
     return {
-        "approximate": request.since > 0,
         "command": line,
         "why": why,
         "needs": KNOWN.get(subject.format.medium, []) if line and request.pins else [],
         "exists": length if text and length is not None else subject.D,
-        "pins": request.describe()["pins"],
     }
-
-
-def _end(
-    subject: Subject,
-    x: Tensor,
-    place: dict[str, Any],
-    begun: float,
-    calls: int,
-    loss: dict[str, Any] | None = None,
-    body: bytes = b"",
-) -> bytes:
-    text = subject.format.render(x[None])[0] if subject.format.medium == "text" else None
-    seconds = round(perf_counter() - begun, 3)
-    header = {"kind": "end", **place, "seconds": seconds, "calls": calls}
-    return pack({**header, "values": subject.own(x), "text": text, "loss": loss}, body)
 
 
 # Files.

@@ -188,7 +188,6 @@ class Subject:
         return copy.copy(self.model)
 
     def describe(self) -> dict[str, Any]:
-        lengths = self.model.lengths
         return {
             "id": self.id,
             "title": self.title,
@@ -197,8 +196,7 @@ class Subject:
             "D": self.D,
             "groups": [group.describe() for group in self.groups],
             "labels": self.labels,
-            "lengths": None if lengths is None else {"least": 1, "most": lengths.longest},
-            "known": batches.default_observation(self.model, self.format),
+            "longest": None if self.model.lengths is None else self.model.lengths.longest,
             "defaults": {
                 "solver": self.settings.solver,
                 "steps": self.settings.steps,

@@ -54,12 +54,12 @@ export class Ask {
     find("particles").value = 1;
     this.offerLabels(model, "label");
     this.offerLabels(model, "label-b");
-    for (const [name, used] of [["label", model.labels], ["guidance", model.labels], ["length", model.lengths]]) {
+    for (const [name, used] of [["label", model.labels], ["guidance", model.labels], ["length", model.longest]]) {
       for (const element of [find(name), document.querySelector(`label[for=${name}]`)]) element.hidden = !used;
     }
-    if (model.lengths) {
-      find("length").min = model.lengths.least;
-      find("length").max = model.lengths.most;
+    if (model.longest) {
+      find("length").min = 1;
+      find("length").max = model.longest;
       find("length").value = "";
     }
     find("about").textContent = aboutData(model);
@@ -112,7 +112,7 @@ export class Ask {
       seed: integer(find("seed"), 0),
       label: shown.labels && label !== "" ? Number(label) : null,
       guidance: shown.labels ? number(own("guidance"), 1) : 1,
-      length: shown.lengths && find("length").value !== "" ? integer(find("length")) : null,
+      length: shown.longest && find("length").value !== "" ? integer(find("length")) : null,
       particles: integer(find("particles"), 1),
     };
   }

@@ -144,10 +144,10 @@ function beginFilm() {
   playFirst();
 }
 
-function factsOf({ model, start: { request, steps, pins } }) {
+function factsOf({ model, start: { request, steps } }) {
   const facts = { Model: model.title, Solver: request.solver, "Network calls": steps + 1, Seed: request.seed };
   if (model.labels && typeof request.label === "number") Object.assign(facts, { Label: model.labels[request.label], Guidance: request.guidance });
-  if (pins?.i.length) facts.Pinned = `${pins.i.length} of ${model.D}`;
+  if (request.pins?.i.length) facts.Pinned = `${request.pins.i.length} of ${model.D}`;
   return facts;
 }
 
@@ -239,7 +239,7 @@ function shownModel() {
 
 function heldPins(run) {
   if (!film && run.start.what === "generate" && run.model === page.ask.model) return pins.now;
-  const { i, v } = run.start.pins ?? { i: [], v: [] };
+  const { i, v } = run.start.request.pins ?? { i: [], v: [] };
   return new Map(i.map((place, k) => [place, v[k]]));
 }
 
@@ -312,8 +312,8 @@ function showNumbers(runs, frames) {
   if (runs.length > 1) write("bits-b", counted ? bits(frames[1]) : "");
   find("pin-panel").inert = examining;
   const unsure = typeof frame.entropy === "number" ? `, ${each((_, { entropy }) => entropy?.toFixed(1) ?? "–")} still uncertain` : "";
-  const ended = examining && runs.every((run) => run.end?.loss);
-  const loss = ended ? `, of about ${each((run) => run.end.loss.bits.toFixed(0))} in all (one draw): ${each((run) => run.end.loss.per_variable.toFixed(2))} per variable` : "";
+  const ended = examining && runs.every((run) => run.end);
+  const loss = ended ? `, of about ${each((run) => run.end.bits?.toFixed(0) ?? "∞")} in all (one draw): ${each((run) => (run.end.bits === null ? "∞" : (run.end.bits / run.start.exists).toFixed(2)))} per variable` : "";
   const unit = counted ? (examining ? "bits sent" : "bits received") : "the time t";
   write("unsure", unit + (examining ? loss : unsure));
   // The time at which the network was called: just above 0 for a fast solver's first call.
@@ -322,7 +322,7 @@ function showNumbers(runs, frames) {
   slider.value = page.t;
   slider.setAttribute("aria-valuetext", `t ${page.t.toFixed(2)}, step ${frame.step} of ${start.steps}${typeof frame.bits === "number" ? `, ${bits(frame)} bits received` : ""}`);
   const badge = find("badge");
-  const words = examining ? "your example" : start.approximate ? "approximate" : film ? "recording" : "";
+  const words = examining ? "your example" : start.request.since > 0 ? "approximate" : film ? "recording" : "";
   badge.hidden = !words;
   write("badge", words);
   const { command, why, needs } = runs[whose()].start;
@@ -440,7 +440,7 @@ function changeModel() {
   find("own-text").hidden = model.medium === "image";
   find("examine").hidden = model.medium === "image";
   const names = model.groups.map(({ name, count }) => (count > 1 ? `${name} (${count} values)` : name)).join(", ");
-  const length = model.lengths ? `${model.lengths.least} to ${model.lengths.most}` : model.D;
+  const length = model.longest ? `1 to ${model.longest}` : model.D;
   find("own-text").placeholder = model.medium === "text" ? `Type a text of ${length} characters` : model.groups[0].name ? names : `${model.D} numbers, separated by commas`;
   find("own-text").value = "";
   find("own-what").textContent = "\u00a0";
