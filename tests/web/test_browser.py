@@ -364,9 +364,7 @@ def test_a_users_own_picture(address, visit) -> None:
     seek(page, 0.5)
     figure = page.locator("figure[data-role=draws]")
     assert figure.locator("h2").inner_text() == "Where the bits are"
-    loss = re.search(
-        r"of about (\d+) in all \(one draw\): ([\d.]+) per", page.locator("#unsure").inner_text()
-    )
+    loss = re.search(r"of about (\d+) in all: ([\d.]+) per", page.locator("#unsure").inner_text())
     assert float(loss[1]) / 64 == pytest.approx(float(loss[2]), abs=0.02)
     keep(page, "example")
     figure.get_by_text("example", exact=True).click()

@@ -313,7 +313,7 @@ function showNumbers(runs, frames) {
   find("pin-panel").inert = examining;
   const unsure = typeof frame.entropy === "number" ? `, ${each((_, { entropy }) => entropy?.toFixed(1) ?? "–")} still uncertain` : "";
   const ended = examining && runs.every((run) => run.end);
-  const loss = ended ? `, of about ${each((run) => run.end.bits?.toFixed(0) ?? "∞")} in all (one draw): ${each((run) => (run.end.bits === null ? "∞" : (run.end.bits / run.start.exists).toFixed(2)))} per variable` : "";
+  const loss = ended ? `, of about ${each((run) => run.end.bits?.toFixed(0) ?? "∞")} in all: ${each((run) => (run.end.bits === null ? "∞" : (run.end.bits / run.start.exists).toFixed(2)))} per variable` : "";
   const unit = counted ? (examining ? "bits sent" : "bits received") : "the time t";
   write("unsure", unit + (examining ? loss : unsure));
   // The time at which the network was called: just above 0 for a fast solver's first call.
