@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from matplotlib import font_manager
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image
 
 import bfn
 from bfn.data import forms
@@ -17,7 +16,7 @@ from bfn.data.forms import Alphabet
 from bfn.errors import BFNError
 from bfn.flow import Theta
 from bfn.output import Output
-from bfn.plots import sheets, style
+from bfn.plots import sheets
 from bfn.plots.sheets import Film, grid
 from support import angles, toys
 from support.mistakes import assert_refused
@@ -147,18 +146,6 @@ def test_pictures_are_the_means_of_both_sides(kind: str) -> None:
         height, width = sheet.shape[:2]
         shown = made.frames[-1][TOP : TOP + height, left : left + width]
         assert np.abs(shown.astype(int) - sheet).max() <= 1  # rounding in float32
-
-
-def test_titles_name_the_side_and_the_time() -> None:
-    made, _ = shot(toys.model("binary"), FORMATS["binary"], 2, 1)
-    font = ImageFont.truetype(font_manager.findfont(style.FONT), sheets.SIZE)
-    height = sheets.SIZE + sheets.MARGIN
-    for frame, t in zip(made.frames, ("0.000", "1.000"), strict=True):
-        for left, name in zip(lefts(frame), ("input", "output"), strict=True):
-            title = Image.new("RGB", (sheets.WIDTH, height), (sheets.DARK,) * 3)
-            pen = ImageDraw.Draw(title)
-            pen.text((0, sheets.MARGIN // 2), f"{name}, t = {t}", fill=(sheets.INK,) * 3, font=font)
-            assert (frame[:height, left : left + sheets.WIDTH] == np.asarray(title)).all()
 
 
 @pytest.mark.parametrize("steps", [1, 4, 59, 1000])

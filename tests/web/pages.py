@@ -25,8 +25,8 @@ SETTINGS = Sample(steps=4, solver="sde2")
 TOKEN = "a-token"
 
 
-def mixed() -> Subject:
-    """A row of a table: a number, one in bins, a class of three, two yes-or-no answers."""
+def named(**options: Any) -> tuple[bfn.BFN, MixedFormat]:
+    """A model of a number, one in bins, a class of three, two yes-or-no answers."""
     variables = {
         "height": bfn.Variable("continuous"),
         "age": bfn.Variable("discretised", K=8),
@@ -35,8 +35,13 @@ def mixed() -> Subject:
     }
     with torch.random.fork_rng([]):
         torch.manual_seed(0)
-        model = bfn.mixed(bfn.nn.MixedMLP.of(variables, width=16, layers=1), variables)
-    return subject("mixed", model, MixedFormat(model.flow.variables), SETTINGS)
+        net = bfn.nn.MixedMLP.of(variables, width=8, layers=1, **options)
+    model = bfn.mixed(net, variables)
+    return model, MixedFormat(model.flow.variables)
+
+
+def mixed() -> Subject:
+    return subject("mixed", *named(), SETTINGS)
 
 
 def lines(length: int, **options: Any) -> tuple[bfn.BFN, TextFormat]:
@@ -106,12 +111,11 @@ def serving(given: Sequence[Subject]) -> Iterator[tuple[Any, int]]:
 
     at = server.listen("127.0.0.1", 0)
     port = at.getsockname()[1]
-    shared, ready = server.Server(given, TOKEN), threading.Event()
-    answering = server.answering(shared, ready.set)
+    shared = server.Server(given, TOKEN)
+    answering = server.answering(shared)
     thread = threading.Thread(target=answering.run, kwargs={"sockets": [at]}, daemon=True)
     thread.start()
     try:
-        assert ready.wait(30)
         yield shared, port
     finally:
         answering.should_exit = True

@@ -15,7 +15,7 @@ import torch
 import bfn
 from bfn.cli.app import main
 from bfn.data import from_arrays
-from bfn.data.formats import MixedFormat, TextFormat
+from bfn.data.formats import TextFormat
 from bfn.data.forms import LETTERS, Alphabet
 from bfn.errors import BFNError
 from bfn.web import messages, requests, streams
@@ -120,18 +120,6 @@ def sequence() -> bfn.BFN:
     return model
 
 
-def mixed() -> bfn.BFN:
-    variables = {
-        "height": bfn.Variable("continuous"),
-        "age": bfn.Variable("discretised", K=8),
-        "colour": bfn.Variable("discrete", K=3),
-        "answers": bfn.Variable("discrete", (2,), K=2),
-    }
-    net = bfn.nn.MixedMLP.of(variables, width=8, layers=1, **LABELS)
-    model = bfn.mixed(net, variables)
-    return described(model, MixedFormat(model.flow.variables))
-
-
 def table(**options: Any) -> bfn.BFN:
     """Values of every type, of which some are missing."""
     pa = pytest.importorskip("pyarrow")
@@ -166,7 +154,7 @@ MODELS: dict[str, Callable[[], bfn.BFN]] = {
     "lines": lines,
     "array": array,
     "sequence": sequence,
-    "mixed": mixed,
+    "mixed": lambda: described(*pages.named(**LABELS)),
     "table": lambda: table(known=True),
 }
 PINS = {

@@ -42,13 +42,11 @@ def serve(
         token, shown = secrets.token_urlsafe(16), f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{port}/{token}/"
 
-        def started() -> None:
-            print(f"open {address}  (Ctrl-C stops the server)", flush=True)
-            if browser and not webbrowser.open(address):
-                print("no browser was found; open that address yourself", flush=True)
-
-        shared = server.Server(subjects, token)
-        server.answering(shared, started).run(sockets=[at])
+        print(f"open {address}  (Ctrl-C stops the server)", flush=True)
+        if browser and not webbrowser.open(address):
+            print("no browser was found; open that address yourself", flush=True)
+        # The socket listens already: a browser that is faster than the server waits for it.
+        server.answering(server.Server(subjects, token)).run(sockets=[at])
 
 
 def view(

@@ -85,7 +85,7 @@ class Examine:
 
 @dataclass(frozen=True)
 class Stop:
-    what = "stop"
+    """The pane is no longer shown."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,6 @@ class Download:
 
     file: Literal["sample", "film", "known"]
     request: Generate | Examine
-    what = "download"
 
 
 Request = Generate | Examine | Stop | Download

@@ -267,14 +267,8 @@ def _reason(error: OSError) -> str:
     return os.strerror(error.errno) if known else str(error.strerror or error)  # pyright: ignore
 
 
-def answering(server: Server, started: Callable[[], None]) -> uvicorn.Server:
-    """A uvicorn server, which calls `started` when pages can be opened."""
-
-    class Answering(uvicorn.Server):
-        async def startup(self, sockets: Any = None) -> None:
-            await super().startup(sockets=sockets)
-            started()
-
+def answering(server: Server) -> uvicorn.Server:
+    """What answers on a socket: run(sockets=[...])."""
     config = uvicorn.Config(
         server.app,
         log_level="critical",
@@ -284,4 +278,4 @@ def answering(server: Server, started: Callable[[], None]) -> uvicorn.Server:
         timeout_graceful_shutdown=1,
         lifespan="off",
     )
-    return Answering(config)
+    return uvicorn.Server(config)
