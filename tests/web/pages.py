@@ -105,18 +105,17 @@ def split(film: bytes) -> list[bytes]:
 
 
 @contextlib.contextmanager
-def serving(given: Sequence[Subject]) -> Iterator[tuple[Any, int]]:
-    """A server of these models, and its port."""
+def serving(given: Sequence[Subject]) -> Iterator[int]:
+    """The port of a server of these models."""
     from bfn.web import server
 
     at = server.listen("127.0.0.1", 0)
     port = at.getsockname()[1]
-    shared = server.Server(given, TOKEN)
-    answering = server.answering(shared)
+    answering = server.answering(server.Server(given, TOKEN))
     thread = threading.Thread(target=answering.run, kwargs={"sockets": [at]}, daemon=True)
     thread.start()
     try:
-        yield shared, port
+        yield port
     finally:
         answering.should_exit = True
         thread.join(30)

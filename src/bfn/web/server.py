@@ -97,12 +97,6 @@ class Mailbox:
             key = next(iter(self._waiting), None)
             return None if key is None else self._waiting.pop(key)
 
-    @property
-    def size(self) -> int:
-        """Bytes that wait."""
-        with self._lock:
-            return sum(map(len, self._waiting.values()))
-
 
 class Page:
     """One tab: a thread for each pane, which serves its latest request, and one for files."""
@@ -189,13 +183,12 @@ class Page:
 
 
 class Server:
-    """The application: its pages, and what they share."""
+    """The application, and what its pages share."""
 
     def __init__(self, subjects: Iterable[Subject], token: str) -> None:
         self.subjects = {subject.id: subject for subject in subjects}
         self.hello = hello(self.subjects.values(), live=True)
         self.token, self.turns = token, Turns()
-        self.pages: set[Page] = set()
         self.app = Starlette(
             routes=[
                 WebSocketRoute(f"/{token}/live", self._live),
@@ -225,13 +218,11 @@ class Server:
                 loop.call_soon_threadsafe(news.set)
 
         page = Page(self, wake)
-        self.pages.add(page)
         sender = asyncio.create_task(self._send(socket, page, news))
         try:
             async for text in socket.iter_text():
                 page.receive(text)
         finally:
-            self.pages.discard(page)
             page.close()
             sender.cancel()
 
