@@ -633,9 +633,9 @@ function wireRest() {
 }
 
 function connect() {
-  page.live = new Live(receive, (reason) => {
+  page.live = new Live(receive, () => {
     play(false);
-    notice(`${reason} The page keeps what it shows.`);
+    notice("The server has stopped, or the connection to it was lost. The page keeps what it shows.");
     find("reconnect").hidden = false;
   });
 }

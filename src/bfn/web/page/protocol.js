@@ -23,11 +23,6 @@ export async function readFilm(text, receive) {
   }
 }
 
-const REASONS = {
-  1001: "The server has stopped.",
-  1008: "The server refused this page: open the address that bfn serve printed.",
-};
-
 export class Live {
   constructor(receive, lost) {
     const address = new URL("live", location.href);
@@ -38,7 +33,7 @@ export class Live {
       const { header, body } = readMessage(event.data);
       receive(header, body);
     };
-    this.socket.onclose = (event) => lost(REASONS[event.code] ?? "The connection to the server was lost.");
+    this.socket.onclose = lost;
   }
 
   send(message) {
