@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from bfn.data.base import DataSet
 from bfn.device import over_rows
 from bfn.flow import BayesianFlow, Theta
 from bfn.model import BFN
+from bfn.output import Output
 from bfn.plots import style
 from bfn.plots.sheets import grid, probabilities, shades
 from bfn.recipe import Sample
@@ -176,18 +177,24 @@ def path(flow: BayesianFlow, x: Tensor, t: Tensor, generator: noise.Source) -> l
     return steps
 
 
+def through_time(
+    model: BFN, x: Tensor, t: Tensor, generator: noise.Source, **cond: Any
+) -> Iterator[tuple[Theta, Output]]:
+    """The network's inputs and outputs at the times t while messages about x arrive."""
+    like = {"device": model.device, "dtype": model.dtype}
+    for theta, time in zip(path(model.flow, x.cpu(), t, generator), t, strict=True):
+        theta = Theta(theta.V.to(**like), theta.beta.to(**like))
+        yield theta, model(theta, time.to(**like).expand(len(x)), **cond)
+
+
 def flow_through_time(run: Run, count: int, steps: int, until: float) -> Flow:
     """Send messages about `count` examples; record `steps` equally spaced times up to `until`."""
     x, cond = run.batch(count)
     x = run.model.without_padding(x, cond)
     t = torch.linspace(0.0, until, steps, dtype=torch.float64)
-    model, flow = run.model, run.model.flow
-    like = {"device": model.device, "dtype": model.dtype}
-    inputs, outputs = [], []
-    with model.evaluating():
-        for theta, time in zip(path(flow, x.cpu(), t, run.generator("flow")), t, strict=True):
-            theta = Theta(theta.V.to(**like), theta.beta.to(**like))
-            output = model(theta, time.to(**like).expand(len(x)), **cond)
+    flow, inputs, outputs = run.model.flow, [], []
+    with run.model.evaluating():
+        for theta, output in through_time(run.model, x, t, run.generator("flow"), **cond):
             inputs.append(flow.expected_input(theta))
             outputs.append(flow.expected_data(output.m))
     return Flow(t, x.cpu(), torch.stack(inputs).cpu(), torch.stack(outputs).cpu())

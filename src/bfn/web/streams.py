@@ -31,7 +31,7 @@ from bfn.model import BFN
 from bfn.output import Output
 from bfn.output.base import by_part
 from bfn.plots import sheets
-from bfn.plots.figures import path
+from bfn.plots.figures import through_time
 from bfn.sampling import batches
 from bfn.sampling.generate import Callback
 from bfn.tables.format import TableFormat
@@ -211,19 +211,16 @@ def _stream_example(subject: Subject, request: Examine, emit: Emit, run: int, pa
         x = model.without_padding(x, cond)
     times = torch.linspace(0, 1, request.steps + 1, dtype=torch.float64)
     sent, drawn = ([noise.seed("look", request.seed, i)] for i in range(2))
-    thetas = path(model.flow, x.cpu(), times, noise.Keyed(sent))
-    like = {"device": model.device, "dtype": model.dtype}
+    watched = through_time(model, x, times, noise.Keyed(sent), **cond)
     nats, before, output = torch.zeros(subject.D), torch.zeros(subject.D), None
     with model.evaluating():
-        for i, (theta, t) in enumerate(zip(thetas, times, strict=True)):
-            theta = Theta(theta.V.to(**like), theta.beta.to(**like))
-            output = model(theta, t.to(**like)[None], **cond)
-            rate = rates(model, x, float(t), output).cpu()
+        for i, (t, (theta, output)) in enumerate(zip(times.tolist(), watched, strict=True)):
+            rate = rates(model, x, t, output).cpu()
             if i > 0:
                 nats = nats + 0.5 / request.steps * (before + rate)
             before = rate
             shown = snapshot(subject, theta, output, output.sample(noise.Keyed(drawn)), slice(0, 1))
-            header = _frame(place, i, float(t), float(nats.sum()) * BITS, shown)
+            header = _frame(place, i, t, float(nats.sum()) * BITS, shown)
             header["rate"] = finite(float(rate.sum()) * BITS)
             planes = messages.planes(subject, shown)
             if i == 0:
