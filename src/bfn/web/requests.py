@@ -61,11 +61,10 @@ class Generate:
     pins: Mapping[int, float] = field(default_factory=dict)
     particles: int = 1
     since: float = 0.0
-    what = "generate"
 
     def describe(self) -> dict[str, Any]:
         pins = {"i": list(self.pins), "v": list(self.pins.values())}
-        return {"do": self.what, **vars(self), "pins": pins}
+        return {"do": "generate", **vars(self), "pins": pins}
 
 
 @dataclass(frozen=True)
@@ -77,10 +76,9 @@ class Examine:
     seed: int
     values: tuple[float, ...]
     label: int | None = None
-    what = "examine"
 
     def describe(self) -> dict[str, Any]:
-        return {"do": self.what, **vars(self), "values": list(self.values)}
+        return {"do": "examine", **vars(self), "values": list(self.values)}
 
 
 @dataclass(frozen=True)

@@ -254,10 +254,7 @@ def _start(
     header = {
         "kind": "start",
         **place,
-        "what": request.what,
-        "model": subject.id,
         "request": request.describe(),
-        "steps": request.steps,
         "command": None,
         "why": None,
         "needs": [],

@@ -58,7 +58,7 @@ function receive(header, body) {
   if (header.kind === "error") return refused(header);
   const pane = page.panes[header.pane];
   if (header.kind === "start") {
-    const run = new Run(header, page.hello.models.find((model) => model.id === header.model));
+    const run = new Run(header, page.hello.models.find((model) => model.id === header.request.model));
     if (film) page.recorded.push(run);
     else if (header.run === pane.wanted) pane.next = run;
     return undefined;
@@ -144,8 +144,8 @@ function beginFilm() {
   playFirst();
 }
 
-function factsOf({ model, start: { request, steps } }) {
-  const facts = { Model: model.title, Solver: request.solver, "Network calls": steps + 1, Seed: request.seed };
+function factsOf({ model, start: { request } }) {
+  const facts = { Model: model.title, Solver: request.solver, "Network calls": request.steps + 1, Seed: request.seed };
   if (model.labels && typeof request.label === "number") Object.assign(facts, { Label: model.labels[request.label], Guidance: request.guidance });
   if (request.pins?.i.length) facts.Pinned = `${request.pins.i.length} of ${model.D}`;
   return facts;
@@ -238,7 +238,7 @@ function shownModel() {
 }
 
 function heldPins(run) {
-  if (!film && run.start.what === "generate" && run.model === page.ask.model) return pins.now;
+  if (!film && !run.examined && run.model === page.ask.model) return pins.now;
   const { i, v } = run.start.request.pins ?? { i: [], v: [] };
   return new Map(i.map((place, k) => [place, v[k]]));
 }
@@ -277,7 +277,7 @@ function draw(now) {
   paintTimeline(find("curve"), runs, page.t, page.top * 1.04);
   showNumbers(runs, frames);
   if (changed || frames.some((frame, k) => frame !== painted[k])) {
-    stage.show(runs, runs[0].start.what === "examine");
+    stage.show(runs, runs[0].examined);
     stage.paint(runs, frames, heldPins(runs[0]));
     if (!film) brush.show(runs[0].model, stage.chosen.g);
     showClosely(runs, frames);
@@ -303,7 +303,7 @@ function optionsOf(command) {
 function showNumbers(runs, frames) {
   const [frame] = frames;
   const { start, end } = runs[0];
-  const examining = start.what === "examine";
+  const examining = runs[0].examined;
   const each = (write) => runs.map((run, k) => write(run, frames[k])).join(" · ");
   const bits = ({ bits }) => (typeof bits === "number" ? bits.toFixed(1) : "–");
   find("bits-b").hidden = runs.length < 2;
@@ -317,10 +317,10 @@ function showNumbers(runs, frames) {
   const unit = counted ? (examining ? "bits sent" : "bits received") : "the time t";
   write("unsure", unit + (examining ? loss : unsure));
   // The time at which the network was called: just above 0 for a fast solver's first call.
-  write("clock", runs.map((run, k) => `${runs.length > 1 ? `${"AB"[k]}: ` : ""}t = ${frames[k].t.toFixed(3)} · call ${frames[k].step + 1} of ${run.start.steps + 1}`).join("\n"));
+  write("clock", runs.map((run, k) => `${runs.length > 1 ? `${"AB"[k]}: ` : ""}t = ${frames[k].t.toFixed(3)} · call ${frames[k].step + 1} of ${run.start.request.steps + 1}`).join("\n"));
   const slider = find("t");
   slider.value = page.t;
-  slider.setAttribute("aria-valuetext", `t ${page.t.toFixed(2)}, step ${frame.step} of ${start.steps}${typeof frame.bits === "number" ? `, ${bits(frame)} bits received` : ""}`);
+  slider.setAttribute("aria-valuetext", `t ${page.t.toFixed(2)}, step ${frame.step} of ${start.request.steps}${typeof frame.bits === "number" ? `, ${bits(frame)} bits received` : ""}`);
   const badge = find("badge");
   const words = examining ? "your example" : start.request.since > 0 ? "approximate" : film ? "recording" : "";
   badge.hidden = !words;
@@ -499,7 +499,7 @@ function wireTime() {
     play(false);
     const [run] = shownRuns();
     if (!run) return;
-    page.goal = Number(find("t").value) + 0.5 / run.start.steps;
+    page.goal = Number(find("t").value) + 0.5 / run.start.request.steps;
     page.t = run.at(page.goal).t;
   });
   document.addEventListener("keydown", (event) => {

@@ -7,6 +7,7 @@ export class Run {
     this.id = start.run;
     this.frames = [];
     this.end = null;
+    this.examined = start.request.do === "examine";
     this.map = null; // examined: the bits of each variable
   }
 

@@ -25,7 +25,7 @@ function middleOf(model) {
 
 // The settings in which two runs differ.
 function differences(runs, which) {
-  const facts = ({ model, start: { request, steps } }) => [model.title, request.solver, `${steps + 1} calls`, model.labels?.[request.label], `guidance ${request.guidance}`, `seed ${request.seed}`];
+  const facts = ({ model, start: { request } }) => [model.title, request.solver, `${request.steps + 1} calls`, model.labels?.[request.label], `guidance ${request.guidance}`, `seed ${request.seed}`];
   const all = runs.map(facts);
   return all[which].filter((fact, k) => fact && all.some((other) => other[k] !== fact));
 }
@@ -143,7 +143,7 @@ export class Stage {
   // Runs may have been replaced by newer ones of the same models.
   paint(runs, frames, pins) {
     this.runs = runs;
-    const examining = runs[0].start.what === "examine";
+    const examining = runs[0].examined;
     const scale = Math.max(1e-9, ...runs.flatMap((run) => [...(run.map ?? [])])); // one for both
     for (const shown of this.figures) {
       const role = shown.role === "draws" && examining ? this.examined : shown.role;
@@ -283,7 +283,7 @@ export class Stage {
   // The chosen variable in words, for screen readers.
   speak(run, frame) {
     const { g, j } = this.chosen;
-    const exact = run.end?.values && frame.step === run.start.steps ? ` Drawn: ${exactValue(run.model, run.end.values, run.model.groups[g].start + j)}.` : "";
+    const exact = run.end?.values && frame.step === run.start.request.steps ? ` Drawn: ${exactValue(run.model, run.end.values, run.model.groups[g].start + j)}.` : "";
     return `${nameVariable(run.model, g, j)}: ${describe(run, frame, g, j)}.${exact}`;
   }
 }

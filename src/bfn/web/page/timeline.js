@@ -6,7 +6,7 @@ import { palette } from "./palette.js";
 const CHART_MARGIN = 9; // half the slider's thumb, so that curve and thumb are aligned
 
 function curvesOf(run) {
-  if (run.start.what === "examine") return [{ key: "rate", name: "loss by time, bits per unit of t", fill: true }];
+  if (run.examined) return [{ key: "rate", name: "loss by time, bits per unit of t", fill: true }];
   return [{ key: "entropy", name: "still uncertain", dashed: true }, { key: "bits", name: "received" }];
 }
 
