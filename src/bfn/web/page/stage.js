@@ -8,7 +8,7 @@ const ROLES = [
   { role: "received", title: "What it has received", about: "theta: the messages so far" },
   { role: "believes", title: "What it believes", about: "" },
   { role: "sure", title: "How sure it is", about: "" },
-  { role: "draws", title: "What it draws", about: "a sample, same noise" },
+  { role: "draws", title: "What it draws", about: "a draw, with the same noise" },
 ];
 
 function meaning(model) {
@@ -169,7 +169,7 @@ export class Stage {
     const title = { bits: "Where the bits are", example: "Your example" }[role] ?? usual.title;
     if (shown.name.textContent !== title) shown.name.textContent = title;
     const legend = role === "sure" || role === "bits" ? this.scaleOf(role, run) : null;
-    const note = legend ? `0 ${legend}` : { bits: "counted at the end", example: "as the model sees it", believes: meaning(run.model), sure: "of each variable" }[role] ?? usual.about;
+    const note = legend ? `0 ${legend}` : { bits: "counted at the end", example: "as the model sees it", believes: meaning(run.model), sure: "variable by variable" }[role] ?? usual.about;
     if (shown.note.textContent === note) return;
     const ramp = document.createElement("i");
     ramp.className = "ramp";
