@@ -278,7 +278,15 @@ class ArrayFormat(_TensorFormat):
             arrays.append(array)
         if not arrays[1].any():
             raise BFNError(f"the mask {str(mask)!r} marks nothing; mark what to fill in")
-        return torch.as_tensor(arrays[0]), torch.as_tensor(arrays[1] != 0)
+        values, missing = torch.as_tensor(arrays[0]), torch.as_tensor(arrays[1] != 0)
+        if isinstance(self.form, forms.Real):
+            wrong = values[self.form.outside(values[None])[0] & ~missing]
+            if len(wrong):
+                raise BFNError(
+                    f"{str(path)!r} holds {wrong[0].item():g}, which is outside the range of the "
+                    "training data; give a value within it, or mark it as missing"
+                )
+        return values, missing
 
 
 @dataclass(frozen=True)
