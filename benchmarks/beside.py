@@ -1,15 +1,15 @@
-"""Where does BFN stand beside masked diffusion and autoregression in equal seconds?
+"""How does BFN compare with masked diffusion and autoregression after equal seconds of training?
 
     PYTHONPATH=src python benchmarks/beside.py [--recipe manual-text] [--seconds 60]
 
-One after another, three models of a text are trained by the library's trainer with the recipe's
-transformer, batches, optimiser and learning rates, and evaluated on the same windows of the test
-text (at most 8,192), with averaged weights, in bits per character:
+Three models of a text are trained with the recipe's transformer, batches, optimiser and learning
+rates, and evaluated on the same windows of the test text (at most 8,192), with averaged weights, in
+bits per character:
 
     BFN             minimises the recipe's objective; L^inf + L^r
     masked          k letters of a window of L are masked, and each costs -ln p(x_d | the others)
                     L / k: a bound, for k uniform in 1 .. L (masked diffusion)
-    autoregressive  every letter costs -ln p(x_d | the letters before it): no bound but exact
+    autoregressive  every letter costs -ln p(x_d | the letters before it): exact, not a bound
 
 The networks of the last two take one more class, for a masked letter or for what is before the
 window. The clock starts after two steps, which leaves out compiling, and stands still during

@@ -1,10 +1,10 @@
-"""What lossless coding with the shipped model of the digits costs: bits, and time.
+"""How many bits and how much time lossless coding with the shipped model of the digits takes.
 
-python benchmarks/codec.py                    # all tables, a few minutes
-python benchmarks/codec.py --steps 10,25 --images 96 --repeats 1
+    python benchmarks/codec.py                    # all tables, a few minutes
+    python benchmarks/codec.py --steps 10,25 --images 96 --repeats 1
 
-Bits: those of the chain beside L^n + L^r of the same images (a mean over draws), and what blocks of
-different sizes pay to begin with. Time: images a second each way, and who took it.
+Bits: those of the chain beside L^n + L^r of the same images (a mean over draws), and the start-up
+of blocks of different sizes. Time: images a second each way, and the parts that take it.
 """
 
 from __future__ import annotations

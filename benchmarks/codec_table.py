@@ -1,13 +1,12 @@
-"""How large do the digits and a text become, beside the compressors everybody has?
+"""How large do the digits and a text become, beside everyday compressors?
 
     python benchmarks/codec_table.py digits [RUN] [--steps 10,25,100] [--block N]
     python benchmarks/codec_table.py text RUN [--steps 10,25,100] [--block N]
 
 The digits are the 297 test images, the text is the test part of Python's manual (or of whatever
-text the run was trained on). Every compressor gets its best chance: all images in one file, in
-whichever of several arrangements comes out smallest, at the highest setting it has. zstd is also
-given the training text to look things up in, as the model was. Sizes are those of whole files,
-containers and checksums included; models are not, and are stated apart.
+text the run was trained on). Every compressor gets all images in one file, in whichever of several
+arrangements comes out smallest, at its highest setting. zstd is also given the training text as a
+dictionary. Sizes are those of whole files, containers and checksums included, without the models.
 
 gzip, bzip2 and xz are Python's own, PNG and WebP are pillow's, zstd is the command.
 """

@@ -3,10 +3,10 @@
     PYTHONPATH=src python benchmarks/few_steps.py [--recipe digits] [--seconds 60] [--seeds 2]
 
 The recipe's network is trained with the times of L^inf, L^10 and L^25 (`train.loss_steps`), on the
-bound and on the data's own objective (`train.objective = "auto"`). Each run has the same seconds
-of the process's CPU time, by which its learning rate falls, too. All models are measured on the
-test split with the same noise. A row is the mean over the seeds, plus or minus half their spread.
-Keys of the recipe may follow, with values in JSON: --net.width 32.
+bound and on the data's own objective (`train.objective = "auto"`). Every run gets the same CPU
+time, over which its learning rate falls. All models are measured on the test split with the same
+noise. A row is the mean over the seeds, plus or minus half their spread. Keys of the recipe may
+follow, with values in JSON: --net.width 32.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
     PYTHONPATH=src python benchmarks/grow.py --out RUN [--data DIR] [--seconds S] [--layers N]
         [--share P]
 
-A network that is far too large for the time it is given learns faster as a part of itself. For the
-first share P of the seconds only N layers run, spread evenly. Then each of the others becomes a
-copy of the nearest layer below it that ran, except that it adds nothing yet: the network computes
-the same as before, and from there on all layers learn. --share 0 trains all layers from the start,
+A network that is far too large for the available time learns faster with some of its layers only.
+For the first share P of the seconds only N evenly spaced layers run. Then each of the others
+becomes a copy of the nearest layer below it that ran, with its output at zero: the network computes
+the same as before, and from then on all layers learn. --share 0 trains all layers from the start,
 and with --share 1 the copies never learn. DIR holds the file text8; without it the file is
 downloaded. The seconds include reading the data and compiling, but neither starting Python nor
 saving. Keys of the recipe may follow, with values in JSON: --train.batch 52.

@@ -1,4 +1,4 @@
-"""Do a model of the high bits and one of the low bits beat one model of all, in equal time?
+"""Do a model of the high bits and one of the low bits beat one model of all bits, in equal time?
 
     PYTHONPATH=src python benchmarks/low_bits.py [--data DIR|FILE.npy] [--seconds 120] [--share 0.5]
         [--only whole,coarse,fine] [--held 1000] [--repeats 2]

@@ -1,8 +1,8 @@
 """How the benchmarks measure: time, memory, and tables.
 
 Contenders take turns, so that a busy machine slows all of them, and the fastest of many runs
-counts. Memory is the most that a run holds beside its inputs: on CUDA the allocator's own count, on
-the CPU the high-water mark of the process (Linux with glibc).
+counts. Memory is the peak of a run in addition to its inputs: on CUDA as the allocator counts it,
+on the CPU the high-water mark of the process (Linux with glibc).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What another beta(t) does to a network that has been trained: L^n, and samples in few steps.
+"""What another beta(t) does to L^n of a trained network, and to samples in few steps.
 
     python benchmarks/retiming.py [--model digits] [--repeats 4] [--losses]
 

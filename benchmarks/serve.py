@@ -1,13 +1,12 @@
 """How many frames a second does `bfn serve` send, to one page and to five, and what does a page
-cost that does not read?
+cost that does not read them?
 
     PYTHONPATH=src python benchmarks/serve.py [--model digits] [--seconds 5]
 
 A server runs in a process of its own, as `bfn serve` starts it; pages are WebSockets in this one.
-Each asks for one generation of 1,000 steps after the other and reads all frames. The last page asks
-and reads nothing: memory is that of the server before and after, and frames are those that another
-page gets meanwhile. The server's CPU time per frame tells what a busy machine could do if it were
-not.
+Each asks for one generation of 1,000 steps after another and reads all frames. The last page asks
+but reads nothing: the script prints the server's memory before and after, and the frames that
+another page gets meanwhile. The server's CPU time per frame is meaningful even on a busy machine.
 """
 
 from __future__ import annotations

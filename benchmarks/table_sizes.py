@@ -1,10 +1,10 @@
-"""What do tables of many rows or many columns cost in time and memory?
+"""How much time and memory do tables of many rows or many columns take?
 
     python benchmarks/table_sizes.py 1000000x10 10000x1000 [--steps 20]
 
 Each table is made by rule and written as a CSV file. `bfn train` and `bfn sample --n 1000` then run
-on it as a user would run them, with few steps: what a size costs beyond that grows with the steps
-alone. The peak is the most memory that either process held, interpreter and torch included.
+on it as a user would run them, with few steps; any further time is proportional to the steps. The
+peak is the most memory that either process held, interpreter and torch included.
 """
 
 from __future__ import annotations

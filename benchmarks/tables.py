@@ -1,4 +1,4 @@
-"""How good are new rows of a table, beside those of other generators?
+"""How good are new rows of a table, compared with those of other generators?
 
     python benchmarks/tables.py generate --data DIR --table adult card --model bfn ctgan --seeds 1
     python benchmarks/tables.py impute | predict | compress | check --data DIR
@@ -6,11 +6,11 @@
 `generate` trains each model on the training rows with its defaults, draws as many new rows, and
 compares them (`bfn.tables.compare`): Shape, Trend, C2ST against training rows and against held-out
 rows, AUC or RMSE of a classifier or regression trained on the new rows, exact matches, the share
-nearer to training rows, and seconds. The line "real rows" is what held-out rows get in place of new
+nearer to training rows, and seconds. The row "real rows" is what held-out rows get in place of new
 ones; "independent" draws each column on its own. Other generators (`table_peers.py`) run in
 environments of their own, .venv-NAME in the folder of --environments, which are made when they are
-first needed. What takes longer than --limit seconds did not finish. The C2ST is XGBoost's where it
-is installed.
+first needed. What takes longer than --limit seconds is reported as not finished. The C2ST is
+XGBoost's if it is installed.
 
 With --keep FOLDER, new rows, models and comparisons are kept there. A kept comparison is not made
 again, and the other tasks use the kept model of seed 0 if there is one.

@@ -1,4 +1,4 @@
-"""What do waiting threads cost a training step, if they sleep, spin a little or a lot?
+"""How long does a training step take if waiting threads sleep, spin a little or a lot?
 
     python benchmarks/threads.py
 

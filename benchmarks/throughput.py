@@ -3,10 +3,10 @@
     PYTHONPATH=src python benchmarks/throughput.py [--device cuda] [--only mnist,cifar10,text8]
 
 The training step is the trainer's own: batch cut from data on the device, times, noise, network,
-loss, gradient, clipping, AdamW, moving average. Data are random: they cost what real ones cost. The
-peak is a large matrix product in bfloat16, timed in the same run. Steps are timed in stretches, at
-whose ends alone the clock waits for the device, after the network is compiled. Memory is all that
-torch has taken, also what lies idle.
+loss, gradient, clipping, AdamW, moving average. The data are random, which takes as long as real
+ones. The peak is a large matrix product in bfloat16, timed in the same run. Steps are timed in
+stretches, with the device synchronised only at their ends, after the network is compiled. Memory is
+all that torch has reserved.
 
 Operations are those of matrix products, convolutions and attention, as torch counts them in one
 forward pass of one example; a training step takes three times as many (forward, and backward for

@@ -1,11 +1,11 @@
-"""A training step of the small recipes on the CPU, beside the same step written down plainly.
+"""A training step of the small recipes on the CPU, beside a plain implementation of the same step.
 
     PYTHONPATH=src python benchmarks/training_step.py [--turns 10]
 
 Both steps train the recipe's own network on its own data and batch size. The plain one does what
 the published code does: independent times, the paper's loss through autograd with all K bins or
-one-hot classes, AdamW as torch chooses it, a loop over the parameters for the moving average, and
-the loss read back at every step. The two take turns; the fastest turn counts.
+one-hot classes, torch's default AdamW, a loop over the parameters for the moving average, and the
+loss read back at every step. The two take turns; the fastest turn counts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RECIPES = ("digits", "digits-binary", "digits-continuous", "manual-text")
 
 
 class Plain:
-    """The step as one would write it first."""
+    """A plain implementation of the step."""
 
     def __init__(self, model: BFN, data: DataSet, settings: config.Train) -> None:
         self.model, self.data, self.settings, self.step = model, data, settings, 0

@@ -1,4 +1,4 @@
-"""How much the estimators of the losses scatter, beside the plainest unbiased ones.
+"""The variance of the estimators of the losses, beside that of the plainest unbiased ones.
 
     python benchmarks/variance.py [--quick]
 

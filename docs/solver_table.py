@@ -1,4 +1,4 @@
-"""Print how far solvers get with a perfect network: the table in docs/sampling.md.
+"""Print the table of solvers with a perfect network in docs/sampling.md.
 
     python docs/solver_table.py [--calls 5,10,20,50] [--solver ode2,...] [--data binary,...]
 

@@ -3,11 +3,11 @@
     espeak-ng -w speech.wav "Some sentences to learn from."      # or any 16-bit mono WAV files
     python examples/audio.py speech.wav ... --minutes 5 --out sounds
 
-The loss costs the same for 65,536 bins as for 256. The script trains on random windows of the first
-nine tenths of every file. It measures the cost of windows of the last tenth in bits per sample
-(L^inf + L^r, with its standard error over windows) and that of simple codes for the same samples,
-and writes sounds of its own, longer than the windows. Six minutes of synthetic speech and five
-minutes of training on two busy cores gave 9.6 +- 0.1 bits; a Gaussian code needs 13.7, FLAC's fixed
+The loss takes as long for 65,536 bins as for 256. The script trains on random windows of the first
+nine tenths of every file, measures the cost of windows of the last tenth in bits per sample
+(L^inf + L^r, with its standard error over windows) beside simple codes for the same samples, and
+writes generated sounds, longer than the windows. Six minutes of synthetic speech and five minutes
+of training on two busy cores gave 9.6 +- 0.1 bits; a Gaussian code needs 13.7, FLAC's fixed
 predictors 10.4.
 """
 
@@ -159,7 +159,7 @@ def train(
     rate: float = 2e-3,
     report: Callable[[str], None] = print,
 ) -> None:
-    """Adam on L^inf of random windows until the time is over, or for some steps."""
+    """Train with Adam on L^inf of random windows until the time is over, or for some steps."""
     generator = torch.Generator().manual_seed(0)
     data = [to_centres(recording) for recording in recordings]
     share = torch.tensor([float(len(recording) - window + 1) for recording in data])
@@ -212,7 +212,7 @@ def evaluate(
 
 
 def gaussian_bits(train: Sequence[Samples], test: Sequence[Samples]) -> float:
-    """Each sample alone, by a Gaussian fitted to the training amplitudes and cut into bins."""
+    """Bits of each sample alone, under a Gaussian of the training amplitudes, cut into bins."""
     past, x = np.concatenate(train).astype(np.float64), np.concatenate(test)
     mean, deviation = (torch.tensor(value) for value in (past.mean(), max(past.std(), 0.1)))
     k = torch.from_numpy(x.astype(np.int64)) + K // 2
@@ -221,7 +221,7 @@ def gaussian_bits(train: Sequence[Samples], test: Sequence[Samples]) -> float:
 
 
 def laplace_bits(train: Sequence[Samples], test: Sequence[Samples]) -> float:
-    """Each sample alone, by a Laplace distribution of the training amplitudes, cut into bins."""
+    """Bits of each sample alone, under a Laplace distribution of the training amplitudes."""
     size = max(float(np.abs(np.concatenate(train).astype(np.float64)).mean()), 0.1)
     x = np.abs(np.concatenate(test).astype(np.float64))
     inner = -(x - 0.5) / size + math.log(-0.5 * math.expm1(-1.0 / size))

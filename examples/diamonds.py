@@ -3,9 +3,9 @@
 
     python examples/diamonds.py --data diamonds.csv
 
-The table has 53,940 diamonds: weight in carats, cut, colour, clarity, price and sizes. Get
-it from https://raw.githubusercontent.com/tidyverse/ggplot2/main/data-raw/diamonds.csv. Training
-takes a few minutes on two CPU cores; a second run finds the saved model. The pictures, which
+The table has 53,940 diamonds: weight in carats, cut, colour, clarity, price and sizes. Download it
+from https://raw.githubusercontent.com/tidyverse/ggplot2/main/data-raw/diamonds.csv. Training takes
+a few minutes on two CPU cores; a second run loads the saved model. The pictures, which
 docs/tutorials/tables.md shows, need the extra `plot`. An editor that knows cells (`# %%`) runs them
 one at a time, as a notebook does.
 """

@@ -3,8 +3,8 @@
     python examples/files.py
 
 photos/ has four hundred painted circles and squares, x.npy two half moons of points, people.csv a
-table; pictures/ has twenty handwritten digits that the shipped model was not trained on, eight.png
-another one, and mask.png says that its lower half is to be filled in.
+table, and pictures/ twenty handwritten digits that the shipped model was not trained on; eight.png
+is another one, and mask.png marks its lower half for filling in.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@
 
 The model shipped with bfn draws any digit. A small classifier, trained here on the same images in a
 few seconds, scores how much the expected image looks like DIGIT (8 by default), and its gradient
-guides generation: `bfn.guidance.Guided` aims at p(x) p(digit | x)^s. A second classifier of another
-kind, which takes no part in it, judges how often that works. About half a minute on one CPU core.
+guides generation: `bfn.guidance.Guided` aims at p(x) p(digit | x)^s. A second, different
+classifier, which takes no part in generation, judges the results. About half a minute on one CPU
+core.
 """
 
 from __future__ import annotations

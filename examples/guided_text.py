@@ -3,12 +3,11 @@
     bfn train manual-text --out runs/manual      # once; a few minutes on two cores
     python examples/guided_text.py runs/manual [WORD]
 
-A text is discrete, but the model's expectation is not: at every time it gives a probability for
-every letter at every position. The expected number of occurrences of WORD, a sum over positions of
-products of probabilities, is therefore differentiable, and its logarithm is the score that guides
-generation: s = 1 aims at texts that contain the word. `bfn.guidance.Guided` needs nothing else. The
-gradient does not pass through the network (`through=False`): it is cheaper, and for words it works
-better.
+A text is discrete, but the model's expectation is not: it is a probability for every letter at
+every position. The expected number of occurrences of WORD, a sum over positions of products of
+probabilities, is therefore differentiable, and its logarithm is the score that guides generation: s
+= 1 aims at texts that contain the word. The gradient does not pass through the network
+(`through=False`): that is cheaper, and works better for words.
 """
 
 from __future__ import annotations

@@ -4,9 +4,8 @@
 
 A network that sees the label of nine training images in ten can draw a 7 when asked for one.
 Guidance multiplies what the label adds to its prediction. A small classifier, trained on the real
-images only, judges whether the samples show the digits asked for. About five minutes on one CPU
-core; with --shipped instead of a folder nothing is trained, and the model that comes with bfn is
-judged.
+images only, judges whether the samples show the requested digits. About five minutes on one CPU
+core; with --shipped instead of a folder, the shipped model is judged and nothing is trained.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ def judge(
     calls: int = 20,
     training: int = 600,
 ) -> dict[float, float]:
-    """The fraction of samples that show the digit asked for, by guidance."""
+    """The fraction of samples that show the requested digit, for each strength of guidance."""
     digits = bfn.data.load("digits", labels=True)
     x, cond = digits.batch("train", digits.examples("train"))
     net = classifier(x, cond["label"], training)

@@ -3,16 +3,16 @@
     python examples/molecules.py
 
 The molecules are made by rule: saturated, without rings, 3 to 9 atoms of H, O, N and C, each bond
-as long as the two atoms' radii together and at the tetrahedral angle to the others. The model knows
-nothing of this and learns types (discrete) and coordinates (continuous) together. The script prints
-what a molecule costs, and how many samples have bonds within 10% of their lengths, filled valences,
-and atoms that are all connected: 97%. Three minutes on two CPU cores.
+as long as the two atoms' radii together and at the tetrahedral angle to the others. The model
+learns types (discrete) and coordinates (continuous) together, without knowing the rule. The script
+prints what a molecule costs, and how many samples have bonds within 10% of their lengths, filled
+valences, and atoms that are all connected: 97%. Three minutes on two CPU cores.
 
-The position and the orientation of a molecule mean nothing. So the data have their centre at 0, and
-the network, like PaiNN (arXiv:2102.03150), sees differences of coordinates only: rotate theta, and
-the prediction is rotated. Its centre is at 0, too. Messages are sent about all 3 n coordinates, but
-the centre is known, and costs nothing in L^inf or L^r: they bound the cost of the 3 n - 3
-dimensions in which molecules differ, each to within SIGMA_1.
+The position and the orientation of a molecule are arbitrary. So the data have their centre at 0,
+and the network, like PaiNN (arXiv:2102.03150), sees only differences of coordinates: if theta is
+rotated, so is the prediction, and its centre is at 0, too. Messages are sent about all 3 n
+coordinates, but the centre is known, and costs nothing in L^inf or L^r: they bound the cost of the
+3 n - 3 dimensions in which molecules differ, each to within SIGMA_1.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SIGMA_1, SPREAD = 0.008, 0.2  # the deviations of what is open at t = 1, and of 
 
 
 def grow(rng: random.Random) -> list[tuple[int, int, int]]:
-    """A random molecule: of each atom the type, the atom it is bound to, and at which valence."""
+    """A random molecule: for each atom its type, the atom it is bound to, and at which valence."""
     atoms, used = [(rng.randint(1, 3), 0, 0)], [0]
     while True:
         free = [k + 1 - u for (k, _, _), u in zip(atoms, used, strict=True)]
@@ -159,7 +159,7 @@ class Equivariant(nn.Module):
 
 
 def shuffled(x: Parts, seed: int = 0) -> Parts:
-    """The same molecules, but which atom has which type is left to chance."""
+    """The same molecules, with types in random order."""
     order = torch.rand(x["types"].shape, generator=torch.Generator().manual_seed(seed))
     return {**x, "types": x["types"].gather(1, (order + (x["types"] < 0)).argsort(1))}
 

@@ -2,10 +2,10 @@
 
     python examples/own_network.py
 
-Each example is a pair of classes, the column and the row of a point on a grid of 24 by 24. Neither
-alone says much; the network has to learn that together they lie on a ring. The script prints the
-model's cost beside that of coordinates coded one by one, and a map of samples; the source's own
-entropy is 3.47 bits per coordinate. Ten seconds on one CPU core.
+Each example is a pair of classes, the column and the row of a point on a grid of 24 by 24. The
+network has to learn that the points lie on a ring. The script prints the model's cost beside that
+of coordinates coded one by one, and a map of samples; the entropy of the source is 3.47 bits per
+coordinate. Ten seconds on one CPU core.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ K = 24
 
 
 class PairNet(nn.Module):
-    """All a network must do: features (B, 2, K) and t (B,) in, K logits per coordinate out."""
+    """A network takes features (B, 2, K) and t (B,), and returns K logits per coordinate."""
 
     def __init__(self, width: int = 128) -> None:
         super().__init__()

@@ -2,10 +2,9 @@
 
     python examples/palindromes.py [FOLDER]
 
-Words of six letters, the last three being the first three backwards, from which the model has to
-learn the rule. It is trained with `bfn.train.fit` and then writes palindromes of its own. The
-folder, if given, keeps metrics, checkpoints and a model for `bfn.BFN.from_pretrained(folder)`.
-Half a minute on one CPU core.
+The data are words of six letters, the last three being the first three backwards. The model is
+trained with `bfn.train.fit`, and then generates palindromes. The folder, if given, keeps metrics,
+checkpoints and a model for `bfn.BFN.from_pretrained(folder)`. Half a minute on one CPU core.
 """
 
 from __future__ import annotations

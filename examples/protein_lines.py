@@ -3,11 +3,11 @@
     python examples/protein_lines.py
 
 A hidden Markov model writes loops, helices and strands in the 20 letters of the amino acids; a line
-begins and ends in a loop, after at most 24 letters. The forward algorithm gives the probability of
-any line, its length included, and so the entropy, which no model can beat. The script trains a
-transformer on padded lines and their lengths. It prints the model's bound beside the entropy, how
-probable its samples are under the source, and how far their lengths are from the source's law of
-lengths. Two minutes on two CPU cores.
+begins and ends in a loop, after at most 24 letters. The forward algorithm gives the exact
+probability of any line, its length included, and so the entropy, which no model can beat. The
+script trains a transformer on padded lines and their lengths, and prints the model's bound beside
+the entropy, how probable its samples are under the source, and how far the distribution of their
+lengths is from the source's. Two minutes on two CPU cores.
 """
 
 from __future__ import annotations

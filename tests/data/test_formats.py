@@ -164,6 +164,7 @@ def folder(tmp_path: Path, empty_folder: None) -> Path:
     """x.npy and rgb.png, and masks of the same and of other sizes."""
     np.save("x.npy", np.array([0.5, np.nan], np.float32))
     np.save("hole.npy", np.array([False, True]))
+    np.save("far.npy", np.array([50.0, 0.0]))
     np.save("three.npy", np.zeros(3))
     np.save("none.npy", np.zeros(2))
     colours = np.random.default_rng(0).integers(0, 256, (5, 4, 3), np.uint8)
@@ -209,9 +210,11 @@ def test_read_a_text_to_complete() -> None:
         (WORDS, "_" * 9, None, ["9 characters", "windows have 6"]),
         (WORDS, "a_x", None, ["'x' at position 2"]),
         (TextFormat(Alphabet(None), 6), "é_", None, ["plain ASCII"]),
-        (NUMBERS, "x.npy", None, ["nothing says which parts of"]),
+        (NUMBERS, "x.npy", None, ["nothing says which parts of", "that is true there"]),
+        (PIXELS, "rgb.png", None, ["nothing says which parts of", "that is white there"]),
         (NUMBERS, "x.npy", "three.npy", ["'three.npy' has shape (3,)", "(2,)"]),
         (NUMBERS, "x.npy", "none.npy", ["none.npy", "marks nothing"]),
+        (NUMBERS, "far.npy", "hole.npy", ["'far.npy' holds 50,", "outside the range"]),
         (PIXELS, "rgb.png", "black.png", ["black.png", "brightest pixel is 0"]),
         (PIXELS, "rgb.png", "large.png", ["large.png", "9 x 7 pixels", "4 x 5"]),
         (PIXELS, "broken.png", "black.png", ["broken.png", "as a picture"]),

@@ -156,6 +156,8 @@ class _TensorFormat(Format):
     shape: tuple[int, ...]
     form: Form
     noun: ClassVar[str]
+    marked: ClassVar[str]
+    """What a mask is where values are to be filled in."""
 
     def __post_init__(self) -> None:
         shape = tuple(
@@ -185,7 +187,7 @@ class _TensorFormat(Format):
         if mask is None:
             raise BFNError(
                 f"nothing says which parts of {what!r} to fill in; give --mask, a file of the same "
-                "size that is white there"
+                f"size that is {self.marked} there"
             )
         values, missing = self._read(Path(what).expanduser(), mask, resize)
         # Missing values need not be valid data (NaN, say): replace them with one that is.
@@ -214,6 +216,7 @@ class ImageFormat(_TensorFormat):
 
     medium: ClassVar[str] = "image"
     noun: ClassVar[str] = "image"
+    marked: ClassVar[str] = "white"
 
     def render(self, x: Tensor) -> np.ndarray:
         shade = self.form.brightness(x.detach().cpu()).mul(255).round().to(torch.uint8)
@@ -256,6 +259,7 @@ class ArrayFormat(_TensorFormat):
 
     medium: ClassVar[str] = "array"
     noun: ClassVar[str] = "example"
+    marked: ClassVar[str] = "true"
 
     def render(self, x: Tensor) -> np.ndarray:
         return self.form.decode(x.detach().cpu()).numpy()
@@ -274,7 +278,15 @@ class ArrayFormat(_TensorFormat):
             arrays.append(array)
         if not arrays[1].any():
             raise BFNError(f"the mask {str(mask)!r} marks nothing; mark what to fill in")
-        return torch.as_tensor(arrays[0]), torch.as_tensor(arrays[1] != 0)
+        values, missing = torch.as_tensor(arrays[0]), torch.as_tensor(arrays[1] != 0)
+        if isinstance(self.form, forms.Real):
+            wrong = values[self.form.outside(values[None])[0] & ~missing]
+            if len(wrong):
+                raise BFNError(
+                    f"{str(path)!r} holds {wrong[0].item():g}, which is outside the range of the "
+                    "training data; give a value within it, or mark it as missing"
+                )
+        return values, missing
 
 
 @dataclass(frozen=True)

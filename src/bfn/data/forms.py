@@ -266,8 +266,8 @@ class Real(Form):
         # One range for all needs no more than single precision.
         return values if isinstance(self.low, tuple) else values.to(torch.float32)
 
-    def beyond(self, values: Tensor) -> float:
-        """The fraction of values outside their range."""
+    def outside(self, values: Tensor) -> Tensor:
+        """Which values are outside their range, by more than rounding."""
         low, high = self._range(values.device)
         try:
             low, high = (end.expand(values.shape[1:]) for end in (low, high))
@@ -277,7 +277,12 @@ class Real(Form):
                 f"low and high have {most} values, which do not fit examples of shape "
                 f"{tuple(values.shape[1:])}; give one for all or one for each column, or other data"
             ) from None
-        return float(((values < low) | (values > high)).double().mean())
+        slack = 1e-6 * torch.maximum(low.abs(), high.abs())
+        return (values < low - slack) | (values > high + slack)
+
+    def beyond(self, values: Tensor) -> float:
+        """The fraction of values outside their range."""
+        return float(self.outside(values).double().mean())
 
     def _range(self, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
         return _ends(self.low, device), _ends(self.high, device)
