@@ -381,6 +381,11 @@ def find(recipe: str | Path) -> Path:
     raise BFNError(f"unknown recipe {str(recipe)!r}{did_you_mean(recipe, names()) or expected}")
 
 
+def is_own(recipe: str | Path) -> bool:
+    """Whether a recipe is a file in the current folder: it may name the user's own code."""
+    return Path(recipe).absolute().parent == Path.cwd()
+
+
 def read(
     recipe: str | Path, overrides: Mapping[str, Any] | None = None, *, trust: bool = False
 ) -> Recipe:
