@@ -21,7 +21,7 @@ from bfn.recipe.values import Text
 READ_AS_TABLES = (*TABLES, ".data", ".dat", ".pq", ".gz", ".xlsx", ".xls", ".json", ".feather")
 """The endings of tables, including some that are refused with advice."""
 
-_DEMO_FILES = ("samples.png", "loss-by-time.png", "results.json", "results.txt")
+_DEMO_FILES = ("samples.png", "loss-by-time.png", "results.txt")
 
 if TYPE_CHECKING:
     from bfn.runs.folder import RunFolder
@@ -148,16 +148,8 @@ def demo(
     sheets.write_sheet(out / "samples.png", data.format, x)
     run = figures.Run(fit.model, data, recipe.sample, recipe.eval.split)
     figures.plot("losses", run, out / "loss-by-time.png")
-    compared = baselines(data)
     title = f"{plural(result.examples, 'held-out digit')}, {fit.step} steps in {trained:.0f} s"
-    write(out / "results.txt", evaluate.show(result, title, compared))
-    document = {
-        "steps": fit.step,
-        "seconds": round(trained, 1),
-        "baselines": {name: nats * result.scale for name, nats in compared.items()},
-        **result.to_json(),
-    }
-    write(out / "results.json", json_format.dumps(document, indent=2) + "\n")
+    write(out / "results.txt", evaluate.show(result, title, baselines(data)))
     print(f"wrote {out / 'samples.png'} and {out / 'loss-by-time.png'}")
 
 
