@@ -60,7 +60,6 @@ def evaluate(
     Args:
         per_example: Also write each example's total to this .csv, one column per n.
     """
-    from bfn.cli import table
     from bfn.device import on_device
     from bfn.evaluate import baselines
     from bfn.recipe import build
@@ -74,6 +73,8 @@ def evaluate(
     key = device_key(chosen(keys), "eval")
     model = on_device(folder.load_model(), settings.device, key)
     if folder.format().medium == "table":
+        from bfn.cli import table
+
         asked = chosen(keys)
         table.refuse(**{name: asked.get(name) for name in ("steps", "batch", "crops")})
         table.refuse(**{"per-example": per_example})

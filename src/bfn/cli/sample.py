@@ -61,7 +61,6 @@ def sample(
         compile: Compile the network first; worthwhile for many calls on a GPU.
         separate: Write every sample to its own file.
     """
-    from bfn.cli import table
     from bfn.device import on_device
     from bfn.nn.accelerate import Accelerated
     from bfn.plots import sheets
@@ -77,6 +76,8 @@ def sample(
     key = device_key(asked, "sample")
     model = on_device(model, settings.device, key, fast=Accelerated, compile=compile)
     if format.medium == "table":
+        from bfn.cli import table
+
         table.refuse(prefix=prefix, length=length, film=film, separate=separate)
         out = table.sample(run, model, settings, given or [], out, force)
         print(f"{out}: {summary('row', settings.n, settings.steps)}")
@@ -172,7 +173,6 @@ def infill(
             that of the text, otherwise drawn.
         whole: Show the full window even if the text is shorter.
     """
-    from bfn.cli import table
     from bfn.device import on_device
     from bfn.guidance import has_learned
     from bfn.nn.accelerate import Accelerated
@@ -193,6 +193,8 @@ def infill(
     settings = with_calls(defaults.updated(**asked), calls, asked.get("steps"), resample)
     model = on_device(model, settings.device, device_key(asked, "sample"), fast=Accelerated)
     if format.medium == "table":
+        from bfn.cli import table
+
         table.refuse(mask=mask, blank=blank, resize=resize, length=length, whole=whole)
         table.refuse(particles=particles > 1, resample=resample, since=since, n=asked.get("n"))
         table.refuse(observed=observed, jump=jump > 1)

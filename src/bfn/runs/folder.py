@@ -16,7 +16,6 @@ runs/NAME/
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import json
 import os
@@ -56,16 +55,13 @@ class RunFolder:
 
     def __init__(self, path: str | Path, *, trust: bool = False) -> None:
         self.path, self.trust = Path(path), trust
+        self._lock = status.Lock(self.path)
         self._metrics: IO[str] | None = None
 
     @classmethod
     def find(cls, name: str | Path, *, trust: bool = False) -> Self:
         """The folder of a run, of a shipped model, or of owner/name on the hub."""
         return cls(saving.locate(name), trust=trust)
-
-    @functools.cached_property
-    def _lock(self) -> status.Lock:
-        return status.Lock(self.path)
 
     @property
     def checkpoints(self) -> Path:
