@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -270,19 +269,6 @@ def test_fit_goes_on_with_the_same_model_and_data(
     assert contents(tmp_path / "run") == before
     monkeypatch.setattr(Slope, "__module__", "moved")  # as from a script into a module
     assert fit(x, 10, resume=True).step == 10
-
-
-def test_checkpoints_of_another_run(tmp_path: Path) -> None:
-    run(tiny_runs.read(tmp_path, "text"), tmp_path / "run", stop=after(4))
-    run(tiny_runs.read(tmp_path, "binary", train__steps=8), tmp_path / "other")
-    shutil.copytree(
-        tmp_path / "other" / "checkpoints" / "step-8", tmp_path / "run" / "checkpoints" / "step-8"
-    )
-    before = contents(tmp_path / "run")
-    recipe = tiny_runs.read(tmp_path, "text", train__steps=20)
-    with pytest.raises(BFNError, match=r"started with the net UNet.* another folder"):
-        run(recipe, tmp_path / "run", resume=True)
-    assert contents(tmp_path / "run") == before
 
 
 def test_a_run_of_an_earlier_version_names_one_that_reads_it(tmp_path: Path) -> None:
