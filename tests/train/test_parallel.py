@@ -266,7 +266,7 @@ def test_asked_to_stop(more: tuple[object, ...], tmp_path: Path) -> None:
 def test_several_trainings_in_one_script(trained: Path) -> None:
     """Each joins the processes again; a sharded model is whole again afterwards.
 
-    In the last one, one process draws samples longer than the other waits for messages.
+    In the last one, a sheet of samples takes longer than a process waits for a message.
     """
     assert (trained / "several" / "slow" / "samples" / "step-2.npy").is_file()
     torch.set_num_threads(1)

@@ -309,10 +309,8 @@ def _augmented(model: BFN, x: Tensor, augment: Callable[[Tensor], Tensor]) -> Te
     augmented: Any = augment(unpacked)
     if isinstance(augmented, type(unpacked)):
         augmented = model.pack(augmented)
-    shape, kind = (
-        tuple(getattr(augmented, "shape", ())),
-        getattr(augmented, "dtype", type(augmented).__name__),
-    )
+    shape = tuple(getattr(augmented, "shape", ()))
+    kind = getattr(augmented, "dtype", type(augmented).__name__)
     if not isinstance(augmented, Tensor) or (shape, kind) != (tuple(x.shape), x.dtype):
         raise BFNError(
             f"augment made {kind} {shape} out of {x.dtype} {tuple(x.shape)}; it must keep "
