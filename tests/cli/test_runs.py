@@ -121,7 +121,7 @@ def test_without_locks_the_written_status_counts(
 
 
 def test_reading_a_run_needs_no_lock(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status.Lock, "take", lambda _: pytest.fail("a lock"))
+    monkeypatch.setattr(status, "Lock", lambda _: pytest.fail("a lock"))
     folder = RunFolder(runs / "digits")
     assert folder.load_model().device.type == "cpu"
     assert folder.recipe().train.steps == 4

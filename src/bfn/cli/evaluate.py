@@ -144,13 +144,14 @@ def compare_data(
                 f"the data in {data.name} have {key} = {current[key]!r}, those of the run have "
                 f"{trained[key]!r}; give data of the same kind"
             )
-    seen, names = folder.trained_on(data, split), None
-    if seen is None:
+    fingerprints, names = folder.fingerprints(), None
+    if fingerprints is None:
         note = (
             f"{str(folder.path)!r} has no record of its training data, so it may have seen some of "
             f"these {split} examples"
         )
     else:
+        seen = data.seen(split, fingerprints)
         called = data.names.get(split) or map(str, data.examples(split).tolist())
         names = [name for name, was in zip(called, seen, strict=True) if was]
         note = (

@@ -16,6 +16,7 @@ runs/NAME/
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -29,7 +30,6 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from bfn import saving
-from bfn.data.base import DataSet
 from bfn.data.formats import Format, read_format
 from bfn.errors import BFNError, WriteFailed
 from bfn.files import check_format, replacing, write
@@ -55,13 +55,16 @@ class RunFolder:
 
     def __init__(self, path: str | Path, *, trust: bool = False) -> None:
         self.path, self.trust = Path(path), trust
-        self._lock = status.Lock(self.path)
         self._metrics: IO[str] | None = None
 
     @classmethod
     def find(cls, name: str | Path, *, trust: bool = False) -> Self:
         """The folder of a run, of a shipped model, or of owner/name on the hub."""
         return cls(saving.locate(name), trust=trust)
+
+    @functools.cached_property
+    def _lock(self) -> status.Lock:
+        return status.Lock(self.path)
 
     @property
     def checkpoints(self) -> Path:
@@ -213,10 +216,10 @@ class RunFolder:
             return dict(json.loads((self.path / DATA).read_text()))
         return {}
 
-    def trained_on(self, data: DataSet, split: str) -> np.ndarray | None:
-        """Which examples of a split the run was trained on, (N,); None if it keeps no record."""
+    def fingerprints(self) -> np.ndarray | None:
+        """Those of the examples that the run was trained on; None if it keeps no record."""
         with self._reading(TRAINED_ON), (self.path / TRAINED_ON).open("rb") as file:
-            return data.seen(split, np.load(file, allow_pickle=False))
+            return np.load(file, allow_pickle=False)
         return None
 
     @contextlib.contextmanager
