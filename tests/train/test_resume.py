@@ -232,13 +232,19 @@ class Slope(torch.nn.Module):
         return features * self.weight.sum()
 
 
+class Steep(Slope):
+    """The same under another name."""
+
+
 def test_fit_goes_on_with_the_same_model_and_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = torch.rand(20, 4, generator=torch.Generator().manual_seed(0))
 
-    def fit(x: Tensor, steps: int, sigma_1: float = 0.03, **more: Any) -> bfn.train.Fit:
-        model = bfn.continuous(Slope(), sigma_1=sigma_1)
+    def fit(
+        x: Tensor, steps: int, sigma_1: float = 0.03, net: type[Slope] = Slope, **more: Any
+    ) -> bfn.train.Fit:
+        model = bfn.continuous(net(), sigma_1=sigma_1)
         return bfn.train.fit(
             model, x, steps=steps, batch=4, out=tmp_path / "run", display=False, **more
         )
@@ -247,6 +253,8 @@ def test_fit_goes_on_with_the_same_model_and_data(
     before = contents(tmp_path / "run")
     with pytest.raises(BFNError, match=r"with the flow Gauss.*sigma_1=0\.03.*, not .*=0\.3\)"):
         fit(x, 10, sigma_1=0.3, resume=True)
+    with pytest.raises(BFNError, match=r"started with the net Slope\(.*\), not Steep\("):
+        fit(x, 10, net=Steep, resume=True)
     for other in (x * 0.5, x.flip(0)):
         with pytest.raises(BFNError, match="data are not those"):
             fit(other, 10, resume=True)
