@@ -7,16 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bfn.cli.options import (
-    EvalKeys,
-    Force,
-    Integer,
-    Out,
-    Overrides,
-    Trust,
-    chosen,
-    device_key,
-)
+from bfn.cli.options import EvalKeys, Force, Integer, Out, Overrides, Trust, chosen, device_key
 from bfn.cli.sample import sample_with_progress, with_labels
 from bfn.errors import BFNError, plural
 from bfn.recipe import is_own, read

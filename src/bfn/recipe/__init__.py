@@ -138,9 +138,7 @@ class Train(Section):
         "stratified", "how a batch's times are drawn; importance learns where the loss is large"
     )
     seconds: float = option(
-        0.0,
-        "stop after this many seconds even if steps remain; 0 for no limit",
-        least=0,
+        0.0, "stop after this many seconds even if steps remain; 0 for no limit", least=0
     )
     optimiser: Literal["adamw", "muon"] = option(
         "adamw", "optimiser; muon orthogonalises updates of matrices and uses adamw for the rest"
