@@ -19,7 +19,6 @@ The examples of a text are windows that do not overlap, or crops at random posit
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -132,13 +131,6 @@ class Evaluation:
         title = f"{plural(self.examples, 'example')}, {self.unit}"
         parts = _aligned(self.table_by_variable()) if self.variables else []
         return "\n".join(filter(None, [title, *_aligned(self.table()), *parts, self.warning()]))
-
-    def _repr_html_(self) -> str:
-        """The table in a notebook."""
-        tables = _html(self.table(), f"{plural(self.examples, 'example')}, {self.unit}")
-        if self.variables:
-            tables += _html(self.table_by_variable(), "by variable")
-        return f"{tables}<p>{self.warning()}</p>"
 
     def bits(self, nats: float) -> float:
         """Nats per example as bits per dimension (for text, per character)."""
@@ -315,14 +307,6 @@ def _aligned(table: list[list[str]]) -> list[str]:
         "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
         for line in table
     ]
-
-
-def _html(table: list[list[str]], title: str) -> str:
-    cells = [[html.escape(cell) for cell in line] for line in table]
-    head, *rows = ("".join(f"<td>{cell}</td>" for cell in line) for line in cells)
-    body = "".join(f"<tr>{row}</tr>" for row in rows)
-    caption, head = f"<caption>{html.escape(title)}</caption>", head.replace("td>", "th>")
-    return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _examples(

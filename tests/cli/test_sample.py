@@ -276,30 +276,23 @@ def test_options_reach_the_library(output: Command, infill_calls: list[dict[str,
     }
 
 
-def test_texts_are_known_from_the_start(
-    runs: Path, output: Command, infill_calls: list[dict[str, Any]]
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        (0.0, ["known", "schedule", "known", "schedule", "known", "known"]),
+        (0.5, ["learned", "schedule", "known", "schedule", "known", "learned"]),
+    ],
+)
+def test_how_a_network_sees_what_a_text_gives(
+    known: float,
+    expected: list[str],
+    tmp_path: Path,
+    output: Command,
+    infill_calls: list[dict[str, Any]],
 ) -> None:
-    """Unless requested otherwise, or if particles need messages about them."""
-    for options in ([], ["--observed", "schedule"], ["--particles", "2"]):
-        output("infill", runs / "text", "a__ of", *options)
-    assert [call["observed"] for call in infill_calls] == ["known", "schedule", "schedule"]
-
-
-def test_what_was_learned_is_used(
-    tmp_path: Path, output: Command, infill_calls: list[dict[str, Any]]
-) -> None:
-    """If training had train.known, unless requested otherwise or if messages are needed."""
-    tiny_runs.run(tiny_runs.read(tmp_path, "text", train__known=0.5, train__steps=1), Path("run"))
-    for options in ([], ["--observed", "known"], ["--particles", "2"], ["--resample", "1"]):
-        output("infill", "run", "a__ of", *options)
+    """As it has learned, else from the start; particles need messages, resampling no learning."""
+    tiny_runs.run(tiny_runs.read(tmp_path, "text", train__known=known, train__steps=1), Path("run"))
+    for options in ("", "--observed schedule", "--observed known", "--particles 2", "--resample 1"):
+        output("infill", "run", "a__ of", *options.split())
     output("sample", "run", "--prefix", "ab")
-    expected = ["learned", "known", "schedule", "known", "learned"]
     assert [call["observed"] for call in infill_calls] == expected
-
-
-def test_results_do_not_depend_on_the_batch(runs: Path, output: Command) -> None:
-    command = ("infill", runs / "text", "____", "--n", "5")
-    whole = output(*command)
-    assert len(set(whole.splitlines())) > 1
-    assert output(*command, "--batch", "2") == whole
-    assert output(*command, "--seed", "1") != whole

@@ -191,27 +191,14 @@ def children(process: subprocess.Popen[str]) -> list[int]:
     return [found[rank] for rank in sorted(found)]
 
 
-@pytest.mark.parametrize(
-    ("message", "reason"),
-    [
-        (
-            "[/build/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:35239. "
-            "This is typically caused by a remote worker crashing.",
-            r"\(Connection closed by peer \[127.0.0.1\]:35239\)",
-        ),
-        (
-            "NCCL error in: here.cpp:7, remote process exited\nncclRemoteError: ...",
-            "NCCL error in:",
-        ),
-    ],
-)
-def test_the_loss_of_a_process_is_reported(message: str, reason: str) -> None:
+def test_the_loss_of_a_process_is_reported() -> None:
+    message = "[/build/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:35239."
     world = World()
-    with pytest.raises(RuntimeError, match=r"gloo|NCCL") as caught, world.guard():
+    with pytest.raises(RuntimeError, match="gloo") as caught, world.guard():
         raise RuntimeError(message)  # alone, there is none to lose
     assert not isinstance(caught.value, ProcessLost)
     world.size = 2
-    sentence = f"lost another process .*{reason}.* with --resume"
+    sentence = "lost another process .*Connection closed by peer .* with --resume"
     with pytest.raises(ProcessLost, match=sentence), world.guard():
         raise RuntimeError(message)
     assert world.lost
@@ -279,7 +266,7 @@ def test_asked_to_stop(more: tuple[object, ...], tmp_path: Path) -> None:
 def test_several_trainings_in_one_script(trained: Path) -> None:
     """Each joins the processes again; a sharded model is whole again afterwards.
 
-    In the last one, one process draws samples longer than the other waits for messages.
+    In the last one, a sheet of samples takes longer than a process waits for a message.
     """
     assert (trained / "several" / "slow" / "samples" / "step-2.npy").is_file()
     torch.set_num_threads(1)

@@ -28,8 +28,6 @@ from cyclopts import (
 )
 
 import bfn
-from bfn.cli.options import is_own
-from bfn.cli.results import rank
 from bfn.errors import (
     BFNError,
     Diverged,
@@ -39,7 +37,7 @@ from bfn.errors import (
     printable,
     suggestion,
 )
-from bfn.recipe import PLACES, SECTIONS, Recipe, names, read
+from bfn.recipe import PLACES, SECTIONS, Recipe, is_own, names, read
 from bfn.recipe.values import Text
 
 DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
@@ -127,6 +125,12 @@ def _answer(sentence: str, code: int, *, at_once: bool = False) -> int:
     with contextlib.suppress(OSError):  # the reader may be gone
         print(f"bfn: {sentence}{ending}", file=sys.stderr, flush=True)
     return code
+
+
+def rank() -> int:
+    """The number of this process among those that torchrun started."""
+    value = os.environ.get("RANK", "0")
+    return int(value) if value.isdecimal() else 0
 
 
 def run(arguments: list[str]) -> None:

@@ -60,7 +60,6 @@ def evaluate(
     Args:
         per_example: Also write each example's total to this .csv, one column per n.
     """
-    from bfn.cli import table
     from bfn.device import on_device
     from bfn.evaluate import baselines
     from bfn.recipe import build
@@ -74,6 +73,8 @@ def evaluate(
     key = device_key(chosen(keys), "eval")
     model = on_device(folder.load_model(), settings.device, key)
     if folder.format().medium == "table":
+        from bfn.cli import table
+
         asked = chosen(keys)
         table.refuse(**{name: asked.get(name) for name in ("steps", "batch", "crops")})
         table.refuse(**{"per-example": per_example})
@@ -143,13 +144,14 @@ def compare_data(
                 f"the data in {data.name} have {key} = {current[key]!r}, those of the run have "
                 f"{trained[key]!r}; give data of the same kind"
             )
-    seen, names = folder.trained_on(data, split), None
-    if seen is None:
+    fingerprints, names = folder.fingerprints(), None
+    if fingerprints is None:
         note = (
             f"{str(folder.path)!r} has no record of its training data, so it may have seen some of "
             f"these {split} examples"
         )
     else:
+        seen = data.seen(split, fingerprints)
         called = data.names.get(split) or map(str, data.examples(split).tolist())
         names = [name for name, was in zip(called, seen, strict=True) if was]
         note = (

@@ -47,11 +47,6 @@ Trust = Annotated[
 Force = Annotated[bool, Parameter(help="Replace existing files.")]
 
 
-def is_own(recipe: str) -> bool:
-    """Whether a recipe is a file in the current folder: it may name the user's own code."""
-    return Path(recipe).absolute().parent == Path.cwd()
-
-
 _AS_IN_RUN = "Parameters (defaults are those of the run's recipe)"
 
 

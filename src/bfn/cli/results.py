@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -65,12 +64,6 @@ def write_json(path: Path | None, document: Mapping[str, Any]) -> bool:
         return True
     write(path, text)
     return False
-
-
-def rank() -> int:
-    """The number of this process among those that torchrun started."""
-    value = os.environ.get("RANK", "0")
-    return int(value) if value.isdecimal() else 0
 
 
 def _is_number(text: str) -> bool:

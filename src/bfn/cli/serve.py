@@ -11,6 +11,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from bfn.cli.options import Calls, Force, Integer, Out, Run, SampleKeys, Trust, chosen
+from bfn.cli.sample import with_calls
 
 
 def serve(
@@ -66,7 +67,6 @@ def view(
     Args:
         out: The .html file to write; named after the run by default.
     """
-    from bfn.cli import sampling
     from bfn.errors import plural
     from bfn.files import check_free
     from bfn.guidance import read_labels
@@ -75,7 +75,7 @@ def view(
     asked = chosen(keys)
     loaded = subject.load(run, trust=trust, device=asked.get("device"))
     settings = dataclasses.replace(loaded.settings, n=1).updated(**asked)
-    settings = sampling.with_calls(settings, calls, asked.get("steps"))
+    settings = with_calls(settings, calls, asked.get("steps"))
     out = out or Path(f"{run.resolve().name}.html")
     check_free(out, force, endings=(".html",))
     wanted = read_labels(loaded.model, settings.label) if settings.label else []

@@ -7,18 +7,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bfn.cli.options import (
-    EvalKeys,
-    Force,
-    Integer,
-    Out,
-    Overrides,
-    Trust,
-    chosen,
-    device_key,
-    is_own,
-)
+from bfn.cli.options import EvalKeys, Force, Integer, Out, Overrides, Trust, chosen, device_key
+from bfn.cli.sample import sample_with_progress, with_labels
 from bfn.errors import BFNError, plural
+from bfn.recipe import is_own, read
 
 if TYPE_CHECKING:
     from bfn.evaluate import Evaluation
@@ -44,7 +36,6 @@ def card(
         sample_steps: Bayesian updates for the samples.
     """
     from bfn.cli.evaluate import compare_data, measure, recipe_with_data
-    from bfn.cli.sampling import sample_with_progress, with_labels
     from bfn.device import on_device
     from bfn.plots.sheets import suffix, write_sheet
     from bfn.recipe import build
@@ -158,9 +149,8 @@ def import_(
         out: The run folder; runs/NAME by default.
     """
     from bfn import published
-    from bfn import recipe as config
 
-    resolved = config.read(recipe, overrides, trust=trust or is_own(recipe))
+    resolved = read(recipe, overrides, trust=trust or is_own(recipe))
     folder = out or Path("runs") / resolved.name
     model = published.import_run(checkpoint, resolved, folder, force=force)
     count = sum(p.numel() for p in model.net.parameters())

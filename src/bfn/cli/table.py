@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from bfn.cli import results
-from bfn.cli.sampling import summary
 from bfn.errors import BFNError, plural
 from bfn.files import TABLES, check_free
 from bfn.model import BFN
@@ -41,8 +40,8 @@ def read_given(given: Sequence[str]) -> dict[str, str | None]:
 
 def sample(
     run: Path, model: BFN, settings: Sample, given: Sequence[str], out: Path | None, force: bool
-) -> None:
-    """`bfn sample`: new rows in a file."""
+) -> Path:
+    """`bfn sample`: new rows in a file, whose path is returned."""
     from bfn.tables.frame import write
 
     out = out or Path(f"{run.resolve().name}-samples.csv")
@@ -54,7 +53,7 @@ def sample(
             batch=settings.batch, progress=report, say=say, **options(model, settings),
         )  # fmt: skip
     write(new, out, table.columns_.origin.dialect)
-    print(f"{out}: {summary('row', settings.n, settings.steps)}")
+    return out
 
 
 def infill(

@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bfn.cli import results
-from bfn.cli.options import Force, Out, Overrides, Trust, is_own
+from bfn.cli.app import rank
+from bfn.cli.options import Force, Out, Overrides, Trust
+from bfn.cli.sample import sample_with_progress
 from bfn.errors import BFNError, plural
 from bfn.files import TABLES
-from bfn.recipe import Recipe, find, names, read
+from bfn.recipe import Recipe, find, is_own, names, read
 from bfn.recipe.values import Text
 
 READ_AS_TABLES = (*TABLES, ".data", ".dat", ".pq", ".gz", ".xlsx", ".xls", ".json", ".feather")
 """The endings of tables, including some that are refused with advice."""
 
-_DEMO_FILES = ("samples.png", "loss-by-time.png", "results.json", "results.txt")
+_DEMO_FILES = ("samples.png", "loss-by-time.png", "results.txt")
 
 if TYPE_CHECKING:
     from bfn.runs.folder import RunFolder
@@ -72,7 +74,7 @@ def train(
     else:
         resolved = read(recipe, overrides, trust=asked.trust)
     fit = training.run(resolved, folder.path, resume=resume, force=force)
-    if fit.history and results.rank() == 0:
+    if fit.history and rank() == 0:
         line = fit.history[-1]
         print(f"{folder.path}: step {fit.step}, loss {line['loss']:.4f} {line['unit']}")
 
@@ -94,7 +96,7 @@ def _resumed(asked: Recipe, folder: RunFolder, overrides: dict[str, Text]) -> Re
     differing = [
         key for key in own.differences(asked) if key not in overrides and not is_open(asked, key)
     ]
-    if differing and results.rank() == 0:
+    if differing and rank() == 0:
         print(
             f"continuing with the run's own recipe.toml, which differs in {', '.join(differing)}",
             file=sys.stderr,
@@ -118,7 +120,7 @@ def demo(
         seconds: Maximum training time; a slow machine takes fewer steps.
     """
     from bfn import train as training
-    from bfn.cli import evaluate, sampling
+    from bfn.cli import evaluate
     from bfn.evaluate import baselines
     from bfn.files import write
     from bfn.plots import figures, sheets, style
@@ -142,20 +144,12 @@ def demo(
     fit = training.run(recipe, folder.path, force=force)
     trained = time.monotonic() - began
     result = evaluate.measure(fit.model, data, recipe.eval)
-    x = sampling.sample_with_progress(fit.model, data.format, recipe.sample)
+    x = sample_with_progress(fit.model, data.format, recipe.sample)
     sheets.write_sheet(out / "samples.png", data.format, x)
     run = figures.Run(fit.model, data, recipe.sample, recipe.eval.split)
     figures.plot("losses", run, out / "loss-by-time.png")
-    compared = baselines(data)
     title = f"{plural(result.examples, 'held-out digit')}, {fit.step} steps in {trained:.0f} s"
-    write(out / "results.txt", evaluate.show(result, title, compared))
-    document = {
-        "steps": fit.step,
-        "seconds": round(trained, 1),
-        "baselines": {name: nats * result.scale for name, nats in compared.items()},
-        **result.to_json(),
-    }
-    write(out / "results.json", json_format.dumps(document, indent=2) + "\n")
+    write(out / "results.txt", evaluate.show(result, title, baselines(data)))
     print(f"wrote {out / 'samples.png'} and {out / 'loss-by-time.png'}")
 
 

@@ -138,9 +138,7 @@ class Train(Section):
         "stratified", "how a batch's times are drawn; importance learns where the loss is large"
     )
     seconds: float = option(
-        0.0,
-        "stop after this many seconds even if steps remain; 0 for no limit",
-        least=0,
+        0.0, "stop after this many seconds even if steps remain; 0 for no limit", least=0
     )
     optimiser: Literal["adamw", "muon"] = option(
         "adamw", "optimiser; muon orthogonalises updates of matrices and uses adamw for the rest"
@@ -290,9 +288,6 @@ FORGIVING = ("skip_corrupt", "unknown")
 _TABLES = (*FREE, *SECTIONS)
 _TOP = ("name", "description")
 
-_FORMER = ("parameters", "published")
-"""What recipes of earlier development versions also have; it is ignored."""
-
 
 @dataclass(frozen=True)
 class Recipe:
@@ -381,6 +376,11 @@ def find(recipe: str | Path) -> Path:
     raise BFNError(f"unknown recipe {str(recipe)!r}{did_you_mean(recipe, names()) or expected}")
 
 
+def is_own(recipe: str | Path) -> bool:
+    """Whether a recipe is a file in the current folder: it may name the user's own code."""
+    return Path(recipe).absolute().parent == Path.cwd()
+
+
 def read(
     recipe: str | Path, overrides: Mapping[str, Any] | None = None, *, trust: bool = False
 ) -> Recipe:
@@ -413,8 +413,6 @@ def resolve(
     for key, value in document.items():
         if key in _TOP:
             top[key] = typed(key, value, str, source)
-        elif key in _FORMER:
-            continue
         elif key not in sections:
             raise BFNError(f"unknown section {key}{source}{suggestion(key, [*sections, *_TOP])}")
         elif not isinstance(value, Mapping):

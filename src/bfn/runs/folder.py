@@ -30,7 +30,6 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from bfn import saving
-from bfn.data.base import DataSet
 from bfn.data.formats import Format, read_format
 from bfn.errors import BFNError, WriteFailed
 from bfn.files import check_format, replacing, write
@@ -217,10 +216,10 @@ class RunFolder:
             return dict(json.loads((self.path / DATA).read_text()))
         return {}
 
-    def trained_on(self, data: DataSet, split: str) -> np.ndarray | None:
-        """Which examples of a split the run was trained on, (N,); None if it keeps no record."""
+    def fingerprints(self) -> np.ndarray | None:
+        """Those of the examples that the run was trained on; None if it keeps no record."""
         with self._reading(TRAINED_ON), (self.path / TRAINED_ON).open("rb") as file:
-            return data.seen(split, np.load(file, allow_pickle=False))
+            return np.load(file, allow_pickle=False)
         return None
 
     @contextlib.contextmanager

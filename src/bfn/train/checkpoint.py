@@ -220,9 +220,8 @@ def restore(
     except (RuntimeError, KeyError, ValueError) as error:
         if is_out_of_memory(error):
             raise
-        reason = (
-            str(error).strip().rpartition("\n")[2].strip()
-        )  # torch's first line is not informative
+        # torch's first line is not informative.
+        reason = str(error).strip().rpartition("\n")[2].strip()
         raise BFNError(
             f"the checkpoint {str(saved.path)!r} does not fit the run's network "
             f"({reason}); give another folder, or start over with force"

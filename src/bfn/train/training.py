@@ -182,8 +182,8 @@ def _train(
                     # Before the data are on a GPU, and sharding changes the network's class.
                     identity["data"] = data.digest() if world.main else ""
                     identity["model"] = json.loads(json.dumps(model.config()))
-                    if suited.train.sample_every:
-                        samples = Samples(folder, model, data, suited, world, display.say)
+                    if 0 < suited.train.sample_every <= suited.train.steps:
+                        samples = Samples(folder, model, data, recipe.sample, world, display.say)
                 trainer = Trainer(model, data, suited.train, world, augment, display.say)
                 loop = Loop(trainer, folder, identity, display, samples, stop)
             loop.open(recipe, resume=resume, force=force)
@@ -309,10 +309,8 @@ def _augmented(model: BFN, x: Tensor, augment: Callable[[Tensor], Tensor]) -> Te
     augmented: Any = augment(unpacked)
     if isinstance(augmented, type(unpacked)):
         augmented = model.pack(augmented)
-    shape, kind = (
-        tuple(getattr(augmented, "shape", ())),
-        getattr(augmented, "dtype", type(augmented).__name__),
-    )
+    shape = tuple(getattr(augmented, "shape", ()))
+    kind = getattr(augmented, "dtype", type(augmented).__name__)
     if not isinstance(augmented, Tensor) or (shape, kind) != (tuple(x.shape), x.dtype):
         raise BFNError(
             f"augment made {kind} {shape} out of {x.dtype} {tuple(x.shape)}; it must keep "

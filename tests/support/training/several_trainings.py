@@ -64,7 +64,7 @@ class Scaled(torch.nn.Module):
 
 
 class Slow(Scaled):
-    """One process draws a sheet of samples longer than the other waits for a message."""
+    """A sheet of its samples takes longer than a process waits for a message of another."""
 
     def __init__(self) -> None:
         super().__init__()
