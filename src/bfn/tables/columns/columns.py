@@ -247,9 +247,7 @@ class Columns:
         """JSON values from which `build` makes equal columns."""
         return {
             "origin": self.origin.describe(),
-            "columns": {
-                c.name: {"counts": c.counts.tolist(), **c.describe()} for c in self.columns
-            },
+            "columns": {column.name: column.describe() for column in self.columns},
             "identifiers": list(self.identifiers),
             "dropped": list(self.dropped),
         }

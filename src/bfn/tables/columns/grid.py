@@ -99,11 +99,9 @@ class Grid:
     @classmethod
     def build(cls, type: Any, description: dict[str, Any]) -> Grid:
         # Text is parsed as numbers or times of types that have an alias.
-        parts = dict(description)
-        name = parts.pop("type")
-        return cls(
-            **{**description, "type": type if str(type) == name else pa.type_for_alias(name)}
-        )
+        name = description["type"]
+        own = type if str(type) == name else pa.type_for_alias(name)
+        return cls(**description | {"type": own})
 
     def _counted(self, ticks: np.ndarray) -> np.ndarray:
         """The nearest number of steps from the origin."""
