@@ -103,6 +103,11 @@ class Columns:
         """The columns that vary."""
         return tuple(column for column in self.columns if column.K > 1)
 
+    @property
+    def types(self) -> dict[str, Any]:
+        """The Arrow type of every column's values."""
+        return {column.name: column.type for column in self.columns}
+
     def __getitem__(self, name: str) -> Column:
         """The column of that name; in pandas a name may be a number."""
         for column in self.columns:
@@ -151,7 +156,7 @@ class Columns:
 
         A file of new rows may hold dates, times and texts as texts or numbers.
         """
-        frame = read(source).typed({c.name: c.type for c in self.columns})
+        frame = read(source).typed(self.types)
         table = frame.table
         for c in self.columns:
             tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
