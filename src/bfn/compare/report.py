@@ -177,16 +177,15 @@ def _measures(comparison: Comparison) -> list[str]:
         else "Without held-out rows there is no reference score for real rows, and no way to tell "
         "whether new rows copy training rows more often than by chance."
     )
-    headings, _ = comparison.table()
+    headings, lines = comparison.table()
     head = "".join(f'<th scope="col">{escape(text)}</th>' for text in headings)
-    lines = []
-    for measure in comparison.measures:
-        values = [measure.new, measure.real] if held else [measure.new]
-        cells = "".join(f"<td>{measure.text(value)}</td>" for value in values)
-        lines.append(f'<tr><th scope="row">{escape(measure.name)}</th>{cells}</tr>')
+    rows = []
+    for measure, (name, *values) in zip(comparison.measures, lines, strict=True):
+        cells = "".join(f"<td>{value}</td>" for value in values)
+        rows.append(f'<tr><th scope="row">{escape(name)}</th>{cells}</tr>')
         meaning = escape(measure.meaning)
-        lines.append(f'<tr class="meaning"><td colspan="{len(headings)}">{meaning}</td></tr>')
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+        rows.append(f'<tr class="meaning"><td colspan="{len(headings)}">{meaning}</td></tr>')
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
     return ["<h2>Numbers</h2>", f"<p>{about}</p>", table]
 
 

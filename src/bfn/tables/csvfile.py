@@ -75,6 +75,16 @@ class Dialect:
         return replace(self, delimiter=delimiter)
 
 
+def is_text(type: Any) -> bool:
+    """Whether the values of an Arrow type are text."""
+    return pa.types.is_string(type) or pa.types.is_large_string(type)
+
+
+def is_number(type: Any) -> bool:
+    """Whether the values of an Arrow type are whole numbers, reals or decimals."""
+    return pa.types.is_integer(type) or pa.types.is_floating(type) or pa.types.is_decimal(type)
+
+
 def read_csv(path: Path) -> tuple[Any, Dialect]:
     """The table of a CSV file, with int64, float64 and text columns, and its dialect."""
     first = _read(path, HEAD)
@@ -194,7 +204,7 @@ def spelled(column: Any, name: str, dialect: Dialect) -> Any:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     text = column.cast(TEXT)
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+    if is_text(column.type):
         text = _quoted(text, dialect)
     elif pa.types.is_floating(column.type):
         least = dialect.decimals.get(name, 0)

@@ -20,7 +20,7 @@ import numpy as np
 from bfn.errors import BFNError, did_you_mean, join_names
 from bfn.tables.columns.bins import Bins
 from bfn.tables.columns.grid import Grid
-from bfn.tables.csvfile import REAL, TEXT, pa, pc
+from bfn.tables.csvfile import REAL, TEXT, is_number, is_text, pa, pc
 
 MOST_CLASSES = 1000
 """Maximum classes of a categorical column; rarer values share the last one."""
@@ -42,7 +42,7 @@ def unfit() -> tuple[type[Exception], ...]:
 
 def convert(array: Any, type: Any) -> Any:
     """An array in another Arrow type; text is parsed, as from a file or a command line."""
-    text = pa.types.is_string(array.type) or pa.types.is_large_string(array.type)
+    text = is_text(array.type)
     if text and pa.types.is_time(type):
         moments = pc.binary_join_element_wise("1970-01-01", array.cast(pa.string()), " ")
         return moments.cast(pa.timestamp(type.unit)).cast(type)
@@ -53,8 +53,8 @@ def convert(array: Any, type: Any) -> Any:
     if len(zones) > 1:
         raise pa.ArrowInvalid("times with and without a time zone differ")
     converted = array.cast(type)
-    number = pa.types.is_integer(array.type) or pa.types.is_floating(array.type)
-    if pa.types.is_boolean(type) and number and not converted.cast(array.type).equals(array):
+    flags = pa.types.is_boolean(type) and is_number(array.type)
+    if flags and not converted.cast(array.type).equals(array):
         raise pa.ArrowInvalid("only 0 and 1 are booleans")
     return converted
 
@@ -66,8 +66,7 @@ def in_words(type: Any) -> str:
     for is_type, words in (
         (pa.types.is_boolean, "true or false"),
         (pa.types.is_integer, "whole numbers"),
-        (pa.types.is_floating, "numbers"),
-        (pa.types.is_decimal, "numbers"),
+        (is_number, "numbers"),
         (pa.types.is_date, "dates"),
         (pa.types.is_time, "times"),
         (pa.types.is_duration, "durations"),

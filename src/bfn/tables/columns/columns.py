@@ -25,7 +25,7 @@ from bfn import noise
 from bfn.errors import BFNError, check_integer, did_you_mean, join_names, plural, suggestion
 from bfn.tables.columns.column import Column, Number, build, convert, unfit
 from bfn.tables.columns.recognise import recognise
-from bfn.tables.csvfile import pa, pc
+from bfn.tables.csvfile import is_number, pa, pc
 from bfn.tables.frame import Frame, Origin, read
 
 KINDS = ("number", "category", "ordered", "text-id", "drop")
@@ -159,8 +159,7 @@ class Columns:
         frame = read(source).typed(self.types)
         table = frame.table
         for c in self.columns:
-            tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
-            if c.name in frame.names and not any(test(c.type) for test in tests):
+            if c.name in frame.names and not is_number(c.type):
                 at = frame.names.index(c.name)
                 table = table.set_column(at, c.name, c.cast(frame.column(c.name)))
         return dataclasses.replace(frame, table=table)
