@@ -41,7 +41,7 @@ class Estimate(NamedTuple):
 
 
 class TableModel:
-    """A fitted table; `bfn.Table` adds fitting."""
+    """A fitted table; `bfn.Table` adds fitting, which commands that use a model do not load."""
 
     model_: BFN
 

@@ -107,7 +107,7 @@ class Table(TableModel):
     def load(cls, folder: str | Path) -> Self:
         """A saved table, or the run of one that `bfn train` trained."""
         table = super().load(folder)
-        params = (table.model_.data_format or {}).get("arguments", {})
+        params = dict((table.model_.data_format or {}).get("arguments", {}))
         if (run := RunFolder(folder)).is_run():
             recipe = run.recipe()
             for section, names in SECTIONS.items():
