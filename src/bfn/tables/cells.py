@@ -120,10 +120,7 @@ class Spelling:
             own = places[:, columns.variables.index(column)]
         else:
             own = np.full(len(places), column.pieces.first[0])
-        return self.write(column.at(own), delimiter)
-
-    def write(self, values: Any, delimiter: str) -> Any:
-        """Values as cells."""
+        values = column.at(own)
         if not 0 <= self.decimals <= MOST_DECIMALS:
             raise ValueError(f"{self.decimals} decimals")
         dialect = Dialect(delimiter, quoted=self.quoted, decimals={"": self.decimals})
