@@ -82,7 +82,7 @@ def test_what_is_read(text: str, columns: dict[str, list[object]], tmp_path: Pat
 
 def test_long_cells_are_read(tmp_path: Path) -> None:
     limit = csv.field_size_limit()
-    text = "many, many words\n" * 12_000
+    text = "many, many words\n" * 200_000
     (tmp_path / "t.csv").write_text(f'n,text\n1,"{text}"\n2,few\n', newline="")
     assert read_csv(tmp_path / "t.csv")[0].to_pydict() == {"n": [1, 2], "text": [text, "few"]}
     assert csv.field_size_limit() == limit < len(text)
@@ -124,10 +124,7 @@ def test_the_line_in_which_the_head_ends_is_not_looked_at(tmp_path: Path) -> Non
         (b'a,b\n1,"x"\n2,"y\n3,z\n', "line 3 of .* opens a quote but never closes it"),
         (b'a,b\n1,"x\n' + b"3,z\n" * 50_000, "line 2 of .* opens a quote but never closes it"),
         (b'a,b\n1,x"y\rz"y\n2,3,4\n', "line 4 of .* has 3 values, expected 2"),
-        (
-            b"a,b,c\n1,2,3\n" + b"x" * 900_000 + b"," + b"x" * 950_000 + b"," + b"x" * 900_000,
-            "line 3 of .* has 2,750,000 characters, 950,000 of them in column 'b'; expected at",
-        ),
+        (b"a,b\n1,2\n3," + b"x" * 2**25, "cannot be read as CSV: .*; repair the file"),
     ],
 )
 def test_broken_files_get_a_sentence(content: bytes, message: str, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def infill(
     out = out or Path(f"{run.resolve().name}-infilled.csv")
     check_free(out, force, endings=TABLES)
     frame = read(what)
-    holes = int(frame.holes)
+    holes = frame.holes
     if not holes:
         raise BFNError(f"{what!r} has no missing values; leave cells empty to have them filled in")
     with waiting("filling in") as (report, say), _printed_warnings():

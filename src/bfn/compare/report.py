@@ -177,16 +177,15 @@ def _measures(comparison: Comparison) -> list[str]:
         else "Without held-out rows there is no reference score for real rows, and no way to tell "
         "whether new rows copy training rows more often than by chance."
     )
-    headings, _ = comparison.table()
+    headings, lines = comparison.table()
     head = "".join(f'<th scope="col">{escape(text)}</th>' for text in headings)
-    lines = []
-    for measure in comparison.measures:
-        values = [measure.new, measure.real] if held else [measure.new]
-        cells = "".join(f"<td>{measure.text(value)}</td>" for value in values)
-        lines.append(f'<tr><th scope="row">{escape(measure.name)}</th>{cells}</tr>')
+    rows = []
+    for measure, (name, *values) in zip(comparison.measures, lines, strict=True):
+        cells = "".join(f"<td>{value}</td>" for value in values)
+        rows.append(f'<tr><th scope="row">{escape(name)}</th>{cells}</tr>')
         meaning = escape(measure.meaning)
-        lines.append(f'<tr class="meaning"><td colspan="{len(headings)}">{meaning}</td></tr>')
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+        rows.append(f'<tr class="meaning"><td colspan="{len(headings)}">{meaning}</td></tr>')
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
     return ["<h2>Numbers</h2>", f"<p>{about}</p>", table]
 
 
@@ -326,31 +325,27 @@ def _upright(axis: Axis, real: Values, new: Values, titles: Sequence[str]) -> st
     bottom, step = HEIGHT - 18, WIDTH / len(real)
     wide = step * (0.7 if len(real) <= 12 else 0.9)
     parts = []
+    top = bottom - 6
     for i, (p, q, title) in enumerate(zip(real, new, titles, strict=True)):
         x = i * step + (step - wide) / 2
-        parts.append(f"<g><title>{escape(title)}</title>{_bar(x, wide, bottom, p, q)}</g>")
+        parts.append(
+            f'<g><title>{escape(title)}</title><rect class="real" x="{x:.1f}" '
+            f'y="{bottom - p * top:.1f}" width="{wide:.1f}" height="{p * top:.1f}"/>'
+            f'<path class="new" d="M{x:.1f} {bottom - q * top:.1f}h{wide:.1f}"/></g>'
+        )
     parts.append(f'<line class="axis" x1="0" x2="{WIDTH}" y1="{bottom}" y2="{bottom}"/>')
-    ends = axis.labels[: len(axis.labels) - axis.missing]
     if len(axis.labels) <= 6:
         for i, label in enumerate(axis.labels):
             parts.append(_text((i + 0.5) * step, HEIGHT - 4, label, "middle"))
     else:
-        first = ends[0].partition(" to ")[0]
-        parts.append(_text(0, HEIGHT - 4, first))
+        ends = axis.labels[: len(axis.labels) - axis.missing]
         middle = (len(ends) - 1) // 2
-        label = ends[middle].partition(" to ")[0]
+        first, label = (ends[i].partition(" to ")[0] for i in (0, middle))
+        parts.append(_text(0, HEIGHT - 4, first))
         parts.append(_text((middle + 0.5) * step, HEIGHT - 4, label, "middle"))
-        last = axis.labels[-1] if not axis.missing else f"{ends[-1]}, missing"
+        last = f"{ends[-1]}, missing" if axis.missing else ends[-1]
         parts.append(_text(WIDTH, HEIGHT - 4, last, "end", 24))
     return _svg(WIDTH, HEIGHT, parts)
-
-
-def _bar(x: float, wide: float, bottom: float, p: float, q: float) -> str:
-    top = bottom - 6
-    real = f'<rect class="real" x="{x:.1f}" y="{bottom - p * top:.1f}" width="{wide:.1f}" '
-    real += f'height="{p * top:.1f}"/>'
-    y = bottom - q * top
-    return real + f'<path class="new" d="M{x:.1f} {y:.1f}h{wide:.1f}"/>'
 
 
 def _flat(axis: Axis, real: Values, new: Values, titles: Sequence[str]) -> str:

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 
 from bfn.errors import BFNError
 from bfn.noise import splitmix64
-from bfn.tables.frame import pa, pc, read
+from bfn.tables.csvfile import is_number, pa, pc
+from bfn.tables.frame import read
 
 Values = NDArray[Any]
 
@@ -100,8 +101,7 @@ def _align(name: str, arrays: Mapping[str, Any]) -> Aligned:
 def _kind(type: Any) -> str:
     if pa.types.is_temporal(type):
         return "dates" if pa.types.is_date(type) or pa.types.is_timestamp(type) else "times"
-    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
-    return "numbers" if any(test(type) for test in tests) else "text"
+    return "numbers" if is_number(type) else "text"
 
 
 def _read_times(array: Any) -> Any:

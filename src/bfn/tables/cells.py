@@ -30,6 +30,7 @@ from bfn.tables.csvfile import (
     TEXT,
     Dialect,
     decimals_of,
+    is_text,
     pa,
     pc,
     spelled,
@@ -119,18 +120,13 @@ class Spelling:
             own = places[:, columns.variables.index(column)]
         else:
             own = np.full(len(places), column.pieces.first[0])
-        return self.write(column.at(own), delimiter)
-
-    def write(self, values: Any, delimiter: str) -> Any:
-        """Values as cells."""
+        values = column.at(own)
         if not 0 <= self.decimals <= MOST_DECIMALS:
             raise ValueError(f"{self.decimals} decimals")
         dialect = Dialect(delimiter, quoted=self.quoted, decimals={"": self.decimals})
         text = spelled(values, "", dialect)
-        plain = not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type))
-        before = " " * self.space + '"' * (self.quoted and plain)
-        after = '"' * (self.quoted and plain)
-        parts = (pa.scalar(each, TEXT) for each in (before, after, ""))
+        quote = '"' * (self.quoted and not is_text(values.type))
+        parts = (pa.scalar(each, TEXT) for each in (" " * self.space + quote, quote, ""))
         text = pc.binary_join_element_wise(next(parts), text, *parts)
         missing = pa.scalar(self.missing, pa.large_binary())
         return pc.if_else(values.is_valid(), text.cast(pa.large_binary()), missing)

@@ -38,6 +38,8 @@ FOREIGN = {
 """How files of other formats begin, and the advice for each."""
 HEAD = 2**20
 """Bytes at the start of a file from which the dialect is detected."""
+LONGEST = 2**24
+"""Bytes that are read at a time, and at most in a line."""
 ROWS = 2**16
 """Rows that are written at a time."""
 _LIMIT = threading.Lock()
@@ -73,6 +75,16 @@ class Dialect:
         """
         delimiter = "\t" if suffix == ".tsv" else self.delimiter.replace("\t", ",")
         return replace(self, delimiter=delimiter)
+
+
+def is_text(type: Any) -> bool:
+    """Whether the values of an Arrow type are text."""
+    return pa.types.is_string(type) or pa.types.is_large_string(type)
+
+
+def is_number(type: Any) -> bool:
+    """Whether the values of an Arrow type are whole numbers, reals or decimals."""
+    return pa.types.is_integer(type) or pa.types.is_floating(type) or pa.types.is_decimal(type)
 
 
 def read_csv(path: Path) -> tuple[Any, Dialect]:
@@ -118,7 +130,7 @@ def read_csv(path: Path) -> tuple[Any, Dialect]:
         with pa.input_stream(str(path), compression="detect") as stream:
             table = pv.read_csv(
                 stream,
-                pv.ReadOptions(column_names=names, skip_rows=int(header)),
+                pv.ReadOptions(column_names=names, skip_rows=int(header), block_size=LONGEST),
                 pv.ParseOptions(delimiter=delimiter, newlines_in_values='"' in head),
                 pv.ConvertOptions(column_types=dict.fromkeys(names, TEXT)),
             )
@@ -194,7 +206,7 @@ def spelled(column: Any, name: str, dialect: Dialect) -> Any:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     text = column.cast(TEXT)
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+    if is_text(column.type):
         text = _quoted(text, dialect)
     elif pa.types.is_floating(column.type):
         least = dialect.decimals.get(name, 0)
@@ -315,13 +327,6 @@ def _broken(
             return BFNError(
                 f"line {begin} of {str(path)!r} has {plural(len(cells), 'value')}, expected "
                 f"{len(names)}: {where}; repair the line"
-            )
-        size = sum(map(len, cells))
-        if size > HEAD:  # Arrow reads as much at a time
-            longest, name = max(zip(map(len, cells), names, strict=True))
-            return BFNError(
-                f"line {begin} of {str(path)!r} has {size:,} characters, {longest:,} of them in "
-                f"column {name!r}; expected at most {HEAD:,}; shorten it"
             )
     if quotes % 2:
         return BFNError(

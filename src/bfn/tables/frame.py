@@ -182,12 +182,10 @@ class Frame:
         for i, name in enumerate(self.names):
             if name in types and self.column(name).null_count == len(self):
                 table = table.set_column(i, name, pa.nulls(len(self), types[name]))
+        if table is self.table:
+            return self
         schema = table.schema.with_metadata(self.table.schema.metadata)
-        origin = (
-            dataclasses.replace(self.origin, schema=schema)
-            if table is not self.table
-            else self.origin
-        )
+        origin = dataclasses.replace(self.origin, schema=schema)
         return dataclasses.replace(self, table=table, origin=origin)
 
     @property
@@ -197,10 +195,11 @@ class Frame:
 
     def without(self, name: str) -> Frame:
         """The table with a column of missing values under that name."""
-        at = self.names.index(name) if name in self.names else len(self.names)
-        type = self.table.schema.field(name).type if name in self.names else pa.null()
-        rest = self.table.drop_columns([name]) if name in self.names else self.table
-        table = rest.add_column(at, name, pa.nulls(len(self), type))
+        nulls = pa.nulls(len(self))
+        if name in self.names:
+            table = self.table.set_column(self.names.index(name), name, nulls)
+        else:
+            table = self.table.append_column(name, nulls)
         return dataclasses.replace(self, table=table)
 
     def column(self, name: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bfn import noise
+from bfn.data.formats import Known
 from bfn.device import over_rows
 from bfn.errors import BFNError, check_integer, join_names, plural
 from bfn.flow import Theta
@@ -40,7 +41,7 @@ class Estimate(NamedTuple):
 
 
 class TableModel:
-    """A fitted table; `bfn.Table` adds fitting."""
+    """A fitted table; `bfn.Table` adds fitting, which commands that use a model do not load."""
 
     model_: BFN
 
@@ -84,17 +85,12 @@ class TableModel:
             batch: rows per batch.
             options: of `bfn.generate`, such as solver.
         """
-        n, format = check_integer("n", n, 1), self._format
-        if not isinstance(given, Mapping | None):
+        n, given = check_integer("n", n, 1), {} if given is None else given
+        if not isinstance(given, Mapping):
             raise BFNError(f"given = {given!r}; expected a dict, as in given={{'sex': 'Male'}}")
-        if not given:
-            x = self._draw(n, None, seed, steps, batch, **options)
-            return format.decode(x, seed=seed)
-        like = format.columns.rows(given, n)
-        known = format.known(like, [str(name) for name in given])
-        self._warn_replaced(like, format.columns.impossible(like, holes=True))
-        x = self._draw(n, known, seed, steps, batch, **options)
-        return format.decode(x, seed=seed, like=like)
+        like = self.columns_.rows(given, n)
+        x = self._draw(*self._known(like, given), seed, steps, batch, **options)
+        return self._format.decode(x, seed=seed, like=like)
 
     def impute(
         self,
@@ -116,27 +112,30 @@ class TableModel:
         """
         if final not in ("sample", "mode"):
             raise BFNError(f"final = {final!r}; expected 'sample' or 'mode'")
-        format = self._format
-        frame = read(table).typed({c.name: c.type for c in format.columns.columns})
-        x, mask = format.known(frame)
-        self._warn_replaced(frame, format.columns.impossible(frame, holes=True))
+        frame = read(table).typed(self.columns_.types)
+        x, mask = self._known(frame)
         holes = ~mask.all(1)
         drawn = []
         for i in range(check_integer("n", 1 if n is None else n, 1)):
             filled = x.clone()
             if holes.any():
                 own = noise.seed(seed, "imputation", i) if i else seed
-                known = x[holes], mask[holes]
                 filled[holes] = self._draw(
-                    len(known[0]), known, own, steps, batch, final, present=True, **options
+                    x[holes], mask[holes], own, steps, batch, final, present=True, **options
                 )
-            drawn.append(format.decode(filled, seed=seed + i, like=frame))
+            drawn.append(self._format.decode(filled, seed=seed + i, like=frame))
         return drawn[0] if n is None else drawn
+
+    def _known(self, frame: Frame, given: Collection[Any] = ()) -> Known:
+        """The rows of a table and which values are known, with a warning if any are replaced."""
+        known = self._format.known(frame, [str(name) for name in given])
+        self._warn_replaced(frame, self.columns_.impossible(frame, holes=True))
+        return known
 
     def _draw(
         self,
-        n: int,
-        known: Any,
+        x: Tensor,
+        mask: Tensor,
         seed: int,
         steps: int,
         batch: int,
@@ -144,14 +143,9 @@ class TableModel:
         present: bool = False,
         **options: Any,
     ) -> Tensor:
-        """n rows (n, D), or the completions of partly known rows."""
-        model = self._present if present else self._model
+        """The rows x (N, D), with new values where they are not known."""
+        model, x = self._present if present else self._model, x.clone()
         options = {"solver": "sde2", "final": final, "batch": batch, **options}
-        if known is None:
-            return self._model.pack(
-                in_batches(model, n, self._format.shape, steps, seed=seed, **options)
-            )
-        x, mask = (each.clone() for each in known)
         # A single missing value follows the network's output at t = 0.
         one = (~mask).sum(1) == 1 if present else torch.zeros(len(x), dtype=torch.bool)
         if one.any():
@@ -184,14 +178,11 @@ class TableModel:
         """
         model, format = self._model, self._format
         column = format.columns[target]
-        frame = (
-            read(table).without(column.name).typed({c.name: c.type for c in format.columns.columns})
-        )
+        frame = read(table).without(column.name).typed(format.columns.types)
         if column.K < 2:
             return np.ones((len(frame), 1))
         place = format.columns.variables.index(column)
-        x, mask = format.known(frame)
-        self._warn_replaced(frame, format.columns.impossible(frame, holes=True))
+        x, mask = self._known(frame)
 
         def logits(x: Tensor, mask: Tensor) -> Tensor:
             return _at_start(self._present, x, mask).each()[place].law().logits

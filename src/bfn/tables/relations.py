@@ -30,7 +30,9 @@ import numpy as np
 
 from bfn.tables.columns import Columns
 from bfn.tables.columns.column import Number
-from bfn.tables.frame import Frame, pa
+from bfn.tables.columns.grid import ticks_of
+from bfn.tables.csvfile import pa
+from bfn.tables.frame import Frame
 
 MOST_PAIRED = 3
 """Maximum number of partners of a column, in addition to those that chose it."""
@@ -204,8 +206,7 @@ def _values(frame: Frame, column: Number, rows: np.ndarray) -> np.ndarray:
 def _reals(values: Any) -> np.ndarray:
     """Numbers or times as real numbers."""
     if pa.types.is_temporal(values.type):
-        small = pa.types.is_date32(values.type) or pa.types.is_time32(values.type)
-        values = values.cast(pa.int32() if small else pa.int64())
+        return ticks_of(values).astype(np.float64)
     return values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
 
 

@@ -35,9 +35,10 @@ MOST_WORK = 2**23
 memory for tables of hundreds of columns."""
 WINDOW = 0.5
 """The time in which a column is sent, or 1 / D if the D columns would leave gaps."""
-PASSES, LEAST_STEPS = 64, 400
-"""Maximum number of passes over the training rows, unless that is fewer than LEAST_STEPS: a small
-table is soon memorised, and the learning rate should have fallen to zero before."""
+STEPS, PASSES, LEAST_STEPS = 4000, 64, 400
+"""The default of `train.steps`, which stands for at most PASSES passes over the training rows, or
+LEAST_STEPS if that is more: a small table is soon memorised, and the learning rate should have
+fallen to zero before."""
 LEAST_EVERY, ROWS_PER_STEP = 5, 10
 """Small tables soon overfit, so one of N rows is validated every N / 10 steps, but at most every 5
 steps."""
@@ -99,21 +100,31 @@ class TableRows(Rows):
         return self._frame.take(self._numbers[split])
 
     def adjusted(self, train: Train) -> Train:
-        """Smaller batches for a small or wide table, fewer steps and more validations for a small
-        one, bfloat16 on a CPU with instructions for it, which nearly halve the time of a step, and
-        no training for a single column, which its frequencies already describe."""
+        """Smaller batches for a small or wide table, more validations for a small one, and
+        bfloat16 on a CPU with instructions for it, which nearly halve the time of a step.
+
+        Unless the user chose a number of steps, fewer for a small table, and hardly any for a
+        single column, which its frequencies already describe."""
         N, classes = len(self.split("train")), sum(c.K for c in self.columns.variables)
         every = min(train.validate_every, max(LEAST_EVERY, N // ROWS_PER_STEP))
         most = max(1, min(N, MOST_WORK // classes))
         # A power of two can be divided among processes.
         batch = train.batch if train.batch <= most else 2 ** (most.bit_length() - 1)
-        steps = min(train.steps, max(LEAST_STEPS, PASSES * N // batch))
-        own = {"known": 0.0, "steps": 1} if len(self.columns.variables) == 1 else {"steps": steps}
+        known, steps, single = train.known, train.steps, len(self.columns.variables) == 1
+        if single:
+            known = 0.0
+        if steps == STEPS:
+            steps = 1 if single else min(steps, max(LEAST_STEPS, PASSES * N // batch))
         on_cpu = find_device(train.device).type == "cpu"
         fast = train.precision == "auto" and on_cpu and cpu_multiplies_bfloat16()
         precision = "bfloat16" if fast else train.precision
         return dataclasses.replace(
-            train, batch=batch, validate_every=every, precision=precision, **own
+            train,
+            batch=batch,
+            validate_every=every,
+            precision=precision,
+            known=known,
+            steps=steps,
         )
 
     def model(self, recipe: Recipe) -> BFN:

@@ -21,7 +21,7 @@ from bfn.tables.columns import Columns
 from bfn.tables.format import TableFormat
 from bfn.tables.frame import read
 from bfn.tables.model import TableModel
-from bfn.tables.source import TableRows
+from bfn.tables.source import STEPS, TableRows
 
 HOLDOUT, LEAST_HELD, MOST_HELD = 0.05, 100, 10_000
 """The fraction of the rows that decide when to stop; for a small table LEAST_HELD rows but at most
@@ -45,8 +45,8 @@ class Table(TableModel):
             the detected kind.
         max_bins: approximate maximum number of bins of a numeric column.
         width, layers: of the network, a `bfn.nn.MixedMLP`.
-        steps: maximum training steps; small tables use fewer, and training stops once held-out
-            rows no longer improve.
+        steps: maximum training steps; training stops once held-out rows no longer improve. The
+            default stands for fewer if the table is small; any other number is taken as it is.
         seconds: time limit, by which the learning rate has fallen to zero; 0 for none.
         batch: maximum rows per training step; small and wide tables use fewer.
         learning_rate: the peak learning rate.
@@ -64,7 +64,7 @@ class Table(TableModel):
         max_bins: int = 256,
         width: int = 256,
         layers: int = 4,
-        steps: int = 4000,
+        steps: int = STEPS,
         seconds: float = 0.0,
         batch: int = 512,
         learning_rate: float = 3e-3,
@@ -107,7 +107,7 @@ class Table(TableModel):
     def load(cls, folder: str | Path) -> Self:
         """A saved table, or the run of one that `bfn train` trained."""
         table = super().load(folder)
-        params = (table.model_.data_format or {}).get("arguments", {})
+        params = dict((table.model_.data_format or {}).get("arguments", {}))
         if (run := RunFolder(folder)).is_run():
             recipe = run.recipe()
             for section, names in SECTIONS.items():

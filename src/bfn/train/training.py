@@ -164,7 +164,8 @@ def _train(
         suited = dataclasses.replace(recipe, train=data.adjusted(recipe.train))
         if (steps := suited.train.steps) < recipe.train.steps:
             display.say(
-                f"{plural(steps, 'step')} instead of {recipe.train.steps:,}: enough for {data.name}"
+                f"{plural(steps, 'step')} instead of the default {recipe.train.steps:,}, enough "
+                f"for {data.name}; any other number of steps is taken as it is"
             )
         resumed = folder if resume and folder is not None and folder.steps() else None
         model.train_known = None  # of an earlier training

@@ -20,7 +20,7 @@ import numpy as np
 from bfn.errors import BFNError, did_you_mean, join_names
 from bfn.tables.columns.bins import Bins
 from bfn.tables.columns.grid import Grid
-from bfn.tables.csvfile import REAL, TEXT, pa, pc
+from bfn.tables.csvfile import REAL, TEXT, is_number, is_text, pa, pc
 
 MOST_CLASSES = 1000
 """Maximum classes of a categorical column; rarer values share the last one."""
@@ -42,7 +42,7 @@ def unfit() -> tuple[type[Exception], ...]:
 
 def convert(array: Any, type: Any) -> Any:
     """An array in another Arrow type; text is parsed, as from a file or a command line."""
-    text = pa.types.is_string(array.type) or pa.types.is_large_string(array.type)
+    text = is_text(array.type)
     if text and pa.types.is_time(type):
         moments = pc.binary_join_element_wise("1970-01-01", array.cast(pa.string()), " ")
         return moments.cast(pa.timestamp(type.unit)).cast(type)
@@ -53,8 +53,8 @@ def convert(array: Any, type: Any) -> Any:
     if len(zones) > 1:
         raise pa.ArrowInvalid("times with and without a time zone differ")
     converted = array.cast(type)
-    number = pa.types.is_integer(array.type) or pa.types.is_floating(array.type)
-    if pa.types.is_boolean(type) and number and not converted.cast(array.type).equals(array):
+    flags = pa.types.is_boolean(type) and is_number(array.type)
+    if flags and not converted.cast(array.type).equals(array):
         raise pa.ArrowInvalid("only 0 and 1 are booleans")
     return converted
 
@@ -66,8 +66,7 @@ def in_words(type: Any) -> str:
     for is_type, words in (
         (pa.types.is_boolean, "true or false"),
         (pa.types.is_integer, "whole numbers"),
-        (pa.types.is_floating, "numbers"),
-        (pa.types.is_decimal, "numbers"),
+        (is_number, "numbers"),
         (pa.types.is_date, "dates"),
         (pa.types.is_time, "times"),
         (pa.types.is_duration, "durations"),
@@ -190,14 +189,14 @@ class Column(ABC):
             )
         absent = self.K - 1 if self.missing else int(self.counts.argmin())
         codes = np.full(len(array), -1 if holes else absent, np.min_scalar_type(-self.K))
-        codes[valid] = self._index(self.cast(array.drop_null()), nearest)
+        codes[valid] = self._bin(self._locate(self.cast(array.drop_null()))[0])
         return codes
 
     def possible(self, array: Any) -> np.ndarray:
         """Which values occurred in training, or are numbers that a bin can produce."""
         possible = np.full(len(array), self.missing)
         valid = array.is_valid().to_numpy(zero_copy_only=False)
-        possible[valid] = self._possible(self.cast(array.drop_null()))
+        possible[valid] = self._locate(self.cast(array.drop_null()))[1]
         return possible
 
     def decode(self, codes: np.ndarray, rng: np.random.Generator) -> Any:
@@ -205,23 +204,22 @@ class Column(ABC):
         absent = codes >= len(self.different)
         if absent.all():
             return pa.nulls(len(codes), self.type)
-        values = self._draw(np.where(absent, 0, codes), rng)
-        return pc.if_else(absent, pa.scalar(None, self.type), values) if absent.any() else values
+        return self.at(np.where(absent, ABSENT, self._draw(np.where(absent, 0, codes), rng)))
 
     def log_volume(self, array: Any, nearest: bool = False) -> np.ndarray:
         """-ln p(value | bin) of every value, or of the nearest one that a bin can produce."""
-        volume = np.full(len(array), 0.0 if self.missing or nearest else np.inf)
+        volume = np.zeros(len(array))
         valid = array.is_valid().to_numpy(zero_copy_only=False)
-        volume[valid] = self._log_volume(self.cast(array.drop_null()), nearest)
-        return volume
+        volume[valid] = -self._log_mass(self._locate(self.cast(array.drop_null()))[0])
+        return volume if nearest else np.where(self.possible(array), volume, np.inf)
 
-    # Exact values are places on a grid or among all categories; an archive holds them.
+    # Exact values are places on a grid or among all categories.
 
     @abstractmethod
     def places(self, text: Any) -> tuple[np.ndarray, np.ndarray]:
-        """The place of each text, and whether the text is a value that the column can have.
+        """The place of each cell of a file, and whether it is a value that the column can have.
 
-        Text that cannot be read, or has no probability, gets an arbitrary place.
+        A cell that cannot be read, or has no probability, gets an arbitrary place.
         """
 
     def at(self, places: np.ndarray) -> Any:
@@ -250,8 +248,7 @@ class Column(ABC):
 
     def representatives(self) -> Any:
         """One value of every bin or class: the median, or the most frequent of rare values."""
-        values = self._middles()
-        return pa.concat_arrays([values, pa.nulls(self.missing, values.type)])
+        return self.at(np.append(self._middles(), np.full(int(self.missing), ABSENT)))
 
     @property
     def in_words(self) -> str:
@@ -272,23 +269,30 @@ class Column(ABC):
             f"but {expected} in training; convert the column"
         )
 
-    @abstractmethod
-    def _index(self, values: Any, nearest: bool) -> np.ndarray: ...
+    # What follows knows nothing of missing values.
 
     @abstractmethod
-    def _possible(self, values: Any) -> np.ndarray: ...
+    def _locate(self, values: Any) -> tuple[np.ndarray, np.ndarray]:
+        """The places of values, and whether they are possible; else those of the nearest numbers
+        and the rarest categories that are."""
 
     @abstractmethod
-    def _draw(self, codes: np.ndarray, rng: np.random.Generator) -> Any: ...
+    def _values(self, places: np.ndarray) -> Any: ...
 
     @abstractmethod
-    def _log_volume(self, values: Any, nearest: bool) -> np.ndarray: ...
+    def _bin(self, places: np.ndarray) -> np.ndarray: ...
 
     @abstractmethod
-    def _middles(self) -> Any: ...
+    def _draw(self, codes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """A place in each of the bins or classes."""
 
     @abstractmethod
-    def _values(self, k: np.ndarray) -> Any: ...
+    def _middles(self) -> np.ndarray:
+        """A typical place in every bin or class."""
+
+    @abstractmethod
+    def _log_mass(self, places: np.ndarray) -> np.ndarray:
+        """ln p(place | bin)."""
 
     @abstractmethod
     def _pieces(self) -> tuple[np.ndarray, ...]: ...
@@ -362,28 +366,28 @@ class Number(Column):
             return values
         return pc.strftime(pc.strptime(values, self.form, "s"), self.form).cast(self.type)
 
-    def _places(self, values: Any) -> tuple[np.ndarray, np.ndarray]:
-        return self.grid.places(self.read(values))
+    def _locate(self, values: Any) -> tuple[np.ndarray, np.ndarray]:
+        return self._inside(self.read(values))
 
-    def _values(self, k: np.ndarray) -> Any:
-        values = self.grid.values(k)
+    def _inside(self, numbers: Any) -> tuple[np.ndarray, np.ndarray]:
+        k, on_grid = self.grid.places(numbers)
+        inside = self.bins.nearest(k)
+        return inside, on_grid & (inside == k)
+
+    def _values(self, places: np.ndarray) -> Any:
+        values = self.grid.values(places)
         return (pc.strftime(values, self.form) if self.form else values).cast(self.type)
 
-    def _index(self, values: Any, nearest: bool) -> np.ndarray:
-        return self.bins.index(self._places(values)[0])
-
-    def _possible(self, values: Any) -> np.ndarray:
-        k, on_grid = self._places(values)
-        return on_grid & (self.bins.nearest(k) == k)
+    def _bin(self, places: np.ndarray) -> np.ndarray:
+        return self.bins.index(places)
 
     def nearest(self, values: Any) -> Any:
         """The nearest values that a bin can produce."""
-        k, _ = self._places(self.cast(values))
-        return self._values(self.bins.nearest(k))
+        return self._values(self._locate(self.cast(values))[0])
 
     def within(self, values: Any) -> np.ndarray:
         """Which values lie within the training range."""
-        k, _ = self._places(self.cast(values))
+        k, _ = self.grid.places(self.read(self.cast(values)))
         return (self.bins.lows[0] <= k) & (k <= self.bins.highs[-1])
 
     @property
@@ -391,17 +395,14 @@ class Number(Column):
         """The smallest and the largest value in training."""
         return self._values(np.array([self.bins.lows[0], self.bins.highs[-1]])).to_pylist()
 
-    def _draw(self, codes: np.ndarray, rng: np.random.Generator) -> Any:
-        return self._values(self.bins.draw(codes, rng))
+    def _draw(self, codes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        return self.bins.draw(codes, rng)
 
-    def _log_volume(self, values: Any, nearest: bool) -> np.ndarray:
-        k, on_grid = self._places(values)
-        inside = self.bins.nearest(k)
-        possible = nearest | (on_grid & (inside == k))
-        return np.where(possible, -self.bins.log_mass(inside, self.bins.index(inside)), np.inf)
+    def _middles(self) -> np.ndarray:
+        return self.bins.middles()
 
-    def _middles(self) -> Any:
-        return self._values(self.bins.middles())
+    def _log_mass(self, places: np.ndarray) -> np.ndarray:
+        return self.bins.log_mass(places, self.bins.index(places))
 
     def places(self, text: Any) -> tuple[np.ndarray, np.ndarray]:
         type = self.grid.type
@@ -421,10 +422,9 @@ class Number(Column):
             read = pc.if_else(pc.is_finite(read), read, pa.scalar(None, type))
         readable = read.is_valid().to_numpy(zero_copy_only=False)
         places = np.full(len(text), self.bins.middles()[self.counts[: len(self.bins)].argmax()])
-        on_grid = np.zeros(len(text), bool)
-        places[readable], on_grid[readable] = self.grid.places(read.drop_null())
-        inside = self.bins.nearest(places)
-        return inside, on_grid & (inside == places)
+        possible = np.zeros(len(text), bool)
+        places[readable], possible[readable] = self._inside(read.drop_null())
+        return places, possible
 
     def _pieces(self) -> tuple[np.ndarray, ...]:
         return np.cumsum(2 * self.bins.sizes + 1), *self.bins.apart
@@ -479,78 +479,71 @@ class Category(Column):
         return np.array([1] * len(self.values) + [len(self.rare)] * (len(self.rare) > 0))
 
     def encode(self, array: Any, holes: bool = False, nearest: bool = False) -> np.ndarray:
-        codes = super().encode(array, holes, nearest or holes)
+        possible = self.possible(array)
+        new = array.filter(pa.array(~possible)).drop_null()
+        if len(new) and not (holes or nearest):
+            raise self._unknown(self.cast(new).cast(TEXT).unique().to_pylist())
+        codes = super().encode(array, holes, nearest)
         if holes:
-            codes[~self.possible(array)] = -1
+            codes[~possible] = -1
         return codes
 
-    def _index(self, values: Any, nearest: bool) -> np.ndarray:
-        return np.minimum(self._rank(values, nearest), len(self.values))
+    def _unknown(self, new: list[str]) -> BFNError:
+        names = self._known.to_pylist()
+        hint = did_you_mean(new[0], names) or f"; known values are {join_names(map(repr, names))}"
+        return BFNError(
+            f"column {self.name!r} holds {join_names(map(repr, new))}, which did not occur in "
+            f"training{hint}"
+        )
 
     @cached_property
     def _known(self) -> Any:
-        """All values that occurred in training, as text."""
+        """All values that occurred in training, as text; the place of a value is its number."""
         return pa.concat_arrays([self.values, self.rare])
 
-    def _possible(self, values: Any) -> np.ndarray:
-        return pc.is_in(values.cast(TEXT), self._known).to_numpy(zero_copy_only=False)
-
-    def _rank(self, values: Any, nearest: bool) -> np.ndarray:
-        """The number of every value among all that occurred in training."""
-        text = values.cast(TEXT)
-        rank = pc.index_in(text, self._known)
-        if nearest:
-            counts = np.append(self.counts[: len(self.values)], self.rare_counts)
-            rarest = int(counts.argmin()) if len(counts) else 0
-            rank = rank.fill_null(pa.scalar(rarest, rank.type))
-        if rank.null_count:
-            new = text.filter(rank.is_null()).unique().to_pylist()
-            names = self._known.to_pylist()
-            hint = (
-                did_you_mean(new[0], names) or f"; known values are {join_names(map(repr, names))}"
-            )
-            raise BFNError(
-                f"column {self.name!r} holds {join_names(map(repr, new))}, which did not occur in "
-                f"training{hint}"
-            )
-        return rank.to_numpy(zero_copy_only=False)
-
-    def _draw(self, codes: np.ndarray, rng: np.random.Generator) -> Any:
-        rank = np.array(codes, np.int64)
-        if len(self.rare):
-            shared = rank == len(self.values)
-            p = self.rare_counts / self.rare_counts.sum()
-            rank[shared] += rng.choice(len(p), shared.sum(), p=p)
-        return self._values(rank)
-
-    def _values(self, k: np.ndarray) -> Any:
-        return self._typed(self._known.take(pa.array(k)))
+    def _locate(self, values: Any) -> tuple[np.ndarray, np.ndarray]:
+        places, possible = self.places(values.cast(TEXT))
+        counts = np.append(self.counts[: len(self.values)], self.rare_counts)
+        return np.where(possible, places, counts.argmin() if len(counts) else 0), possible
 
     def places(self, text: Any) -> tuple[np.ndarray, np.ndarray]:
         rank = pc.index_in(text, self._known)
         return rank.fill_null(0).to_numpy().astype(np.int64), rank.is_valid().to_numpy(False)
 
+    def _values(self, places: np.ndarray) -> Any:
+        return self._known.take(pa.array(places)).cast(self.type)
+
+    def _bin(self, places: np.ndarray) -> np.ndarray:
+        return np.minimum(places, len(self.values))
+
+    def _draw(self, codes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        places = np.array(codes, np.int64)
+        if len(self.rare):
+            shared = places == len(self.values)
+            p = self.rare_counts / self.rare_counts.sum()
+            places[shared] += rng.choice(len(p), shared.sum(), p=p)
+        return places
+
+    def _middles(self) -> np.ndarray:
+        return np.arange(len(self.different))
+
+    @cached_property
+    def _share(self) -> np.ndarray:
+        """The probability of every value in its class."""
+        rare = self.rare_counts / self.rare_counts.sum()
+        return np.append(np.ones(len(self.values)), rare)
+
+    def _log_mass(self, places: np.ndarray) -> np.ndarray:
+        return np.log(self._share)[places]
+
     def _pieces(self) -> tuple[np.ndarray, ...]:
         ranks = np.arange(len(self._known))
         last = np.full(int(len(self.rare) > 0), len(ranks))
         stops = np.append(np.arange(1, len(self.values) + 1), last)
-        rare = self.rare_counts / self.rare_counts.sum()
-        share = np.append(np.ones(len(self.values)), rare)
-        return stops, ranks, np.ones(len(ranks), np.uint64), share
+        return stops, ranks, np.ones(len(ranks), np.uint64), self._share
 
     def _piece(self, places: np.ndarray) -> np.ndarray:
         return places
-
-    def _log_volume(self, values: Any, nearest: bool) -> np.ndarray:
-        p = self.rare_counts / self.rare_counts.sum()
-        return -np.log(np.append(np.ones(len(self.values)), p))[self._rank(values, nearest)]
-
-    def _middles(self) -> Any:
-        return self._typed(pa.concat_arrays([self.values, self.rare[:1]]))
-
-    def _typed(self, text: Any) -> Any:
-        # Arrow cannot cast text to the type of a column without any value, even if it is empty.
-        return pa.nulls(0) if pa.types.is_null(self.type) else text.cast(self.type)
 
     def describe(self) -> dict[str, Any]:
         return {

@@ -25,7 +25,7 @@ from bfn import noise
 from bfn.errors import BFNError, check_integer, did_you_mean, join_names, plural, suggestion
 from bfn.tables.columns.column import Column, Number, build, convert, unfit
 from bfn.tables.columns.recognise import recognise
-from bfn.tables.csvfile import pa, pc
+from bfn.tables.csvfile import is_number, pa, pc
 from bfn.tables.frame import Frame, Origin, read
 
 KINDS = ("number", "category", "ordered", "text-id", "drop")
@@ -103,6 +103,11 @@ class Columns:
         """The columns that vary."""
         return tuple(column for column in self.columns if column.K > 1)
 
+    @property
+    def types(self) -> dict[str, Any]:
+        """The Arrow type of every column's values."""
+        return {column.name: column.type for column in self.columns}
+
     def __getitem__(self, name: str) -> Column:
         """The column of that name; in pandas a name may be a number."""
         for column in self.columns:
@@ -151,11 +156,10 @@ class Columns:
 
         A file of new rows may hold dates, times and texts as texts or numbers.
         """
-        frame = read(source).typed({c.name: c.type for c in self.columns})
+        frame = read(source).typed(self.types)
         table = frame.table
         for c in self.columns:
-            tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
-            if c.name in frame.names and not any(test(c.type) for test in tests):
+            if c.name in frame.names and not is_number(c.type):
                 at = frame.names.index(c.name)
                 table = table.set_column(at, c.name, c.cast(frame.column(c.name)))
         return dataclasses.replace(frame, table=table)
@@ -247,9 +251,7 @@ class Columns:
         """JSON values from which `build` makes equal columns."""
         return {
             "origin": self.origin.describe(),
-            "columns": {
-                c.name: {"counts": c.counts.tolist(), **c.describe()} for c in self.columns
-            },
+            "columns": {column.name: column.describe() for column in self.columns},
             "identifiers": list(self.identifiers),
             "dropped": list(self.dropped),
         }

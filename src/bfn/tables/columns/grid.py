@@ -44,9 +44,9 @@ class Grid:
         """The coarsest grid that contains all values, none of them missing."""
         type = values.type
         if not pa.types.is_floating(type):
-            origin, step = _spacing(_ticks(values))
+            origin, step = _spacing(ticks_of(values))
             if getattr(type, "tz", None) and _zoned(_local(values), type).equals(values):
-                there = _spacing(_ticks(_local(values)))
+                there = _spacing(ticks_of(_local(values)))
                 if there[1] > step:
                     return cls(type, *there, local=True)
             return cls(type, origin, step)
@@ -64,7 +64,7 @@ class Grid:
             k = _ordinals(reals, self.exponent)
             return k, _reals(k, self.exponent, reals.dtype) == reals
         if self.decimals is None:
-            ticks = _ticks(_local(values) if self.local else values)
+            ticks = ticks_of(_local(values) if self.local else values)
             k = self._counted(ticks)
             return k, self.origin + self.step * k == ticks
         reals = values.to_numpy(zero_copy_only=False)
@@ -99,11 +99,9 @@ class Grid:
     @classmethod
     def build(cls, type: Any, description: dict[str, Any]) -> Grid:
         # Text is parsed as numbers or times of types that have an alias.
-        parts = dict(description)
-        name = parts.pop("type")
-        return cls(
-            **{**description, "type": type if str(type) == name else pa.type_for_alias(name)}
-        )
+        name = description["type"]
+        own = type if str(type) == name else pa.type_for_alias(name)
+        return cls(**description | {"type": own})
 
     def _counted(self, ticks: np.ndarray) -> np.ndarray:
         """The nearest number of steps from the origin."""
@@ -119,7 +117,7 @@ class Grid:
         return ((self.origin + self.step * k) / 10 ** (self.decimals or 0)).astype(dtype)
 
 
-def _ticks(values: Any) -> np.ndarray:
+def ticks_of(values: Any) -> np.ndarray:
     """Whole numbers, dates, times, durations and decimals as int64."""
     if pa.types.is_decimal(values.type):
         values = values.cast(pa.decimal128(18, values.type.scale))

@@ -9,7 +9,7 @@ import numpy as np
 
 from bfn.errors import BFNError, plural
 from bfn.tables.columns.column import Category, Column, Number, finite, unfit
-from bfn.tables.csvfile import REAL, pa, pc
+from bfn.tables.csvfile import REAL, is_number, is_text, pa, pc
 
 MANY = 20
 """Minimum number of values for a column to count as an identifier."""
@@ -54,9 +54,7 @@ def recognise(
         kind = kind or ("ordered" if type.ordered else "category")
         order = array.dictionary if kind == "ordered" else None
         most, type = None, type.value_type  # new rows have no values other than the categories
-    text = types.is_string(type) or types.is_large_string(type)
-    number = types.is_integer(type) or types.is_floating(type) or types.is_temporal(type)
-    number = number or types.is_decimal(type)
+    text, number = is_text(type), is_number(type) or types.is_temporal(type)
     if not (text or number or types.is_boolean(type) or types.is_null(type)):
         what = getattr(type, "extension_name", type)
         raise BFNError(
@@ -145,7 +143,7 @@ def _refuse(name: str, array: Any, number: bool) -> None:
         if (np.diff(counted) != 1).any():
             return
         what = f"it holds every number from {counted[0]} to {counted[-1]} once"
-    elif pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+    elif is_text(values.type):
         numeric = pc.match_substring_regex(array, REAL)
         most = numeric.true_count >= 0.9 * len(values)
         if not most and numeric.true_count >= 0.5 * len(values):
