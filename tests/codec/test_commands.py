@@ -15,6 +15,7 @@ import torch
 from PIL import Image, ImageOps
 
 import bfn
+from bfn.codec import pack
 from bfn.codec.archive import Entry
 from bfn.codec.chain import Chain
 from bfn.codec.coder import Codec
@@ -225,25 +226,22 @@ def test_another_machine_is_refused(
     run: Path, pictures: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The digits of the network decide; where they differ, the error says what else does."""
-    settings = Codec.settings.func
     command("compress", run, pictures / "0.png", "-o", "a.bfn", *SMALL)
-
-    def elsewhere(**changes: object) -> None:
-        monkeypatch.setattr(Codec, "settings", property(lambda c: settings(c) | changes))
-
     versions = {"torch": "1.0", "machine": "abacus", "device": "cuda"}
-    elsewhere(probe="00" * 16, **versions)
-    sentence = command("decompress", "a.bfn", "--run", run, "-o", "out", code=2)
+    made_with = pack.made_with
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(pack, "made_with", lambda model: made_with(model) | versions)
+        command("decompress", "a.bfn", "--run", run, "-o", "out")
+        assert np.array_equal(pixels(Path("out"))["0.png"], pixels(pictures)["0.png"])
+        elsewhere.setattr(Codec, "probe", 0)
+        sentence = command("decompress", "a.bfn", "--run", run, "-o", "other", code=2)
     assert "on a machine that rounds differently, with torch 2" in sentence
     assert "; this is torch 1.0, machine abacus, device cuda; decode it where" in sentence
     assert "numpy" not in sentence
-    elsewhere(probe="00" * 16)
-    sentence = command("decompress", "a.bfn", "--run", run, "-o", "out", code=2)
+    monkeypatch.setattr(Codec, "probe", 0)
+    sentence = command("decompress", "a.bfn", "--run", run, "-o", "other", code=2)
     assert "rounds differently, although versions agree" in sentence
-    assert not Path("out").exists()
-    elsewhere(**versions)
-    command("decompress", "a.bfn", "--run", run, "-o", "out")
-    assert np.array_equal(pixels(Path("out"))["0.png"], pixels(pictures)["0.png"])
+    assert not Path("other").exists()
 
 
 def test_other_digits_are_never_written(

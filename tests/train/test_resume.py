@@ -291,7 +291,7 @@ def test_a_run_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
     written = tmp_path / "run" / "recipe.toml"
     written.write_text(written.read_text().replace('objective = "auto"\n', ""))
     before = contents(tmp_path / "run")
-    with pytest.raises(BFNError, match="has format 1.* read it with the bfn that wrote it"):
+    with pytest.raises(BFNError, match=r"has format 1.* read it with the bfn that wrote it"):
         run(recipe, tmp_path / "run", resume=True)
     assert contents(tmp_path / "run") == before
 
@@ -415,7 +415,7 @@ def test_a_renamed_one_and_another_version_are_refused(
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "FORMAT_VERSION", 99)
         path = save(tmp_path, 5)
-    with pytest.raises(BFNError, match="format 99, .* reads 2; read it with the bfn that wrote it"):
+    with pytest.raises(BFNError, match=r"format 99, .* reads 2; read it with the bfn that"):
         checkpoint.load(path)
 
 

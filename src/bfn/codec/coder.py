@@ -24,19 +24,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
-import platform
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 import torch
 
-import bfn
-from bfn.codec.archive import VERSION
 from bfn.codec.chain import Chain
 from bfn.codec.stack import (
     Distribution,
@@ -120,38 +116,19 @@ class Codec:
             )
         constriction()
         self.model, self.shape, self.steps, self.lanes = model, tuple(shape), steps, lanes
-        self._values = None if values is None else [float(value) for value in values]
         self.width, self.exact = width, exact
-        self.chain = Chain(model, self.shape, steps, lanes, self._values, width)
-        single = Chain(model, self.shape, steps, lanes, self._values) if width > 1 else None
+        self.chain = Chain(model, self.shape, steps, lanes, values, width)
+        single = Chain(model, self.shape, steps, lanes, values) if width > 1 else None
         self.startup = Startup(self.chain, single)
 
     @cached_property
-    def settings(self) -> dict[str, Any]:
-        """What this codec is and runs on, as JSON values.
+    def probe(self) -> int:
+        """A 32-bit digest of the outputs of the network and the coder for fixed inputs.
 
-        "probe" is a digest of the outputs of the network and the coder for fixed inputs. Blocks
-        decode where it is the same, whatever the versions, the processor and the device.
+        Blocks decode where it is the same, whatever the versions, the processor and the device.
         """
         with exact_arithmetic(self.model):
-            digest = probe(self.chain)
-        return {
-            "format": VERSION,
-            "shape": list(self.shape),
-            "steps": self.steps,
-            "lanes": self.lanes,
-            "width": self.width,
-            "values": self._values,
-            "dtype": str(self.model.dtype).removeprefix("torch."),
-            "device": self.model.device.type,
-            "bfn": bfn.__version__,
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "constriction": version("constriction"),
-            "machine": platform.machine(),
-            "instructions": torch.backends.cpu.get_cpu_capability(),
-            "probe": digest,
-        }
+            return int.from_bytes(probe(self.chain)[:4], "big")
 
     def encode(self, blocks: Sequence[Any], progress: Progress | None = None) -> list[Coded]:
         """The bytes of every block, (N_b, *shape) or a dict of such tensors.
@@ -509,7 +486,7 @@ def exact_arithmetic(model: BFN) -> Iterator[None]:
             part.fp32_precision = precision
 
 
-def probe(chain: Chain) -> str:
+def probe(chain: Chain) -> bytes:
     """A digest of what this machine computes from fixed numbers, in `exact_arithmetic`."""
     digest, stacks = hashlib.blake2b(digest_size=16), Stacks(chain.lanes)
     for grid in (part.grid for part in chain.parts):
@@ -531,4 +508,4 @@ def probe(chain: Chain) -> str:
         chain.message(earlier, i).push(stacks, k)
     for lane in range(chain.lanes):
         digest.update(stacks.bytes(lane))
-    return digest.hexdigest()
+    return digest.digest()

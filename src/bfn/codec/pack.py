@@ -13,8 +13,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import platform
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib.metadata import version
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bfn.codec.archive import MADE_WITH, Archive, Contents, Entry
+import bfn
+from bfn.codec.archive import Archive, Contents, Entry
 from bfn.codec.chain import Chain
 from bfn.codec.coder import LANES, Codec
 from bfn.codec.files import KINDS, Arrays, Source, checksum, ending, scan
@@ -77,10 +80,15 @@ def _without_defaults(config: Any) -> Any:
     }
 
 
-def _environment(codec: Codec) -> tuple[dict[str, str], int]:
-    """What an archive is made with, and the probe."""
-    settings = codec.settings
-    return {key: str(settings[key]) for key in MADE_WITH}, int(settings["probe"][:8], 16)
+def made_with(model: BFN) -> dict[str, str]:
+    """The versions, the processor and the device that an archive of the model is made with."""
+    return {
+        "bfn": bfn.__version__,
+        **{name: version(name) for name in ("torch", "numpy", "constriction")},
+        "machine": platform.machine(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "device": model.device.type,
+    }
 
 
 def _codec(
@@ -174,15 +182,14 @@ def _store(
         length = math.ceil(len(x) / max(1, round(len(x) / wanted)))
         block = min(most, max(1, length))
     codec = codec_for(model, format, steps, block, len(x))
-    made_with, probe = _environment(codec)
     blocks = list(x.split(block)) if len(x) else []
     contents = Contents(
-        made_with,
+        made_with(model),
         printable(run)[:255],
         format.medium,
         tuple(format.shape),
         fingerprint(model, format),
-        probe,
+        codec.probe,
         steps,
         block,
         input_bytes=sum(source.size for source in sources),
@@ -355,10 +362,9 @@ def _open_codec(archive: Archive, model: BFN, format: Format, run: str) -> Codec
         if entry.kind not in KINDS or not KINDS[entry.kind].suits(format, ending(entry.name)):
             raise archive.damaged(f"{entry.name!r} is not data of this model's kind")
     codec = codec_for(model, format, contents.steps, contents.block, contents.examples)
-    here, probe = _environment(codec)
-    if probe != contents.probe:
-        there = contents.made_with
-        different = [key for key in MADE_WITH if there[key] != here[key]]
+    if codec.probe != contents.probe:
+        there, here = contents.made_with, made_with(model)
+        different = [key for key in there if there[key] != here[key]]
         theirs, ours = (", ".join(f"{k} {made[k]}" for k in different) for made in (there, here))
         raise BFNError(
             f"{name!r} was made on a machine that rounds differently"
