@@ -453,7 +453,7 @@ def test_forged_entries_are_refused_or_harmless() -> None:
     assert not Picture.suits(DIGITS.format, ".exe")
     assert not Arrays.suits(DIGITS.format, "")
     assert not Rows.suits(DIGITS.format, ".csv")
-    x = DIGITS.examples(np.zeros((2, 1, 8, 8), np.int64))
+    x = DIGITS.encode(0, np.zeros((2, 1, 8, 8), np.int64))
     for about in (
         *(None, 5, [5], [[5]], [["a", "|u1", [2, 8, 8], 1]], [["a", "|u1", 5]]),
         *([["a", kind, [2, 8, 8]]] for kind in ("|O", "|S1000000000", "<c8", 5, None)),

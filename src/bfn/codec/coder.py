@@ -105,10 +105,6 @@ class Codec:
         exact: Exact | None = None,
     ) -> None:
         check_integer("steps", steps, 1)
-        check_integer("lanes", lanes, 1)
-        check_integer("width", width, 1)
-        if not all(isinstance(size, int) and size > 0 for size in shape):
-            raise BFNError(f"shape = {tuple(shape)}; expected positive whole numbers")
         if model.lengths is not None:
             raise BFNError(
                 "examples of different lengths cannot be coded; compress with a model of windows "
@@ -138,7 +134,7 @@ class Codec:
         """
         if isinstance(blocks, Mapping):
             raise BFNError("the blocks are a dict; expected a list of blocks: for one, give [x]")
-        width, variables, report = self.width, self.chain.variables, progress or _silent
+        width, variables, report = self.width, self.chain.variables, progress or (lambda _: None)
 
         def block(stacks: Stacks, lane: int, place: int) -> Generator[Any, Any, Coded]:
             x, places = self._indices(blocks[place], place)
@@ -205,7 +201,7 @@ class Codec:
         """
         places = range(len(payloads)) if places is None else places
         number_of = {place: j for j, place in enumerate(places)}
-        width, report = self.width, progress or _silent
+        width, report = self.width, progress or (lambda _: None)
 
         def block(stacks: Stacks, lane: int, place: int) -> Generator[Any, Any, Any]:
             j = number_of[place]
@@ -399,9 +395,6 @@ class Startup:
     def _rows(self, rows: Floats) -> Floats:
         """One table repeated for every lane, of which a single one is active."""
         return np.broadcast_to(rows, (self.chain.lanes, *rows.shape))
-
-
-def _silent(count: int) -> None: ...
 
 
 def padding(words: int) -> bytes:

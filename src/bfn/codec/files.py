@@ -49,6 +49,13 @@ MOST_REST = 1 << 26
 """Maximum bytes of a piece of a table that its values do not determine."""
 _ORIENTATION = 0x0112
 
+Report = Callable[[int, int, str], None]
+"""Called with the number of finished files or examples, their total, and a title."""
+
+
+def silent(done: int, total: int, title: str) -> None:
+    """A `Report` to nobody."""
+
 
 @dataclass(frozen=True)
 class Content:
@@ -299,7 +306,7 @@ class Picture(Kind):
         shades = bool((levels >= 0).all())
         values = levels if shades else pixels
         values = values[None] if values.ndim == 2 else np.moveaxis(values, -1, 0)
-        return Content({"": pixels}, self.translation.examples(values[None]), b"", shades)
+        return Content({"": pixels}, self.translation.encode(0, values[None]), b"", shades)
 
     def restore(self, x: Tensor, plain: bytes, about: Any) -> dict[str, np.ndarray]:
         if about:
@@ -435,7 +442,7 @@ def scan(
     translation: Translation,
     *,
     allow_fallback: bool = False,
-    report: Callable[[int, int, str], None] = lambda done, total, title: None,
+    report: Report = silent,
 ) -> list[Source]:
     """Read all files; refuse those the model cannot represent, in one sentence.
 
@@ -505,7 +512,6 @@ def find_files(inputs: Sequence[Path]) -> list[tuple[str, Path]]:
     for _, path in files:
         if not path.is_file():
             raise BFNError(f"{str(path)!r} is not an ordinary file; leave it out")
-    check_names([name for name, _ in files])
     return files
 
 

@@ -29,7 +29,7 @@ import bfn
 from bfn.codec.archive import Archive, Contents, Entry
 from bfn.codec.chain import Chain
 from bfn.codec.coder import LANES, Codec
-from bfn.codec.files import KINDS, Arrays, Source, checksum, ending, scan
+from bfn.codec.files import KINDS, Arrays, Report, Source, checksum, ending, scan, silent
 from bfn.codec.stack import Exact
 from bfn.codec.translation import DoesNotFit, Translation, bin_values
 from bfn.data.formats import Format
@@ -48,12 +48,6 @@ MAX_VARIABLES = 1 << 25
 """Maximum number of variables coded at once: bounds the memory of both sides."""
 NAMES = ("data.npy", "data.npz")
 """The only entry of an archive of arrays, of one kind or of mixed data."""
-
-Report = Callable[[int, int, str], None]
-"""Called with the number of finished files or examples, their total, and a title."""
-
-
-def _silent(*_: object) -> None: ...
 
 
 # What both sides must agree on.
@@ -127,7 +121,7 @@ def pack(
     run: str = "",
     allow_fallback: bool = False,
     resize: bool = False,
-    report: Report = _silent,
+    report: Report = silent,
 ) -> Archive:
     """Store files in an archive, and return it.
 
@@ -164,7 +158,7 @@ def _store(
     steps: int,
     block: int | None,
     run: str = "",
-    report: Report = _silent,
+    report: Report = silent,
 ) -> Archive:
     """An archive of the sources that `read` returns."""
     format = translation.format
@@ -233,7 +227,7 @@ def unpack(
     *,
     run: str = "",
     only: Sequence[str] | None = None,
-    report: Report = _silent,
+    report: Report = silent,
 ) -> list[Entry]:
     """Restore an archive's files below a folder, replacing those of the same names; returns them.
 
@@ -298,7 +292,7 @@ def _values(
     format: Format,
     chosen: Sequence[int],
     run: str,
-    report: Report = _silent,
+    report: Report = silent,
 ) -> list[dict[str, np.ndarray]]:
     """The values of the chosen entries, all of which have their stored checksums."""
     contents, entries = archive.contents, archive.contents.entries
