@@ -330,16 +330,10 @@ MISFITS: list[tuple[str, bytes, Translation, str]] = [
         ("a.npy", with_header(header), DIGITS, sentence)
         for sentence, headers in {
             UNREADABLE: [
-                *(
-                    HEADER.replace("2, 8", sizes)
-                    for sizes in ("True, 8", "2.0, 8", "9" * 18 + ", 8")
-                ),
-                *(HEADER.replace("2, 8", sizes) for sizes in ("9" * 5000 + ", 8", "3, 8")),
-                HEADER.replace("(2, 8, 8)", "((((" * 50),
-                HEADER.replace("False", "'\x1b[2J'"),
+                *(HEADER.replace("2, 8", sizes) for sizes in ("9" * 18 + ", 8", "3, 8")),
                 HEADER.replace("|u1", "\x1b[2J"),
                 HEADER.replace("|u1", "|O8"),
-                *(HEADER[:-1], "", "\4" + HEADER),
+                "",
             ],
             "has the shape (1, 2, 8, 8)": [HEADER.replace("2, 8", "1, 2, 8")],
             "has the shape ()": [HEADER.replace("(2, 8, 8)", "()")],

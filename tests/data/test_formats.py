@@ -117,9 +117,15 @@ def test_every_column_has_its_own_range() -> None:
         ),
         (lambda: forms.Binary(17).check(torch.ones(3), "x"), ["float32", "uint8"]),
         (lambda: forms.Real().check(torch.tensor([0.0, math.nan]), "x"), ["NaN"]),
+        (lambda: Alphabet("aba"), ["'a'", "twice"]),
+        (lambda: Alphabet("a"), ["'a'", "too short"]),
+        (lambda: Alphabet("ab").classes("abxa", "poem.txt"), ["poem.txt", "'x'", "position 2"]),
+        (lambda: data.load("digits").encode(torch.zeros(2, 8, 8)), ["(2, 8, 8)", "(1, 8, 8)"]),
+        (lambda: WORDS.encode(["abc"]), ["text 0", "3 characters", "6"]),
+        (lambda: data.read_format({"medium": "text"}), ["damaged"]),
     ],
 )
-def test_forms_refuse_mistakes(call, words: list[str]) -> None:
+def test_mistakes(call, words: list[str]) -> None:
     assert_refused(call, *words)
 
 
@@ -222,18 +228,3 @@ def test_mistakes_in_examples(
     format: Format, what: str, mask: str | None, words: list[str]
 ) -> None:
     assert_refused(lambda: format.read_example(what, None if mask is None else Path(mask)), *words)
-
-
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda: Alphabet("aba"), ["'a'", "twice"]),
-        (lambda: Alphabet("a"), ["'a'", "too short"]),
-        (lambda: Alphabet("ab").classes("abxa", "poem.txt"), ["poem.txt", "'x'", "position 2"]),
-        (lambda: data.load("digits").encode(torch.zeros(2, 8, 8)), ["(2, 8, 8)", "(1, 8, 8)"]),
-        (lambda: WORDS.encode(["abc"]), ["text 0", "3 characters", "6"]),
-        (lambda: data.read_format({"medium": "text"}), ["damaged"]),
-    ],
-)
-def test_mistakes(call, words: list[str]) -> None:
-    assert_refused(call, *words)
