@@ -89,7 +89,7 @@ def test_what_is_not_an_archive() -> None:
         with pytest.raises(BFNError, match=sentence):
             Archive.read(path)
     for path in (Path(), Path("none.bfn")):
-        with pytest.raises(BFNError, match=r"cannot read .* give the name of an archive"):
+        with pytest.raises(BFNError, match=r"cannot be read: .* give the name of a file"):
             Archive.read(path)
 
 

@@ -193,7 +193,7 @@ def test_mistakes(run: Path, pictures: Path, command: Command) -> None:
         "block = 0": ("compress", run, pictures, "-o", "a.bfn", "--block", 0),
         "block = 100000000": ("compress", run, pictures, "-o", "a.bfn", "--block", 10**8),
         "is not available": ("compress", run, pictures, "-o", "a.bfn", "--device", "warp"),
-        "cannot read 'a.bfn'": ("decompress", "a.bfn", "--run", run, "-o", "out"),
+        "'a.bfn' cannot be read": ("decompress", "a.bfn", "--run", run, "-o", "out"),
         "is not a bfn archive": ("inspect", "pictures/0.png"),
     }.items():
         assert sentence in command(*arguments, code=2)

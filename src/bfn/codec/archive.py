@@ -26,6 +26,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Self
 
+from bfn.data.reading import read_bytes
 from bfn.errors import BFNError, Extra, plural
 from bfn.files import check_format
 
@@ -220,12 +221,7 @@ class Archive:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        try:
-            return cls.from_bytes(path.read_bytes(), str(path))
-        except OSError as error:
-            raise BFNError(
-                f"cannot read {str(path)!r} ({error.strerror}); give the name of an archive"
-            ) from None
+        return cls.from_bytes(read_bytes(path), str(path))
 
     def damaged(self, reason: str) -> BFNError:
         return _damaged(self.name, reason)

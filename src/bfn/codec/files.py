@@ -455,8 +455,6 @@ def scan(
             sources.append(_source(name, path, translation, allow_fallback))
         except DoesNotFit as reason:
             unfit.append(f"{str(path)!r} {reason}")
-        except OSError as error:
-            raise BFNError(f"cannot read {str(path)!r}: {error.strerror}") from None
     if unfit:
         more = len(unfit) - 1
         others = f", and {more} other file{'s do' if more > 1 else ' does'} not fit" if more else ""
@@ -517,7 +515,7 @@ def find_files(inputs: Sequence[Path]) -> list[tuple[str, Path]]:
 
 def _walk(folder: Path) -> Iterator[str]:
     def refuse(error: OSError) -> None:
-        raise BFNError(f"cannot read {str(error.filename)!r}: {error.strerror}")
+        raise error
 
     for place, _, files in os.walk(folder, onerror=refuse):
         for name in files:

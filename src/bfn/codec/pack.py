@@ -142,12 +142,7 @@ def pack(
         return scan(inputs, translation, allow_fallback=allow_fallback, report=report)
 
     archive = _store(model, Translation.of(model, format, resize), read, steps, block, run, report)
-    try:
-        write(out, archive.to_bytes())
-    except OSError as error:
-        raise BFNError(
-            f"{str(out)!r} cannot be written ({error.strerror}); give another name"
-        ) from None
+    write(out, archive.to_bytes())
     return archive
 
 
@@ -246,16 +241,10 @@ def unpack(
         KINDS[entry.kind](translation).file(entry.name, values)
         for entry, values in zip(wanted, decoded, strict=True)
     ]
-    try:
-        out.mkdir(exist_ok=True)
-        for entry, content in zip(wanted, files, strict=True):
-            (out / entry.name).parent.mkdir(parents=True, exist_ok=True)
-            write(out / entry.name, content)
-    except OSError as error:
-        raise BFNError(
-            f"the files cannot be restored to {str(out)!r} ({error.strerror or error}); give "
-            "another folder"
-        ) from None
+    out.mkdir(exist_ok=True)
+    for entry, content in zip(wanted, files, strict=True):
+        (out / entry.name).parent.mkdir(parents=True, exist_ok=True)
+        write(out / entry.name, content)
     return wanted
 
 
