@@ -45,8 +45,6 @@ MODES = {1: "L", 3: "RGB"}
 """The modes of pillow by the number of channels, of 8 bits each."""
 NUMBERS = re.compile(r"\|[biu]1|[<>][iuf][248]")
 """The types of numbers that arrays may hold."""
-MOST_REST = 1 << 26
-"""Maximum bytes of a piece of a table that its values do not determine."""
 _ORIENTATION = 0x0112
 
 Report = Callable[[int, int, str], None]
@@ -129,8 +127,6 @@ class Rows(Kind):
             pieces = list(self.format.pieces(path))
         except BFNError as error:
             raise DoesNotFit(str(error)) from None
-        if any(len(piece.rest) > MOST_REST for piece in pieces):
-            raise DoesNotFit("has lines that are too long for a table")
         x = [torch.from_numpy(piece.places) for piece in pieces]
         return Content(
             _bytes(path.read_bytes()),
@@ -142,8 +138,6 @@ class Rows(Kind):
     def restore(self, x: Tensor, plain: bytes, about: Any) -> dict[str, np.ndarray]:
         raw = []
         for rows, size in about:
-            if not 0 <= size <= MOST_REST:
-                raise ValueError(f"{size} bytes besides the values")
             raw.append(self.format.piece(x[:rows].numpy(), plain[:size]))
             x, plain = x[rows:], plain[size:]
         return _bytes(b"".join(raw))
