@@ -85,21 +85,15 @@ def made_with(model: BFN) -> dict[str, str]:
     }
 
 
-def _codec(
-    model: BFN, format: Format, steps: int, block: int = 1, examples: int = 1, width: int = 1
-) -> Codec:
+def codec_for(model: BFN, format: Format, steps: int, block: int = 1, examples: int = 1) -> Codec:
+    """The codec for a number of examples in blocks, which determine its lanes and width."""
     lanes = min(LANES, -(-examples // block), MAX_VARIABLES // (block * format.dimensions))
     exact = Exact(format.laws) if format.laws else None
-    values, lanes = bin_values(format), max(1, lanes)
-    return Codec(model, format.shape, steps, lanes=lanes, values=values, width=width, exact=exact)
-
-
-def codec_for(model: BFN, format: Format, steps: int, block: int, examples: int) -> Codec:
-    """The codec for a number of examples in blocks, which determine its lanes and width."""
-    codec = _codec(model, format, steps, block, examples)
-    most = min(WIDTH, WIDE // (codec.lanes * codec.chain.variables))
-    width = max(1, min(most, int(block / _fair_length(codec.chain))))
-    return _codec(model, format, steps, block, examples, width) if width > 1 else codec
+    own = {"lanes": max(1, lanes), "values": bin_values(format), "exact": exact}
+    narrow = Codec(model, format.shape, steps, **own)
+    most = min(WIDTH, WIDE // (narrow.lanes * narrow.chain.variables))
+    width = min(most, int(block / _fair_length(narrow.chain)))
+    return Codec(model, format.shape, steps, width=width, **own) if width > 1 else narrow
 
 
 def _fair_length(chain: Chain) -> float:
@@ -163,7 +157,7 @@ def _store(
     if not 1 <= steps <= MAX_STEPS:
         raise BFNError(f"steps = {steps}; give 1 to {MAX_STEPS}")
     # Refuses a model that cannot code, before files are read.
-    chain = _codec(model, format, steps).chain
+    chain = codec_for(model, format, steps).chain
     sources = read(translation)
     x = torch.cat([translation.nothing, *(source.x for source in sources)])
     if block is None:  # blocks of equal length
