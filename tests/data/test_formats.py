@@ -78,20 +78,6 @@ def test_real_numbers() -> None:
     assert torch.equal(binned.encode(binned.decode(binned.encode(values))), binned.encode(values))
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        forms.Continuous(256),
-        forms.Discretised(16, 256),
-        forms.Discrete(17, 17),
-        forms.Binary(256),
-        forms.Real(-2.0, 3.0, 5),
-    ],
-)
-def test_descriptions_survive_json(form: forms.Form) -> None:
-    assert forms.read(json.loads(json.dumps(form.describe()))) == form
-
-
 def test_every_column_has_its_own_range() -> None:
     form = forms.Real((0.0, 5.0, -1e6), (10.0, 5.0, 1e6))
     values = torch.tensor([[2.5, 5.0, 0.0], [-3.0, 7.0, 2e6]])
@@ -141,7 +127,10 @@ NUMBERS = ArrayFormat((2,), Real())
     "format",
     [
         ImageFormat((3, 8, 8), Discretised(16, 256)),
-        ArrayFormat((5,), Real(0.0, 2.0)),
+        ArrayFormat((5,), Real(-2.0, 3.0, 5)),
+        ArrayFormat((5,), forms.Continuous(256)),
+        ArrayFormat((5,), forms.Discrete(17, 17)),
+        ArrayFormat((5,), forms.Binary(256)),
         TextFormat(Alphabet("xyz é\n"), 12),
         TextFormat(Alphabet(None), 12),
     ],
