@@ -32,7 +32,7 @@ from bfn.files import check_format
 
 msgpack: Any = Extra("msgpack", "compress", "an archive")
 MAGIC, VERSION = b"\x89BFN", 6
-"""The version changes whenever the same data would give different bytes."""
+"""The version changes whenever an archive of one would not decode with the code of the other."""
 ENDING = ".bfn"
 MAX_CONTENTS = 1 << 22
 """Maximum size of the contents before compression: about 100,000 files."""
