@@ -123,8 +123,9 @@ def _tensor(x: Any) -> Any:
     """Real numbers as a tensor, and whole numbers as one of int64; anything else as it is."""
     if isinstance(x, np.ndarray) and x.dtype.kind in "biuf":
         x = as_tensor(x)
-    integral = isinstance(x, Tensor) and not (x.is_floating_point() or x.is_complex())
-    return x.long() if integral else x
+    if isinstance(x, Tensor) and not (x.is_floating_point() or x.is_complex()):
+        return x.long()
+    return x
 
 
 def format_of(model: Model, shape: Sequence[int]) -> Format:
