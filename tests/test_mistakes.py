@@ -340,8 +340,6 @@ def filled() -> stack.Stacks:
 
 CODING: Table = [
     (code(steps=0), "steps = 0"),
-    (code(lanes=True), "lanes = True"),
-    (code(shape=(4, 0)), "shape = (4, 0)"),
     (encode(torch.zeros(3, 4, 4)), "block 0 is"),
     (encode(torch.full((3, 1, 4, 4), 0.1)), "not the centre"),
     (encode(torch.full((3, 1, 4, 4), math.nan)), "outside the range"),

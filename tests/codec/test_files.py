@@ -330,16 +330,10 @@ MISFITS: list[tuple[str, bytes, Translation, str]] = [
         ("a.npy", with_header(header), DIGITS, sentence)
         for sentence, headers in {
             UNREADABLE: [
-                *(
-                    HEADER.replace("2, 8", sizes)
-                    for sizes in ("True, 8", "2.0, 8", "9" * 18 + ", 8")
-                ),
-                *(HEADER.replace("2, 8", sizes) for sizes in ("9" * 5000 + ", 8", "3, 8")),
-                HEADER.replace("(2, 8, 8)", "((((" * 50),
-                HEADER.replace("False", "'\x1b[2J'"),
+                *(HEADER.replace("2, 8", sizes) for sizes in ("9" * 18 + ", 8", "3, 8")),
                 HEADER.replace("|u1", "\x1b[2J"),
                 HEADER.replace("|u1", "|O8"),
-                *(HEADER[:-1], "", "\4" + HEADER),
+                "",
             ],
             "has the shape (1, 2, 8, 8)": [HEADER.replace("2, 8", "1, 2, 8")],
             "has the shape ()": [HEADER.replace("(2, 8, 8)", "()")],
@@ -453,7 +447,7 @@ def test_forged_entries_are_refused_or_harmless() -> None:
     assert not Picture.suits(DIGITS.format, ".exe")
     assert not Arrays.suits(DIGITS.format, "")
     assert not Rows.suits(DIGITS.format, ".csv")
-    x = DIGITS.examples(np.zeros((2, 1, 8, 8), np.int64))
+    x = DIGITS.encode(0, np.zeros((2, 1, 8, 8), np.int64))
     for about in (
         *(None, 5, [5], [[5]], [["a", "|u1", [2, 8, 8], 1]], [["a", "|u1", 5]]),
         *([["a", kind, [2, 8, 8]]] for kind in ("|O", "|S1000000000", "<c8", 5, None)),

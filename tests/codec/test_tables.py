@@ -107,7 +107,7 @@ def test_forged_rows_are_refused(run: Path, tmp_path: Path) -> None:
     write(rows(5), tmp_path / "a.csv")
     archive = pack(model, format, [tmp_path / "a.csv"], tmp_path / "a.bfn", steps=1)
     contents, (entry,) = archive.contents, archive.contents.entries
-    forgeries = [(b"\xc1", [[5, 1]]), (archive.plain, [[5, 1 << 27]]), (archive.plain, [["x", 3]])]
+    forgeries = [(b"\xc1", [[5, 1]]), (archive.plain, [[5, -1]]), (archive.plain, [["x", 3]])]
     (_, *layout), lines, columns = msgpack.unpackb(archive.plain)
     number = msgpack.packb([[5, *layout], lines, columns[:1]])  # in place of a delimiter
     for rest, about in (*forgeries, (number, [[5, len(number)]])):

@@ -78,20 +78,6 @@ def test_real_numbers() -> None:
     assert torch.equal(binned.encode(binned.decode(binned.encode(values))), binned.encode(values))
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        forms.Continuous(256),
-        forms.Discretised(16, 256),
-        forms.Discrete(17, 17),
-        forms.Binary(256),
-        forms.Real(-2.0, 3.0, 5),
-    ],
-)
-def test_descriptions_survive_json(form: forms.Form) -> None:
-    assert forms.read(json.loads(json.dumps(form.describe()))) == form
-
-
 def test_every_column_has_its_own_range() -> None:
     form = forms.Real((0.0, 5.0, -1e6), (10.0, 5.0, 1e6))
     values = torch.tensor([[2.5, 5.0, 0.0], [-3.0, 7.0, 2e6]])
@@ -117,9 +103,15 @@ def test_every_column_has_its_own_range() -> None:
         ),
         (lambda: forms.Binary(17).check(torch.ones(3), "x"), ["float32", "uint8"]),
         (lambda: forms.Real().check(torch.tensor([0.0, math.nan]), "x"), ["NaN"]),
+        (lambda: Alphabet("aba"), ["'a'", "twice"]),
+        (lambda: Alphabet("a"), ["'a'", "too short"]),
+        (lambda: Alphabet("ab").classes("abxa", "poem.txt"), ["poem.txt", "'x'", "position 2"]),
+        (lambda: data.load("digits").encode(torch.zeros(2, 8, 8)), ["(2, 8, 8)", "(1, 8, 8)"]),
+        (lambda: WORDS.encode(["abc"]), ["text 0", "3 characters", "6"]),
+        (lambda: data.read_format({"medium": "text"}), ["damaged"]),
     ],
 )
-def test_forms_refuse_mistakes(call, words: list[str]) -> None:
+def test_mistakes(call, words: list[str]) -> None:
     assert_refused(call, *words)
 
 
@@ -135,7 +127,10 @@ NUMBERS = ArrayFormat((2,), Real())
     "format",
     [
         ImageFormat((3, 8, 8), Discretised(16, 256)),
-        ArrayFormat((5,), Real(0.0, 2.0)),
+        ArrayFormat((5,), Real(-2.0, 3.0, 5)),
+        ArrayFormat((5,), forms.Continuous(256)),
+        ArrayFormat((5,), forms.Discrete(17, 17)),
+        ArrayFormat((5,), forms.Binary(256)),
         TextFormat(Alphabet("xyz é\n"), 12),
         TextFormat(Alphabet(None), 12),
     ],
@@ -225,18 +220,3 @@ def test_mistakes_in_examples(
     format: Format, what: str, mask: str | None, words: list[str]
 ) -> None:
     assert_refused(lambda: format.read_example(what, None if mask is None else Path(mask)), *words)
-
-
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda: Alphabet("aba"), ["'a'", "twice"]),
-        (lambda: Alphabet("a"), ["'a'", "too short"]),
-        (lambda: Alphabet("ab").classes("abxa", "poem.txt"), ["poem.txt", "'x'", "position 2"]),
-        (lambda: data.load("digits").encode(torch.zeros(2, 8, 8)), ["(2, 8, 8)", "(1, 8, 8)"]),
-        (lambda: WORDS.encode(["abc"]), ["text 0", "3 characters", "6"]),
-        (lambda: data.read_format({"medium": "text"}), ["damaged"]),
-    ],
-)
-def test_mistakes(call, words: list[str]) -> None:
-    assert_refused(call, *words)

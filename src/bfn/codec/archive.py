@@ -26,12 +26,13 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Self
 
+from bfn.data.reading import read_bytes
 from bfn.errors import BFNError, Extra, plural
 from bfn.files import check_format
 
 msgpack: Any = Extra("msgpack", "compress", "an archive")
 MAGIC, VERSION = b"\x89BFN", 6
-"""The version changes whenever the same data would give different bytes."""
+"""The version changes whenever an archive of one would not decode with the code of the other."""
 ENDING = ".bfn"
 MAX_CONTENTS = 1 << 22
 """Maximum size of the contents before compression: about 100,000 files."""
@@ -198,9 +199,7 @@ class Archive:
                 f"{name!r} is not a bfn archive, or its first bytes are damaged; give a file "
                 "written by bfn compress"
             )
-        version = data[len(MAGIC)]
-        # Format 1 began like a PNG file.
-        check_format("archive", name, 1 if version == ord("\r") else version, VERSION)
+        check_format("archive", name, data[len(MAGIC)], VERSION)
         end = len(data) - 4
         if end < start or struct.unpack("<I", data[end:]) != (zlib.crc32(data[:end]),):
             raise _damaged(name, "it is truncated, or some of its bytes have changed")
@@ -222,12 +221,7 @@ class Archive:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        try:
-            return cls.from_bytes(path.read_bytes(), str(path))
-        except OSError as error:
-            raise BFNError(
-                f"cannot read {str(path)!r} ({error.strerror}); give the name of an archive"
-            ) from None
+        return cls.from_bytes(read_bytes(path), str(path))
 
     def damaged(self, reason: str) -> BFNError:
         return _damaged(self.name, reason)

@@ -24,19 +24,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
-import platform
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 import torch
 
-import bfn
-from bfn.codec.archive import VERSION
 from bfn.codec.chain import Chain
 from bfn.codec.stack import (
     Distribution,
@@ -109,10 +105,6 @@ class Codec:
         exact: Exact | None = None,
     ) -> None:
         check_integer("steps", steps, 1)
-        check_integer("lanes", lanes, 1)
-        check_integer("width", width, 1)
-        if not all(isinstance(size, int) and size > 0 for size in shape):
-            raise BFNError(f"shape = {tuple(shape)}; expected positive whole numbers")
         if model.lengths is not None:
             raise BFNError(
                 "examples of different lengths cannot be coded; compress with a model of windows "
@@ -120,38 +112,19 @@ class Codec:
             )
         constriction()
         self.model, self.shape, self.steps, self.lanes = model, tuple(shape), steps, lanes
-        self._values = None if values is None else [float(value) for value in values]
         self.width, self.exact = width, exact
-        self.chain = Chain(model, self.shape, steps, lanes, self._values, width)
-        single = Chain(model, self.shape, steps, lanes, self._values) if width > 1 else None
+        self.chain = Chain(model, self.shape, steps, lanes, values, width)
+        single = Chain(model, self.shape, steps, lanes, values) if width > 1 else None
         self.startup = Startup(self.chain, single)
 
     @cached_property
-    def settings(self) -> dict[str, Any]:
-        """What this codec is and runs on, as JSON values.
+    def probe(self) -> int:
+        """A 32-bit digest of the outputs of the network and the coder for fixed inputs.
 
-        "probe" is a digest of the outputs of the network and the coder for fixed inputs. Blocks
-        decode where it is the same, whatever the versions, the processor and the device.
+        Blocks decode where it is the same, whatever the versions, the processor and the device.
         """
         with exact_arithmetic(self.model):
-            digest = probe(self.chain)
-        return {
-            "format": VERSION,
-            "shape": list(self.shape),
-            "steps": self.steps,
-            "lanes": self.lanes,
-            "width": self.width,
-            "values": self._values,
-            "dtype": str(self.model.dtype).removeprefix("torch."),
-            "device": self.model.device.type,
-            "bfn": bfn.__version__,
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "constriction": version("constriction"),
-            "machine": platform.machine(),
-            "instructions": torch.backends.cpu.get_cpu_capability(),
-            "probe": digest,
-        }
+            return int.from_bytes(probe(self.chain)[:4], "big")
 
     def encode(self, blocks: Sequence[Any], progress: Progress | None = None) -> list[Coded]:
         """The bytes of every block, (N_b, *shape) or a dict of such tensors.
@@ -161,7 +134,7 @@ class Codec:
         """
         if isinstance(blocks, Mapping):
             raise BFNError("the blocks are a dict; expected a list of blocks: for one, give [x]")
-        width, variables, report = self.width, self.chain.variables, progress or _silent
+        width, variables, report = self.width, self.chain.variables, progress or (lambda _: None)
 
         def block(stacks: Stacks, lane: int, place: int) -> Generator[Any, Any, Coded]:
             x, places = self._indices(blocks[place], place)
@@ -228,7 +201,7 @@ class Codec:
         """
         places = range(len(payloads)) if places is None else places
         number_of = {place: j for j, place in enumerate(places)}
-        width, report = self.width, progress or _silent
+        width, report = self.width, progress or (lambda _: None)
 
         def block(stacks: Stacks, lane: int, place: int) -> Generator[Any, Any, Any]:
             j = number_of[place]
@@ -347,7 +320,7 @@ class Startup:
 
         `there` bits are already on the stack.
         """
-        needed, below = self.width * self.chain.startup_bits(x[0]) - there, stacks.bytes(lane)
+        needed, below = self.width * self.chain.startup_bits() - there, stacks.bytes(lane)
         trials = []
         for way in range(self.ways):
             stacks.put(lane, below)
@@ -422,9 +395,6 @@ class Startup:
     def _rows(self, rows: Floats) -> Floats:
         """One table repeated for every lane, of which a single one is active."""
         return np.broadcast_to(rows, (self.chain.lanes, *rows.shape))
-
-
-def _silent(count: int) -> None: ...
 
 
 def padding(words: int) -> bytes:
@@ -509,7 +479,7 @@ def exact_arithmetic(model: BFN) -> Iterator[None]:
             part.fp32_precision = precision
 
 
-def probe(chain: Chain) -> str:
+def probe(chain: Chain) -> bytes:
     """A digest of what this machine computes from fixed numbers, in `exact_arithmetic`."""
     digest, stacks = hashlib.blake2b(digest_size=16), Stacks(chain.lanes)
     for grid in (part.grid for part in chain.parts):
@@ -531,4 +501,4 @@ def probe(chain: Chain) -> str:
         chain.message(earlier, i).push(stacks, k)
     for lane in range(chain.lanes):
         digest.update(stacks.bytes(lane))
-    return digest.hexdigest()
+    return digest.digest()

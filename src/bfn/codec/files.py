@@ -45,9 +45,14 @@ MODES = {1: "L", 3: "RGB"}
 """The modes of pillow by the number of channels, of 8 bits each."""
 NUMBERS = re.compile(r"\|[biu]1|[<>][iuf][248]")
 """The types of numbers that arrays may hold."""
-MOST_REST = 1 << 26
-"""Maximum bytes of a piece of a table that its values do not determine."""
 _ORIENTATION = 0x0112
+
+Report = Callable[[int, int, str], None]
+"""Called with the number of finished files or examples, their total, and a title."""
+
+
+def silent(done: int, total: int, title: str) -> None:
+    """A `Report` to nobody."""
 
 
 @dataclass(frozen=True)
@@ -122,8 +127,6 @@ class Rows(Kind):
             pieces = list(self.format.pieces(path))
         except BFNError as error:
             raise DoesNotFit(str(error)) from None
-        if any(len(piece.rest) > MOST_REST for piece in pieces):
-            raise DoesNotFit("has lines that are too long for a table")
         x = [torch.from_numpy(piece.places) for piece in pieces]
         return Content(
             _bytes(path.read_bytes()),
@@ -135,8 +138,6 @@ class Rows(Kind):
     def restore(self, x: Tensor, plain: bytes, about: Any) -> dict[str, np.ndarray]:
         raw = []
         for rows, size in about:
-            if not 0 <= size <= MOST_REST:
-                raise ValueError(f"{size} bytes besides the values")
             raw.append(self.format.piece(x[:rows].numpy(), plain[:size]))
             x, plain = x[rows:], plain[size:]
         return _bytes(b"".join(raw))
@@ -299,7 +300,7 @@ class Picture(Kind):
         shades = bool((levels >= 0).all())
         values = levels if shades else pixels
         values = values[None] if values.ndim == 2 else np.moveaxis(values, -1, 0)
-        return Content({"": pixels}, self.translation.examples(values[None]), b"", shades)
+        return Content({"": pixels}, self.translation.encode(0, values[None]), b"", shades)
 
     def restore(self, x: Tensor, plain: bytes, about: Any) -> dict[str, np.ndarray]:
         if about:
@@ -435,7 +436,7 @@ def scan(
     translation: Translation,
     *,
     allow_fallback: bool = False,
-    report: Callable[[int, int, str], None] = lambda done, total, title: None,
+    report: Report = silent,
 ) -> list[Source]:
     """Read all files; refuse those the model cannot represent, in one sentence.
 
@@ -448,8 +449,6 @@ def scan(
             sources.append(_source(name, path, translation, allow_fallback))
         except DoesNotFit as reason:
             unfit.append(f"{str(path)!r} {reason}")
-        except OSError as error:
-            raise BFNError(f"cannot read {str(path)!r}: {error.strerror}") from None
     if unfit:
         more = len(unfit) - 1
         others = f", and {more} other file{'s do' if more > 1 else ' does'} not fit" if more else ""
@@ -505,13 +504,12 @@ def find_files(inputs: Sequence[Path]) -> list[tuple[str, Path]]:
     for _, path in files:
         if not path.is_file():
             raise BFNError(f"{str(path)!r} is not an ordinary file; leave it out")
-    check_names([name for name, _ in files])
     return files
 
 
 def _walk(folder: Path) -> Iterator[str]:
     def refuse(error: OSError) -> None:
-        raise BFNError(f"cannot read {str(error.filename)!r}: {error.strerror}")
+        raise error
 
     for place, _, files in os.walk(folder, onerror=refuse):
         for name in files:

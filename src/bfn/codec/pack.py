@@ -13,8 +13,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import platform
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib.metadata import version
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -23,10 +25,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bfn.codec.archive import MADE_WITH, Archive, Contents, Entry
+import bfn
+from bfn.codec.archive import Archive, Contents, Entry
 from bfn.codec.chain import Chain
 from bfn.codec.coder import LANES, Codec
-from bfn.codec.files import KINDS, Arrays, Source, checksum, ending, scan
+from bfn.codec.files import KINDS, Arrays, Report, Source, checksum, ending, scan, silent
 from bfn.codec.stack import Exact
 from bfn.codec.translation import DoesNotFit, Translation, bin_values
 from bfn.data.formats import Format
@@ -45,12 +48,6 @@ MAX_VARIABLES = 1 << 25
 """Maximum number of variables coded at once: bounds the memory of both sides."""
 NAMES = ("data.npy", "data.npz")
 """The only entry of an archive of arrays, of one kind or of mixed data."""
-
-Report = Callable[[int, int, str], None]
-"""Called with the number of finished files or examples, their total, and a title."""
-
-
-def _silent(*_: object) -> None: ...
 
 
 # What both sides must agree on.
@@ -77,27 +74,26 @@ def _without_defaults(config: Any) -> Any:
     }
 
 
-def _environment(codec: Codec) -> tuple[dict[str, str], int]:
-    """What an archive is made with, and the probe."""
-    settings = codec.settings
-    return {key: str(settings[key]) for key in MADE_WITH}, int(settings["probe"][:8], 16)
+def made_with(model: BFN) -> dict[str, str]:
+    """The versions, the processor and the device that an archive of the model is made with."""
+    return {
+        "bfn": bfn.__version__,
+        **{name: version(name) for name in ("torch", "numpy", "constriction")},
+        "machine": platform.machine(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "device": model.device.type,
+    }
 
 
-def _codec(
-    model: BFN, format: Format, steps: int, block: int = 1, examples: int = 1, width: int = 1
-) -> Codec:
+def codec_for(model: BFN, format: Format, steps: int, block: int = 1, examples: int = 1) -> Codec:
+    """The codec for a number of examples in blocks, which determine its lanes and width."""
     lanes = min(LANES, -(-examples // block), MAX_VARIABLES // (block * format.dimensions))
     exact = Exact(format.laws) if format.laws else None
-    values, lanes = bin_values(format), max(1, lanes)
-    return Codec(model, format.shape, steps, lanes=lanes, values=values, width=width, exact=exact)
-
-
-def codec_for(model: BFN, format: Format, steps: int, block: int, examples: int) -> Codec:
-    """The codec for a number of examples in blocks, which determine its lanes and width."""
-    codec = _codec(model, format, steps, block, examples)
-    most = min(WIDTH, WIDE // (codec.lanes * codec.chain.variables))
-    width = max(1, min(most, int(block / _fair_length(codec.chain))))
-    return _codec(model, format, steps, block, examples, width) if width > 1 else codec
+    own = {"lanes": max(1, lanes), "values": bin_values(format), "exact": exact}
+    narrow = Codec(model, format.shape, steps, **own)
+    most = min(WIDTH, WIDE // (narrow.lanes * narrow.chain.variables))
+    width = min(most, int(block / _fair_length(narrow.chain)))
+    return Codec(model, format.shape, steps, width=width, **own) if width > 1 else narrow
 
 
 def _fair_length(chain: Chain) -> float:
@@ -119,7 +115,7 @@ def pack(
     run: str = "",
     allow_fallback: bool = False,
     resize: bool = False,
-    report: Report = _silent,
+    report: Report = silent,
 ) -> Archive:
     """Store files in an archive, and return it.
 
@@ -140,12 +136,7 @@ def pack(
         return scan(inputs, translation, allow_fallback=allow_fallback, report=report)
 
     archive = _store(model, Translation.of(model, format, resize), read, steps, block, run, report)
-    try:
-        write(out, archive.to_bytes())
-    except OSError as error:
-        raise BFNError(
-            f"{str(out)!r} cannot be written ({error.strerror}); give another name"
-        ) from None
+    write(out, archive.to_bytes())
     return archive
 
 
@@ -156,7 +147,7 @@ def _store(
     steps: int,
     block: int | None,
     run: str = "",
-    report: Report = _silent,
+    report: Report = silent,
 ) -> Archive:
     """An archive of the sources that `read` returns."""
     format = translation.format
@@ -166,7 +157,7 @@ def _store(
     if not 1 <= steps <= MAX_STEPS:
         raise BFNError(f"steps = {steps}; give 1 to {MAX_STEPS}")
     # Refuses a model that cannot code, before files are read.
-    chain = _codec(model, format, steps).chain
+    chain = codec_for(model, format, steps).chain
     sources = read(translation)
     x = torch.cat([translation.nothing, *(source.x for source in sources)])
     if block is None:  # blocks of equal length
@@ -174,15 +165,14 @@ def _store(
         length = math.ceil(len(x) / max(1, round(len(x) / wanted)))
         block = min(most, max(1, length))
     codec = codec_for(model, format, steps, block, len(x))
-    made_with, probe = _environment(codec)
     blocks = list(x.split(block)) if len(x) else []
     contents = Contents(
-        made_with,
+        made_with(model),
         printable(run)[:255],
         format.medium,
         tuple(format.shape),
         fingerprint(model, format),
-        probe,
+        codec.probe,
         steps,
         block,
         input_bytes=sum(source.size for source in sources),
@@ -226,7 +216,7 @@ def unpack(
     *,
     run: str = "",
     only: Sequence[str] | None = None,
-    report: Report = _silent,
+    report: Report = silent,
 ) -> list[Entry]:
     """Restore an archive's files below a folder, replacing those of the same names; returns them.
 
@@ -245,16 +235,10 @@ def unpack(
         KINDS[entry.kind](translation).file(entry.name, values)
         for entry, values in zip(wanted, decoded, strict=True)
     ]
-    try:
-        out.mkdir(exist_ok=True)
-        for entry, content in zip(wanted, files, strict=True):
-            (out / entry.name).parent.mkdir(parents=True, exist_ok=True)
-            write(out / entry.name, content)
-    except OSError as error:
-        raise BFNError(
-            f"the files cannot be restored to {str(out)!r} ({error.strerror or error}); give "
-            "another folder"
-        ) from None
+    out.mkdir(exist_ok=True)
+    for entry, content in zip(wanted, files, strict=True):
+        (out / entry.name).parent.mkdir(parents=True, exist_ok=True)
+        write(out / entry.name, content)
     return wanted
 
 
@@ -291,7 +275,7 @@ def _values(
     format: Format,
     chosen: Sequence[int],
     run: str,
-    report: Report = _silent,
+    report: Report = silent,
 ) -> list[dict[str, np.ndarray]]:
     """The values of the chosen entries, all of which have their stored checksums."""
     contents, entries = archive.contents, archive.contents.entries
@@ -355,10 +339,9 @@ def _open_codec(archive: Archive, model: BFN, format: Format, run: str) -> Codec
         if entry.kind not in KINDS or not KINDS[entry.kind].suits(format, ending(entry.name)):
             raise archive.damaged(f"{entry.name!r} is not data of this model's kind")
     codec = codec_for(model, format, contents.steps, contents.block, contents.examples)
-    here, probe = _environment(codec)
-    if probe != contents.probe:
-        there = contents.made_with
-        different = [key for key in MADE_WITH if there[key] != here[key]]
+    if codec.probe != contents.probe:
+        there, here = contents.made_with, made_with(model)
+        different = [key for key in there if there[key] != here[key]]
         theirs, ours = (", ".join(f"{k} {made[k]}" for k in different) for made in (there, here))
         raise BFNError(
             f"{name!r} was made on a machine that rounds differently"

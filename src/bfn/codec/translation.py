@@ -47,12 +47,8 @@ class Translation:
             stored.append(part.form.decode(x_p).numpy())
         return stored
 
-    def examples(self, *values: np.ndarray) -> Tensor:
-        """Examples of stored values, as the codec would return them."""
-        return self.format.join([self.encode(p, each) for p, each in enumerate(values)])
-
     def encode(self, p: int, values: np.ndarray) -> Tensor:
-        """As `examples`, for variable p only."""
+        """Variable p of examples of stored values, as the codec would return it."""
         form = list(self.format.parts.values())[p].form
         if values.dtype.kind == "f":
             stored = torch.from_numpy(values.astype(values.dtype.newbyteorder("=")))
@@ -84,7 +80,7 @@ class Translation:
         levels = getattr(self.format.form, "levels", 0)
         if 0 < levels <= 256:
             values = np.arange(levels)
-            x = self.examples(values)
+            x = self.encode(0, values)
             exact = self.values(x)[0] == values
             shades = self.format.form.brightness(x).mul(255).round().long().numpy()
             level_of[shades[exact]] = values[exact]

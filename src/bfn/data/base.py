@@ -372,8 +372,10 @@ class Rows(DataSet):
     def _hashes(self, split: str) -> np.ndarray:
         parts = chunks(self.split(split))
         digests = [hashes(p.cpu().flatten(1).view(torch.uint8).numpy()) for p in parts]
-        lengths = self.lengths.get(split)
-        return hashed(np.concatenate(digests), None if lengths is None else lengths.cpu().numpy())
+        content = np.concatenate(digests)
+        if split not in self.lengths:
+            return content
+        return hashed(content, self.lengths[split].cpu().numpy())
 
     def _count(self, split: str) -> int:
         count = len(self.split(split))
@@ -509,10 +511,8 @@ def hashes(rows: np.ndarray) -> np.ndarray:
     return noise.splitmix64(sums ^ np.uint64(size))
 
 
-def hashed(content: np.ndarray, lengths: np.ndarray | None) -> np.ndarray:
-    """Hashes of rows and, if given, of their lengths."""
-    if lengths is None:
-        return content
+def hashed(content: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Hashes of rows and of their lengths."""
     return noise.splitmix64(content ^ noise.splitmix64(lengths.astype(np.uint64)))
 
 

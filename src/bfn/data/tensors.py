@@ -82,7 +82,7 @@ def _read(model: Model, what: str, data: Any) -> Stored:
     """x (N, *shape) and perhaps labels (N,), as tensors that suit the model."""
     x, *rest = data if isinstance(data, tuple | list) and data else (data,)
     cond = dict(rest[0] if isinstance(rest[0], Mapping) else {"label": rest[0]}) if rest else {}
-    x = packed(model, x) if model.flow.variables else _number(x)
+    x = packed(model, x) if model.flow.variables else _tensor(x)
     if not isinstance(x, Tensor) or x.is_complex() or len(rest) > 1:
         wrong = data if len(rest) > 1 else x
         kind = getattr(wrong, "dtype", type(wrong).__name__)
@@ -99,8 +99,9 @@ def _read(model: Model, what: str, data: Any) -> Stored:
             f"{what} have shape {tuple(x.shape)}; expected (N, *shape): examples, and the "
             "variables of each"
         )
-    weights = (p.dtype for p in model.parameters() if p.is_floating_point())
-    x = x.to(next(weights, x.dtype) if x.is_floating_point() else torch.int64)
+    if x.is_floating_point():
+        weights = (p.dtype for p in model.parameters() if p.is_floating_point())
+        x = x.to(next(weights, x.dtype))
     if "label" in cond:
         cond["label"] = as_labels(what, cond["label"], len(x))
     if "length" in cond:
@@ -114,20 +115,17 @@ def _read(model: Model, what: str, data: Any) -> Stored:
 def packed(model: Model, x: Any) -> Tensor:
     """An array or a tensor, for mixed data a dict of them, as one tensor."""
     if isinstance(x, Mapping):
-        return model.pack({name: _widened(value) for name, value in x.items()})
-    return model.pack(_widened(x))
+        return model.pack({name: _tensor(value) for name, value in x.items()})
+    return model.pack(_tensor(x))
 
 
-def _number(x: Any) -> Any:
-    """Arrays of numbers as tensors; anything else as it is."""
-    return as_tensor(x) if isinstance(x, np.ndarray) and x.dtype.kind in "biuf" else x
-
-
-def _widened(x: Any) -> Any:
-    """As `_number`, and small whole numbers as int64."""
-    x = _number(x)
-    integral = isinstance(x, Tensor) and not (x.is_floating_point() or x.is_complex())
-    return x.long() if integral else x
+def _tensor(x: Any) -> Any:
+    """Real numbers as a tensor, and whole numbers as one of int64; anything else as it is."""
+    if isinstance(x, np.ndarray) and x.dtype.kind in "biuf":
+        x = as_tensor(x)
+    if isinstance(x, Tensor) and not (x.is_floating_point() or x.is_complex()):
+        return x.long()
+    return x
 
 
 def format_of(model: Model, shape: Sequence[int]) -> Format:
