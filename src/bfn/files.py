@@ -16,14 +16,25 @@ FIGURES = (".png", ".pdf", ".svg")
 """Endings of the files that figures can be written to."""
 TABLES = (".csv", ".tsv", ".parquet")
 """Endings of the files that tables can be written to."""
+READERS = {
+    "archive 1": "bfn of 2026-11-16 (commit a6d3a61)",
+    "archive 2": "bfn of 2026-11-16 (commit d95ebc1)",
+    "archive 3": "bfn of 2026-11-16 (commit c76d3bd)",
+    "archive 4": "bfn of 2026-11-16 (commit dabc76f)",
+    "archive 5": "bfn of 2026-11-18 (commit eff6c5a)",
+    "checkpoint 1": "bfn of 2026-11-15 (commit 821fb6e)",
+    "run 1": "bfn of 2026-11-18 (commit d46b5b4)",
+}
+"""A commit that reads and writes each earlier format: none of them was in a release."""
 
 
 def check_format(kind: str, path: Path | str, found: object, expected: int) -> None:
-    """Refuse a file of another format."""
+    """Refuse a file of another format with the name of a version that reads it."""
     if found != expected:
+        reader = READERS.get(f"{kind} {found}", "the bfn that wrote it, if it is intact")
         raise BFNError(
             f"the {kind} {str(path)!r} has format {found}, this version of bfn reads {expected}; "
-            "read it with the bfn that wrote it, if it is intact"
+            f"read it with {reader}"
         )
 
 

@@ -81,7 +81,11 @@ def test_what_is_not_an_archive() -> None:
         b"": "is not a bfn archive",
         b"\x89BFN": "is not a bfn archive",
         b"PK\x03\x04 something else entirely": "is not a bfn archive",
-        b"\x89BFN\x05" + data[5:]: "has format 5, .* bfn reads 6; read it with the bfn that wrote",
+        b"\x89BFN\r\n\x1a\n\x01\0" + data[5:]: "has format 1, .* bfn reads 6; .*commit a6d3a61",
+        b"\x89BFN\x02" + data[5:]: "has format 2, .* bfn reads 6; .*commit d95ebc1",
+        b"\x89BFN\x03" + data[5:]: "has format 3, .* bfn reads 6; .*commit c76d3bd",
+        b"\x89BFN\x04" + data[5:]: "has format 4, .* bfn reads 6; .*commit dabc76f",
+        b"\x89BFN\x05" + data[5:]: "has format 5, .* bfn reads 6; .*commit eff6c5a",
         b"\x89BFN\x07" + data[5:]: "has format 7, .* bfn reads 6; read it with the bfn that wrote",
         data[:-20]: "truncated",
     }.items():

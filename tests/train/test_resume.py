@@ -285,7 +285,7 @@ def test_a_run_of_an_earlier_version_names_one_that_reads_it(tmp_path: Path) -> 
     written = tmp_path / "run" / "recipe.toml"
     written.write_text(written.read_text().replace('objective = "auto"\n', ""))
     before = contents(tmp_path / "run")
-    with pytest.raises(BFNError, match=r"has format 1.* read it with the bfn that wrote it"):
+    with pytest.raises(BFNError, match=r"has format 1.* read it with bfn of 2026-11-18 \(commit"):
         run(recipe, tmp_path / "run", resume=True)
     assert contents(tmp_path / "run") == before
 
@@ -406,11 +406,15 @@ def test_a_renamed_one_and_another_version_are_refused(
     os.replace(save(tmp_path, 3), tmp_path / "step-4")
     with pytest.raises(Damaged):
         checkpoint.load(tmp_path / "step-4")
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "FORMAT_VERSION", 99)
-        path = save(tmp_path, 5)
-    with pytest.raises(BFNError, match=r"format 99, .* reads 2; read it with the bfn that"):
-        checkpoint.load(path)
+    for version, reader in (
+        (1, r"read it with bfn of 2026-11-15 \(commit 821fb6e\)$"),
+        (99, "read it with the bfn that wrote it"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoint, "FORMAT_VERSION", version)
+            path = save(tmp_path, 5)
+        with pytest.raises(BFNError, match=f"format {version}, .* reads 2; {reader}"):
+            checkpoint.load(path)
 
 
 @pytest.mark.parametrize(

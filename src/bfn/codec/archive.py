@@ -199,7 +199,9 @@ class Archive:
                 f"{name!r} is not a bfn archive, or its first bytes are damaged; give a file "
                 "written by bfn compress"
             )
-        check_format("archive", name, data[len(MAGIC)], VERSION)
+        version = data[len(MAGIC)]
+        # Format 1 began like a PNG file.
+        check_format("archive", name, 1 if version == ord("\r") else version, VERSION)
         end = len(data) - 4
         if end < start or struct.unpack("<I", data[end:]) != (zlib.crc32(data[:end]),):
             raise _damaged(name, "it is truncated, or some of its bytes have changed")
