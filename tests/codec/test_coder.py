@@ -131,7 +131,7 @@ def test_startup_bits_are_examples() -> None:
     codec_, x = codec("discretised", lanes=1), data("discretised", 30)
     (coded,) = codec_.encode([x])
     m = coded.startup_examples
-    needed = codec_.chain.startup_bits()
+    needed = codec_.chain.startup_bits()  # and some for components
     assert 0 < m < 30
     assert coded.bits["startup"] >= needed
     costs = []
@@ -365,7 +365,7 @@ def test_the_cheapest_way_is_taken() -> None:
     noise = torch.randint(9, (20, 24), generator=torch.Generator().manual_seed(0))
     for x, counted in ((words(20, 24, 9), True), (noise, False)):
         startup = Startup(Codec(model, (24,), 4, lanes=1).chain)
-        needed = startup.chain.startup_bits()
+        needed = startup.chain.startup_bits(x[0].numpy())
         stacks, costs = Stacks(1), []
         with torch.no_grad():
             for way in range(startup.ways):
@@ -427,4 +427,4 @@ def test_enough_bits_to_begin_with(monkeypatch: pytest.MonkeyPatch) -> None:
         k = chain.indices(x)
         with torch.no_grad():
             chain.encode(stacks, k, np.arange(8))
-            assert 0.5 < -min(least) / chain.startup_bits() < 1.1
+            assert 0.5 < -min(least) / chain.startup_bits(k[0]) < 1.1

@@ -174,15 +174,25 @@ class Chain:
         due = np.isin(calls, CHECKED) | (calls % CHECKED[-1] == 0)
         return uniform(np.full((self.lanes, 1), 16), due[:, None])
 
-    def startup_bits(self) -> float:
-        """The bits that a stack should hold before an example is pushed.
+    def startup_bits(self, x: Integers | None = None) -> float:
+        """The bits that a stack should hold before an example x, (variables,), is pushed.
 
-        V_n is popped, and V_{n-1} before V_n is pushed. The chain also works with fewer bits, but
-        an empty stack pops the most extreme cells, which are expensive to push. More bits would
-        mean more start-up examples, at a higher rate."""
+        V_n is popped, and V_{n-1} and components before V_n is pushed. The chain also works with
+        fewer bits, but an empty stack pops the most extreme cells, which are expensive to push.
+        More bits would mean more start-up examples, at a higher rate. Only the sender needs this
+        number."""
         popped = float(self._popped[-2:].sum())
         scatter = 2.0 * self.numbers**0.5  # 1.4 standard deviations of that
-        return popped + scatter
+        return popped + scatter + (0.0 if x is None else self._component_bits(x))
+
+    def _component_bits(self, x: Integers) -> float:
+        """Estimate of the bits for choosing components: at most what the network knows of x."""
+        data = self.data(x[None]).to(self.model.device)
+        t = data.new_tensor([1.0 - 1.0 / self.n], dtype=self.model.dtype)
+        generator = torch.Generator(data.device).manual_seed(0)
+        theta = self.model.flow.sample(data, t, generator)
+        bits = -float(self.model(theta, t).log_prob(data).detach().sum()) / math.log(2.0)
+        return min(bits, self.even_bits) if math.isfinite(bits) else self.even_bits
 
     def marginal(self, t: float) -> Distribution:
         """The network's output at time t before any message."""

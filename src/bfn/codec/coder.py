@@ -320,7 +320,7 @@ class Startup:
 
         `there` bits are already on the stack.
         """
-        needed, below = self.width * self.chain.startup_bits() - there, stacks.bytes(lane)
+        needed, below = self.width * self.chain.startup_bits(x[0]) - there, stacks.bytes(lane)
         trials = []
         for way in range(self.ways):
             stacks.put(lane, below)
