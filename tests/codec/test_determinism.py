@@ -105,4 +105,4 @@ def test_bytes_stay_the_same() -> None:
     coded = Codec(model, (6,), 4, lanes=2).encode([x, x[:3]])
     assert coded[0].startup_examples < 50
     digest = hashlib.blake2b(b"/".join(c.payload for c in coded), digest_size=8).hexdigest()
-    assert digest == "cdcd27d86adbbc10", "the bytes have changed: do old ones decode?"
+    assert digest == "dc012a2c854ea3b4", "the bytes have changed: do old ones decode?"
