@@ -1,4 +1,4 @@
-"""Files are written completely or not at all, and replace others only if that was asked for."""
+"""Reading files; and writing them completely or not at all, over others only if asked to."""
 
 from __future__ import annotations
 
@@ -36,6 +36,15 @@ def check_format(kind: str, path: Path | str, found: object, expected: int) -> N
             f"the {kind} {str(path)!r} has format {found}, this version of bfn reads {expected}; "
             f"read it with {reader}"
         )
+
+
+def read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BFNError(
+            f"{str(path)!r} cannot be read: {error.strerror or error}; give the name of a file"
+        ) from None
 
 
 @contextlib.contextmanager

@@ -83,7 +83,6 @@ def test_an_evaluation_has_a_breakdown_by_variable(run: Path) -> None:
         assert sum(part.total.nats for part in parts) == pytest.approx(row.total.nats)
         assert sum(part.loss.nats for part in parts) == pytest.approx(row.loss.nats)
     assert "types" in repr(found)
-    assert "types" in found._repr_html_()
     assert (
         found.to_json()["variables"]["age"]["inf"]["nats"] == found.variables["age"][1].total.nats
     )

@@ -26,9 +26,8 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Self
 
-from bfn.data.reading import read_bytes
 from bfn.errors import BFNError, Extra, plural
-from bfn.files import check_format
+from bfn.files import check_format, read_bytes
 
 msgpack: Any = Extra("msgpack", "compress", "an archive")
 MAGIC, VERSION = b"\x89BFN", 6

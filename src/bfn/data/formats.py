@@ -22,8 +22,9 @@ from torch import Tensor
 from bfn import noise
 from bfn.data import bits_of, forms
 from bfn.data.forms import Alphabet, Form
-from bfn.data.reading import levels, open_picture, read_arrays, read_bytes
+from bfn.data.reading import levels, open_picture, read_arrays
 from bfn.errors import BFNError, check_integer
+from bfn.files import read_bytes
 
 MOST = 2**28
 """Maximum number of variables of an example."""

@@ -33,15 +33,6 @@ def absent(path: Path, expected: str) -> BFNError:
     return BFNError(f"{str(path)!r} does not exist{where}; expected {expected}: check the path")
 
 
-def read_bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise BFNError(
-            f"{str(path)!r} cannot be read: {error.strerror or error}; give the name of a file"
-        ) from None
-
-
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a .npz file by name; the one of a .npy file is called train.
 

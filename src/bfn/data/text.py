@@ -18,8 +18,9 @@ from bfn import noise
 from bfn.data.base import Rows, Stream, cut_text, hashed, hashes, hold_out, numbered
 from bfn.data.formats import TextFormat
 from bfn.data.forms import LETTERS, Alphabet, to_letters
-from bfn.data.reading import absent, read_bytes
+from bfn.data.reading import absent
 from bfn.errors import BFNError, plural
+from bfn.files import read_bytes
 
 TOKENS = ("characters", "letters", "bytes")
 
