@@ -12,14 +12,18 @@ text (at most 8,192), with averaged weights, in bits per character:
     autoregressive  every letter costs -ln p(x_d | the letters before it): no bound but exact
 
 The networks of the last two take one more class, for a masked letter or for what is before the
-window. The clock starts after two steps, which leaves out compiling, and stands still during
-evaluation. Keys of the recipe may follow, with values in JSON: --train.batch 32.
+window. On a GPU the clock starts after two steps, which leaves out compiling, and stands still
+during evaluation. On a CPU, where other work may hold up one model more than another, the seconds
+are CPU time (give OMP_NUM_THREADS=1): each model takes the steps that they buy, and its learning
+rate falls with them. A step costs the least of eight measurements, taken in turns. Keys of the
+recipe may follow, with values in JSON: --train.batch 32.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from collections import deque
 from dataclasses import replace
@@ -32,6 +36,7 @@ import bfn
 from bfn import noise
 from bfn import recipe as config
 from bfn.data.base import DataSet
+from bfn.device import find_device
 from bfn.evaluate import evaluate
 from bfn.loss import stratified
 from bfn.nn import Transformer
@@ -156,12 +161,25 @@ class Autoregressive(Letters):
 MODELS = {"BFN": Flow, "masked": Masked, "autoregressive": Autoregressive}
 
 
+def costs(trainers: list[Trainer]) -> list[float]:
+    """The CPU time of a step of each model, in seconds."""
+    least = [math.inf] * len(trainers)
+    for _ in range(8):
+        for which, trainer in enumerate(trainers):
+            began = time.process_time()
+            for _ in range(5):
+                trainer.advance()
+            least[which] = min(least[which], (time.process_time() - began) / 5)
+    return least
+
+
 def train(trainer: Trainer) -> str:
-    """Train for train.seconds, and say how many steps that were."""
-    state, gpu = trainer.state, trainer.device.type == "cuda"
+    """Train for train.seconds or train.steps, and say how many steps that were."""
+    state, settings, gpu = trainer.state, trainer.settings, trainer.device.type == "cuda"
+    clock = time.process_time if trainer.device.type == "cpu" else time.monotonic
     trainer.model.train()
     began, ahead = 0.0, deque[torch.cuda.Event]()
-    while state.seconds < trainer.settings.seconds:
+    while state.step < settings.steps and not 0.0 < settings.seconds <= state.seconds:
         trainer.advance()
         if gpu:  # the host may not run far ahead of the device
             ahead.append(torch.cuda.Event())
@@ -169,8 +187,8 @@ def train(trainer: Trainer) -> str:
             if len(ahead) > 2 or state.step <= 2:
                 ahead.popleft().synchronize()
         if state.step <= 2:
-            began = time.monotonic()
-        state.seconds = time.monotonic() - began
+            began = clock()
+        state.seconds = clock() - began
     return f"{state.step} steps of {1e3 * state.seconds / (state.step - 2):.1f} ms"
 
 
@@ -187,8 +205,13 @@ def main() -> None:
     limits = {"train.steps": 10**9, "train.seconds": given.seconds}
     recipe = config.read(given.recipe, {**limits, **more})
     data, crops = build.data(recipe), min(recipe.eval.crops, MOST)
-    for name, kind in MODELS.items():
-        trainer = kind(build.model(recipe), data, recipe.train)
+    settings = [recipe.train] * len(MODELS)
+    if find_device(recipe.train.device).type == "cpu":
+        trainers = [kind(build.model(recipe), data, recipe.train) for kind in MODELS.values()]
+        bought = [max(3, round(given.seconds / cost)) for cost in costs(trainers)]
+        settings = [replace(recipe.train, seconds=0.0, steps=steps) for steps in bought]
+    for (name, kind), own in zip(MODELS.items(), settings, strict=True):
+        trainer = kind(build.model(recipe), data, own)
         steps = train(trainer)
         with trainer.state.ema.in_place(trainer.state.net):
             bits, error = trainer.bits(crops, given.repeats, recipe.eval.batch)
