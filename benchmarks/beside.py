@@ -40,16 +40,21 @@ from bfn.device import find_device
 from bfn.evaluate import evaluate
 from bfn.loss import stratified
 from bfn.nn import Transformer
-from bfn.nn.blocks import Neighbours, RotaryAttention, SelfAttention
+from bfn.nn.blocks import Neighbours, RotaryAttention, SelfAttention, WideLinear
 from bfn.recipe import build
 from bfn.train.step import Micro, Trainer
 
 MOST = 8192
-"""Windows of the test text."""
+"""Windows of the test text, and of the training text that a head is fitted to."""
 
 
 class Flow(Trainer):
-    """A BFN as the recipe describes it."""
+    """A BFN as the recipe describes it, its head fitted to the training text."""
+
+    def __init__(self, model: bfn.BFN, data: DataSet, settings: config.Train) -> None:
+        x, _ = data.batch("train", data.indices(0, 0, MOST))
+        model.head = model.head.fitted(x, alike=data.format.alike)
+        super().__init__(model, data, settings)
 
     def bits(self, crops: int, repeats: int, batch: int) -> tuple[float, float]:
         """The cost of a character and its standard error, as in `bfn.evaluate`."""
@@ -142,7 +147,19 @@ class Before(Neighbours):
         return x
 
 
-CAUSAL = {SelfAttention: Causal, RotaryAttention: CausalRotary, Neighbours: Before}
+class WideBefore(WideLinear):
+    """A position's features and those of the kernel - 1 positions before it."""
+
+    def joined(self, x: Tensor) -> Tensor:
+        return F.pad(x, (0, 0, self.kernel - 1, 0)).unfold(1, self.kernel, 1)
+
+
+CAUSAL = {
+    SelfAttention: Causal,
+    RotaryAttention: CausalRotary,
+    Neighbours: Before,
+    WideLinear: WideBefore,
+}
 
 
 class Autoregressive(Letters):

@@ -34,7 +34,8 @@ def randomised(module: nn.Module, std: float) -> nn.Module:
 
 def rival(name: str, **net: object) -> Any:
     """A comparison's trainer of a small network."""
-    keys = {"length": LENGTH, "width": 16, "layers": 2, "heads": 2, "convolution": 0, **net}
+    keys = {"length": LENGTH, "width": 16, "layers": 2, "heads": 2}
+    keys |= {"convolution": 0, "input_convolution": 0, **net}
     recipe = config.read(
         "manual-text", {"data.length": LENGTH, **{f"net.{key}": v for key, v in keys.items()}}
     )
@@ -44,7 +45,9 @@ def rival(name: str, **net: object) -> Any:
     return trainer
 
 
-@pytest.mark.parametrize("net", [{"rotary": False}, {"rotary": True, "convolution": 3}])
+@pytest.mark.parametrize(
+    "net", [{"rotary": False}, {"rotary": True, "convolution": 3, "input_convolution": 3}]
+)
 def test_autoregression_sees_the_letters_before_and_no_others(net: dict[str, Any]) -> None:
     trainer, t = rival("autoregressive", **net), torch.zeros(1)
     x = torch.randint(27, (1, LENGTH))
