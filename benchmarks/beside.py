@@ -12,14 +12,18 @@ bits per character:
     autoregressive  every letter costs -ln p(x_d | the letters before it): exact, not a bound
 
 The networks of the last two take one more class, for a masked letter or for what is before the
-window. The clock starts after two steps, which leaves out compiling, and stands still during
-evaluation. Keys of the recipe may follow, with values in JSON: --train.batch 32.
+window. On a GPU the clock starts after two steps, which leaves out compiling, and stands still
+during evaluation. On a CPU, where other work may hold up one model more than another, the seconds
+are CPU time (give OMP_NUM_THREADS=1): each model takes the steps that they buy, and its learning
+rate falls with them. A step costs the least of eight measurements, taken in turns. Keys of the
+recipe may follow, with values in JSON: --train.batch 32.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from collections import deque
 from dataclasses import replace
@@ -32,19 +36,25 @@ import bfn
 from bfn import noise
 from bfn import recipe as config
 from bfn.data.base import DataSet
+from bfn.device import find_device
 from bfn.evaluate import evaluate
 from bfn.loss import stratified
 from bfn.nn import Transformer
-from bfn.nn.blocks import Neighbours, RotaryAttention, SelfAttention
+from bfn.nn.blocks import Neighbours, RotaryAttention, SelfAttention, WideLinear
 from bfn.recipe import build
 from bfn.train.step import Micro, Trainer
 
 MOST = 8192
-"""Windows of the test text."""
+"""Windows of the test text, and of the training text that a head is fitted to."""
 
 
 class Flow(Trainer):
-    """A BFN as the recipe describes it."""
+    """A BFN as the recipe describes it, its head fitted to the training text."""
+
+    def __init__(self, model: bfn.BFN, data: DataSet, settings: config.Train) -> None:
+        x, _ = data.batch("train", data.indices(0, 0, MOST))
+        model.head = model.head.fitted(x, alike=data.format.alike)
+        super().__init__(model, data, settings)
 
     def bits(self, crops: int, repeats: int, batch: int) -> tuple[float, float]:
         """The cost of a character and its standard error, as in `bfn.evaluate`."""
@@ -137,7 +147,19 @@ class Before(Neighbours):
         return x
 
 
-CAUSAL = {SelfAttention: Causal, RotaryAttention: CausalRotary, Neighbours: Before}
+class WideBefore(WideLinear):
+    """A position's features and those of the kernel - 1 positions before it."""
+
+    def joined(self, x: Tensor) -> Tensor:
+        return F.pad(x, (0, 0, self.kernel - 1, 0)).unfold(1, self.kernel, 1)
+
+
+CAUSAL = {
+    SelfAttention: Causal,
+    RotaryAttention: CausalRotary,
+    Neighbours: Before,
+    WideLinear: WideBefore,
+}
 
 
 class Autoregressive(Letters):
@@ -156,12 +178,25 @@ class Autoregressive(Letters):
 MODELS = {"BFN": Flow, "masked": Masked, "autoregressive": Autoregressive}
 
 
+def costs(trainers: list[Trainer]) -> list[float]:
+    """The CPU time of a step of each model, in seconds."""
+    least = [math.inf] * len(trainers)
+    for _ in range(8):
+        for which, trainer in enumerate(trainers):
+            began = time.process_time()
+            for _ in range(5):
+                trainer.advance()
+            least[which] = min(least[which], (time.process_time() - began) / 5)
+    return least
+
+
 def train(trainer: Trainer) -> str:
-    """Train for train.seconds, and say how many steps that were."""
-    state, gpu = trainer.state, trainer.device.type == "cuda"
+    """Train for train.seconds or train.steps, and say how many steps that were."""
+    state, settings, gpu = trainer.state, trainer.settings, trainer.device.type == "cuda"
+    clock = time.process_time if trainer.device.type == "cpu" else time.monotonic
     trainer.model.train()
     began, ahead = 0.0, deque[torch.cuda.Event]()
-    while state.seconds < trainer.settings.seconds:
+    while state.step < settings.steps and not 0.0 < settings.seconds <= state.seconds:
         trainer.advance()
         if gpu:  # the host may not run far ahead of the device
             ahead.append(torch.cuda.Event())
@@ -169,8 +204,8 @@ def train(trainer: Trainer) -> str:
             if len(ahead) > 2 or state.step <= 2:
                 ahead.popleft().synchronize()
         if state.step <= 2:
-            began = time.monotonic()
-        state.seconds = time.monotonic() - began
+            began = clock()
+        state.seconds = clock() - began
     return f"{state.step} steps of {1e3 * state.seconds / (state.step - 2):.1f} ms"
 
 
@@ -187,8 +222,13 @@ def main() -> None:
     limits = {"train.steps": 10**9, "train.seconds": given.seconds}
     recipe = config.read(given.recipe, {**limits, **more})
     data, crops = build.data(recipe), min(recipe.eval.crops, MOST)
-    for name, kind in MODELS.items():
-        trainer = kind(build.model(recipe), data, recipe.train)
+    settings = [recipe.train] * len(MODELS)
+    if find_device(recipe.train.device).type == "cpu":
+        trainers = [kind(build.model(recipe), data, recipe.train) for kind in MODELS.values()]
+        bought = [max(3, round(given.seconds / cost)) for cost in costs(trainers)]
+        settings = [replace(recipe.train, seconds=0.0, steps=steps) for steps in bought]
+    for (name, kind), own in zip(MODELS.items(), settings, strict=True):
+        trainer = kind(build.model(recipe), data, own)
         steps = train(trainer)
         with trainer.state.ema.in_place(trainer.state.net):
             bits, error = trainer.bits(crops, given.repeats, recipe.eval.batch)

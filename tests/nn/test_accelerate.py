@@ -31,6 +31,19 @@ NETWORKS = {
     "transformer": lambda **k: bfn.nn.Transformer(
         64, inputs=1, outputs=1, width=32, layers=2, heads=2, labels=3, **k
     ),
+    "text": lambda **k: bfn.nn.Transformer(
+        64,
+        1,
+        1,
+        width=32,
+        layers=2,
+        heads=2,
+        labels=3,
+        rotary=True,
+        convolution=5,
+        input_convolution=5,
+        **k,
+    ),
 }
 
 
@@ -44,7 +57,7 @@ def network(name: str, **options: float) -> torch.nn.Module:
 
 def inputs(name: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
-    shape = (4, 64) if name == "transformer" else (4, 1, 8, 8)
+    shape = (4, 64) if name in ("transformer", "text") else (4, 1, 8, 8)
     features = torch.rand(shape, generator=generator) * 2 - 1
     return features, torch.rand(4, generator=generator), torch.tensor([0, 2, -1, 1])
 

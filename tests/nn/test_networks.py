@@ -14,7 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bfn.nn import MLP, Transformer, UNet, VDMUNet, blocks
-from bfn.nn.blocks import LabelEmbedding, Neighbours, ResidualBlock, RotaryAttention, vdm_times
+from bfn.nn.blocks import (
+    LabelEmbedding,
+    Neighbours,
+    ResidualBlock,
+    RotaryAttention,
+    WideLinear,
+    vdm_times,
+)
 from support.mistakes import assert_refused
 
 
@@ -38,7 +45,7 @@ def channels(**arguments: Any) -> Transformer:
 
 
 def rotary(**arguments: Any) -> Transformer:
-    return transformer(rotary=True, convolution=3, **arguments)
+    return transformer(rotary=True, convolution=3, input_convolution=3, **arguments)
 
 
 def mlp(**arguments: Any) -> MLP:
@@ -245,6 +252,7 @@ def test_sizes_that_do_not_fit() -> None:
         (lambda: unet(groups=32), "groups = 32 does not divide"),
         (lambda: transformer(heads=5), "heads = 5 does not divide width = 16"),
         (lambda: transformer(convolution=2), "convolution = 2; expected an odd number"),
+        (lambda: transformer(input_convolution=4), "input_convolution = 4; expected an odd number"),
     ):
         assert_refused(call, words)
     assert unet(image_size=(8, 4)).arguments["image_size"] == [8, 4]
@@ -349,6 +357,27 @@ def test_neighbours_are_a_convolution_along_the_positions() -> None:
     nn.init.normal_(near.weights)
     own = F.conv1d(x.mT, near.weights.T[:, None], padding=2, groups=4).mT
     torch.testing.assert_close(near(x), x + own)
+
+
+def test_a_wide_linear_layer_is_a_dense_convolution_along_the_positions() -> None:
+    torch.manual_seed(0)
+    wide = WideLinear(inputs=3, outputs=4, kernel=5).double()
+    x, exists = torch.randn(2, 7, 3, dtype=torch.float64), torch.rand(2, 7) < 0.7
+    weight = wide.weight.unflatten(1, (3, 5))
+    for mask, seen in ((None, x), (exists, x.where(exists[..., None], 0.0))):
+        own = torch.zeros(2, 7, 4, dtype=torch.float64)
+        for p in range(7):
+            for j in range(5):
+                if 0 <= p + j - 2 < 7:
+                    own[:, p] += seen[:, p + j - 2] @ weight[..., j].T
+        torch.testing.assert_close(wide(x, mask), own + wide.bias)
+
+
+def test_a_kernel_of_one_is_the_transformer_without() -> None:
+    net, plain = randomised(transformer(input_convolution=1)), transformer().double()
+    plain.load_state_dict(net.state_dict())
+    x, t = inputs(net)
+    torch.testing.assert_close(net(x, t), plain(x, t))
 
 
 def test_a_rotary_transformer_sees_distances_alone() -> None:

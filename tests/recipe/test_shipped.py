@@ -128,9 +128,13 @@ def test_pictures_and_texts_fill_in_the_recipe(command: Command) -> None:
         str(Path("20,24").resolve()),
         alphabet,
     )
-    assert recipe.flow == {"kind": "discrete", "K": 29, "beta_1": bfn.suggest_beta_1(29)}
-    assert (recipe.net["length"], recipe.net["inputs"], recipe.net["outputs"]) == (16, 29, 29)
+    posterior = {"head": "posterior", "inputs": "posterior"}
+    flow = {"kind": "discrete", "K": 29, "beta_1": bfn.suggest_beta_1(29), **posterior}
+    assert recipe.flow == flow
+    assert (recipe.net["length"], recipe.net["inputs"], recipe.net["outputs"]) == (16, 58, 29)
     assert recipe == build.fitted(recipe, build.data(recipe))
+    assert main(["train", "text", "--out", "c", *text[4:], *small, "--flow.inputs", "theta"]) == 0
+    assert RunFolder("c").recipe().net["inputs"] == 29
 
 
 def array(shape: tuple[int, ...], dtype: str) -> np.ndarray:
@@ -175,6 +179,17 @@ def test_an_array_s_shape_and_type_choose_network_and_flow(
     values = array(shape, dtype)
     np.save(tmp_path / "x.npy", np.minimum(values, np.sort(values.flatten())[values.size // 2]))
     assert build.data(complete).format == data.format
+
+
+def test_a_suggested_network_fits_the_numbers_that_it_sees(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", array((5,), "i8"))
+    given = {"data.path": str(tmp_path / "x.npy"), "flow.inputs": "posterior", "net.layers": 1}
+    recipe = config.read("array", given)
+    data = build.data(recipe)
+    complete = build.fitted(recipe, data)
+    assert complete.net["inputs"] == 2 * data.K
+    x, _ = data.batch("train", data.indices(0, 0, 4))
+    assert bool((bfn.loss.continuous_time(build.model(complete), x) > 0).all())
 
 
 def test_a_table_from_file_to_samples(command: Command) -> None:

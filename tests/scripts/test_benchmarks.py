@@ -34,7 +34,8 @@ def randomised(module: nn.Module, std: float) -> nn.Module:
 
 def rival(name: str, **net: object) -> Any:
     """A comparison's trainer of a small network."""
-    keys = {"length": LENGTH, "width": 16, "layers": 2, "heads": 2, "convolution": 0, **net}
+    keys = {"length": LENGTH, "width": 16, "layers": 2, "heads": 2}
+    keys |= {"convolution": 0, "input_convolution": 0, **net}
     recipe = config.read(
         "manual-text", {"data.length": LENGTH, **{f"net.{key}": v for key, v in keys.items()}}
     )
@@ -44,7 +45,9 @@ def rival(name: str, **net: object) -> Any:
     return trainer
 
 
-@pytest.mark.parametrize("net", [{"rotary": False}, {"rotary": True, "convolution": 3}])
+@pytest.mark.parametrize(
+    "net", [{"rotary": False}, {"rotary": True, "convolution": 3, "input_convolution": 3}]
+)
 def test_autoregression_sees_the_letters_before_and_no_others(net: dict[str, Any]) -> None:
     trainer, t = rival("autoregressive", **net), torch.zeros(1)
     x = torch.randint(27, (1, LENGTH))
@@ -84,6 +87,28 @@ def test_the_comparison_trains_and_evaluates_every_model(
     for line in lines:
         assert 2.0 < float(line[1]) < 20.0
         assert 0.0 < float(line[3]) < 0.5
+
+
+def test_on_a_cpu_each_model_takes_the_steps_that_its_seconds_buy(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rates: list[float] = []
+
+    class Watched(beside.Flow):
+        def advance(self) -> None:
+            super().advance()
+            rates.append(self.state.optimiser.param_groups[0]["lr"])
+
+    monkeypatch.setattr(beside, "costs", lambda trainers: [0.05, 0.1, 0.2])
+    monkeypatch.setitem(beside.MODELS, "BFN", Watched)
+    keys = {"data.length": LENGTH, "net.length": LENGTH, "net.width": 16, "net.layers": 1}
+    keys |= {"train.warmup": 0, "train.learning_rate": 0.01, "train.device": '"cpu"'}
+    given = [str(each) for key, value in keys.items() for each in (f"--{key}", value)]
+    monkeypatch.setattr("sys.argv", ["beside", "--seconds", "0.8", "--repeats", "1", *given])
+    beside.main()
+    steps = [int(line.split()[7]) for line in capsys.readouterr().out.splitlines()]
+    assert steps == [16, 8, 4]
+    assert rates == pytest.approx([0.01 * (1 - step / 16) for step in range(16)])
 
 
 @pytest.mark.parametrize("layers", [1, 2, 6])

@@ -42,7 +42,8 @@ def json_arguments(variables: Mapping[str, Any]) -> dict[str, Any]:
         elif not isinstance(value, dict):  # of shapes by variable
             for size in value if isinstance(value, tuple | list) else (value,):
                 if size is not None:
-                    check_integer(name, size, 0 if name in ("labels", "convolution") else 1)
+                    optional = name in ("labels", "convolution", "input_convolution")
+                    check_integer(name, size, 0 if optional else 1)
     return {name: list(v) if isinstance(v, tuple) else v for name, v in arguments.items()}
 
 
@@ -350,6 +351,27 @@ class Neighbours(nn.Module):
         for j, weight in enumerate(self.weights.to(x.dtype)):
             x = x + weight * padded[:, j : j + x.shape[1]]
         return x
+
+
+class WideLinear(nn.Linear):
+    """W (x_(p - r), ..., x_(p + r)) + b, r = kernel // 2, for x (B, N, inputs): what a position's
+    features and those of its neighbours give; beyond the ends x counts as 0."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int) -> None:
+        super().__init__(inputs * kernel, outputs)
+        self.kernel = kernel
+
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, x: Tensor, mask: Tensor | None = None
+    ) -> Tensor:
+        """Only from tokens where `mask` (B, N) is true."""
+        seen = x if mask is None else x * mask[..., None]
+        return super().forward(self.joined(seen).flatten(2))
+
+    def joined(self, x: Tensor) -> Tensor:
+        """Every position's features with those of its neighbours: (B, N, inputs, kernel)."""
+        reach = self.kernel // 2
+        return F.pad(x, (0, 0, reach, reach)).unfold(1, self.kernel, 1)
 
 
 class ImageAttention(nn.Module):

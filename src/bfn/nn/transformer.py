@@ -15,6 +15,7 @@ from bfn.nn.blocks import (
     Neighbours,
     RotaryAttention,
     SelfAttention,
+    WideLinear,
     apart,
     check_mask,
     check_times,
@@ -90,6 +91,8 @@ class Transformer(nn.Module):
         rotary: whether attention sees distances (`RotaryAttention`), and no positions are added.
         convolution: odd number of neighbouring positions that every branch of every layer joins by
             a convolution (`Neighbours`); 0 for none.
+        input_convolution: odd number of neighbouring positions whose features the first layer
+            joins (`WideLinear`), so that W features becomes a convolution; 0 for none.
     """
 
     positions: Tensor
@@ -109,15 +112,22 @@ class Transformer(nn.Module):
         known: bool = False,
         rotary: bool = False,
         convolution: int = 0,
+        input_convolution: int = 0,
     ) -> None:
         super().__init__()
         self.arguments = json_arguments(locals())
-        if convolution and convolution % 2 == 0:
-            raise BFNError(f"convolution = {convolution}; expected an odd number, or 0 for none")
+        for name in ("convolution", "input_convolution"):
+            if (kernel := self.arguments[name]) and kernel % 2 == 0:
+                raise BFNError(f"{name} = {kernel}; expected an odd number, or 0 for none")
         self.length, self.inputs, self.outputs = length, inputs, outputs
         self.channels = channels
         self.dropout = dropout
-        self.embed = nn.Linear((channels or 1) * inputs, width)
+        numbers = (channels or 1) * inputs
+        self.embed = (
+            WideLinear(numbers, width, input_convolution)
+            if input_convolution
+            else nn.Linear(numbers, width)
+        )
         self.time = nn.Linear(1, width)
         self.known = known_marker(known, channels or 1, width)
         self.rotary = rotary
@@ -161,7 +171,12 @@ class Transformer(nn.Module):
         attends to one that does not.
         """
         variables = features.shape[: 2 if self.channels is None else 3]
-        x = self.embed(self.sequences_in(features, t))
+        numbers = self.sequences_in(features, t)
+        if mask is not None:
+            check_mask("mask", mask, variables, "exists")
+            mask = mask if self.channels is None else mask.any(-1)
+        wide = isinstance(self.embed, WideLinear)
+        x = self.embed(numbers, mask) if wide else self.embed(numbers)
         if known is not None:
             x = x + mark_known(self.known, known, variables, None if len(variables) == 2 else 2)
         # In the type of the products; otherwise the sums of all layers would be twice as wide.
@@ -172,9 +187,6 @@ class Transformer(nn.Module):
             x = x + embed_labels(self.labels, label, t.shape[0])[:, None]
         stream = x = F.dropout(x, self.dropout, self.training)
         branch = None
-        if mask is not None:
-            check_mask("mask", mask, variables, "exists")
-            mask = mask if self.channels is None else mask.any(-1)
         for layer in self.layers:
             stream, branch = layer(stream, branch, mask)
         h = self.last_norm(stream, branch)[1].to(x.dtype)

@@ -6,6 +6,7 @@ In the sections net and flow, a value may depend on the data:
     "data.length"    the number of variables of a sequence
     "data.channels"  the first axis of an example
     "suggested"      for sigma_1 or beta_1: `bfn.suggest_sigma_1` or `bfn.suggest_beta_1`;
+                     for net.inputs: how many numbers the flow's head shows the network;
                      for flow.kind: the type of the data; for net.class: a network for their shape.
                      Either comes with all of its arguments, unless the recipe gives them.
 
@@ -205,7 +206,7 @@ def fitted(recipe: Recipe, data: DataSet) -> Recipe:
     recipe = dataclasses.replace(recipe, texts=texts, flow=flow)
     _check_kind(recipe, data)
     _check_K(recipe, data)
-    net = _table("net", _suggested_network(recipe, data), data)
+    net = _table("net", _with_inputs(_suggested_network(recipe, data), recipe, data), data)
     recipe = dataclasses.replace(recipe, net=net)
     return _placed(settled(_with_known(_with_labels(recipe, data))), data)
 
@@ -269,9 +270,7 @@ def _suggested_flow(flow: dict[str, Any], data: DataSet) -> dict[str, Any]:
 def _suggested_network(recipe: Recipe, data: DataSet) -> dict[str, Any]:
     if recipe.net.get("class") != SUGGESTED:
         return recipe.net
-    model = around(recipe, lambda _: nn.Identity())
-    features = model.flow.features(model.flow.prior((1, *data.shape)))
-    inputs = features.shape[-1] if features.dim() > 1 + len(data.shape) else 1
+    model, inputs = _without_network(recipe, data)
     numbers = {"inputs": inputs, "outputs": model.head.parameters}
     arguments = {key: value for key, value in recipe.net.items() if key != "class"}
     sequences = {"class": "bfn.nn:Transformer", "width": 256, "layers": 6, "heads": 8}
@@ -291,6 +290,19 @@ def _suggested_network(recipe: Recipe, data: DataSet) -> dict[str, Any]:
                 "them, or give your own network with --net.class"
             )
     return net | numbers | arguments
+
+
+def _with_inputs(net: dict[str, Any], recipe: Recipe, data: DataSet) -> dict[str, Any]:
+    if net.get("inputs") != SUGGESTED:
+        return net
+    return {**net, "inputs": _without_network(recipe, data)[1]}
+
+
+def _without_network(recipe: Recipe, data: DataSet) -> tuple[BFN, int]:
+    """The recipe's flow and head, and how many numbers per variable a network sees."""
+    model = around(recipe, lambda _: nn.Identity())
+    features = model.head.features(model.flow, model.flow.prior((1, *data.shape)))
+    return model, features.shape[-1] if features.dim() > 1 + len(data.shape) else 1
 
 
 def _multipliers(height: int, width: int) -> list[int]:
@@ -340,7 +352,7 @@ def _value(path: str, key: str, value: Any, data: DataSet) -> Any:
     if value == SUGGESTED and key not in SUGGESTIONS:
         raise BFNError(
             f"{path} = {value!r} is not possible here; expected a number (only "
-            f"{' and '.join(SUGGESTIONS)} can be suggested)"
+            f"{', '.join(SUGGESTIONS)} and net.inputs can be suggested)"
         )
     number = FROM_DATA["data.K" if value == SUGGESTED else value](data)
     if number is None:
