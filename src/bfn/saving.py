@@ -284,12 +284,17 @@ def read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
         weights = load_file(path)
         if "sha256" in config and sha256(path) != config["sha256"]:
             raise ValueError(f"its SHA-256 is not the one in {CONFIG}")
-        return weights
     except (SafetensorError, OSError, ValueError) as error:
         raise BFNError(
             f"{str(path)!r} is damaged or truncated ({error}); try again if its training is "
             "running; otherwise restore it, or resume its training"
         ) from error
+    kinds = {weight.dtype for weight in weights.values() if weight.is_floating_point()}
+    if others := kinds - set(DTYPES.values()):
+        raise BFNError(
+            f"{str(path)!r} holds weights of type {others.pop()}; expected {', '.join(DTYPES)}"
+        )
+    return weights
 
 
 def fill(net: nn.Module, weights: Mapping[str, Tensor], dtype: str | None = None) -> None:
@@ -318,6 +323,8 @@ def misfit(net: nn.Module, weights: Mapping[str, Tensor]) -> str:
         if value.shape != weights[name].shape:
             shapes = f"{tuple(weights[name].shape)}, in the network {tuple(value.shape)}"
             return f"{name} has shape {shapes}"
+        if value.is_floating_point() != weights[name].is_floating_point():
+            return f"{name} has type {weights[name].dtype}, in the network {value.dtype}"
     return next((f"the network has no {name}" for name in weights if name not in own), "")
 
 

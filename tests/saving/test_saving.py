@@ -243,6 +243,14 @@ def test_other_weights_are_refused(run: Path) -> None:
     del old["sha256"]
     config.write_text(json.dumps(old))
     assert torch.equal(load().net.state_dict()[name], tensors[name])
+    for other, words in (
+        (torch.int32, f"{name} has type torch.int32, in the network torch.float32; restore"),
+        (torch.bool, f"{name} has type torch.bool"),
+        (torch.float8_e4m3fn, "of type torch.float8_e4m3fn; expected float16"),
+    ):
+        save_file({**tensors, name: tensors[name].to(other)}, path)
+        assert_refused(load, words)
+    save_file(tensors, path)
     for dtype in ("int64", "nn", 7, [], {}):
         refused(run, lambda config, dtype=dtype: config.update(dtype=dtype), "dtype = ")
 
