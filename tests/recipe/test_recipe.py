@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +16,7 @@ from torch import nn
 import bfn
 from bfn.cli.app import main
 from bfn.errors import BFNError
-from bfn.recipe import build, names, read
+from bfn.recipe import build, names, read, resolve
 from bfn.recipe.keys import Key, keys
 from bfn.recipe.values import Text, plain, signature, typed
 from support import tiny_runs
@@ -29,6 +30,20 @@ def test_shipped_recipes_survive_writing(name: str, tmp_path: Path) -> None:
     path = tmp_path / "other.toml"
     path.write_text(recipe.to_toml())
     assert read(path) == recipe
+
+
+def test_every_character_survives_writing() -> None:
+    text = "".join(map(chr, range(0x100))) + "\u2028\U0001f600"
+    recipe = resolve({"description": text, "net": {"odd key": [["x"], []]}}, {}, name="x")
+    document = tomllib.loads(recipe.to_toml())
+    assert document["description"] == text
+    assert document["net"] == {"odd key": [["x"], []]}
+    assert document["train"]["clip"] == 5.0
+
+
+def test_what_earlier_recipes_also_had_is_ignored() -> None:
+    former = {"parameters": 3, "published": {"unit": "nats"}}
+    assert resolve(former, {}, name="x") == resolve({}, {}, name="x")
 
 
 def test_overrides(tmp_path: Path) -> None:

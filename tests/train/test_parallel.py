@@ -191,14 +191,27 @@ def children(process: subprocess.Popen[str]) -> list[int]:
     return [found[rank] for rank in sorted(found)]
 
 
-def test_the_loss_of_a_process_is_reported() -> None:
-    message = "[/build/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:35239."
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (
+            "[/build/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:35239. "
+            "This is typically caused by a remote worker crashing.",
+            r"\(Connection closed by peer \[127.0.0.1\]:35239\)",
+        ),
+        (
+            "NCCL error in: here.cpp:7, remote process exited\nncclRemoteError: ...",
+            "NCCL error in:",
+        ),
+    ],
+)
+def test_the_loss_of_a_process_is_reported(message: str, reason: str) -> None:
     world = World()
-    with pytest.raises(RuntimeError, match="gloo") as caught, world.guard():
+    with pytest.raises(RuntimeError, match=r"gloo|NCCL") as caught, world.guard():
         raise RuntimeError(message)  # alone, there is none to lose
     assert not isinstance(caught.value, ProcessLost)
     world.size = 2
-    sentence = "lost another process .*Connection closed by peer .* with --resume"
+    sentence = f"lost another process .*{reason}.* with --resume"
     with pytest.raises(ProcessLost, match=sentence), world.guard():
         raise RuntimeError(message)
     assert world.lost

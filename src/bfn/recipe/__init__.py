@@ -288,6 +288,9 @@ FORGIVING = ("skip_corrupt", "unknown")
 _TABLES = (*FREE, *SECTIONS)
 _TOP = ("name", "description")
 
+_FORMER = ("parameters", "published")
+"""What recipes of earlier development versions also have; it is ignored."""
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -413,6 +416,8 @@ def resolve(
     for key, value in document.items():
         if key in _TOP:
             top[key] = typed(key, value, str, source)
+        elif key in _FORMER:
+            continue
         elif key not in sections:
             raise BFNError(f"unknown section {key}{source}{suggestion(key, [*sections, *_TOP])}")
         elif not isinstance(value, Mapping):

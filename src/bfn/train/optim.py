@@ -32,6 +32,7 @@ from torch import (
 )
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from bfn.loss import ImportanceTimes, Times, independent, stratified
 from bfn.model import BFN
 from bfn.recipe import Train
 from bfn.train.parallel import full, like, local
@@ -204,6 +205,11 @@ def _orthogonal(matrices: Tensor) -> Tensor:
         B = torch.baddbmm(A, A, A, beta=b, alpha=c)
         X = torch.baddbmm(X, B, X, beta=a)
     return X
+
+
+def time_sampler(name: str) -> Times:
+    samplers: dict[str, Times] = {"stratified": stratified, "independent": independent}
+    return samplers.get(name) or ImportanceTimes()
 
 
 class EMA:

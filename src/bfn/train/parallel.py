@@ -18,6 +18,7 @@ import functools
 import gc
 import itertools
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -167,7 +168,7 @@ class World:
             self.lost = True
             raise ProcessLost(
                 f"process {self.rank} lost another process of this training run, which has died or "
-                f"cannot be reached ({_first_words(error)}); checkpoints are intact: restart all "
+                f"cannot be reached ({_reason(error)}); checkpoints are intact: restart all "
                 "processes with --resume (resume=True in Python)"
             ) from error
 
@@ -216,7 +217,7 @@ def world() -> Iterator[World]:
     except (ValueError, RuntimeError) as error:
         raise BFNError(
             f"WORLD_SIZE = {size} asks for several processes, but they could not be joined "
-            f"({_first_words(error)}); start them with torchrun, or unset it"
+            f"({' '.join(str(error).split())[:160]}); start them with torchrun, or unset it"
         ) from error
     world = World(rank, size, local_rank)
     try:
@@ -249,9 +250,10 @@ def _lost(error: RuntimeError) -> bool:
     )
 
 
-def _first_words(error: BaseException) -> str:
-    """The beginning of torch's message, which may be a page long."""
-    return " ".join(str(error).split())[:160]
+def _reason(error: BaseException) -> str:
+    """The first sentence of a message, without the source line that it begins with."""
+    text = re.sub(r"^\[[^\]]*\]:?", "", " ".join(str(error).split()))
+    return text.strip().partition(". ")[0][:120]
 
 
 # Networks of several processes.

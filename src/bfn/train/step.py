@@ -29,13 +29,13 @@ from bfn.data.base import DataSet, Stored
 from bfn.device import on_device
 from bfn.errors import BFNError
 from bfn.flow import BayesianFlow
-from bfn.loss import ImportanceTimes, Times
+from bfn.loss import ImportanceTimes
 from bfn.model import BFN
 from bfn.nn.accelerate import Accelerated
 from bfn.recipe import Train
 from bfn.train.checkpoint import State
 from bfn.train.monitor import Window
-from bfn.train.optim import EMA, learning_rate, optimiser
+from bfn.train.optim import EMA, learning_rate, optimiser, time_sampler
 from bfn.train.parallel import World, full, shard
 
 AHEAD = 3
@@ -167,11 +167,6 @@ class Trainer:
             f"train.accumulate = {more} or more, which splits the batch without changing "
             "the result"
         )
-
-
-def time_sampler(name: str) -> Times:
-    samplers: dict[str, Times] = {"stratified": loss.stratified, "independent": loss.independent}
-    return samplers.get(name) or ImportanceTimes()
 
 
 def _of_rows(model: BFN, augment: Callable[[Any], Any] | None) -> Callable[[Tensor], Tensor]:
