@@ -262,7 +262,8 @@ class Loop:
         self._write_lines(wait=self.world.size > 1 or bool(measured))
         if saving:
             self._save()
-        if self.folder and self.samples and step % settings.sample_every == 0 and not interrupted:
+        due = settings.sample_every and step % settings.sample_every == 0
+        if self.folder and self.samples and due and not interrupted:
             self.world.on_main(self.folder.check_here)
             with self.state.ema.in_place(self.state.net):
                 self.samples.write(step, lambda: bool(self._signals))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from bfn.files import write
 from bfn.loss import BELOW_ONE
 from bfn.model import BFN
 from bfn.plots import sheets
-from bfn.recipe import Sample, Train
+from bfn.recipe import Recipe, Train
 from bfn.runs.folder import RunFolder
 from bfn.sampling.batches import sample_as
 from bfn.train.parallel import World
@@ -216,12 +217,15 @@ class Samples:
         folder: RunFolder,
         model: BFN,
         data: DataSet,
-        settings: Sample,
+        recipe: Recipe,
         world: World,
         say: Callable[[str], None],
     ) -> None:
         self.folder, self.model, self.data, self.world, self.say = folder, model, data, world, say
-        self.settings, self.suffix = settings, ""
+        self.settings = recipe.sample
+        # All processes are needed to gather sharded weights.
+        self.together = world.shards(recipe.train.sharding)
+        self.suffix = ""
         try:
             self.suffix = sheets.suffix(data.format)
         except BFNError as error:
@@ -230,16 +234,25 @@ class Samples:
         sample_as(model, data.shape, replace(self.settings, n=1, steps=1))
 
     def write(self, step: int, interrupted: Callable[[], bool]) -> None:
-        """Draw and write, unless one of the processes is `interrupted`.
-
-        All of them draw the same samples: sharded weights are gathered by all, and others would
-        only wait.
-        """
+        """Draw and write, unless `interrupted`; all processes must call this."""
         if not self.suffix:
             return
+        if not (self.world.main or self.together):
+            # Answer the first process until it is done, or it would give up waiting.
+            while self.world.any(interrupted(), False)[1]:
+                pass
+            return
+        x = self._draw(interrupted)
+        if not self.together:
+            self.world.any(False, False)
+        if x is None:
+            self.say(f"drawing the samples of step {step} was interrupted")
+        elif self.world.main:
+            self._write(self.folder.samples / f"step-{step}{self.suffix}", x)
 
+    def _draw(self, interrupted: Callable[[], bool]) -> Tensor | None:
         def progress(done: int, calls: int) -> None:
-            (stop,) = self.world.any(interrupted())
+            stop, _ = self.world.any(interrupted(), True)
             if stop:
                 raise _Interrupted
 
@@ -249,16 +262,14 @@ class Samples:
                 "train.sample_every = 0"
             )
 
-        # Processes make the same calls: none of them may halve its batch.
-        say = too_large if self.world.size > 1 else None
+        # Processes that gather weights make the same calls: none of them may halve its batch.
+        say = too_large if self.together else None
         try:
-            x = sample_as(self.model, self.data.shape, self.settings, progress=progress, say=say)
+            return sample_as(self.model, self.data.shape, self.settings, progress=progress, say=say)
         except _Interrupted:
-            self.say(f"drawing the samples of step {step} was interrupted")
-            return
-        if not self.world.main:
-            return
-        path = self.folder.samples / f"step-{step}{self.suffix}"
+            return None
+
+    def _write(self, path: Path, x: Tensor) -> None:
         try:
             path.parent.mkdir(exist_ok=True)
             write(path, sheets.sheet(self.data.format, x, self.suffix))

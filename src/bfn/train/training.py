@@ -183,8 +183,8 @@ def _train(
                     # Before the data are on a GPU, and sharding changes the network's class.
                     identity["data"] = data.digest() if world.main else ""
                     identity["model"] = json.loads(json.dumps(model.config()))
-                    if 0 < suited.train.sample_every <= suited.train.steps:
-                        samples = Samples(folder, model, data, recipe.sample, world, display.say)
+                    if suited.train.sample_every:
+                        samples = Samples(folder, model, data, suited, world, display.say)
                 trainer = Trainer(model, data, suited.train, world, augment, display.say)
                 loop = Loop(trainer, folder, identity, display, samples, stop)
             loop.open(recipe, resume=resume, force=force)
