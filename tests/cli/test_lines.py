@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -44,6 +45,21 @@ def test_samples_are_lines(folder: Path, output: Command) -> None:
     assert all(len(line) == 5 and line[0] == "b" and line[2] == "a" for line in filled)
     longer = output("infill", run, "b_a", "--n", 4, "--steps", 4, "--length", 7).splitlines()
     assert all(len(line) == 7 and line[0] == "b" and line[2] == "a" for line in longer)
+
+
+def test_bits_are_per_character(folder: Path, output: Command) -> None:
+    found = json.loads(output("eval", folder / "run", "--steps", "inf", "--json", "-"))
+    (row,) = found["rows"]
+    assert found["unit"] == "bits per character"
+    assert 2 < found["dimensions"] < 8
+    assert row["total"]["bits"] == pytest.approx(row["in_unit"])
+    # The length has a cost: about ln 3 per line, even for the best model.
+    assert row["reconstruction"]["nats"] > 0.9
+    assert found["baselines"]["independent"] < found["baselines"]["uniform"]
+    other = folder / "other.txt"
+    other.write_text("ab\nccccccca\nbaab\n" * 40)
+    moved = output("eval", folder / "run", "--steps", "inf", "--json", "-", "--data.path", other)
+    assert json.loads(moved)["examples"] > 0
 
 
 def test_the_run_goes_on_and_draws_figures(folder: Path, output: Command) -> None:

@@ -117,3 +117,22 @@ def test_the_card_is_about_the_users_data(trained: Path, output: Command) -> Non
     assert "(box, disc)" in summary
     assert "Your own pictures" not in card
     assert str(trained) not in card
+
+
+def test_a_text_that_has_moved(output: Command) -> None:
+    words = ["sea", "ship", "storm", "sail", "harbour", "mast", "wind", "rope", "deck"]
+    random = np.random.default_rng(0)
+    first, second = (" ".join(random.choice(words, 4000)) for _ in range(2))
+    Path("first.txt").write_text(first)
+    Path("both.txt").write_text(second + " " + first[:8000])
+    Path("again.txt").write_text(second)
+    given = ["--data.path", "first.txt", "--data.length", "32", "--net.layers", "1"]
+    output("train", "text", "--out", "run", *given, *SMALL)
+    found, printed = evaluated(output, Path("run"), "--data.path", "both.txt")
+    assert len(found["trained_on"]) >= found["examples"] - 1
+    assert "test examples, which makes its results look better than they are: 32, 64," in printed
+    found, _ = evaluated(output, Path("run"), "--data.path", "again.txt")
+    assert len(found["trained_on"]) <= 2
+    assert found["unit"] == "bits per character"
+    Path("odd.txt").write_text("Z" + first)
+    assert "'Z'" in output("eval", "run", *EVAL, "--data.path", "odd.txt", code=2)

@@ -253,6 +253,15 @@ def test_false_bits_are_detected_early(
     assert len(made) == calls
 
 
+@pytest.mark.parametrize("checked", [(1, 4, 16, 64, 256, 1024), (1, 2), (1,)])
+def test_checked_examples_come_back(
+    checked: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A check takes four bits, in any lane."""
+    monkeypatch.setattr(chain, "CHECKED", checked)
+    round_trip(codec("binary", 3), [data("binary", number) for number in (40, 23, 0, 17, 1)])
+
+
 def test_blocks_are_loaded_one_after_another() -> None:
     """Memory does not grow with the number of blocks; progress counts every example."""
     seen, done = [], []

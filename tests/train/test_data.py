@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -115,6 +117,26 @@ def test_an_error_in_the_thread_is_raised_in_the_loop(
     assert train.state.step == 5
     assert watched.names == {"bfn-loader_0"}
     assert not threads()
+
+
+def test_a_process_with_a_loader_can_end() -> None:
+    """Even if nobody closed it, and the thread has just been asked for more."""
+    script = """
+import torch
+from bfn.data.forms import Encoded
+from bfn.data.base import Rows
+from bfn.data.formats import ArrayFormat
+from bfn.recipe import Train
+from bfn.train.step import Loader
+x = torch.zeros(64, 3)
+data = Rows("x", ArrayFormat((3,), Encoded()), dict.fromkeys(("train", "validation", "test"), x))
+loader = Loader(data, Train(batch=8, data_memory="host"), [range(8)], torch.device("cpu"))
+list(loader.batches(0))
+raise SystemExit(7)
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60)
+    assert result.returncode == 7, result.stderr
+    assert not result.stderr
 
 
 def test_steps_in_any_order_and_rows_of_any_process(tmp_path: Path) -> None:
