@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ def read(message: dict[str, Any]) -> requests.Request:
         (pinned(0, 5, model="array"), "a value lies outside the range of the data, -0.98"),
         (pinned(2, 3, model="mixed"), "variable 'colour' is not possible; expected whole numbers"),
         (examined(values=[0]), "the example has 1 values; expected 64"),
+        (examined("mixed", values=[0, None]), "shorter than the longest cannot be examined"),
         (examined("text", text="Straße und s"), "holds 'S' at position 0 and 1 more characters"),
         (examined("text", text="short"), "the text has 5 characters; this model's texts have 12"),
     ],
@@ -77,14 +79,14 @@ def test_defaults_are_the_models() -> None:
 LABELS = {"labels": 3}
 
 
-def image(channels: int = 1) -> bfn.BFN:
-    """Pictures of 4 x 4 pixels with 16 levels."""
+def image(channels: int = 1, levels: int = 16) -> bfn.BFN:
+    """Pictures of 4 x 4 pixels."""
     net = bfn.nn.UNet(
         channels, outputs=2, width=4, multipliers=[1], blocks=1, heads=1, groups=2, **LABELS
     )
-    values = np.arange(80 * channels * 16, dtype=np.uint8).reshape(80, channels, 4, 4) % 16
-    data = from_arrays(values, form="discretised", bins=16, levels=16, image=True)
-    return described(bfn.discretised(net, K=16, sigma_1=0.05), data.format)
+    values = np.arange(80 * channels * 16, dtype=np.uint16).reshape(80, channels, 4, 4) % levels
+    data = from_arrays(values, form="discretised", bins=levels, levels=levels, image=True)
+    return described(bfn.discretised(net, K=levels, sigma_1=0.05), data.format)
 
 
 def binary() -> bfn.BFN:
@@ -286,6 +288,13 @@ def test_the_page_says_why_no_command_reproduces_the_sample(
     assert start["command"] is None
     assert start["why"].startswith("No command line reproduces this: ")
     assert why in start["why"]
+
+
+def test_a_level_that_no_png_can_hold_has_no_command() -> None:
+    given = replace(of_model(image(levels=1000)), id="fine")
+    start = pages.streamed(given, pins={"i": [3], "v": [101]}, steps=1)[0][0]
+    assert start["command"] is None
+    assert start["why"].endswith("the pinned values cannot be written in one.")
 
 
 def test_a_row_of_a_model_that_was_not_trained_for_it_has_no_command() -> None:

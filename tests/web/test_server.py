@@ -147,6 +147,33 @@ def test_a_new_request_replaces_the_old_one(port: int) -> None:
         assert {header["run"] for header in until(page, "end")} <= {5, 6}
 
 
+def test_only_the_last_of_many_requests_waits_for_the_model() -> None:
+    class Counted(server.Turns):
+        taken = 0
+
+        def take(self) -> None:
+            self.taken += 1
+            super().take()
+
+    shared = server.Server(SUBJECTS, pages.TOKEN)
+    page, shared.turns = server.Page(shared, lambda: None), Counted()
+    shared.turns.take()  # the model is busy
+    for run in range(50):
+        page.receive(json.dumps({"do": "generate", "model": "digits", "run": run, "steps": 1}))
+    shared.turns.give()
+    received: list[dict[str, Any]] = []
+
+    def ended() -> bool:
+        while (message := page.mail.take()) is not None:
+            received.append(messages.unpack(message)[0])
+        return bool(received) and received[-1]["kind"] == "end"
+
+    wait_for(ended)
+    page.close()
+    assert {header["run"] for header in received} == {49}
+    assert shared.turns.taken < 12
+
+
 def test_a_download_and_a_generation_do_not_end_each_other(
     port: int,
 ) -> None:

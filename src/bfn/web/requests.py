@@ -144,6 +144,8 @@ def _values(message: Mapping[str, Any], subject: Subject) -> tuple[float, ...]:
     values = message.get("values")
     if values is None:
         return _text(message["text"], subject.format)
+    if None in values and len(subject.groups) > 1:
+        raise BFNError("mixed data shorter than the longest cannot be examined; give all values")
     values = tuple(value for value in values if value is not None)
     if len(values) != subject.D and subject.model.lengths is None:
         raise BFNError(f"the example has {len(values)} values; expected {subject.D}")
@@ -238,6 +240,8 @@ def _known_words(
         except BFNError:  # parts of characters, or no blank left in a line of this length
             return [], UNWRITTEN
         return [text, *([] if blank == "_" else ["--blank", blank])], None
+    if format.medium == "image" and (subject.groups[0].K or 0) > 256:  # a PNG has 8 bits
+        return [], UNWRITTEN
     _, known = subject.example(pins)
     colours = format.medium == "image" and bool((known.any(0) != known.all(0)).any())
     example, mask = KNOWN[format.medium]

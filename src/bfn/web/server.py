@@ -130,19 +130,24 @@ class Page:
         sentence = " ".join(sentence.split())
         sentence = sentence[:1].upper() + sentence[1:] + "." * (sentence[-1:] not in (".", "?"))
         error = {"kind": "error", "run": run, "pane": pane, "message": sentence}
-        self.mail.put(pane, "error", pack(error))
+        self.mail.put(pane, "error", pack(error), str(run))
 
     def _serve(self, run: int, pane: int, request: Request) -> None:
         turns = self.server.turns
+
+        def unwanted() -> bool:
+            replaced = not isinstance(request, Download) and request is not self._latest[pane]
+            return self._closed or replaced
 
         def check() -> None:
             """Let others have a turn; raises if nobody waits for the request any more."""
             turns.give()
             turns.take()
-            replaced = not isinstance(request, Download) and request is not self._latest[pane]
-            if self._closed or replaced:
+            if unwanted():
                 raise Stopped
 
+        if unwanted():  # a dragged slider sends many: only the last of them waits for a turn
+            return
         turns.take()
         try:
             check()
