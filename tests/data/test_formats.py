@@ -121,6 +121,7 @@ def test_mistakes(call, words: list[str]) -> None:
 WORDS = TextFormat(Alphabet(" abc"), 6)
 PIXELS = ImageFormat((3, 5, 4), Discretised(256, 256))
 NUMBERS = ArrayFormat((2,), Real())
+TIMES = ArrayFormat((2,), Real((1.7e9, 0.0), (1.7e9 + 1000.0, 1.0)))
 
 
 @pytest.mark.parametrize(
@@ -160,6 +161,7 @@ def folder(tmp_path: Path, empty_folder: None) -> Path:
     np.save("x.npy", np.array([0.5, np.nan], np.float32))
     np.save("hole.npy", np.array([False, True]))
     np.save("far.npy", np.array([50.0, 0.0]))
+    np.save("late.npy", np.array([1_700_002_500.0, 0.0]))
     np.save("three.npy", np.zeros(3))
     np.save("none.npy", np.zeros(2))
     colours = np.random.default_rng(0).integers(0, 256, (5, 4, 3), np.uint8)
@@ -210,6 +212,7 @@ def test_read_a_text_to_complete() -> None:
         (NUMBERS, "x.npy", "three.npy", ["'three.npy' has shape (3,)", "(2,)"]),
         (NUMBERS, "x.npy", "none.npy", ["none.npy", "marks nothing"]),
         (NUMBERS, "far.npy", "hole.npy", ["'far.npy' holds 50,", "outside the range"]),
+        (TIMES, "late.npy", "hole.npy", ["'late.npy' holds 1700002500,", "outside the range"]),
         (PIXELS, "rgb.png", "black.png", ["black.png", "brightest pixel is 0"]),
         (PIXELS, "rgb.png", "large.png", ["large.png", "9 x 7 pixels", "4 x 5"]),
         (PIXELS, "broken.png", "black.png", ["broken.png", "as a picture"]),

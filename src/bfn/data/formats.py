@@ -284,8 +284,8 @@ class ArrayFormat(_TensorFormat):
             wrong = values[self.form.outside(values[None])[0] & ~missing]
             if len(wrong):
                 raise BFNError(
-                    f"{str(path)!r} holds {wrong[0].item():g}, which is outside the range of the "
-                    "training data; give a value within it, or mark it as missing"
+                    f"{str(path)!r} holds {wrong[0].item():.10g}, which is outside the range of "
+                    "the training data; give a value within it, or mark it as missing"
                 )
         return values, missing
 

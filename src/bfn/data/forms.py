@@ -267,7 +267,7 @@ class Real(Form):
         return values if isinstance(self.low, tuple) else values.to(torch.float32)
 
     def outside(self, values: Tensor) -> Tensor:
-        """Which values are outside their range, by more than rounding."""
+        """Which values are outside their range, by more than rounding to their type."""
         low, high = self._range(values.device)
         try:
             low, high = (end.expand(values.shape[1:]) for end in (low, high))
@@ -277,7 +277,8 @@ class Real(Form):
                 f"low and high have {most} values, which do not fit examples of shape "
                 f"{tuple(values.shape[1:])}; give one for all or one for each column, or other data"
             ) from None
-        slack = 1e-6 * torch.maximum(low.abs(), high.abs())
+        precision = torch.finfo(values.dtype).eps if values.is_floating_point() else 0.0
+        slack = precision * torch.maximum(low.abs(), high.abs())
         return (values < low - slack) | (values > high + slack)
 
     def beyond(self, values: Tensor) -> float:
