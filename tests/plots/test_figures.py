@@ -220,7 +220,7 @@ def test_the_picture_shows_what_was_logged(tmp_path: Path, saved: list[Any]) -> 
 
 def test_any_run_name_is_in_the_legend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No part becomes a formula or is hidden; scripts that the font lacks give no warning."""
-    names = {"r$_$x": r"r\$_\$x", "_under": " _under", "学習": "学習"}
+    names = {"r$_$x": r"r\$_\$x", "_under": " _under", "学習": "学習", "a\udcffb": "a?b"}
     runs = [str(write_metrics(tmp_path / name)) for name in names]
     saved: list[Any] = []
     original = style.save

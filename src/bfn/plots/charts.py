@@ -123,7 +123,8 @@ def plot_curves(path: Path, curves: Sequence[Curve]) -> None:
 
 def _label(name: str) -> str:
     """Escape what matplotlib treats specially: $ in formulas, and _ before hidden names."""
-    return (" " if name.startswith("_") else "") + name.replace("$", r"\$")
+    text = name.encode(errors="replace").decode()  # a folder's name need not be text
+    return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
 
 
 def _plot_losses(axes: Axes, curve: Curve, colour: str, line: str) -> list[float]:
