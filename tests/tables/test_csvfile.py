@@ -124,7 +124,7 @@ def test_the_line_in_which_the_head_ends_is_not_looked_at(tmp_path: Path) -> Non
         (b'a,b\n1,"x"\n2,"y\n3,z\n', "line 3 of .* opens a quote but never closes it"),
         (b'a,b\n1,"x\n' + b"3,z\n" * 50_000, "line 2 of .* opens a quote but never closes it"),
         (b'a,b\n1,x"y\rz"y\n2,3,4\n', "line 4 of .* has 3 values, expected 2"),
-        (b"a,b\n1,2\n3," + b"x" * 2**25, "cannot be read as CSV: .*; repair the file"),
+        (b"a,b\n1,2\n3," + b"x" * 2**25, "a line of .* is longer than 16 MiB; shorten it"),
     ],
 )
 def test_broken_files_get_a_sentence(content: bytes, message: str, tmp_path: Path) -> None:

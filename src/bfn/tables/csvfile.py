@@ -332,6 +332,8 @@ def _broken(
         return BFNError(
             f"line {begin} of {str(path)!r} opens a quote but never closes it; repair it"
         )
+    if "straddling" in str(error):  # Arrow's blocks
+        return BFNError(f"a line of {str(path)!r} is longer than {LONGEST >> 20} MiB; shorten it")
     return BFNError(f"{str(path)!r} cannot be read as CSV: {error}; repair the file")
 
 
