@@ -262,13 +262,14 @@ def test_it_is_found_by_name(name: str) -> None:
 
 @each
 def test_it_is_the_recipe_of_that_name(name: str) -> None:
-    shipped, now = RunFolder(FOLDER / name).recipe(), read(name)
+    made = (FOLDER / name / "made.txt").read_text()
+    given = {key: float(value) for key, value in re.findall(r"--(net\.\w+) (\S+)", made)}
+    shipped, now = RunFolder(FOLDER / name).recipe(), read(name, given)
     assert shipped.data == now.data
     assert shipped.net == now.net
     assert shipped.flow == now.flow
     assert shipped.sample == now.sample
     assert RunFolder(FOLDER / name).format() == bfn.data.load("digits").format
-    made = (FOLDER / name / "made.txt").read_text()
     assert f"bfn train {name}" in made
     assert "bfn card" in made
 
